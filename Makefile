@@ -1,4 +1,4 @@
-# Every target does its own set-up in .venv; nothing else needs to be installed but Python 3.11-3.13 and make.
+# Every target does its own set-up in .venv; only Python 3.11-3.13 and make must be installed.
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,8 +8,8 @@ CODE := $(wildcard src tests benchmarks examples paper)
 help:            ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:[^#]*##/\t/'
 
-# Set-up grows in steps, so that nobody waits for more than is asked for. What each step installs is listed in
-# pyproject.toml: extras are for users, dependency groups for developers. A stamp makes a step a no-op until that changes.
+# Set-up happens in steps, so that each target installs only what it needs. pyproject.toml lists what each step installs:
+# extras are for users, dependency groups for developers. A stamp file skips a step until pyproject.toml changes.
 FOR_DEMO := $(VENV)/.for-demo
 FOR_TEST := $(VENV)/.for-test
 FOR_BENCH := $(VENV)/.for-bench
@@ -40,8 +40,8 @@ $(FOR_ARENA): $(FOR_BENCH)
 	$(call install,--group arena)
 	@touch $@
 
-# uv where there is one, else, or where it cannot find a package that pip is configured to find, pip.
-# Both leave compiling to the first import: most of what is installed is never imported.
+# Use uv if it is installed. Otherwise, or if uv cannot find a package that pip is configured to find, use pip.
+# Both leave compiling to the first import, because most installed modules are never imported.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 define install
 	@echo "Installing $(1)"
@@ -60,8 +60,8 @@ NETWORKS ?= lenet5
 paper: $(FOR_TEST) ## the paper's experiments: make paper DATA=folder DATASET=cifar10 NETWORKS=lenet5 (hours; see paper/README.md)
 	$(BIN)/python -m paper all --data-dir $(DATA) --dataset $(DATASET) --networks $(NETWORKS) --out paper/results
 
-# One process more than two cores have, since some tests wait for others; one thread each, or they would wait for each
-# other. What was compiled is kept: the tests start hundreds of processes.
+# Three processes for two cores, because some tests wait for other processes; one thread each, so that threads do not
+# wait for each other. Compiled files are kept, because the tests start hundreds of processes.
 QUICK := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 test: $(FOR_TEST) ## lint, types and all quick tests
 	@$(MAKE) --no-print-directory --jobs 2 check quick
@@ -72,9 +72,9 @@ quick: $(FOR_TEST) ## all quick tests
 test-slow: $(FOR_TEST) ## what takes minutes
 	$(BIN)/python -m pytest -m slow
 
-# Environments of their own, made anew when pyproject.toml changes. torch comes first and alone: it is one version, which
-# pip would otherwise weigh against every other. What needs a package that is not there (aeon, for the oldest) is skipped.
-# TESTS='tests/unit/files tests/unit/cli' runs some of them.
+# Separate environments, created again when pyproject.toml changes. torch is installed first, on its own; otherwise pip
+# would try its version against every other package. Tests that need a missing package (aeon, for the oldest) are skipped.
+# TESTS='tests/unit/files tests/unit/cli' runs some of the tests.
 PYTEST_APART = -m pytest -p no:cacheprovider --skip-missing $(TESTS)
 TESTS ?=
 

@@ -1,4 +1,4 @@
-"""Accuracy without labels by the estimators of the literature, to compare with the estimate of `recal.watch`."""
+"""Estimators of accuracy without labels from the literature, to compare with the estimate of `recal.watch`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from recal.decisions.watching.class_mix import class_shares
 
 Vector = NDArray[np.float64]
 
-# The recall of each class is averaged with this many samples of the overall accuracy.
+# The recall of each class is smoothed with this many samples of the overall accuracy.
 _PRIOR_SAMPLES = 5.0
 
 

@@ -1,7 +1,7 @@
-"""What an answer and a fit cost beside other libraries: python -m benchmarks.answers_speed [--small] [VIEWS.npz ...]
+"""Cost of an answer and a fit next to other libraries: python -m benchmarks.answers_speed [--small] [VIEWS.npz ...]
 
-Answers are for made-up logits in float32, or for the real logits of the files given: fitted on every second row,
-answered for the others. Every pair of contestants took turns in one process.
+Methods answer made-up logits in float32, or the real logits of the given files: they are fitted on every second row and
+answer the others. Each pair of contestants takes turns in one process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.measuring import made_up, real_views, take_turns
 from benchmarks.ratios import Ratio, table
 from recal import TemperatureScaling, calibrators
 
-# recal's method, and who else has it.
+# Each method of recal, and the other libraries that have it.
 METHODS: dict[str, tuple[type[calibrators.Calibrator], dict[str, Callable[[], Fit]]]] = {
     "ts": (
         TemperatureScaling,
@@ -37,7 +37,7 @@ METHODS: dict[str, tuple[type[calibrators.Calibrator], dict[str, Callable[[], Fi
 }
 ANSWERS = ((10, 10), (10_000, 10), (10_000, 100), (10_000, 1000))
 FITS = {"ets": (5000, 10), "vs": (5000, 100), "svs": (5000, 100), "sms": (5000, 100), "histogram": (25_000, 100)}
-# Ratios of release 1.0.0rc1, taken from outside.
+# Ratios of release 1.0.0rc1, measured separately.
 BEFORE = {
     ("ts", 1000, "a float32 softmax in numpy"): 5.9,
     ("ts", 1000, "scikit-learn"): 8.2,
@@ -49,7 +49,7 @@ BEFORE_FIT = {"ets": 3.6, "histogram": 2.5}
 def answers(small: bool) -> list[Ratio]:
     found = []
     for method, (build, others) in METHODS.items():
-        # Fits of the other methods to 1,000 classes, ours and the peers', take minutes.
+        # With 1,000 classes, fits of the other methods take minutes, both ours and the peers'.
         for n, k in ANSWERS[:2] if small else ANSWERS if method == "ts" else ANSWERS[:3]:
             logits, _, labels = made_up(n + 2000, k)
             contestants = {"recal": ours(build()), **installed(others)}
@@ -64,7 +64,7 @@ def real_answers(paths: Sequence[Path]) -> list[Ratio]:
     found = []
     for file, views in real_views(paths):
         logits, labels = np.array(views.logits), np.asarray(views.labels)
-        # Other methods, ours and the peers', take minutes to fit 1,000 classes.
+        # With 1,000 classes, fits of the other methods take minutes, both ours and the peers'.
         for method in ("ts", "vs") if views.n_classes <= 200 else ("ts",):
             build, others = METHODS[method]
             contestants = {"recal": ours(build()), **installed(others)}
@@ -114,7 +114,7 @@ def fits(small: bool) -> list[Ratio]:
 def ratios(small: bool, paths: Sequence[Path] = ()) -> Iterator[Ratio]:
     """Yield the ratios on made-up logits, or on those of these files."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # few samples for many classes: speed is what is asked
+        warnings.simplefilter("ignore")  # there are few samples for many classes, but only speed matters here
         if paths:
             yield from real_answers(paths)
             return

@@ -3,8 +3,8 @@
     python -m benchmarks.cluster_fits --draws 20
 
 Rows come in clusters: frames of a video, samples of a patient, copies. Calibrators are fitted to 500 or 1,000 such rows
-and tested on 20,000 independent rows. Printed is the test NLL relative to temperature scaling on the same rows, in per
-cent, mean and worst of the draws, with and without `clusters`. Lower is better; 0 is as good as temperature scaling.
+and tested on 20,000 independent rows. The script prints the test NLL relative to temperature scaling on the same rows,
+in per cent: the mean and the worst draw, with and without `clusters`. Lower is better; 0 equals temperature scaling.
 """
 
 from __future__ import annotations

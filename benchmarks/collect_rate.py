@@ -1,9 +1,10 @@
-"""collect beside a bare loop that does the same work, and its memory as the number of inputs grows.
+"""`collect` next to a bare loop that does the same work, and its memory as the number of inputs grows.
 
     python -m benchmarks.collect_rate
 
-CPU seconds, since walls are noisy. The bare loop transforms each batch, normalises it and runs the network; collect
-adds checks, digests and the store. At least 0.9 of its rate is the aim. Memory is the peak of a process of its own.
+Times are CPU seconds, because wall times are noisy. The bare loop transforms each batch, normalises it and runs the
+network; `collect` adds checks, digests and the store. Its target is at least 0.9 of the bare loop's rate. Memory is the
+peak of a separate process.
 """
 
 from __future__ import annotations

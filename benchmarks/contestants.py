@@ -1,6 +1,6 @@
-"""Other libraries' calibrators behind one face: fit(logits, labels) gives a function from logits to probabilities.
+"""Other libraries' calibrators with one interface: fit(logits, labels) returns a function from logits to probabilities.
 
-A library that is not installed, or has changed, is left out with a word on why.
+A library that is not installed, or has changed, is left out, and the reason is printed.
 """
 
 from __future__ import annotations

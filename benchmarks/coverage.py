@@ -1,4 +1,4 @@
-"""How often the 95 % intervals of `evaluate` and `compare` hold the truth, where the truth is known.
+"""How often the 95 % intervals of `evaluate` and `compare` contain the truth, if the truth is known.
 
     python -m benchmarks.coverage --repeats 200                          # settings with few mistakes, and usual ones
     python -m benchmarks.coverage --repeats 100 --only "rare" "99:1"      # settings whose name contains one of these
@@ -7,7 +7,7 @@
     python -m benchmarks.coverage --repeats 500 --views views.npz --rows 500
 
 The truth of a metric is its value on 1,000,000 synthetic rows; for a calibrated model every calibration error is 0.
-Rows of a file of views are a population, too: samples are drawn from them with replacement. A metric without an
+A file of views can also be the population: samples are drawn from its rows with replacement. A metric without an
 interval, such as the AUROC without mistakes, counts as refused: "0.96 (0.25 refused)".
 """
 
@@ -138,7 +138,7 @@ SETTINGS = {
     "100 classes, n=5,000": Setting(common(n_classes=100, scale=3.0), 5000, True),
     "sharp, n=5,000": Setting(common(1.5), 5000, False),
 }
-# Two models on the same rows: sharpness of each, noise in the second one's logits, and the number of rows.
+# Two models on the same rows: the sharpness of each, the noise in the second model's logits, and the number of rows.
 PAIRS = {
     "calibrated and sharp, n=200": (1.0, 1.3, 0.0, 200),
     "calibrated and sharp, n=1,000": (1.0, 1.3, 0.0, 1000),

@@ -1,9 +1,10 @@
-"""Views of clean and of damaged images, by a small network trained here: what the studies of `recal watch` read.
+"""Makes the views of clean and damaged images that the studies of `recal watch` read, with a small network.
 
     python -m benchmarks.damage_views --data FOLDER --out damage/
 
-FOLDER holds Fashion-MNIST's four IDX files (Debian: dataset-fashion-mnist). Written are fit.npz (5,000 clean test
-images), clean.npz (the other 5,000) and KIND-STRENGTH.npz (these, damaged). Takes some minutes on one core.
+FOLDER holds Fashion-MNIST's four IDX files (Debian: dataset-fashion-mnist). The script trains the network and writes
+fit.npz (5,000 clean test images), clean.npz (the other 5,000) and KIND-STRENGTH.npz (the latter, damaged). It takes
+some minutes on one core.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def turn(images: Images, degrees: float) -> Images:
 
 
 def by_spec(kind: str) -> Callable[[Images, float], Images]:
-    # A transformation of recal is used as damage here; none of these is among the views but darkness.
+    # Here a transformation of recal causes the damage; except for darkness, none of these is among the views.
     return lambda images, strength: np.asarray(as_transform(f"{kind}:{strength:g}")(images))
 
 

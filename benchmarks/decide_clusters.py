@@ -5,12 +5,12 @@
 
 Rows come in clusters: frames of a video, samples of a patient, copies. Each cluster has its own class and its own
 difficulty, so its rows are often right or wrong together. "broken" is the share of draws in which more than the allowed
-share of accepted predictions is wrong in the population; it should be at most 5 %. Compared are the bound of `decide`
-without clusters and with clusters (one random row per cluster), the mean p-value of many such draws, betting on the
-loss per cluster, and Hoeffding's bound on it.
+share of accepted predictions is wrong in the population; it should be at most 5 %. The study compares the bound of
+`decide` without clusters and with clusters (one random row per cluster), the mean p-value of many such draws, betting
+on the loss per cluster, and Hoeffding's bound on it.
 
-With --workflow each draw goes through `recal calibrate` as a whole: split, fit of the default and decision, for the
-first three settings, without and with clusters. The model looks its logits up by row.
+With --workflow each draw runs all of `recal calibrate`: split, fit of the default and decision, for the first three
+settings, without and with clusters. The model looks up its logits by row.
 """
 
 from __future__ import annotations

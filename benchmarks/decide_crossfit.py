@@ -1,9 +1,9 @@
-"""Is the risk of `decide_crossfitted` kept? Many small samples of a population of views; the rest is the truth.
+"""Does `decide_crossfitted` keep its risk? Tested on many small samples of views; the other rows give the truth.
 
     python -m benchmarks.decide_crossfit views.npz --methods ts,vs,irova-ts --samples 300 --risk 0.05 --draws 1000
 
-"broken" is the share of draws in which mistakes among accepted answers exceed the risk on the rows that were not drawn;
-it should not exceed 5 %. Beside it: deciding on the rows of the fit, and fitting on one half and deciding on the other.
+"broken" is the share of draws in which the mistakes among accepted answers exceed the risk on the rows that were not
+drawn; it should not exceed 5 %. For comparison: deciding on the rows of the fit, and deciding on a separate part.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Is the guarantee of `decide` kept? Many samples from populations whose truth is known.
+"""Does the guarantee of `decide` hold? Tested on many samples from populations whose truth is known.
 
     python -m benchmarks.decide_guarantee --splits 1000 --data views.npz --data more.npz
 
-Made-up models know every answer's true chance to be wrong. A file of views is a population too: its rows are drawn with
-replacement, so the risk among all its rows is the truth. "broken" must not exceed 5 %. Beside ours: the search by
-halving (SGR, Geifman and El-Yaniv 2017) and a naive choice (the largest set whose bound at one threshold holds).
+Made-up models know the true chance that an answer is wrong. A file of views can also be the population: its rows are
+drawn with replacement, so the risk among all its rows is the truth. "broken" must not exceed 5 %. For comparison: the
+search by halving (SGR, Geifman and El-Yaniv 2017) and a naive choice (the largest set whose bound at one threshold
+holds).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def made_up(rng: np.random.Generator) -> list[Population]:
     sharp = np.exp(2 * (logits - logits.max(1, keepdims=True)))
     claimed = (sharp / sharp.sum(1, keepdims=True)).max(1)
     honest = 1 - top
-    trap = np.where(claimed > np.quantile(claimed, 0.97), 0.03, honest)  # the surest answers are not the best
+    trap = np.where(claimed > np.quantile(claimed, 0.97), 0.03, honest)  # the most confident answers are not the best
     return [
         Population("calibrated", top, honest),
         Population("overconfident", claimed, honest),

@@ -1,10 +1,10 @@
-"""What the default costs: the ensemble and `auto` beside the sum of one fit of each of their members.
+"""The cost of the default: the ensemble and `auto`, relative to one fit of each of their members.
 
     python -m benchmarks.default_cost [VIEWS.npz ...] [--small]
 
 Without a file the logits are made up: 10, 140 and 1,000 classes, without views and with 8. With views, one fit of
-view stacking counts as a member, and for `auto` one of ReCal, which it tries. The first line says what one answer of a
-mixture costs beside a forward pass of a small network.
+view stacking counts as a member, and for `auto` also one fit of ReCal, which it tries. The first line compares the cost
+of one answer of a mixture with a forward pass of a small network.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def ratios(small: bool, paths: Iterable[Path] = ()) -> Iterator[Ratio]:
     """Yield the ratios of fits, on made-up logits or on those of these files; with the former those of answers."""
     paths = tuple(paths)
     logits, views, labels = made_up(2_000, 100, 2)
-    AutoCalibration().fit(Views(logits, views, labels))  # loads what is compiled
+    AutoCalibration().fit(Views(logits, views, labels))  # load compiled code
     if not paths:
         yield from answers()
     for name, views in _problems(small, paths):
@@ -73,7 +73,7 @@ def _fits(what: str, views: Views, turns: int) -> list[Ratio]:
         runs |= {"stack": lambda: ViewStacking().fit(views), "recal": lambda: ReCal().fit(views)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # What takes seconds is not repeated.
+        # Do not repeat fits that take seconds.
         cpu = {name: timing.cpu for name, timing in take_turns(runs, turns, warm_up=turns > 1).items()}
     once = cpu["members"] + cpu.get("stack", 0.0)
     return [

@@ -1,4 +1,4 @@
-"""The default beside temperature scaling and view stacking on networks: the first table of docs/results/images.md.
+"""The default next to temperature scaling and view stacking on networks: the first table of docs/results/images.md.
 
     python -m benchmarks.default_study resnet8.npz resnet32.npz ... --halves 10 --out study
 

@@ -1,4 +1,4 @@
-"""Fits of views that outgrow memory: peak memory and time through a zarr folder, beside the same in memory."""
+"""Fits of views larger than memory: peak memory and time with a zarr folder, compared with the same fit in memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.s
 print(json.dumps({"cpu": cpu, "wall": wall, "peak_gb": peak * 1024 / 1e9}))
 """
 METHODS = {"ReCal": "ReCal(random_state=0, tol=0)", "ViewStacking": "ViewStacking()"}
-# Peak memory through a folder: what it should stay below, and what it was in release 1.0.0rc1.
+# Peak memory with a folder: its upper limit, and its value in release 1.0.0rc1.
 TARGET_GB, BEFORE_GB = 1.0, {"ViewStacking": 2.0}
 
 

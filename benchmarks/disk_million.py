@@ -1,9 +1,9 @@
-"""A fit of more views than memory holds: a million samples, a thousand classes, three views, 16 GB on disk.
+"""A fit of views that do not fit in memory: a million samples, a thousand classes, three views, 16 GB on disk.
 
     python -m benchmarks.disk_million --folder /somewhere/with/room
 
-Made-up logits go block by block through `Views.write` into a zarr folder. Then each method fits them in a process of
-its own, which tells CPU and wall seconds and the peak of its resident memory (VmHWM). The folder is removed at the end.
+`Views.write` writes made-up logits block by block to a zarr folder. Then each method fits them in its own process,
+which reports CPU and wall seconds and its peak resident memory (VmHWM). The folder is removed at the end.
 """
 
 from __future__ import annotations

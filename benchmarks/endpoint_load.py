@@ -1,11 +1,11 @@
-"""The example endpoint under load, on this machine only: latency beside the bare model, memory, overload, a kill.
+"""The example endpoint under load, on this machine only: latency next to the bare model, memory, overload, a kill.
 
     python -m benchmarks.endpoint_load --requests 10000
 
-A convolutional network is exported twice: bare (softmax alone), and with a blend of one mirrored view, whose gate lets
-four answers in ten go through it, as on real networks. Both are served by examples/serve.py on the loopback address, at
-the same time, and asked in turns by a few clients, so that whatever else the machine does meets both. Then a small
-queue is overrun, and a server is killed while its clients wait.
+A convolutional network is exported twice: bare (only a softmax), and with a blend of one mirrored view, whose gate
+sends four answers in ten through it, as on real networks. examples/serve.py serves both on the loopback address at the
+same time, and a few clients query them in turns, so that other load on the machine affects both equally. Then a small
+queue is overloaded, and a server is killed while its clients wait.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def side_by_side(files: dict[str, Path], requests: int, clients: int) -> None:
     profile = ("--profile", str(files["profile"]))
     with Server(files["bare"]) as bare, Server(files["calibrated"], *profile) as calibrated:
         servers, found = {"bare": bare, "calibrated": calibrated}, {"bare": Asked(), "calibrated": Asked()}
-        for server in servers.values():  # what is loaded on first use is not growth
+        for server in servers.values():  # memory that is loaded on first use does not count as growth
             asyncio.run(ask(server.url, requests // 20, clients, Asked()))
         before = {name: server.megabytes() for name, server in servers.items()}
         begun = {name: server.cpu_seconds() for name, server in servers.items()}

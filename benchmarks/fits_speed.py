@@ -1,6 +1,6 @@
-"""What fits cost beside scikit-learn and a bare sum: python -m benchmarks.fits_speed [--small] [VIEWS.npz ...]
+"""The cost of fits next to scikit-learn and a bare sum: python -m benchmarks.fits_speed [--small] [VIEWS.npz ...]
 
-Made-up logits whose best temperature is near 1 and far from it, and the real logits of the files given.
+It uses made-up logits whose best temperature is close to 1 or far from it, and the real logits of the given files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from recal.maps.guard import answer
 from recal.maps.plan import calibrated_probs
 
 SIZES = ((5000, 10), (5000, 100), (25_000, 1000))
-# By how much made-up logits are multiplied: their best beta is then as many times smaller.
+# Factors for made-up logits; their best beta is divided by the same factor.
 FAR = (0.001, 0.05, 50.0)
 
 
@@ -79,7 +79,7 @@ def _temperature(part: str, what: str, logits: np.ndarray, y: np.ndarray, target
         "plain numpy": lambda: numpy_temperature(logits, y),
         **{name: lambda fit=fit: fit(logits, y) for name, fit in others.items()},
     }
-    # What takes seconds is not repeated: smaller sizes have loaded what is compiled.
+    # Do not repeat fits that take seconds: smaller sizes have already loaded the compiled code.
     large = logits.size > 1e7
     best = take_turns(contestants, 1 if large else 2 if logits.size > 1e6 else 7, warm_up=not large)
     return [

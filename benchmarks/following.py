@@ -4,9 +4,9 @@
     python -m benchmarks.following views.npz
 
 `views.npz` is a file of labelled views. `damaged.npz` holds `names` (the first is clean), `logits` (m, n, K), `labels`
-and `rows`, the rows of the views that were damaged, which are left out of every fit. Without it, each kind of view is
-left out of the fit in its turn and taken for the damage. Gains are of temperature scaling's NLL; 100 % is what the best
-temperature with labels would give on the same inputs.
+and `rows`, the rows of the views that were damaged, which are left out of every fit. Without it, each kind of view in
+turn is left out of the fit and used as the damage. Gains are reductions of temperature scaling's NLL; 100 % is the gain
+of the best temperature with labels on the same inputs.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.following_elsewhere --draws 3
 
-Sounds and series are synthesised, digits and table are scikit-learn's, and each model is a small network trained here.
-Views are those of the pool "damage" of the modality; the damages below are of other kinds. Columns are those of
-`benchmarks.following`.
+Sounds and series are synthesised, digits and table come from scikit-learn, and each model is a small network trained
+here. Views are those of the pool "damage" of the modality; the damages below are of other kinds. The columns are those
+of `benchmarks.following`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Following on recorded speech: which of some speakers is it, with nine damages.
+"""Following on recorded speech: a classifier of speakers, with nine kinds of damage.
 
     apt-get download asterisk-core-sounds-{en,es,fr,it,ru}-wav && for one in *.deb; do dpkg -x $one speech; done
     python -m benchmarks.following_speech speech/usr/share/asterisk/sounds --draws 2
 
-Each folder below the given one is a class: its .wav files (8 kHz, 16 bits) are cut into pieces of 0.3 s. A small net
-reads their spectra. Columns are those of `benchmarks.following`; four of the damages resemble a view (clipping, reverb,
-high-pass, faster), five do not.
+Each folder below the given one is a class: its .wav files (8 kHz, 16 bits) are cut into pieces of 0.3 s. A small
+network reads their spectra. The columns are those of `benchmarks.following`; four of the damages resemble a view
+(clipping, reverb, high-pass, faster), five do not.
 """
 
 from __future__ import annotations

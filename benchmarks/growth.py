@@ -16,7 +16,7 @@ AXES = {
     "views": [2, 5, 10, 20, 40],
     "iterations": [25, 50, 100, 200],
 }
-# Which dimensions each has.
+# The dimensions of each kind of work.
 WORK = {
     "ReCal": ("samples", "classes", "views", "iterations"),
     "ViewStacking": ("samples", "classes", "views"),
@@ -27,18 +27,18 @@ WORK = {
 
 
 def growth(small: bool) -> list[dict[str, Any]]:
-    warnings.simplefilter("ignore")  # few samples for many classes: speed is what is asked
+    warnings.simplefilter("ignore")  # there are few samples for many classes, but only speed matters here
     rows = []
     for who, axes in WORK.items():
         for axis in axes:
-            # The default takes seconds: its largest sizes are left out, and nothing is repeated.
+            # The default takes seconds, so its largest sizes are left out and its runs are not repeated.
             default = who == "AutoCalibration"
             sizes, seconds = AXES[axis][: 2 if small else 4 if default else None], []
             for value in sizes:
                 size = {**BASE, axis: value}
                 logits, views, y = made_up(size["samples"], size["classes"], size["views"] if "views" in axes else 0)
                 run = _work(who, Views(logits, views, y), size["iterations"])
-                first = not seconds  # loads what is compiled
+                first = not seconds  # the first run loads compiled code
                 seconds.append(take_turns({"run": run}, 1 if default else 2, warm_up=first or not default)["run"].cpu)
             power = exponent(sizes, seconds)
             rows.append({"who": who, "axis": axis, "sizes": sizes, "cpu": seconds, "exponent": power})

@@ -1,10 +1,10 @@
-"""Every transformation of images beside Pillow and OpenCV, and what it costs in a collect.
+"""Every transformation of images next to Pillow and OpenCV, and its cost in `collect`.
 
     python -m benchmarks.image_transforms [--small]
 
-Photographs of scikit-learn cut to 224 x 224, one thread each. Pillow goes from image to image: what it costs to make
-one of an array, and to come back, is not counted against it. Its Gaussian is an approximation by boxes; every other
-filter is the same as recal's up to rounding. It has no channels that come first: its time is that of its own layout.
+The images are photographs from scikit-learn, cut to 224 x 224; each library uses one thread. Pillow goes from image to
+image: the conversion from and to arrays is not counted. Its Gaussian is an approximation by boxes; every other filter
+equals recal's up to rounding. Pillow does not support channels first, so it is timed in its own layout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PART = "Transformations of images, 224 x 224"
 COLLECT = "Collecting uint8 images with a small network"
 SIDE = 224
 Filter = Callable[[Any], Any]
-# The ratios of release 1.0.0rc1 in the same order: for each form beside Pillow, where it has the filter, and OpenCV.
+# The ratios of release 1.0.0rc1 in the same order: for each form, next to Pillow (if it has the filter) and OpenCV.
 BEFORE: dict[str, tuple[float, ...]] = {
     "zoom:0.8": (7.81, 9.07, 8.09, 9.4, 5.56, 1.31, 2.4, 1.91, 3.52),
     "zoom:0.5": (9.55, 46.2, 12, 58.1, 7.12, 1.33, 3.17, 2.58, 6.13),
@@ -118,7 +118,7 @@ PILLOW: dict[str, Filter] = {
     "jpeg:50": _through_jpeg,
     "flip": lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
 }
-# What Pillow also does to images of floats.
+# Filters that Pillow also has for images of floats.
 OF_FLOATS = ("zoom", "pixelate", "crop", "zoomin", "flip")
 
 
@@ -257,7 +257,7 @@ def in_a_collect(small: bool) -> list[Ratio]:
 def ratios(small: bool) -> list[Ratio]:
     threads = os.environ.get("RECAL_NUM_THREADS")
     os.environ["RECAL_NUM_THREADS"] = "1"
-    gc.freeze()  # turns begin with a collection, which would take longer than what is measured
+    gc.freeze()  # each turn starts with a garbage collection, which would take longer than the measured work
     try:
         return beside_others(small) + in_a_collect(small)
     finally:

@@ -1,13 +1,13 @@
-"""Language models: the tables of docs/results/language-models.md, from files that are given as arguments.
+"""Language models: makes the tables of docs/results/language-models.md from the given files.
 
     python -m benchmarks.language_models --options OPTIONS.npz --prompts PROMPTS.npz --signals SIGNALS.npz --out PAGE.md
 
-Arrays of the files, one set for each model:
-    OPTIONS  MODEL/direct, MODEL/reasoned (n, K) probabilities with NaN where an option was not returned; MODEL/labels
+Each file holds one set of arrays per model:
+    OPTIONS  MODEL/direct, MODEL/reasoned (n, K) probabilities with NaN for options that were not returned; MODEL/labels
              (n,); MODEL/subject (n,). Made from aMa2210/LLM_MCQ_LogProbs.
     PROMPTS  MODEL/logits (n_prompts, n, K), MODEL/labels (n,). Made from colts661/LLM-Uncertainty-Bench.
-    SIGNALS  MODEL/signals (n, d) with NaN where missing, MODEL/correct (n,), MODEL/category (n,); the first signal is
-             the stated confidence. Made from Linwei94/LLM-Calibration-Study.
+    SIGNALS  MODEL/signals (n, d) with NaN for missing values, MODEL/correct (n,), MODEL/category (n,); the first signal
+             is the stated confidence. Made from Linwei94/LLM-Calibration-Study.
 """
 
 from __future__ import annotations

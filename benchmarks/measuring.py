@@ -1,4 +1,4 @@
-"""Measure fairly: contestants take turns in one process, and the least of several CPU times counts."""
+"""Fair measurements: contestants take turns in one process, and the smallest of several CPU times counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What metrics cost beside a bare sum, numpy and torchmetrics: python -m benchmarks.metrics_speed [--small]"""
+"""The cost of metrics next to a bare sum, numpy and torchmetrics: python -m benchmarks.metrics_speed [--small]"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.measuring import bare_sum, take_turns
 from benchmarks.ratios import Ratio, table
 from recal import evaluate, metrics
 
-# Bare sums in release 1.0.0rc1.
+# The cost in release 1.0.0rc1, as a multiple of a bare sum.
 BEFORE = {"ece": 10.0, "nll": 15.0, "aurc": 69.0}
 TARGETS = {"ece": 4.0, "nll": 4.0}
 

@@ -1,8 +1,9 @@
 """What the gate of an exported file saves: python -m benchmarks.onnx_gate [--small]
 
-A model with two views is exported with gates that send 10, 45, 60 and 100 % of a batch through the views. CPU seconds
-of the file stand beside those of the model alone on the same batch, times the passes that such a share needs: 1 + share
-x views. One thread, the least of several turns. The networks have random weights, which cost what trained ones do.
+A model with two views is exported with gates that send 10, 45, 60 and 100 % of a batch through the views. The file's
+CPU seconds are compared with those of the model alone on the same batch, times the passes that such a share needs:
+1 + share x views. Runs use one thread; the smallest of several turns counts. The networks have random weights, which
+cost as much as trained ones.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What ReCal's replay costs in ONNX Runtime, beside the compiled reference: python -m benchmarks.onnx_replay views.npz
+"""The cost of ReCal's replay in ONNX Runtime, next to the compiled code: python -m benchmarks.onnx_replay views.npz
 
 A plan of 162 steps is fitted on half of the views and replayed on the other half, one sample and 64 at a time, on one
-thread, in CPU milliseconds, the best of some repetitions. The largest difference of the probabilities stands beside
-them. Then come plans that no fit would make, of random betas from calm to wild, which is the worst that can happen; and
-one forward pass of a network, where its ONNX file is given as a second argument.
+thread. The times are CPU milliseconds, the best of some repetitions, shown with the largest difference of the
+probabilities. As a worst case, plans with random betas follow, from calm to wild, which no fit would make. If an ONNX
+file is the second argument, one forward pass of that network is timed, too.
 """
 
 from __future__ import annotations

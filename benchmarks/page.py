@@ -1,4 +1,4 @@
-"""Write the results of `benchmarks.run` as one short page; speed.json keeps every figure."""
+"""Writes the results of `benchmarks.run` as one short page; speed.json keeps every figure."""
 
 from __future__ import annotations
 

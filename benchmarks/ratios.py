@@ -1,4 +1,4 @@
-"""What every table of speed holds: recal beside one other contestant, measured in the same run."""
+"""The rows of every speed table: recal next to one other contestant, measured in the same run."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""collect on Ray beside collect in one process, on the same cores: what start-up costs once, and what remains after it.
+"""`collect` on Ray next to `collect` in one process, on the same cores: the cost of start-up, and overhead after it.
 
     python -m benchmarks.ray_overhead
 
-Start-up is told by itself: Ray, the workers' processes, their imports, the model. Steady time runs from the moment at
-which a tenth of the samples are done, and stands for all of them. Locally the network computes with as many threads as
-there are cores; on Ray there are as many workers with one thread each. Runs take turns and the least time counts. CPU
-seconds, of this process and of all that Ray started, are told beside walls: they say what was spent on a busy machine,
-and one local thread, which never waits for another, is their fair measure.
+Start-up is reported separately: Ray, the workers' processes, their imports, the model. Steady time is measured after
+the first tenth of the samples, and scaled up to all samples. Locally the network uses one thread per core; on Ray there
+is one worker with one thread per core. Runs take turns and the smallest time counts. CPU seconds of this process and of
+all processes of Ray are shown next to wall times: they show what was spent on a busy machine. Compare them with one
+local thread, which never waits for another.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def cpu_seconds() -> float:
         if folder.name.isdigit():
             try:
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            except OSError:  # it has just ended
+            except OSError:  # the process has just ended
                 continue
             parents[int(folder.name)], spent[int(folder.name)] = int(fields[1]), int(fields[11]) + int(fields[12])
     ours = {os.getpid()}

@@ -1,4 +1,4 @@
-"""What a refactoring should keep small or equal: size of the code, length of a call, predictions of every method.
+"""What a refactoring should keep small or equal: size of the code, length of call chains, predictions of every method.
 
     python -m benchmarks.refactoring size                       # modules and code lines per package
     python -m benchmarks.refactoring walks                      # calls and changes of module in five common jobs

@@ -1,13 +1,13 @@
-"""Speed, beside other libraries and the physical limit: `make bench`.
+"""Speed next to other libraries and the physical limit: `make bench`.
 
     python -m benchmarks.run --out docs/results [--small] [--disk] [--views VIEWS.npz ...] [--only PART ...]
 
-Each part is a module of this folder with `ratios(small)`, and `ratios(small, paths)` where it reads real logits; some
-yield one ratio after the other, so that what fails later does not take the first ones with it. Each part
-runs in a process of its own, and once more for real logits: one that fails is named on the page and stops no other, and
-so is a library that is not installed. Contestants take turns in one process; ratios are of CPU seconds. Results are
-kept in speed.json as the parts end, and a run of some parts leaves those of the others. All of it takes about a quarter
-of an hour on two cores, and 4 GB of disk while it measures `disk`.
+Each part is a module of this folder with `ratios(small)`, or `ratios(small, paths)` if it reads real logits. Some parts
+yield their ratios one by one, so that a later failure does not lose the first ones. Each part runs in its own process,
+and again for real logits. A part that fails is named on the page and does not stop the others; so is a library that is
+not installed. Contestants take turns in one process; ratios are of CPU seconds. speed.json is written after each part,
+and a run of some parts keeps the results of the others. Everything takes about a quarter of an hour on two cores, and
+4 GB of disk space for `disk`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ PARTS = (
     "start_up",
     "growth",
 )
-# Those that measure real logits too, and how such a part is called.
+# Parts that also measure real logits, and the name of such a part.
 ON_FILES = ("answers_speed", "fits_speed", "default_cost")
 REAL = "{} on real logits"
-# One that hangs must not hold up the others.
+# A part that hangs must not delay the others.
 _MOST_SECONDS = 900
 
 
@@ -69,7 +69,7 @@ def in_its_own_process(part: str, options: Sequence[str]) -> dict[str, Any]:
     """Return a part's records and seconds, or why there are none."""
     begin = time.perf_counter()
     command = [sys.executable, "-m", "benchmarks.run", "--part", part, *options]
-    one = {**os.environ, "OMP_NUM_THREADS": "1"}  # thread each, so that CPU seconds mean the same for all
+    one = {**os.environ, "OMP_NUM_THREADS": "1"}  # one thread each, so that CPU seconds are comparable
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_MOST_SECONDS, env=one)
     except subprocess.TimeoutExpired:

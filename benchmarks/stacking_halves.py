@@ -2,10 +2,10 @@
 
     python -m benchmarks.stacking_halves halves VIEWS.npz ... [--sizes 300 1000 5000] [--answers kept] [--halves 10]
     python -m benchmarks.stacking_halves guard VIEWS.npz ...       # what each method loses by keeping answers
-    python -m benchmarks.stacking_halves no-harm [--models 20]     # made-up models, honest and otherwise; needs no file
+    python -m benchmarks.stacking_halves no-harm [--models 20]     # made-up models, calibrated or not; needs no file
 
-Every half is cut by its own seed, the same for all methods. Numbers are per cent of temperature scaling's mean score,
-negative is better; "worst" is the worst single half.
+Each half has its own seed, the same for all methods. Numbers are per cent of temperature scaling's mean score; negative
+is better. "worst" is the worst single half.
 """
 
 from __future__ import annotations

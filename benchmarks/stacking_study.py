@@ -4,9 +4,9 @@
     python -m benchmarks.stacking_study damage --views FOLDER ... --store study.json
     python -m benchmarks.stacking_study write --store study.json --out docs/results/images.md
 
-PART is methods, views, gate, size or kinds; each cuts a file into random halves, the same for all methods, fits on one
-and tests on the other. damage reads folders as `benchmarks.stacking_views` writes them: fitted on fit.npz, tested on
-clean.npz and on every damaged set. Results are added to the store, and what is there already is not computed again.
+PART is methods, views, gate, size or kinds; each splits a file into random halves, the same for all methods, fits on
+one and tests on the other. damage reads folders that `benchmarks.stacking_views` wrote: it fits on fit.npz and tests on
+clean.npz and on every damaged set. Results are added to the store, and stored results are not computed again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SCORES: dict[str, Callable[..., float]] = {
     name: getattr(metrics, name) for name in ("nll", "brier", "aurc", "ece", "error_rate")
 }
 RISKS = (0.01, 0.02, 0.05)
-# Sets of candidates, from few to many; () is all that there are.
+# Sets of candidates, from few to many; () means all views.
 POOLS: dict[str, tuple[str, ...]] = {
     "mirror": ("flip",),
     "mirror, shifts": ("flip", "shift"),
@@ -138,7 +138,7 @@ def run_methods(study: Study, file: Path, views: Views, count: int, slow: int) -
         if number:
             study.run("methods", file.stem, name, calibrator, halves(views, number))
     used = study.found["methods"][file.stem].get("_chosen", {}).get("stack", {})
-    if used:  # rivals with the views that stacking found, since strong ones harm an average
+    if used:  # give rivals only the views that stacking chose, because strong transformations harm an average
         best = only(views, used)
         for name in ("tta, temperature", "aggregate", "aggregate, kept"):
             study.run("methods", file.stem, f"{name}, stack's views", methods()[name], halves(best, count))

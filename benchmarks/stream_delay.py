@@ -1,9 +1,9 @@
-"""How soon does a stream's alarm come after a long clean history, and how often is it false?
+"""How soon does a stream raise an alarm after a long clean history, and how often is the alarm false?
 
     python -m benchmarks.stream_delay cifar10_resnet32.npz cifar10_resnet32_damaged.npz
 
-Profile and clean stream are drawn with replacement from all rows of the first file, so that nothing differs between
-them. Then inputs of one damage come. Shown: the median number of damaged inputs until the alarm at alpha 1 %, after
+Profile and clean stream are drawn with replacement from all rows of the first file, so they do not differ. Then inputs
+with one kind of damage follow. The table shows the median number of damaged inputs until the alarm at alpha 1 %, after
 each number of clean inputs, and the share of clean streams with a false alarm at alpha 5 %.
 """
 

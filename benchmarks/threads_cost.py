@@ -1,7 +1,7 @@
-"""What a second thread costs fits that are small: python -m benchmarks.threads_cost [--small]
+"""The cost of a second thread in small fits: python -m benchmarks.threads_cost [--small]
 
-CPU seconds of a fit in a process that may use every core, beside one that may use a single thread. Matrix products of
-this size end no sooner with more threads, which wait for each other and burn CPU while they do.
+It compares the CPU seconds of a fit in a process that may use every core with those of a single thread. Matrix products
+of this size are no faster with more threads, which use CPU while they wait for each other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ for _ in range(3):
     spent.append(time.process_time() - begin)
 print(min(spent))
 """
-# Size, and how many times the CPU it took in release 1.0.0rc1.
+# Samples, classes, and the ratio of CPU seconds in release 1.0.0rc1.
 CASES = {
     "StructuredVectorScaling": (3000, 300, 2.3),
     "VectorScaling": (3000, 300, 3.3),

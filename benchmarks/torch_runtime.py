@@ -1,7 +1,7 @@
-"""What calibration costs at run time in torch: python -m benchmarks.torch_runtime [--small]
+"""The cost of calibration at run time in torch: python -m benchmarks.torch_runtime [--small]
 
-CalibratedModule with k views beside 1 + k bare forward passes, and what one temperature adds to a single answer. CPU
-seconds of one thread; contestants take turns, and the least of several counts.
+It compares CalibratedModule with k views to 1 + k bare forward passes, and measures what one temperature adds to a
+single answer. Times are CPU seconds of one thread; contestants take turns, and the smallest of several times counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.ratios import Ratio, table
 from recal import CalibratedModule, Plan, Step, pool
 
 PART = "CalibratedModule in torch"
-# Of a single answer of one temperature, release 1.0.0rc1.
+# The time for a single answer with one temperature in release 1.0.0rc1.
 BEFORE_SECONDS = 0.8e-3
 
 

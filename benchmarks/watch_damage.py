@@ -1,11 +1,11 @@
-"""What a watch without labels sees of growing damage, how soon, how well accuracy is estimated, what following does.
+"""`recal watch` on growing damage: how soon it raises an alarm, how well it estimates accuracy, what following gains.
 
     python -m benchmarks.damage_views --data FOLDER --out damage/
     python -m benchmarks.watch_damage damage/
 
-For every kind and strength: the share of batches of 100 inputs that raise an alarm at 1 % (with views, and with
-confidence and class mix alone), how many inputs a stream needs until its alarm, the error of each estimate of accuracy
-over 5,000 inputs, and the calibration error before and after following.
+For every kind and strength, the table shows the share of batches of 100 inputs that raise an alarm at 1 % (with views,
+and with only confidence and class mix), the number of inputs until a stream's alarm, the error of each accuracy
+estimate over 5,000 inputs, and the calibration error before and after following.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every test may rely on, and what a run without some of the packages leaves out."""
+"""Shared set-up of all tests, and the tests that are skipped if packages are missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from recal.errors import MissingExtraError
 
-# Files that take longest come first: handed out last, one of them would keep a single process busy at the end.
+# The slowest files come first: if one of them started last, a single process would be busy at the end.
 LONGEST = ("test_ray.py", "test_examples.py", "test_walks.py", "test_traced.py", "test_calibrators.py", "test_urls.py")
 
 

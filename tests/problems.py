@@ -143,7 +143,7 @@ def lossy_views(n_samples, n_classes, n_views=4, sharpness=3.0, seed=0, dtype=np
     transformed = [
         evidence * keep + rng.normal(0, 0.7, evidence.shape) * (1 - keep) for keep in np.linspace(0.4, 0.95, n_views)
     ]
-    # Some wrong labels keep the groups from being separable; a separable group has no finite best temperature.
+    # Add some wrong labels so that no group is separable: a separable group has no finite best temperature.
     wrong = rng.random(n_samples) < 0.15
     y[wrong] = rng.integers(0, n_classes, wrong.sum())
     return (sharpness * evidence).astype(dtype), [(sharpness * view).astype(dtype) for view in transformed], y

@@ -1,4 +1,4 @@
-"""The shape of the house: which way imports go, what a plain import costs, and which names are public."""
+"""The structure of the package: the direction of imports, the cost of a plain import, and the public names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 import recal
 
 SOURCE = Path(recal.__file__).parent
-# One line a room; each may import from itself and from those above it.
+# One line per layer; a package may import from its own line and from the lines above it.
 ROOMS = (
     "errors checks progress schema",
     "engine",
@@ -36,7 +36,7 @@ ROOMS = (
     "cli __main__",
 )
 RANK = {room: rank for rank, line in enumerate(ROOMS) for room in line.split()}
-# What a user expects as a method or in one call, though the work is done further down the list.
+# Allowed exceptions: users expect these as a method or one call, although a lower layer in the list does the work.
 UPWARD = {
     ("views", "files"): "Views.write",
     ("metrics", "calibrators"): "decompose",
@@ -73,7 +73,7 @@ OPTIONAL = [
 ]
 FORBIDDEN = ["pickle", "cPickle", "dill", "cloudpickle", "joblib", "torchvision"]
 
-# The names that are frozen for 1.0.
+# The public names that are frozen for 1.0.
 FROZEN = """Views read_views pool collect Group group Plan Step Blend AutoCalibration TemperatureScaling ReCal
 SignalCalibration ViewStacking CalibratedClassifier CalibratedModule evaluate compare report reliability_diagram
 decide prediction_sets DecisionRule profile watch export_onnx save load docs_dir answers calibrators metrics
@@ -91,7 +91,7 @@ def imported(path: Path) -> list[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             module = ".".join(part for part in (base, node.module) if part)
-            if module in ("recal", "recal.engine", "recal.maps"):  # a name stands for its home, a folder for itself
+            if module in ("recal", "recal.engine", "recal.maps"):  # count a public name under its defining module
                 found += [(public_homes().get(a.name, f"{module}.{a.name}"), node.lineno) for a in node.names]
             else:
                 found.append((module, node.lineno))
