@@ -26,7 +26,7 @@ _MISSING = frozenset(["", "na", "nan", "null", "none", "n/a"])
 
 
 def read_table(path: str | os.PathLike[str]) -> Columns:
-    """Read a table as columns by name: float64 if all values are numbers, else texts. Missing: NaN, or ""."""
+    """Read a table as columns by name: float64 if all values are numbers, else texts; missing values are NaN or ""."""
     source = Path(path)
     suffix = source.suffix.lower()
     if suffix not in SUFFIXES:

@@ -55,7 +55,7 @@ class Source(ABC):
         Files that could not be read and were left out.
     clusters, groups : ndarray or None
         The cluster and the group of each sample, taken from a column or from file names. Rows of one cluster depend on
-        each other (frames of a video). Each group has its own calibration and decision rule (customers).
+        each other (frames of a video). Groups are calibrated and decided separately (customers).
     reading : mapping or None
         How files are turned into inputs, by the names of `Preprocessing`.
     """

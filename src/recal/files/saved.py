@@ -47,7 +47,7 @@ _BEGINNINGS = {
     b"\x80\x05": "it is a pickle, and recal never opens pickles",
 }
 _CLASSIFIER = "recal.collecting.classifier"
-# The code of a classifier, and settings that depend on the machine. `load` takes them as arguments.
+# The code of a classifier, which `load` takes as arguments, and settings that depend on the machine.
 _NOT_STORED = ("model", "preprocess", "device", "calibrator", "engine")
 # Marks a classifier whose inputs were prepared by a function.
 _MISSING = object()
