@@ -1,6 +1,6 @@
 """Numerical work on logits: compiled loops, and the numpy code that uses them.
 
-Modules of kernels import numba, which takes longer than a command that reads a file and predicts. Therefore
+Kernel modules import numba, which takes longer than a command that reads a file and predicts. Therefore
 ``from recal.engine import rows`` gives a stand-in that imports the module when one of its kernels is first used. Other
 modules refer to a kernel through its module, as ``rows.softmax``; kernels import each other by name.
 """
@@ -14,7 +14,7 @@ _KERNELS = ("images", "rows")
 
 
 class _Module:
-    """A module that is imported when it is first asked for a name."""
+    """A module that is imported when one of its names is first used."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = f"{__name__}.{name}"
@@ -23,7 +23,7 @@ class _Module:
         if name.startswith("__"):
             raise AttributeError(name)
         value = getattr(import_module(self.__name__), name)
-        setattr(self, name, value)  # the next access does not come here
+        setattr(self, name, value)  # later accesses skip __getattr__
         return value
 
 

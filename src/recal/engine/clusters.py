@@ -22,13 +22,13 @@ _NEAR = 0.01
 # Rows are compared within cells of a few random projections, this many times as wide as `_NEAR`.
 _CELL = 4.0
 _PROJECTIONS = 4
-# A row that occurs more often than this is an answer that the model gives to many inputs, not a copy.
+# A row that makes up more than this share of all rows is an output that the model gives to many inputs, not a copy.
 _MOST_COPIES = 0.05
-# Pairs of copies are both right or both wrong. Rows are called copies if the pairs disagree at most this share as often
-# as pairs of independent rows would, and if at least so many disagreements were expected.
+# Copies are right or wrong together. Near-equal pairs count as copies if they disagree at most this share as often as
+# independent pairs would, and if at least `_FEWEST_EXPECTED` disagreements were expected.
 _DISAGREE = 0.25
 _FEWEST_EXPECTED = 5.0
-# Fewer clusters do not show how strongly their rows depend on each other; each of them then counts as one row.
+# With fewer clusters, the dependence of their rows cannot be estimated; each cluster then counts as one row.
 _FEWEST_CLUSTERS = 10
 
 
@@ -45,7 +45,7 @@ def check_clusters(clusters: ArrayLike, n_samples: int, name: str = "clusters") 
 
 
 def check_names(values: ArrayLike, n_samples: int, name: str) -> tuple[tuple[str, ...], Rows]:
-    """Return the distinct names of a column of words or whole numbers, as text, and the place of each row's name."""
+    """Return the distinct names of a column of words or whole numbers, as text, and the index of each row's name."""
     array = np.asarray(values)
     if array.shape != (n_samples,):
         raise InputError(f"must have one value per sample, {n_samples}, got the shape {array.shape}", argument=name)
@@ -60,7 +60,7 @@ def check_names(values: ArrayLike, n_samples: int, name: str) -> tuple[tuple[str
 
 
 def row_names(values: ArrayLike | None, n_samples: int, name: str) -> NDArray[np.str_] | None:
-    """Return a column of clusters or groups as texts, (n_samples,); whole numbers are written without a fraction.
+    """Return a column of clusters or groups as text, (n_samples,); whole numbers are written without a fraction.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def split_by_cluster(clusters: ArrayLike, shares: Sequence[float], rng: np.rando
     ----------
     clusters : array-like of shape (n_samples,)
     shares : sequence of float
-        What each part should hold of all rows; they sum to 1.
+        The share of all rows that each part should get; they sum to 1.
     rng : numpy Generator
 
     Returns
@@ -108,10 +108,10 @@ def split_by_cluster(clusters: ArrayLike, shares: Sequence[float], rng: np.rando
 
 
 def copies_of(logits: Floats, labels: Labels) -> Rows | None:
-    """Return a number for each sample that its copies share, counted from 0; None if there are no copies.
+    """Return a number for each sample, counted from 0, that its copies share; None if there are no copies.
 
     Equal rows are not copies if their labels differ or if one of them is very frequent: the model then gives the same
-    answer to many inputs.
+    output for many inputs.
 
     Examples
     --------
@@ -134,13 +134,13 @@ def stratified_folds(
     copies: Rows | None = None,
     clusters: Rows | None = None,
 ) -> Rows:
-    """Return the fold of each sample, 0..n_folds-1. Sizes differ by at most one, in all and within each class.
+    """Return the fold of each sample, 0..n_folds-1. Sizes differ by at most one, overall and within each class.
 
     A class with fewer samples than folds is absent from some of them.
 
-    Samples with the same number in `copies` share a fold, so that no sample is predicted by a fit to its own copy. So
-    do samples of one cluster; their folds are as even as the clusters allow, and there are at most as many folds as
-    clusters. Copies are not looked at if there are clusters.
+    Samples with the same number in `copies` share a fold, so that no sample is predicted by a fit to its own copy.
+    Samples of one cluster share a fold, too; the folds are as even as the clusters allow, and their number is at most
+    the number of clusters. If there are clusters, copies are ignored.
 
     Examples
     --------
@@ -183,7 +183,7 @@ def cluster_folds(clusters: ArrayLike, labels: Labels, n_folds: int, rng: np.ran
     by_class = np.zeros((n_folds, int(labels.max()) + 1))
     for cluster in _large_first(sizes, rng):
         classes, counts = np.unique(members[cluster], return_counts=True)
-        # The fold with the fewest rows of these classes; of equal ones the smallest.
+        # Prefer a fold with few rows of these classes and few rows overall.
         crowded = by_class[:, classes] @ counts / sizes[cluster] + filled
         number = int(np.argmin(crowded))
         fold[cluster] = number
@@ -193,12 +193,12 @@ def cluster_folds(clusters: ArrayLike, labels: Labels, n_folds: int, rng: np.ran
 
 
 def cluster_sums(values: NDArray[np.float64], clusters: Rows | None) -> NDArray[np.float64]:
-    """Return the sum of the values of each cluster; without clusters the values themselves."""
+    """Return the sum of the values of each cluster, or the values themselves if there are no clusters."""
     return values if clusters is None else np.asarray(np.bincount(clusters, values)[np.unique(clusters)])
 
 
 def effective_count(values: NDArray[np.float64], clusters: Rows | None) -> float:
-    """Return how many independent rows tell as much about the mean of these values as the clustered rows do.
+    """Return the number of independent rows that would estimate the mean of these values as well as the clustered rows.
 
     That is the number of rows divided by the design effect: the variance of the mean with clusters over the variance
     without them (Kish, 1965). The estimate is raised by two of its standard errors, and it never counts a cluster as
@@ -227,16 +227,16 @@ def effective_count(values: NDArray[np.float64], clusters: Rows | None) -> float
 
 
 def _large_first(sizes: Rows, rng: np.random.Generator) -> Rows:
-    """Return the clusters in random order, larger ones first: small ones then even out what is left."""
+    """Return the clusters in random order, larger ones first, so that small ones can even out the sizes."""
     shuffled = rng.permutation(len(sizes))
     return shuffled[np.argsort(-sizes[shuffled], kind="stable")]
 
 
 def near_duplicates(values: ArrayLike, wrong: NDArray[np.bool_]) -> int:
-    """Return about how many rows are near-copies of another row; 0 if chance explains the resemblance.
+    """Return the approximate number of rows that are near-copies of another row; 0 if chance explains the resemblance.
 
-    Nearly equal rows alone prove nothing: with two classes and many samples, independent rows are close, too. Copies
-    are also right or wrong together, and independent rows are not.
+    Nearly equal rows alone prove nothing: with two classes and many samples, independent rows are close, too. But
+    copies are right or wrong together, and independent rows are not.
 
     Parameters
     ----------

@@ -1,15 +1,15 @@
 """Compile loops with numba, and run them over rows: on all cores, and in pieces if the rows lie in a file.
 
 A first fit waits for its kernels, so each is compiled once and kept on disk, without an entry for C callers. Division
-by zero gives what numpy gives; otherwise no loop that divides would be turned into vector instructions.
+by zero gives the same result as in numpy; otherwise loops that divide would not be vectorised.
 
 Kernels run on plain threads and release the interpreter. numba's own parallel loops would take four times as long to
 compile, start threads at import and fail after a fork.
 
 Logits larger than memory are one array, mapped from a scratch file. A pass over a mapped array makes all of it
 resident, and the system takes memory back only when it runs short. `over_rows` therefore works piece by piece and
-releases each piece: a fit needs some megabytes. The files of a store are not mapped: a block is no whole number of
-pages, so rows of two blocks do not join.
+releases each piece: a fit needs a few megabytes. The files of a store are not mapped: a block is not a whole number of
+pages, so rows of two blocks are not contiguous.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Below this many values numpy is used: it is done before a compiler has been loaded.
+# Below this many values numpy is used: it finishes before a compiler has been loaded.
 SMALL = 100_000
 # Sums may be reordered to use vector instructions; the order depends on the number of classes alone.
 FAST = {"reassoc", "contract", "nsz"}
 # How many values of a mapped array are read before their memory is released: 128 MB of float32.
 PIECE_VALUES = 32_000_000
 _ROWS_AT_A_TIME = 200
-# Below this many values a second thread costs more than it gives.
+# Below this many values a second thread costs more time than it saves.
 _WORTH_A_THREAD = 60_000
 # A matrix product with at least this many multiplications is worth a second thread.
 WORTH_THREADS = 200_000_000
@@ -44,7 +44,7 @@ _PICKED = 500
 
 
 def kernel(*function: Callable[..., Any], **options: Any) -> Any:
-    """Compile a function, or return a decorator that does."""
+    """Compile a function, or return a decorator that compiles it."""
     from numba import njit
 
     return njit(*function, cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)
@@ -56,7 +56,7 @@ def part_of_kernel(*function: Callable[..., Any], **options: Any) -> Any:
 
 
 class MappedRows(np.ndarray):
-    """Read-only rows in a scratch file without a name, which disappears with its last user, even after a kill."""
+    """Read-only rows in an unnamed scratch file, which disappears with its last user, even after a kill."""
 
     _map: mmap.mmap | None = None
 
@@ -69,11 +69,11 @@ class MappedRows(np.ndarray):
         picked = super().__getitem__(rows)
         if not isinstance(picked, MappedRows) or np.may_share_memory(picked, self):
             return picked
-        self.release()  # it was copied out
+        self.release()  # the rows were copied
         return picked.view(np.ndarray)
 
     def _pick(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        """Copy rows out, some at a time: each brings its neighbours into memory, and many would bring everything."""
+        """Copy rows, a few at a time: each loads its neighbours into memory, and many would load the whole file."""
         plain, picked = self.view(np.ndarray), np.empty((len(rows), self.shape[1]), dtype=self.dtype)
         for begin in range(0, len(rows), _ROWS_AT_A_TIME):
             part = slice(begin, begin + _ROWS_AT_A_TIME)
@@ -88,7 +88,7 @@ class MappedRows(np.ndarray):
 
 
 def map_rows(pieces: Iterable[NDArray[Any]], shape: tuple[int, int], dtype: Any, beside: Path) -> MappedRows:
-    """Return rows that come in pieces as one array, in a file beside a path, or where temporary files go."""
+    """Return rows that come in pieces as one array, in a file beside a path or in the folder for temporary files."""
     folder = str(beside) if os.access(beside, os.W_OK) else None
     with tempfile.TemporaryFile(dir=folder, prefix=".recal-scratch-") as file:
         for piece in pieces:
@@ -101,7 +101,7 @@ def map_rows(pieces: Iterable[NDArray[Any]], shape: tuple[int, int], dtype: Any,
 
 
 def thread_count() -> int:
-    """The number of threads in use: RECAL_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use."""
+    """The number of threads to use: RECAL_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use."""
     for name in ("RECAL_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(name, "")
         if text.isdigit() and int(text) > 0:
@@ -162,8 +162,8 @@ def _libraries() -> Any:
 def one_thread(multiplications: int = 0) -> Iterator[None]:
     """Keep matrix products on one thread unless they have very many multiplications.
 
-    numpy's products take every core, also for small matrices, where threads wait for memory and for each other: a fit
-    of 3,000 x 300 took twice the CPU and no less time.
+    numpy's products use every core, even for small matrices, where threads wait for memory and for each other: a fit
+    of 3,000 x 300 used twice the CPU time and was no faster.
     """
     if multiplications >= WORTH_THREADS:
         yield

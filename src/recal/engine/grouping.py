@@ -1,10 +1,9 @@
-"""Which of four groups a sample falls into, by how the model reacts to a transformed copy of it, and ReCal's replay.
+"""ReCal's steps: sort samples into four groups by how the model reacts to a transformed copy, and rescale each group.
 
 `Rows`, `replay` and `groups` are ReCal's steps in plain numpy: the reference for compiled loops and for other array
-libraries (`recal.maps.steps`), which give the same groups. Small arrays are computed here, and so
-is every comparison of two confidences that is too close for a compiled loop to decide: `comparable` is the rule for
-ties, and numpy's order of summation is part of it. All sums run along a row, so a sample alone gets, bit for bit, what
-it gets in a batch.
+libraries (`recal.maps.steps`), which give the same groups. Small arrays are computed here. So is every comparison of
+two confidences that is too close for a compiled loop to decide: `comparable` is the rule for ties, and numpy's order of
+summation is part of it. All sums run along a row, so a sample gets the same result, bit for bit, alone and in a batch.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ Ties = Literal["float32", "exact"]
 Matrix = NDArray[np.float64]
 # The view of each step, (n_steps,), and its four betas, (n_steps, 4).
 Program = tuple[NDArray[np.intp], NDArray[np.float64]]
-# How many exponentials the rule for ties holds at a time.
+# How many exponentials the rule for ties computes at a time.
 _PIECE = 1_000_000
-# Two float32 softmax values whose logarithms differ by more than this are never equal or reversed: every exp, their
-# sum in pairs and the quotient err by less than 2e-6 together for up to a million classes.
+# Two float32 softmax values whose logarithms differ by more than this are never equal or reversed: the errors of all
+# exponentials, of their pairwise sum and of the quotient add up to less than 2e-6 for up to a million classes.
 _CLOSE = 1e-5
-# Below these log-odds against it, a prediction's float32 confidence is 1 in any order of summation (2**-24).
+# If the log-odds against a prediction are below this, its float32 confidence is 1 in any order of summation (2**-24).
 _SATURATED = -16.8
 # Groups counted from 0, as betas are stored.
 GroupIndex = NDArray[np.int8]
@@ -47,14 +46,14 @@ class Group(IntEnum):
 
 
 class Rule(Record):
-    """How samples are sorted into groups: what a replay must know to group as the fit did.
+    """How samples are sorted into groups. A replay needs this to form the same groups as the fit.
 
     Parameters
     ----------
     confidence_at : {"original", "own"}
         Where a view's confidence is read: at the original's prediction, or at the view's own maximum.
     ties : {"float32", "exact"}
-        How confidences are compared: as float32 softmax, where saturated ones are equal, or in log-odds.
+        How confidences are compared: as float32 softmax values, where saturated ones are equal, or as log-odds.
     floor : float or None
         The smallest probability before a logarithm is taken; None for no floor.
     """
@@ -100,9 +99,9 @@ def group(
 
 
 class Rows:
-    """Logits below the largest of their row, each row multiplied by a scale of its own; `answers` is where that stands.
+    """Logits minus the largest of their row, with one scale per row; `answers` are the columns of the largest logits.
 
-    With a floor no probability falls below it: each rescaling then writes the rows anew.
+    With a floor, no probability falls below it, and each rescaling writes the rows again.
     """
 
     def __init__(self, logits: Floats, floor: float | None = None) -> None:
@@ -128,7 +127,7 @@ class Rows:
 def replay(
     program: Program, start: float, finish: float, rule: Rule, logits: Floats, transformed: Sequence[Floats] | Floats
 ) -> Rows:
-    """Return the originals' rows after all steps: each groups samples by the original and a view, and rescales both."""
+    """Return the originals' rows after all steps. Each step groups samples by original and view, and rescales both."""
     original = Rows(logits, rule.floor)
     views = [Rows(view, rule.floor) for view in transformed]
     for rows in (original, *views):
@@ -149,10 +148,10 @@ def groups(original: Rows, view: Rows, rule: Rule) -> NDArray[np.int8]:
 
 
 def comparable(rows: Matrix, at: Labels, rule: Rule) -> NDArray[np.floating]:
-    """Return what the rule for ties compares of scaled rows, whose largest value is 0, at a column of each.
+    """Return the values that the rule for ties compares: one per scaled row, whose largest entry is 0, at a column.
 
-    By float32: a softmax of which each exponential is rounded to float32 and divided, in float32, by their float32 sum;
-    saturated confidences are then equal. Exactly: the log-odds, in which nothing saturates.
+    "float32": a softmax whose exponentials are rounded to float32 and divided, in float32, by their float32 sum;
+    saturated confidences are then equal. "exact": the log-odds, in which nothing saturates.
     """
     every = np.arange(len(rows))
     if rule.ties == "float32":
@@ -165,10 +164,10 @@ def comparable(rows: Matrix, at: Labels, rule: Rule) -> NDArray[np.floating]:
 
 
 def group_indices(original: ScaledRows, view: ScaledRows, drops: Vector, rule: Rule) -> GroupIndex:
-    """Return the groups, counted from 0, of originals and a view at their present scales.
+    """Return the groups, counted from 0, of originals and a view at their current scales.
 
-    Logarithms of confidences are compared first, by the series of the view's rows. Rows whose series is too inaccurate
-    are read; the rule for ties is used only where the logarithms are too close to call.
+    Logarithms of confidences are compared first, using the series of the view's rows. Rows whose series is too
+    inaccurate are read; the rule for ties is used only if the logarithms are too close to call.
 
     Parameters
     ----------
@@ -180,10 +179,10 @@ def group_indices(original: ScaledRows, view: ScaledRows, drops: Vector, rule: R
     gaps = np.zeros_like(drops) if rule.confidence_at == "own" else drops
     odds, error = view.bounded_log_odds()
     margin = own - view.scales * gaps + np.logaddexp(0.0, odds)
-    if rule.ties == "exact":  # a saturated pair differs by nothing in logarithms and by much in log-odds
+    if rule.ties == "exact":  # saturated pairs have equal logarithms but different log-odds
         settled = np.zeros(len(own), dtype=bool)
         close = own > -_CLOSE
-    else:  # a confidence of 1 is never exceeded
+    else:  # a confidence of 1 cannot be exceeded
         settled = own_odds < _SATURATED
         close = np.zeros(len(own), dtype=bool)
     unclear = np.flatnonzero((np.abs(margin) <= _CLOSE + error) & (error > 0.0) & ~settled)
@@ -199,7 +198,7 @@ def group_indices(original: ScaledRows, view: ScaledRows, drops: Vector, rule: R
 
 
 def _comparable(rows: ScaledRows, chosen: Columns, at: Columns, rule: Rule) -> Vector:
-    """Return what the rule for ties compares, for some rows."""
+    """Return the values that the rule for ties compares, for some rows."""
     values = []
     for begin in range(0, len(chosen), step := max(1, _PIECE // rows.shape[1])):
         for part, block in rows.blocks(chosen[begin : begin + step]):

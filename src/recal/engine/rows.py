@@ -1,8 +1,8 @@
 """Kernels over rows of logits: softmax, series of log-odds, bins, and the sums that a fit of stacking needs.
 
-Kernels take arrays and fill arrays for the rows `start` to `stop`; nothing crosses from row to row, so a row's result
-has the same bits in every batch. `compiled.over_rows` runs them on all cores. Loops go by index
-because recent numba turns `for value in row` into code without vector instructions, five times slower.
+Kernels take arrays and fill arrays for the rows `start` to `stop`. Rows do not affect each other, so a row's result
+has the same bits in every batch. `compiled.over_rows` runs kernels on all cores. Loops use indices because recent
+numba versions compile `for value in row` without vector instructions, five times slower.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from recal.engine import scaled
 from recal.engine.compiled import FAST, kernel, part_of_kernel
 from recal.engine.scaled import ABOVE_ZERO, AT, BELOW_ONE, REACH, SCALE, SCALE_RANGE, SHARPER, TOP
 
-# A weight beyond this may become as large as the largest by rounding.
+# Rounding may make a weight above this as large as the largest weight.
 CLOSE_TO_ONE = 1.0 - 1e-9
-# Adding 1.5 * 2**52 leaves the nearest integer in the low bits of a float64: rounding that vector instructions have.
+# Adding 1.5 * 2**52 leaves the nearest integer in the low bits of a float64: this way of rounding vectorises.
 _ROUND = 6755399441055744.0
 # ln 2 in two parts, the first with trailing zeros, so that k times it is exact.
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-# As in `engine.grouping`: what is closer than this is for the rule for ties, and below these log-odds against it a
-# prediction's float32 confidence is 1. Below the last, the logarithm of a confidence is closer to 0 than CLOSE.
+# As in `engine.grouping`: the rule for ties decides anything closer than CLOSE. Below _SATURATED_SUM, a prediction's
+# float32 confidence is 1; below _ALMOST_SURE_SUM, the logarithm of its confidence is closer to 0 than CLOSE.
 CLOSE, _SATURATED_SUM, _ALMOST_SURE_SUM = 1e-5, 1.0 + float(np.exp(-16.8)), 1.0 + float(np.exp(-11.5))
-# How many short rows are summed together, so that they stay in the L1 cache.
+# How many short rows are summed together; this many stay in the L1 cache.
 _TOGETHER = 256
-# How many rows of a stack are summed up together.
+# How many rows of a stack are summed together.
 CHUNK = 1024
 
 
 @part_of_kernel(fastmath={"contract"})
 def exp(x):  # type: ignore[no-untyped-def]
-    """Return e**x, x at most some hundreds, to one unit in the last place; exp(0) is exactly 1, below -708 it is 0.
+    """Return e**x for x up to a few hundred, to one unit in the last place; exp(0) is exactly 1, and 0 below -708.
 
-    2**k e**r, with k the integer nearest to x / ln 2 and e**r a polynomial: numba's own exp is a call per value, which
-    no compiler turns into vector instructions.
+    Computed as 2**k e**r, with k the integer nearest to x / ln 2 and e**r a polynomial. numba's own exp is one call per
+    value, which no compiler can vectorise.
     """
     bounded = x if x >= -708.0 else -708.0
     shifted = np.float64(bounded * 1.4426950408889634 + _ROUND)
@@ -64,8 +64,8 @@ _fill_terms = part_of_kernel(scaled.fill_terms)
 def read(row, column, numbers):  # type: ignore[no-untyped-def]
     """Read a row at its scale: fill the sums of w d**k, k = 0..8, over all classes but the likeliest, as terms.
 
-    d = z - max z and w = exp(scale * d). The likeliest class is left out by a weight of 0, not by a loop of two parts:
-    short loops have no vectors.
+    d = z - max z and w = exp(scale * d). The likeliest class is left out by a weight of 0 instead of splitting the
+    loop: short loops are not vectorised.
     """
     top, scale = numbers[TOP], numbers[SCALE]
     m0 = m1 = m2 = m3 = m4 = m5 = m6 = m7 = m8 = 0.0
@@ -93,16 +93,16 @@ def read(row, column, numbers):  # type: ignore[no-untyped-def]
 
 @kernel()
 def read_rows(where, start, stop, logits, columns, numbers):  # type: ignore[no-untyped-def]
-    """Fill numbers[:TERMS, k] with the terms of the row where[k], at the scale that stands there."""
+    """Fill numbers[:TERMS, k] with the terms of the row where[k], at the scale numbers[SCALE, k]."""
     for k in range(start, stop):
         read(logits[where[k]], columns[k], numbers[:, k])
 
 
 @kernel()
 def expand(scales, start, stop, terms, tolerance, out):  # type: ignore[no-untyped-def]
-    """Fill x, the first two derivatives of the log-partition, and how far x can be off, at these scales.
+    """Fill x, the first two derivatives of the log-partition, and a bound on the error of x, at these scales.
 
-    Nothing is filled where a scale is 0, and NaN where the slope may be off by more than the tolerance.
+    Rows with a scale of 0 are skipped. If the slope may be wrong by more than the tolerance, x becomes NaN.
     """
     for i in range(start, stop):
         if scales[i] == 0.0:
@@ -132,7 +132,7 @@ def place_of_largest(row):  # type: ignore[no-untyped-def]
 
 @kernel(fastmath=FAST)
 def plain_softmax(logits, start, stop, beta, probs):  # type: ignore[no-untyped-def]
-    """Fill softmax(beta * z); classes far off get 0."""
+    """Fill softmax(beta * z); classes far below the largest get 0."""
     for i in range(start, stop):
         row, out = logits[i], probs[i]
         top = row[0]
@@ -153,7 +153,7 @@ def softmax(logits, start, stop, columns, find, scales, probs, confidences, clos
     """Fill softmax(s * z), never exactly 0 or 1, and the probability at each row's largest logit.
 
     If `find` is set, the columns of the largest logits are filled too: for short rows numpy is slower. `close` marks
-    rows in which rounding may have made another class as probable.
+    rows in which rounding may have made another class equally probable.
     """
     for i in range(start, stop):
         row, out = logits[i], probs[i]
@@ -209,8 +209,8 @@ def short_step(tied, start, stop, drops, view, kept, scales, view_scales, gaps, 
             add_exponentials(view_sums, view_scales[first:last], view[j, first:last])
         for i in range(first, last):
             own, other = sums[i - first], view_sums[i - first]
-            level = own * exp(view_scales[i] * gaps[i])  # the view's sum at which the confidences are equal
-            saturated = not exact and own < _SATURATED_SUM  # a confidence of 1, which none exceeds
+            level = own * exp(view_scales[i] * gaps[i])  # the view's sum for which both confidences are equal
+            saturated = not exact and own < _SATURATED_SUM  # a confidence of 1 cannot be exceeded
             close = abs(other - level) <= CLOSE * other and not saturated
             tied[i] = close or (exact and own < _ALMOST_SURE_SUM)
             if not tied[i]:
@@ -225,7 +225,7 @@ def short_step(tied, start, stop, drops, view, kept, scales, view_scales, gaps, 
 
 @kernel(fastmath=FAST)
 def stacked_probs(probs, start, stop, features, used, weights, offsets, labels, losses):  # type: ignore[no-untyped-def]
-    """Fill softmax(sum of weight * feature + offsets) and each row's loss, minus the log of the truth's probability."""
+    """Fill softmax(sum of weight * feature + offsets) and each row's loss, minus the log of its label's probability."""
     n_classes = probs.shape[1]
     scores = np.empty(n_classes)
     for i in range(start, stop):
@@ -333,7 +333,7 @@ def first_order(out, start, stop, probs, features, candidates, used, labels, row
 
 @kernel()
 def look_up(scores, start, stop, edges, values, out):  # type: ignore[no-untyped-def]
-    """Fill the value of the bin that each class's score falls into; a bin holds its upper edge.
+    """Fill the value of the bin that each class's score falls into; a bin includes its upper edge.
 
     All edges are compared: with vector instructions this is faster than a binary search, whose branches cannot be
     predicted.

@@ -1,13 +1,14 @@
-"""Whether rows were used in a fit: a calibrator keeps hashes of its rows, to which other rows are compared.
+"""Check whether rows were used in a fit: a calibrator keeps hashes of its rows, and other rows are compared with them.
 
-A guarantee, a prediction set or a metric that is computed on the rows of the fit is too good. A calibrator therefore
-keeps hashes of the logits and of the probabilities of its rows, a bounded number of them. Nothing is remembered outside
-the calibrator: only a function that is given the calibrator can check. Files of probabilities written by `recal apply`
+A guarantee, a prediction set or a metric that is computed on the rows of the fit is too optimistic. A calibrator
+therefore keeps a bounded number of hashes of its rows' logits and probabilities. Nothing is stored outside the
+calibrator, so only functions that receive the calibrator can check. Files of probabilities written by `recal apply`
 hold the number of fitted rows.
 
-Rows of two samples can be equal by chance, if a model or a binning calibrator gives few different outputs. Therefore
-rows that occur once in both sets are compared with rows that occur twice in one of them: independent draws of equal
-size produce about as many of either. Two sets that contain the same rows equally often are the same set.
+Rows of two samples can be equal by chance if a model or a binning calibrator gives few different outputs. Therefore
+the number of rows that occur once in both sets is compared with the number that occur twice in one of them: in
+independent draws of equal size, the two numbers are about equal. Two sets that contain the same rows equally often are
+the same set.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ MOST_PROB_HASHES = 1024
 _COLUMNS = 64
 # Fewer rows than this are not checked.
 LEAST_ROWS = 20
-# The smallest share of fitted rows that matters.
+# A smaller share of fitted rows does not matter.
 _LEAST_SHARE = 0.01
 _BLOCK = 1_000_000
 # The step from one state of SplitMix64 to the next.
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-# Two independent draws from this many kinds of rows hardly ever contain each kind equally often.
+# Two independent draws from at least this many distinct rows almost never contain each of them equally often.
 _ENOUGH_KINDS = 5
 
 
 def row_hashes(rows: ArrayLike) -> Hashes:
     """Return a hash of each row, (n_samples,) uint64, of its first 64 numbers as float32.
 
-    A sum of the numbers' bits times odd factors, modulo 2**64, and a last mix: rows that differ in one number never
-    share it, others by a chance of less than 2**-40.
+    The hash is the sum of the numbers' bits times odd factors, modulo 2**64, mixed once more. Rows that differ in one
+    number never share a hash; other rows share one with a probability below 2**-40.
 
     Examples
     --------
@@ -75,7 +76,7 @@ def mix(values: Hashes) -> Hashes:
 
 
 def kept_hashes(logits: ArrayLike) -> Hashes:
-    """Return what a calibrator keeps of the rows of its fit: their hashes, the smallest if there are many."""
+    """Return the hashes that a calibrator keeps of the rows of its fit: the smallest ones if there are many."""
     return np.sort(row_hashes(logits))[:MOST_HASHES]
 
 
@@ -87,7 +88,7 @@ def sampled_rows(hashes: Hashes) -> NDArray[np.intp]:
 
 
 def count_fitted(rows: ArrayLike, kept: Hashes, n_fitted: int) -> int:
-    """Return about how many rows were in a fit; 0 if there are no more equal rows than chance explains.
+    """Return the approximate number of rows that were in a fit; 0 if chance explains all equal rows.
 
     `kept` are all hashes of the fit, or a random sample of them; `n_fitted` is the number of rows of the fit.
     """
@@ -103,7 +104,7 @@ def count_fitted(rows: ArrayLike, kept: Hashes, n_fitted: int) -> int:
         return n
     alone = counts == 1
     single = int((alone & np.isin(here, there[times == 1], assume_unique=True)).sum())
-    # Chance makes as many equal rows as there are pairs within the sets, fewer if one set is smaller.
+    # By chance, there are as many equal rows between the sets as pairs within them; fewer if one set is smaller.
     doubles = share_kept * int((counts == 2).sum()) + int((times == 2).sum())
     by_chance = doubles * 2.0 * n * n_there / (n**2 + n_there**2)
     # Both numbers vary, so their difference has twice the variance of one.

@@ -1,12 +1,12 @@
 """Logits with one scale per row, and their confidences as the scales change.
 
 The logits are never copied or changed: rescaling a sample is one multiplication. They are also seldom read: near a
-scale at which a row was read, its log-odds are a short series. The row is read again only where the series is too
-inaccurate for the question.
+scale at which a row was read, a short series gives its log-odds. The row is read again only if the series is too
+inaccurate.
 
-With the likeliest class left out, the log-odds against it at the scale s are x(s) = log sum_j exp(s d_j), where
-d_j = z_j - max z. About a scale at which the row was read, x(s + t) = x(s) + t m + log E exp(t (d - m)), with m the
-mean of d under weights exp(s d). The exponential's series to the eighth power, whose terms are central moments, is
+The log-odds against the likeliest class at the scale s are x(s) = log sum_j exp(s d_j) over all other classes, where
+d_j = z_j - max z. Around a scale at which the row was read, x(s + t) = x(s) + t m + log E exp(t (d - m)), with m the
+mean of d under weights exp(s d). The exponential's series up to the eighth power, whose terms are central moments, is
 accurate for steps of several per cent, and Taylor's remainder bounds the error. numpy applies this arithmetic to
 arrays, and kernels apply it to numbers.
 """
@@ -30,9 +30,9 @@ Columns = NDArray[np.intp]
 ReadRows = Callable[[Columns], tuple[Floats, Columns]]
 # No sequence of betas takes a scale out of this range, so nothing over- or underflows to inf or 0.
 SCALE_RANGE = (1e-100, 1e100)
-# Probabilities stay within these: a probability of exactly 0 at the truth is an infinite loss.
+# Probabilities stay within these bounds: a probability of exactly 0 for the true class is an infinite loss.
 ABOVE_ZERO, BELOW_ONE = float(np.finfo(np.float64).tiny), 1.0 - 2.0**-53
-# How many logits are read together: what is on disk need not fit in memory.
+# How many logits are read at a time: logits on disk need not fit in memory.
 _PIECE = 16_000_000
 
 # Up to this many classes, a small array is read again for every slope.
@@ -40,11 +40,11 @@ _FEW_CLASSES = 64
 # A tolerance that accepts every row that was read at all.
 _ANY = 1e200
 DEGREE = 8
-# The terms of a row: the scale, x and m there, E (d - m)**k / k! for k = 2..8, and the largest |d - m|.
+# The terms of a row: the scale, x and m at this scale, E (d - m)**k / k! for k = 2..8, and the largest |d - m|.
 AT, REACH, TERMS = 0, 10, 11
-# What reading a row needs in addition: the scale, the largest logit, and how far the smallest lies below it.
+# Additional numbers for reading a row: the scale, the largest logit, and how far the smallest lies below it.
 SCALE, TOP, LOWEST, NUMBERS = 11, 12, 13, 14
-# The error of the slope is at most the error of x, divided by t, times this.
+# The error of the slope is at most this many times the error of x divided by t.
 SHARPER = 9.0
 _FACTORIALS = tuple(float(factorial(k)) for k in range(DEGREE + 1))
 
@@ -58,7 +58,7 @@ class ScaledRows:
         Returns an array that contains the requested rows, perhaps among others, and their positions in it.
     shape : (n_samples, n_classes)
     tolerance : float
-        The largest error of s x'(s) before a row is read again. With 0, every other scale reads it.
+        The largest error of s x'(s) before a row is read again. With 0, every new scale reads the row.
 
     Attributes
     ----------
@@ -81,12 +81,12 @@ class ScaledRows:
         self._x: Vector | None = None
         self._lowest: Vector | None = None
         self._drops: Vector | None = None
-        # The terms of each row near its present scale, and near another scale that was only evaluated.
+        # The terms of each row near its current scale, and near another scale that was only evaluated.
         self._here, self._there = np.zeros((2, TERMS, self.shape[0]))
         self._here[REACH] = self._there[REACH] = np.inf  # nothing is known
 
     def blocks(self, chosen: Columns | None = None) -> Iterator[tuple[Columns, Floats]]:
-        """Yield all rows, or the chosen ones, a piece at a time: which they are, and their logits."""
+        """Yield all rows, or the chosen ones, a piece at a time: their indices and their logits."""
         for part, array, where in self._pieces(chosen):
             together = where[-1] - where[0] == len(where) - 1 and bool((np.diff(where) == 1).all())
             yield part, array[where[0] : where[-1] + 1] if together else array[where]
@@ -107,7 +107,7 @@ class ScaledRows:
         self.scales = np.clip(self.scales * factors, *SCALE_RANGE)
 
     def log_odds(self, n_bins: int = 0) -> Vector:
-        """Return x, the log-odds against each row's largest class, at the present scales.
+        """Return x, the log-odds against each row's largest class, at the current scales.
 
         Confidences that may lie on either side of an edge of `n_bins` bins are computed in full.
         """
@@ -126,14 +126,14 @@ class ScaledRows:
         return out
 
     def bounded_log_odds(self) -> tuple[Vector, Vector]:
-        """Return x from the last look at each row, however far off, and how far off; unknown rows are read."""
+        """Return x from the last reading of each row, and a bound on its error; rows never read are read now."""
         x, _, _, error = self._expand(self._here, self.scales, _ANY)
         if len(unknown := np.flatnonzero(error > 1.0)):
             x[unknown], error[unknown] = self.look(unknown), 0.0
         return x, error
 
     def look(self, chosen: Columns) -> Vector:
-        """Read some rows at their present scales, and return their x."""
+        """Read some rows at their current scales, and return their x."""
         self._here[:, chosen] = terms = self._look(chosen, self.scales[chosen])
         return terms[1]
 
@@ -142,7 +142,7 @@ class ScaledRows:
         return np.logaddexp(0.0, self.log_odds())
 
     def log_partition_at(self, factors: Vector | float, n_bins: int = 0) -> Vector:
-        """Return the same as it would be after `rescale(factors)`; `n_bins` as in `log_odds`."""
+        """Return what `log_partition` would be after `rescale(factors)`; `n_bins` as in `log_odds`."""
         wanted = self.scales * factors
         x, _, _, error = self._evaluate(wanted)
         if len(near := _near_an_edge(x, n_bins, error)):
@@ -161,7 +161,7 @@ class ScaledRows:
         return out[1], out[2]
 
     def _slopes_of_all(self, wanted: Vector) -> tuple[Vector, Vector]:
-        """Return the same from all logits, which for a few short rows is cheaper than evaluating the series."""
+        """Return the slopes from all logits; for a few short rows this is cheaper than evaluating the series."""
         if self._drops is None:
             self._drops = np.concatenate([block for _, block in self.blocks()]) - self.maxima[:, None]
         drops, chosen = self._drops, slice(None) if wanted.all() else wanted > 0.0
@@ -188,7 +188,7 @@ class ScaledRows:
         return out
 
     def _expand(self, terms: Vector, wanted: Vector, tolerance: float | None = None) -> Vector:
-        """What `engine.rows.expand` fills, (4, n_samples)."""
+        """Return what `engine.rows.expand` fills, (4, n_samples)."""
         tolerance = self._tolerance if tolerance is None else tolerance
         out = np.zeros((4, len(wanted)))
         if not self._is_small:
@@ -206,7 +206,7 @@ class ScaledRows:
         return out
 
     def _look(self, chosen: Columns, scales: Vector) -> Vector:
-        """Return the terms of some rows about scales at which they are read, (TERMS, n_rows)."""
+        """Read some rows at these scales and return their terms, (TERMS, n_rows)."""
         if self._lowest is None:
             self._lowest = np.concatenate([block.min(axis=1) for _, block in self.blocks()]) - self.maxima
         numbers, begin = np.empty((NUMBERS, len(chosen))), 0
@@ -237,7 +237,7 @@ class ScaledRows:
 
 
 class ScaledLogits(ScaledRows):
-    """The same for logits in one array."""
+    """Scaled rows of logits that are in one array."""
 
     def __init__(self, logits: Floats, tolerance: float = 0.0) -> None:
         self.logits = as_rows(logits)
@@ -278,14 +278,14 @@ def as_rows(logits: Floats) -> Floats:
 
 
 def _readable(logits: Floats, rows: Columns) -> tuple[Floats, Columns]:
-    """Return an array that kernels can read, the given one or a copy of the rows, and where in it they stand."""
+    """Return an array that kernels can read, the given one or a copy of the rows, and the rows' indices in it."""
     if logits.dtype != np.float16 and logits.flags.c_contiguous:
         return logits, rows
     return as_rows(logits[rows]), np.arange(len(rows))
 
 
 def _read_rows(block: Floats, columns: Columns, numbers: Vector) -> None:
-    """What `engine.rows.read_rows` does, without a compiler."""
+    """Do what `engine.rows.read_rows` does, without a compiler."""
     drops = block.astype(np.float64) - numbers[TOP, :, None]
     weights = np.exp(numbers[SCALE, :, None] * drops)
     weights[np.arange(len(block)), columns] = 0.0
@@ -296,19 +296,19 @@ def _read_rows(block: Floats, columns: Columns, numbers: Vector) -> None:
 
 
 def _near_an_edge(x: Vector, n_bins: int, error: Vector) -> Columns:
-    """Return the rows whose confidence an error of x may move across an edge of equally wide bins."""
+    """Return the rows whose confidence is so near an edge of equally wide bins that the error of x may cross it."""
     place = n_bins / (1.0 + np.exp(np.minimum(x, 700.0)))
     return np.flatnonzero(np.abs(place - np.round(place)) < n_bins * error)
 
 
 def fill_terms(numbers: Any) -> None:
-    """Turn the sums of w d**k, k = 0..8, that stand in numbers[1:10] into the terms of a row, or of many."""
+    """Turn the sums of w d**k, k = 0..8, in numbers[1:10] into the terms of one row or of many."""
     total = np.maximum(numbers[1], 1e-300)
     mean = numbers[2] / total
     for k in range(1, DEGREE + 1):
         numbers[1 + k] = numbers[1 + k] / total
     numbers[1] = 1.0
-    for done in range(1, DEGREE + 1):  # of E (d - m)**done d**(k - done) each round makes the next
+    for done in range(1, DEGREE + 1):  # each round turns d**(k - done + 1) into (d - m) d**(k - done)
         for k in range(DEGREE, done - 1, -1):
             numbers[1 + k] = numbers[1 + k] - mean * numbers[k]
     for k in range(2, DEGREE + 1):
