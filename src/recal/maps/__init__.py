@@ -1,6 +1,6 @@
 """What a fitted calibrator computes: frozen values with one pure function on arrays of any library.
 
-`base.py` says what a map is, `arrays.py` holds the functions that several maps share, and `guard.py` keeps predictions.
+`base.py` defines a map, `arrays.py` has the functions that several maps share, and `guard.py` keeps predictions.
 A new map is one class in one of the modules below.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from recal.maps.base import Map
 
-# The modules that define maps which a file may hold.
+# The modules that define maps that a file may contain.
 _HOMES = ("scaling", "curves", "aggregation", "signals")
 
 

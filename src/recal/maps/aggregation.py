@@ -20,14 +20,14 @@ from recal.transforms import Transform
 Vector = NDArray[np.float64]
 Transforms = Annotated[tuple[Transform, ...], TransformList()]
 
-# Scores beyond this are as good as certain; a product of two such numbers is still a float.
+# Scores beyond this are practically certain; a product of two such numbers does not overflow.
 LARGEST_SCORE = 1e4
-# The share of the views is lowered in such steps.
+# The share of the views is lowered in steps of this size.
 STEP = 0.01
 TINY = 1e-30
-# Noise that a file may ask for: numbers drawn in all.
+# The most random numbers that a file may request.
 _MOST_DRAWN = 100_000_000
-# Values that votes work on at a time.
+# How many values are processed at a time when votes are counted.
 _MOST_VALUES = 1_000_000
 
 
@@ -73,7 +73,7 @@ class ViewSum(_OfViews):
 
 
 class AdaptiveMixture(_OfViews):
-    """The model's own probabilities with a learned answer of the views mixed in, as far as the prediction allows."""
+    """The model's own probabilities mixed with a learned sum of the views, as far as the prediction does not change."""
 
     weights: Annotated[Vector, Floats("M", "W")]
     share: Share
@@ -129,12 +129,12 @@ def tame(logits: Array) -> Array:
 def allowed_share(own: Array, other: Array, columns: Array, share: float) -> Array:
     """Return the share of `other` for each sample, (n_samples, 1).
 
-    It is `share`, less as many steps of 0.01 as the prediction, (n_samples, 1), needs to stay the largest.
+    It is `share`, lowered in steps of 0.01 until the prediction in `columns`, (n_samples, 1), stays the largest.
     """
     xp = namespace(own)
     lead = at(own, columns) - own
     lag = other - at(other, columns)
-    # Class j passes the prediction where the share exceeds lead / (lead + lag).
+    # Class j overtakes the prediction if the share exceeds lead / (lead + lag).
     behind = lag > 0.0
     limit = xp.where(behind, lead / xp.maximum(lead + lag, TINY), np.inf)
     excess = xp.maximum(share - xp.min(limit, axis=1, keepdims=True), 0.0)
@@ -142,7 +142,7 @@ def allowed_share(own: Array, other: Array, columns: Array, share: float) -> Arr
 
 
 def count_votes(layers: list[Any], noise: float, draws: int, seed: int) -> Array:
-    """Return the share of draws that each class wins; each layer gets every n-th of the draws."""
+    """Return the share of draws that each class wins; each of n layers gets every n-th draw."""
     z = layers[0]
     xp, n_classes = namespace(z), z.shape[1]
     total = max(draws, len(layers))
@@ -164,15 +164,15 @@ def count_votes(layers: list[Any], noise: float, draws: int, seed: int) -> Array
 
 
 class Mixture(Map):
-    """The sum of weight times probabilities over the members.
+    """The weighted sum of the members' probabilities.
 
     Parameters
     ----------
-    names : what each member is called
+    names : the name of each member
     members : maps that need no views
     weights : (n_members,), 0 for a member that is only read by others
     reads : (n_members,)
-        Which member's log-probabilities a member reads in place of the logits, an earlier one; -1 for the logits.
+        The earlier member whose log-probabilities a member reads instead of the logits; -1 for the logits.
     plan : Plan, optional
         A blend of the mixture's log-probabilities with those of temperature scaling and a few views.
     """
@@ -209,7 +209,7 @@ class Mixture(Map):
 
     @property
     def gate(self) -> float | None:
-        """The confidence from which on no view is computed; None if there is no gate."""
+        """Samples with at least this confidence need no views; None if there is no gate."""
         return None if self.plan is None else self.plan.gate
 
     def with_gate(self, gate: float | None) -> Mixture:
@@ -224,7 +224,7 @@ class Mixture(Map):
         return mixed if self.plan is None else self.plan.blended(z, views, mixed)
 
     def mixed(self, z: Array) -> Array:
-        """Return the weighted mean of what the members give, (n_samples, n_classes)."""
+        """Return the weighted mean of the members' probabilities, (n_samples, n_classes)."""
         total = None
         for weight, probs in zip(self.weights.tolist(), member_probs(self.members, self.reads.tolist(), z)):
             if weight > 0.0:

@@ -1,8 +1,8 @@
 """Functions on arrays that several maps share, written against the array API.
 
-Arrays are (n_samples, n_classes) float64. Everything works row by row, so that a row alone gets what it gets in a
-batch. Large numpy arrays go to compiled loops where these are clearly faster: from `SMALL` values on, which are worth
-the start of a compiler.
+Arrays are (n_samples, n_classes) float64. Everything works row by row, so that a row gets the same result alone and in
+a batch. Numpy arrays of at least `SMALL` values go to compiled loops if these are clearly faster; fewer values are not
+worth the start of a compiler.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from recal.engine.compiled import SMALL, one_thread, over_rows
 from recal.engine.scaled import ABOVE_ZERO, as_rows
 from recal.maps.base import Array, indices, like, namespace, wide
 
-# A sum below this may have lost some of what was added.
+# Terms of a sum below this may have underflowed.
 _UNDERFLOWING = 1e-290
-# Scores that differ by less than this, relatively, count as equal. Libraries round the last bit of a logarithm in
-# different ways; a sample whose score is an edge, or a score of the fit, must not change sides by that.
+# Scores with a smaller relative difference count as equal. Libraries round the last bit of a logarithm differently; a
+# sample whose score equals an edge, or a score of the fit, must not change sides because of that.
 TIE = 1e-12
-# Rows of a matrix product at a time: a product of one shape adds up every row in the same order.
+# Matrix products take this many rows at a time: products of equal shape sum every row in the same order.
 _BLOCK = 64
 
 
@@ -89,7 +89,7 @@ def clip(x: Array, low: float, high: float) -> Array:
 
 
 def safe_log(probs: Array) -> Array:
-    """Return logarithms of probabilities; those of 0 are taken at the smallest float."""
+    """Return logarithms of probabilities; 0 is replaced by the smallest normal float."""
     xp = namespace(probs)
     return xp.log(xp.maximum(probs, ABOVE_ZERO))
 
@@ -101,7 +101,7 @@ def soft_log_probs(z: Array, beta: float, epsilon: float) -> Array:
 
 
 def top_column(z: Array) -> Array:
-    """Return where each row's largest value stands, (n_samples, 1)."""
+    """Return the column of each row's largest value, (n_samples, 1)."""
     if isinstance(z, np.ndarray):
         return z.argmax(axis=1)[:, None]
     xp = namespace(z)
@@ -114,7 +114,7 @@ def at(z: Array, columns: Array) -> Array:
 
 
 def take_along(x: Array, places: Array, axis: int) -> Array:
-    """Return take_along_axis; torch's own version would fix the number of rows of an exported program."""
+    """Return take_along_axis(x, places); torch's own version would fix the number of rows of an exported program."""
     return x.gather(axis, places) if hasattr(x, "gather") else namespace(x).take_along_axis(x, places, axis=axis)
 
 
@@ -129,15 +129,15 @@ def repeated(z: Array, count: int, step: Callable[[Array, Array], Array], state:
 
 
 def is_at(z: Array, columns: Array) -> Array:
-    """Return whether an entry stands at its row's column, (n_samples, n_classes)."""
+    """Return whether each entry is in its row's given column, (n_samples, n_classes)."""
     return indices(z, np.arange(z.shape[1])[None, :]) == columns
 
 
 def class_scores(z: Array, beta: float = 1.0) -> Array:
     """Return each class's log-odds at the scale beta: one against the rest.
 
-    They rank as the probabilities do, and still tell apart what has saturated there. With two classes they are the
-    difference of the logits, however large.
+    They have the order of the probabilities and still differ where probabilities saturate. With two classes they are
+    the difference of the logits, however large.
     """
     if z.shape[1] == 2:
         z = wide(z)
@@ -149,8 +149,8 @@ def class_scores(z: Array, beta: float = 1.0) -> Array:
 def log_odds(log_probs: Array) -> Array:
     """Return log(p / (1 - p)) of each class.
 
-    1 - p of the largest is the sum of the others: 1 - p itself would have lost its digits. Where that sum underflows,
-    it is taken relative to the largest of them.
+    For the largest class, 1 - p is computed as the sum of the other probabilities; the subtraction would lose digits.
+    If the sum underflows, it is computed relative to the largest of them.
     """
     xp = namespace(log_probs)
     probs = xp.exp(log_probs)
@@ -175,9 +175,10 @@ def normalise(scores: Array) -> Array:
 
 
 def linear(x: Array, weights: np.ndarray, shift: np.ndarray | float = 0.0) -> Array:
-    """Return x @ weights.T + shift; in numpy each row has the same bits whatever its batch.
+    """Return x @ weights.T + shift; in numpy each row has the same bits in any batch.
 
-    A matrix product may add in another order for another number of rows. Rows therefore go in blocks of one size.
+    The order of summation in a matrix product may depend on the number of rows. Rows therefore go in blocks of one
+    size.
     """
     if not isinstance(x, np.ndarray):
         xp = namespace(x)
@@ -194,10 +195,10 @@ def linear(x: Array, weights: np.ndarray, shift: np.ndarray | float = 0.0) -> Ar
 
 
 def interpolate(scores: Array, knots: np.ndarray, values: np.ndarray, offsets: np.ndarray) -> Array:
-    """Send each column through its own broken line, level beyond its ends.
+    """Apply a piecewise linear function to each column, constant beyond its ends.
 
-    The lines of all columns lie end to end; line k goes from offsets[k] to offsets[k + 1]. One line serves all columns
-    if there is only one.
+    The knots of all columns are concatenated; those of column k go from offsets[k] to offsets[k + 1]. If there is only
+    one function, it applies to all columns.
     """
     if isinstance(scores, np.ndarray):
         out = np.empty_like(scores)
@@ -218,9 +219,9 @@ def interpolate(scores: Array, knots: np.ndarray, values: np.ndarray, offsets: n
 
 
 def look_up(scores: Array, edges: np.ndarray, values: np.ndarray, offsets: np.ndarray) -> Array:
-    """Send each column to the values of its own bins; a bin holds its upper edge.
+    """Replace each score by the value of its bin; every column has its own bins, and a bin includes its upper edge.
 
-    Bins of all columns lie end to end, as in `interpolate`; each column's last edge is endless.
+    The bins of all columns are concatenated, as in `interpolate`; each column's last edge is infinite.
     """
     scores = _below_ties(scores)
     if isinstance(scores, np.ndarray):
@@ -233,14 +234,14 @@ def look_up(scores: Array, edges: np.ndarray, values: np.ndarray, offsets: np.nd
 
 
 def _below_ties(scores: Array) -> Array:
-    """Return scores moved down so far that one that equals an edge, but for rounding, lies below the edge."""
+    """Return scores lowered slightly, so that a score that equals an edge up to rounding lies below the edge."""
     return scores - TIE * (1.0 + namespace(scores).abs(scores))
 
 
 def pieces_at(scores: Array, edges: np.ndarray, tables: Sequence[np.ndarray]) -> list[Array]:
-    """Return the entries of several tables for the piece that each score lies in; a piece holds its lower edge.
+    """Return the entries of several tables for the piece that each score lies in; a piece includes its lower edge.
 
-    All columns share the pieces, which are separated by rising edges; there is one more of them than edges.
+    All columns share the pieces. Rising edges separate them, so there is one piece more than edges.
     """
     if isinstance(scores, np.ndarray):
         places = edges.searchsorted(scores, side="right")
@@ -252,14 +253,14 @@ def pieces_at(scores: Array, edges: np.ndarray, tables: Sequence[np.ndarray]) ->
 
 
 def largest_columns(z: Array, count: int) -> Array:
-    """Return where each row's largest values stand, largest first, (n_samples, count); of equal ones the first."""
+    """Return the columns of each row's largest values, largest first, (n_samples, count); ties keep their order."""
     if not isinstance(z, np.ndarray):
         xp = namespace(z)
         return xp.argsort(-z, axis=1, stable=True)[:, :count]
     falling = -z
     if count < z.shape[1]:
         some = np.argpartition(falling, count - 1, axis=1)[:, :count]
-        some.sort(axis=1)  # ties then keep the order of the columns
+        some.sort(axis=1)  # so that ties keep the order of the columns
     else:
         some = np.broadcast_to(np.arange(count), z.shape)
     order = np.argsort(np.take_along_axis(falling, some, axis=1), axis=1, kind="stable")
@@ -280,9 +281,9 @@ def put(z: Array, columns: Array, values: Array | float) -> Array:
 
 
 def look_up_table(scores: Array, edges: np.ndarray, values: np.ndarray) -> Array:
-    """Do the same with as many bins in each column, or one table for all columns: (n_tables, n_bins).
+    """Do the same as `look_up` with equally many bins in each column, or one table for all: (n_tables, n_bins).
 
-    There is one edge less than bins; the last bin has none.
+    There is one edge less than bins; the last bin has no upper edge.
     """
     edges = np.concatenate([edges, np.full((len(edges), 1), np.inf)], axis=1)
     if isinstance(scores, np.ndarray) and scores.size >= SMALL and len(edges) == scores.shape[1]:
@@ -294,7 +295,7 @@ def look_up_table(scores: Array, edges: np.ndarray, values: np.ndarray) -> Array
 
 
 def _parts(scores: np.ndarray, offsets: np.ndarray) -> Any:
-    """Yield the columns that share a table, and where the table lies."""
+    """Yield the columns that share a table, and the slice of the table."""
     if len(offsets) == 2:
         yield slice(None), slice(int(offsets[0]), int(offsets[1]))
         return
@@ -303,9 +304,9 @@ def _parts(scores: np.ndarray, offsets: np.ndarray) -> Any:
 
 
 def _search(scores: Array, edges: np.ndarray, offsets: np.ndarray, *, inclusive: bool) -> tuple[Array, np.ndarray]:
-    """Return the place of the last edge below each score (or equal to it), one before the first if there is none.
+    """Return the index of the last edge below each score (or equal to it), or one before the first if there is none.
 
-    All columns are searched together by halving: a few operations for each doubling of the longest table, whatever the
+    All columns are searched together by bisection: a few operations for each doubling of the longest table, for any
     number of columns.
     """
     xp = namespace(scores)
@@ -323,10 +324,10 @@ def _search(scores: Array, edges: np.ndarray, offsets: np.ndarray, *, inclusive:
 
 
 def values_at(table: Array, places: Array) -> Array:
-    """Return the table's values at places, (n_samples, n_columns)."""
+    """Return the table's values at these indices, (n_samples, n_columns)."""
     if isinstance(places, np.ndarray):
         return table[places]
     xp = namespace(places)
-    if hasattr(xp, "repeated"):  # a graph takes places of any shape
+    if hasattr(xp, "repeated"):  # a graph accepts indices of any shape
         return xp.take(table, places, axis=0)
     return xp.reshape(xp.take(table, xp.reshape(places, (-1,)), axis=0), (-1, places.shape[1]))

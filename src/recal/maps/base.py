@@ -1,7 +1,7 @@
 """A map turns logits, and the logits of a few views, into probabilities. It is data and one pure function.
 
-`probs` is written against the Python array API, once for all: numpy and torch run it, ONNX export traces it. The
-fields are declared by annotations (`recal.schema`); the declaration checks what is built or read from a file.
+`probs` is written once, against the Python array API: numpy and torch run it, and ONNX export traces it. The fields are
+declared by annotations (`recal.schema`), which also check a map that is built or read from a file.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from recal.transforms import Transform, as_transform
 if TYPE_CHECKING:
     from recal.maps.plan import Plan
 
-# An array of any library: numpy, torch, or whatever follows the array API.
+# An array of any library: numpy, torch, or another one that follows the array API.
 Array = Any
 Views = Sequence[Array]
 
 
 class TransformList(Kind):
-    """Distinct transformations, or their specs."""
+    """A list of distinct transformations, or of their specs."""
 
     rule = "a list of distinct transformations"
 
@@ -41,9 +41,9 @@ class Map(Record):
     """The base of all maps. A subclass declares its fields and defines `probs`; it becomes a frozen dataclass."""
 
     keeps_order: ClassVar[bool] = False
-    """Whether the largest probability always stands where the largest logit does, except for rounding."""
+    """Whether the largest probability always belongs to the largest logit, except for rounding."""
     in_parts: ClassVar[bool] = True
-    """Whether a large numpy array is evaluated a few rows at a time, in float64. False if `compiled` reads it as it is.
+    """Whether a large numpy array is evaluated a few rows at a time, in float64. False if `compiled` reads it directly.
     """
 
     def probs(self, z: Array, views: Views = ()) -> Array:
@@ -59,9 +59,9 @@ class Map(Record):
         raise NotImplementedError
 
     def compiled(self, z: Array, views: Views) -> tuple[Array, Array] | None:
-        """Return probabilities and confidences of a large numpy array by compiled loops; None if there are none.
+        """Return probabilities and confidences of a large numpy array by compiled loops; None if the map has no loops.
 
-        Only maps that keep the order of logits have such a shortcut. It is taken in `maps.guard.answer`.
+        Only maps that keep the order of logits have such a shortcut. `maps.guard.answer` uses it.
         """
         return None
 
@@ -76,12 +76,12 @@ class Map(Record):
 
     @property
     def gate(self) -> float | None:
-        """The confidence from which on a sample needs no views; None if there is no gate."""
+        """Samples with at least this confidence need no views; None if there is no gate."""
         return None
 
     @property
     def plan(self) -> Plan | None:
-        """The map as a plan, if it is one, or the plan that it holds."""
+        """The plan that the map is or contains; None if there is none."""
         return None
 
     def needs_views(self, logits: Array) -> Array:
@@ -91,17 +91,17 @@ class Map(Record):
 
     @property
     def n_classes(self) -> int | None:
-        """The number of classes that the fields are made for; None if any number will do."""
+        """The number of classes that the fields are made for; None if the map accepts any number."""
         return self._sizes.get("K")  # type: ignore[attr-defined]
 
     def check_classes(self, n_classes: int) -> None:
-        """Refuse logits of another number of classes."""
+        """Refuse logits with a different number of classes."""
         if self.n_classes not in (None, n_classes):
             raise InputError(f"The map was fitted on {self.n_classes} classes, got logits of {n_classes}.")
 
 
 def namespace(z: Array) -> Any:
-    """Return the array namespace of an array: numpy itself, torch through array-api-compat, or what the array says."""
+    """Return the namespace of an array: numpy itself, torch through array-api-compat, or the one the array names."""
     if isinstance(z, np.ndarray):
         return np
     if hasattr(z, "__array_namespace__"):
@@ -112,9 +112,9 @@ def namespace(z: Array) -> Any:
 
 
 def wide(z: Array) -> Array:
-    """Return logits in float64, in which maps are evaluated; in float32 on devices that have no float64.
+    """Return logits in float64, in which maps are evaluated, or in float32 on devices without float64.
 
-    In numpy, rows become contiguous: the order in which a row is added up must not depend on how it was stored.
+    In numpy, rows become contiguous: the order of summation along a row must not depend on how it was stored.
     """
     if isinstance(z, np.ndarray):
         return np.ascontiguousarray(z, dtype=np.float64)
@@ -124,14 +124,14 @@ def wide(z: Array) -> Array:
 
 
 def like(z: Array, values: Any) -> Array:
-    """Return a constant as an array of z's kind, dtype and device."""
+    """Return a constant as an array with the library, dtype and device of z."""
     if isinstance(z, np.ndarray):
         return np.asarray(values, dtype=z.dtype)
     return namespace(z).asarray(values, dtype=z.dtype, **_device(z))
 
 
 def indices(z: Array, values: Any) -> Array:
-    """Return whole numbers as an array of z's kind and device."""
+    """Return whole numbers as an array with the library and device of z."""
     if isinstance(z, np.ndarray):
         return np.asarray(values, dtype=np.int64)
     xp = namespace(z)

@@ -1,4 +1,4 @@
-"""Maps that send each class's log-odds through a curve, one against the rest, and divide rows by their sums."""
+"""Maps that apply a curve to each class's log-odds, one against the rest, and divide rows by their sums."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from recal.maps.scaling import Scale
 from recal.schema import Floats, Integers, Number
 
 Vector = NDArray[np.float64]
-# Curves of all classes lie end to end: their inputs, their values, and where each begins and ends.
+# The curves of all classes are concatenated: their inputs, their values, and the offsets at which each begins and ends.
 Inputs = Annotated[Vector, Floats("N", low=-np.inf, high=np.inf)]
 Values = Annotated[Vector, Floats("N", low=0.0, high=1.0)]
 Offsets = Annotated[NDArray[np.int64], Integers("K+1", low=0, high=2**62)]
 
-# What float64 says of 1 - p ends here, in log-odds.
+# Beyond these log-odds, float64 cannot represent 1 - p.
 CERTAIN = 36.0
-# The last step of Venn-Abers has no end.
+# The upper edge of the last step of Venn-Abers.
 ENDLESS = float(np.finfo(np.float64).max)
-# Log-probabilities of classes beside the prediction count down to this.
+# Scores of classes other than the prediction are clipped at this value.
 _LOWEST = -1e6
-# Halvings of a factor between 0 and 1: as exact as float32.
+# Bisection steps for a factor between 0 and 1: as exact as float32.
 _HALVINGS = 30
 
 
 class Lines(Map):
-    """A broken line for each class: isotonic regression."""
+    """A piecewise linear curve for each class: isotonic regression."""
 
     knots: Inputs
     values: Values
@@ -64,7 +64,7 @@ class Lines(Map):
 
 
 class SharedLine(Map):
-    """One rising broken line for all classes, with a trace of slope that breaks ties."""
+    """One increasing piecewise linear curve for all classes, with a tiny slope that breaks ties."""
 
     knots: Annotated[Vector, Floats("N", low=-np.inf, high=np.inf, rising=True)]
     values: Annotated[Vector, Floats("N", low=0.0, high=1.0, rising=True)]
@@ -76,7 +76,7 @@ class SharedLine(Map):
         return normalise(self.line(class_scores(z)))
 
     def line(self, scores: Array) -> Array:
-        """Send log-odds through the line that all classes share."""
+        """Apply the shared curve to log-odds."""
         line = interpolate(scores, self.knots, self.values, np.array([0, len(self.knots)]))
         return line + self.slope * sigmoid(scores)
 
@@ -96,7 +96,7 @@ class Steps(Map):
 
 
 class Bins(Map):
-    """As many bins for each class, each with its own edges: histogram binning."""
+    """The same number of bins for each class, each class with its own edges: histogram binning."""
 
     edges: Annotated[Vector, Floats("K", "B-1", low=-np.inf, high=np.inf, rising=True)]
     values: Annotated[Vector, Floats("K", "B", low=0.0, high=1.0)]
@@ -106,7 +106,7 @@ class Bins(Map):
 
 
 class InformativeBins(Map):
-    """Bins of one table for all classes, or of one for each, with a trace of slope that breaks ties."""
+    """One table of bins for all classes, or one for each class, with a tiny slope that breaks ties."""
 
     edges: Annotated[Vector, Floats("G", "B-1", low=-np.inf, high=np.inf, rising=True)]
     values: Annotated[Vector, Floats("G", "B", low=0.0, high=1.0)]
@@ -121,7 +121,7 @@ class InformativeBins(Map):
 
 
 class Brackets(Map):
-    """Two step functions for each class, between which the probability lies: Venn-Abers."""
+    """Two step functions for each class that enclose the probability: Venn-Abers."""
 
     low_edges: Annotated[Vector, Floats("L", low=-np.inf, high=np.inf)]
     low_values: Annotated[Vector, Floats("L", low=0.0, high=1.0)]
@@ -146,7 +146,7 @@ class Brackets(Map):
 
 
 class TopLine(Map):
-    """A broken line for the confidence in the prediction; the other classes share the rest: spline calibration."""
+    """A piecewise linear curve for the prediction's confidence; other classes share the rest: spline calibration."""
 
     scores: Annotated[Vector, Floats("N", low=0.0, high=1.0, rising=True)]
     values: Annotated[Vector, Floats("N", low=0.0, high=1.0)]
@@ -161,7 +161,7 @@ class TopLine(Map):
 
 
 class LogisticCurves(Map):
-    """sigmoid(a x + b x^2 + c) of each class's log-odds x, cut off at bounds: Platt, affine and quadratic scaling.
+    """sigmoid(a x + b x^2 + c) of each class's log-odds x, clipped to bounds: Platt, affine and quadratic scaling.
 
     `coefficients` holds a and c, or a, b and c, of each class.
     """
@@ -198,14 +198,14 @@ class BetaCurves(Map):
 
 
 def beta_features(scores: Array, limit: float) -> tuple[Array, Array]:
-    """Return log p and -log(1 - p) of log-odds, cut off at `limit`."""
+    """Return log p and -log(1 - p) from log-odds, clipped at `limit`."""
     xp = namespace(scores)
     log_p = xp.minimum(scores, 0.0) - xp.log1p(xp.exp(-xp.abs(scores)))
     return xp.maximum(log_p, -limit), xp.minimum(scores - log_p, limit)
 
 
 def check_curves(inputs: Vector, offsets: NDArray[np.int64], name: str, last: float | None = None) -> None:
-    """Refuse curves that do not lie end to end, that fall, or whose last edge is not `last`."""
+    """Refuse curves that leave gaps between offsets, that fall, or whose last edge is not `last`."""
     if offsets[0] != 0 or offsets[-1] != len(inputs) or not (offsets[1:] > offsets[:-1]).all():
         raise InputError(f"must rise from 0 to {len(inputs)}, got {offsets.tolist()[:4]}", argument="offsets")
     falls = np.flatnonzero(inputs[1:] < inputs[:-1]) + 1
@@ -216,10 +216,10 @@ def check_curves(inputs: Vector, offsets: NDArray[np.int64], name: str, last: fl
 
 
 def spread_rest(z: Array, beta: float, column: Array, confidence: Array) -> Array:
-    """Give the prediction its confidence, at least 1 / n_classes, and the others the rest, none of them more.
+    """Give the prediction its confidence, at least 1 / n_classes, and divide the rest among the other classes.
 
-    The others share as in softmax(beta z). If the second would then overtake the prediction, the others' logits are
-    drawn together, all by the same factor, until it just does not.
+    The others share the rest as in softmax(beta z). If one of them would overtake the prediction, the differences
+    between their logits are shrunk by a common factor until it just does not.
     """
     xp = namespace(z)
     confidence = xp.maximum(confidence, 1.0 / z.shape[1])
@@ -242,9 +242,9 @@ def spread_rest(z: Array, beta: float, column: Array, confidence: Array) -> Arra
 
 
 def _drawn_together(drops: Array, here: Array, most: Array) -> Array:
-    """Return the softmax of drops times the largest factor in [0, 1] at which no row exceeds `most`.
+    """Return the softmax of drops times the largest factor in [0, 1] for which no share in a row exceeds `most`.
 
-    The largest drop of a row is 0; the prediction, which is `here`, has no part in it.
+    The largest drop of a row is 0. The prediction, at `here`, is left out.
     """
     xp = namespace(drops)
 

@@ -1,7 +1,7 @@
-"""From a map to predictions: a few rows at a time, strictly between 0 and 1, and with the guard.
+"""Evaluate a map a few rows at a time, keep probabilities strictly between 0 and 1, and apply the guard.
 
-A map may give another class than the model's prediction the largest probability. Where predictions are kept, the guard
-moves as little probability as it takes for the prediction to be the likeliest class again.
+A map may give the largest probability to a class other than the model's prediction. If predictions are kept, the guard
+moves just enough probability to make the prediction the likeliest class again.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from recal.views import Views as ViewSet
 
 Rows = slice | NDArray[np.intp]
 
-# How far, relatively, a rival stays below a prediction that is kept: enough for float32 to tell them apart.
+# The relative distance of a rival below a kept prediction: large enough for float32 to distinguish them.
 MARGIN = 1e-6
-# How many values, and rows, are evaluated at a time: enough to make Python's overhead negligible.
+# How many values, and how many rows, are evaluated at a time: enough to make Python's overhead negligible.
 _PART_VALUES, _PART_ROWS = 131_072, 256
 # The same for views on disk, where each read has a cost.
 _DISK_VALUES, _DISK_ROWS = 4_000_000, 8_000
 
 
 def answer_views(fitted: Map, views: ViewSet, *, kept: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return what `answer` does, a few rows at a time: intermediate arrays stay in the cache, stored views on disk."""
+    """Call `answer` on a few rows at a time: intermediate arrays stay in the cache, and stored views stay on disk."""
     n, k = views.n_samples, views.n_classes
     fitted.check_classes(k)
     if not views.in_memory:
@@ -50,7 +50,7 @@ def answer_views(fitted: Map, views: ViewSet, *, kept: bool) -> tuple[NDArray[np
 
 
 def by_need(fitted: Map, views: ViewSet) -> Iterator[tuple[Rows, Floats, list[Floats]]]:
-    """Yield the rows that need no views, then the others: which they are, their logits and those of their views."""
+    """Yield the rows that need no views, then the others: their indices, their logits and those of their views."""
     needed = fitted.needs_views(views.logits)
     if needed.all() or not needed.any():
         yield slice(None), views.logits, _view_logits(fitted, views) if needed.any() else []
@@ -66,7 +66,7 @@ def _view_logits(fitted: Map, views: ViewSet) -> list[Floats]:
 
 
 def _held(fitted: Map, transforms: Collection[Transform]) -> tuple[Transform, ...]:
-    """Return the transformations that the map reads; refuse views that do not hold them all."""
+    """Return the transformations that the map reads; refuse views that lack one of them."""
     missing = [str(transform) for transform in fitted.transforms if transform not in transforms]
     if missing:
         raise InputError(
@@ -79,7 +79,7 @@ def _held(fitted: Map, transforms: Collection[Transform]) -> tuple[Transform, ..
 def answer(fitted: Map, z: Array, views: Views = (), *, kept: bool) -> tuple[Array, Array]:
     """Return a map's probabilities, (n_samples, n_classes), and its confidence in each prediction, (n_samples,).
 
-    If predictions are kept, the confidence is what the map gives the prediction before the guard lifts it.
+    If predictions are kept, the confidence is the map's probability of the prediction before the guard raises it.
     """
     if fitted.keeps_order and isinstance(z, np.ndarray):
         shortcut = fitted.compiled(z, views)
@@ -99,7 +99,7 @@ def answer(fitted: Map, z: Array, views: Views = (), *, kept: bool) -> tuple[Arr
 def answer_array(
     fitted: Map, logits: Array, others: Mapping[Any, Array], *, kept: bool, method: str
 ) -> tuple[Array, Array]:
-    """Check arrays of another library than numpy, and return what `answer` does.
+    """Check arrays of a library other than numpy, and return the result of `answer`.
 
     `others` holds the logits of the views by transformation.
     """
@@ -130,8 +130,8 @@ def _checked(logits: Array) -> Array:
 def bounded(probs: Array) -> Array:
     """Return probabilities strictly inside (0, 1).
 
-    One that underflowed to 0 becomes the smallest normal float (a loss of 708, not infinity); one that rounded to 1
-    becomes the float before 1.
+    A probability that underflowed to 0 becomes the smallest normal float (a loss of 708, not infinity); one that was
+    rounded to 1 becomes the float before 1.
     """
     if isinstance(probs, np.ndarray):
         return clip(probs, ABOVE_ZERO, BELOW_ONE)
@@ -142,11 +142,11 @@ def bounded(probs: Array) -> Array:
 def keep_answers(probs: Array, columns: Array) -> Array:
     """Return the nearest probabilities in which each row's prediction is the likeliest class: the guard.
 
-    If rivals are likelier, the prediction and the rivals above it share their probability equally: with the rivals'
-    probabilities in falling order, the level is the largest of the means over the prediction and the first m rivals,
-    m = 0, 1, ...; rivals above the level come down to it, and the prediction takes what they lose. Other classes keep
-    theirs. Of all probabilities that keep the prediction, these have the lowest expected NLL and the lowest expected
-    Brier score if `probs` were the truth: averaging what violates an order is the optimum for every such score.
+    If rivals are likelier, the prediction and the rivals above it share their probability equally. Sort the rivals by
+    falling probability; the level is the largest of the means over the prediction and the first m rivals, m = 0, 1, ...
+    Rivals above the level are lowered to it, and the prediction gets what they lose. Other classes do not change. Of
+    all probabilities that keep the prediction, these have the lowest expected NLL and the lowest expected Brier score
+    if `probs` are true: for every such score, averaging the values that violate an order is optimal.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def keep_answers(probs: Array, columns: Array) -> Array:
     """
     if not isinstance(probs, np.ndarray):
         return _levelled(probs, columns)
-    # In numpy only the rows in doubt are sorted; the others stay as they are, bit for bit.
+    # In numpy only the doubtful rows are sorted; the others stay as they are, bit for bit.
     doubtful = (row_max(put(probs, columns, -1.0)) > at(probs, columns) * (1.0 - MARGIN))[:, 0].nonzero()[0]
     if len(doubtful):
         probs = np.array(probs)
@@ -183,10 +183,10 @@ def _levelled(probs: Array, columns: Array) -> Array:
 
 
 def lift_answers(probs: Array, columns: Array) -> Array:
-    """Give each row's prediction the largest probability where rounding gave it to another class or made a tie.
+    """Give each row's prediction the largest probability if rounding gave it to another class or made a tie.
 
-    The two values are equal or differ by rounding, and change places; a prediction that is still tied with an earlier
-    class is raised by one unit in the last place.
+    The two values are equal or differ by rounding, and are swapped. If the prediction is still tied with an earlier
+    class, it is raised by one unit in the last place.
     """
     if not isinstance(probs, np.ndarray):
         return _lifted(probs, columns)

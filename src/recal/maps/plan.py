@@ -1,4 +1,4 @@
-"""What a fit produces and every runtime replays: a small immutable value, of steps or of a blend."""
+"""The plan that a fit produces and every runtime replays: a small immutable value with steps or a blend."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["NEUTRAL", "Answers", "Blend", "ConfidenceAt", "Plan", "Rule", "Step"
 Answers = Literal["kept", "free"]
 
 NEUTRAL = (1.0, 1.0, 1.0, 1.0)
-# How many logits are looked at together: some megabytes as float64.
+# How many logits are processed at a time: a few megabytes as float64.
 _BLOCK = 1_000_000
 
 
@@ -91,8 +91,8 @@ class Blend(Record):
 
         softmax(own x(original) + sum of weight x(view) + offsets),
 
-    or, where its confidence softmax(start z) reaches `gate`, softmax(gated_own x(original) + gated_offsets), which
-    needs no view. With answers kept the model's own answer stays the likeliest (`recal.maps.guard`). Where there are
+    or, if its confidence softmax(start z) reaches `gate`, softmax(gated_own x(original) + gated_offsets), which needs
+    no view. If answers are kept, the model's prediction stays the likeliest class (`recal.maps.guard`). With
     `matrices`, M x is added for the original and each view below the gate: class-wise weights.
 
     Parameters
@@ -100,20 +100,20 @@ class Blend(Record):
     own : float >= 0
         The weight of the original.
     weights : pairs of a transformation and its weight > 0
-        None at all for a map that needs no views.
+        Empty for a map that needs no views.
     offsets : one number per class, or ()
     epsilon : float in (0, 1)
-        How much of each prediction is replaced by chance, so that every logarithm is finite.
+        The share of each prediction that is replaced by the uniform distribution, so that every logarithm is finite.
     gate : float in (0, 1] or None
-        The confidence from which on no view is used; None uses them always.
+        Samples with at least this confidence use no views; with None, all samples use them.
     gated_own, gated_offsets :
-        What acts at and above the gate.
+        The weight of the original and the offsets at and above the gate.
     answers : {"kept", "free"}
     mixture, gated_mixture : float >= 0
-        The weight of log((1 - epsilon) p + epsilon / K) below and above the gate, p being what an ensemble's mixture
-        gives; such a blend is replayed by its ensemble.
+        The weight of log((1 - epsilon) p + epsilon / K) below and above the gate, where p are the probabilities of an
+        ensemble's mixture. Such a blend is replayed by its ensemble.
     matrices : one matrix of n_classes rows and columns for the original and each view, or ()
-        Entry (i, j) is what the log-probability of class j adds to the score of class i.
+        Entry (i, j) is the weight of the log-probability of class j in the score of class i.
 
     Examples
     --------
@@ -153,16 +153,16 @@ class Blend(Record):
 
     @property
     def needs_mixture(self) -> bool:
-        """Whether an ensemble's mixture is part of it."""
+        """Whether the blend contains an ensemble's mixture."""
         return self.mixture > 0.0 or self.gated_mixture > 0.0
 
     @property
     def n_classes(self) -> int | None:
-        """The number of classes that the offsets are made for; None where there are no offsets."""
+        """The number of classes that the offsets are made for; None if there are no offsets."""
         return len(self.offsets) or len(self.gated_offsets) or None
 
     def lines(self) -> list[str]:
-        """Return what a person wants to know of it, line by line."""
+        """Describe the blend in lines of text."""
         parts: list[tuple[Any, float]] = [("mixture", self.mixture)] if self.needs_mixture else []
         parts += [("original", self.own), *self.weights]
         lines = [f"  {name!s:<16} {weight:.4f}" for name, weight in parts]
@@ -224,7 +224,7 @@ class Plan(Map):
 
     @property
     def gate(self) -> float | None:
-        """The confidence from which on no view is computed; None if there is no gate, or no view."""
+        """Samples with at least this confidence need no views; None if there is no gate or no view."""
         return None if self.blend is None or not self.blend.weights else self.blend.gate
 
     def with_gate(self, gate: float | None) -> Plan:
@@ -244,9 +244,9 @@ class Plan(Map):
         return self
 
     def needs_views(self, logits: Array) -> Array:
-        """Return for each sample whether its views must be computed, (n_samples,): its confidence is below the gate.
+        """Return for each sample whether its confidence is below the gate, so that it needs its views, (n_samples,).
 
-        Decided from the original's logits alone, row by row, in float64.
+        This depends on the original's logits alone and is computed row by row in float64.
         """
         gate = None if self.blend is None else self.blend.gate
         if gate is None or not self.transforms:
@@ -281,9 +281,9 @@ class Plan(Map):
         return scaled_answers(z, compiled_scales(self.program, self.start, self.finish, self.rule, z, views))
 
     def blended(self, z: Array, views: Views = (), mixed: Array | None = None) -> Array:
-        """Return the probabilities of the blend; `mixed` is what an ensemble's mixture gives, where that is part of it.
+        """Return the probabilities of the blend; `mixed` are those of an ensemble's mixture, if the blend contains one.
 
-        Without views, all samples are taken to be above the gate.
+        Without views, all samples are treated as above the gate.
         """
         blend = self.blend
         assert blend is not None
@@ -323,7 +323,7 @@ class Plan(Map):
         return "\n".join(lines)
 
     def _views(self) -> str:
-        """How many views there are to compute, and the first of them by name."""
+        """The number of views to compute, and the names of the first three."""
         count = len(self.transforms)
         named = ", ".join(map(short_spec, self.transforms[:3])) + (", ..." if count > 3 else "")
         return f"{count} view{'' if count == 1 else 's'} ({named})" if count else "no views"
@@ -340,7 +340,7 @@ def _range(values: tuple[float, ...]) -> str:
 
 
 def check_plan(plan: Any, n_classes: int) -> None:
-    """Refuse a plan for other classes, and one whose numbers together are beyond any float."""
+    """Refuse a plan for a different number of classes, and one whose numbers together exceed `LARGEST`."""
     if not isinstance(plan, Plan):
         raise InputError(f"must be a plan, got {type(plan).__name__}", argument="plan_")
     widest = math.log(plan.start) + math.log(plan.finish) + sum(math.log(max(step.betas)) for step in plan.steps)
@@ -366,7 +366,7 @@ def calibrated_probs(plan: Plan, views: ViewSet) -> np.ndarray:
 
 
 def plan_of(source: Any) -> Plan:
-    """Return the plan, or that of a fitted calibrator."""
+    """Return a plan itself, or the plan of a fitted calibrator."""
     if isinstance(source, Plan):
         return source
     name = type(source).__name__

@@ -38,11 +38,11 @@ PerClass = Annotated[Vector, Floats("K")]
 Scale = Annotated[float, Number(SMALLEST, LARGEST)]
 Share = Annotated[float, Number(0.0, 1.0)]
 
-# Up to this many classes, numpy takes longer to begin a row than to read it.
+# Up to this many classes, numpy's overhead per row exceeds the time to read the row.
 _SHORT = 32
-# e to the power of this can still be multiplied by itself.
+# e to the power of this can be squared without overflow.
 _LARGEST_EXPONENT = 230.0
-# Features no larger than this can be squared and multiplied; a class that is ruled out may have a logit of -3e38.
+# Features up to this size can be squared and multiplied; a class that is ruled out may have a logit of -3e38.
 _LARGEST_FEATURE = 1e9
 
 
@@ -62,13 +62,13 @@ class Temperature(Map):
 
     @property
     def plan(self) -> Plan:
-        from recal.maps.plan import Plan  # which imports this module
+        from recal.maps.plan import Plan  # plan.py imports this module
 
         return Plan(start=self.beta)
 
 
 class TemperatureMixture(Map):
-    """A mixture of softmax(beta z), softmax(z) and the uniform distribution, with these weights: ETS."""
+    """A weighted mixture of softmax(beta z), softmax(z) and the uniform distribution: ETS."""
 
     beta: Scale
     weights: Annotated[Vector, Floats(3, low=0.0, high=1.0)]
@@ -87,7 +87,7 @@ class TemperatureMixture(Map):
 class Affine(Map):
     """softmax(scale * z + shift), with a scale and a shift for each class: vector scaling.
 
-    A row with a logit beyond `limit` has its maximum subtracted, and what is then below -limit counts as -limit.
+    If a row has a logit beyond `limit`, its maximum is subtracted, and values below -limit are set to -limit.
     """
 
     scale: PerClass
@@ -99,7 +99,7 @@ class Affine(Map):
 
 
 class StructuredAffine(Map):
-    """The same on log-probabilities at a temperature, of which a share is replaced by the uniform distribution."""
+    """The same on log-probabilities at a temperature, mixed with a share of the uniform distribution."""
 
     beta: Scale
     uniform: Share
@@ -140,7 +140,7 @@ class StructuredLinear(Map):
 class LatentFunction(Map):
     """The mean of softmax(x + g(x)) over several functions g; x are log-probabilities at a temperature: GP.
 
-    g is the same for all classes: a sum of Gaussian bells of one width at `points`, with a row of weights for each g.
+    g is the same for all classes: a weighted sum of Gaussians of one width at `points`; each g has a row of weights.
     """
 
     beta: Scale
@@ -151,7 +151,7 @@ class LatentFunction(Map):
     def probs(self, z: Array, views: Views = ()) -> Array:
         xp = namespace(z)
         logs = log_softmax(z * self.beta)
-        # Far from all points the bells are nil; clipping keeps the squares of saturated log-probabilities finite.
+        # Far from all points the Gaussians are 0; clipping keeps the squares of saturated log-probabilities finite.
         clipped = xp.reshape(xp.maximum(logs, -1e6), (-1, 1))
         distance = (clipped - like(z, self.points[None, :])) / self.length
         bends = linear(xp.exp(-0.5 * (distance * distance)), self.draws)
@@ -164,8 +164,8 @@ class LatentFunction(Map):
 class RisingCurve(Map):
     """One increasing, piecewise linear curve for the log-probabilities of all classes.
 
-    From 0 downwards: piece j lies between knots[j] and knots[j + 1] and has the slope exp(log_slopes[j]); the last
-    piece has no end.
+    Pieces are numbered from 0 downwards: piece j lies between knots[j] and knots[j + 1] and has the slope
+    exp(log_slopes[j]); the last piece has no end.
     """
 
     knots: Annotated[Vector, Floats("N", high=0.0)]
@@ -192,8 +192,8 @@ class RisingCurve(Map):
 class GapNetwork(Map):
     """A small network that reads the gaps between the largest logits and returns a positive factor for each gap.
 
-    tanh units on the logarithms of the distances from the top, then one softplus output for each gap. If fewer ranks
-    are read than there are classes, the last output is the factor of all distances below the last rank.
+    tanh units read the logarithms of the distances from the top; then there is one softplus output for each gap. If
+    fewer ranks are read than there are classes, the last output is the factor of all distances below the last rank.
     """
 
     inputs: Annotated[Vector, Floats(2, "R")]
@@ -247,7 +247,7 @@ class GapNetwork(Map):
 
 
 def within(z: Array, limit: float) -> Array:
-    """Return logits with the rows that reach beyond `limit` moved to a maximum of 0 and cut off below."""
+    """Return logits; rows that exceed `limit` are shifted to a maximum of 0 and clipped at -limit."""
     xp = namespace(z)
     if isinstance(z, np.ndarray) and max(z.max(), -z.min()) <= limit:
         return z
@@ -255,13 +255,13 @@ def within(z: Array, limit: float) -> Array:
 
 
 def linear_features(z: Array, kind: str) -> Array:
-    """Return what a linear map is linear in, cut off where squares would be too large."""
+    """Return the features of a linear map, clipped so that their squares stay finite."""
     features = log_softmax(z) if kind == "log-probabilities" else z
     return clip(features, -_LARGEST_FEATURE, _LARGEST_FEATURE)
 
 
 def scaled_answers(logits: FloatArray, scales: Vector) -> tuple[Vector, Vector]:
-    """Return softmax(s z) by compiled loops, each row with its scale, and its value at the row's largest logit."""
+    """Return softmax(s z) by compiled loops, with one scale per row, and its value at each row's largest logit."""
     logits, probs = as_rows(logits), np.empty(logits.shape)
     short = logits.shape[1] <= _SHORT
     columns = np.empty(len(logits), np.intp) if short else logits.argmax(axis=1)
@@ -286,7 +286,7 @@ def unpack(parameters: Vector, shapes: tuple[tuple[int, ...], ...]) -> list[Vect
 
 
 def _dense(inputs: Array, weights: Vector, offsets: Vector) -> Array:
-    """Return inputs @ weights + offsets, added up in the same order for every row, as a matrix product is not."""
+    """Return inputs @ weights + offsets, summed in the same order for every row, unlike a matrix product."""
     total = like(inputs, offsets[None, :])
     for column, row in enumerate(weights):
         total = total + inputs[:, column : column + 1] * like(inputs, row[None, :])

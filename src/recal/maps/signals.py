@@ -1,7 +1,7 @@
 """The map from the signals of an answer to the probability that the answer is right.
 
 The input is an (n_samples, n_signals) array with NaN where a signal is missing. Text columns and groups arrive as
-numeric codes: 0, 1, 2, ... for the levels of the fit, in sorted order, and NaN for a level that the fit never saw.
+numeric codes: 0, 1, 2, ... for the levels of the fit, in sorted order, and NaN for a level that was not in the fit.
 Every model below reads the same standardised signals and returns log-odds.
 """
 
@@ -24,9 +24,9 @@ Knots = Annotated[NDArray[np.float64], Floats("S", "N", rising=True)]
 PerNode = Annotated[NDArray[np.float64], Floats("T", "J", high=LARGEST)]
 Zeros = Annotated[NDArray[np.float64], Floats("T", "J", low=0.0, high=1.0)]
 
-# How a signal is put on a scale that a linear model can use.
+# How a signal is transformed for a linear model.
 LOG_ODDS, LOGARITHM, PLAIN, CATEGORY = 0, 1, 2, 3
-# Probabilities are clipped here before their log-odds are taken.
+# Probabilities are clipped to [CLIP, 1 - CLIP] before their log-odds are taken.
 CLIP = 0.005
 # Confidences stay inside these bounds before an offset is added.
 _LEAST = 1e-12
@@ -78,7 +78,7 @@ class LinearSignals(Map):
 class SplineSignals(Map):
     """Logistic regression on a quadratic spline of each signal; constant beyond the outer knots.
 
-    The spline is c0 t + c1 t^2 + sum of c (t - knot)^2 right of each inner knot: `weights` in this order.
+    The spline is c0 t + c1 t^2 + sum of c (t - knot)^2 to the right of each inner knot; `weights` has this order.
     """
 
     intercept: float
@@ -98,11 +98,11 @@ class SplineSignals(Map):
 
 
 class TreeSignals(Map):
-    """Boosted trees: the `value` of the leaf that each tree leads to, summed.
+    """Boosted trees: the sum over all trees of the `value` of the leaf that a row reaches.
 
     `signal`, `threshold` and `missing_left` describe the inner nodes: a row goes left if its signal is not above the
-    threshold, and a missing signal goes left where `missing_left` is 1. `path` is 1 where a leaf lies in the left
-    subtree of a node, -1 in the right one and 0 in neither. A row reaches the leaf whose signs agree with all outcomes.
+    threshold, and a missing signal goes left if `missing_left` is 1. `path` is 1 if a leaf lies in the left subtree of
+    a node, -1 if it lies in the right one, and 0 otherwise. A row reaches the leaf whose signs agree with all outcomes.
     """
 
     intercept: float
@@ -144,8 +144,8 @@ SignalModel = LinearSignals | SplineSignals | TreeSignals
 class SignalMap(Map):
     """Confidence of an answer: a mixture of models of its signals, then a slope and offsets on its log-odds.
 
-    `offsets` holds one row per signal: the offset of each of its levels, padded with zeros. Signals that are not
-    categories have no offsets, and neither have levels that the fit never saw.
+    `offsets` has one row per signal: the offset of each of its levels, padded with zeros. Signals that are not
+    categories and levels that were not in the fit have no offsets.
     """
 
     scale: SignalScale

@@ -1,13 +1,13 @@
 """ReCal's steps on arrays of any library.
 
-Small numpy arrays are replayed by `recal.engine.grouping`, and large ones by compiled loops, which leave ties to
-numpy. Arrays of other libraries go through the same arithmetic here, written against the array API; in numpy it
-would take ten times as long.
+`recal.engine.grouping` replays small numpy arrays. Compiled loops replay large ones and leave ties to numpy. Arrays of
+other libraries go through the same arithmetic here, written against the array API; in numpy it would take ten times as
+long.
 
 Arithmetic is float64. Only the rule for ties compares float32 confidences, and the last bit of a float32 sum depends on
-its order. numpy halves a row until a block has at most 128 values, adds each block in eight lanes, the lanes in pairs,
-what is left of the last block one by one, and then the blocks along the tree of halves. Sums here follow that order, so
-that samples fall into the same groups to the last bit.
+its order. numpy halves a row until a block has at most 128 values. It adds each block in eight lanes, then the lanes in
+pairs, the remaining values of the last block one by one, and finally the blocks along the tree of halves. Sums here
+follow that order, so that all samples fall into the same groups.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from recal.engine.scaled import SCALE_RANGE, ScaledLogits, Vector, as_rows
 from recal.maps.arrays import repeated, softmax, take_along
 from recal.maps.base import Array, Views, indices, like, namespace
 
-# How many rows compiled loops work on at a time: a dozen numbers of each row and of its views stay in the cache. Not a
-# power of 2, because its multiples would share places in a cache.
+# How many rows compiled loops process at a time: a dozen numbers of each row and of its views stay in the cache. Not a
+# power of 2, because its multiples would share cache lines.
 _ROWS = 8_000
-# A step costs numpy some ten passes over its rows: beyond this many values times steps, compiled loops are used.
+# In numpy, a step takes about ten passes over its rows. Above this number of values times steps, use compiled loops.
 _SMALL_STEPS = 4_000_000
 # Up to this many classes, a row's exponentials cost less than its series.
 _SHORT_STEPS = 64
-# How accurate the series of longer rows are; a row is read again where its group depends on more.
+# The accuracy of the series of longer rows; a row is read again if its group depends on a smaller difference.
 _TOLERANCE = 1e-4
 BLOCK, LANES = 128, 8
 # Eight lanes are added in pairs, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). In this order each level adds two halves.
@@ -48,7 +48,7 @@ def step_probs(program: Program, start: float, finish: float, rule: Rule, z: Arr
     Parameters
     ----------
     program : the view of each step, (n_steps,), and its four betas, (n_steps, 4)
-    start, finish : what all logits are multiplied by before the steps, and the original's after them
+    start, finish : the factor of all logits before the steps, and of the original's logits after them
     """
     if isinstance(z, np.ndarray):
         rows = replay(program, start, finish, rule, z, views)
@@ -64,7 +64,7 @@ def _scales(program: Program, start: float, finish: float, rule: Rule, z: Array,
     if not len(program[0]):
         return like(z, np.clip(first * finish, *SCALE_RANGE).reshape(1, 1))
     rows = _Stack(z, views, program, rule)
-    # Rows are only ever multiplied by a scale: they are laid out once, and the loop carries scales, (1 + m, 1, n).
+    # Steps only multiply rows by scales, so rows are laid out once, and the loop carries the scales, (1 + m, 1, n).
     laid = rows.lay_out(rows.drops, rows.read)
     begun = xp.zeros_like(laid[:, :1, :]) + first
 
@@ -98,7 +98,7 @@ def _floored_rows(program: Program, start: float, finish: float, rule: Rule, z: 
 
 
 class _Stack:
-    """The originals and their views as one array, (1 + m, n, K), and what each step reads of it."""
+    """The originals and their views as one array, (1 + m, n, K), and the parts of it that each step reads."""
 
     def __init__(self, z: Array, views: Views, program: Program, rule: Rule) -> None:
         xp = namespace(z)
@@ -116,7 +116,7 @@ class _Stack:
         self.places = indices(z, np.arange(self.count).reshape(-1, 1, 1))
 
     def pair(self, number: Array) -> Array:
-        """Return where the original and the view of a step stand, (2,)."""
+        """Return the indices of the original and of a step's view in the stack, (2,)."""
         return self.xp.reshape(self.xp.take(self.pairs, number, axis=0), (2,))
 
     def touches(self, pair: Array) -> Array:
@@ -124,7 +124,7 @@ class _Stack:
         return (self.places == 0) | (self.places == self.xp.reshape(pair[1:], (1, 1, 1)))
 
     def lay_out(self, rows: Array, read: Array) -> Array:
-        """Return rows, (..., n, K), as (..., classes, n) in the order of summation, with the value to read behind."""
+        """Return rows, (..., n, K), as (..., classes, n) in the order of summation, followed by the value to read."""
         xp = self.xp
         value = take_along(rows, read, axis=2)
         if self.rule.ties == "exact":
@@ -132,14 +132,14 @@ class _Stack:
             rows = xp.where(here, -math.inf, rows)
         else:
             layout = _layout(self.n_classes)
-            if self.n_classes in layout:  # gaps, which add nothing
+            if self.n_classes in layout:  # gaps contribute exp(-inf) = 0
                 rows = xp.concat([rows, xp.zeros_like(value) - math.inf], axis=2)
             if layout != tuple(range(self.n_classes)):
                 rows = xp.take(rows, indices(rows, np.array(layout)), axis=2)
         return xp.permute_dims(xp.concat([rows, value], axis=2), (0, 2, 1))
 
     def factors(self, number: Array, laid: Array) -> Array:
-        """Return each sample's factor in a step, (1, 1, n), from the rows of its pair as they are now."""
+        """Return each sample's factor in a step, (1, 1, n), from the current rows of its pair."""
         xp = self.xp
         confidences = self._comparable(laid)
         fell = confidences[:1, :, :] >= confidences[1:, :, :]
@@ -149,7 +149,7 @@ class _Stack:
         return xp.reshape(xp.take(self.betas, xp.reshape(group, (-1,)), axis=0), (1, 1, -1))
 
     def _comparable(self, laid: Array) -> Array:
-        """Return what the rule for ties compares, (2, 1, n); see `recal.engine.grouping.comparable`."""
+        """Return the values that the rule for ties compares, (2, 1, n); see `recal.engine.grouping.comparable`."""
         xp = self.xp
         if self.rule.ties == "exact":
             others, value = _parts(laid, [self.n_classes, 1])
@@ -169,7 +169,7 @@ def _parts(x: Array, sizes: Sequence[int]) -> list[Array]:
 
 
 def _sum32(values: Array, count: int) -> tuple[Array, Array]:
-    """Return what is read, and the sum of float32 values as numpy adds up a row, (2, 1, n) each."""
+    """Return the value to read, and the sum of float32 values in numpy's order, (2, 1, n) each."""
     if count < LANES:
         *parts, value = _parts(values, [1] * (count + 1))
         return value, _in_turn(parts)
@@ -193,7 +193,7 @@ def _in_turn(parts: Sequence[Any]) -> Any:
 
 
 def _in_pairs(sums: list[Any], count: int) -> Any:
-    """Add up the sums of blocks along the tree of halves; takes its blocks from the front of the list."""
+    """Add up the sums of blocks along the tree of halves; removes its blocks from the front of the list."""
     if count <= BLOCK:
         return sums.pop(0)
     left = _in_pairs(sums, half_of(count))
@@ -201,7 +201,7 @@ def _in_pairs(sums: list[Any], count: int) -> Any:
 
 
 def half_of(count: int) -> int:
-    """Return how many of `count` values go to the left half."""
+    """Return how many of `count` values belong to the left half."""
     return count // 2 - count // 2 % LANES
 
 
@@ -211,16 +211,16 @@ def block_sizes(count: int) -> list[int]:
 
 
 def lanes_shape(count: int) -> tuple[int, int]:
-    """Return the number of blocks, and of rows of eight lanes in the largest of them."""
+    """Return the number of blocks, and the number of rows of eight lanes in the largest block."""
     sizes = block_sizes(count)
     return len(sizes), max(sizes) // LANES
 
 
 @lru_cache(maxsize=32)
 def _layout(n_classes: int) -> tuple[int, ...]:
-    """Return where classes stand: the rows of eight lanes of all blocks, lane by lane, then what is left over.
+    """Return the order of the classes: the rows of eight lanes of all blocks, lane by lane, then the remaining classes.
 
-    `n_classes` itself stands for a gap. Plain numbers, because torch.compile would take numpy's for tensors.
+    `n_classes` itself marks a gap. The numbers are plain, because torch.compile would treat numpy's as tensors.
     """
     if n_classes < LANES:
         return tuple(range(n_classes))
@@ -237,7 +237,7 @@ def _layout(n_classes: int) -> tuple[int, ...]:
 
 
 def compiled_scales(program: Program, start: float, finish: float, rule: Rule, z: Floats, views: Views) -> Vector:
-    """Return each sample's scale after all steps of a rule without a floor, (n_samples,), by compiled loops."""
+    """Return each sample's scale after all steps, (n_samples,), by compiled loops; the rule must have no floor."""
     scales = np.empty(len(z))
     replayed = _short_scales if z.shape[1] <= _SHORT_STEPS else _long_scales
     for begin in range(0, len(z), _ROWS):
@@ -247,7 +247,7 @@ def compiled_scales(program: Program, start: float, finish: float, rule: Rule, z
 
 
 def _long_scales(program: Program, start: float, rule: Rule, z: Floats, views: Sequence[Floats]) -> Vector:
-    """Return the scales after all steps as a fit computes them: rows are read only where a series cannot decide."""
+    """Return the scales after all steps as a fit computes them: a row is read only if its series cannot decide."""
     rows = [ScaledLogits(each, tolerance=_TOLERANCE) for each in (z, *views)]
     for each in rows:
         each.rescale(start)
@@ -261,7 +261,7 @@ def _long_scales(program: Program, start: float, rule: Rule, z: Floats, views: S
 
 
 def _short_scales(program: Program, start: float, rule: Rule, z: Floats, views: Sequence[Floats]) -> Vector:
-    """Return the same from rows that are read at every step; ties are left to the reference."""
+    """Return the same scales by reading all rows at every step; ties are left to the reference."""
     original, others = _ShortRows(z, start), [_ShortRows(view, start) for view in views]
     gaps = [view.drop_at(view.columns if rule.confidence_at == "own" else original.columns) for view in others]
     tied = np.empty(len(z), dtype=np.bool_)
@@ -280,7 +280,7 @@ def _short_scales(program: Program, start: float, rule: Rule, z: Floats, views: 
 
 
 class _ShortRows:
-    """Rows with a scale each, as the kernel reads them: classes are the first axis of `drops`."""
+    """Rows with one scale each, in the layout of the kernel: classes are the first axis of `drops`."""
 
     def __init__(self, logits: Floats, start: float) -> None:
         self.logits = as_rows(logits)
@@ -295,12 +295,12 @@ class _ShortRows:
         return self.logits[every, columns].astype(np.float64) - self.logits[every, self.columns]
 
     def as_rows(self, rows: NDArray[np.intp]) -> Rows:
-        """Return some rows as the reference holds them."""
+        """Return some rows in the form of the reference."""
         state = Rows(self.logits[rows])
         state.scales = self.scales[rows]
         return state
 
 
 def is_small(program: Program, z: Floats) -> bool:
-    """Whether numpy alone replays the steps sooner than a compiler is loaded."""
+    """Whether numpy replays the steps in less time than it takes to load a compiler."""
     return z.size < SMALL and z.size * len(program[0]) < _SMALL_STEPS
