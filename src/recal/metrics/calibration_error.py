@@ -1,6 +1,6 @@
 """Calibration errors: distances between confidence and accuracy, in bins, or smoothed without bins.
 
-A bin is (lo, hi]; a confidence of exactly 0 belongs to the first bin and of exactly 1 to the last.
+A bin is (lo, hi]; a confidence of exactly 0 belongs to the first bin, and one of exactly 1 to the last.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class BinTable:
             return float(np.sqrt(max(float(shares @ squares), 0.0)))
         from scipy.special import erf
 
-        # The mean of the absolute value of a normal variable.
+        # The mean absolute value of a normal variable.
         deviation = np.sqrt(np.maximum(variance / rows, 1e-300))
         ratio = np.abs(gaps) / deviation
         expected = deviation * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2) + np.abs(gaps) * erf(ratio / np.sqrt(2))
@@ -142,7 +142,7 @@ def ece(
 def mce(
     probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
 ) -> float:
-    """Maximum calibration error: the largest gap between mean confidence and accuracy of all bins that are not empty.
+    """Maximum calibration error: the largest gap between mean confidence and accuracy over all bins with rows.
 
     Examples
     --------
@@ -196,7 +196,7 @@ def equal_mass_edges(confidence: Vector, n_bins: int, weights: Vector | None = N
     n, ordered = len(confidence), np.sort(confidence)
     share, extra = divmod(n, check(n_bins, COUNT, "n_bins"))
     b = np.arange(1, n_bins + 1)
-    last = b * share + np.minimum(b, extra) - 1  # the first `extra` bins hold one row more
+    last = b * share + np.minimum(b, extra) - 1  # the first `extra` bins have one row more
     inner = np.unique(ordered[last[last >= 0]])
     return np.concatenate([[0.0], inner[:-1], [1.0]])
 

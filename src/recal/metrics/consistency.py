@@ -24,22 +24,22 @@ from recal.metrics.rows import (
 )
 from recal.schema import check
 
-# Added to the variance of each bin's number of right answers. Where confidence is near 1 a single error, such as a
-# calibrated model makes now and then, would otherwise outweigh all other bins, and the test would find little else.
+# Added to the variance of each bin's number of right answers. Even a calibrated model makes an error now and then
+# where confidence is near 1. Without this term, a single such error would outweigh all other bins.
 _LEAST_VARIANCE = 0.1
-# An interval's end below this is printed as 0.
+# The end of an interval below this is printed as 0.
 _SHOWN_AS_ZERO = 5e-5
 
 
 @dataclass(frozen=True)
 class CalibrationTest:
-    """What `calibration_test` found; prints as a sentence.
+    """The result of `calibration_test`; prints as a sentence.
 
     Attributes
     ----------
-    p_value : the chance that a calibrated model looks at least as miscalibrated as this one
-    statistic : squared gaps in units of their variance, summed; larger is less calibrated
-    mean_gap : mean confidence minus accuracy; positive when overconfident
+    p_value : the probability that a calibrated model looks at least as miscalibrated as this one
+    statistic : the sum of squared gaps in units of their variance; larger is less calibrated
+    mean_gap : mean confidence minus accuracy; positive if overconfident
     """
 
     p_value: float
@@ -58,7 +58,7 @@ class CalibrationTest:
 
     @property
     def shown(self) -> str:
-        """The p-value as people read it; the smallest that the draws can give is an upper bound."""
+        """The p-value as text; the smallest one that the draws can give is shown as an upper bound."""
         return f"p {'≤' if self.p_value <= 1 / (self.draws + 1) else '='} {self.p_value:.2g}"
 
     @property
@@ -69,10 +69,10 @@ class CalibrationTest:
         return f"a calibrated model would give a result this far off in {bound}{100 * self.p_value:.2g} % of samples"
 
     def beside(self, interval: Interval) -> str:
-        """Why the test and the ECE's interval seem to contradict each other; empty where they do not.
+        """Explain why the test and the ECE's interval seem to contradict each other; empty if they do not.
 
-        The interval asks how large the error is and takes the pattern of gaps that was seen for the true one; the test
-        asks only whether there is any error, without that assumption, and looks at all rows together as well.
+        The interval estimates how large the error is and assumes that the observed pattern of gaps is the true one.
+        The test only asks whether there is any error, without that assumption, and also looks at all rows together.
         """
         reaches_zero = interval[0] <= _SHOWN_AS_ZERO
         if self.rejected and reaches_zero:
@@ -107,11 +107,11 @@ def calibration_test(
 ) -> CalibrationTest:
     """Test whether the top class is right as often as its confidence says.
 
-    The statistic adds up, over bins of equal numbers of rows, the squared gap between the expected and the observed
-    number of right answers, divided by its variance under calibration, and the same for all rows together, which shows
-    overconfidence too small to be seen bin by bin. Its distribution under calibration is simulated: each answer is
-    right with a chance equal to its confidence (consistency resampling), so the level holds for any number of rows and
-    for confidences near 1. The p-value is (1 + simulated at least as large) / (1 + draws).
+    The statistic sums the squared gap between the expected and the observed number of right answers, divided by its
+    variance under calibration, over bins with equal numbers of rows. It adds the same term for all rows together, which
+    shows overconfidence that is too small to be seen bin by bin. Its distribution under calibration is simulated: each
+    answer is right with a probability equal to its confidence (consistency resampling), so the level holds for any
+    number of rows and for confidences near 1. The p-value is (1 + simulated at least as large) / (1 + draws).
 
     Do not use it on the data that a calibrator was fitted on.
 
@@ -139,7 +139,7 @@ def calibration_test_of(
         gaps = np.add.reduceat(right - sizes * confidence, bin_starts, axis=-1)
         bins_apart = (gaps**2 / (variance + _LEAST_VARIANCE)).sum(axis=-1)
         together = gaps.sum(axis=-1) ** 2 / (variance.sum() + _LEAST_VARIANCE)
-        # Squares of m normal gaps spread sqrt(m) times as widely as one: so weighted, both parts count alike.
+        # The sum of m squared normal gaps varies sqrt(m) times as much as one: this gives both parts equal weight.
         return np.asarray(bins_apart + np.sqrt(len(variance)) * together)
 
     observed = float(statistic(np.add.reduceat(buckets.counts * buckets.correct, starts)))

@@ -1,4 +1,4 @@
-"""Paired bootstrap of several methods: a draw has the same rows for all of them, so sampling noise cancels."""
+"""Paired bootstrap of several methods: each draw uses the same rows for all of them, so sampling noise cancels."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def paired_draws(
 ) -> dict[str, Vector]:
     """Draws of each metric of `PAIRED`, (n_methods, draws); with clusters, whole clusters are drawn.
 
-    Draws of a calibration error are centred at the error without the bias of noise. This bias is large for a calibrated
-    model and small for a miscalibrated one, so it would not cancel in a difference.
+    Draws of a calibration error are centred at the error without the bias from noise. This bias is large for a
+    calibrated model and small for a miscalibrated one, so it would not cancel in a difference.
     """
     n = len(methods[0])
     if any(len(rows) != n for rows in methods):
@@ -53,7 +53,7 @@ def paired_draws(
     for rows, buckets in zip(methods, all_buckets):
         width = table_of(rows.confidence, rows.correct, edges)
         mass = table_of(rows.confidence, rows.correct, equal_mass_edges(rows.confidence, n_bins))
-        # Only gaps and norms are used here, not the errors of factors; their values do not matter.
+        # Only gaps and norms are used here. The values passed for the errors do not matter.
         errors = tracked_errors(buckets, dict.fromkeys(LABELS, 1.0), width, mass)
         all_errors.append({name: errors[name] for name in CALIBRATION_ERRORS})
     result = {name: np.empty((len(methods), draws)) for name in PAIRED}
@@ -111,7 +111,7 @@ def _draws(
     clusters: Clusters,
     block: NDArray[np.intp] | None,
 ) -> Iterator[tuple[slice, list[Vector], Vector]]:
-    """Yield places of some draws, how often each method's buckets were drawn, and how often each row or block."""
+    """Yield the indices of some draws, and how often each method's buckets and each row or block were drawn."""
     n = all_buckets[0].n_samples
     n_blocks = 0 if block is None else int(block.max()) + 1
     parts = [] if block is None else [buckets.in_blocks(block, n_blocks) for buckets in all_buckets]

@@ -1,4 +1,4 @@
-"""All metrics of one set of probabilities at once, with intervals; and metrics of a stream of batches."""
+"""All metrics of one set of probabilities, with intervals, and metrics of a stream of batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from recal.metrics.rows import Classes, RowScores, Vector, check_pair, classwise
 from recal.metrics.scores import aurc_of, auroc_of, ks_of, runs
 from recal.schema import Number, check
 
-# Names for people, in the order of every table.
+# Names for display, in the order of every table.
 LABELS = {
     "ece": "ECE",
     "mce": "MCE",
@@ -54,7 +54,7 @@ class Evaluation(Mapping[str, float]):
     n_classes : None if only the confidence of each answer was given
     intervals : mapping of metric to (low, high); empty without a bootstrap
     draws : mapping of metric to the number of bootstrap draws behind its interval
-    notes : mapping of metric to why it has no interval, if it has none
+    notes : mapping of metric to the reason why it has no interval, if it has none
     """
 
     values_: Mapping[str, float]
@@ -136,7 +136,7 @@ def evaluate(
     ----------
     probs : array-like of shape (n_samples, n_classes) or (n_samples,)
         Probabilities. A 1-D array is the confidence of each answer, from any system whose answers were graded; the
-        NLL and the Brier score are then those of right and wrong, and the class-wise ECE is left out.
+        NLL and the Brier score are then those of the two outcomes right and wrong, without a class-wise ECE.
     y : array-like of shape (n_samples,)
         Integers are column indices; other labels need `classes`. With a 1-D `probs`: which answers are right, as
         booleans or 0 and 1.
@@ -272,7 +272,7 @@ class StreamingMetrics:
         self.n_classes: int | None = None
         self._table = BinTable(self._edges, np.zeros(n_bins), np.zeros(n_bins), np.zeros(n_bins))
         self._classwise = np.zeros((1, 1, n_bins))
-        self._sums = np.zeros(3)  # of rows, Brier scores and losses
+        self._sums = np.zeros(3)  # number of rows, sum of Brier scores, sum of losses
 
     @property
     def n_samples(self) -> int:
@@ -307,7 +307,7 @@ class StreamingMetrics:
         self._sums = self._sums + sums
 
     def result(self) -> Evaluation:
-        """Metrics of all rows so far."""
+        """Return the metrics of all rows so far."""
         if self.n_classes is None:
             raise InputError("No rows yet; call update(probs, y) first.")
         n, k, table = self.n_samples, self.n_classes, self._table

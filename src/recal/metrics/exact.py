@@ -7,9 +7,9 @@ the sum of -log(coverage at which the mistake is accepted) / n. Four methods, ea
 - a rate: Clopper and Pearson (1934), exact;
 - a sum of scores over rare rows, such as the losses of all mistakes: the gamma interval of Fay and Feuer (1997), which
   adds one pseudo-observation and equals the exact Poisson interval if all scores are equal;
-- a mean of a few numbers between 0 and 1, such as the AUROC: the Clopper-Pearson interval of as many coin flips, which
-  vary more than any other numbers with this mean;
-- a sum or a difference of two estimates with an interval each: MOVER (Zou and Donner, 2008).
+- a mean of a few numbers between 0 and 1, such as the AUROC: the Clopper-Pearson interval for the same number of coin
+  flips, which vary more than any other numbers with this mean;
+- a sum or a difference of two estimates that each have an interval: MOVER (Zou and Donner, 2008).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_INTERVAL = (math.nan, math.nan)
 # Below this number of mistakes (or of right answers), intervals are extended to the exact ones. The exact ones assume
 # rare events; the number falls to 0 as the error rate goes to one half.
 FEW = 30
-# A probability of a wrong answer below this counts as this: the resolution of float32 next to 1.
+# The smallest probability of a wrong answer: the resolution of float32 next to 1.
 _LEAST_DOUBT = 2.0**-24
 
 
@@ -61,7 +61,7 @@ def sum_interval(scores: Vector, pseudo: float, level: float = LEVEL) -> Interva
     Parameters
     ----------
     scores : array of shape (n_events,)
-        Positive numbers; the number of events is taken as Poisson.
+        Positive numbers; the number of events is assumed to be Poisson distributed.
     pseudo : float
         Score of the pseudo-observation: what an event that did not occur might have added.
 
@@ -115,7 +115,7 @@ def extend_for_few_mistakes(
 ) -> tuple[dict[str, Interval], dict[str, str]]:
     """Replace or extend bootstrap intervals by exact ones; return them with notes on those that need one.
 
-    `wrong_nll` is the mean loss that a mistake would have, see `loss_if_wrong`. A cluster counts as one event.
+    `wrong_nll` is the mean loss of a mistake; see `loss_if_wrong`. A cluster counts as one event.
     """
     n, wrong = len(rows), ~rows.correct
     rare = wrong if wrong.sum() <= n / 2 else rows.correct
@@ -160,11 +160,11 @@ def extend_for_few_mistakes(
         extend("brier", _mean_interval(column, rare, clusters, *rare_sum(column, missing)))
     extend("aurc", mirror(rare_sum(-np.log(_coverage(rows.confidence)), 1.0)[1]))
     if events:
-        # As many coin flips vary more than any other numbers in [0, 1] with this mean.
+        # The same number of coin flips varies more than any other numbers in [0, 1] with this mean.
         extend("auroc", rate_interval(values["auroc"] * events, events))
     margin = max(result["error_rate"][1] - values["error_rate"], values["error_rate"] - result["error_rate"][0])
     for name in result.keys() - {"nll", "brier", "aurc", "auroc", "error_rate"}:
-        # A mistake changes the gap of one confidence, or of two of all classes.
+        # A mistake changes the gap of one confidence, or the gaps of two classes.
         most = values[name] + (2 * margin / rows.n_classes if name == "classwise_ece" else margin)
         result[name] = result[name][0], min(max(result[name][1], most), 1.0)
     return result, notes
@@ -192,12 +192,12 @@ def _coverage(confidence: Vector) -> Vector:
 
 
 def _mean_loss(doubt: Vector) -> float:
-    """Mean of -log(doubt), where a doubt of 0 counts as the resolution of float32; infinite if most rows have none."""
+    """Mean of -log(doubt), with 0 replaced by the resolution of float32; infinite if most rows have a doubt of 0."""
     return math.inf if np.median(doubt) <= 0 else float(-np.log(np.maximum(doubt, _LEAST_DOUBT)).mean())
 
 
 def loss_if_wrong(probs: Floats, confidence: Vector, most: int = 2000) -> float:
-    """Mean NLL of a mistake if mistakes hit all rows alike and fall on the other classes as the model expects.
+    """Mean NLL of a mistake if all rows are equally likely to be wrong and the other classes have the model's odds.
 
     This is cautious: mistakes are more likely in rows of low confidence, where they cost less. At most `most` rows,
     evenly spaced in confidence, are read.

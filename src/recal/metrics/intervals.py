@@ -6,11 +6,11 @@
 each draw is divided by its own standard error (bootstrap-t; Efron, 1981).
 
 **Calibration errors** are norms of gaps, and noise can only raise a norm: the error of a resample lies above that of
-the sample, as that lies above the truth. Percentiles would miss the truth. The interval therefore holds the factors c
-for which the observed error is not among the 2.5 % lowest or highest that noise around c times the observed gaps gives.
-Three rules correct what resampling cannot show:
+the sample, just as that lies above the true error. Percentiles would miss the true error. The interval therefore
+contains the factors c for which the observed error is not among the 2.5 % lowest or highest errors that noise around c
+times the observed gaps gives. Three rules correct what resampling cannot show:
 
-- the lower end is 0 unless a calibrated model with these confidences gives so large an error in at most 2.5 % of cases;
+- the lower end is 0 unless a calibrated model with these confidences has such a large error in at most 2.5 % of cases;
 - a bin with no mistakes, or with mistakes only, gets the noise of one more right and one more wrong answer;
 - the upper end is at least the observed error plus 1.96 standard deviations, because noise only raises an error; and
   with few mistakes at least the observed error plus the distance to the upper end of the error rate.
@@ -34,7 +34,7 @@ from recal.metrics.scores import Runs, aurc_of, auroc_of, harmonic_numbers
 
 _TAIL = (1 - LEVEL) / 2
 _STEPS = 40
-# Means of skewed numbers, and the number of rows from which a draw can estimate its own standard error.
+# Means of skewed numbers, and the fewest rows with which a draw can estimate its own standard error.
 _SKEWED, _ENOUGH_ROWS = ("nll", "brier"), 30
 # Smallest standard error of a draw, as a share of the sample's: a draw without the few large losses would otherwise
 # make the upper end unbounded.
@@ -66,7 +66,7 @@ class Pattern:
         return float(self.norm(self.observed[None])[0])
 
     def factor(self, quantile: float) -> float:
-        """The factor on the observed gaps for which the observed error is this quantile over the noise."""
+        """The factor on the observed gaps for which the observed error is this quantile of the noisy errors."""
         noise, size = np.concatenate(self.noise), self.size
         return _solve(lambda c: float(np.quantile(self.norm(c * self.observed + noise), quantile)) - size)
 
@@ -84,7 +84,7 @@ class Pattern:
 
 
 def _solve(rising: Callable[[float], float]) -> float:
-    """The c >= 0 at which a rising function becomes positive; 0 if it is positive from the start."""
+    """The c >= 0 at which an increasing function becomes positive; 0 if it is positive from the start."""
     if rising(0.0) >= 0:
         return 0.0
     low, high = 0.0, 1.0
@@ -100,11 +100,11 @@ def _solve(rising: Callable[[float], float]) -> float:
 
 @dataclass(kw_only=True)
 class TrackedError(Pattern):
-    """A calibration error that is followed through the draws.
+    """A calibration error that is computed in every draw.
 
-    `starts` groups the buckets, `gaps_of` turns the groups' sums of gaps and sizes into gaps, and `error` gives the
-    error of a factor on the observed gaps. `in_units` turns a norm into an error, for gaps that are all zero. `hidden`
-    is the standard deviation of each group's sum that resampling does not show.
+    `starts` groups the buckets, `gaps_of` turns the groups' sums of gaps and sizes into gaps, and `error` returns the
+    error for a factor on the observed gaps. `in_units` turns a norm into an error if all gaps are zero. `hidden` is the
+    standard deviation of each group's sum that resampling does not show.
     """
 
     starts: Starts
@@ -212,7 +212,7 @@ def bootstrap(
             error.calibrated.append(error.norm(null))
     intervals = {name: error.interval() for name, error in errors.items()}
     by_name = {name: np.concatenate([part[name] for part in plain]) for name in plain[0]}
-    # Buckets treat near confidences as equal, which shifts a rank metric slightly; shift its draws back.
+    # Buckets treat similar confidences as equal, which shifts a rank metric slightly; shift its draws back.
     centre = plain_metrics(buckets, observed, None)
     for name in centre:
         shift = values[name] - centre[name][0] if name in ("aurc", "auroc") else 0.0
@@ -239,7 +239,7 @@ def cluster_stretch(clusters: NDArray[np.intp] | None) -> float:
 
 
 def design_effect(buckets: Buckets) -> float:
-    """How much larger the variance of the mean gap is than for independent rows, at least 1."""
+    """The variance of the mean gap divided by its variance for independent rows, at least 1."""
     if buckets.clusters is None:
         return 1.0
     gaps = buckets.means["gap"][buckets.bucket]
@@ -311,8 +311,8 @@ def classwise_interval(
     if clusters is None:
         blocks = min(n, _BLOCKS)
         block = np.empty(n, np.intp)
-        # Blocks are dealt to rows sorted by content, so that the order of rows in the data does not matter.
-        # Rows that agree in both to nine digits are as good as equal.
+        # Blocks are assigned to rows sorted by content, so that the order of rows in the data does not matter.
+        # Rows whose confidence and Brier score agree to nine digits are practically equal.
         block[np.argsort(rows.confidence + 1e-9 * rows.brier)] = rng.permutation(n) % blocks
     else:
         blocks = min(int(clusters.max()) + 1, _BLOCKS)
@@ -325,7 +325,7 @@ def classwise_interval(
     weights = rng.multinomial(blocks, np.full(blocks, 1 / blocks), size=draws).astype(np.float64)
     drawn = weights @ flat * (n / (weights @ np.bincount(block, minlength=blocks)))[:, None]
     pattern.add(drawn + hidden * rng.standard_normal(drawn.shape), cluster_stretch(clusters))
-    # Outcomes of a calibrated model. Each mistake shows in two classes, so that the errors spread sqrt(2) as widely.
+    # Outcomes of a calibrated model. Each mistake affects two classes, so the errors spread sqrt(2) times as widely.
     counts = rng.poisson(expected[used], size=drawn.shape)
     null = np.abs(counts - expected[used]).sum(axis=1) / (n * k)
     pattern.calibrated.append(null.mean() + math.sqrt(2) * (null - null.mean()))
@@ -337,8 +337,8 @@ def classwise_interval(
 def _classwise_variances(probs: Floats, labels: Labels, edges: Vector, gaps: Vector) -> tuple[Vector, Vector]:
     """Variances of the sum of gaps of each class and bin, (n_classes * n_bins,): hidden ones, and those if calibrated.
 
-    Most bins of a class hold few rows and hardly any outcome, and resampling shows almost no variance. Their rate of
-    outcomes is therefore taken as if there were one more row with the mean probability; what this adds is hidden.
+    Most bins of a class have few rows and hardly any outcomes, and resampling shows almost no variance. Their rate of
+    outcomes is therefore computed with one more row of the mean probability; the variance that this adds is hidden.
     """
     k, n_bins = probs.shape[1], len(edges) - 1
     columns = [(assign_bins(column, edges), column * (1.0 - column)) for column in probs.T]

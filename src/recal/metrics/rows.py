@@ -1,6 +1,6 @@
-"""What most metrics need from (probs, y): each row's confidence, whether it is right, and its two proper scores.
+"""Numbers that most metrics need from (probs, y): each row's confidence, whether it is right, and two proper scores.
 
-Probabilities are read in blocks of rows, as float64, so that a large array needs little more memory than it has. For
+Probabilities are read in blocks of rows, as float64, so that a large array needs little additional memory. For
 resampling, rows are gathered into buckets of nearly equal confidence: a bootstrap draw then costs O(buckets), not
 O(rows).
 """
@@ -33,12 +33,12 @@ Starts = NDArray[np.intp]
 
 # Up to this many rows, each row is its own bucket, and a draw is an ordinary bootstrap sample.
 EXACT_ROWS = 16_384
-# Enough that intervals of rank metrics do not change; right and wrong rows make two buckets of each.
+# With more slots, intervals of rank metrics do not change. Each slot has a bucket of right and one of wrong rows.
 _SLOTS = 512
 # Draws come in blocks of about this many numbers, to limit memory.
 DRAWN_AT_ONCE = 1_000_000
 COUNT = Number(1, whole=True)
-# Numbers per block: few enough for the processor's cache.
+# Numbers per block: small enough for the processor's cache.
 _BLOCK = 200_000
 
 
@@ -46,8 +46,8 @@ _BLOCK = 200_000
 class RowScores:
     """Per-row numbers, each of shape (n_samples,), in the order of the rows.
 
-    `graded` is True if only the confidence of each answer is known, and whether it was right. `brier` and `nll` are
-    then those of the two outcomes "right" and "wrong", and `n_classes` is 2.
+    `graded` is True if only the confidence of each answer and whether it is right are known. `brier` and `nll` are then
+    those of the two outcomes "right" and "wrong", and `n_classes` is 2.
     """
 
     confidence: Vector
@@ -133,7 +133,7 @@ def check_pair(probs: ArrayLike, y: ArrayLike, classes: Classes) -> tuple[Floats
 
 
 def _blocks(probs: Floats, order: Labels | None = None) -> Iterator[tuple[Any, Vector]]:
-    """Yield some rows with their probabilities, as a copy in float64 whatever the layout and the dtype."""
+    """Yield blocks of rows with a copy of their probabilities in float64, for any layout and dtype."""
     step = max(1, _BLOCK // probs.shape[1])
     for start in range(0, len(probs), step):
         rows = slice(start, start + step) if order is None else order[start : start + step]
@@ -146,7 +146,7 @@ def _negative_log(values: Vector) -> Vector:
 
 
 def equal_width_edges(n_bins: int) -> Vector:
-    """Edges b / n_bins, compared with confidences as float64 whatever the dtype of the probabilities."""
+    """Edges b / n_bins, compared with confidences as float64 for any dtype of the probabilities."""
     return np.arange(check(n_bins, COUNT, "n_bins") + 1) / n_bins
 
 
@@ -168,7 +168,7 @@ def classwise_gaps(
     part = np.zeros(len(probs), np.intp) if part is None else part
     gaps = np.zeros((n_parts, k, n_bins))
     for rows, values in _blocks(probs, np.argsort(part, kind="stable") if n_parts > 1 else None):
-        # Most probabilities are small: those of the first bin are summed by column, and only the others one by one.
+        # Most probabilities are small: those of the first bin are summed by column, and only the others individually.
         row, column = np.nonzero(values > edges[1])
         place = (part[rows][row] * k + column) * n_bins + assign_bins(values[row, column], edges)
         values[np.arange(len(values)), labels[rows]] -= 1.0
@@ -197,15 +197,15 @@ class Buckets:
     means: dict[str, Vector]
     deviations: dict[str, Vector]
     infinite: Vector
-    bucket: NDArray[np.intp]  # of each row
-    clusters: NDArray[np.intp] | None = None  # of each row; rows of one cluster are drawn together
+    bucket: NDArray[np.intp]  # the bucket of each row
+    clusters: NDArray[np.intp] | None = None  # the cluster of each row; rows of one cluster are drawn together
 
     @property
     def n_samples(self) -> int:
         return int(self.counts.sum())
 
     def draw(self, draws: int, rng: np.random.Generator) -> Iterator[Vector]:
-        """Yield blocks of resampled counts, (some draws, n_buckets): rows, or clusters of rows, with replacement."""
+        """Yield blocks of resampled counts, (some draws, n_buckets); rows or clusters are drawn with replacement."""
         n = self.n_samples
         block = max(1, min(draws, DRAWN_AT_ONCE // (len(self.counts) if self.clusters is None else n)))
         for first in range(0, draws, block):
@@ -228,7 +228,7 @@ class Buckets:
         return numbers.reshape(n_blocks, size).astype(np.float64)
 
     def runs(self) -> tuple[Starts, NDArray[np.int64], Vector]:
-        """First bucket, number of rows and confidence of each run; under calibration nothing else matters."""
+        """First bucket, number of rows and confidence of each run; a calibrated model depends on nothing else."""
         starts = first_of_each(self.run)
         sizes = np.add.reduceat(self.counts, starts)
         return starts, sizes, np.clip(np.add.reduceat(self.counts * self.confidence, starts) / sizes, 0.0, 1.0)
@@ -265,7 +265,7 @@ class Buckets:
 
 
 def first_of_each(numbers: NDArray[np.intp]) -> Starts:
-    """Where each run of equal numbers begins."""
+    """The index at which each run of equal numbers begins."""
     return np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
 
 
@@ -322,7 +322,7 @@ def _shared_buckets(rows: RowScores, edges: Vector) -> tuple[NDArray[np.intp], N
     n, confidence = len(rows), rows.confidence
     quantiles = np.unique(np.sort(confidence)[np.arange(_SLOTS) * n // _SLOTS])
     slot = np.searchsorted(quantiles, confidence, side="right") - 1
-    # The order of the keys is that of confidence.
+    # The keys have the order of the confidences.
     keys, bucket = np.unique(
         2 * (slot * len(edges) + assign_bins(confidence, edges)) + rows.correct, return_inverse=True
     )

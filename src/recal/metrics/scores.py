@@ -1,4 +1,4 @@
-"""Proper scores, the error rate, scores of the ranking by confidence, and what a proper score is made of."""
+"""Proper scores, the error rate, scores of the ranking by confidence, and the decomposition of a proper score."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def brier(
     Parameters
     ----------
     probs : array-like of shape (n_samples, n_classes) or (n_samples,)
-        Probabilities. A 1-D array is the confidence of each answer; the score is then that of right and wrong.
+        Probabilities. A 1-D array is the confidence of each answer; the two outcomes are then right and wrong.
     y : array-like of shape (n_samples,)
         Integers are column indices; other labels need `classes`. With a 1-D `probs`: which answers are right.
     normalised : bool
@@ -66,7 +66,7 @@ def nll(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weigh
 def error_rate(
     probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None
 ) -> float:
-    """Share of rows whose most probable class is not the label; of equal classes, the first one counts.
+    """Share of rows whose most probable class is not the label; among ties, the first class counts.
 
     Examples
     --------
