@@ -1,7 +1,7 @@
-"""One method, one file; what several methods share is in `solvers`.
+"""Each method has its own file; code that several methods share is in `solvers`.
 
 `CALIBRATORS` is the family that the command line, the loader and the contract tests read, in the order listed here.
-A new method is one file, one line here and one in `__init__.pyi`, which says the same to type checkers.
+A new method is one file, one line here and one in `__init__.pyi`, which lists the same names for type checkers.
 `find_method` and `name_of` translate the short names of the command line and of tables, such as `svs (kept)`.
 """
 
@@ -50,7 +50,7 @@ _HOMES = {
     "ViewAveraging": ("tta", "aggregation"),
     "ViewStacking": ("stack", "stacking"),
 }
-# Reads signals of answers, not logits: it is saved like the others, and is no member of `CALIBRATORS`.
+# Reads signals of answers, not logits: it is saved like the others, but does not belong to `CALIBRATORS`.
 _OF_SIGNALS = {"SignalCalibration": "signals"}
 __all__ = ["CALIBRATORS", "Calibrator", "calibrator_named", *_HOMES, *_OF_SIGNALS]
 
@@ -75,7 +75,7 @@ def short_names() -> dict[str, str]:
 def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
     """Return the class that a name stands for, and the options that are part of the name.
 
-    ``svs (kept)``, or ``svs:kept`` where brackets are a nuisance, is ``svs`` with ``answers="kept"``.
+    ``svs (kept)``, or ``svs:kept`` without brackets, is ``svs`` with ``answers="kept"``.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
 
 
 def _hint(typed: str, by_name: dict[str, str]) -> str:
-    """Suggest the method whose short or long name is nearest, if one is near."""
+    """Suggest the method with the most similar short or long name, if one is similar enough."""
     names = {short: short for short in by_name}
     names |= {word.lower(): short for short, family in by_name.items() for word in _WORDS.findall(family)[:1]}
     names |= {family.lower(): short for short, family in by_name.items()}
@@ -109,7 +109,7 @@ def _hint(typed: str, by_name: dict[str, str]) -> str:
 
 
 def name_of(calibrator: Calibrator) -> str:
-    """Return the name under which a calibrator stands in tables: `svs`, or `svs (kept)` if that is not its default.
+    """Return a calibrator's name in tables: `svs`, or `svs (kept)` if that is not its default.
 
     Examples
     --------

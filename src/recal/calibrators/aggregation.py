@@ -33,8 +33,8 @@ from recal.views import Views
 class ViewAveraging(Calibrator):
     """Average the softmax over the original and all its views, as in test-time augmentation.
 
-    By itself it learns nothing: `fit` only notes which transformations to use. The average may predict another class
-    than the model did, and transformations that lose much information make it worse than no calibration at all: it
+    Without a temperature it learns nothing: `fit` only stores which transformations to use. The average may predict
+    another class than the model, and transformations that lose much information make it worse than no calibration: it
     suits mild views only. Reference: Bahat and Shakhnarovich, *Classification confidence estimation with test-time
     data-augmentation* (2020).
 
@@ -43,14 +43,14 @@ class ViewAveraging(Calibrator):
     temperature : bool
         Whether to correct the average by one temperature, fitted by the negative log-likelihood.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
     beta_ : float
-        The inverse of the fitted temperature; 1 where none was asked for.
+        The inverse of the fitted temperature; 1 if `temperature` is False.
     transforms_ : list of str
-        The specs of the transformations that are averaged over; new views must hold them.
+        The specs of the transformations that are averaged; new views must contain them.
 
     Examples
     --------
@@ -82,10 +82,10 @@ class ViewAveraging(Calibrator):
 class LearnedAggregation(Calibrator):
     """Sum the logits of the original and its views with learned weights of at least 0.
 
-    There is one weight for each, or with `per_class` one for each and every class. They minimise the negative
-    log-likelihood with a slight penalty on their squares, as published; the loss is convex, so it is solved to its
-    minimum (L-BFGS-B) where the authors take some steps of gradient descent. They scale the weights of the first kind
-    to a sum of 1, since only accuracy matters to them; here the sum is free, so that it holds a temperature.
+    There is one weight for each of them, or with `per_class` one for each of them and each class. The weights minimise
+    the negative log-likelihood with a slight penalty on their squares, as published. The loss is convex, so it is
+    solved to its minimum (L-BFGS-B), while the authors take a few steps of gradient descent. They scale the weights
+    without `per_class` to a sum of 1, since they only need accuracy; here the sum is free and acts as a temperature.
     Reference: Shanmugam, Blalock, Balakrishnan and Guttag, *Better aggregation in test-time augmentation* (ICCV 2021).
 
     Parameters
@@ -93,16 +93,16 @@ class LearnedAggregation(Calibrator):
     per_class : bool
         Whether every class has its own weights.
     penalty : float
-        On half the sum of the weights' squares.
+        Strength of the penalty on half the sum of the squared weights.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
     beta_ : float
-        The logits' common scale before they are weighted: the inverse of the original's fitted temperature.
+        The common scale of all logits before they are weighted: the inverse of the original's fitted temperature.
     weights_ : ndarray of shape (1 + n_views, 1) or (1 + n_views, n_classes)
-        The original's first.
+        The weights; those of the original come first.
     transforms_ : list of str
         The views' specs.
 
@@ -153,38 +153,38 @@ class LearnedAggregation(Calibrator):
         self.map_ = ViewSum(views.transforms, beta, answer.x.reshape(shape))
 
 
-# The published search for the noise's size: a coarse grid, then three finer ones around the best so far.
+# The published search for the size of the noise: a coarse grid, then three finer ones around the best value so far.
 _LARGEST_NOISE = 10.0
 _GRID = 20
 _LEVELS = 3
 
 
 class ConsistencyCalibration(Calibrator):
-    """Let perturbed copies of an input vote: a class's probability is the share of copies that answer it.
+    """Let perturbed copies of an input vote: the probability of a class is the share of copies that predict it.
 
-    The authors perturb the input, or, as they found cheaper and as good, its logits with Gaussian noise whose size has
-    the least calibration error on the held-out samples. Views *are* perturbed inputs, but a few votes make a coarse
-    share. So both are used: the draws are shared out between the original and its views, and each adds its noise to the
-    logits of its copy. One further vote is spread over all classes, so that none has probability 0; without views and
-    without that vote this is the published method. The noise is drawn once from the seed and is the same for every
-    sample, so that a sample's answer does not depend on its batch. Reference: Tao, Guo, Dong and Xu, *Consistency
+    The authors perturb the input or, which is cheaper and equally good, its logits. The size of the Gaussian noise
+    minimises the calibration error on the held-out samples. Views are perturbed inputs, but a few votes give only
+    coarse shares, so both are used: the draws are divided among the original and its views, and each adds its noise to
+    the logits of its copy. One further vote is spread over all classes, so that none has probability 0. Without views
+    and without that vote, this is the published method. The noise is drawn once from the seed and is the same for every
+    sample, so a sample's result does not depend on its batch. Reference: Tao, Guo, Dong and Xu, *Consistency
     calibration: improving uncertainty calibration via consistency among perturbed neighbors* (arXiv 2410.12295, 2024).
 
     Parameters
     ----------
     draws : int
-        How many copies vote, in all. The authors take 1,000.
+        The total number of copies that vote. The authors use 1,000.
     n_bins : int
-        Of the calibration error that chooses the noise.
+        The number of bins of the calibration error that chooses the noise.
     random_state : int, Generator or None
         Seeds the noise.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
     noise_ : float
-        The standard deviation of what is added to logits.
+        The standard deviation of the noise that is added to logits.
     seed_ : int
     transforms_ : list of str
         The views' specs.
@@ -241,18 +241,18 @@ def _gradient(stack: Array, own: Array, top: Labels, labels: Labels, weights: Ar
     by_weight = np.einsum("bmk,bk->mk", stack, slopes)
     if weights.shape[1] == 1:
         by_weight = by_weight.sum(axis=1, keepdims=True)
-    # A share that has fallen to 0 stays there, whatever the common one does.
+    # A share that was lowered to 0 stays at 0, whatever the common share is.
     pulls = np.where(mixed > 0.0, (p_own - p_other) / likelihood, 0.0)
     by_share = float(pulls.mean()) if 0.0 <= share <= 1.0 else 0.0
     return np.append(by_weight.ravel(), by_share)
 
 
 class VATTA(Calibrator):
-    """Mix a learned answer of the views into the model's own, as far as its prediction allows.
+    """Mix the model's probabilities with a learned sum of the views, as far as the prediction does not change.
 
-    The views' logits are summed with one weight per view, and softmax of the sum is mixed with the model's own
-    probabilities. The share of the mixture is learned too, and lowered in steps of 0.01 where the prediction would
-    change. `MATTA` gives every class its own weights. All views are used, at every answer.
+    The views' logits are summed with one weight per view, and the softmax of the sum is mixed with the model's own
+    probabilities. The share of the views is learned, too, and lowered in steps of 0.01 if the prediction would
+    change. `MATTA` gives every class its own weights. Every prediction uses all views.
 
     Solver and settings are the published ones: Adam, 500 epochs in batches of 500. Reference: Conde, Barros, Lopes,
     Premebida and Nunes, *Approaching test time augmentation in the context of uncertainty calibration for deep neural
@@ -324,9 +324,9 @@ class VATTA(Calibrator):
 
 
 class MATTA(VATTA):
-    """Mix a learned answer of the views into the model's own, with a weight for each view and class.
+    """Mix the model's probabilities with a learned sum of the views, with a weight for each view and class.
 
-    Otherwise the same as `VATTA`, whose single weight per view suits few samples better.
+    Otherwise the same as `VATTA`. With few samples, the single weight per view of `VATTA` is better.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The choice of a method, made on samples left out: what `recal fit` does where no method is named."""
+"""Choose a method on samples left out: what `recal fit` does if no method is named."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from recal.views import Views
 
 Vector = NDArray[np.float64]
 
-# From this share of the weight on, the other members change too little to be computed.
+# If one member has this share of the weight, the others change too little to be worth computing.
 _NEARLY_ALL = 0.95
-# Fewer samples cannot show that changed answers are better; the level of the test.
+# With fewer samples, changed predictions cannot be shown to be better; then the level of the test.
 _FEWEST_TO_CHANGE, _CLEAR = 200, 0.01
-# The share of the loss that a forward pass more per answer must gain.
+# The share of the loss that each additional forward pass per prediction must gain.
 _GAIN_PER_PASS = 0.005
 # This many samples are enough to judge ReCal.
 _MOST_FOR_RECAL = 20_000
 
 
 class AutoCalibration(Calibrator):
-    """Fit the ensemble of calibrators, and take it or the simpler method that it comes down to.
+    """Fit the ensemble of calibrators, and use it or the single member that does as well.
 
-    `CalibrationEnsemble` mixes simple methods with weights that samples left out decide, and adds views where these
-    pay for their forward passes. Where one member does as well as the mixture on samples left out, or has 95 % of the
-    weight, that member is taken alone. Temperature scaling is taken below 50 samples and without a single mistake; with
-    few mistakes it has most of the weight. Where there are views, and 200 mistakes or more to judge by, ReCal is tried
-    as published. It is taken if its loss on samples left out, with half a per cent added for each forward pass more per
-    answer, is lower than the ensemble's.
+    `CalibrationEnsemble` mixes simple methods with weights chosen on samples left out, and adds views if these are
+    worth their forward passes. If one member does as well as the mixture on samples left out, or has 95 % of the
+    weight, that member is used alone. With fewer than 50 samples or no mistakes, temperature scaling is used; with few
+    mistakes, it has most of the weight. If there are views and at least 200 mistakes, ReCal is tried as published. It
+    is used if its loss on samples left out, plus half a per cent for each additional forward pass per prediction, is
+    lower than the ensemble's.
 
     Parameters
     ----------
     answers : {"kept", "free"}
-        "kept": predictions never change. "free": they may change where another class is more likely.
+        "kept": predictions never change. "free": they may change if another class is more likely.
     random_state : int, Generator or None
-        Draws the folds, and serves the methods that draw.
+        Seed of the folds, and of methods that use random numbers.
 
     Attributes
     ----------
@@ -58,12 +58,12 @@ class AutoCalibration(Calibrator):
     calibrator_ : Calibrator
         The chosen method, fitted.
     reason_ : str
-        One sentence: what was chosen, and what it gains.
+        One sentence: which method was chosen, and its gain.
     trials_ : list of dict
-        For each method that was tried: `method`, `nll` of samples left out, `gain` over temperature scaling with its
-        `standard_error`, `passes` per answer beyond the first, and `samples`, how many were left out.
+        For each method that was tried: `method`, `nll` on samples left out, `gain` over temperature scaling with its
+        `standard_error`, `passes` per prediction beyond the first, and `samples`, the number of samples left out.
     plan_ : Plan
-        The chosen method's, where it has one.
+        The plan of the chosen method, if it has one.
 
     Examples
     --------
@@ -107,7 +107,7 @@ class AutoCalibration(Calibrator):
             for name, losses in evidence.losses.items():
                 passes = evidence.passes if name == "ensemble with views" else 0.0
                 self.trials_.append(_record(name, evidence.losses["ts"], losses, passes, evidence.samples))
-        # With few mistakes ReCal may look best by chance: chosen among 100 to 200 samples it had up to twice the NLL.
+        # With few mistakes, ReCal may look best by chance: chosen on 100 to 200 samples, it had up to twice the NLL.
         if evidence is not None and views.transforms and samples.weights is None and evidence.many_mistakes:
             recal, record, reason = _try_recal(evidence, int(rng.integers(2**31)))
             self.trials_.append(record)
@@ -143,9 +143,9 @@ class AutoCalibration(Calibrator):
 
 
 def _free_answers(fitted: Calibrator, samples: Samples) -> str:
-    """Return a sentence if changed answers would clearly raise the accuracy, and what to type; otherwise nothing.
+    """Return advice in one sentence if changed predictions would clearly raise the accuracy, else an empty text.
 
-    The fit's own samples only raise the suspicion. A fit on one half then proves it on the other.
+    The samples of the fit only give a hint. A fit on one half is then tested on the other half.
     """
     views, labels, clusters = samples.views, samples.labels, samples.clusters
     kept = views.logits.argmax(axis=1)
@@ -172,7 +172,7 @@ def _free_answers(fitted: Calibrator, samples: Samples) -> str:
 
 
 def _is_better(free: NDArray[np.intp], kept: NDArray[np.intp], labels: Labels, clusters: NDArray[np.intp]) -> bool:
-    """Whether changed answers are right more often than chance explains: an exact sign test of clusters at 1 %."""
+    """Whether changed predictions are clearly more often right: an exact sign test over clusters at the 1 % level."""
     change = cluster_sums((free == labels) - (kept == labels).astype(np.float64), clusters)
     gained, lost = int((change > 0).sum()), int((change < 0).sum())
     if gained <= lost:
@@ -183,7 +183,7 @@ def _is_better(free: NDArray[np.intp], kept: NDArray[np.intp], labels: Labels, c
 
 
 def _simplest(ensemble: CalibrationEnsemble, fitted: FittedEnsemble) -> tuple[Calibrator, str]:
-    """Return the ensemble, or the member that it comes down to, and one sentence why."""
+    """Return the ensemble, or the one member that replaces it, and the reason in one sentence."""
     name, weight = next(iter(fitted.weights.items()))
     member = fitted.members[name]
     if fitted.plan is not None or weight < _NEARLY_ALL or member.short_name != name:
@@ -198,7 +198,7 @@ def _simplest(ensemble: CalibrationEnsemble, fitted: FittedEnsemble) -> tuple[Ca
 
 
 def _try_recal(evidence: Evidence, seed: int) -> tuple[ReCal, dict[str, Any], str]:
-    """Fit ReCal as published to all folds but one; return it, its row of `trials_`, and why to take it or ""."""
+    """Fit ReCal as published to all folds but one; return it, its row of `trials_`, and why to use it, or ""."""
     method, samples = ReCal(random_state=seed), evidence.samples
     rest, left_out = np.flatnonzero(evidence.folds != 0), np.flatnonzero(evidence.folds == 0)
     if len(rest) > _MOST_FOR_RECAL:

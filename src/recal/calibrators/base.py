@@ -2,7 +2,7 @@
 
 class MyMethod(Calibrator):
     short_name = "mine"            # its name on the command line
-    keeps_accuracy = True          # whether predict() can never differ from the model's own answer
+    keeps_accuracy = True          # whether predict() always returns the model's own prediction
 
     penalty: Strength = 1.0        # a parameter of the constructor; the annotation says what is allowed
     loss_: float = from_fit()      # an attribute that the fit sets, and that files store
@@ -51,7 +51,7 @@ from recal.views import Views
 
 
 class _KeptAnswers:
-    """Whether predictions are kept, by the option `answers`: an instance's own, or the default of the class."""
+    """Whether predictions are kept, from the option `answers` of an instance or from its default in the class."""
 
     def __get__(self, instance: Any, owner: Any) -> bool:
         return bool((owner if instance is None else instance).answers == "kept")
@@ -76,30 +76,30 @@ class Calibrator(Estimator, ABC):
     map_ : Map
         What the fit learned: a frozen value that turns logits into probabilities (`recal.maps`).
     classes_ : ndarray of shape (n_classes,)
-        The columns' names; column indices where labels were integers.
+        The names of the columns; column indices if labels were integers.
     n_fitted_ : int
         The number of samples of the fit.
     row_hashes_, prob_hashes_ : ndarray of uint64
-        Of the logits of the fit and of their probabilities, so that `fitted_rows` recognises them.
-    decision_ : DecisionRule, where one was set
-        Which answers `accept` accepts; see `recal.decide`.
-    sets_ : PredictionSets, where they were set
+        Hashes of the logits of the fit and of their probabilities; `fitted_rows` uses them to recognise these rows.
+    decision_ : DecisionRule, if one was set
+        Which predictions `accept` accepts; see `recal.decide`.
+    sets_ : PredictionSets, if they were set
         Which classes are in each prediction set; see `recal.prediction_sets`.
-    profile_ : Profile, where one was set
+    profile_ : Profile, if one was set
         What inputs looked like at the fit; see `recal.decisions.watch`. All three are saved with the calibrator, and
-        a new fit forgets them.
-    preprocessing_ : Preprocessing, where the views of the fit told it
-        How inputs reached the model; what applies or exports the calibrator does the same.
+        a new fit removes them.
+    preprocessing_ : Preprocessing, if the views of the fit have it
+        How inputs were prepared for the model; code that applies or exports the calibrator does the same.
     group_offsets_ : GroupOffsets, after a fit with groups
         One offset per group on the log-odds of the confidence.
     """
 
     short_name: ClassVar[str]
     keeps_accuracy: ClassVar[bool] = cast(bool, _KeptAnswers())
-    """Whether `predict` can never differ from the model's own prediction. Methods without `answers` say so here."""
+    """Whether `predict` always returns the model's own prediction. Methods without `answers` set it here."""
     needs_views: ClassVar[bool] = False
     takes_weights: ClassVar[bool] = False
-    """Whether `sample_weight` may hold any numbers, not only whole ones; `_fit` then takes `weights`."""
+    """Whether `sample_weight` may contain any numbers, not only whole ones; `_fit` then takes `weights`."""
     draws_folds: ClassVar[bool] = False
     """Whether the fit cross-validates; `_fit` then takes `clusters` and keeps the rows of a cluster in one fold."""
     starts_near: ClassVar[bool] = False
@@ -134,15 +134,15 @@ class Calibrator(Estimator, ABC):
         ----------
         X : Views, or logits of shape (n_samples, n_classes)
             Log-odds of the second of two classes may have the shape (n_samples,) or (n_samples, 1).
-        y : labels of shape (n_samples,), optional where the views hold them
+        y : labels of shape (n_samples,), optional if the views have labels
             Integers are column indices; anything else needs `classes`.
         classes : sequence of length n_classes, optional
-            The columns' names, in the columns' order.
+            The names of the columns, in order.
         sample_weight : array-like of shape (n_samples,), optional
-            How often each sample counts. Any number where the method `takes_weights`; whole numbers elsewhere, as if
-            the sample stood that often among the others.
+            How often each sample counts. Any numbers if the method `takes_weights`; otherwise whole numbers, and each
+            sample is repeated that often.
         groups : array-like of shape (n_samples,), optional
-            A subject, customer or camera of each sample. One offset per group is added to the log-odds of
+            The subject, customer or camera of each sample. One offset per group is added to the log-odds of
             `predict_confidence(X, groups)`, shrunk by cross-validation; probabilities and predictions do not change.
             By default the groups of the views.
         clusters : array-like of shape (n_samples,), optional
@@ -158,7 +158,7 @@ class Calibrator(Estimator, ABC):
         labels = read_labels(X, y, views, names, type(self).__name__)
         columns = np.arange(views.n_classes) if names is None else check_classes(names, views.n_classes)
         logits = views.logits
-        # Exponentials of classes far below the largest. As a decorator it would hide the caller from warnings.
+        # Exponentials of classes far below the largest underflow. A decorator would hide the caller from warnings.
         with np.errstate(under="ignore"):
             warn_of_suspicions(logits, labels, columns)
             together = None if clusters is None else check_clusters(clusters, len(labels))
@@ -182,7 +182,7 @@ class Calibrator(Estimator, ABC):
             hashes = row_hashes(logits)
             self.row_hashes_ = np.sort(hashes)[:MOST_HASHES]
             self.prob_hashes_ = np.sort(row_hashes(self._answer_views(views[sampled_rows(hashes)])[0]))
-            # Made for what the calibrator answered before.
+            # These were made for the results of the previous fit.
             for attached in ("decision_", "sets_", "profile_", "preprocessing_", "group_offsets_"):
                 if hasattr(self, attached):
                     delattr(self, attached)
@@ -195,21 +195,21 @@ class Calibrator(Estimator, ABC):
         return self
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
-        """Return calibrated probabilities, (n_samples, n_classes): strictly inside (0, 1), rows sum to 1.
+        """Return calibrated probabilities, (n_samples, n_classes), strictly inside (0, 1); rows sum to 1.
 
         Logits, and those of `Views`, may be arrays of another library, such as torch tensors on any device. The
-        probabilities are then of the same library, on the same device.
+        probabilities are then arrays of the same library on the same device.
         """
         return self.predict_both(X)[0]
 
     def predict_confidence(self, X: Views | ArrayLike, groups: ArrayLike | None = None) -> NDArray[np.float64]:
-        """Return the chance that the answer of `predict` is right, (n_samples,).
+        """Return the probability that the prediction of `predict` is right, (n_samples,).
 
-        Where answers may change it is the largest probability. Where they are kept, the method may find another class
-        likelier than the model's answer; `predict_proba` then lifts the answer to the top, and this is what the method
-        gave it before that. It tells right from wrong answers better than the largest probability: use it to rank
-        answers and to accept them. With `groups`, by default those of the views, the offsets of a fit with groups are
-        added; groups that the fit has not seen have none.
+        If predictions may change, this is the largest probability. If they are kept, the method may find another class
+        likelier than the model's prediction. `predict_proba` then raises the prediction to the top, and this is its
+        probability before that. It separates right from wrong predictions better than the largest probability: use it
+        to rank and to accept predictions. With `groups`, by default those of the views, the offsets of a fit with
+        groups are added; groups that were not in the fit have no offset.
 
         Examples
         --------
@@ -224,7 +224,7 @@ class Calibrator(Estimator, ABC):
     def predict_both(
         self, X: Views | ArrayLike, groups: ArrayLike | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return what `predict_proba` and `predict_confidence` give, for the price of one."""
+        """Return the results of `predict_proba` and `predict_confidence` at the cost of one of them."""
         offsets = getattr(self, "group_offsets_", None)
         if groups is None and offsets is not None and isinstance(X, Views):
             groups = X.groups
@@ -251,14 +251,14 @@ class Calibrator(Estimator, ABC):
         return probs, offsets.apply(confidence, groups)
 
     def fitted_rows(self, X: Views | ArrayLike) -> int:
-        """Return about how many of these samples the calibrator was fitted on, by their hashes.
+        """Return about how many of these samples the calibrator was fitted on, according to their hashes.
 
-        X holds views, logits, or probabilities that this calibrator gave.
+        X are views, logits, or probabilities from this calibrator.
         """
         self._check_width(X)
         rows = X.logits if isinstance(X, Views) else check_form(X, "X", single="log-odds")
         are_probs = not isinstance(X, Views) and looks_like_probabilities(rows)
-        # The method that AutoCalibration chose keeps no hashes.
+        # The method chosen by AutoCalibration keeps no hashes.
         hashes = getattr(self, "prob_hashes_" if are_probs else "row_hashes_", np.empty(0, np.uint64))
         return count_fitted(rows, hashes, getattr(self, "n_fitted_", 0))
 
@@ -282,7 +282,7 @@ class Calibrator(Estimator, ABC):
         return self.classes_[as_array(namespace(scores).argmax(scores, axis=1), "predictions")]
 
     def score(self, X: Views | ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return the share of right answers."""
+        """Return the share of right predictions."""
         answers = self.predict(X)
         labels = check_labels(y, len(answers), len(self.classes_), self.classes_)
         weights = None if sample_weight is None else check_weights(sample_weight, len(answers))
@@ -290,11 +290,11 @@ class Calibrator(Estimator, ABC):
 
     @property
     def n_features_in_(self) -> int:
-        """The number of columns of the logits: that of the classes."""
+        """The number of columns of the logits, which is the number of classes."""
         return len(self.classes_)
 
     def accept(self, X: Views | ArrayLike, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
-        """Return whether each prediction is accepted by the rule in `decision_`.
+        """Return whether the rule in `decision_` accepts each prediction.
 
         `groups` are needed if the rule has a threshold per group or the calibrator was fitted with groups. By default
         they are those of the views.
@@ -305,7 +305,7 @@ class Calibrator(Estimator, ABC):
         return np.asarray(rule.accept(*both) if groups is None else rule.accept(*both, groups))
 
     def rule(self) -> Any:
-        """Return the rule in `decision_`; where none was set, say how to set one."""
+        """Return the rule in `decision_`; if none was set, the error explains how to set one."""
         self._check_fitted()
         if not hasattr(self, "decision_"):
             raise NotFittedError(
@@ -314,7 +314,7 @@ class Calibrator(Estimator, ABC):
         return self.decision_
 
     def needed_transforms(self) -> tuple[Transform, ...]:
-        """Return the transformations whose logits `predict_proba` reads: no others need be computed for new inputs."""
+        """Return the transformations whose logits `predict_proba` reads; new inputs need no others."""
         self._check_fitted()
         return self.map_.transforms
 
@@ -325,18 +325,18 @@ class Calibrator(Estimator, ABC):
 
     @abstractmethod
     def _fit(self, views: Views, labels: Labels) -> None:
-        """Learn `map_`. A method gets more keyword arguments if its class says that it takes them.
+        """Learn `map_`. A method gets more keyword arguments if its class declares that it takes them.
 
         `weights` (`takes_weights`) and `clusters` (`draws_folds`) are arrays of shape (n_samples,) or None. An ensemble
-        passes `beta` and `near` (`starts_near`): 1/T of these samples, and the map of a fit to nearly the same ones or
-        None. With `near` the fit may start there and end within 1e-5 of the least loss.
+        passes `beta` and `near` (`starts_near`): 1/T of these samples, and the map of a fit to nearly the same samples,
+        or None. With `near`, the fit may start there and stop within 1e-5 of the lowest loss.
         """
 
     def _complete(self) -> None:
         """Finish a fit, after `classes_` and `n_fitted_` were set."""
 
     def _repeats(self, weights: NDArray[np.float64]) -> NDArray[np.intp]:
-        """Return the rows of samples that count `weights` times."""
+        """Return row indices in which each sample is repeated `weights` times."""
         whole = np.rint(weights).astype(np.intp)
         if (whole != weights).any():
             raise InputError(
@@ -346,11 +346,11 @@ class Calibrator(Estimator, ABC):
         return np.repeat(np.arange(len(weights)), whole)
 
     def _repr_html_(self) -> str:
-        # By name, because reporting reads calibrators and imports go one way.
+        # Import by name, because reporting imports calibrators, not the other way round.
         return str(import_module("recal.reporting.notebook").calibrator_html(self))
 
     def check_state(self) -> None:
-        """Refuse fitted attributes that no fit produces: other shapes or kinds, or numbers that are not finite."""
+        """Refuse fitted attributes that no fit produces: wrong shapes or kinds, or numbers that are not finite."""
         super().check_state()
         classes = self.classes_
         if classes.ndim != 1 or len(set(classes.tolist())) < max(2, len(classes)):
@@ -363,10 +363,10 @@ class Calibrator(Estimator, ABC):
                 getattr(self, name).check_classes(len(classes))
 
     def _check_state(self, n_classes: int) -> None:
-        """Refuse parts of this method's own that do not belong together."""
+        """Refuse fitted attributes of this method that are inconsistent."""
 
     def _check_width(self, X: Views | ArrayLike) -> None:
-        """Refuse logits of another number of classes, before anything else is said about them."""
+        """Refuse logits with a different number of classes, before any other check."""
         self._check_fitted()
         shape = (X.n_samples, X.n_classes) if isinstance(X, Views) else tuple(getattr(X, "shape", ()))
         columns = 2 if is_single_column(shape) else shape[-1] if len(shape) == 2 else len(self.classes_)

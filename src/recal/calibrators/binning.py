@@ -1,4 +1,4 @@
-"""Binning methods: one histogram per class, and the Bayesian average of many."""
+"""Binning methods: one histogram per class, and a Bayesian average of many histograms."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ Index = NDArray[np.intp]
 
 
 class HistogramBinning(Calibrator):
-    """Sort each class's probability into bins and answer with the share of hits seen there, then normalise the rows.
+    """Sort each class's probability into bins, replace it by the bin's share of hits, then normalise the rows.
 
-    The oldest and plainest method: it assumes nothing, and gives only `n_bins` answers per class. Samples in one bin
-    can no longer be told apart, so predictions may change and ranking gets coarser. Reference: Zadrozny and Elkan,
-    *Obtaining calibrated probability estimates from decision trees and naive Bayesian classifiers* (ICML 2001).
+    The oldest and simplest method: it assumes nothing, and gives only `n_bins` different values per class. Samples in
+    one bin become indistinguishable, so predictions may change and the ranking gets coarser. Reference: Zadrozny and
+    Elkan, *Obtaining calibrated probability estimates from decision trees and naive Bayesian classifiers* (ICML 2001).
 
     Parameters
     ----------
     n_bins : int, optional
-        Bins per class. Left out, it is 15 for equal width; for equal mass it is three times the number of classes,
-        but from 15 to 30 and no more than leaves ten samples to each.
+        Bins per class. By default 15 for equal width; for equal mass, three times the number of classes, limited to
+        the range from 15 to 30 and to at least ten samples per bin.
     strategy : {"mass", "width"}
-        Bins with equally many samples, or of equal width. A class is predicted for about 1 sample in n_classes, so few
-        bins of equal mass throw all of its predictions into the last one; bins of equal width throw all small
-        probabilities into the first one, which costs likelihood.
+        Bins with equal numbers of samples, or of equal width. A class is predicted for about 1 sample in n_classes, so
+        with few bins of equal mass, all of its predictions fall into the last bin. With bins of equal width, all small
+        probabilities fall into the first bin, which raises the NLL.
     penalty : float
-        How many samples, spread evenly over the classes, are added to every bin so that no share is 0 or 1. An empty
-        bin answers with its middle.
+        The number of samples, spread evenly over the classes, that are added to every bin so that no share is 0 or 1.
+        The value of an empty bin is its middle.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
     edges_ : ndarray of shape (n_classes, n_bins - 1)
-        The inner edges, in log-odds; a bin holds its upper edge.
+        The inner edges, in log-odds; a bin includes its upper edge.
     values_ : ndarray of shape (n_classes, n_bins)
         The share of hits in each bin.
 
@@ -81,7 +81,7 @@ class HistogramBinning(Calibrator):
             edges = equal_width_edges(n_bins) if strategy == "width" else equal_mass_edges(ordered, n_bins)
             ends = scipy.special.expit(np.concatenate([[-np.inf], edges, [np.inf]]))
             middles = (ends[1:] + ends[:-1]) / 2
-            # Where the edges stand among the sorted scores counts the bins; only hits are looked up one by one.
+            # The positions of the edges among the sorted scores give the counts; only hits are looked up one by one.
             counts = np.diff(np.searchsorted(ordered, edges, side="right"), prepend=0, append=len(ordered))
             hits = np.bincount(np.searchsorted(edges, scores[labels == k], side="left"), minlength=n_bins)
             all_edges[k] = edges
@@ -96,7 +96,7 @@ class HistogramBinning(Calibrator):
 
 # Histograms with less than this share of the weight are left out of the stored function.
 _NEGLIGIBLE = 1e-7
-# A class uses bins of equal width if at least this many of its log-odds lie between these.
+# A class uses bins of equal width if at least this many of its log-odds are inside these bounds.
 _FEWEST_INSIDE, _INSIDE = 5, scipy.special.logit(0.999)
 
 
@@ -104,33 +104,34 @@ class BayesianBinning(Calibrator):
     """Average histograms of all sizes, each weighted by its Bayesian score, class by class.
 
     For each class, histograms of `n^(1/3) / spread` to `n^(1/3) * spread` bins are scored by the marginal likelihood
-    of the labels under a beta prior in each bin; the answer is their weighted mean, and rows are normalised. There is
+    of the labels under a beta prior in each bin. The result is their weighted mean, and rows are normalised. There is
     no number of bins to choose, and the average is smoother than one histogram; predictions may change. Reference:
     Naeini, Cooper and Hauskrecht, *Obtaining well calibrated probabilities using Bayesian binning* (AAAI 2015).
 
     Parameters
     ----------
     strategy : {"both", "mass"}
-        "mass" has bins with equally many samples, as published; "both" has those and bins of equal width, which serve
-        classes that are rarely predicted: their likely samples are few, and equal mass puts them into one bin. Where
-        probabilities are nearly all 0 or 1 equal width is left out.
+        "mass" uses bins with equal numbers of samples, as published. "both" adds bins of equal width, which help for
+        classes that are rarely predicted: equal mass puts their few likely samples into one bin. Equal width is left
+        out if nearly all probabilities are 0 or 1.
     spread : float
-        How far the number of bins ranges around the cube root of the number of samples, C in the publication.
+        The range of the number of bins around the cube root of the number of samples; C in the publication.
     prior_samples : float
         The prior's strength in samples, shared by all bins of a histogram; N' in the publication. A bin's prior mean
         is its middle.
     penalty : float
-        How many samples, spread evenly over the classes, are added at the end so that no answer is nearly 0 or 1.
+        The number of samples, spread evenly over the classes, that are added at the end so that no value is nearly 0
+        or 1.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
     edges_, values_ : ndarray
-        Each class's averaged histogram as one step function of its log-odds, those of all classes end to end: the upper
-        edge of every step (the last is infinite) and the value on it.
+        Each class's averaged histogram as a step function of its log-odds: the upper edge of every step (the last is
+        infinite) and its value. The functions of all classes are concatenated.
     offsets_ : ndarray of shape (n_classes + 1,)
-        Where each class's steps begin in them.
+        The index at which each class's steps begin.
 
     Examples
     --------
@@ -171,13 +172,13 @@ class BayesianBinning(Calibrator):
 
 @dataclass(frozen=True)
 class _Layout:
-    """All histograms' bins end to end, those of equal mass before those of equal width: the same for every class."""
+    """The bins of all histograms, concatenated: equal mass first, then equal width. The same for every class."""
 
-    sizes: Index  # bins of each histogram
-    starts: Index  # where each histogram begins
-    lower: Index  # of bins of equal mass: rank at which each begins, among the sorted scores
-    upper: Index  # and rank at which it ends
-    low_edges: Vector  # of bins of equal width: the log-odds at which each begins
+    sizes: Index  # number of bins of each histogram
+    starts: Index  # index at which each histogram begins
+    lower: Index  # for bins of equal mass: the rank at which each begins, among the sorted scores
+    upper: Index  # and the rank at which it ends
+    low_edges: Vector  # for bins of equal width: the log-odds at which each begins
     high_edges: Vector  # and ends
 
     @classmethod
@@ -208,7 +209,7 @@ def _score(
     edge_at = np.concatenate([[-np.inf], halfway(ordered[:-1], ordered[1:]), [np.inf]])
     low = np.concatenate([edge_at[layout.lower], layout.low_edges])
     high = np.concatenate([edge_at[layout.upper], layout.high_edges])
-    # How many samples, and how many hits, lie up to an edge.
+    # The number of samples, and of hits, up to an edge.
     hits_to = np.concatenate([[0], np.cumsum(hits[order])])
     count_to = np.searchsorted(ordered, edge_at, side="right")
     count_to[0], count_to[-1] = 0, n_samples
@@ -238,7 +239,7 @@ def _score(
 
 
 def _average(weights: Vector, edges: list[Vector], values: list[Vector]) -> tuple[Vector, Vector]:
-    """Return the weighted mean of step functions, as a step function on all their edges together."""
+    """Return the weighted mean of step functions, as a step function on the union of their edges."""
     union = np.unique(np.concatenate(edges))
     mean = np.zeros(len(union))
     for weight, own_edges, own_values in zip(weights, edges, values):
@@ -247,29 +248,29 @@ def _average(weights: Vector, edges: list[Vector], values: list[Vector]) -> tupl
 
 
 def equal_mass_edges(ordered: Vector, n_bins: int) -> Vector:
-    """Return the n_bins - 1 inner edges that share out sorted scores evenly; equal where scores are.
+    """Return the n_bins - 1 inner edges that divide sorted scores evenly; edges between equal scores are equal.
 
-    An edge lies halfway between two neighbours, so that rounding at predict time moves no sample across.
+    An edge lies halfway between two neighbours, so that rounding at predict time does not move a sample across it.
     """
     position = np.arange(1, n_bins) * len(ordered) // n_bins
     return halfway(ordered[np.maximum(position - 1, 0)], ordered[position])
 
 
 def halfway(low: Vector, high: Vector) -> Vector:
-    """Return the log-odds halfway between two, as probabilities where these differ, else as log-odds."""
+    """Return the log-odds halfway between two, measured in probabilities if these differ, else in log-odds."""
     middle = scipy.special.logit((scipy.special.expit(low) + scipy.special.expit(high)) / 2)
     return np.where((low < middle) & (middle < high), middle, (low + high) / 2)
 
 
 def equal_width_edges(n_bins: int) -> Vector:
-    """Return the log-odds of the n_bins - 1 inner edges that share out the probabilities evenly."""
+    """Return the log-odds of the n_bins - 1 inner edges that divide the range of probabilities evenly."""
     return scipy.special.logit(np.linspace(0.0, 1.0, n_bins + 1)[1:-1])
 
 
 def frequencies(counts: Index, hits: Index, middles: Vector, n_classes: int, smoothing: float) -> Vector:
-    """Return each bin's share of hits among its samples with `smoothing` more, spread evenly over the classes.
+    """Return each bin's share of hits after adding `smoothing` samples, spread evenly over the classes.
 
-    A bin that holds no sample says nothing, and answers with its middle.
+    The value of a bin without samples is its middle.
     """
     shares = (hits + smoothing / n_classes) / np.maximum(counts + smoothing, np.finfo(np.float64).tiny)
     return np.where(counts > 0, shares, middles)

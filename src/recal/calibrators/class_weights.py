@@ -1,18 +1,18 @@
-"""Class-wise weights: a matrix for the original and each view, drawn back to the one number that stacking gives it.
+"""Class-wise weights: a matrix for the original and each view, shrunk towards the single weight of stacking.
 
-A stack weighs all classes of a view alike. Some views tell some classes apart better than others do: so do the prompts
-of a language model. The scores then become
+A stack gives all classes of a view the same weight. Some views, such as the prompts of a language model, separate some
+classes better than other views do. With matrices the scores become
 
     s = a_mixture x_mixture + sum over the original and the views of (a_g I + M_g) x_g + c.
 
 The weights a_g are those of the stack. The matrices M_g and the change of c minimise the mean NLL plus
 strength * K / n times the sum of squares of all M_g, and K / n times that of the change of c.
 
-Samples left out decide as they do about views (`view_choice`). Matrices are used if for some strength they gain more
-than one standard error. That strength need not be the best one: weak changes have the smallest errors. The matrices of
-the best strength are multiplied by the trust in the clearest gain. If there are few candidates, all of them are tried
-at once, since matrices can use views that one number cannot. They must gain a tenth of the whole gain more than the
-views that were chosen: each costs a forward pass.
+Samples left out decide, as for views (`view_choice`). Matrices are used if they gain more than one standard error at
+some strength. That strength need not be the best one: weak changes have the smallest errors. The matrices of the best
+strength are multiplied by the trust in the clearest gain. If there are few candidates, all of them are tried at once,
+since matrices can use views that a single weight cannot. Because each costs a forward pass, they must add a tenth of
+the whole gain to that of the chosen views.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from recal.maps.arrays import softmax
 from recal.progress import track
 
 Matrix = NDArray[np.float64]
-# How strongly matrices are drawn back, in units of n_classes / n_samples, from nearly fixed to nearly free. The search
-# stops after so many strengths that bring nothing.
+# How strongly matrices are shrunk, in units of n_classes / n_samples, from nearly fixed to nearly free. The search
+# stops after this many strengths without a gain.
 _STRENGTHS, _PATIENCE = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1), 2
 _N_FOLDS = 5
-# So many samples are needed for each entry of the matrices: with fewer, no strength gained anything.
+# The fewest samples per entry of the matrices: with fewer, no strength gained anything.
 _SAMPLES_PER_ENTRY = 2
-# All candidates are tried at once if there are no more than this, and must add this share of the whole gain.
+# All candidates are tried at once if there are at most this many; they must add this share of the whole gain.
 _FEW_CANDIDATES, _WORTH = 8, 0.1
 
 
@@ -49,18 +49,18 @@ def choose_class_weights(
     *,
     max_views: int | None = None,
 ) -> tuple[tuple[int, ...], JudgedStack] | None:
-    """Return which candidates to use with class-wise weights, and their stack; None if matrices gain nothing clear.
+    """Return the candidates to use with class-wise weights, and their stack; None if matrices have no clear gain.
 
     Parameters
     ----------
     data :
-        With all candidates after the original and the mixture.
+        Contains all candidates after the original and the mixture.
     chosen :
         The candidates that stacking uses or would use, counted from 1.
     stacked :
         Whether their stack without matrices is worth its forward passes. If not, matrices must beat the mixture.
     max_views :
-        How many candidates may be used at most.
+        The largest number of candidates to use.
     """
     n_base, count = data.n_base, len(data.features) - data.n_base
     sets = [chosen] if chosen else []
@@ -86,13 +86,13 @@ def choose_class_weights(
 
 
 def can_fit(data: StackData, n_views: int) -> bool:
-    """Whether there are samples enough for the matrices of so many views and the original."""
+    """Whether there are enough samples for the matrices of the original and this many views."""
     entries = (1 + n_views) * data.features.shape[2] ** 2
     return data.n_units >= max(LEAST_SAMPLES, _SAMPLES_PER_ENTRY * entries)
 
 
 class Search:
-    """The losses of samples left out, with a matrix for the original and every view, at each strength."""
+    """The losses of samples left out at each strength, with a matrix for the original and every view."""
 
     def __init__(self, data: StackData, gate: float | None, seed: int) -> None:
         self.data = data
@@ -116,7 +116,7 @@ class Search:
     def judged(self, reference: Vector, n_passes: int | None) -> JudgedStack | None:
         """Return the stack at the best strength; None if no strength gains more than one standard error.
 
-        Where `n_passes` is given, the gain over the reference must be worth so many forward passes.
+        If `n_passes` is given, the gain over the reference must be worth this many forward passes.
         """
         data = self.data
         gains = {s: data.gain(reference, losses) for s, losses in self.losses.items()}
@@ -153,7 +153,7 @@ class Refinement:
         self.stack = problem.solve(tuple(range(len(features))), self.base)
         self.base_scores = np.tensordot(self.base.weights, features[:n_base], axes=1) + self.base.offsets
         self.scores = np.tensordot(self.stack.weights, features, axes=1) + self.stack.offsets
-        # The members of a mixture have matrices of their own.
+        # Features of a mixture get no matrices, because its members have their own.
         self.places = [0, *range(n_base, len(features))]
 
     def solve(self, strength: float, start: Matrix, *, tol: float = 1e-7) -> Matrix:

@@ -1,4 +1,4 @@
-"""The ensemble of calibrators: a weighted mean of simple methods, and views on top where these pay for their passes."""
+"""The ensemble of calibrators: a weighted mean of simple methods, plus views if they are worth their forward passes."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ Vector = NDArray[np.float64]
 
 
 class CalibrationEnsemble(Calibrator):
-    """Mix the answers of several simple calibrators, with weights that samples left out decide.
+    """Mix the probabilities of several simple calibrators, with weights chosen on samples left out.
 
     The members are temperature scaling (`ts`), ensemble temperature scaling (`ets`), structured vector and matrix
-    scaling (`svs`, `sms`), beta calibration, isotonic regression, and structured scaling of what `ets` answers
-    (`ets-svs`, `ets-sms`). With p_m the probabilities of member m, the ensemble answers
+    scaling (`svs`, `sms`), beta calibration, isotonic regression, and structured scaling of the result of `ets`
+    (`ets-svs`, `ets-sms`). With p_m the probabilities of member m, the ensemble predicts
 
         p = sum of w_m p_m,   w_m >= 0, sum of w_m = 1.
 
-    The weights are the likeliest ones on cross-fitted probabilities. Half a sample's worth of evidence is added for
-    each member but `beta` and `isotonic`, and 30 divided by the number of mistakes for `ts`: few mistakes lead to
-    temperature scaling. Members that get less than a thousandth are dropped. From 200 mistakes on, the best member is
-    used alone where the mixture has no lower loss on samples left out; a member other than `ts` and `ets` only if it
-    has half of the weight.
+    The weights maximise the likelihood of cross-fitted probabilities. Pseudo-counts of half a sample are added for each
+    member except `beta` and `isotonic`, and for `ts` also 30 divided by the number of mistakes, so that few mistakes
+    lead to temperature scaling. Members with a weight below a thousandth are dropped. With at least 200 mistakes, the
+    best member is used alone if the mixture has no lower loss on samples left out; members other than `ts` and `ets`
+    also need half of the weight.
 
-    Where there are views, the log-probabilities of the mixture, of temperature scaling and of a few views are weighed
-    together, as `ViewStacking` does, if samples left out show that views are worth their forward passes. Beside views
-    structured matrix scaling takes the place of the mixture where that has a lower loss.
-    Where there are two samples for each entry of a matrix of weights per view, such matrices are tried, drawn back to
-    the one weight of `ViewStacking`. They are used if they gain more than one standard error on samples left out. With
+    If there are views, the log-probabilities of the mixture, of temperature scaling and of a few views are weighted
+    together, as in `ViewStacking`, if samples left out show that views are worth their forward passes. With views,
+    structured matrix scaling replaces the mixture if that has a lower loss.
+    If there are two samples for each entry of a matrix of weights per view, such matrices are tried, shrunk towards the
+    single weight of `ViewStacking`. They are used if they gain more than one standard error on samples left out. With
     at most eight candidates, all of them may then be used.
 
     Parameters
     ----------
     answers : {"kept", "free"}
-        "kept": predictions never change. "free": they may change where another class is more likely.
+        "kept": predictions never change. "free": they may change if another class is more likely.
     max_views : int, optional
-        How many views may be used; 0 uses none. By default 3, and with weights for each class up to 8.
+        The largest number of views; 0 uses none. By default 3, or up to 8 with class-wise weights.
     gate : float in (0, 1], "auto" or None
-        The confidence (after temperature scaling) from which on no view is computed, as in `ViewStacking`.
+        Samples with at least this confidence (after temperature scaling) need no views, as in `ViewStacking`.
     random_state : int, Generator or None
-        Draws the folds.
+        Seed of the folds.
 
     Attributes
     ----------
@@ -69,18 +69,18 @@ class CalibrationEnsemble(Calibrator):
     members_ : dict of str to Map
         The maps of the members in use, and of those that they read.
     reason_ : str
-        One sentence: what was mixed, and what it gains.
-    plan_ : Plan, where views are used
-        Their weights and the gate; the mixture's own answer is part of it.
+        One sentence: which members were mixed, and the gain.
+    plan_ : Plan, if views are used
+        Their weights and the gate; the mixture is part of it.
     views_report_ : list of dict
-        What the search for views saw, as in `ViewStacking`.
+        A record of the search for views, as in `ViewStacking`.
 
     Notes
     -----
-    Above 256 classes `sms`, `ets-sms` and `isotonic` are left out: a matrix of weights is slow to fit there, and a
-    curve for each class would see too few samples. Below 50 samples, and where the model makes no mistake, only `ts`
-    is fitted. Weights and views are chosen on at most 50,000 samples and 5 million logits, and members are fitted to at
-    most 25 million logits, drawn at random.
+    With more than 256 classes, `sms`, `ets-sms` and `isotonic` are left out: a matrix of weights would be slow to fit,
+    and a curve for each class would get too few samples. With fewer than 50 samples, or if the model makes no mistake,
+    only `ts` is fitted. Weights and views are chosen on at most 50,000 samples and 5 million logits, and members are
+    fitted to at most 25 million logits, drawn at random.
 
     Examples
     --------
@@ -159,7 +159,7 @@ class CalibrationEnsemble(Calibrator):
 
 
 def sentence(fitted: FittedEnsemble) -> str:
-    """Return what an ensemble is and what it gains, in one sentence."""
+    """Describe an ensemble and its gain in one sentence."""
     shares = {name: weight for name, weight in fitted.weights.items() if weight >= 0.005}  # others would show as 0 %
     parts = [f"{name} ({100 * weight:.0f} %)" for name, weight in shares.items()]
     mixed = (

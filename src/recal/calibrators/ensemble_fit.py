@@ -64,13 +64,13 @@ READS = {"ets-svs": "ets", "ets-sms": "ets"}
 # With more classes a matrix of weights is slow to fit, and a curve per class sees too few samples.
 MANY_CLASSES = 256
 _NEED_SAMPLES_PER_CLASS = ("sms", "ets-sms", "isotonic")
-# With these numbers of classes the curves of beta calibration are fitted jointly. With fewer the mixture is no better,
-# with more it takes too long.
+# With these numbers of classes the curves of beta calibration are fitted jointly. With fewer classes the mixture does
+# not improve, and with more the joint fit takes too long.
 _JOINT_BETA = range(21, 257)
 
 
 def member_names(n_classes: int) -> tuple[str, ...]:
-    """Return the names of the members that are fitted with so many classes."""
+    """Return the names of the members that are fitted with this number of classes."""
     return tuple(name for name in FAMILIES if n_classes <= MANY_CLASSES or name not in _NEED_SAMPLES_PER_CLASS)
 
 
@@ -83,7 +83,7 @@ def needed_for(names: Iterable[str]) -> tuple[str, ...]:
 def fit_members(
     names: Iterable[str], logits: Floats, labels: Labels, weights: Vector | None = None, near: Members | None = None
 ) -> Members:
-    """Return these members and those that they read, fitted; `near` holds fits to nearly the same samples.
+    """Fit these members and those that they read; `near` contains fits to nearly the same samples.
 
     Members that read the same logits share one temperature.
     """
@@ -117,7 +117,7 @@ def fit_members(
 
 
 def places_read(names: tuple[str, ...]) -> list[int]:
-    """Return which of these members each one reads, -1 for the logits."""
+    """Return the index of the member that each of these members reads; -1 for the logits."""
     return [names.index(READS[name]) if name in READS else -1 for name in names]
 
 
@@ -125,13 +125,13 @@ def places_read(names: tuple[str, ...]) -> list[int]:
 LEAST_SAMPLES = 50
 # Few samples are split into more folds, so that each fit sees nearly all of them.
 _FEW_SAMPLES, _FOLDS, _MORE_FOLDS = 1000, 3, 5
-# The most samples and logits that decide about weights and views, and the most logits that members are fitted to. Of
-# more, a random subset is used.
+# The most samples and logits that decide about weights and views, and the most logits that members are fitted to. If
+# there are more, a random subset is used.
 _MOST_SAMPLES, _MOST_VALUES, _MOST_FOR_MEMBERS = 50_000, 5_000_000, 25_000_000
-# Whole-number weights repeat samples up to this often on average; small sets may be repeated more.
+# Whole-number weights repeat samples up to this many times on average; small sets may be repeated more often.
 _MOST_REPEATS = 10
 # Pseudo-counts of the weights: half a sample for each member that shrinks towards a temperature. Temperature scaling
-# gets this many more, divided by the number of mistakes, because mistakes are what tells members apart.
+# gets this many more, divided by the number of mistakes, because only mistakes show which member is better.
 _PRIOR = dict.fromkeys(("ts", "ets", "svs", "sms", "ets-svs", "ets-sms"), 0.5)
 _PRIOR_BY_MISTAKES = 30.0
 # With this many mistakes, samples left out show whether another method does as well as the mixture.
@@ -144,7 +144,7 @@ _HALF = 0.5
 
 @dataclass
 class Evidence:
-    """Losses of samples left out: under each member and under the mixture, with and without views."""
+    """Losses of samples left out under each member and under the mixture, with and without views."""
 
     samples: Samples
     copies: NDArray[np.intp] | None
@@ -297,10 +297,10 @@ def _stack(
     beta: float,
     rng: np.random.Generator,
 ) -> tuple[Plan | None, Choice, tuple[Transform, ...], bool]:
-    """Return the plan of the mixture with views (None if no view pays), the choice of views, and the candidates.
+    """Return the plan of the mixture with views (None if no view is worth it), the choice of views, and the candidates.
 
     The views are those that `ViewStacking` chooses. The last value says whether `alone`, structured scaling by itself,
-    replaces the mixture: the lower loss on samples left out decides.
+    replaces the mixture because its loss on samples left out is lower.
     """
     samples, answers, max_views = evidence.samples, method.answers, method.max_views
     kept = answers == "kept"
@@ -337,9 +337,9 @@ def _mixture_or_one(
     gate: float | None,
     seed: int,
 ) -> tuple[JudgedStack | None, bool]:
-    """Return the better stack of these views with either kind of probabilities, and whether it has the second.
+    """Stack these views with each of two arrays of probabilities; return the better stack and whether it is the second.
 
-    None if it is not worth its forward passes.
+    The stack is None if it is not worth its forward passes.
     """
     features = data.features[[0, 1, *(1 + view for view in used)]]
     data, judged = replace(data, features=features, lossless=()), []

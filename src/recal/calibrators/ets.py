@@ -1,4 +1,4 @@
-"""Ensemble temperature scaling: a mixture of three answers."""
+"""Ensemble temperature scaling: a mixture of three probability vectors."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from recal.engine.scaled import ScaledLogits, Vector
 from recal.maps.scaling import TemperatureMixture
 from recal.views import Views
 
-# Keeps the loss finite while the weights are fitted, even if two of the three parts give the truth probability 0.
+# Keeps the loss finite while the weights are fitted, even if two of the three parts give the label probability 0.
 _FLOOR = 1e-30
-# The loss has several minima in the temperature: these multiples of the best single one are tried, on some samples.
+# The loss has several minima in the temperature: try these multiples of the best single beta on a few samples.
 _MULTIPLES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
-# How far the search for a minimum goes on either side, in log beta: beyond the neighbouring multiples.
+# The search for a minimum covers this distance on either side, in log beta: more than to the neighbouring multiples.
 _REACH = 1.0
-# The distance, in log beta, between the three losses that give a step from a beta that is nearly the best.
+# The distance, in log beta, between the three points of a parabola step from a beta that is nearly the best.
 _BESIDE = 0.05
 _MOST_TRIED = 1_000
 _PLAIN_VALUES = 500_000
-# The prior of log(beta / the best single beta) is normal with this standard deviation. A share of the uniform answer
-# can explain one or two mistakes; without a prior, beta would then grow without limit.
+# The prior of log(beta / the best single beta) is normal with this standard deviation. A share of the uniform
+# distribution can explain one or two mistakes; without a prior, beta would then grow without limit.
 _PRIOR_SPREAD = 0.5
 
 
 class EnsembleTemperatureScaling(Calibrator):
-    """Mix the answers at a fitted temperature, at temperature 1, and the uniform one.
+    """Mix the probabilities at a fitted temperature, those at temperature 1, and the uniform distribution.
 
-    The temperature and three weights that are at least 0 and sum to 1 are fitted together, by the negative
-    log-likelihood: beside a share of the uniform answer, which guards against confident mistakes, another temperature
-    is best than alone. The publication fits the temperature first; from there this begins, and it is never worse on
-    the fitted samples. A normal prior on log(beta), centred at the best single temperature's with a standard deviation
-    of 0.5, holds beta where there are only a few mistakes to learn from.
-    A mixture of increasing functions is increasing: the prediction is kept. Where every answer is right only a
+    The temperature and three weights, at least 0 and of sum 1, are fitted together by the negative log-likelihood. A
+    share of the uniform distribution guards against confident mistakes, and the best temperature beside it differs from
+    the best one alone. The publication fits the temperature first. The fit starts there and is never worse on the
+    fitted samples. A normal prior on log(beta), centred at the best single temperature with a standard deviation of
+    0.5, limits beta if there are only a few mistakes to learn from.
+    A mixture of increasing functions is increasing, so predictions never change. If every prediction is right, only a
     temperature is fitted.
     Reference: Zhang, Kailkhura and Han, *Mix-n-Match* (ICML 2020).
 
@@ -46,7 +46,7 @@ class EnsembleTemperatureScaling(Calibrator):
     beta_ : float
         The inverse of the fitted temperature.
     weights_ : ndarray of shape (3,)
-        Of the answer at the fitted temperature, of the model's own, and of the uniform one.
+        The weights of the fitted temperature, of the model's own probabilities, and of the uniform distribution.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class Mixture:
 
     def __init__(self, state: ScaledLogits, labels: Labels, n_classes: int, single: float) -> None:
         self.state, self.drops, self.centre = state, state.drop_at(labels), float(np.log(single))
-        # For few values a plain sum is faster than the state's series, which avoids reading many classes again.
+        # For few values a plain sum is faster than the state's series, whose purpose is to read many classes only once.
         small = state.logits.size < _PLAIN_VALUES
         self.centred = state.logits - state.maxima[:, None].astype(np.float64) if small else None
         self.precision = 1.0 / (_PRIOR_SPREAD**2 * len(labels))
@@ -104,7 +104,7 @@ class Mixture:
         self.parts = np.stack([self._truth(1.0)] * 2 + [np.full(len(labels), 1.0 / n_classes)], axis=1)
 
     def _truth(self, beta: float) -> Vector:
-        """Return the probability of each truth at beta."""
+        """Return the probability of each sample's label at beta."""
         if self.centred is None:
             return np.exp(beta * self.drops - self.state.log_partition_at(beta))
         return np.exp(beta * self.drops) / np.exp(beta * self.centred).sum(axis=1)
@@ -112,14 +112,14 @@ class Mixture:
     def best(self, beta: float) -> tuple[float, Vector]:
         """Return the lowest loss at this beta, and the weights that give it."""
         self.parts[:, 0] = self._truth(beta)
-        # The last weights are near, but a weight of 0 would be slow to leave.
+        # Start near the last weights, but not at 0, from which a weight would rise slowly.
         self.weights = mixture_weights(self.parts, self.counts, np.zeros(3), 0.97 * self.weights + 0.01)
         weights = self.weights
         likelihoods = np.maximum(self.parts @ weights, _FLOOR)
         return float(-np.log(likelihoods).mean() + 0.5 * self.precision * (np.log(beta) - self.centre) ** 2), weights
 
     def step_from(self, beta: float) -> float:
-        """Return the lowest point of the parabola through the losses at and beside a beta that is nearly the best."""
+        """Return the minimum of the parabola through the losses at, below and above a beta that is nearly the best."""
         at = np.log(beta) + _BESIDE * np.array([-1.0, 0.0, 1.0])
         low, middle, high = (self.best(float(np.exp(x)))[0] for x in at)
         bend = low - 2.0 * middle + high

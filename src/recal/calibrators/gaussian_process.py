@@ -20,7 +20,7 @@ from recal.views import Views
 
 # Rows are processed in parts of this many values, so that they stay in or near the processor's cache.
 _PART = 500_000
-# Up to this many values (160 MB), phi is kept between passes: there are a hundred, and making phi is most of a pass.
+# Up to this many values (160 MB), phi is kept between the hundred passes; computing it takes most of a pass.
 _MOST_KEPT = 20_000_000
 
 
@@ -43,7 +43,7 @@ class LatentProcess:
     log_probs : ndarray of shape (n_samples, n_classes)
     labels : ndarray of shape (n_samples,)
     points : ndarray of shape (n_points,)
-        Where g is known.
+        The inducing points.
     length : float
         The kernel's length scale.
     """
@@ -57,7 +57,7 @@ class LatentProcess:
             self._kept = [basis(log_probs[part], points, length) for part in self._parts]
 
     def fit(self, variance: float, start: Posterior | None = None, max_iter: int = 50) -> Posterior:
-        """Climb the bound: S by its closed form, m by Newton steps that are halved until the bound rises."""
+        """Maximise the bound: S by its closed form, m by Newton steps that are halved until the bound rises."""
         mean = np.zeros(len(self.points)) if start is None else start.mean.copy()
         covariance = self._best_covariance(mean, variance)
         bound, slope = self.bound(mean, covariance, variance)
@@ -126,7 +126,7 @@ class LatentProcess:
 
 def kernel(log_probs: np.ndarray, points: np.ndarray, length: float) -> np.ndarray:
     """Return exp(-d^2 / 2 l^2) between each log-probability and each point, (n_samples, n_classes, n_points)."""
-    # Far from all points the kernel is nil; clipping keeps squares of saturated log-probabilities finite.
+    # Far from all points the kernel is 0; clipping keeps squares of saturated log-probabilities finite.
     distance = np.clip(log_probs, -1e6, None)[:, :, None] - points
     distance /= length
     np.square(distance, out=distance)
@@ -142,12 +142,12 @@ def whitening(points: np.ndarray, length: float) -> np.ndarray:
 
 
 def basis(log_probs: np.ndarray, points: np.ndarray, length: float) -> np.ndarray:
-    """Return phi, (n_samples, n_classes, n_points), in which g is linear."""
+    """Return the features phi, (n_samples, n_classes, n_points); g is linear in them."""
     flat = kernel(log_probs, points, length).reshape(-1, len(points))
     return (flat @ whitening(points, length).T).reshape(*log_probs.shape, len(points))
 
 
-# A class below e^-12 has almost no part in the softmax, so it says nothing about g.
+# A class with a probability below e^-12 hardly affects the softmax, so it contains no information about g.
 _LOWEST = -12.0
 _LENGTHS = (1.0, 2.0, 4.0)
 _VARIANCES = (0.01, 0.1, 1.0, 10.0)
@@ -156,24 +156,24 @@ _VARIANCES = (0.01, 0.1, 1.0, 10.0)
 class GaussianProcessCalibration(Calibrator):
     """Bend the log-probabilities by one smooth function, the same for every class, with a Gaussian process as prior.
 
-    After temperature scaling, a class with the log-probability x gets the score x + g(x), and the answer is the
-    softmax of the scores, averaged over draws of g from its posterior. g is a Gaussian process in one variable; its
-    posterior is a sparse variational one on `n_points` inducing points, and its length scale and variance are those
-    with the highest bound on the evidence.
+    After temperature scaling, a class with the log-probability x gets the score x + g(x). The probabilities are the
+    softmax of the scores, averaged over draws of g from its posterior. g is a Gaussian process in one variable with a
+    sparse variational posterior on `n_points` inducing points. Its length scale and variance maximise the bound on the
+    evidence.
 
     Parameters
     ----------
     n_points : int
         Inducing points, spread evenly over the log-probabilities that matter.
     n_draws : int
-        Functions drawn from the posterior; an answer is the mean of theirs.
+        The number of functions drawn from the posterior; the probabilities are the mean over them.
     max_search : int
         The length scale and the variance are chosen on at most this many log-probabilities (samples times classes,
         drawn at random); the posterior itself always uses every sample.
     random_state : int, optional
-        Seed of the draws, and of that choice.
+        Seed of the draws and of the random choice for `max_search`.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
@@ -189,11 +189,11 @@ class GaussianProcessCalibration(Calibrator):
 
     Notes
     -----
-    A departure from the paper: a temperature is fitted first. Where samples are few, the result then falls back to
-    temperature scaling instead of the uncalibrated model.
+    Unlike in the paper, a temperature is fitted first. With few samples, the result is then close to temperature
+    scaling instead of the uncalibrated model.
 
-    Time and memory grow with the number of samples times classes; the memory is bounded by taking samples in parts.
-    5,000 x 10 takes about a second, 5,000 x 100 ten, 25,000 x 1,000 some minutes.
+    Time and memory grow with the number of samples times classes; processing samples in parts bounds the memory.
+    5,000 x 10 takes about a second, 5,000 x 100 ten seconds, and 25,000 x 1,000 a few minutes.
 
     Examples
     --------
@@ -236,14 +236,14 @@ class GaussianProcessCalibration(Calibrator):
         posterior = process.fit(best.variance, start=best)
         self.variance_, self.bound_ = posterior.variance, posterior.bound
         normal = rng.standard_normal((self.n_draws, self.n_points))
-        # Antithetic pairs: the draws' mean is the posterior's.
+        # Antithetic pairs: the mean of the draws equals the mean of the posterior.
         normal[self.n_draws // 2 : 2 * (self.n_draws // 2)] = -normal[: self.n_draws // 2]
         weights = posterior.mean + normal @ np.linalg.cholesky(posterior.covariance).T
         self.map_ = LatentFunction(beta, posterior.length, points, weights @ whitening(points, posterior.length))
 
 
 def _best_kernel(log_probs: np.ndarray, labels: Labels, points: np.ndarray) -> Posterior:
-    """Return the posterior of the length scale and variance with the highest bound."""
+    """Return the posterior for the length scale and variance with the highest bound."""
     posteriors = []
     for length in track(_LENGTHS, "choosing the kernel"):
         process, start = LatentProcess(log_probs, labels, points, length), None

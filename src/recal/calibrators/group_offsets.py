@@ -10,7 +10,7 @@ from recal.maps.group_offsets import GroupOffsets, log_odds, sigmoid
 
 Vector = NDArray[np.float64]
 
-# The candidates: a group with this many samples of average information keeps half of its own offset. Without offsets
+# The candidates: a group with this many samples of average information keeps half of its own offset. Using no offsets
 # is a candidate, too.
 STRENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _FOLDS = 10
@@ -30,8 +30,8 @@ def fit_group_offsets(
 ) -> GroupOffsets:
     """Fit one offset per group on the log-odds of the confidence.
 
-    The offsets minimise the loss of right and wrong plus a ridge penalty. Its strength is chosen by cross-validation;
-    if no strength clearly lowers the loss, all offsets are 0.
+    The offsets minimise the NLL of the outcomes right and wrong plus a ridge penalty. Cross-validation chooses its
+    strength; if no strength clearly lowers the loss, all offsets are 0.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def fit_group_offsets(
 
 
 def _information(scores: Vector, weights: Vector) -> float:
-    """Return the mean of p (1 - p): a ridge of this size counts as one sample."""
+    """Return the mean of p (1 - p); a ridge of this size corresponds to one sample."""
     chance = sigmoid(scores)
     return max(float(np.average(chance * (1 - chance), weights=weights)), 1e-6)
 
@@ -106,5 +106,5 @@ def ridge_offsets(
 
 
 def _losses(scores: Vector, right: Vector) -> Vector:
-    """Return the negative log-likelihood of right and wrong for each row."""
+    """Return the negative log-likelihood of each row's outcome, right or wrong."""
     return np.asarray(np.logaddexp(0.0, np.where(right > 0, -scores, scores)))

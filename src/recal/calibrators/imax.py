@@ -1,4 +1,4 @@
-"""Bins that keep as much information about the label as so few bins can (I-Max)."""
+"""Bins that keep as much information about the label as possible (I-Max)."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from recal.views import Views
 
 Vector = NDArray[np.float64]
 
-# A relative gain below this is none.
+# A relative gain below this counts as none.
 _STANDSTILL = 1e-9
 _MAX_ITER = 100
-# How many edges the first choice is made from.
+# The number of candidate edges for the first choice.
 _GRID = 240
 
 
 class MutualInformationBinning(Calibrator):
-    """Bin the log-odds so that the bin tells as much as possible about the label, and answer with its share of hits.
+    """Bin the log-odds so that bins say as much as possible about the label, and predict the share of hits of the bin.
 
     Equal-mass bins lie where most scores are, far from where decisions are made; equal-width bins are nearly empty in
-    between. These bins maximise the mutual information of bin and label, by turns setting the edges for given bin
-    values and the values for given edges, each of which can only raise it. All classes share one set of bins, so that
-    rare classes share samples. Within a bin ties are broken by the model's own order, but predictions may
-    still change. Reference: Patel et al., *Multi-class uncertainty calibration via mutual information
-    maximization-based binning* (ICLR 2021), there I-Max with shared class-wise binning.
+    between. These bins maximise the mutual information of bin and label. The fit alternates between setting the edges
+    for given bin values and the values for given edges; neither step can lower the information. All classes share one
+    set of bins, so that rare classes share samples. Within a bin, the model's own order breaks ties, but predictions
+    may still change. Reference: Patel et al., *Multi-class uncertainty calibration via mutual information
+    maximization-based binning* (ICLR 2021): I-Max with shared class-wise binning.
 
     Parameters
     ----------
     n_bins : int
-        The most bins; fewer where the scores have fewer distinct values.
+        The largest number of bins; there are fewer if the scores have fewer distinct values.
     share : {"all", "none"}
         One set of bins for all classes, or one for each (which needs many samples of each).
     penalty : float
-        How many samples, spread evenly over the classes, are added to every bin so that no share is 0 or 1.
+        The number of samples, spread evenly over the classes, that are added to every bin so that no share is 0 or 1.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
     edges_ : ndarray of shape (1 or n_classes, n_bins - 1)
-        The inner edges of the log-odds; a bin holds its upper edge.
+        The inner edges of the log-odds; a bin includes its upper edge.
     values_ : ndarray of shape (1 or n_classes, n_bins)
         The share of hits in each bin.
     information_ : ndarray of shape (1 or n_classes,)
@@ -98,18 +98,18 @@ class MutualInformationBinning(Calibrator):
             all_edges[g, : len(edges)] = edges
             bins = np.searchsorted(edges, scores, side="left")
             counts, hit = (np.bincount(some, minlength=len(edges) + 1) for some in (bins, bins[hits]))
-            middles = np.zeros(len(edges) + 1)  # no bin is empty, so none needs its middle
+            middles = np.zeros(len(edges) + 1)  # no bin is empty, so none needs the middle as its value
             shares = frequencies(counts, hit, middles, views.n_classes, self.penalty)
             values[g, : len(shares)] = shares
         self.map_ = InformativeBins(all_edges, values)
 
 
 class _Sums:
-    """Sums over ranges of the sorted log-odds: of P(hit) and of P(miss), as the scores themselves say."""
+    """Sums of P(hit) and of P(miss), according to the scores, over ranges of the sorted log-odds."""
 
     def __init__(self, scores: Vector) -> None:
         self.ordered = np.sort(scores)
-        # Each is added up from its small end, so that small sums keep their digits.
+        # Each is summed from its small end, so that small sums keep their digits.
         self.hit = np.concatenate([[0.0], np.cumsum(scipy.special.expit(self.ordered))])
         self.miss = np.concatenate([np.cumsum(scipy.special.expit(-self.ordered)[::-1])[::-1], [0.0]])
 
@@ -120,10 +120,10 @@ class _Sums:
 
 
 def informative_edges(scores: Vector, n_bins: int) -> tuple[Vector, float]:
-    """Return at most n_bins - 1 edges, none of whose bins is empty, and the mutual information they keep.
+    """Return at most n_bins - 1 edges without empty bins, and the mutual information that they keep.
 
-    The published search finds a local optimum. It starts here from the best bins on a grid of candidate edges, which
-    are all there are where the scores have few distinct values.
+    The published search finds a local optimum. Here it starts from the best bins on a grid of candidate edges. If the
+    scores have few distinct values, the grid contains all possible edges.
     """
     sums = _Sums(scores)
     edges, history = climb(sums, best_on_grid(sums, _candidates(sums), n_bins))
@@ -131,7 +131,7 @@ def informative_edges(scores: Vector, n_bins: int) -> tuple[Vector, float]:
 
 
 def _candidates(sums: _Sums) -> Vector:
-    """Return edges to choose from: between all scores if they are few, else spread by hits, by mass and by width."""
+    """Return candidate edges: between all scores if there are few, else spread by hits, by mass and by width."""
     distinct = np.unique(sums.ordered) if len(sums.ordered) <= _GRID else None
     if distinct is None:
         inner = np.arange(1, _GRID // 3) / (_GRID // 3)
@@ -149,7 +149,7 @@ def best_on_grid(sums: _Sums, candidates: Vector, n_bins: int) -> Vector:
     ends = np.concatenate([[0], np.searchsorted(sums.ordered, candidates, "right"), [len(sums.ordered)]])
     hit = sums.hit[None, ends] - sums.hit[ends, None]
     miss = sums.miss[ends, None] - sums.miss[None, ends]
-    # gain[i, j]: what a bin from end i to end j adds; the bins' entropies are all that the choice changes.
+    # gain[i, j]: what a bin from end i to end j adds; the choice changes only the entropies of the bins.
     with np.errstate(divide="ignore", invalid="ignore"):
         gain = hit * np.log(hit / (hit + miss)) + miss * np.log(miss / (hit + miss))
     gain[np.tril_indices(len(ends))] = -np.inf
@@ -166,7 +166,7 @@ def best_on_grid(sums: _Sums, candidates: Vector, n_bins: int) -> Vector:
 
 
 def climb(sums: _Sums, edges: Vector) -> tuple[Vector, list[float]]:
-    """Raise the mutual information until it stands still; return the edges and its value after each step."""
+    """Raise the mutual information until it no longer changes; return the edges and its value after each step."""
     edges = _drop_empty(sums, edges)
     history = [information(*sums.between(edges))]
     for _ in range(_MAX_ITER):
@@ -188,13 +188,13 @@ def _drop_empty(sums: _Sums, edges: Vector) -> Vector:
 
 
 def best_edges(values: Vector) -> Vector:
-    """Return where neighbouring bins with these log-odds explain a score equally well."""
+    """Return the scores that neighbouring bins with these log-odds explain equally well."""
     low, high = values[:-1], values[1:]
     with np.errstate(divide="ignore", invalid="ignore"):
         edges = np.log(np.logaddexp(0, high) - np.logaddexp(0, low)) - np.log(
             np.logaddexp(0, -low) - np.logaddexp(0, -high)
         )
-    return np.where(np.isfinite(edges), edges, (low + high) / 2)  # equal neighbours: any point between will do
+    return np.where(np.isfinite(edges), edges, (low + high) / 2)  # for equal neighbours, any point in between works
 
 
 def information(hit: Vector, miss: Vector) -> float:

@@ -1,4 +1,4 @@
-"""Isotonic regression: a rising curve for each class or one that all share, and the brackets of Venn-Abers."""
+"""Isotonic regression: an increasing curve for each class or one for all classes, and the intervals of Venn-Abers."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from recal.schema import NotNegative, Number
 from recal.views import Views
 
 Array = NDArray[np.float64]
-# Scores closer than this, relative to their size, are one: rounding must move no sample across an edge.
+# Scores with a smaller relative difference count as equal: rounding must not move a sample across an edge.
 _SAME = 1e-9
 
 
 class IsotonicCalibration(Calibrator):
     """Map each class's log-odds through an increasing function of its own, then normalise the rows.
 
-    For every class the increasing function that best predicts "is it this class?" is found by pooling adjacent
-    violators. It bends freely, so it needs many samples of each class: for ten classes, a thousand or more in all.
+    For every class, pooling adjacent violators finds the increasing function that best predicts "is it this class?".
+    The function can take any shape, so it needs many samples of each class: a thousand or more for ten classes.
     Rows are divided by their sums afterwards, which may change predictions. Reference: Zadrozny and Elkan,
     *Transforming classifier scores into accurate multiclass probability estimates* (KDD 2002).
 
     Parameters
     ----------
     penalty : float
-        How many samples, spread evenly over the classes, are added to the frequencies so that none is 0 or 1. With 0
+        The number of samples, spread evenly over the classes, that are added so that no frequency is 0 or 1. With 0
         the curves are those of scikit-learn's IsotonicRegression of the log-odds, which for two classes are the
         difference of the logits.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
     knots_, values_ : ndarray
-        The curves' corners, log-odds and probabilities, those of all classes end to end.
+        The corners of the curves, as log-odds and probabilities; the curves of all classes are concatenated.
     offsets_ : ndarray of shape (n_classes + 1,)
-        Where each class's curve begins in them.
+        The index at which each class's curve begins.
 
     Examples
     --------
@@ -84,20 +84,20 @@ class IsotonicCalibration(Calibrator):
 
 
 class CentredIsotonic(IsotonicCalibration):
-    """Isotonic regression whose flat stretches are drawn together to their centres, with lines between them.
+    """Isotonic regression with each flat part replaced by its centre, and straight lines between the centres.
 
-    Each level of the isotonic curve is put at the mean score of its samples, and neighbours are joined by straight
-    lines; beyond the first and the last level the curve is flat. Between them it orders samples that isotonic
-    regression ties, and errs less where the truth rises steadily. Levels of 0 and 1 keep their inner ends, so that a
-    score that was always right stays so. Reference: Oron and Flournoy, *Centered isotonic regression: point and
-    interval estimation for dose-response studies* (Statistics in Biopharmaceutical Research 2017).
+    Each level of the isotonic curve is placed at the mean score of its samples, and neighbours are joined by straight
+    lines; beyond the first and the last level the curve is flat. In between, it orders samples that isotonic
+    regression ties, and its error is smaller if the true curve rises steadily. Levels of 0 and 1 keep their inner ends,
+    so that a score that was always right stays so. Reference: Oron and Flournoy, *Centered isotonic regression: point
+    and interval estimation for dose-response studies* (Statistics in Biopharmaceutical Research 2017).
 
     Parameters
     ----------
     penalty : float
-        How many samples, spread evenly over the classes, are added to the frequencies so that none is 0 or 1.
+        The number of samples, spread evenly over the classes, that are added so that no frequency is 0 or 1.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class CentredIsotonic(IsotonicCalibration):
         members = np.minimum(np.searchsorted(ends, scores, side="left"), len(levels) - 1)
         counts = np.bincount(members, minlength=len(levels))
         centres = np.bincount(members, weights=scores, minlength=len(levels)) / np.maximum(counts, 1)
-        # What was never, or always, right stays so up to its inner end.
+        # Scores that were never right, or always right, keep their level up to its inner end.
         if len(levels) > 1 and levels[0] == 0.0:
             centres[0] = ends[0]
         if len(levels) > 1 and levels[-1] == 1.0:
@@ -133,23 +133,23 @@ class CentredIsotonic(IsotonicCalibration):
 class IsotonicOneVsAll(IsotonicCalibration):
     """Scale by one temperature, then map each class's log-odds through an increasing function of its own.
 
-    The temperature does the coarse work with one parameter, isotonic regression what is left; so the composition needs
-    fewer samples than isotonic regression alone where a network is badly overconfident. Reference: Zhang, Kailkhura
-    and Han, *Mix-n-Match* (ICML 2020), there IROvA-TS and, without the temperature, IROvA.
+    The temperature makes the main correction with one parameter, and isotonic regression corrects the rest. The
+    combination therefore needs fewer samples than isotonic regression alone if a network is badly overconfident.
+    Reference: Zhang, Kailkhura and Han, *Mix-n-Match* (ICML 2020): IROvA-TS and, without the temperature, IROvA.
 
     Parameters
     ----------
     temperature : bool
         Whether to scale by a temperature first (IROvA-TS) or not (IROvA, which is `IsotonicCalibration`).
     penalty : float
-        How many samples, spread evenly over the classes, are added to the frequencies so that none is 0 or 1.
+        The number of samples, spread evenly over the classes, that are added so that no frequency is 0 or 1.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
     beta_ : float
-        The inverse of the temperature, that of the least Brier score as its authors use; 1 where none is fitted.
+        The inverse of the temperature with the lowest Brier score, as its authors use; 1 if none is fitted.
     knots_, values_, offsets_ : ndarray
         The classes' curves, as in `IsotonicCalibration`.
 
@@ -168,9 +168,9 @@ class IsotonicOneVsAll(IsotonicCalibration):
     beta_ = from_map("beta")
 
     def _first_beta(self, logits: Floats, labels: Labels) -> float:
-        """Return the beta of the least Brier score, which the authors use before the curves.
+        """Return the beta with the lowest Brier score, which the authors use before the curves.
 
-        The search stays within a factor of 50 of the likelihood's beta, which confident mistakes draw down.
+        The search stays within a factor of 50 of the maximum likelihood beta, which confident mistakes lower.
         """
         if not self.temperature:
             return 1.0
@@ -189,17 +189,17 @@ class IsotonicOneVsAll(IsotonicCalibration):
 class IsotonicMulticlass(Calibrator):
     """Map every class's log-odds through one shared, strictly increasing function, then normalise the rows.
 
-    All n_samples * n_classes pairs (log-odds, "is it this class?") are pooled and one isotonic regression
-    is fitted to them. A small slope is added where it is flat; dividing a row by its sum keeps its order; so the order
-    of the classes, and with it the prediction, never changes. Sharing one curve needs far fewer samples than a curve
-    for each class. Reference: Zhang, Kailkhura and Han, *Mix-n-Match* (ICML 2020), there IRM.
+    All n_samples * n_classes pairs (log-odds, "is it this class?") are pooled, and one isotonic regression is fitted to
+    them. A small slope makes it strictly increasing, and dividing a row by its sum keeps its order, so the order of the
+    classes and the prediction never change. One shared curve needs far fewer samples than a curve for each class.
+    Reference: Zhang, Kailkhura and Han, *Mix-n-Match* (ICML 2020), where it is called IRM.
 
     Parameters
     ----------
     penalty : float
-        How many samples, spread evenly over the classes, are added to the frequencies so that none is 0 or 1.
+        The number of samples, spread evenly over the classes, that are added so that no frequency is 0 or 1.
     slope : float
-        What is added per unit of probability to make the function strictly increasing.
+        The slope per unit of probability that is added to make the function strictly increasing.
 
     Attributes
     ----------
@@ -233,27 +233,27 @@ class IsotonicMulticlass(Calibrator):
 
 
 class VennAbers(Calibrator):
-    """Ask what isotonic regression would say if the sample had been seen with either label: p0 and p1.
+    """Compute isotonic regression as if the sample had been seen with either label: p0 and p1.
 
-    The sample joins the fitted ones, once as "not this class" and once as "this class"; isotonic regression then gives
-    it p0 and p1. One of the two is perfectly calibrated, whatever the model and the number of samples; their distance
-    says how much the answer depends on a single sample. The probability is p1 / (1 - p0 + p1), which has the least
-    worst regret in log-loss; it never reaches 0 or 1. With more than two classes each is set against the rest, and rows
-    are divided by their sums. Every class then keeps about 1 / (n + 1), which costs much where a model is nearly
-    perfect: prefer another method there. Reference: Vovk, Petej and Fedorova, *Large-scale probabilistic predictors
-    with and without guarantees of validity* (NIPS 2015), whose algorithm, linear in the number of sorted samples, is
-    used.
+    The sample is added to the fitted ones, once as "not this class" and once as "this class"; isotonic regression then
+    gives it p0 and p1. One of the two is perfectly calibrated for any model and any number of samples; their distance
+    shows how much the result depends on a single sample. The probability is p1 / (1 - p0 + p1), which minimises the
+    worst-case regret in log-loss; it never reaches 0 or 1. With more than two classes, each is fitted against the rest,
+    and rows are divided by their sums. Every class then keeps about 1 / (n + 1), which raises the loss of a nearly
+    perfect model: prefer another method for it. Reference: Vovk, Petej and Fedorova, *Large-scale probabilistic
+    predictors with and without guarantees of validity* (NIPS 2015). The code uses their algorithm, which is linear in
+    the number of sorted samples.
 
     Parameters
     ----------
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
     low_edges_, low_values_, low_offsets_ : ndarray
-        p0 of each class as a step function of its log-odds, those of all classes end to end: the upper edge of every
-        step (that of the last is the largest float64) and the value on it.
+        p0 of each class as a step function of its log-odds: the upper edge of every step (the last one is the largest
+        float64) and its value. The functions of all classes are concatenated.
     high_edges_, high_values_, high_offsets_ : ndarray
         p1, likewise.
 
@@ -288,9 +288,9 @@ class VennAbers(Calibrator):
         self.map_ = Brackets(*pack(low), *pack(high))
 
     def predict_interval(self, X: Views | ArrayLike) -> tuple[Array, Array]:
-        """Return p0 and p1 of each class, (n_samples, n_classes) each: one against the rest, before rows are divided.
+        """Return p0 and p1 of each class against the rest, (n_samples, n_classes) each, before rows are normalised.
 
-        The interval is wide where few samples are near, and is not a confidence interval of the probability.
+        The interval is wide if few samples are near, and it is not a confidence interval of the probability.
         """
         self._check_width(X)
         views = X if isinstance(X, Views) else Views(X)
@@ -298,11 +298,11 @@ class VennAbers(Calibrator):
 
 
 def bracket(scores: Array, hits: NDArray[np.bool_]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Return p0 and p1 as step functions of the score: upper edges, of which the last is endless, and values."""
+    """Return p0 and p1 as step functions of the score: upper edges, the last being the largest float, and values."""
     where, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     own = np.bincount(place, weights=hits, minlength=len(where)).astype(np.float64)
     same = _SAME * (1.0 + np.abs(where))
-    # Seen as a hit, a sample between two scores is pooled with the upper one; seen as a miss, with the lower one.
+    # As a hit, a sample between two scores is pooled with the upper one; as a miss, with the lower one.
     high = _with_one_more_hit(counts.astype(np.float64), own)
     low = 1.0 - _with_one_more_hit(counts[::-1].astype(np.float64), (counts - own)[::-1])[::-1]
     return (
@@ -312,11 +312,11 @@ def bracket(scores: Array, hits: NDArray[np.bool_]) -> tuple[tuple[Array, Array]
 
 
 def _with_one_more_hit(counts: Array, hits: Array) -> Array:
-    """Return isotonic regression at each score, were there one more sample at it, a hit.
+    """Return isotonic regression at each score if there were one more sample with this score, a hit.
 
-    The regression is the slope of the greatest convex minorant of the cumulative sums. A hit more at score i moves all
-    sums up to i by (-1, -1), so the minorant from i on changes one corner at a time: Vovk, Petej and Fedorova's
-    algorithms 1 and 2.
+    The regression is the slope of the greatest convex minorant of the cumulative sums. One more hit at score i moves
+    all sums up to i by (-1, -1), so the minorant from i on changes one corner at a time: algorithms 1 and 2 of Vovk,
+    Petej and Fedorova.
     """
     sums_x, sums_y = [0.0, *np.cumsum(counts).tolist()], [0.0, *np.cumsum(hits).tolist()]
     corners: list[tuple[float, float]] = [(-1.0, -1.0)]
@@ -324,7 +324,7 @@ def _with_one_more_hit(counts: Array, hits: Array) -> Array:
         while len(corners) > 1 and not _turns_left(corners[-2], corners[-1], point):
             corners.pop()
         corners.append(point)
-    corners.reverse()  # from here on the last corner is the first one on the way
+    corners.reverse()  # from here on, the last corner in the list is the next one
     values, before = np.empty(len(counts)), (-1.0, -1.0)
     for i in range(len(counts)):
         (x0, y0), (x1, y1) = corners[-1], corners[-2]

@@ -29,24 +29,24 @@ Array = NDArray[np.float64]
 
 
 class AffineScaling(Calibrator):
-    """Scale and shift the log-odds, sigmoid(a z + c) with a >= 0, to the least negative log-likelihood.
+    """Scale and shift the log-odds, sigmoid(a z + c) with a >= 0, to minimise the negative log-likelihood.
 
-    For two classes this is temperature scaling with a shift towards one of them: two numbers, fitted to the labels as
-    they are (`PlattScaling` fits the same curve to smoothed labels). With more classes each has a curve of its log-odds
-    against the rest, and rows are divided by their sums. A trace of ridge keeps the curve finite where a class is
-    missing or told apart without an error.
+    For two classes this is temperature scaling with a shift towards one of them: two numbers, fitted to the unchanged
+    labels (`PlattScaling` fits the same curve to smoothed labels). With more classes, each has a curve of its log-odds
+    against the rest, and rows are divided by their sums. A weak ridge keeps the curve finite if a class is missing or
+    separated perfectly.
 
     Parameters
     ----------
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
     coefficients_ : ndarray of shape (2, n_classes)
         a and c of each class.
     bounds_ : ndarray of shape (2, n_classes)
-        The least and the largest log-odds that count: 36 apart from 0, or twice the median where that is more.
+        The log-odds are clipped to these bounds: -36 and 36, or twice the median size if that is more.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class AffineScaling(Calibrator):
         self.map_ = LogisticCurves(coefficients, bounds)
 
     def _fit_curves(self, scores: Array, labels: Labels, bounds: Array) -> Array:
-        """Return the coefficients of the curves; a method may narrow the log-odds between which they hold."""
+        """Return the coefficients of the curves; a method may narrow the `bounds` of the log-odds."""
         return straight(scores, labels)
 
 
@@ -94,29 +94,29 @@ def straight(scores: Array, labels: Labels) -> Array:
 
 
 class QuadraticScaling(AffineScaling):
-    """Scale, bend and shift the log-odds, sigmoid(a z + b z^2 + c), to the least negative log-likelihood.
+    """Scale, bend and shift the log-odds, sigmoid(a z + b z^2 + c), to minimise the negative log-likelihood.
 
-    One number more than `AffineScaling`: log-odds of one sign may be stretched while those of the other are drawn
-    together, as tree ensembles on imbalanced tables need it. A parabola turns somewhere; beyond that point the curve
-    stays level, so that a higher score never means a lower probability. Where it falls at the median score, the class
-    gets the straight line of `AffineScaling`. With more than two classes each has a curve against the rest, and rows
-    are divided by their sums.
+    It has one parameter more than `AffineScaling`: log-odds of one sign may be stretched while those of the other are
+    compressed, as tree ensembles on imbalanced tables need. Beyond the turning point of the parabola the curve stays
+    level, so that a higher score never means a lower probability. If it falls at the median score, the class gets the
+    straight line of `AffineScaling`. With more than two classes, each has a curve against the rest, and rows are
+    divided by their sums.
 
     Parameters
     ----------
     monotone : bool
-        Whether the curve is held level beyond its turning point; without, it is the plain logistic regression on z and
+        Whether the curve stays level beyond its turning point. If not, it is the plain logistic regression on z and
         z^2.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
     coefficients_ : ndarray of shape (3, n_classes)
         a, b and c of each class.
     bounds_ : ndarray of shape (2, n_classes)
-        The least and the largest log-odds that count for each class: up to 36 (or twice the median), or up to the
-        turning point.
+        The log-odds of each class are clipped to these bounds: up to 36 (or twice the median), or up to the turning
+        point.
 
     Examples
     --------
@@ -152,24 +152,24 @@ class QuadraticScaling(AffineScaling):
 class PlattScaling(AffineScaling):
     """Give each class a logistic curve of its log-odds, sigmoid(a * log(p / (1 - p)) + c), and divide by the sum.
 
-    The score of a class is the log-odds of its softmax probability, not its bare logit: with two classes that is the
-    difference of the logits, and with any number a constant added to all logits of a sample changes nothing.
+    The score of a class is the log-odds of its softmax probability, not its logit. With two classes that is the
+    difference of the logits. A constant added to all logits of a sample changes nothing.
 
     Parameters
     ----------
     penalty : float
-        Fit to (N+ + s) / (N+ + 2s) and s / (N- + 2s) in place of 1 and 0. They keep the curve moderate where a class
-        has few samples, and finite where it has none. 1, or True, is Platt's choice, 0, or False, hard targets; a
-        tenth is better than both on most real sets.
+        The strength s of smoothed targets: (N+ + s) / (N+ + 2s) and s / (N- + 2s) instead of 1 and 0. They keep the
+        curve moderate if a class has few samples, and finite if it has none. 1 (or True) is Platt's choice, 0 (or
+        False) means hard targets; 0.1 is better than both on most real data sets.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
     slopes_, intercepts_ : ndarray of shape (n_classes,)
         a and c.
     limit_ : float
-        Log-odds count up to this: 36, or twice their median where that is more.
+        Log-odds are clipped at this size: 36, or twice their median if that is more.
 
     Examples
     --------
@@ -208,7 +208,7 @@ class BetaCalibration(Calibrator):
     (a = b = 1, c = 0) and, with a = b, Platt scaling of the log-odds; otherwise it bends differently near 0 and near 1.
     As published, a and b come from a logistic regression on log p and -log(1 - p). A negative coefficient is set to
     zero and the others are fitted again, so that the map never falls. With more than two classes, a last step moves
-    all curves together to the least NLL of the normalised probabilities; a light penalty keeps them near.
+    all curves together to the lowest NLL of the normalised probabilities; a weak penalty keeps them close.
 
     Parameters
     ----------
@@ -219,8 +219,7 @@ class BetaCalibration(Calibrator):
     joint : bool
         Whether the curves move together at the end. False is one class against the rest, as published.
     answers : {"free", "kept"}
-        "kept": predictions never change. Where another class becomes the most probable one, a guard puts the model's
-        own prediction back on top at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------

@@ -2,7 +2,7 @@
 
 The objective is the mean NLL of softmax(W x + b)
     + lambda * mean of the squared off-diagonal weights + mu * mean of the squared intercepts.
-The diagonal is free, so that a strong lambda and mu leave one scale for each class.
+The diagonal has no penalty, so a strong lambda and mu leave one scale for each class.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from recal.progress import track
 from recal.schema import Number, RandomState, Strength
 from recal.views import Views
 
-# A slight ridge on the free diagonal keeps it finite where the classes are separated perfectly.
+# A slight ridge on the free diagonal keeps it finite if the classes are separated perfectly.
 _TRACE = 1e-9
-# Weaker and weaker penalties lead from under- to over-fitting; once the held-out loss is this much above the best of
-# its path, what follows is more of the same, and costs most.
+# Weaker penalties lead from underfitting to overfitting. A path ends once its held-out loss is this many times its
+# best: further fits would only get worse, and they take longest.
 _HOPELESS = 1.1
 # A search compares losses that differ in the third digit.
 _SEARCH_TOL = 1e-4
@@ -50,7 +50,7 @@ def _candidates(values: float | Sequence[float] | None, name: str, defaults: NDA
 def _search(
     features: np.ndarray, labels: Labels, fold: np.ndarray, beta: float, lambdas: Sequence[float], mus: Sequence[float]
 ) -> np.ndarray:
-    """Return the held-out NLL of each lambda (row) and mu (column), inf where a path was cut short.
+    """Return the held-out NLL of each lambda (row) and mu (column), inf after a path was cut short.
 
     Each path goes from strong to weak lambda.
     """
@@ -75,7 +75,7 @@ def _search(
 
 
 def _penalise(problem: LinearMap, lam: float, mu: float, beta: float) -> None:
-    """Give a problem the objective's penalties."""
+    """Set the penalties of the objective on a problem."""
     count = problem.n_classes
     ridge = np.full((count, count + 1), lam / (count * (count - 1)))
     np.fill_diagonal(ridge, _TRACE)
@@ -84,7 +84,7 @@ def _penalise(problem: LinearMap, lam: float, mu: float, beta: float) -> None:
 
 
 def _starting_point(problem: LinearMap, beta: float, mu: float) -> np.ndarray:
-    """Return where a path starts: the map without off-diagonal weights, which costs little next to any other."""
+    """Return the start of a path: the map without off-diagonal weights, which is cheap compared with any other."""
     common = np.array([[beta], [0.0]]) * np.ones(problem.n_classes)
     ridge = np.array([[_TRACE], [mu / problem.n_classes]])
     diagonal = DiagonalMap(problem.features, problem.labels, ridge=ridge, centre=common)
@@ -92,17 +92,17 @@ def _starting_point(problem: LinearMap, beta: float, mu: float) -> np.ndarray:
     return np.column_stack([np.diag(scales), shifts])
 
 
-# Powers of ten per weight and per intercept that suit 10 to 1,000 classes; the answer depends little on mu.
+# Powers of ten per weight and per intercept that suit 10 to 1,000 classes; the result depends little on mu.
 _LAMBDA_DECADES = (-4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
 _MU_DECADES = (-4.0, -2.5, -1.0, 0.5, 2.0)
-# With very many classes a fit takes long, and weak penalties only over-fit.
+# With very many classes a fit takes long, and weak penalties only overfit.
 _MANY_CLASSES = 200
 _FEW_LAMBDA_DECADES = (0.0, 1.0, 2.0, 3.0)
 _FEW_MU_DECADES = (-1.0, 2.0)
 
 
 class MatrixScaling(Calibrator):
-    """Mix the logits linearly, softmax(W z + b), with the penalties' strengths found by cross-validation (MS-ODIR).
+    """Mix the logits linearly, softmax(W z + b), with penalties chosen by cross-validation (MS-ODIR).
 
     Minimises the mean NLL + lambda * mean of the squared off-diagonal weights + mu * mean of the squared intercepts.
 
@@ -110,18 +110,18 @@ class MatrixScaling(Calibrator):
     ----------
     penalty, intercept_penalty : float or sequence of float, optional
         The strengths lambda and mu to try. By default eight lambdas from 1e-4 to 1e3 times K(K-1), which is 1e-4 to 1e3
-        for each weight, and five mus from 1e-4 to 1e2 times K; with more than 200 classes, where one fit takes long,
-        four lambdas from 1 to 1e3 times K(K-1) and two mus, 0.1 and 100 times K. With one value of each there is no
-        search.
+        for each weight, and five mus from 1e-4 to 1e2 times K. With more than 200 classes, one fit takes long, so the
+        default is four lambdas from 1 to 1e3 times K(K-1) and two mus, 0.1 and 100 times K. With one value of each
+        there is no search.
     n_folds : int
-        Stratified folds of the search, which keeps the pair with the least held-out NLL.
+        The number of stratified folds of the search, which keeps the pair with the lowest held-out NLL.
     final : {"average", "refit"}
-        Answer with the mean of the probabilities of the folds' maps at the best pair, as in the original experiments,
-        or with one map fitted to all samples. Without a search there is always one map.
+        Use the mean of the probabilities of the folds' maps at the best pair, as in the original experiments, or one
+        map fitted to all samples. Without a search there is always one map.
     random_state : int, optional
         Seed of the folds.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
@@ -129,17 +129,18 @@ class MatrixScaling(Calibrator):
         W of each map; row k gives the score of class k. n_maps is the number of folds, or 1.
     intercepts_ : ndarray of shape (n_maps, n_classes)
     lambda_, mu_ : float
-        The strengths of the answer.
+        The chosen strengths.
     search_ : dict
         The grid: ``"lambdas"`` and ``"mus"``, strongest first, and the held-out ``"nll"`` as a list of rows, one row
-        for each lambda. None where a path was left because its loss had risen by a tenth. Empty without a search.
+        for each lambda. Entries are None after a path ended because its loss had risen by a tenth. Empty without a
+        search.
 
     Notes
     -----
-    The cost of a fit grows with n K^2 and nothing larger than the logits is held: 25,000 x 1,000 takes half a minute
-    and 2 GB. A search is some two hundred fits: seconds at 5,000 x 10, half a minute at 5,000 x 100, more than a minute
-    at 1,000 x 1,000; for more, give one value of each, or use `StructuredMatrixScaling`, which needs no search. The
-    diagonal is free, as published: with fewer than some ten samples per class it overfits whatever lambda and mu are.
+    The cost of a fit grows with n K^2, and no array is larger than the logits: 25,000 x 1,000 takes half a minute and
+    2 GB. A search is about two hundred fits: seconds at 5,000 x 10, half a minute at 5,000 x 100, more than a minute at
+    1,000 x 1,000. For larger data, pass one value of each, or use `StructuredMatrixScaling`, which needs no search. The
+    diagonal has no penalty, as published: with fewer than about ten samples per class it overfits at any lambda and mu.
 
     Examples
     --------
@@ -181,14 +182,14 @@ class MatrixScaling(Calibrator):
         mus = _candidates(self.intercept_penalty, "intercept_penalty", count * 10.0 ** np.array(decades[1]))
         features = linear_features(wide(views.logits), self.features)
         beta = fit_beta(features, labels)
-        # A single sample or cluster cannot be left out: it gets the strongest penalties.
+        # With a single sample or cluster nothing can be left out: use the strongest penalties.
         self.lambda_, self.mu_, self.search_ = lambdas[0], mus[0], {}
         folds: list[np.ndarray] = [np.ones(len(labels), dtype=bool)]
         n_units = len(labels) if clusters is None else len(np.unique(clusters))
         if len(lambdas) * len(mus) > 1 and n_units > 1:
             fold = stratified_folds(labels, min(self.n_folds, n_units), rng, clusters=clusters)
             scores = _search(features, labels, fold, beta, lambdas, mus)
-            # Of equal scores, the strongest penalty counts.
+            # Among equal scores, the strongest penalty is used.
             row, column = np.unravel_index(int(np.argmin(scores)), scores.shape)
             self.lambda_, self.mu_ = lambdas[row], mus[column]
             nll = [[float(score) if np.isfinite(score) else None for score in line] for line in scores]
@@ -205,10 +206,10 @@ class MatrixScaling(Calibrator):
 
 
 class DirichletCalibration(MatrixScaling):
-    """Mix the log-probabilities linearly, softmax(W log p + b): calibrates Dirichlet-shaped answers exactly (Dir-ODIR).
+    """Mix the log-probabilities linearly, softmax(W log p + b): exact if they are Dirichlet distributed (Dir-ODIR).
 
-    The same objective, search, parameters and attributes as `MatrixScaling`; only what is mixed differs, so that the
-    answer depends on the model's probabilities and not on a constant added to all logits of a sample.
+    Objective, search, parameters and attributes are those of `MatrixScaling`. It mixes log-probabilities instead of
+    logits, so the result does not depend on a constant added to all logits of a sample.
 
     Examples
     --------

@@ -27,7 +27,7 @@ Objective = Callable[[Vector], tuple[float, Vector]]
 
 @dataclass(frozen=True)
 class IncreasingCurve:
-    """From 0 downwards: piece j lies between inputs[j] and inputs[j + 1] and has the slope exp(parameters[j]).
+    """A piecewise linear curve from 0 downwards: between inputs[j] and inputs[j + 1] the slope is exp(parameters[j]).
 
     The last piece has no end. A log-probability of 0 stays 0; softmax ignores a common shift.
     """
@@ -36,7 +36,7 @@ class IncreasingCurve:
 
     @classmethod
     def for_logits(cls, logits: Floats, labels: Labels, n_pieces: int) -> IncreasingCurve:
-        """Put the knots where the truth's log-probability and the two largest lie: they decide the likelihood."""
+        """Place the knots by the log-probabilities of the label and of the two largest: they decide the likelihood."""
         log_probs = log_softmax(logits)
         truth = log_probs[np.arange(len(labels)), labels]
         largest = np.partition(log_probs, -2, axis=1)[:, -2:]
@@ -88,9 +88,9 @@ class IncreasingCurve:
 
 @dataclass(frozen=True)
 class OrderNetwork:
-    """tanh units on the logarithms of the distances from the top, then one softplus output for each gap.
+    """A network of tanh units on the logarithms of the distances from the top, with one softplus output for each gap.
 
-    With n_ranks < n_classes the last output is the factor of all distances below the last rank that is read.
+    If n_ranks < n_classes, the last output is the factor of all distances below the last rank that is read.
     """
 
     inputs: Vector  # (2, n_ranks - 1): means and scales of the inputs
@@ -118,7 +118,7 @@ class OrderNetwork:
         return GapNetwork(self.inputs, parameters, self.n_classes)
 
     def start(self, beta: float, rng: np.random.Generator) -> Vector:
-        """Return parameters of temperature scaling: the first layer drawn at random, the weights of the second zero."""
+        """Return parameters of temperature scaling: a random first layer, and zero weights in the second."""
         first, hidden, second, outputs = self.shapes
         before_softplus = beta + np.log(-np.expm1(-beta))
         return np.concatenate(
@@ -154,7 +154,7 @@ class OrderNetwork:
                 reached = reached - factors[:, -1] * tail.truth_below
             log_total = np.logaddexp.reduce(levels, axis=1)
             probs = np.exp(levels - log_total[:, None])
-            # Column l: how much the mass above gap l exceeds its share; the gap's factor pulls the two sides apart.
+            # Column l: by how much the probability above gap l exceeds its share; the gap's factor separates the sides.
             excess = np.cumsum(probs[:, :n_gaps], axis=1) - (truth[:, None] <= np.arange(n_gaps))
             by_factor = np.empty_like(factors)
             by_factor[:, :n_gaps] = gaps * excess
@@ -185,7 +185,7 @@ def _largest(logits: Floats, n_ranks: int) -> tuple[NDArray[np.intp], Vector]:
 
 
 class _Tail:
-    """What lies below the ranks that are read: a partition function with one factor per row."""
+    """The logits below the ranks that are read: a partition function with one factor per row."""
 
     def __init__(self, logits: Floats, labels: Labels, columns: NDArray[np.intp], truth: NDArray[np.intp]) -> None:
         exact, rows = np.asarray(logits, dtype=np.float64), np.arange(len(labels))
@@ -210,14 +210,14 @@ def _features(values: Vector) -> Vector:
 class OrderPreserving(Calibrator):
     """Stretch the gaps between sorted logits by positive factors, so that no class ever overtakes another.
 
-    Order-invariant (the default): a small network reads the sorted logits and answers a factor for each gap between
-    neighbours. Equal factors would be a temperature; a factor of its own for each gap and each sample can make the
-    first two classes hard to tell and the rest negligible. Classes are treated alike: permuting the logits permutes
-    the answer. Diagonal: one increasing curve, with pieces of different slope, is applied to every log-probability.
+    Order-invariant (the default): a small network reads the sorted logits and returns a factor for each gap between
+    neighbours. Equal factors would be a temperature; separate factors for each gap and sample can make the first two
+    classes nearly equal and the rest negligible. Classes are treated alike: permuting the logits permutes the
+    probabilities. Diagonal: one increasing curve, with pieces of different slope, is applied to every log-probability.
 
-    Both begin at temperature scaling and are fitted by L-BFGS with exact gradients; neither needs torch. Two readings
-    differ from the publication, to work with a thousand classes on few samples: the network tells apart the first
-    `n_ranks` logits only, all gaps below them share one factor; and the diagonal curve is piecewise linear rather than
+    Both start at temperature scaling and are fitted by L-BFGS with exact gradients; neither needs torch. Two details
+    differ from the publication, to work with a thousand classes on few samples: the network reads only the first
+    `n_ranks` logits, and all gaps below them share one factor; and the diagonal curve is piecewise linear rather than
     the integral of a network. Reference: Rahimi et al., *Intra order-preserving functions for calibration of
     multi-class neural networks* (NeurIPS 2020).
 
@@ -227,23 +227,24 @@ class OrderPreserving(Calibrator):
     n_ranks : int
         How many of the largest logits the network reads.
     n_hidden : int
-        The network's hidden units.
+        The number of hidden units of the network.
     n_pieces : int
-        The diagonal curve's linear pieces.
+        The number of linear pieces of the diagonal curve.
     penalty : float
-        Of the network's squared weights and of what sets the gaps' mean factors apart, or of the squared differences
-        of the log-slopes of neighbouring pieces; both become temperature scaling as it grows.
+        Strength of the penalty on the network's squared weights and on differences between the gaps' mean factors, or
+        on the squared differences between the log-slopes of neighbouring pieces. A large penalty leads to temperature
+        scaling.
     max_iter : int
-        Iterations of L-BFGS.
+        The largest number of iterations of L-BFGS.
     random_state : int, optional
-        Of the network's first weights.
+        Seed of the network's first weights.
 
     Attributes
     ----------
     parameters_ : ndarray
         All parameters in one vector: factors as logarithms, or before the softplus.
     inputs_ : ndarray
-        The network's means and scales of its inputs, or the curve's knots.
+        The means and scales of the network's inputs, or the knots of the curve.
     loss_ : float
         The mean negative log-likelihood of the fitted samples.
 
@@ -283,7 +284,7 @@ class OrderPreserving(Calibrator):
         else:
             function = OrderNetwork.for_logits(views.logits, self.n_ranks, self.n_hidden)
         parameters = function.start(beta, rng)
-        # Without a mistake the gaps would grow without limit: only temperature scaling can be learned.
+        # Without mistakes the gaps would grow without limit, so only temperature scaling can be learned.
         if (state.columns != labels).any():
             objective = function.objective(views.logits, labels, self.penalty)
             options = {"maxiter": self.max_iter}

@@ -24,16 +24,16 @@ from recal.schema import Count, NotNegative, Number, RandomState, Size, check, f
 from recal.transforms import Transform, as_transform
 from recal.views import Views
 
-# How far a row's slope may be off before the row is read again; betas are then within 1e-8 of those of exact slopes.
+# A row is read again if its slope may be wrong by more than this; betas are then within 1e-8 of those of exact slopes.
 _TOLERANCE = 1e-7
-# The next draw may form another group: a beta outside this range is no good start for it.
+# The groups of the next draw may differ, so a beta outside this range is not a good start for them.
 _SENSIBLE_START = (0.25, 4.0)
 FourBetas = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """What one iteration saw and did; groups in the order of `Group`."""
+    """A record of one iteration; groups have the order of `Group`."""
 
     transform: Transform
     sizes: tuple[int, int, int, int]
@@ -50,7 +50,7 @@ class Iteration:
 
 
 class _Fit:
-    """The state of a fit: one scale per sample and view. Views themselves are not held in memory."""
+    """The state of a fit: one scale per sample and view. Views themselves are not kept in memory."""
 
     def __init__(self, views: Views, labels: Labels, method: ReCal) -> None:
         self.views, self.labels, self.method = views, labels, method
@@ -58,21 +58,21 @@ class _Fit:
         self.original = self._rows(None)
         self.correct = (self.original.columns == labels).astype(np.float64)
         self.drops = self.original.drop_at(labels)
-        # How much more confident groups with few mistakes became, and the size and mistakes of the largest such group.
+        # The growth in confidence of groups with few mistakes, and the size and mistakes of the largest such group.
         self.growth, self.largest = 1.0, (0, 0)
-        # Each view that was drawn, and how far its logit at the original's prediction lies below its largest.
+        # Each view that was drawn, and how far its logit at the original's prediction lies below its largest logit.
         self.tracks: dict[Transform, ScaledRows] = {}
         self.view_drops: dict[Transform, Vector] = {}
         # Where the solver ended when a transformation was last drawn: a good start for the next time.
         self.last_betas: dict[Transform, Vector] = {}
-        # Iterations rejected at the present state: the same transformation would give the same result again.
+        # Iterations rejected at the current state: the same transformation would give the same result again.
         self.rejected: dict[Transform, Iteration] = {}
         self.start = self.closing_beta() if method.start == "temperature" else 1.0
         self.original.rescale(self.start)
         self._refresh()
 
     def _rows(self, transform: Transform | None) -> ScaledRows:
-        """Return the originals' rows, or a view's, whose logits are read when they are needed."""
+        """Return the rows of the originals or of a view; their logits are read when needed."""
         views, floor = self.views, self.rule.floor
         tolerance = 0.0 if self.method.exact else _TOLERANCE
         if floor is not None:
@@ -82,7 +82,7 @@ class _Fit:
         return ScaledRows(partial(views.rows_of, transform), (views.n_samples, views.n_classes), tolerance)
 
     def _refresh(self) -> None:
-        if self.rule.floor is not None:  # a floor moves logits, which nothing else does
+        if self.rule.floor is not None:  # only a floor changes logits
             self.drops = self.original.drop_at(self.labels)
         self.log_partition = np.logaddexp(0.0, self.original.log_odds(self.method.n_bins))
         self.ece = self._ece(self.log_partition)
@@ -95,7 +95,7 @@ class _Fit:
         return float(np.abs(gaps).sum() / len(correct))
 
     def closing_beta(self) -> float:
-        """Return the best beta of all samples at the present state."""
+        """Return the best beta of all samples at the current state."""
         separable: Separable = "bound" if self.method.separable == "bound" else "laplace"
         losses = GroupLosses(self.original, self.drops, np.zeros(len(self.labels), dtype=np.int8), 1)
         return float(fit_losses(losses, separable=separable).values[0])
@@ -111,7 +111,7 @@ class _Fit:
         raw = answer.values.copy()
         self.last_betas[transform] = np.clip(raw, *_SENSIBLE_START)
         raw[sizes == 0] = 1.0
-        # Draw each group's value towards 1 by the share of samples outside the group.
+        # Shrink each group's value towards 1 by the share of samples outside the group.
         shares = sizes / len(groups)
         if self.method.shrink == "temperature":
             betas = 1.0 / ((1.0 - shares) + shares / raw)
@@ -152,7 +152,7 @@ class _Fit:
         return view
 
     def _guarded(self, betas: Vector, groups: GroupIndex) -> tuple[Vector, bool]:
-        """Undo what would raise the calibration error: all of it, or one group's part."""
+        """Undo the whole iteration, or one group's part, if it would raise the calibration error."""
         after = self.original.log_partition_at(betas[groups], self.method.n_bins)
         if self._ece(after) > self.ece:
             return np.array(NEUTRAL), False
@@ -164,7 +164,7 @@ class _Fit:
         return kept, True
 
 
-# How much more confident groups with fewer than ten mistakes may become in all iterations before the fit warns.
+# The fit warns if groups with fewer than ten mistakes become more confident than this over all iterations.
 _HARMLESS = 1.25
 
 
@@ -172,17 +172,17 @@ class ReCal(Calibrator):
     """Correct confidence by how each sample reacts to transformations that keep its label and lose information.
 
     Each iteration draws one transformation, sorts the samples into four groups by their reaction to it (`Group`), and
-    scales each group's logits by a temperature of its own, shrunk towards 1 by the group's share. Predictions never
-    change.
+    scales each group's logits by its own temperature, which is shrunk towards 1 according to the group's share.
+    Predictions never change.
 
     Parameters
     ----------
     max_iter : int
-        The most iterations.
+        The largest number of iterations.
     tol : float
-        Stop when the expected calibration error changes by less; 0 never stops early.
+        Stop when the expected calibration error changes by less than this; 0 never stops early.
     confidence_at : {"original", "own"}
-        Where a transformed copy's confidence is read: at the original's prediction, or at the copy's own.
+        Read a transformed copy's confidence at the original's prediction, or at the copy's own prediction.
     shrink : {"beta", "temperature"}
         Whether 1/T or T is shrunk towards 1.
     guard : {None, "ece"}
@@ -192,38 +192,38 @@ class ReCal(Calibrator):
     finish : {None, "temperature"}
         End with one more temperature scaling, or not.
     floor : float or None
-        Keep probabilities above this before taking logarithms, at the outset (also before a `start` temperature) and
-        after every rescaling. Needs a dense copy of every view.
+        Keep probabilities above this before taking logarithms: at the beginning (also before a `start` temperature)
+        and after every rescaling. Needs a dense copy of every view.
     ties : {"float32", "exact"}
-        Compare confidences as float32 softmax values, or exactly, in log-odds.
+        Compare confidences as float32 softmax values, or exactly, as log-odds.
     n_bins : int
-        Bins of the calibration error that `tol` and `guard` look at.
+        The number of bins of the calibration error that `tol` and `guard` use.
     separable : {"pooled", "bound"}
-        What a group without a single mistake gets, for which no finite temperature is best. "pooled": the temperature
-        that is best for all samples together at that state; where that would raise its confidence, no more than one
-        more, wrong, sample of its own would allow. "bound": beta = 100, the end of the solver's range.
+        The temperature of a group without mistakes, for which no finite one is best. "pooled": the best temperature of
+        all samples at that state; if it would raise the group's confidence, it is limited to the temperature that one
+        additional wrong sample in the group would give. "bound": beta = 100, the end of the solver's range.
     sequence : sequence of transformations, specs or indices, optional
-        The transformation of each iteration, instead of random draws. Draws pass over views that lose nothing, such
-        as a mirror (`keeps_information`), unless the views hold no others.
+        The transformation of each iteration, instead of random draws. Draws skip views that lose no information, such
+        as a mirror (`keeps_information`), unless there are no others.
     random_state : int, Generator or None
-        Seeds the draws.
+        Seed of the draws.
     exact : bool
-        Compute every step from the logits in float64, instead of taking shortcuts that give the same groups and betas
-        within 1e-8. For checking; many times slower where there are many classes.
+        Compute every step from the logits in float64, without shortcuts that give the same groups and betas within
+        1e-8. For checking; many times slower with many classes.
 
     Attributes
     ----------
     plan_ : Plan
-        What the fit produced.
+        The fitted map.
     history_ : tuple of Iteration
-        Per iteration: transformation, group sizes, raw and shrunk betas, ECE before and after, accepted or not.
+        For each iteration: transformation, group sizes, raw and shrunk betas, ECE before and after, accepted or not.
     n_iter_ : int
 
     Warns
     -----
     FewSamplesWarning
-        Where groups with fewer than ten mistakes became much more confident: new mistakes can raise the NLL sharply.
-        Few held-out samples are the usual cause; see `sizes` and `raw_betas` in `history_`.
+        If groups with fewer than ten mistakes become much more confident: new mistakes can raise the NLL sharply. Too
+        few held-out samples are the usual cause; see `sizes` and `raw_betas` in `history_`.
 
     Examples
     --------
@@ -289,7 +289,7 @@ class ReCal(Calibrator):
         candidates = views.transforms
         if self.sequence is not None:
             return iter([_find(item, candidates) for item in self.sequence][: self.max_iter])
-        # The method reads how a sample reacts to a loss of information, and a mirrored copy loses none.
+        # The method measures how a sample reacts to a loss of information, and a mirrored copy loses none.
         candidates = tuple(t for t in candidates if not getattr(t, "keeps_information", False)) or candidates
         rng = np.random.default_rng(self.random_state)
         return (candidates[rng.integers(len(candidates))] for _ in range(self.max_iter))

@@ -1,7 +1,7 @@
 """Checks of the samples of a fit: missing views, wrong labels, a single class, near-copies, too few mistakes.
 
 The tests ask whether labels are related to their rows. The score of a sample is the rank of its label's log-odds within
-their column, minus the expected rank of a label drawn at random from the same set. If the labels were in another order,
+their column, minus the expected rank of a label drawn at random from the same set. If the labels were in random order,
 the mean score would be 0 up to chance. No accuracy is too low by itself: a weak model passes if it beats chance.
 """
 
@@ -19,11 +19,11 @@ from recal.errors import DependentRowsWarning, DoubtfulLabelsWarning, FewSamples
 from recal.maps.arrays import class_scores, log_softmax
 from recal.views import Views
 
-# With fewer samples, or mistakes, per class a curve per class follows noise.
+# With fewer samples, or mistakes, per class, a curve per class fits noise.
 _SAMPLES_PER_CLASS = 10
-# Temperatures are learned from mistakes; with fewer the result depends on individual samples.
+# Temperatures are learned from mistakes; with fewer mistakes, the result depends on individual samples.
 FEWEST_MISTAKES = 10
-# The most rows that are checked, evenly spaced: enough for every test, and cheap compared with a fit.
+# At most this many evenly spaced rows are checked: enough for every test, and cheap compared with a fit.
 _MOST_ROWS = 20_000
 _FEWEST_ROWS = 20
 # Labels in a random order exceed this many standard deviations in one of fifty data sets.
@@ -33,9 +33,9 @@ _SWAPPED = 4.0
 # A part of the rows is reported only if the other rows are this clearly related to their labels.
 _BEYOND_DOUBT = 8.0
 _SHORTEST_PART = 50
-# A change is reported if chance alone would show one as large, anywhere, in one of ten thousand data sets.
+# A change is reported if chance alone would show one this large, anywhere, in at most one of ten thousand data sets.
 _SURELY_NO_CHANGE = 1e-4
-# How many numbers are ranked at most.
+# The most numbers that are ranked.
 _MOST_VALUES, _ENOUGH_ROWS = 500_000, 1_000
 
 _COLLECT = Remedy("Use `collect` with a pool", typed="Make them with recal collect --pool")
@@ -57,7 +57,7 @@ def warn_of_suspicions(logits: Floats, labels: Labels, names: NDArray[Any] | Non
 
 
 def warn_of_copies(logits: Floats, labels: Labels) -> None:
-    """Warn if rows are near-copies of each other. Of many rows only the first ones are compared."""
+    """Warn if rows are near-copies of each other. If there are many rows, only the first ones are compared."""
     rows = slice(_most_rows(logits))
     scores, labels = log_softmax(np.asarray(logits[rows])), labels[rows]
     count = near_duplicates(scores, scores.argmax(axis=1) != labels)
@@ -87,7 +87,7 @@ def as_views(X: Views | ArrayLike, *, needs_views: bool, method: str) -> Views:
 
 
 def read_labels(X: Any, y: Any, views: Views, names: Any, method: str) -> Labels:
-    """Return the labels as columns: those of `y`, else those of the views."""
+    """Return the labels as column indices: those of `y`, or else those of the views."""
     if y is None and views.labels is None:
         raise InputError(
             "Labels are needed to fit",
@@ -113,7 +113,7 @@ def refuse_codes(logits: Floats, y: Any, labels: Labels, names: Any) -> None:
     """Refuse integers that number the sorted names rather than the columns.
 
     scikit-learn's `cross_val_predict` turns text labels into such numbers before a calibrator sees them. If the class
-    names are not in alphabetical order, the numbers would be taken for columns and the fit would be wrong.
+    names are not in alphabetical order, the numbers would be read as column indices and the fit would be wrong.
     """
     words = np.asarray([] if names is None else names)
     if words.dtype.kind not in "US" or np.asarray(y).dtype.kind not in "iu" or (words[:-1] <= words[1:]).all():
@@ -262,7 +262,7 @@ def _other_labels(match: _Match, n_samples: int, names: NDArray[Any] | None) -> 
 def warn_if_few(method: object, n_samples: int, n_classes: int, mistakes: int | None = None) -> None:
     """Warn if a method with parameters per class has too few samples for them.
 
-    Methods that do harm if the model makes few mistakes also pass the number of `mistakes`.
+    Methods that do harm if the model makes few mistakes also pass the number of `mistakes` here.
     """
     enough = _SAMPLES_PER_CLASS * n_classes
     few_mistakes = mistakes is not None and mistakes < enough

@@ -21,16 +21,16 @@ from recal.views import Views
 
 
 class VectorScaling(Calibrator):
-    """Scale and shift the logits class by class, softmax(v * z + b), to the least negative log-likelihood.
+    """Scale and shift the logits class by class, softmax(v * z + b), to minimise the negative log-likelihood.
 
     Parameters
     ----------
     penalty : float
-        Strength of a trace of ridge, ``penalty * (sum of (v - beta)^2 + sum of b^2)`` with beta the one common scale of
+        Strength of a weak ridge, ``penalty * (sum of (v - beta)^2 + sum of b^2)``, where beta is the common scale of
         temperature scaling. It keeps the solution finite and unique, for instance if a class is missing from the
-        labels or is separated perfectly. Elsewhere the default changes the loss by less than 1e-7.
+        labels or is separated perfectly. Otherwise the default changes the loss by less than 1e-7.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
@@ -39,8 +39,8 @@ class VectorScaling(Calibrator):
     loss_ : float
         The penalised loss at the minimum.
     limit_ : float
-        The largest logit of a usual row times 20, and at least 100. A row with larger ones, such as a constant row at
-        the least float32, has its maximum subtracted, and what is then below minus the limit counts as minus the limit.
+        20 times the largest logit of a typical row, and at least 100. If a row has larger logits, such as a row filled
+        with the lowest float32, its maximum is subtracted, and lower values are then clipped at minus the limit.
 
     Examples
     --------
@@ -77,7 +77,8 @@ class VectorScaling(Calibrator):
 class StructuredVectorScaling(Calibrator):
     """Scale and shift class by class, as far from temperature scaling as the number of samples warrants (SVS).
 
-    With x the log-probabilities after temperature scaling, mixed with 1 part in n + 1 of the uniform answer, minimise
+    With x the log-probabilities after temperature scaling, mixed with a share of 1 / (n + 1) of the uniform
+    distribution, minimise
 
         mean NLL of softmax(v * x + b)  +  K/n * (scale_penalty * sum of (v - 1)^2 + shift_penalty * sum of b^2).
 
@@ -86,7 +87,7 @@ class StructuredVectorScaling(Calibrator):
     scale_penalty, shift_penalty : float
         Strengths relative to the authors' K/n.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
@@ -95,7 +96,7 @@ class StructuredVectorScaling(Calibrator):
     scales_, shifts_ : ndarray of shape (n_classes,)
         v and b.
     n_fitted_ : int
-        The number of samples of the fit, which sets the share of the uniform answer.
+        The number of samples of the fit, which sets the share of the uniform distribution.
     loss_ : float
         The penalised loss at the minimum.
 
@@ -140,8 +141,8 @@ class StructuredVectorScaling(Calibrator):
 class StructuredMatrixScaling(Calibrator):
     """Mix the classes linearly, as far from temperature scaling as the number of samples warrants (SMS).
 
-    With x the log-probabilities after temperature scaling, mixed with 1 part in n + 1 of the uniform answer, minimise
-    over W = diag(v) + M, M off the diagonal, the mean NLL of softmax(W x + b) plus
+    With x the log-probabilities after temperature scaling, mixed with a share of 1 / (n + 1) of the uniform
+    distribution, minimise over W = diag(v) + M, M off the diagonal, the mean NLL of softmax(W x + b) plus
 
         K/n * (scale_penalty * sum of (v - 1)^2 + shift_penalty * sum of b^2) + K(K-1)/n * mix_penalty * sum of M^2.
 
@@ -150,7 +151,7 @@ class StructuredMatrixScaling(Calibrator):
     scale_penalty, shift_penalty, mix_penalty : float
         Strengths relative to the authors' K/n, K/n and K(K-1)/n.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
     Attributes
     ----------
@@ -161,7 +162,7 @@ class StructuredMatrixScaling(Calibrator):
     intercept_ : ndarray of shape (n_classes,)
         b.
     n_fitted_ : int
-        The number of samples of the fit, which sets the share of the uniform answer.
+        The number of samples of the fit, which sets the share of the uniform distribution.
     loss_ : float
         The penalised loss at the minimum.
 

@@ -24,13 +24,13 @@ from recal.schema import LARGEST
 
 Vector = NDArray[np.float64]
 
-# A signal of which this share lies in [0, 1] is a probability; the rest are slips of whatever extracted it.
+# If at least this share of a signal's values lies in [0, 1], it is a probability; the others are extraction errors.
 _IN_RANGE = 0.99
-# Outliers further out than this many times the range of the central 98 % are clipped.
+# Values are clipped at this many times the range of the central 98 % from the median.
 _OUTER = 3.0
 _SKEWED = 0.5
 _KNOTS, _TREES, _LEAVES, _ROWS_PER_LEAF = 5, 60, 6, 30
-# Ridge penalties (1/C) of standardised signals, of spline terms, and of Platt scaling, which hardly needs one.
+# Ridge penalties (1/C) of standardised signals, of spline terms, and of Platt scaling, which hardly needs a penalty.
 _RIDGE, _SPLINE_RIDGE, _PLATT_RIDGE = 1.0, 1.0 / 0.3, 0.01
 _MOST_STEPS = 50
 
@@ -146,7 +146,7 @@ def fit_splines(scaled: Vector, missing: Vector, correct: Vector, counts: Vector
     for place, change in changes:
         powers = change @ solution[start : start + change.shape[1]]
         start += change.shape[1]
-        # The constant of a spline counts only where the signal is present.
+        # The constant of a spline counts only if the signal is present.
         intercept += powers[0]
         missing_weights[place] -= powers[0]
         weights[place] = powers[1:]
@@ -169,7 +169,7 @@ def _powers(values: Vector, knots: Vector) -> Vector:
 
 
 def fit_trees(scaled: Vector, missing: Vector, correct: Vector, counts: Vector) -> TreeSignals:
-    """Gradient boosting with small trees; scikit-learn fits, the trees are kept as arrays."""
+    """Gradient boosting with small trees; scikit-learn fits them, and they are stored as arrays."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     features = np.where(missing > 0.5, np.nan, scaled)
@@ -208,10 +208,10 @@ def _as_arrays(trees: list[Any], intercept: float, n_signals: int) -> TreeSignal
             threshold[number, place] = min(float(node["num_threshold"]), LARGEST)
             missing_left[number, place] = node["missing_go_to_left"]
             waiting += [(int(node["left"]), {**signs, place: 1.0}), (int(node["right"]), {**signs, place: -1.0})]
-        # An empty leaf has no path, which every row would agree with: its value is 0 and changes nothing.
+        # An unused leaf has no path, so every row agrees with it: its value is 0 and changes nothing.
     return TreeSignals(intercept, n_signals, signal, threshold, missing_left, path, value)
 
 
 Fit = Callable[[Vector, Vector, Vector, Vector], SignalModel]
-# In the order of the freedom that they have.
+# From the least to the most flexible.
 FITS: dict[str, Fit] = {"Platt scaling": fit_platt, "ridge": fit_linear, "splines": fit_splines, "trees": fit_trees}

@@ -45,8 +45,8 @@ class SignalTable:
 
     Attributes
     ----------
-    names : the columns in their order; last the name of the groups, if there are any
-    levels : for each column its levels in sorted order, empty for numbers
+    names : the names of the columns, in order; the name of the groups, if there are any, comes last
+    levels : the levels of each column in sorted order, empty for numbers
     named : whether the columns came with names, so that new data are matched by name
     grouped : whether the last column holds the groups
     """
@@ -79,12 +79,12 @@ class SignalTable:
 
     @property
     def categories(self) -> tuple[int, ...]:
-        """The places of columns that hold categories."""
+        """The indices of columns that contain categories."""
         grouped = {len(self.names) - 1} if self.grouped else set()
         return tuple(place for place, levels in enumerate(self.levels) if levels or place in grouped)
 
     def values(self, signals: Any, groups: Any = None) -> Vector:
-        """Return the columns of the fit as numbers, (n_samples, n_signals): NaN where missing or never seen."""
+        """Return the columns of the fit as numbers, (n_samples, n_signals); NaN if missing or not in the fit."""
         columns, named = _columns(signals)
         expected = self.names[: len(self.names) - self.grouped]
         if self.named and named:
@@ -123,7 +123,7 @@ class SignalTable:
 
 
 def _named_groups(groups: Any) -> tuple[str, NDArray[Any]]:
-    """Return the name of the groups and one value per answer: of an array, a named column or {name: values}."""
+    """Return the name of the groups and one value per answer, from an array, a named column or {name: values}."""
     if isinstance(groups, Mapping):
         if len(groups) != 1:
             raise InputError(f"must hold one column, got {len(groups)}", argument="groups")
@@ -133,7 +133,7 @@ def _named_groups(groups: Any) -> tuple[str, NDArray[Any]]:
 
 
 def _as_array(column: Any) -> NDArray[Any]:
-    """Return a column as an array; missing values of pandas' own types, which equal nothing, become None."""
+    """Return a column as an array; pandas' own missing values, which are not equal to themselves, become None."""
     if hasattr(column, "notna") and not isinstance(column.dtype, np.dtype):
         column = column.astype(object).where(column.notna(), None)
     return np.asarray(column)
@@ -159,7 +159,7 @@ def _columns(signals: Any) -> tuple[dict[str, NDArray[Any]], bool]:
 
 
 def _levels(column: NDArray[Any]) -> tuple[str, ...]:
-    """Return the sorted levels of a column of texts, none for numbers."""
+    """Return the sorted levels of a text column; empty for numbers."""
     numbers = bool | int | float | np.number | None
     if column.dtype.kind in "biuf" or all(isinstance(value, numbers) for value in column.tolist()):
         return ()
@@ -167,7 +167,7 @@ def _levels(column: NDArray[Any]) -> tuple[str, ...]:
 
 
 def _texts(column: NDArray[Any]) -> list[str]:
-    """Return each value as text, "" where it is missing."""
+    """Return each value as text, "" if it is missing."""
     return ["" if value is None or value != value else str(value) for value in column.tolist()]
 
 

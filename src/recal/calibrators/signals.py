@@ -1,4 +1,4 @@
-"""Confidence for the graded answers of any system, learned from whatever numbers come with an answer."""
+"""Confidence for the graded answers of any system, learned from the numbers that come with an answer."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ Vector = NDArray[np.float64]
 # With fewer graded answers, or fewer of the rarer kind, only Platt scaling of the best signal is fitted.
 _FEWEST, _FEWEST_OF_A_KIND = 50, 5
 _FEW, _FOLDS, _MORE_FOLDS = 200, 5, 10
-# Pseudo-counts of the mixture's weights. With few answers of the rarer kind Platt scaling gets more of them; with many,
-# the others do, in equal parts: an even mixture is better calibrated than one that follows chance.
+# Pseudo-counts of the mixture's weights. With few answers of the rarer kind, Platt scaling gets more of them. With
+# many, the others get more, in equal parts: an even mixture is better calibrated than one that fits noise.
 _PRIOR = {"Platt scaling": 0.5, "ridge": 3.0, "splines": 2.0, "trees": 0.5}
 _PLATT_PRIOR, _EVEN_PRIOR, _MOST_EVEN = 300.0, 60.0, 100.0
-# Ridge penalties of the offsets per category. Without offsets is a candidate, too.
+# Ridge penalties of the offsets per category. Using no offsets is a candidate, too.
 _STRENGTHS = (10.0, 20.0, 40.0, 100.0)
-# Ridge penalty of the slope, which is 1 without evidence.
+# Ridge penalty that pulls the slope towards 1.
 _SLOPE_RIDGE = 100.0
-# Rows that decide how important each signal is.
+# The most rows used to measure how important each signal is.
 _MOST_FOR_IMPORTANCE = 3000
 _ROWS_AT_A_TIME = 16_384
 
@@ -44,10 +44,11 @@ _ROWS_AT_A_TIME = 16_384
 class SignalCalibration(Estimator):
     """Probability that an answer is right, from the signals that come with it.
 
-    A signal is any number that may tell right answers from wrong ones: a stated confidence, the mean log-probability
-    of the tokens, the length, the agreement between samples, a judge's score. Some hundred answers graded as right or
-    wrong are enough. Four models are mixed by their likelihood on rows that they did not see: Platt scaling of the
-    best signal, ridge regression, splines and small boosted trees. Each category and each group then gets an offset.
+    A signal is any number that may separate right answers from wrong ones: a stated confidence, the mean
+    log-probability of the tokens, the length, the agreement between samples, a judge's score. A few hundred answers
+    graded as right or wrong are enough. Four models are mixed by their likelihood on rows left out: Platt scaling of
+    the best signal, ridge regression, splines and small boosted trees. Each category and each group then gets an
+    offset.
 
     Parameters
     ----------
@@ -59,15 +60,15 @@ class SignalCalibration(Estimator):
     map_ : SignalMap
         The fitted function of an (n_samples, n_signals) array.
     reason_ : str
-        What was fitted, and how well it does on rows left out, in one sentence.
+        One sentence: what was fitted, and how well it does on rows left out.
     signal_importance_ : dict of str to float
         How much the negative log-likelihood per answer rises when a signal is left out, largest first.
     weights_ : dict of str to float
         The share of each model in the mixture.
     losses_ : dict of str to float
         Cross-fitted negative log-likelihood of each model and of the mixture.
-    decision_ : DecisionRule, where one was set
-        Which answers can be automated; saved with the calibration, and a new fit drops it.
+    decision_ : DecisionRule, if one was set
+        Which answers can be automated; saved with the calibration, and a new fit removes it.
 
     Examples
     --------
@@ -112,7 +113,7 @@ class SignalCalibration(Estimator):
         correct : array-like of shape (n_samples,)
             Whether each answer is right: True or False, 1 or 0.
         groups : array-like of shape (n_samples,), or {name: values}, optional
-            The subject, customer or source of each answer. Each group gets an offset, shrunk towards none.
+            The subject, customer or source of each answer. Each group gets an offset, shrunk towards 0.
         sample_weight : array-like of shape (n_samples,), optional
             How much each answer counts.
         clusters : array-like of shape (n_samples,), optional
@@ -152,7 +153,7 @@ class SignalCalibration(Estimator):
     def predict_confidence(self, signals: Any, groups: Any = None) -> Vector:
         """Return the probability that each answer is right, (n_samples,).
 
-        Levels and groups that the fit never saw get no offset.
+        Levels and groups that were not in the fit get no offset.
         """
         self._check_fitted()
         values = self.table_.values(signals, groups)
@@ -213,7 +214,7 @@ class _GradedAnswers:
         return SignalMap(scale, (model,), np.ones(1), 1.0, offsets), {"Platt scaling": 1.0}, {}
 
     def fit_mixture(self, rng: np.random.Generator, rarer: int) -> tuple[SignalMap, dict[str, float], dict[str, float]]:
-        """Cross-fit the models, weigh them, add offsets per category, and fit what has weight on all rows."""
+        """Cross-fit the models, choose weights, add offsets per category, and fit models with weight on all rows."""
         right, counts = self.right, self.counts
         n_folds = _MORE_FOLDS if self.share * len(right) < _FEW else _FOLDS
         folds = stratified_folds(right.astype(np.intp), n_folds, rng, clusters=self.clusters)
@@ -281,8 +282,8 @@ class _GradedAnswers:
     def _finish(self, probs: Vector, folds: NDArray[np.intp]) -> tuple[Vector, float, Vector]:
         """Return cross-fitted probabilities with slope and offsets, the slope, and the offsets fitted on all rows.
 
-        A mixture is less confident than its members, and a model that ignores a category that matters is less confident
-        than one that knows it. The slope corrects both.
+        A mixture is less confident than its members, and a model without a relevant category is less confident than a
+        model with it. The slope corrects both.
         """
         n_levels = {place: 1 + int(np.nanmax(self.values[:, place], initial=0.0)) for place in self.categories}
         offsets = np.zeros((self.values.shape[1], max(n_levels.values(), default=1)))
@@ -290,7 +291,7 @@ class _GradedAnswers:
         total = np.zeros(len(probs))  # offsets of each row, from the other folds
         for place, count in n_levels.items():
             codes = self.values[:, place]
-            level = np.where(np.isnan(codes), count, codes).astype(np.intp)  # the last one stands for no level
+            level = np.where(np.isnan(codes), count, codes).astype(np.intp)  # the last index means no level
             base, trials = log_odds + total, np.zeros((len(_STRENGTHS) + 1, len(probs)))
             for trial, strength in zip(trials, _STRENGTHS):
                 for fold in range(int(folds.max()) + 1):
@@ -313,7 +314,7 @@ class _GradedAnswers:
 
 
 def _fit_slope(log_odds: Vector, offsets: Vector, right: Vector, counts: Vector) -> float:
-    """Return by how much the slope of the log-odds differs from 1; the slope stays positive."""
+    """Return the difference of the log-odds' slope from 1; the slope stays positive."""
     change = 0.0
     for _ in range(20):
         probability = sigmoid((1.0 + change) * log_odds + offsets)

@@ -24,14 +24,14 @@ _TIE = 1e-15
 class SplineCalibration(Calibrator):
     """Calibrate the confidence by the slope of a spline through the cumulative hits, without any bins.
 
-    Sort the samples by confidence and add up, from the lowest, hits minus confidence. For a calibrated model the sum
-    stays near zero. A natural cubic spline with few knots is fitted to it by least squares; confidence plus the
-    spline's slope at a sample's rank is the calibrated confidence there, and between samples it is interpolated.
+    Sort the samples by confidence and add up hits minus confidence, starting from the lowest. For a calibrated model
+    the sum stays near zero. A natural cubic spline with few knots is fitted to it by least squares. The calibrated
+    confidence of a sample is its confidence plus the spline's slope at its rank; between samples it is interpolated.
 
-    Only the predicted class's probability is calibrated. What is left to the other classes is spread in proportion to
-    their probabilities after temperature scaling. Where the second class would then overtake the predicted one, the
-    others are drawn together just enough (by a temperature of the row's own), so that the prediction is always kept and
-    the confidence is what the curve says; only one below 1 / n_classes is raised to it. Reference: Gupta et al.,
+    Only the probability of the predicted class is calibrated. The other classes share the rest in proportion to their
+    probabilities after temperature scaling. If the second class would then overtake the predicted one, a temperature
+    for this row shrinks the differences between the others just enough. Predictions therefore never change, and the
+    confidence equals the curve; only a confidence below 1 / n_classes is raised to it. Reference: Gupta et al.,
     *Calibration of neural networks using splines* (ICLR 2021).
 
     Parameters
@@ -39,7 +39,7 @@ class SplineCalibration(Calibrator):
     n_knots : int
         Knots of the spline, spread evenly over the ranks.
     penalty : float
-        How many samples, right by chance only, are added so that no confidence is 0 or 1.
+        The number of samples, right only by chance, that are added so that no confidence is 0 or 1.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class SplineCalibration(Calibrator):
     scores_, values_ : ndarray
         The confidences of the fit, in rising order, and their calibrated values.
     beta_ : float
-        The scale 1/T of the temperature scaling by which the rest is spread.
+        The scale 1/T of the temperature scaling that divides the rest among the other classes.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class SplineCalibration(Calibrator):
         excess = np.concatenate([[0.0], np.cumsum(hits - confidence)]) / n_samples
         self.knots_ = np.linspace(0.0, 1.0, n_knots)
         self.coefficients_ = np.linalg.lstsq(_basis(self.knots_)(ranks), excess, rcond=None)[0]
-        # Half a rank back is the middle of what a sample adds to the sum.
+        # Half a rank lower is the middle of a sample's step in the sum.
         slopes = _basis(self.knots_)(ranks[1:] - 0.5 / n_samples, 1) @ self.coefficients_
         scores, tied, counts = np.unique(merge_ties(confidence, _TIE), return_inverse=True, return_counts=True)
         calibrated = scores + np.bincount(tied, weights=slopes) / counts

@@ -1,4 +1,4 @@
-"""View stacking: weigh the log-probabilities of a few views together with the original's."""
+"""View stacking: a weighted sum of the log-probabilities of the original and of a few views."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _MOST_VALUES = 50_000_000
 _SHORTLIST = 8
 # How many logits are turned into log-probabilities at a time.
 _BLOCK = 200_000
-# The most of the uniform distribution that is mixed in; 1 / (n + 1) if that is less. More would compress the highest
-# confidences, and the gate would then rank them below predictions that views have raised.
+# The largest share of the uniform distribution that is mixed in; 1 / (n + 1) if that is less. A larger share would
+# compress the highest confidences, and predictions that views have raised would then rank above them.
 _MOST_EPSILON = 1e-4
 # Names of lossless views whose transformation is not available as an object.
 _LOSSLESS_NAMES = frozenset(["flip", "mirror", "shift", "crop"])
@@ -72,15 +72,15 @@ class ViewStacking(Calibrator):
     max_views : int
         The most views that may be used. 0 fits offsets alone.
     gate : float in (0, 1], "auto" or None
-        The confidence (after temperature scaling) from which on no view is computed. "auto" takes the lowest gate that
-        keeps 95 % of the gain; None always computes them.
+        Samples with at least this confidence (after temperature scaling) need no views. "auto" takes the lowest gate
+        that keeps 95 % of the gain; None computes the views of all samples.
     no_harm : bool
         Use views and offsets only if the gain on samples left out clearly exceeds its standard error.
     worth : float, optional
         The share of the gain so far that each further view must add, because it costs a forward pass. By default 0.1,
         and 0.03 with answers="free".
     random_state : int, Generator or None
-        Draws the folds.
+        Seed of the folds.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class ViewStacking(Calibrator):
         Whether views are used.
     views_report_ : list of dict
         For each candidate: `view`; `alone`, its gain in mean NLL without other views (to second order, on the samples
-        of the fit); `order`, its place in the search; `added` and `standard_error`, what it added on samples left out;
+        of the fit); `order`, its position in the search; `added` and `standard_error`, its gain on samples left out;
         `weight`, 0 if it is not used.
     temperature_ : float
     offsets_gain_, views_gain_ : float
@@ -98,8 +98,8 @@ class ViewStacking(Calibrator):
 
     Notes
     -----
-    If the views exceed 50 million values, eight candidates are shortlisted by their gain alone, and a random subset of
-    the samples is used. Views on disk are read one candidate at a time.
+    If the views exceed 50 million values, eight candidates are shortlisted by the gain that each has by itself, and a
+    random subset of the samples is used. Views on disk are read one candidate at a time.
 
     Examples
     --------
@@ -157,7 +157,7 @@ class ViewStacking(Calibrator):
         return self._separated(probs, logits), confidence
 
     def _separated(self, probs: Any, logits: Any) -> Any:
-        """Without a blend the map is temperature scaling, which separates ties by less than float32 can hold."""
+        """Separate ties enough for float32, if the map has no blend: temperature scaling separates them by less."""
         return keep_answers(probs, top_column(logits)) if self.keeps_accuracy and self.map_.keeps_order else probs
 
     def _check_state(self, n_classes: int) -> None:
@@ -175,7 +175,7 @@ def share_of_chance(n_samples: int) -> float:
 
 
 def fill_log_probs(out: NDArray[np.float32], logits: Floats, beta: float, epsilon: float) -> None:
-    """Write the values of `maps.arrays.soft_log_probs` into `out`, in float32: a third of the time."""
+    """Write the values of `maps.arrays.soft_log_probs` into `out` in float32, in a third of the time."""
     size, n_classes = max(1, _BLOCK // logits.shape[1]), logits.shape[1]
     for begin in range(0, len(logits), size):
         part = logits[begin : begin + size]
@@ -221,7 +221,7 @@ def stack_data(
 
 
 def is_lossless(transform: Transform) -> bool:
-    """Whether the view has all information of the original, by the transformation itself or else by its name."""
+    """Whether the view keeps all information, according to the transformation itself or else to its name."""
     lossless = getattr(transform, "keeps_information", None)
     return str(transform).split(":")[0] in _LOSSLESS_NAMES if lossless is None else bool(lossless)
 
@@ -229,9 +229,9 @@ def is_lossless(transform: Transform) -> bool:
 def shortlist(
     samples: Samples, candidates: tuple[Transform, ...], beta: float, epsilon: float
 ) -> tuple[tuple[Transform, ...], dict[Transform, float]]:
-    """Return the candidates, or those with the largest gain alone if they do not all fit into memory.
+    """Return the candidates, or those with the largest gain by themselves if they do not all fit into memory.
 
-    The gains of all candidates come with a shortlist only; one candidate is in memory at a time.
+    Only a shortlist comes with the gains of all candidates; one candidate is in memory at a time.
     """
     views, labels = samples.views, samples.labels
     size = labels.size * views.n_classes
@@ -255,7 +255,7 @@ def report_of(
 ) -> list[dict[str, Any]]:
     """Return a record of each candidate, in the order of the search.
 
-    `alone` has the gain of each candidate alone, also of those that were not shortlisted.
+    `alone` has the gain of each candidate by itself, even if it was not shortlisted.
     """
     weights = {} if plan is None or plan.blend is None else dict(plan.blend.weights)
     alone = alone or dict(zip(candidates, choice.alone.tolist()))

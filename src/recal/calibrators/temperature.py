@@ -14,11 +14,11 @@ from recal.views import Views
 
 
 class TemperatureScaling(Calibrator):
-    """Divide all logits by one temperature, the one that minimises the negative log-likelihood.
+    """Divide all logits by the temperature that minimises the negative log-likelihood.
 
-    Exact to 1e-8 in beta = 1/T and always positive, whatever the scale of the logits. If every sample is right, no
+    beta = 1/T is exact to 1e-8 and always positive, for any scale of the logits. If every prediction is right, no
     finite temperature is best. The fit then adds one wrong sample: a typical one whose true class is the second most
-    likely. A `FewSamplesWarning` says so. If chance does better than the model, T is 1000, or more where the logits are
+    likely. A `FewSamplesWarning` says so. If chance does better than the model, T is 1000, or more if the logits are
     larger than usual.
 
     Attributes

@@ -5,10 +5,10 @@ one beside it, and so on. The loss of the samples left out at each length, with 
 path on all samples may be. A further view must
 
 - lower the mean loss of the samples left out by more than one standard error of the paired differences. The first view
-  needs 1 + 5 / sqrt(n) standard errors, because they are unreliable with few samples; offsets alone, which are many
-  parameters, need 2 + 5 / sqrt(n). With clusters, standard errors and n count clusters; and
-- add at least a share `worth` of what the views before it gained, and the first one half a per cent of the loss,
-  because a view costs a forward pass for every prediction.
+  needs 1 + 5 / sqrt(n) standard errors, because they are unreliable with few samples; offsets alone have many
+  parameters and need 2 + 5 / sqrt(n). With clusters, standard errors and n count clusters; and
+- add at least a share `worth` of the gain of the views before it, because a view costs a forward pass for every
+  prediction. The first view must gain half a per cent of the loss.
 
 Within a step, candidates are screened to second order (slope, curvature and coupling with the weights in use) and the
 best few are fitted. A view that loses information must beat one that loses none by more than one standard error.
@@ -35,7 +35,7 @@ from recal.transforms import Transform
 
 # Few samples are split into more folds, so that each fit sees nearly all of them.
 N_FOLDS, _MANY_FOLDS, _FEW_SAMPLES = 5, 10, 3000
-# With fewer samples no view is chosen: with 50, one fit in forty took one by chance, at up to 25 % more NLL.
+# With fewer samples no view is chosen: with 50, one fit in forty chose a view by chance, which cost up to 25 % NLL.
 LEAST_SAMPLES = 100
 # Tolerance of the loss during the search, far below any relevant gain; the chosen stack is fitted exactly.
 _SEARCH_TOL = 1e-6
@@ -43,8 +43,8 @@ _SEARCH_TOL = 1e-6
 _LEAST_SHARE = 0.005
 # The default share of the gain so far that each further view must add.
 WORTH: dict[Answers, float] = {"kept": 0.1, "free": 0.03}
-# How many candidates are fitted after the screen, of all and of the lossless ones; the others must come at least this
-# near to the expected gain of the best one.
+# How many candidates are fitted after the screen, of all and of the lossless ones; all but the best need at least this
+# share of the expected gain of the best one.
 _CONTENDERS, _NEAR = 2, 0.8
 # gate="auto" takes the lowest of these that keeps this share of the gain.
 _GATES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
@@ -83,11 +83,11 @@ class StackData:
 
     @property
     def n_units(self) -> int:
-        """How many samples, or clusters, a standard error is estimated from."""
+        """The number of samples, or of clusters, that standard errors are estimated from."""
         return self.n_samples if self.clusters is None else len(np.unique(self.clusters))
 
     def gain(self, before: Vector, after: Vector) -> LossGain:
-        """Return how much lower the losses of all samples became."""
+        """Return the decrease of the mean loss over all samples."""
         return LossGain.between(before, after, self.weights, self.clusters)
 
     def problem(self, rows: NDArray[np.bool_] | None = None) -> StackMap:
@@ -123,7 +123,7 @@ class LossGain:
         return self.mean > self.error
 
     def exceeds(self, errors: float, n_samples: int) -> bool:
-        """Whether it is larger than so many standard errors; more when there are too few samples to estimate them."""
+        """Whether the gain exceeds this many standard errors, or more if few samples make them unreliable."""
         return self.mean > (errors + 5.0 / np.sqrt(n_samples)) * self.error
 
     @property
@@ -136,9 +136,9 @@ class LossGain:
 class Choice:
     """The chosen stack and the evidence.
 
-    `base` is the stack without views, or None for plain temperature scaling; `stack` the one with views, or None if
-    they are not worth their cost. `order` holds the candidates in the order of the path on all samples, `gains` what
-    each added.
+    `base` is the stack without views, or None for plain temperature scaling; `stack` is the one with views, or None if
+    they are not worth their cost. `order` lists the candidates in the order of the path on all samples, and `gains`
+    what each added.
     """
 
     base: Stack | None
@@ -152,7 +152,7 @@ class Choice:
 
 
 class GrowingStack:
-    """A greedy path on part of the samples: the stack without views, then with one view more at each step."""
+    """A greedy path on part of the samples: it starts with the stack without views and adds one view at each step."""
 
     def __init__(self, data: StackData, rows: NDArray[np.bool_]) -> None:
         self.data, self.rows = data, rows
@@ -181,7 +181,7 @@ class GrowingStack:
         return list(dict.fromkeys(chosen))
 
     def _best(self, contenders: list[tuple[Stack, Vector]]) -> Stack:
-        """Return the contender with the least loss; a lossy one only if it is clearly better."""
+        """Return the contender with the lowest loss; a lossy one only if it is clearly better."""
         contenders = sorted(contenders, key=lambda pair: pair[0].loss)
         gentle = [pair for pair in contenders if self.data.lossless[pair[0].used[-1] - self.data.n_base]]
         if not gentle or gentle[0] is contenders[0]:
@@ -288,7 +288,7 @@ def _pays(gain: LossGain, least: float, chosen: int, n_samples: int) -> bool:
 
 @dataclass(frozen=True)
 class JudgedStack:
-    """The stack of all features, the one without views, and how the first does on samples left out."""
+    """The stack of all features, the one without views, and the losses of the first on samples left out."""
 
     base: Stack
     stack: Stack
@@ -315,7 +315,7 @@ def judged_stack(data: StackData, gate: float | None, rng: np.random.Generator) 
 
 
 def pays(gain: LossGain, n_passes: int, data: StackData) -> bool:
-    """Whether the gain over the last feature that is not a view is clear and worth so many forward passes."""
+    """Whether the gain over the last feature that is not a view is clear and worth this many forward passes."""
     plain = float(np.average(data.plain_losses, weights=data.weights))
     return _pays(gain, n_passes * _LEAST_SHARE * plain, 0, data.n_units)
 
@@ -355,7 +355,7 @@ def plan_of(
 
 
 def _numbers(stack: Stack | None) -> tuple[float, float, tuple[float, ...]]:
-    """Return the weights of the original and of a mixture, and the offsets; those of temperature scaling for None."""
+    """Return the weights of the original and of a mixture, and the offsets; None stands for temperature scaling."""
     if stack is None:
         return 1.0, 0.0, ()
     return float(stack.weights[0]), float(stack.weights[1 : stack.n_base].sum()), tuple(stack.offsets.tolist())

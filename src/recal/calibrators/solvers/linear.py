@@ -1,4 +1,4 @@
-"""The softmax of a linear map of features, fitted with a ridge: vector and matrix scaling and their structured kin.
+"""The softmax of a linear map of features, fitted with a ridge: vector and matrix scaling, plain and structured.
 
 Minimise over theta the mean NLL of softmax(scores) + sum of ridge * (theta - centre)^2. A `DiagonalMap` scales and
 shifts each feature, theta = (v, b) of shape (2, n_classes); a `LinearMap` mixes them, theta = [W | b] of shape
@@ -127,7 +127,7 @@ def _line_search(
 class LinearMap:
     """The penalised loss of a map that mixes the features. Methods refer to the point that `evaluate` saw last.
 
-    The ridge can be changed, so that a whole path of them shares what was computed.
+    The ridge can be changed, so that fits along a path of ridges share computations.
 
     Parameters
     ----------
@@ -158,11 +158,11 @@ class LinearMap:
         self._light_weights = None if self._weights is None else self._weights.astype(np.float32)
 
     def penalise(self, ridge: np.ndarray, centre: np.ndarray | float = 0.0) -> None:
-        """Set the ridge strengths and what the weights are drawn to; both of theta's shape."""
+        """Set the ridge strengths and the centre towards which weights shrink; both have the shape of theta."""
         self.ridge, self.centre = ridge, centre
 
     def solve(self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 50, warn: bool = True) -> Solution:
-        """Return the minimum, with the common part of all classes' weights where the penalty is least.
+        """Return the minimum, with the common part of all classes' weights chosen for the lowest penalty.
 
         A common vector added to the weights of all classes changes no probability.
         """
@@ -249,7 +249,7 @@ class LinearMap:
 class DiagonalMap(LinearMap):
     """Scale and shift each feature. `ridge` and `centre` broadcast to (2, n_classes).
 
-    The strengths must be positive; scale (row 0) and shift (row 1) are drawn to the centre.
+    The strengths must be positive; scale (row 0) and shift (row 1) are shrunk towards the centre.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One small logistic regression per class, all solved at once: what Platt scaling and beta calibration share."""
+"""One small logistic regression per class, all solved at once; Platt scaling and beta calibration use it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import scipy
 
 from recal.checks import Labels
 
-# In units where each feature has a root mean square of 1: has no visible effect, but makes the solution unique.
+# A ridge for features with a root mean square of 1: it has no visible effect, but makes the solution unique.
 _RIDGE = 1e-8
 TOL = 1e-12
 _MAX_STEPS = 100
-# How strongly the joint fit is drawn to the separate curves, and its number of steps: more gain nothing on new samples.
+# How strongly the joint fit is pulled towards the separate curves, and its number of steps: more steps do not help.
 _JOINT_PENALTY = 1e-3
 _JOINT_STEPS = 20
 
@@ -21,7 +21,8 @@ _JOINT_STEPS = 20
 def targets(labels: Labels, n_classes: int, smooth: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the targets of positive and negative samples of each class: nearly 1 and 0.
 
-    They are (N+ + s) / (N+ + 2s) and s / (N- + 2s): with s = 1 Platt's (1999), the mean of a uniform prior's posterior.
+    They are (N+ + s) / (N+ + 2s) and s / (N- + 2s). s = 1 is Platt's choice (1999): the posterior mean for a uniform
+    prior.
     They keep the solution finite if a class is missing or perfectly separated.
     """
     positive = np.bincount(labels, minlength=n_classes).astype(np.float64)
@@ -52,13 +53,13 @@ def fit_logistic(
     """Return the coefficients, (n_features + 1, n_classes), the last row being the intercepts.
 
     Minimises, for each class k by itself, the mean cross-entropy between sigmoid(sum_j coef[j, k] * features[j][:, k] +
-    coef[-1, k]) and the targets: high[k] where the label is k, else low[k]. Newton's method; steps are halved, class
+    coef[-1, k]) and the targets: high[k] if the label is k, else low[k]. Uses Newton's method; steps are halved, class
     by class, until the loss falls.
 
     Parameters
     ----------
     features : sequence of ndarray of shape (n_samples, n_classes)
-        With a single column, labels are 0 for its samples and 1 for the others.
+        With a single column, labels are 0 for samples of its class and 1 for the others.
     free : ndarray of bool, (n_features + 1, n_classes), optional
         False keeps a coefficient at zero.
     start : ndarray of the shape of the coefficients, optional
@@ -69,7 +70,7 @@ def fit_logistic(
     count, n_classes = features[0].shape
     size = _sizes(features)
     free = np.ones(size.shape, dtype=bool) if free is None else free
-    # The targets enter the loss linearly, by one number for each coefficient.
+    # The targets enter the loss linearly, through one number for each coefficient.
     pull = np.empty(size.shape)
     inside = labels < n_classes
     rows, columns = np.flatnonzero(inside), labels[inside]
@@ -102,9 +103,9 @@ class _Classes:
         self.count = len(features[0])
 
     def descend(self, coef: np.ndarray, tol: float, most: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """Take Newton steps until no more than half of the classes are unsettled, or all are settled.
+        """Take Newton steps until at most half of the classes have not converged, or until all have.
 
-        Returns the coefficients, which classes are unsettled, and how many steps were taken.
+        Returns the coefficients, which classes have not converged, and how many steps were taken.
         """
         loss, scores, small = self._loss(coef)
         for step_number in range(most):
@@ -117,7 +118,7 @@ class _Classes:
             for _ in range(30):
                 trial = coef + length * step
                 value, scores, small = self._loss(trial)
-                # Settled classes are not halved: rounding alone would decide.
+                # Steps of converged classes are not halved: rounding alone would decide.
                 failed = (value > loss - 1e-4 * length * decrease + 1e-15) & unsettled
                 if not failed.any():
                     break
@@ -131,7 +132,7 @@ class _Classes:
         return coef, unsettled, most
 
     def _loss(self, coef: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the losses, the scores and e^-|score|, from which log(1 + e^score) and the sigmoid follow."""
+        """Return the losses, the scores and e^-|score|, which gives log(1 + e^score) and the sigmoid."""
         scores = self.features[0] * (coef[0] / self.size[0])
         for feature, scale in zip(self.features[1:], (coef / self.size)[1:-1]):
             scores += feature * scale
@@ -166,7 +167,7 @@ def _newton_step(hessian: np.ndarray, gradient: np.ndarray, free: np.ndarray) ->
     system[fixed[:, :, None] | fixed[:, None, :]] = 0.0
     diagonal = np.einsum("kii->ki", system)
     diagonal[fixed] = 1.0
-    # If every sample of a class is settled the curvature vanishes, and the step must stay finite.
+    # If every sample of a class is saturated, the curvature vanishes, and the step must stay finite.
     diagonal += 1e-12
     step = -np.linalg.solve(system, gradient.T[:, :, None])[:, :, 0].T
     return step, -(gradient * step).sum(axis=0)
@@ -187,7 +188,7 @@ def fit_jointly(features: Sequence[np.ndarray], labels: Labels, coef: np.ndarray
         scale = point / size
         scores = sum(feature * row for feature, row in zip(features, scale)) + scale[-1]
         small = np.exp(-np.abs(scores))
-        logs = np.minimum(scores, 0.0) - np.log1p(small)  # of the sigmoids
+        logs = np.minimum(scores, 0.0) - np.log1p(small)  # logarithms of the sigmoids
         logs -= logs.max(axis=1, keepdims=True)
         probs = np.exp(logs)
         total = probs.sum(axis=1, keepdims=True)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
 
-# Likelihoods are clipped here, so that no single sample decides.
+# Likelihoods are clipped at this value, so that no single sample decides.
 _FLOOR = 1e-12
 # Members with less weight are dropped: they would cost time and have no effect.
 LEAST_WEIGHT = 1e-3
@@ -17,9 +17,10 @@ _WARM_UP, _MOST_STEPS, _TOL = 10, 50, 1e-10
 def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector, start: Vector | None = None) -> Vector:
     """Return the weights, (n_members,), at least 0 and of sum 1.
 
-    They maximise the sum of counts * log(likelihoods @ w) + prior * log w, which is concave; `prior` acts like so many
-    samples drawn from each member. The solver takes a few steps of expectation maximisation, then Newton's method. The
-    constraint that weights sum to 1 becomes a penalty (total of counts and prior) * sum of w, whose optimum has sum 1.
+    They maximise the sum of counts * log(likelihoods @ w) + prior * log w, which is concave; `prior` acts like this
+    many samples drawn from each member. The solver takes a few steps of expectation maximisation, then uses Newton's
+    method. The constraint that weights sum to 1 becomes a penalty (total of counts and prior) * sum of w, whose optimum
+    has sum 1.
 
     Parameters
     ----------

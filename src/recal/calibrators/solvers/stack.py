@@ -5,8 +5,8 @@ Minimise over theta = (a, c), a >= 0,
     mean NLL of softmax(sum of a_v x_v + c)  +  offset_penalty |c|^2  +  VIEW_PENALTY (sum of a_v^2 but the original's).
 
 The problem is convex. Newton's method updates the free weights and the offsets, projected onto a >= 0; a weight of 0
-that would become negative stays at 0. It has its own solver because `newton` has no bounds, and because the Hessian is
-small or nearly diagonal, so that no inner iteration is needed.
+that would become negative stays at 0. The stack has its own solver because `linear.minimise` has no bounds, and because
+the Hessian is small or nearly diagonal, so that no inner iteration is needed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from recal.engine import rows as kernels
 from recal.engine.compiled import over_rows
 
 Vector = NDArray[np.float64]
-# Up to this many classes the whole block of the offsets in the Hessian is used. With more, its diagonal is enough: the
-# ridge grows as n_classes / n_samples while the share of a class falls as 1 / n_classes.
+# Up to this many classes, the whole block of the offsets in the Hessian is used. With more, its diagonal is enough: the
+# ridge grows like n_classes / n_samples, while the share of a class falls like 1 / n_classes.
 _DENSE_CLASSES = 256
 _ARMIJO = 1e-4
 _SHORTEST_STEP = 2.0**-20
@@ -80,7 +80,7 @@ class StackMap:
         self._loss = np.nan
 
     def evaluate(self, stack: Stack) -> float:
-        """Set `probs` and `losses` of all rows to those of this stack, and return the penalised loss."""
+        """Compute `probs` and `losses` of all rows for this stack, and return the penalised loss."""
         if stack is self._at:
             return self._loss
         used = np.array(stack.used, dtype=np.intp)

@@ -2,10 +2,10 @@
 
 The loss of a group is sum_i F_i(s_i b) - s_i b d_i, where F is a row's log-partition, s its scale and d how far the
 true class lies below the largest logit. Its derivative grows with b, so the best b is unique. Newton's method finds it
-inside a bracket; steps are taken in log b, which keeps b positive, and one pass over the data serves all groups.
+inside a bracket. Steps are taken in log b, which keeps b positive, and one pass over the data serves all groups.
 
-A group in which every prediction is right has no best temperature: the more confident, the likelier. It gets the
-temperature that one more, wrong, sample would give (Laplace). That sample is drawn like the others, and its truth is
+A group in which every prediction is right has no best temperature: more confidence always raises the likelihood. It
+gets the temperature for one additional wrong sample (Laplace). That sample is typical of the group, and its label is
 its second class. The result is finite and does not depend on the scale of the logits.
 """
 
@@ -146,7 +146,7 @@ class _Search:
     def step(self, slope: float, curvature: float) -> bool:
         """Take a step from the derivatives at the current point; return whether it was the last."""
         if slope == 0.0:
-            if curvature == 0.0 and self.lower > self.floor:  # the loss fell until it underflowed
+            if curvature == 0.0 and self.lower > self.floor:  # the loss fell until its derivatives underflowed
                 self.log_beta, self.at_bound = self.ceiling, True
             elif curvature == 0.0 and self.log_beta != self.origin:  # the start was too extreme to give a slope
                 self.log_beta = self.origin
@@ -179,7 +179,7 @@ class _Search:
 
 # What a group without mistakes gets: Laplace's estimate, the beta of all samples, or the upper bound.
 Separable = Literal["laplace", "pooled", "bound"]
-# Betas stay within these bounds, so that float32, which some runtimes compute in, can hold them.
+# Betas stay within these bounds, so that float32, which some runtimes use, can represent them.
 _EXTREMES = (1e-30, 1e30)
 # Start from subsamples of these sizes; a good starting point saves several full passes.
 _FEW_SAMPLES = (125, 2000)
