@@ -34,17 +34,17 @@ from recal.metrics.exact import Interval, rate_interval
 Vector = NDArray[np.float64]
 Counts = NDArray[np.intp]
 
-# Larger numbers of predictions are cut off here: such a risk can never be shown.
+# Larger numbers of predictions are clipped at this value: such a risk can never be shown.
 _NEVER = 1e15
 # How fast the tested sets grow: at most this share of the possible coverage is lost.
 _GROWTH = 1.005
-# Where sequences start, by the number of mistakes that their first set may hold, and their shares of the allowed error
-# probability. With few samples almost all goes to the first; with many, one mistake near the top must not end it all.
+# Where sequences start, by the number of mistakes that their first set may have, and their shares of the allowed error
+# probability. With few samples the first gets almost all; with many, one mistake near the top must not end the search.
 _FEW = ((0, 0.8),)
 _MANY = ((0, 0.3), (3, 0.5))
-# "Many": this many times the predictions that could show anything at all.
+# "Many" samples: this many times the fewest predictions that could certify anything.
 _MANY_TIMES = 8
-# The rest starts where sets are 4, 16, ... times as large.
+# The remaining sequences start at sets that are 4, 16, ... times as large.
 _APART = 4
 # Every prediction counts as wrong with at least this share of the risk, because some labels are wrong.
 _LEAST_DOUBT = 0.2
@@ -83,12 +83,12 @@ def share_interval(hits: NDArray[np.bool_], clusters: Counts | None, confidence:
 
 
 def fewest_answers(risk: float, level: float) -> int:
-    """Return how many predictions, all of them right, show a risk at this level."""
+    """Return how many predictions, all of them right, are needed to show a risk at this level."""
     return int(min(np.ceil(np.log(level) / np.log1p(-risk)), _NEVER))
 
 
 def smallest_size(errors: int, risk: float, level: float) -> int:
-    """Return how many predictions, with this many mistakes among them, show a risk at this level."""
+    """Return how many predictions are needed to show a risk at this level with this many mistakes among them."""
     high = errors + 1
     while chance_of_so_few(errors, high, risk) > level:
         high *= 2
@@ -133,14 +133,14 @@ def ranked(confidence: Vector, wrong: NDArray[np.bool_]) -> Ranked:
 def certified(answers: Ranked, risk: float, level: float, *, calibrated: bool = False) -> Counts:
     """Return the sizes of all sets of most confident predictions whose share of mistakes is shown to be below `risk`.
 
-    With probability at least 1 - `level` this is true of every one of them, so any may be chosen by any rule. If
-    confidences are `calibrated` and samples few, the confidences say where the search starts; labels do not.
+    With probability at least 1 - `level` this is true for all of them, so any of them may be chosen by any rule. If
+    confidences are `calibrated` and samples are few, the confidences decide where the search starts; labels do not.
     """
     start = likely_start(answers, risk, level) if calibrated else None
     planned, weights = _sequence(len(answers), risk, level, start)
     if not len(planned):
         return np.empty(0, np.intp)
-    sizes = answers.ends[np.searchsorted(answers.ends, planned)]  # a set that would divide equals takes them all
+    sizes = answers.ends[np.searchsorted(answers.ends, planned)]  # a set never divides predictions of equal confidence
     chances = chance_of_so_few(answers.errors[sizes], sizes, risk)
     passed, carried = np.zeros(len(sizes), np.bool_), 0.0
     starts = np.flatnonzero(weights)
@@ -166,10 +166,10 @@ def one_row_per_cluster(confidence: Vector, wrong: NDArray[np.bool_], clusters: 
 
 
 def likely_start(answers: Ranked, risk: float, level: float) -> int | None:
-    """Return the size that is most likely to be certified if confidences are true; None with many samples, or none.
+    """Return the size that is most likely to be certified if confidences are true; None with too few or many samples.
 
-    If m mistakes are expected from the confidences and k are allowed at a size, the chance is that of a Poisson number
-    with mean m to be at most k. Sizes are those at which one more mistake is allowed.
+    If m mistakes are expected from the confidences and k are allowed at a size, this is the probability that a Poisson
+    number with mean m is at most k. Only sizes at which one more mistake is allowed are compared.
     """
     from scipy.special import pdtr
 
@@ -208,7 +208,7 @@ def _starts(n: int, risk: float, level: float) -> dict[int, float]:
         later.append(size)
     starts |= dict.fromkeys(later, (1 - sum(starts.values())) / max(len(later), 1))
     within = {size: share for size, share in starts.items() if size <= n}
-    if len(within) <= 1:  # no room for another start: nothing is held back
+    if len(within) <= 1:  # no room for another start: nothing is kept for later
         return {fewest: level}
     return {size: level * share / sum(within.values()) for size, share in within.items()}
 
@@ -216,7 +216,7 @@ def _starts(n: int, risk: float, level: float) -> dict[int, float]:
 def further_answers(answers: Ranked, risk: float, level: float) -> tuple[int | None, bool]:
     """Return about how many more labelled samples are needed to certify any set, and whether this is only a minimum.
 
-    For each set: how large would it have to be if mistakes went on at the same rate? One mistake is added, because the
+    For each set, compute how large it must be if mistakes continue at the same rate. One mistake is added, because the
     best of many sets is partly lucky. None if all sets are wrong too often.
     """
     n, sizes = len(answers), answers.ends

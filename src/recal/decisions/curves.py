@@ -77,7 +77,7 @@ def decide_each(
         All for the same samples.
     y, risk, confidence, groups, clusters, per_class, classes : as in `decide`
         Resamples are drawn by cluster.
-    confidences : mapping of name to what `predict_confidence` gave, optional
+    confidences : mapping of name to the result of `predict_confidence`, optional
         Methods that it does not name are ranked by their largest probabilities.
     draws : int
         Number of resamples.
@@ -127,7 +127,7 @@ def decide_each(
 def _resampled_shares(
     answers: list[Answers], like: Decision, draws: int, rng: np.random.Generator, times: float = 1.0
 ) -> Vector:
-    """Return the share that each method accepts in each draw of `times` as many rows, (n_methods, draws)."""
+    """Return the share that each method accepts in each draw of `times` the number of rows, (n_methods, draws)."""
     shares = np.empty((len(answers), draws))
     for draw in track(range(draws), "draw"):
         rows, clusters = resample(answers[0], times, rng)
@@ -152,7 +152,7 @@ def resample(answers: Answers, times: float, rng: np.random.Generator) -> tuple[
 
 @dataclass(frozen=True)
 class RiskCurve:
-    """The share of predictions that can be accepted at each risk, as `decide` finds it.
+    """The share of predictions that can be accepted at each risk, as found by `decide`.
 
     Every point has its own guarantee; there is none for the whole curve at once. `seen` is the share at which mistakes
     reach the risk in these samples, without a guarantee. More labels could close the distance between the two.
@@ -217,7 +217,7 @@ class Promise:
     times: float
     n_samples: int
     coverage: float
-    interval: Interval  # of the share accepted, between resamples
+    interval: Interval  # interval of the accepted share over resamples
     possible: float  # the share of resamples in which anything could be accepted
 
 
@@ -235,7 +235,7 @@ def more_labels(
 ) -> tuple[Promise, ...]:
     """Estimate the share that could be accepted with several times the labelled samples.
 
-    The samples stand for the population: samples (or clusters) are drawn from them with replacement and decided on.
+    The samples represent the population: samples (or clusters) are drawn from them with replacement and decided on.
 
     Examples
     --------

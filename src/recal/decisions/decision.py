@@ -20,7 +20,7 @@ from recal.metrics.exact import Interval, rate_interval
 from recal.metrics.rows import score
 from recal.schema import Number, check
 
-# A rule counts as broken in a group if the data would be this unlikely otherwise, all groups together.
+# A rule counts as broken in a group if the data would otherwise be this unlikely, corrected for the number of groups.
 _BROKEN_LEVEL = 0.05
 
 
@@ -51,7 +51,7 @@ class Costs:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a rule does with some labelled samples; `name` says which, None for all."""
+    """What a rule does with some labelled samples; `name` is their class or group, None for all samples."""
 
     name: Any = None
     n_samples: int
@@ -85,7 +85,7 @@ class Part(Outcome):
     n_samples, n_accepted, n_errors : int
         Labelled samples, those accepted, and the mistakes among these.
     needed : int or None
-        About how many more labelled samples are needed to accept anything; 0 if none, None if no number would do.
+        About how many more labelled samples are needed to accept anything; 0 if none, None if no number is enough.
     needed_at_least : bool
         Whether `needed` is only a minimum.
     interval : (low, high)
@@ -97,7 +97,7 @@ class Part(Outcome):
     needed_at_least: bool
 
     def to_dict(self, key: str) -> dict[str, Any]:
-        """Plain values for JSON; `key` is what the name is called."""
+        """Plain values for JSON; `key` is the key of the name."""
         names = ("coverage", "n_samples", "n_accepted", "n_errors", "needed")
         numbers = {"threshold": finite(self.threshold), "error_rate": finite(self.error_rate)}
         return {key: self.name, **numbers, "interval": list(self.interval), **_read(self, names)}
@@ -176,13 +176,13 @@ class Decision(Outcome):
     coverage : float
         The share of predictions that is accepted.
     interval : (low, high)
-        Of the coverage on new inputs, at `confidence`.
+        Interval of the coverage on new inputs, at the level `confidence`.
     n_samples, n_accepted, n_errors : int
         Labelled samples, those accepted, and the mistakes among these.
     n_clusters : int or None
         The number of clusters, if clusters were given.
     needed : int or None
-        0 if the samples suffice; otherwise about how many more labelled samples are needed, None if no number would do.
+        0 if the samples suffice, else about how many more labelled samples are needed; None if no number is enough.
     rule : DecisionRule
         All that a runtime needs.
     parts : tuple of Part
@@ -286,7 +286,7 @@ class Decision(Outcome):
         return {"thresholds": thresholds, **plain, f"by_{self._each}": [part.to_dict(self._each) for part in parts]}
 
     def _repr_html_(self) -> str:
-        # By name, because reporting reads decisions and imports go one way.
+        # Import by name, because reporting imports decisions, not the other way round.
         return str(import_module("recal.reporting.notebook").decision_html(self))
 
     def __str__(self) -> str:
@@ -310,7 +310,7 @@ class Decision(Outcome):
         return "group" if self.rule.groups else "class" if self.rule.per_class else ""
 
     def _refused(self) -> str:
-        """Name groups of which nothing can be accepted yet, and the labels that they need."""
+        """Name the groups in which nothing can be accepted yet, and the labels that they need."""
         refused = [part for part in self.parts if not part.possible] if self.rule.groups else []
         if not refused:
             return ""

@@ -66,7 +66,7 @@ def decide(
     ----------
     probs : array-like of shape (n_samples, n_classes) or (n_samples,)
         Probabilities of all classes; or the confidence of each answer of any system, and `y` says which are right. The
-        guarantee holds for any numbers. Better confidence accepts more.
+        guarantee holds for any numbers. A better confidence accepts more.
     y : array-like of shape (n_samples,)
         Labels: integers are column indices, anything else needs `classes`. With 1-D confidences, whether each answer
         is right.
@@ -75,9 +75,9 @@ def decide(
     confidence : float
         The probability that the guarantee holds.
     confidences : array-like of shape (n_samples,), optional
-        What `predict_confidence` gave; by default the largest probability of each row. If a calibrator keeps
+        Result of `predict_confidence`; by default the largest probability of each row. If a calibrator keeps
         predictions that it finds unlikely, they rank predictions better, and the rule then reads them, too. Because
-        they are calibrated, they also say where the search should start, which accepts more with few samples.
+        they are calibrated, they also decide where the search starts, which accepts more with few samples.
     groups : array-like of shape (n_samples,), optional
         One threshold and one guarantee for each group (subject, customer, camera), all of them at once. Groups without
         enough evidence accept nothing; `Decision.table` says how many labels they need.
@@ -87,10 +87,10 @@ def decide(
     calibrator : Calibrator, optional
         The fitted calibrator that gave `probs`, to check that these are not the samples of its fit.
     cost_error, cost_review : float, optional
-        The cost of an accepted mistake and of a review. The threshold is then the cheapest one of those that are, with
-        the given confidence, cheaper than reviewing everything.
+        The cost of an accepted mistake and of a review. The threshold is then the cheapest of those that are cheaper
+        than reviewing everything, with the given confidence.
     per_class : bool
-        One threshold and one guarantee for each predicted class: groups that are the predicted classes.
+        One threshold and one guarantee for each predicted class: the predicted classes are the groups.
     classes : sequence of length n_classes, optional
         The names of the columns, in order.
 
@@ -158,7 +158,7 @@ def decide(
 
 @dataclass(frozen=True)
 class Evidence:
-    """Predictions of one group, and those of them that the bound is computed from: all, or one row per cluster."""
+    """Predictions of one group, and those that the bound is computed from: all, or one row per cluster."""
 
     all_rows: Ranked
     evidence: Ranked
@@ -170,7 +170,7 @@ class Answers:
 
     confidence: Vector
     wrong: NDArray[np.bool_]
-    group: Counts  # of each row, 0..n_groups-1
+    group: Counts  # the group of each row, 0..n_groups-1
     names: tuple[Any, ...]  # of the groups
     clusters: Counts | None
     reads: Reads
@@ -212,7 +212,7 @@ def read_answers(
     per_class: bool = False,
     classes: Classes = None,
 ) -> Answers:
-    """Check what `decide` is given and put it into one form."""
+    """Check the arguments of `decide` and convert them to one form."""
     rows, array = score(probs, y, classes, confidences), np.asarray(probs)
     if per_class and rows.graded:
         raise InputError("A threshold per class needs the probabilities of all classes.", argument="per_class")
@@ -227,7 +227,7 @@ def read_answers(
         names = tuple(range(rows.n_classes)) if classes is None else tuple(np.asarray(classes).tolist())
         group = array.argmax(axis=1)
     units = None if clusters is None else check_clusters(clusters, n)
-    # If confidences equal the largest probabilities, the rule need not be given them again.
+    # If confidences equal the largest probabilities, the rule does not need them as well.
     equal = not rows.graded and np.allclose(array.max(axis=1), rows.confidence, rtol=1e-6, atol=0.0)
     reads: Reads = "maximum" if equal else "confidence"
     return Answers(rows.confidence, ~rows.correct, group, names, units, reads, confidences is not None)
@@ -325,7 +325,7 @@ def decide_crossfitted(
     clusters : array-like of shape (n_samples,), optional
         As in `decide`; folds never divide a cluster. Clusters and groups are by default those of the views.
     random_state : int
-        Draws the folds.
+        Seed of the folds.
 
     Returns
     -------

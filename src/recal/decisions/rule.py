@@ -33,7 +33,7 @@ class OrInfinity(Number):
 class DecisionRule(Record):
     """Accept a prediction if its confidence reaches the threshold; leave the others to a person.
 
-    The prediction is the column of the largest probability, the first of equal ones.
+    The prediction is the column of the largest probability; among ties, the first column.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class DecisionRule(Record):
         probs : array-like of shape (n_samples, n_classes) or (n_samples,)
             Probabilities of all classes, or the confidence of each answer.
         confidences : array-like of shape (n_samples,), optional
-            What `predict_confidence` gave. Needed if the rule reads confidences, ignored otherwise.
+            Result of `predict_confidence`. Needed if the rule reads confidences, ignored otherwise.
         groups : array-like of shape (n_samples,), optional
             Needed if the rule has a threshold per group. Groups without a threshold accept nothing, with a warning.
         """
@@ -120,7 +120,7 @@ class DecisionRule(Record):
         return check_confidences(confidences, len(array)), predictions
 
     def _group_thresholds(self, groups: ArrayLike | None, n_samples: int) -> NDArray[np.float64]:
-        """Return the threshold of each row's group; inf for groups that the rule does not know."""
+        """Return the threshold of each row's group; inf for groups without a threshold."""
         if groups is None:
             raise InputError(
                 f"This rule has a threshold for each of {len(self.groups)} groups: pass groups=, one per sample."
@@ -137,7 +137,7 @@ class DecisionRule(Record):
         return np.array([thresholds.get(name, math.inf) for name in names])[index]
 
     def check_classes(self, n_classes: int) -> None:
-        """Refuse probabilities with another number of classes than there are thresholds."""
+        """Refuse probabilities whose number of classes differs from the number of thresholds."""
         if self.per_class and len(self.thresholds) != n_classes:
             raise InputError(
                 f"This rule has a threshold for each of {len(self.thresholds)} classes, got {n_classes} classes."

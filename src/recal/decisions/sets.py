@@ -1,4 +1,4 @@
-"""Prediction sets: the classes that remain possible, few where the model is confident, so that the truth is among them.
+"""Prediction sets: the classes that remain possible, so that the true class is among them with a given probability.
 
 Split-conformal prediction (Vovk, Gammerman and Shafer, 2005): a score says how badly a class fits a sample. On labelled
 samples the score of the true class is at most q in a share `coverage` of them. A new sample keeps the classes whose
@@ -7,7 +7,7 @@ any model. Three scores:
 
 - lac: 1 - p. The smallest sets on average (Sadinle, Lei and Wasserman, 2019); also called THR.
 - aps: the probability of all classes that are likelier, and a random part of the class's own (Romano, Sesia and
-  Candes, 2020). Sets grow where samples are hard.
+  Candes, 2020). Hard samples get larger sets.
 - raps: aps with a penalty on every rank beyond the first few (Angelopoulos, Bates, Malik and Jordan, 2021); the
   penalty is chosen on a part of the samples.
 
@@ -50,21 +50,21 @@ _FEWEST = 50
 
 
 class PredictionSets(Record):
-    """Which classes remain possible: all whose score is at most a limit; made by `prediction_sets`.
+    """A rule for which classes remain possible: those whose score is at most a limit; made by `prediction_sets`.
 
     Parameters
     ----------
     method : {"lac", "aps", "raps"}
     coverage : float
-        The share of samples whose true class is to be kept.
+        The share of samples whose true class must be kept.
     limits : tuple of float
-        The largest score that is kept: one for all classes, or one for each; ``inf`` keeps every sample's class.
+        The largest score that is kept: one limit for all classes, or one for each; ``inf`` always keeps a class.
     penalty, free_ranks : float, int
-        Of raps: what each rank beyond the free ones adds to the score.
+        For raps: each rank beyond the free ones adds the penalty to the score.
     randomised : bool
         Whether aps and raps count a random part of the class's own probability, rather than all of it.
     at_least_one : bool
-        Whether the likeliest class is kept where no class would be.
+        Whether the likeliest class is kept if the set would otherwise be empty.
 
     Examples
     --------
@@ -88,19 +88,19 @@ class PredictionSets(Record):
 
     @property
     def per_class(self) -> bool:
-        """Whether each class has a limit of its own."""
+        """Whether each class has its own limit."""
         return len(self.limits) > 1
 
     def check_classes(self, n_classes: int) -> None:
-        """Refuse probabilities of another number of classes than there are limits."""
+        """Refuse probabilities whose number of classes differs from the number of limits."""
         if self.per_class and len(self.limits) != n_classes:
             raise InputError(f"These sets have a limit for each of {len(self.limits)} classes, got {n_classes}.")
 
     def scores(self, probs: ArrayLike, u: ArrayLike | None = None) -> Vector:
-        """The score of every class, (n_samples, n_classes); the lower, the better it fits.
+        """The score of every class, (n_samples, n_classes); a lower score is a better fit.
 
-        `u` in [0, 1], one per sample, is the part of a class's own probability that aps and raps count. Without it the
-        part comes from the sample's probabilities, or is 1 where the sets are not randomised.
+        `u` in [0, 1], one per sample, is the part of a class's own probability that aps and raps count. By default the
+        part is computed from the sample's probabilities, or it is 1 if the sets are not randomised.
         """
         array = np.asarray(check_probs(probs), dtype=np.float64)
         if self.method == "lac":
@@ -136,7 +136,7 @@ class PredictionSets(Record):
 def content_uniforms(array: Vector) -> Vector:
     """Return a number in [0, 1) for each row that looks random and depends only on the row.
 
-    The bits of the values, rounded to float32 so that little differences in how they were computed seldom matter, go
+    Values are rounded to float32, so that small differences in how they were computed seldom matter. Their bits go
     through the mixing steps of splitmix64 (Steele, Lea and Flood, 2014), column after column.
     """
     bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32).astype(np.uint64)
@@ -177,9 +177,9 @@ def prediction_sets(
         Integers are column indices; anything else needs `classes`.
     coverage, method, randomised, at_least_one : see `PredictionSets`
     penalty, free_ranks : float, int
-        Of raps; see `PredictionSets`. Without a penalty, a random fifth of the samples chooses both, for the smallest
-        sets, and the others make the limit, so that the coverage holds. Below 250 samples, or ``5 / (1 - coverage)``,
-        the penalty is 0.1.
+        For raps; see `PredictionSets`. Without a penalty, a random fifth of the samples chooses both for the smallest
+        sets, and the others give the limit, so that the coverage holds. With fewer than 250 samples, or fewer than
+        ``5 / (1 - coverage)``, the penalty is 0.1.
     per_class : bool
         Guarantee the coverage for the samples of each true class, with a limit for each (Mondrian). A class with fewer
         than about ``1 / (1 - coverage)`` labelled samples is then always kept.
@@ -236,7 +236,7 @@ def parted(n_samples: int, coverage: float) -> tuple[Rows, Rows]:
 
 
 def smallest(scores: Vector, ranks: Rows, labels: Rows, coverage: float) -> tuple[float, int]:
-    """Return the penalty and the free ranks with the smallest sets on average; of equal ones the mildest."""
+    """Return the penalty and the free ranks with the smallest sets on average; among ties, the mildest."""
     rows = np.arange(len(labels))
     sizes = []
     for penalty in PENALTIES:
@@ -255,12 +255,12 @@ def fewest_scores(coverage: float) -> int:
 
 def limit(scores: Vector, coverage: float) -> float:
     """Return the k-th smallest score, k = ceil((n + 1) coverage): a new score is at most this with that probability."""
-    rank = math.ceil((len(scores) + 1) * coverage - 1e-9)  # 10 x 0.9 is meant as 9
+    rank = math.ceil((len(scores) + 1) * coverage - 1e-9)  # so that 10 x 0.9 gives 9
     return float(np.partition(scores, rank - 1)[rank - 1]) if rank <= len(scores) else math.inf
 
 
 def _warn_of_whole_sets(limits: tuple[float, ...], counts: list[int], scores: Vector, coverage: float) -> None:
-    """Warn if classes are in every set, or every set holds every class, and say what to do."""
+    """Warn if classes are in every set, or every set contains every class, and say what to do."""
     fewest, endless, per_class = fewest_scores(coverage), limits.count(math.inf), len(limits) > 1
     if endless and endless < len(limits):
         text = (
@@ -300,7 +300,7 @@ class SetReport:
 def evaluate_sets(
     sets: PredictionSets, probs: ArrayLike, y: ArrayLike, confidence: float = 0.95, *, classes: Any = None
 ) -> SetReport:
-    """Measure sets on labelled samples that they were not made from."""
+    """Measure sets on labelled samples that were not used to make them."""
     array = check_probs(probs)
     labels = check_labels(y, len(array), array.shape[1], classes)
     kept = sets.predict(array)

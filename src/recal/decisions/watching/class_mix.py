@@ -1,4 +1,4 @@
-"""Another class mix than at the fit: estimated from a batch or given by the user, and applied to probabilities.
+"""A class mix that differs from the fit: estimated from a batch or given by the user, and applied to probabilities.
 
 If the inputs of each class are as before and only the class shares have changed, Bayes' rule applies: each calibrated
 probability is multiplied by its class's share today divided by its share at the fit. The shares of a batch without
@@ -60,7 +60,7 @@ class ClassMix:
     changed : bool
         Whether `adapt_to_class_mix` changes anything.
     reason : str
-        What the shares rest on, or why those of the fit stay.
+        What the shares are based on, or why those of the fit stay.
     """
 
     shares: tuple[float, ...]
@@ -79,7 +79,7 @@ class ClassMix:
         return ", ".join(f"{name} {self.at_fit[k]:.1%} -> {self.shares[k]:.1%}" for name, k in zip(named, moved))
 
     def describe(self, classes: Sequence[Any] | None = None) -> str:
-        """One sentence for a person: which mix is used, and why."""
+        """One sentence: which mix is used, and why."""
         if not self.changed:
             return f"The class mix of the fit is used: {self.reason}."
         return f"Another class mix than at the fit is used ({self.reason}): {self.moves(classes)}."
@@ -89,7 +89,7 @@ class ClassMix:
 
 
 class ByClass(Record):
-    """What `class_mix` needs to know about the samples of each class of a fit.
+    """Numbers about the samples of each class of a fit that `class_mix` needs.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def class_mix(
     profile : Profile
         Made with labels.
     logits : array of shape (n_samples, n_classes), optional
-        Of the new inputs. Without them, `shares` or those of the fit are used.
+        Logits of the new inputs. Without them, `shares` or the shares of the fit are used.
     shares : mapping of class to share, or array of shape (n_classes,), optional
         Known shares. Classes that a mapping does not name share the rest as at the fit.
     impossible : classes
@@ -222,13 +222,13 @@ def class_mix(
 def adapt_to_class_mix(probs: ArrayLike, mix: ClassMix) -> Vector:
     """Return probabilities for another class mix.
 
-    **Predictions can change**, also for calibrators that keep them: a class that has become rare is a less likely
-    prediction. The guarantee of a rule of `decide` holds for the class mix of its own samples.
+    **Predictions can change**, even for calibrators that keep them: a class that has become rare is a less likely
+    prediction. The guarantee of a rule from `decide` holds for the class mix of its own samples.
 
     Parameters
     ----------
     probs : array-like of shape (n_samples, n_classes)
-        Of any calibrator.
+        Probabilities from any calibrator.
     mix : ClassMix
         From `class_mix`, which has an example.
     """
@@ -302,7 +302,7 @@ def _estimate(profile: Profile, logits: Floats | None, start: Vector) -> tuple[V
     probs /= probs.sum(axis=1, keepdims=True)
     at_fit, n = _at_fit(profile), len(rows)
     best = class_shares(probs, at_fit, start=start, prior=_PRIOR * len(start))
-    # A row that is certain to be of an impossible class supports no mix.
+    # A row that certainly belongs to an impossible class supports no mix.
     after, before = (np.log(np.maximum(probs @ (mix / at_fit), _LEAST)).sum() for mix in (best, start))
     gain = 2 * float(after - before)
     free = max(int((start > 0).sum()) - 1, 1)

@@ -3,9 +3,9 @@
 Damaged sets with known labels (`learning`) show which temperature and accuracy belong to which statistics of the
 logits. A Gaussian process interpolates between them. Far from every set it predicts "no change", with variance 1.
 
-Nine statistics tell kinds and strengths of damage apart. Mean confidence alone is not enough: a blurred and a dark set
+Nine statistics distinguish kinds and strengths of damage. Mean confidence alone is not enough: a blurred and a dark set
 with the same mean confidence can differ in accuracy. The shape of the confidence distribution, the size of the logits
-and the mix of predicted classes tell them apart.
+and the mix of predicted classes distinguish them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ N_STATISTICS = 9
 CLASS_MIX = 7  # position of the entropy of the predicted classes
 # The shares of confidences above these levels are counted.
 _CONFIDENT = (0.99, 0.9, 0.6)
-# Shares are clipped here before taking log-odds; a set of hundreds cannot resolve more.
+# Shares are clipped at this value before taking log-odds; a set of a few hundred samples cannot resolve more.
 _EDGE = 0.005
 _TINY = 1e-12
 _BLOCK = 2_000_000  # values per block
-# Of the process. Distances are in units of the spread of each statistic over the sets of a fit, noise in units of the
-# prior variance.
+# Length scale and noise of the process. Distances are in units of the spread of each statistic over the sets of a fit,
+# noise in units of the prior variance.
 LENGTH = 2.0
 NOISE = 0.05
 # Batch sizes for which small sets of the fit's samples show what chance does to the statistics.
@@ -45,8 +45,8 @@ SIZES = (50, 100, 200, 400, 800)
 # With fewer inputs, or fewer kinds of damaging views, the temperature of the fit stays.
 SMALLEST_BATCH = 50
 FEWEST_KINDS = 3
-# From this variance on, a batch is unlike every set of the fit and its accuracy is unknown. Its temperature still
-# follows, because the process predicts less change the less it knows.
+# At this variance or above, a batch is unlike every set of the fit, and its accuracy is unknown. Its temperature still
+# follows, because the process predicts less change if it knows less.
 UNKNOWN_FROM = 0.3
 # If leaving out single kinds of view changes log(beta) by this share of its predicted change, the kinds disagree and
 # the temperature of the fit stays. Sounds with crackle had 1.1, and following raised their NLL by a quarter. Twenty
@@ -57,14 +57,14 @@ _LEFT_OUT_LEVEL = 0.9
 _DEVIATIONS = 1.959964
 _RESAMPLES = 50
 _RESAMPLED_AT_MOST = 20_000
-_CLASS_MIXES = ":"  # stands for the sets with other class mixes; a kind of view never contains a colon
+_CLASS_MIXES = ":"  # marks the sets with other class mixes; a kind of view never contains a colon
 _UNLIKE = "these inputs are unlike every view of the fit; label some, or fit with views of what happened to them"
 _FEW_CLASSES = "the mix of predicted classes is that of another class mix, or of damage unlike every view of the fit"
 
 
 @dataclass(frozen=True)
 class RowNumbers:
-    """What each row of logits contributes to the nine statistics."""
+    """The contribution of each row of logits to the nine statistics."""
 
     values: Vector  # (n_samples, 9): see `row_numbers`
     answers: NDArray[np.intp]
@@ -204,12 +204,12 @@ class _Reading(NamedTuple):
 
 
 class Following(Record):
-    """What the views of a fit teach about damage; made by `learn` and kept in a `Profile`.
+    """What was learned about damage from the views of a fit; made by `learn` and kept in a `Profile`.
 
     Parameters
     ----------
     beta, cut, accuracy : float
-        Of the undamaged inputs: the best 1/T, ATC's cut of the entropy, the accuracy.
+        For the undamaged inputs: the best 1/T, ATC's cut of the entropy, the accuracy.
     n_samples : int
     kinds : tuple of str
         The kind of view that each set is made of; empty for undamaged inputs.
@@ -217,11 +217,11 @@ class Following(Record):
         The kinds that damage inputs.
     statistics : array of shape (n_sets, 9)
     spread : array of shape (9,)
-        Of each statistic over the views.
+        Spread of each statistic over the views.
     changes : array of shape (n_sets, 2)
         Each set's log(best beta / beta), and the log-odds of its accuracy minus those of the undamaged inputs.
     sizes : array of shape (n_sets,)
-        The batch size that each set serves, one of `SIZES`; 0 for whole sets, which serve all.
+        The batch size that each set is used for, one of `SIZES`; 0 for whole sets, which are used for all sizes.
     """
 
     beta: Annotated[float, Number(0.0, ends="()")]
@@ -273,7 +273,7 @@ class Following(Record):
         )
 
     def _read(self, rows: RowNumbers) -> _Reading:
-        """Ask the process over all sets, and those that leave out one kind of view each."""
+        """Evaluate the process over all sets, and the processes that leave out one kind of view each."""
         place, size = self._place(statistics(rows))[None], _nearest(len(rows))
         changes, variance = self._process(size)(place)
         without = np.array([self._process(size, kind)(place)[0][0] for kind in sorted(set(self.kinds) - {""})])
@@ -309,11 +309,11 @@ class Following(Record):
 
     @cached_property
     def _doubts(self) -> tuple[float, float]:
-        """How wrong the process is about kinds of view that it has not seen.
+        """Return how wrong the process is about kinds of view that it has not seen.
 
-        Each kind is left out in turn. Errors are divided by the square root of variance plus noise. Returned are the
-        median error for log(beta), and a quantile of the errors for the log-odds of the accuracy, over sets that would
-        not be called unknown.
+        Each kind is left out in turn. Errors are divided by the square root of variance plus noise. Returns the median
+        error for log(beta), and a quantile of the errors for the log-odds of the accuracy, over sets that would not be
+        called unknown.
         """
         errors, variances = [np.empty((0, 2))], [np.empty(0)]
         for kind in sorted(set(self.kinds) - {""}):
@@ -340,7 +340,7 @@ class Following(Record):
 
 
 def log_odds_of(hits: float, n_samples: int) -> float:
-    """Return the log-odds of an accuracy; half a hit and half a miss more keep them finite."""
+    """Return the log-odds of an accuracy; half a hit and half a miss are added to keep them finite."""
     return math.log(hits + 0.5) - math.log(n_samples - hits + 0.5)
 
 

@@ -1,4 +1,4 @@
-"""What the views of a fit teach about damage: labelled sets with their statistics, temperatures and accuracies.
+"""Learn about damage from the views of a fit: labelled sets with their statistics, temperatures and accuracies.
 
 The losses of every row are tabulated once over a grid of temperatures. The best temperature of any set of rows is then
 the minimum of a sum of curves, so hundreds of sets cost little more than one.
@@ -29,7 +29,7 @@ from recal.views import Views
 
 Vector = NDArray[np.float64]
 
-# Of log(beta / beta of the fit), down to 5 % of the fit's beta: damage needs less confidence.
+# Grid of log(beta / beta of the fit), down to 5 % of the fit's beta: damaged inputs need less confidence.
 _GRID = np.arange(-20, 9) * 0.15
 # More rows would make accuracies more precise than the nine statistics can resolve.
 _MAX_ROWS = 4000
@@ -50,7 +50,7 @@ _LOSS = 0.05
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """The rows of one view, with everything that sets made from them need."""
+    """The rows of one view, with all numbers that sets of these rows need."""
 
     numbers: RowNumbers
     losses: Vector  # (n_samples, n_grid)
@@ -102,7 +102,7 @@ class _Set(NamedTuple):
     kind: str
     statistics: Vector
     changes: tuple[float, float]
-    size: int  # of the batches that the set serves; 0 for all
+    size: int  # size of the batches that the set is used for; 0 for all
 
 
 def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -> Following | None:
@@ -129,7 +129,7 @@ def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -
     mixed, mixes = _mixtures(clean, damaged, rng), _class_mixes(clean, labels, rng)
 
     def made_of(rows: LabelledRows, size: int = 0) -> _Set:
-        """All of some rows, or a draw of `size`: its statistics vary, temperature and accuracy stay."""
+        """Make a set of all these rows, or of a draw of `size`: statistics vary, temperature and accuracy stay."""
         n = len(rows.right)
         chosen = rows.numbers[rng.choice(n, size, replace=size > n)] if size else rows.numbers
         return _Set(rows.kind, statistics(chosen), (rows.log_ratio, rows.log_odds - clean.log_odds), size)

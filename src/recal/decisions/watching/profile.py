@@ -1,8 +1,8 @@
-"""A profile of the inputs of a fit: what new inputs are compared with.
+"""A profile of the inputs of a fit, with which new inputs are compared.
 
 A profile keeps a few numbers of each sample, never the input: the model's confidence, its prediction, and how each view
-changes both. Views help twice. They show how stable a prediction is. And a view is a damaged input with a known label,
-from which `learning` learns to follow damage.
+changes both. Views help in two ways. They show how stable a prediction is. And a view is a damaged input with a known
+label, from which `learning` learns to follow damage.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from recal.transforms import as_transform
 from recal.views import Views
 
 Vector = NDArray[np.float64]
-# More rows make a file larger and a test no more powerful.
+# More rows would make a file larger, but not a test more powerful.
 MAX_ROWS = 20_000
-# Of the two parameters of Platt scaling, towards no change.
+# Ridge on the two parameters of Platt scaling, towards no change.
 _RIDGE = 0.01
 _DEVIATIONS = 1.959964
 
@@ -39,7 +39,7 @@ _DEVIATIONS = 1.959964
 class Reactions(NamedTuple):
     """The numbers of each sample that a watch compares."""
 
-    log_odds: Vector  # of the model's confidence in its prediction
+    log_odds: Vector  # log-odds of the model's confidence in its prediction
     answers: NDArray[np.integer]
     groups: NDArray[np.uint8]  # (n, n_views) of 1..4, as numbered in `Group`
 
@@ -71,7 +71,7 @@ class Profile(Record):
     Parameters
     ----------
     n_classes : int
-        1 for a profile of confidences, which knows no classes.
+        1 for a profile of confidences, which has no classes.
     transforms : tuple of str
         The views that are compared, by their specs.
     log_odds, answers, groups : arrays of n_samples rows
@@ -79,14 +79,14 @@ class Profile(Record):
     beta : float
         1/T of temperature scaling on the samples of the fit.
     accuracy, cut : float
-        Of the samples of the fit: the accuracy (NaN without labels), and the confidence above which a share of them
-        equal to the accuracy lies (ATC; Garg et al., 2022).
+        The accuracy on the samples of the fit (NaN without labels), and the cut: the share of samples above this
+        confidence equals the accuracy (ATC; Garg et al., 2022).
     following : Following, optional
-        What the views teach about damage; None without labels or with fewer than 100 samples.
+        What was learned about damage from the views; None without labels or with fewer than 100 samples.
     class_shares : array of shape (n_classes,), optional
         The share of each class in the samples of the fit.
     by_class : ByClass, optional
-        What `class_mix` needs to know about the samples of each class.
+        Numbers about the samples of each class that `class_mix` needs.
     right : array of bool, shape (n_samples,), optional
         Which answers were right, in a profile of confidences.
     """
@@ -122,7 +122,7 @@ class Profile(Record):
 
     @property
     def graded(self) -> bool:
-        """Whether this is a profile of confidences: of any system's answers, without classes."""
+        """Whether this is a profile of confidences, for the answers of any system, without classes."""
         return self.n_classes == 1
 
     def reactions(self, *, views: bool) -> Reactions:
@@ -134,7 +134,7 @@ class Profile(Record):
         return self.condition_of([self.numbers(check_logits(logits))])
 
     def numbers(self, logits: Floats) -> RowNumbers:
-        """Return what `condition_of` needs of one piece of a batch, so that a large batch need not be in memory."""
+        """Return what `condition_of` needs from one piece of a batch, so that a large batch need not be in memory."""
         self.check_classes(logits.shape[1])
         return row_numbers(logits, self.beta, math.nan if self.following is None else self.following.cut)
 
@@ -147,11 +147,11 @@ class Profile(Record):
         return unknown(self.beta, reason, sum(map(len, pieces)))
 
     def graded_condition(self, log_odds: Vector, *, alarm: bool) -> WatchResult:
-        """Estimate the accuracy of answers of which only the confidence is known.
+        """Estimate the accuracy of answers if only their confidence is known.
 
-        Platt scaling at the fit turns log-odds into the chance to be right. Its mean over the new answers is the
-        estimate; the interval covers the errors of the fit and of the new sample. After an alarm, confidences may have
-        lost their meaning, and the accuracy is unknown.
+        Platt scaling at the fit turns log-odds into the probability of being right. Its mean over the new answers is
+        the estimate; the interval covers the errors of the fit and of the new sample. After an alarm, confidences may
+        have lost their meaning, and the accuracy is unknown.
         """
         n = len(log_odds)
         if self.right is None:
@@ -170,7 +170,7 @@ class Profile(Record):
         return WatchResult(n, True, "", 1.0, 1.0, accuracy, (low, high), 0.0)
 
     def check_classes(self, n_classes: int) -> None:
-        """Refuse inputs with another number of classes."""
+        """Refuse inputs with a different number of classes."""
         if n_classes != self.n_classes:
             raise InputError(f"This profile has {self.n_classes} classes, got {n_classes}.")
 
@@ -265,7 +265,7 @@ def is_confidence(values: object) -> bool:
 
 
 def confidence_reactions(confidence: ArrayLike) -> Reactions:
-    """Return the numbers of each sample of which only the confidence is known."""
+    """Return the numbers of each sample if only its confidence is known."""
     array = check_confidences(confidence, len(np.asarray(confidence)))
     return Reactions(confidence_log_odds(array), np.zeros(len(array), np.int32), np.zeros((len(array), 0), np.uint8))
 

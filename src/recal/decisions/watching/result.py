@@ -1,4 +1,4 @@
-"""What a watch found of new inputs, and how probabilities and decisions follow it."""
+"""The result of a watch of new inputs, and how probabilities and decisions follow it."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class WatchResult:
     variance : float
         How far the inputs are from everything seen at the fit: 0 (very similar) to 1 (unlike anything).
     kinds_disagree : bool
-        Whether the kinds of damage at the fit disagree about the temperature, so that it stays.
+        Whether the kinds of damage at the fit disagree about the temperature, so that the temperature of the fit stays.
     unlike : bool
-        Whether the inputs are unlike every view of the fit. No decision rule should be relied on for them.
+        Whether the inputs are unlike every view of the fit. Do not rely on any decision rule for them.
     alarm : bool or None
         Whether the inputs differ from those of the fit. The probability of a false alarm is at most `alpha`. None if
         no test was made.
     p_value, alpha : float
-        Of the test; NaN if none was made.
+        P-value and level of the test; NaN if none was made.
     findings : tuple of Finding
         Everything that was compared.
     accuracy_at_fit : float
@@ -92,7 +92,7 @@ class WatchResult:
     class_mix: ClassMix | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; what belongs to the test only if one was made."""
+        """Plain values for JSON; values of the test only if one was made."""
         plain: dict[str, Any] = {**vars(self), "interval": list(self.interval)}
         plain["accuracy"] = self.accuracy if self.known else None
         plain["accuracy_at_fit"] = None if math.isnan(self.accuracy_at_fit) else self.accuracy_at_fit
@@ -132,12 +132,12 @@ class WatchResult:
 
 
 def unknown(beta: float, reason: str, n_samples: int = 0, variance: float = 1.0) -> WatchResult:
-    """Return the result for inputs of which nothing can be said: the temperature of the fit stays."""
+    """Return the result for inputs about which nothing is known: the temperature of the fit stays."""
     return WatchResult(n_samples, False, reason, 1.0, beta, variance=variance)
 
 
 def to_the_power(probs: ArrayLike, ratio: float) -> NDArray[np.float64]:
-    """Raise probabilities to a power and normalise: they become less confident below 1 and more confident above.
+    """Raise probabilities to a power and normalise: a ratio below 1 makes them less confident, one above 1 more.
 
     For temperature scaling this is the same as multiplying beta = 1/T by the ratio. For other calibrators it makes the
     same change to their final probabilities. The order of the classes in a row does not change.
@@ -168,7 +168,7 @@ def to_the_power(probs: ArrayLike, ratio: float) -> NDArray[np.float64]:
 def followed_confidences(
     confidences: NDArray[np.float64], probs: NDArray[np.float64], followed: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Shift each confidence by as much, in log-odds, as following shifted the probability of the prediction."""
+    """Shift the log-odds of each confidence by the same amount as following shifted those of the prediction."""
     predictions, rows = probs.argmax(axis=1), np.arange(len(probs))
     shift = _log_odds(followed[rows, predictions]) - _log_odds(probs[rows, predictions])
     return sigmoid(_log_odds(confidences) + shift)

@@ -35,7 +35,7 @@ _BETS = np.array([-1.5, -0.5, 0.5, 1.5])
 _JUMP = 0.01
 # The reserve after n inputs is reserve x (1 + n / slow) ** -decay.
 _RESERVE, _SLOW, _DECAY = 0.5, 20.0, 0.2
-# Capitals are cut off here, because larger ones would overflow.
+# Capitals are clipped at this value, because larger ones would overflow.
 _FORTUNE = 1e200
 # Accuracy and temperature are estimated from this many recent samples.
 _WINDOW = 1000
@@ -93,7 +93,7 @@ def watch(
     specs = () if batch is None or not profile.held_by(batch) else profile.transforms
     today = confidence_reactions(views) if batch is None else reactions(batch, specs)  # type: ignore[arg-type]
     fit = profile.reactions(views=bool(specs))
-    # Rows of the fit are known by their log-odds, which agree to the last digit.
+    # Rows of the fit are recognised by their log-odds, which agree to the last digit.
     warn_of_fitted(
         count_fitted(_digits(today), kept_hashes(_digits(fit)), len(fit.answers)),
         len(today.answers),
@@ -116,7 +116,7 @@ def watch(
 
 
 def _batch(profile: Profile, views: Views | ArrayLike) -> Views | None:
-    """Return new inputs as views, None for confidences; refuse what is no profile, and another number of classes."""
+    """Return new inputs as views, None for confidences; refuse anything but a profile, and other numbers of classes."""
     if not isinstance(profile, Profile):
         remedy = " Pass its `profile_`." if hasattr(profile, "profile_") else " Make one with recal.profile(views, y)."
         raise InputError(f"Inputs are compared with a Profile, got {type(profile).__name__}.{remedy}")
@@ -138,10 +138,10 @@ def _digits(rows: Reactions) -> Vector:
 def _max_t(
     fit: Reactions, today: Reactions, permutations: int, rng: np.random.Generator
 ) -> tuple[float, tuple[Finding, ...]]:
-    """Return the overall p-value, and what was compared with p-values that are corrected for each other.
+    """Return the overall p-value, and the compared quantities with p-values that are corrected for each other.
 
-    Only the rows of the smaller group are drawn, so a shuffle of a million new inputs costs as much as the at most
-    20,000 rows of the fit.
+    Only the rows of the smaller group are drawn, so a shuffle of a million new inputs costs no more than one of the at
+    most 20,000 rows of the fit.
     """
     quantities = _quantities(fit, today)
     n_fit, n_today = len(fit.answers), len(today.answers)
@@ -171,7 +171,7 @@ Statistic = Callable[[NDArray[np.intp]], float]
 
 
 def _quantities(fit: Reactions, today: Reactions) -> dict[str, tuple[Statistic, NDArray[Any]]]:
-    """Return what is compared: statistics, and numbers of each row whose means a person reads beside the p-value."""
+    """Return the compared quantities: a statistic, and numbers of each row whose means are shown beside the p-value."""
     rows = fit.joined(today)
     quantities: dict[str, tuple[Statistic, NDArray[Any]]] = {
         "confidence": (_distance(rows.log_odds), sigmoid(rows.log_odds))
@@ -240,7 +240,7 @@ class StreamWatch:
     Attributes
     ----------
     capital : float
-        What one unit has become; an e-value against "inputs are as they were".
+        The current value of one unit of capital; an e-value against "inputs have not changed".
     highest : float
         The largest capital so far; 1 / highest is a p-value that is valid at any time.
     n_seen : int
@@ -289,7 +289,7 @@ class StreamWatch:
         return self.alarm_at is not None
 
     def update(self, views: Views | ArrayLike) -> StreamWatch:
-        """Add new samples in the order in which they came."""
+        """Add new samples in their order of arrival."""
         batch = _batch(self.profile, views)
         if batch is None:
             new = confidence_reactions(views)  # type: ignore[arg-type]
@@ -357,5 +357,5 @@ def _reserve(n_seen: int) -> float:
 
 
 def _columns(rows: Reactions) -> list[Vector]:
-    """Return what is ranked: confidence, and how many views change the prediction."""
+    """Return the ranked quantities: confidence, and how many views change the prediction."""
     return [rows.log_odds, rows.changed] if rows.groups.shape[1] else [rows.log_odds]
