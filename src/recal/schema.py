@@ -1,8 +1,8 @@
-"""One way to say what a value must be: constructor parameters, fitted state and the fields of maps.
+"""Declarations of what a value must be, for constructor parameters, fitted state and the fields of maps.
 
-A declaration is an annotation. `Literal`, `bool`, `int`, `float`, `None` and unions of them stand for themselves;
+A declaration is an annotation. `Literal`, `bool`, `int`, `float`, `None` and unions of them have their usual meaning;
 anything narrower is ``Annotated[type, kind]`` with one of the kinds below. The same declaration checks parameters when
-a calibrator is fitted, checks what an untrusted file holds and reads the options of the command line.
+a calibrator is fitted, checks the contents of an untrusted file and reads the options of the command line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from recal.errors import InputError
 
-# Products of two such numbers, and their sums, are still floats.
+# Products of two such numbers, and sums of these products, do not overflow.
 LARGEST, SMALLEST = 1e100, 1e-100
 # The sizes that the shapes of one object's arrays share, such as {"K": 10}.
 Sizes = dict[str, int]
@@ -32,10 +32,10 @@ class Kind:
 
     rule: str = "any value"
     hint: str = ""
-    metavar: str = "VALUE"  # stands for the value in the command line's help
+    metavar: str = "VALUE"  # the placeholder of the value in the command line's help
 
     def read(self, value: Any, sizes: Sizes) -> Any:
-        """Return the value in the form used inside, or raise ValueError; `sizes` are filled on the way."""
+        """Return the value in the form that the code uses, or raise ValueError; new `sizes` are added."""
         return value
 
     def parse(self, text: str) -> Any:
@@ -83,7 +83,7 @@ class Number(Kind):
 
 
 class Flag(Kind):
-    """True or False; a word such as "no" would count as True."""
+    """True or False only, because a string such as "no" would count as True."""
 
     rule = "True or False"
     metavar = "true|false"
@@ -151,7 +151,7 @@ class ListOf(Kind):
 
 
 class Seed(Kind):
-    """What numpy makes a generator of."""
+    """A value from which numpy makes a random generator."""
 
     rule = "a whole number of at least 0, a Generator or None"
     metavar = "INT"
@@ -188,7 +188,7 @@ class Instance(Kind):
 
 
 class Either(Kind):
-    """The first of several kinds that fits."""
+    """The first of several kinds that accepts the value."""
 
     def __init__(self, *kinds: Kind) -> None:
         self.kinds = kinds
@@ -217,7 +217,7 @@ class Floats(Kind):
     Parameters
     ----------
     shape : int, str or None for each axis
-        A name such as "K" is the same size wherever it occurs in one object; "B-1" is one less than B; None is any
+        A name such as "K" means the same size wherever it occurs in one object; "B-1" is one less than B; None is any
         size. No axis is empty unless its size follows from a name.
     low, high : the range of the numbers, both ends included
     rising : whether numbers never fall along the last axis
@@ -239,7 +239,7 @@ class Floats(Kind):
         if array.dtype.kind not in self.codes or array.ndim != len(self.shape):
             raise ValueError
         for size, declared in zip(array.shape, self.shape):
-            if isinstance(declared, str):  # a name, or one that is some more or less, such as "B-1"
+            if isinstance(declared, str):  # a name, or a name plus or minus a number, such as "B-1"
                 name, sign, more = declared.partition("-" if "-" in declared else "+")
                 full = size - int(sign + more or 0)
                 if full < 1 or sizes.setdefault(name, full) != full:
@@ -277,7 +277,7 @@ class Record:
         self.check()
 
     def check(self) -> None:
-        """Refuse fields that do not belong together; most records need no more than their declarations."""
+        """Refuse inconsistent fields; for most records the declarations are enough."""
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -317,7 +317,7 @@ def check(value: Any, kind: Kind, name: str, sizes: Sizes | None = None) -> Any:
     """Return the value as the kind reads it; otherwise raise an InputError that names it."""
     try:
         return kind.read(value, {} if sizes is None else sizes)
-    except InputError:  # a kind may say more than its rule
+    except InputError:  # a kind may raise a more detailed error
         raise
     except ValueError:
         raise InputError(f"must be {kind.rule}, got {_shown(value)}", argument=name, remedy=kind.hint) from None
@@ -340,7 +340,7 @@ def field_kinds(family: Any) -> Mapping[str, Kind]:
 
 
 def check_parameters(instance: Any) -> None:
-    """Refuse parameters of an estimator that its constructor's annotations rule out."""
+    """Refuse parameters of an estimator that violate the annotations of its constructor."""
     for name, kind in parameter_kinds(instance.__class__).items():
         check(getattr(instance, name), kind, name)
 

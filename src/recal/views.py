@@ -39,20 +39,20 @@ class Views:
     ----------
     logits : array-like of shape (n_samples, n_classes), or (n_samples,) or (n_samples, 1) for a binary model
         The model's logits for the inputs as they are. Nothing is copied or changed. One number for each sample is the
-        log-odds of the second of two classes and becomes the two columns (0, log-odds). Where all logits are tensors of
-        torch, or arrays of another library, `predict_proba` computes with these and returns the same kind.
+        log-odds of the second of two classes and becomes the two columns (0, log-odds). If all logits are torch tensors
+        or arrays of another library, `predict_proba` computes with that library and returns its arrays.
     transformed : mapping of transformation (or its spec, such as ``"zoom:0.37"``) to an array of the same shape
         The same model's logits for the transformed inputs.
     labels : array-like of shape (n_samples,), optional
         The true classes: integers are column indices; anything else needs `classes`.
     classes : sequence of length n_classes, optional
-        The columns' names, when labels are not column indices.
+        The names of the columns, if labels are not column indices.
     preprocessing : Preprocessing, optional
         How inputs were prepared for the model. `collect` sets it, files store it, and a fit keeps it.
     clusters : array-like of shape (n_samples,), optional
         Rows that belong together, such as frames of one video. `fit`, `compare` and the command line never split them.
     groups : array-like of shape (n_samples,), optional
-        A subject, customer or camera of each row. Groups are calibrated and decided one by one.
+        The subject, customer or camera of each row. Each group is calibrated and decided separately.
 
     Examples
     --------
@@ -125,7 +125,7 @@ class Views:
             As in `Views`, with probabilities in place of logits. One number for each sample is the probability of the
             second of two classes.
         outputs : {"probabilities", "votes"} or "probabilities:FLOOR"
-            As in `recal.collect`: the floor is 1e-12; for "votes", of trees or neighbours, 0.01 / n_classes; or yours.
+            As in `recal.collect`: the floor is 1e-12, or 0.01 / n_classes for "votes" of trees or neighbours, or FLOOR.
 
         Examples
         --------
@@ -190,9 +190,9 @@ class Views:
 
     @property
     def tensors(self) -> dict[Transform | None, Any] | None:
-        """The logits by transformation, None for the originals, as arrays of another library than numpy.
+        """The logits by transformation, None for the originals, as arrays of a library other than numpy.
 
-        None where they were not given as such.
+        None if they were not given as such arrays.
         """
         if self._tensors is None or (isinstance(self._rows, range) and self._rows == range(self._logits.shape[0])):
             return self._tensors
@@ -217,7 +217,7 @@ class Views:
         return as_transform(transform) in self._transformed
 
     def rows_of(self, transform: Transform, rows: NDArray[np.intp]) -> tuple[Floats, NDArray[np.intp]]:
-        """Return an array that contains these rows of a view, and their places in it.
+        """Return an array that contains these rows of a view, and their indices in it.
 
         An array in memory is not copied. From disk, no other rows are read.
         """
@@ -296,13 +296,13 @@ class Views:
         stored = self._logits if key is None else self._transformed[key]
         whole = isinstance(self._rows, range) and self._rows == range(stored.shape[0])
         array: Floats = stored if whole and isinstance(stored, np.ndarray) else stored[_index(self._rows)]
-        if isinstance(array, MappedRows):  # checked piece by piece as it was made; its beginning stands for the rest
+        if isinstance(array, MappedRows):  # checked piece by piece when it was written, so its beginning is enough
             if key not in self._checked:
                 check_logits(array[:4096], "logits" if key is None else f"transformed[{str(key)!r}]")
                 self._checked.add(key)
             return array
         if key not in self._checked:
-            # Part of the rows may look like probabilities by chance; all of them may not.
+            # Some of the rows may look like probabilities by chance, but not all of them.
             check = check_logits if whole else check_matrix
             array = check(array, "logits" if key is None else f"transformed[{str(key)!r}]")
             if whole:
@@ -321,8 +321,8 @@ class Views:
         )
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write to one ``.npz`` file, or to a zarr folder (or URL) where the name ends in ``.zarr``."""
-        from recal.files.paths import as_path  # files know views, not the other way round
+        """Write to one ``.npz`` file, or to a zarr folder (or URL) if the name ends in ``.zarr``."""
+        from recal.files.paths import as_path  # files import views, not the other way round
         from recal.files.views import write_views
 
         return write_views(self, as_path(path))
@@ -332,5 +332,5 @@ def _index(rows: Rows) -> slice | NDArray[np.intp]:
     """Return rows as an index for numpy."""
     if not isinstance(rows, range):
         return rows
-    # Going down to row 0 ends at -1, which a slice would read as the last row.
+    # A range that goes down to row 0 stops at -1, which a slice would read as the last row.
     return slice(rows.start, None if rows.stop < 0 else rows.stop, rows.step)
