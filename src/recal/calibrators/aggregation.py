@@ -104,7 +104,7 @@ class LearnedAggregation(Calibrator):
     weights_ : ndarray of shape (1 + n_views, 1) or (1 + n_views, n_classes)
         The weights; those of the original come first.
     transforms_ : list of str
-        The views' specs.
+        The specs of the views.
 
     Examples
     --------
@@ -177,7 +177,7 @@ class ConsistencyCalibration(Calibrator):
     n_bins : int
         The number of bins of the calibration error that chooses the noise.
     random_state : int, Generator or None
-        Seeds the noise.
+        Seed of the noise.
     answers : {"free", "kept"}
         "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
 
@@ -187,7 +187,7 @@ class ConsistencyCalibration(Calibrator):
         The standard deviation of the noise that is added to logits.
     seed_ : int
     transforms_ : list of str
-        The views' specs.
+        The specs of the views.
 
     Examples
     --------
@@ -263,15 +263,15 @@ class VATTA(Calibrator):
     epochs, batch_size : int
     learning_rate : float
     random_state : int, Generator or None
-        Shuffles the samples.
+        Seed of the order of the samples.
 
     Attributes
     ----------
     weights_ : ndarray of shape (n_views, 1)
     share_ : float
-        Of the views' answer, where the prediction allows it.
+        The share of the views, lowered if the prediction would change.
     transforms_ : list of str
-        The views' specs.
+        The specs of the views.
 
     Examples
     --------
@@ -333,15 +333,15 @@ class MATTA(VATTA):
     epochs, batch_size : int
     learning_rate : float
     random_state : int, Generator or None
-        Shuffles the samples.
+        Seed of the order of the samples.
 
     Attributes
     ----------
     weights_ : ndarray of shape (n_views, n_classes)
     share_ : float
-        Of the views' answer, where the prediction allows it.
+        The share of the views, lowered if the prediction would change.
     transforms_ : list of str
-        The views' specs.
+        The specs of the views.
 
     Examples
     --------

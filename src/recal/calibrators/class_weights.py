@@ -6,7 +6,7 @@ classes better than other views do. With matrices the scores become
     s = a_mixture x_mixture + sum over the original and the views of (a_g I + M_g) x_g + c.
 
 The weights a_g are those of the stack. The matrices M_g and the change of c minimise the mean NLL plus
-strength * K / n times the sum of squares of all M_g, and K / n times that of the change of c.
+strength * K / n times the sum of squares of all M_g, and K / n times the sum of squares of the change of c.
 
 Samples left out decide, as for views (`view_choice`). Matrices are used if they gain more than one standard error at
 some strength. That strength need not be the best one: weak changes have the smallest errors. The matrices of the best

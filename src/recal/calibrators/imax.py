@@ -30,12 +30,12 @@ _GRID = 240
 class MutualInformationBinning(Calibrator):
     """Bin the log-odds so that bins say as much as possible about the label, and predict the share of hits of the bin.
 
-    Equal-mass bins lie where most scores are, far from where decisions are made; equal-width bins are nearly empty in
-    between. These bins maximise the mutual information of bin and label. The fit alternates between setting the edges
-    for given bin values and the values for given edges; neither step can lower the information. All classes share one
-    set of bins, so that rare classes share samples. Within a bin, the model's own order breaks ties, but predictions
-    may still change. Reference: Patel et al., *Multi-class uncertainty calibration via mutual information
-    maximization-based binning* (ICLR 2021): I-Max with shared class-wise binning.
+    Equal-mass bins are concentrated where most scores are, far from where decisions are made; equal-width bins are
+    nearly empty in between. These bins maximise the mutual information of bin and label. The fit alternates between
+    setting the edges for given bin values and the values for given edges; neither step can lower the information. All
+    classes share one set of bins, so that rare classes share samples. Within a bin, the model's own order breaks ties,
+    but predictions may still change. Reference: Patel et al., *Multi-class uncertainty calibration via mutual
+    information maximization-based binning* (ICLR 2021): I-Max with shared class-wise binning.
 
     Parameters
     ----------

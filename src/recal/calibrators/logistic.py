@@ -72,7 +72,7 @@ class AffineScaling(Calibrator):
         scores = scores[:, :1] if views.n_classes == 2 else scores
         bounds = np.array([[-limit], [limit]]) * np.ones(scores.shape[1])
         coefficients = self._fit_curves(scores, labels, bounds)
-        if views.n_classes == 2:  # the curve of the second class mirrors that of the first
+        if views.n_classes == 2:  # the curve of the second class mirrors the first
             signs = np.where(np.arange(len(coefficients)) == 0, 1.0, -1.0)
             coefficients = np.stack([coefficients[:, 0], signs * coefficients[:, 0]], axis=1)
             bounds = np.stack([bounds[:, 0], -bounds[::-1, 0]], axis=1)
@@ -254,7 +254,7 @@ class BetaCalibration(Calibrator):
         limit = largest_score(scores)
         features = beta_features(scores, limit)
         high, low = targets(labels, views.n_classes, float(self.penalty))
-        if views.n_classes == 2:  # the curve of the second class mirrors that of the first
+        if views.n_classes == 2:  # the curve of the second class mirrors the first
             start = start if start is None else start[:, :1]
             a, b, c = _increasing([feature[:, :1] for feature in features], labels, high[:1], low[:1], start)[:, 0]
             self.map_ = BetaCurves(np.array([[a, b], [b, a], [c, -c]]), limit)
@@ -268,7 +268,7 @@ class BetaCalibration(Calibrator):
 def _increasing(features: Sequence[Array], labels: Labels, high: Array, low: Array, start: Array | None) -> Array:
     """Return the coefficients of logistic regressions whose first two are not negative.
 
-    `start` holds the coefficients of a fit to nearly the same samples; those that are zero there stay at zero.
+    `start` are the coefficients of a fit to nearly the same samples; coefficients that are zero there stay at zero.
     """
     free, tol = np.ones((3, len(high)), dtype=bool), TOL
     if start is not None:

@@ -72,7 +72,7 @@ class IncreasingCurve:
             pull = np.exp(log_probs)
             pull[rows, labels] -= 1.0
             pull /= len(labels)
-            # A value depends on the slope of its own piece, in part, and on those of all pieces above.
+            # A value depends on part of the slope of its own piece, and on the slopes of all pieces above.
             partly = np.bincount(piece.ravel(), weights=(pull * beyond).ravel(), minlength=n_pieces)
             below = np.cumsum(np.bincount(piece.ravel(), weights=pull.ravel(), minlength=n_pieces)[::-1])[::-1]
             by_slope = -partly.astype(np.float64)

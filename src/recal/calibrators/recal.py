@@ -63,7 +63,7 @@ class _Fit:
         # Each view that was drawn, and how far its logit at the original's prediction lies below its largest logit.
         self.tracks: dict[Transform, ScaledRows] = {}
         self.view_drops: dict[Transform, Vector] = {}
-        # Where the solver ended when a transformation was last drawn: a good start for the next time.
+        # The solver's last result for each transformation: a good start for the next time.
         self.last_betas: dict[Transform, Vector] = {}
         # Iterations rejected at the current state: the same transformation would give the same result again.
         self.rejected: dict[Transform, Iteration] = {}

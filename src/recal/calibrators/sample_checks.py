@@ -87,7 +87,7 @@ def as_views(X: Views | ArrayLike, *, needs_views: bool, method: str) -> Views:
 
 
 def read_labels(X: Any, y: Any, views: Views, names: Any, method: str) -> Labels:
-    """Return the labels as column indices: those of `y`, or else those of the views."""
+    """Return the labels as column indices, from `y` or else from the views."""
     if y is None and views.labels is None:
         raise InputError(
             "Labels are needed to fit",
@@ -196,9 +196,9 @@ class _Match:
         return total / np.sqrt(variance) if variance > 1e-20 else 0.0
 
     def likeliest_change(self) -> tuple[int, float]:
-        """Return where the mean score most likely changes, and the p-value of the change.
+        """Return the row at which the mean score most likely changes, and the p-value of the change.
 
-        The p-value accounts for the search over all places (Miller and Siegmund, 1982).
+        The p-value accounts for the search over all rows (Miller and Siegmund, 1982).
         """
         count = len(self.scores)
         before = np.cumsum(self.scores - self.scores.mean())[:-1]

@@ -48,7 +48,7 @@ class SignalTable:
     names : the names of the columns, in order; the name of the groups, if there are any, comes last
     levels : the levels of each column in sorted order, empty for numbers
     named : whether the columns came with names, so that new data are matched by name
-    grouped : whether the last column holds the groups
+    grouped : whether the last column contains the groups
     """
 
     names: tuple[str, ...]

@@ -44,7 +44,7 @@ class SplineCalibration(Calibrator):
     Attributes
     ----------
     knots_, coefficients_ : ndarray of shape (n_knots,)
-        The spline of the cumulative hits minus confidence: its knots in [0, 1] and its values there.
+        The spline of the cumulative hits minus confidence: its knots in [0, 1] and its values at the knots.
     scores_, values_ : ndarray
         The confidences of the fit, in rising order, and their calibrated values.
     beta_ : float

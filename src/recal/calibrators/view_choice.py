@@ -355,7 +355,7 @@ def plan_of(
 
 
 def _numbers(stack: Stack | None) -> tuple[float, float, tuple[float, ...]]:
-    """Return the weights of the original and of a mixture, and the offsets; None stands for temperature scaling."""
+    """Return the weights of the original and of a mixture, and the offsets; None means temperature scaling."""
     if stack is None:
         return 1.0, 0.0, ()
     return float(stack.weights[0]), float(stack.weights[1 : stack.n_base].sum()), tuple(stack.offsets.tolist())

@@ -363,5 +363,5 @@ def _read(source: object, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def finite(value: float) -> float | None:
-    """Return None for a number that JSON cannot hold."""
+    """Return the number, or None if it is not finite, because JSON cannot store it."""
     return value if math.isfinite(value) else None

@@ -83,7 +83,7 @@ def decide(
         enough evidence accept nothing; `Decision.table` says how many labels they need.
     clusters : array-like of shape (n_samples,), optional
         Rows that belong together: frames of a video, samples of a patient. They are dependent, and the guarantee only
-        holds if you say so. The evidence then comes from one random row per cluster.
+        holds if you pass the clusters. The evidence then comes from one random row per cluster.
     calibrator : Calibrator, optional
         The fitted calibrator that gave `probs`, to check that these are not the samples of its fit.
     cost_error, cost_review : float, optional
@@ -319,7 +319,7 @@ def decide_crossfitted(
     calibrator : Calibrator
         Its method and options are used; it is not changed.
     X : Views, or logits of shape (n_samples, n_classes)
-    y : labels of shape (n_samples,), optional if the views hold them
+    y : labels of shape (n_samples,), optional if the views have labels
     risk, confidence, classes, **options : as in `decide`
     folds : int
     clusters : array-like of shape (n_samples,), optional

@@ -136,7 +136,7 @@ def is_at(z: Array, columns: Array) -> Array:
 def class_scores(z: Array, beta: float = 1.0) -> Array:
     """Return each class's log-odds at the scale beta: one against the rest.
 
-    They have the order of the probabilities and still differ where probabilities saturate. With two classes they are
+    They have the order of the probabilities and still differ if probabilities saturate. With two classes they are
     the difference of the logits, however large.
     """
     if z.shape[1] == 2:

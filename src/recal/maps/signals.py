@@ -46,7 +46,7 @@ class SignalScale(Map):
     spread: Spread
 
     def standardise(self, signals: Array) -> tuple[Array, Array]:
-        """Return the standardised signals, 0 where missing, and 1.0 where a signal is missing."""
+        """Return the standardised signals, 0 if missing, and an indicator that is 1.0 if a signal is missing."""
         xp = namespace(signals)
         zeros = xp.zeros_like(signals)
         missing = signals != signals

@@ -63,7 +63,7 @@ def sum_interval(scores: Vector, pseudo: float, level: float = LEVEL) -> Interva
     scores : array of shape (n_events,)
         Positive numbers; the number of events is assumed to be Poisson distributed.
     pseudo : float
-        Score of the pseudo-observation: what an event that did not occur might have added.
+        Score of the pseudo-observation: the score of an event that did not occur but might have.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def sum_interval(scores: Vector, pseudo: float, level: float = LEVEL) -> Interva
 
 
 def combined_interval(one: float, first: Interval, two: float, second: Interval, correlation: float = 0.0) -> Interval:
-    """MOVER: interval of ``one + two`` from the interval of each; `correlation` is that of their estimates.
+    """MOVER: interval of ``one + two`` from the interval of each; `correlation` is the correlation of the estimates.
 
     For a difference pass the negative of the second estimate, of its interval and of the correlation.
 
@@ -138,7 +138,7 @@ def extend_for_few_mistakes(
         result[name] = exact if missing else (min(exact[0], drawn[0]), max(exact[1], drawn[1]))
 
     def mirror(interval: Interval) -> Interval:
-        """Interval of a number that is 0 if all rows are right and 1 if all are wrong, from that of the rare rows."""
+        """Turn an interval for the rare rows into one for a number from 0 (all rows right) to 1 (all wrong)."""
         low, high = interval[0], min(interval[1], 1.0)
         return (low, high) if rare is wrong else (1.0 - high, 1.0 - low)
 

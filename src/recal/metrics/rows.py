@@ -79,7 +79,7 @@ def score(probs: ArrayLike, y: ArrayLike, classes: Classes = None, confidences: 
     """Check and score every row.
 
     This is the one place that accepts both kinds of input: probabilities of shape (n_samples, n_classes) with labels,
-    and a 1-D array with the confidence of each answer, where `y` says which answers are right.
+    and a 1-D array with the confidence of each answer; `y` then says which answers are right.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def score(probs: ArrayLike, y: ArrayLike, classes: Classes = None, confidences: 
 def weighted_rows(
     probs: ArrayLike, y: ArrayLike, classes: Classes = None, sample_weight: ArrayLike | None = None
 ) -> tuple[RowScores, Vector | None]:
-    """Return the rows with a positive weight, and their weights; None stands for equal weights."""
+    """Return the rows with a positive weight, and their weights; None means equal weights."""
     rows = score(probs, y, classes)
     if sample_weight is None:
         return rows, None

@@ -135,7 +135,7 @@ class LinearMap:
     labels : ndarray of shape (n_samples,)
     n_classes : int
     base : ndarray of shape (n_samples, n_classes), optional
-        Scores to which those of the features are added.
+        Scores to which the scores of the features are added.
     weights : ndarray of shape (n_samples,), optional
         How often each sample counts.
     """

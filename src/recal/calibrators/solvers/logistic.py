@@ -63,9 +63,9 @@ def fit_logistic(
     free : ndarray of bool, (n_features + 1, n_classes), optional
         False keeps a coefficient at zero.
     start : ndarray of the shape of the coefficients, optional
-        Where the search begins.
+        The starting point of the search.
     tol : float
-        How near its minimum the loss must be.
+        The largest distance of the loss from its minimum.
     """
     count, n_classes = features[0].shape
     size = _sizes(features)

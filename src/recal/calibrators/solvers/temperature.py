@@ -101,7 +101,7 @@ def solve_betas(
 ) -> Betas:
     """Return the beta of each group that minimises its loss. A good `start` saves passes.
 
-    `bounds` are the least and the largest beta of each group; the search then begins at `start` within them. Groups
+    `bounds` are the smallest and the largest beta of each group; the search then begins at `start` within them. Groups
     that are not `chosen` keep a beta of 1.
     """
     least, largest = np.array([[LEAST_BETA], [LARGEST_BETA]]) * np.ones(n_groups) if bounds is None else bounds
@@ -177,7 +177,7 @@ class _Search:
         return False
 
 
-# What a group without mistakes gets: Laplace's estimate, the beta of all samples, or the upper bound.
+# The beta of a group without mistakes: Laplace's estimate, the beta of all samples, or the upper bound.
 Separable = Literal["laplace", "pooled", "bound"]
 # Betas stay within these bounds, so that float32, which some runtimes use, can represent them.
 _EXTREMES = (1e-30, 1e30)
@@ -266,9 +266,9 @@ def fit_losses(losses: GroupLosses, start: Vector | None = None, separable: Sepa
 
 
 def _bracket(gaps: Vector, members: NDArray[Any], n_groups: int) -> tuple[Vector, Vector, Vector]:
-    """Return a least, a largest and a middle beta for each group from the margins between its two largest logits.
+    """Return a smallest, a largest and a middle beta for each group from the margins between its two largest logits.
 
-    At the least beta a median sample is at chance; at the largest even the smallest margin is decisive.
+    At the smallest beta a median sample is at chance; at the largest beta even the smallest margin is decisive.
     """
     least, largest, middle = np.full(n_groups, LEAST_BETA), np.full(n_groups, LARGEST_BETA), np.ones(n_groups)
     for k in range(n_groups):

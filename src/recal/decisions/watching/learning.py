@@ -66,7 +66,7 @@ class LabelledRows:
 
     @cached_property
     def log_ratio(self) -> float:
-        """The logarithm of the best beta of these rows divided by that of the fit."""
+        """The logarithm of the best beta of these rows divided by the beta of the fit."""
         return lowest(self.losses.mean(axis=0))
 
     @cached_property

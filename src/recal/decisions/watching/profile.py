@@ -126,7 +126,7 @@ class Profile(Record):
         return self.n_classes == 1
 
     def reactions(self, *, views: bool) -> Reactions:
-        """Return the numbers that are compared, with or without those of the views."""
+        """Return the numbers that are compared, with or without the numbers of the views."""
         return Reactions(self.log_odds, self.answers, self.groups if views else self.groups[:, :0])
 
     def condition(self, logits: Floats) -> WatchResult:

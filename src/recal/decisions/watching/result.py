@@ -50,9 +50,9 @@ class WatchResult:
     accuracy, interval : float, (low, high)
         The estimated accuracy and its 95 % interval; NaN, and from 0 to 1, if unknown.
     beta, ratio : float
-        The inverse temperature that suits these inputs, and the same divided by that of the fit.
+        The inverse temperature that suits these inputs, and its ratio to the beta of the fit.
         `to_the_power(probs, ratio)` applies it to the probabilities of any calibrator. If too little is known, beta is
-        that of the fit and the ratio is 1.
+        the beta of the fit and the ratio is 1.
     variance : float
         How far the inputs are from everything seen at the fit: 0 (very similar) to 1 (unlike anything).
     kinds_disagree : bool

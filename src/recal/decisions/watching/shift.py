@@ -225,7 +225,7 @@ class StreamWatch:
     """Watch inputs one after the other, without labels, and say when they differ from those of the fit.
 
     Confidence, predicted class and, with views, the number of views that change the prediction are tested separately.
-    Each has an equal share of the capital; that of the class is shared among the classes.
+    Each has an equal share of the capital; the share of the predicted class is divided among the classes.
 
     Parameters
     ----------
