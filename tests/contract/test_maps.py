@@ -93,6 +93,17 @@ def test_confidence_of_tensors_has_the_offsets_of_groups():
     np.testing.assert_allclose(confidence.numpy(), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("convert", [torch.from_numpy, array_api_strict.asarray])
+@every
+def test_log_odds_as_tensors_give_two_columns(method, convert):
+    model, new = fitted(method, 2), problem(40, n_classes=2, seed=1)
+    log_odds = new.logits[:, 1] - new.logits[:, 0]
+    others = {key: new.transformed(key)[:, 1] - new.transformed(key)[:, 0] for key in new.transforms}
+    expected = model.predict_proba(Views(log_odds, others))
+    probs = model.predict_proba(Views(convert(log_odds), {key: convert(values) for key, values in others.items()}))
+    np.testing.assert_allclose(np.asarray(probs), expected, rtol=0, atol=1e-12)
+
+
 def test_views_of_mixed_libraries_are_read_by_numpy():
     model, new = fitted(CALIBRATORS[0]), problem(40, seed=1)
     mixed = Views(torch.from_numpy(new.logits), {key: new.transformed(key) for key in new.transforms})

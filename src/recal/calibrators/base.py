@@ -43,7 +43,7 @@ from recal.engine.same_rows import MOST_HASHES, count_fitted, row_hashes, sample
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.maps.base import Map, namespace
 from recal.maps.group_offsets import GroupOffsets
-from recal.maps.guard import answer_array, answer_views
+from recal.maps.guard import answer_array, answer_views, check_tensor
 from recal.schema import Count, Instance, Integers, check_parameters
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Preprocessing
@@ -238,8 +238,9 @@ class Calibrator(Estimator, ABC):
         with np.errstate(under="ignore"):
             tensors = X.tensors if isinstance(X, Views) else {None: X} if is_array(X) else None
             if tensors is not None:
-                logits, others = tensors[None], {key: array for key, array in tensors.items() if key is not None}
-                probs, confidence = self._answer_tensors(logits, others)
+                arrays = {key: check_tensor(array) for key, array in tensors.items()}
+                logits = arrays.pop(None)
+                probs, confidence = self._answer_tensors(logits, arrays)
             else:
                 views = X if isinstance(X, Views) else Views(X)
                 # With a gate, confident samples need no views.
@@ -262,7 +263,7 @@ class Calibrator(Estimator, ABC):
         hashes = getattr(self, "prob_hashes_" if are_probs else "row_hashes_", np.empty(0, np.uint64))
         return count_fitted(rows, hashes, getattr(self, "n_fitted_", 0))
 
-    def _answer_tensors(self, logits: Any, others: Mapping[Transform, Any]) -> tuple[Any, Any]:
+    def _answer_tensors(self, logits: Any, others: Mapping[Any, Any]) -> tuple[Any, Any]:
         return answer_array(self.map_, logits, others, kept=self.keeps_accuracy, method=type(self).__name__)
 
     def _answer_views(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -152,7 +152,7 @@ class ViewStacking(Calibrator):
         probs, confidence = super()._answer_views(views)
         return self._separated(probs, views.logits), confidence
 
-    def _answer_tensors(self, logits: Any, others: Mapping[Transform, Any]) -> tuple[Any, Any]:
+    def _answer_tensors(self, logits: Any, others: Mapping[Any, Any]) -> tuple[Any, Any]:
         probs, confidence = super()._answer_tensors(logits, others)
         return self._separated(probs, logits), confidence
 

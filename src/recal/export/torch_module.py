@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from recal.checks import looks_like_probabilities
+from recal.checks import is_single_column, looks_like_probabilities
 from recal.errors import InputError, MissingExtraError
 from recal.export.calibration import Calibration, calibration_of
 from recal.maps.plan import Plan
@@ -265,6 +265,8 @@ class CalibratedModule(torch.nn.Module):
             prepared = prepared.to(weight.dtype)  # as `collect` does; token ids are left alone
         outputs = self.model(prepared)
         logits = getattr(outputs, "logits", outputs)
+        if isinstance(logits, Tensor) and is_single_column(logits.shape):  # log-odds of the second of two classes
+            logits = torch.stack([torch.zeros_like(logits.reshape(-1)), logits.reshape(-1)], dim=1)
         if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[0] != rows.shape[0]:
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise InputError(f"The model must give logits of the shape (n, n_classes), got {got}.")

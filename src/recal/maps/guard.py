@@ -99,23 +99,22 @@ def answer(fitted: Map, z: Array, views: Views = (), *, kept: bool) -> tuple[Arr
 def answer_array(
     fitted: Map, logits: Array, others: Mapping[Any, Array], *, kept: bool, method: str
 ) -> tuple[Array, Array]:
-    """Check arrays of a library other than numpy, and return the result of `answer`.
+    """Return the result of `answer` for arrays of another library than numpy, which `check_tensor` returned.
 
     `others` holds the logits of the views by transformation.
     """
-    z = _checked(logits)
-    if not fitted.transforms or not bool(namespace(z).any(fitted.needs_views(z))):
-        return answer(fitted, z, kept=kept)
+    if not fitted.transforms or not bool(namespace(logits).any(fitted.needs_views(logits))):
+        return answer(fitted, logits, kept=kept)
     if not others:
         raise InputError(
             f"{method} needs logits of transformed inputs, got an array",
             remedy="Pass Views(logits, {'zoom:0.5': logits of the view, ...})",
         )
-    return answer(fitted, z, [_checked(others[key]) for key in _held(fitted, others)], kept=kept)
+    return answer(fitted, logits, [others[key] for key in _held(fitted, others)], kept=kept)
 
 
-def _checked(logits: Array) -> Array:
-    """Return finite logits of shape (n_samples, n_classes)."""
+def check_tensor(logits: Array) -> Array:
+    """Return logits of another library than numpy, finite and of shape (n_samples, n_classes)."""
     xp = namespace(logits)
     if is_single_column(tuple(logits.shape)):  # log-odds of the second of two classes
         second = xp.reshape(logits, (-1,))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from recal import Blend, CalibratedModule, Plan, ReCal, Step, TemperatureScaling, Views
+from recal import AutoCalibration, Blend, CalibratedModule, Plan, ReCal, Step, TemperatureScaling, Views, ViewStacking
+from recal.calibrators import PlattScaling
 from recal.errors import InputError, NotFittedError
 from recal.export.torch_module import CalibrationLayer
 from recal.maps.plan import calibrated_probs
@@ -212,6 +213,21 @@ def test_outputs_of_another_shape_are_refused(images: torch.Tensor) -> None:
 
 
 BLEND = Plan(start=0.5, blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.5, gated_own=1.2))
+
+
+@pytest.mark.parametrize("method", [TemperatureScaling, ViewStacking, PlattScaling, AutoCalibration])
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
+def test_one_output_is_the_log_odds_of_the_second_class(method: Any) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 3)).astype(np.float32)
+    network = torch.nn.Linear(3, 1)
+    log_odds = network(torch.from_numpy(x)).detach().numpy()[:, 0]
+    labels = (rng.random(300) < 1.0 / (1.0 + np.exp(-0.5 * log_odds))).astype(int)
+    fitted = method().fit(log_odds, labels)
+    expected = fitted.predict_proba(log_odds)
+    for model in (network, torch.nn.Sequential(network, torch.nn.Flatten(0))):
+        probs = CalibratedModule(model, fitted)(torch.from_numpy(x)).double().softmax(1)
+        np.testing.assert_allclose(probs.detach().numpy(), expected, atol=1e-6)
 
 
 def test_a_gate_sends_only_unsure_rows_through_the_views(images: torch.Tensor) -> None:
