@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from recal.cli.files import check_calibration, check_exists, is_calibration, loa
 from recal.cli.options import OUTPUTS, TRUST, PreprocessOptions, argument, option, without_none
 from recal.cli.printing import print_json, say, say_facts, shell_line, working
 from recal.errors import InputError
+
+# `recal plan` shows the thresholds of at most this many groups.
+_MOST_GROUPS = 10
 
 
 def export(
@@ -214,7 +218,7 @@ def describe(calibration: Any) -> dict[str, Any]:
         "views": [str(view) for view in views],
         "cost": cost,
         "plan": fitted_map if is_plan else fitted_map.plan,
-        "rule": _describe_rule(getattr(calibration, "decision_", None)),
+        **_rule_facts(getattr(calibration, "decision_", None)),
         "inputs": inputs,
         "preprocessing": None if stored is None else stored.as_json(),
     }
@@ -223,25 +227,25 @@ def describe(calibration: Any) -> dict[str, Any]:
 def _print_record(file: Path, record: Any) -> None:
     """Print a file that holds no calibration: a rule of `decide`, a profile of `watch`, prediction sets."""
     kind, python = type(record).__name__, f"recal.load({str(file)!r})"
-    rule, n_samples = _describe_rule(record), len(record.answers) if kind == "Profile" else None
+    rule, n_samples = _rule_facts(record), len(record.answers) if kind == "Profile" else None
     apply_line = shell_line("apply", file, "NEW_PROBS.npz", "--out", "answers.csv")
     what, next_line = {
         "DecisionRule": ("a rule of recal decide", apply_line),
         "Profile": ("a profile for recal watch", shell_line("watch", file, "NEW_VIEWS")),
         "PredictionSets": ("prediction sets", f"{python}.predict(probs) says which classes remain possible"),
     }.get(kind, (f"a {kind}", python))
-    print_json({"file": file, "class": kind, "what": what, "rule": rule})
+    print_json({"file": file, "class": kind, "what": what, **rule})
     say(f"{file}: {what}")
-    say_facts(Decides=rule, Taken_from=None if n_samples is None else f"{n_samples:,} samples")
+    say_facts(Decides=rule["rule"], Taken_from=None if n_samples is None else f"{n_samples:,} samples")
     say(f"Next: {next_line}")
 
 
 def _print_signals(file: Path, calibration: Any) -> None:
     """Print a calibration of signals."""
     names, importance = calibration.table_.names, calibration.signal_importance_
-    rule = _describe_rule(getattr(calibration, "decision_", None))
+    rule = _rule_facts(getattr(calibration, "decision_", None))
     facts = {"class": "SignalCalibration", "signals": names, "fitted_on": calibration.n_fitted_}
-    facts |= {"reason": calibration.reason_, "importance": importance, "models": calibration.weights_, "rule": rule}
+    facts |= {"reason": calibration.reason_, "importance": importance, "models": calibration.weights_, **rule}
     print_json({"file": file, **facts})
     say(f"{file}: SignalCalibration, the confidence of answers from their signals")
     rises = ", ".join(f"{name} {rise:+.4f}" for name, rise in importance.items())
@@ -250,16 +254,33 @@ def _print_signals(file: Path, calibration: Any) -> None:
         Signals=", ".join(names),
         Why=calibration.reason_,
         Importance=f"{rises} (NLL without the signal)" if rises else None,
-        Decides=rule,
+        Decides=rule["rule"],
     )
     say(f"Next: {shell_line('apply', file, 'new.csv', '--out', 'accepted.csv')}")
 
 
-def _describe_rule(rule: Any) -> str | None:
-    """Return a sentence about how a rule decides, or None if it is no rule."""
+def _rule_facts(rule: Any) -> dict[str, Any]:
+    """Return how a rule decides, in words and for JSON; all None if it is no rule."""
     if not hasattr(rule, "thresholds"):
-        return None
-    bound = f"at most {rule.risk:.3g} of them wrong, at {rule.confidence:.0%} confidence"
+        return {"rule": None, "thresholds": None, "groups": None}
+    return {"rule": _describe_rule(rule), "thresholds": rule.thresholds, "groups": rule.groups}
+
+
+def _describe_rule(rule: Any) -> str:
+    """Return a sentence about how a rule decides."""
+    n_thresholds, n_infinite = len(rule.thresholds), rule.thresholds.count(math.inf)
+    end = f"wrong, at {rule.confidence:.0%} confidence"
+    if n_infinite == n_thresholds:
+        return f"accepts nothing yet: no threshold guarantees at most {rule.risk:.3g} {end}"
+    bound = f"at most {rule.risk:.3g} of them {end}"
+    if n_thresholds == 1 and not rule.groups:
+        return f"accepts answers with a confidence of at least {rule.thresholds[0]:.6g}; {bound}"
+    each = "accepts answers at or above a threshold for each"
     if rule.per_class:
-        return f"accepts answers at or above a threshold for each of {len(rule.thresholds)} classes; {bound}"
-    return f"accepts answers with a confidence of at least {rule.thresholds[0]:.6g}; {bound}"
+        verb = "accepts" if n_infinite == 1 else "accept"
+        none = f", {n_infinite} of which {verb} nothing yet" if n_infinite else ""
+        return f"{each} of {n_thresholds} classes{none}; {bound}"
+    texts = ["accepts nothing yet" if value == math.inf else f"{value:.6g}" for value in rule.thresholds]
+    shown = ", ".join(f"{name}: {text}" for name, text in list(zip(rule.groups, texts))[:_MOST_GROUPS])
+    rest = f" and {n_thresholds - _MOST_GROUPS:,} more" if n_thresholds > _MOST_GROUPS else ""
+    return f"{each} group ({shown}{rest}); {bound}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
 
-from recal import Plan, ReCal, Step, TemperatureScaling, Views, decide, save
+from recal import DecisionRule, Plan, ReCal, Step, TemperatureScaling, Views, decide, save
 from recal.cli.app import run
 from recal.transforms import TRANSFORMS
 
@@ -89,3 +90,32 @@ def test_files_that_are_no_calibrations_are_told_of(tmp_path, capsys):
         assert words in capsys.readouterr().out
         assert run(["apply", str(path), str(views.write(tmp_path / "v.npz")), "--out", str(tmp_path / "p.npz")]) == 2
         assert f"holds a {type(saved).__name__}, not a calibration" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(
+    ("thresholds", "groups", "said"),
+    [
+        ((0.53, 0.73), ("law", "art"), "for each group (law: 0.53, art: 0.73); at most 0.05 of them wrong"),
+        ((0.53, math.inf), ("law", "art"), "law: 0.53, art: accepts nothing yet); at most"),
+        ((0.5,) * 12, tuple("abcdefghijkl"), "i: 0.5, j: 0.5 and 2 more); at most"),
+        ((0.5, math.inf), (), "for each of 2 classes, 1 of which accepts nothing yet; at most"),
+        ((math.inf,), (), "accepts nothing yet: no threshold guarantees at most 0.05 wrong"),
+        ((math.inf, math.inf), ("law", "art"), "accepts nothing yet: no threshold guarantees at most 0.05 wrong"),
+    ],
+)
+def test_the_thresholds_of_a_rule_are_shown(thresholds, groups, said, alone, tmp_path, capsys):
+    rule = saved = DecisionRule(thresholds, risk=0.05, confidence=0.95, groups=groups)
+    if not alone:
+        saved = TemperatureScaling().fit(LOGITS, [0, 1, 1, 0])
+        saved.decision_ = rule
+    path = save(saved, tmp_path / "saved.recal")
+    assert run(["plan", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert said in shown
+    assert "inf" not in shown.replace(str(path), "")
+    assert run(["plan", str(path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert said in facts["rule"]
+    assert facts["thresholds"] == [None if value == math.inf else value for value in thresholds]
+    assert facts["groups"] == list(groups)
