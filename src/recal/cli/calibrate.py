@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from recal.cli.collect import ask_endpoint, check_pool, is_endpoint, is_log, read_log
-from recal.cli.files import check_kind, kind_of, open_views, row_columns
+from recal.cli.files import check_exists, check_kind, kind_of, open_views, row_columns
 from recal.cli.options import (
     RISK,
     LanguageOptions,
@@ -79,6 +79,8 @@ def calibrate(
     rules |= {"command": SESSION.command, "say": say}
     if graded is not None and (inputs.model is not None or inputs.data is not None):
         raise InputError(f"recal calibrate takes either {graded}, or --model and --data.")
+    if graded is not None:
+        check_exists(graded)
     if graded is not None and (kind_of(graded) in ("table", "text") or graded.suffix.lower() in (".jsonl", ".ndjson")):
         options = {"--method": method != _DEFAULT_METHOD, "--answers": answers != "kept", "--cross-fit": cross_fit}
         options |= {"--cluster-by": inputs.cluster_by is not None, "--rows": inputs.rows is not None}

@@ -103,6 +103,13 @@ def test_wrong_columns_are_refused_with_the_ones_there_are(place, capsys, words,
     assert not (place / "other").exists()
 
 
+@pytest.mark.parametrize("name", ["missing.csv", "missing.jsonl", "missing.npz"])
+def test_a_missing_table_is_said_to_be_missing(tmp_path, capsys, name):
+    path = tmp_path / name
+    assert run(["calibrate", str(path), "--correct", "right", "--out", str(tmp_path / "out")]) == 2
+    assert f"There is no file or folder {path}." in capsys.readouterr().err
+
+
 def test_a_leak_and_a_missing_column_are_refused(place, tmp_path, capsys):
     signals, correct, _, _ = graded_answers(300, seed=0)
     write_table(tmp_path / "leak.csv", {**signals, "score": correct.astype(int), "right": correct})
