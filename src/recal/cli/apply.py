@@ -92,7 +92,7 @@ def apply(
             _apply_signals(content, views, out)
             return
         if kind_of(views) in ("probabilities", "table"):
-            _apply_rule(calibration, content, views, inputs.labels, out)
+            _apply_rule(calibration, content, views, inputs, out)
             return
     calibrator = check_calibration(calibration, content)
     if is_endpoint(inputs.model):
@@ -155,7 +155,7 @@ def _answer_views(
 
     views = open_views(file, inputs.labels, inputs.class_names)
     views = views.assign(**row_columns(inputs.rows or file, inputs.group, None))
-    _check_groups(calibrator, views.groups, file)
+    _check_groups(getattr(calibrator, "decision_", None), views.groups, file)
     _compare_preprocessing(getattr(calibrator, "preprocessing_", None), views.preprocessing, file)
     check_views(calibrator, calibration, views, file)
     with working("Applying"):
@@ -185,7 +185,7 @@ def _answer_inputs(
     from recal.collecting.predictions import apply as run
 
     model, source, how = inputs.open_as_fitted(calibrator, refuse=not force)
-    _check_groups(calibrator, source.groups, inputs.data)
+    _check_groups(getattr(calibrator, "decision_", None), source.groups, inputs.data)
     how.setdefault("engine", "local")
     note = f"Finished parts are kept in {out}: run the same command again to resume."
     if out.suffix:
@@ -293,9 +293,8 @@ def _print_alarm(calibrator: Any, logits: Any) -> None:
         )
 
 
-def _check_groups(calibrator: Any, groups: Any, data: Any) -> None:
+def _check_groups(rule: Any, groups: Any, data: Any) -> None:
     """Refuse inputs without groups before the work, if the rule has a threshold for each group."""
-    rule = getattr(calibrator, "decision_", None)
     if rule is not None and rule.groups and groups is None:
         raise InputError(
             f"The rule has a threshold for each of {len(rule.groups)} groups, and {data} does not say which group an "
@@ -335,7 +334,7 @@ def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
     calibrator.classes_ = np.array(names)
 
 
-def _apply_rule(rule_file: Path, record: Any, file: Path, labels: Path | None, out: Path) -> None:
+def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: ModelOptions, out: Path) -> None:
     """Write which rows of a file of probabilities a rule accepts."""
     import numpy as np
 
@@ -347,8 +346,11 @@ def _apply_rule(rule_file: Path, record: Any, file: Path, labels: Path | None, o
             f"{file} holds probabilities, and {rule_file} a calibration, which is applied to views or to a "
             "model's inputs. Give the views, or --model and --data."
         )
-    read = read_probs(file, labels, need_labels=False)
-    probs, accept = np.asarray(read.probs, np.float64), rule.accept(read.probs, read.confidence)
+    not_classes = [name for name in (inputs.group, inputs.cluster) if name is not None]
+    read = read_probs(file, inputs.labels, leave_out=not_classes, need_labels=False)
+    groups = row_columns(inputs.rows or file, inputs.group, None).get("groups")
+    _check_groups(rule, groups, file)
+    probs, accept = np.asarray(read.probs, np.float64), rule.accept(read.probs, read.confidence, groups)
     write_prob_file(out, probs, read.labels, read.classes, confidence=read.confidence, accepted=accept)
     print_json({"samples": len(accept), "accepted": int(accept.sum()), "file": out})
     say(f"{_share(int(accept.sum()), len(accept))} Written to {out}.")

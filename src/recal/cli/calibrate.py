@@ -16,6 +16,7 @@ from recal.cli.options import (
     LanguageOptions,
     ModelOptions,
     argument,
+    group_words,
     more_option,
     option,
     split_names,
@@ -104,7 +105,8 @@ def calibrate(
         from recal.workflow.result import Settings
 
         result = calibrate_views(views, out, Settings(about=about, **rules))
-        _print_result(result, out, shell_line("apply", out, "NEW_VIEWS", "--out", "answers.csv"))
+        words = [] if views.groups is None else group_words(inputs.group)  # a log has no groups
+        _print_result(result, out, shell_line("apply", out, "NEW_VIEWS", *words, "--out", "answers.csv"))
         return
     inputs.check_files("calibrate")
     from recal.workflow.job import calibrate as run

@@ -16,7 +16,7 @@ from recal.cli.files import (
     row_columns,
     rows_of_views,
 )
-from recal.cli.options import LABEL_COLUMN, LABELS, ModelOptions, argument, option, without_none
+from recal.cli.options import LABEL_COLUMN, LABELS, ModelOptions, argument, group_words, option, without_none
 from recal.cli.printing import print_json, print_table, say, shell_line, working
 from recal.errors import InputError
 
@@ -114,7 +114,13 @@ def decide(
             calibrator.decision_ = decision.rule
         save(decision.rule if calibrator is None else calibrator, out)
         new = "NEW_PROBS.npz" if calibration is None else "NEW_VIEWS.npz"
-        say(f"Written to {out}. Next: {shell_line('apply', out, new, '--out', 'answers.csv')}")
+        words = group_words(group)
+        if group is not None and rows is None:  # the groups are in the table of probabilities
+            new, words = f"NEW_PROBS{sources[0].suffix}", group_words(group, in_rows=False)
+            words += [] if cluster is None else ["--cluster", cluster]
+        elif decision.rule.groups and group is None and calibration is None:  # views hold groups, probabilities do not
+            words = group_words()
+        say(f"Written to {out}. Next: {shell_line('apply', out, new, *words, '--out', 'answers.csv')}")
     elif decision.possible and len(decisions) == 1:
         say("To keep the rule, run the same command with --out rule.recal")
     whole = decision.to_dict() if len(decisions) == 1 else decisions.to_dict()

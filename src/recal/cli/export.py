@@ -8,7 +8,7 @@ from typing import Any
 
 from recal.cli.destinations import PROFILE
 from recal.cli.files import check_calibration, check_exists, is_calibration, load_saved
-from recal.cli.options import OUTPUTS, TRUST, PreprocessOptions, argument, option, without_none
+from recal.cli.options import OUTPUTS, TRUST, PreprocessOptions, argument, group_words, option, without_none
 from recal.cli.printing import print_json, say, say_facts, shell_line, working
 from recal.errors import InputError
 
@@ -184,7 +184,10 @@ def plan(
     model_words = ("--model", "MODEL", "--data", "NEW")
     pool = "+".join(facts["views"])
     inputs = model_words if pool or facts["inputs"] is not None else ("NEW_VIEWS",)
-    say(f"Next: {shell_line('apply', file, *inputs, '--out', 'answers.csv')}")
+    # `apply` finds the groups by itself if they were a column of the table that the calibration was fitted on.
+    knows_column = "group_column" in (facts["preprocessing"] or {})
+    groups = group_words() if facts["groups"] and not knows_column else []
+    say(f"Next: {shell_line('apply', file, *inputs, *groups, '--out', 'answers.csv')}")
     if pool:
         say(f"Or keep the views: {shell_line('collect', *model_words, '--pool', pool, '--out', 'new.zarr')}")
 
@@ -228,7 +231,8 @@ def _print_record(file: Path, record: Any) -> None:
     """Print a file that holds no calibration: a rule of `decide`, a profile of `watch`, prediction sets."""
     kind, python = type(record).__name__, f"recal.load({str(file)!r})"
     rule, n_samples = _rule_facts(record), len(record.answers) if kind == "Profile" else None
-    apply_line = shell_line("apply", file, "NEW_PROBS.npz", "--out", "answers.csv")
+    groups = group_words() if rule["groups"] else []
+    apply_line = shell_line("apply", file, "NEW_PROBS.npz", *groups, "--out", "answers.csv")
     what, next_line = {
         "DecisionRule": ("a rule of recal decide", apply_line),
         "Profile": ("a profile for recal watch", shell_line("watch", file, "NEW_VIEWS")),

@@ -76,6 +76,11 @@ def typed_value(flag: str, words: Sequence[str]) -> str | None:
     return None
 
 
+def group_words(group: str | None = "COLUMN", *, in_rows: bool = True) -> list[str]:
+    """Return the words that tell `recal apply` the groups of new inputs: a column of a table of rows or of the data."""
+    return [] if group is None else [*(("--rows", "NEW_ROWS.csv") if in_rows else ()), "--group", group]
+
+
 def without_none(**options: Any) -> dict[str, Any]:
     """Return the options that were typed; the called function has the defaults of the others."""
     return {name: value for name, value in options.items() if value is not None}
@@ -304,9 +309,10 @@ class ModelOptions(PreprocessOptions):
 
     def words(self) -> list[str]:
         """Return the words that another command needs again to open the same model."""
-        names = ("model", "weights", "trust", "preprocess", "device", "engine", "cluster", "group")
+        names = ("model", "weights", "trust", "preprocess", "device", "engine")
         values = without_none(**{name: getattr(self, name) for name in names})
-        return [word for name, value in values.items() for word in (f"--{name}", str(value))]
+        words = [word for name, value in values.items() for word in (f"--{name}", str(value))]
+        return words + group_words(self.group, in_rows=self.rows is not None)
 
 
 @dataclass(frozen=True)

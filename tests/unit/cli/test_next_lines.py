@@ -126,3 +126,78 @@ def test_a_function_takes_a_table_of_named_labels_in_alphabetical_order(tmp_path
     assert "add: --classes pine,oak" in capsys.readouterr().err
     assert run(command) == 0
     assert "in alphabetical order: oak, pine." in capsys.readouterr().out
+
+
+@pytest.fixture
+def grouped(tmp_path, monkeypatch):
+    """A model, and labelled and new inputs, views, probabilities and tables of rows with a subject and a user."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "grouped_model.py").write_text("def net(batch):\n    return batch\n")
+    rng = np.random.default_rng(0)
+    for name in ("labelled", "other", "new"):
+        y, law = rng.integers(0, 3, 900), np.arange(900) % 2 == 0
+        logits = np.where(law, 3.0, 6.0)[:, None] * np.eye(3)[y] + rng.normal(size=(900, 3))
+        np.savez(f"{name}-pixels.npz", inputs=logits, labels=y)
+        Views(logits, labels=y).write(f"{name}.npz")
+        probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        np.savez(f"{name}-probs.npz", probs=probs, labels=y)
+        rows = [f"{'law' if one else 'art'},{row // 3}" for row, one in enumerate(law)]
+        (tmp_path / f"{name}-rows.csv").write_text("\n".join(["subject,user", *rows]))
+        lines = [f"{a},{b},{c},{label},{row}" for (a, b, c), label, row in zip(probs, y, rows)]
+        (tmp_path / f"{name}-probs.csv").write_text("\n".join(["0,1,2,label,subject,user", *lines]))
+    return tmp_path
+
+
+_ROWS = ["--rows", "other-rows.csv", "--group", "subject", "--cluster", "user", "--risk", "0.2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            ["calibrate", "--model", "grouped_model:net", "--data", "other-pixels.npz", *_ROWS, "--pool", "none"],
+            "--model grouped_model:net --rows NEW_ROWS.csv --group subject --data NEW",
+        ),
+        (["calibrate", "other.npz", *_ROWS], "NEW_VIEWS --rows NEW_ROWS.csv --group subject"),
+        (
+            ["decide", "other.npz", "--calibration", "ts.recal", *_ROWS],
+            "NEW_VIEWS.npz --rows NEW_ROWS.csv --group subject",
+        ),
+        (["decide", "other-probs.npz", *_ROWS], "NEW_PROBS.npz --rows NEW_ROWS.csv --group subject"),
+        (["decide", "other-probs.csv", *_ROWS[2:]], "NEW_PROBS.csv --group subject --cluster user"),
+        (["decide", "held-groups.npz", "--risk", "0.2"], "NEW_PROBS.npz --rows NEW_ROWS.csv --group COLUMN"),
+    ],
+    ids=["model", "views", "calibration", "probabilities", "table", "views with groups"],
+)
+def test_a_rule_with_groups_is_followed_by_the_groups_of_new_inputs(words, expected, grouped, capsys):
+    other = np.load("other-pixels.npz")
+    groups = np.where(np.arange(900) % 2 == 0, "law", "art")
+    Views(other["inputs"], labels=other["labels"], groups=groups).write("held-groups.npz")
+    assert run(["fit", "labelled.npz", "--method", "ts", "--out", "ts.recal"]) == 0
+    method = ["--method", "ts"] if words[0] == "calibrate" else []
+    assert run([*words, *method, "--out", "made"]) == 0
+    shown = capsys.readouterr().out
+    assert f"Next: recal apply made {expected} --out answers.csv" in shown
+    names = {
+        "NEW": "new-pixels.npz",
+        "NEW_VIEWS": "new.npz",
+        "NEW_VIEWS.npz": "new.npz",
+        "NEW_ROWS.csv": "new-rows.csv",
+    }
+    names |= {"NEW_PROBS.npz": "new-probs.npz", "NEW_PROBS.csv": "new-probs.csv"}
+    names |= {"COLUMN": "subject", "MODEL": "grouped_model:net"}
+    print(shown)  # `following` reads it again
+    following(capsys, **names)
+    answers = (grouped / "answers.csv").read_text()
+    assert ",true" in answers
+    (grouped / "answers.csv").unlink()
+    assert run(["plan", "made"]) == 0
+    following(capsys, **names)
+    assert (grouped / "answers.csv").read_text() == answers
+
+
+def test_probabilities_without_groups_are_refused_with_the_option_to_add(grouped, capsys):
+    assert run(["decide", "other-probs.npz", *_ROWS, "--out", "rule.recal"]) == 0
+    assert run(["apply", "rule.recal", "new-probs.npz", "--out", "answers.csv"]) == 2
+    assert "Add --group COLUMN, and --rows TABLE if the data have no columns." in capsys.readouterr().err
