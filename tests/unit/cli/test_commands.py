@@ -98,7 +98,7 @@ def test_help_of_a_method_shows_its_options_with_defaults(capsys, monkeypatch):
     assert "isotonic" in shown, "the methods are listed"
     assert "--max-iter" in shown
     assert "200" in shown
-    assert "The most iterations." in shown
+    assert "The largest number of iterations." in shown
 
 
 @pytest.mark.parametrize(
