@@ -170,7 +170,8 @@ class Seed(Kind):
 class Instance(Kind):
     """An object of a class. The class is given by name if the module that declares the kind cannot import it."""
 
-    def __init__(self, family: type | str) -> None:
+    def __init__(self, family: type | str, *, hint: str = "") -> None:
+        self.hint = hint
         self.family, name = family, family if isinstance(family, str) else family.__name__
         self.rule = f"{'an' if name[0] in 'AEIOUaeioun' else 'a'} {name}"
 

@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.estimator import Estimator
+from recal.calibrators.estimator import RULE, Estimator
 from recal.calibrators.estimator import from_fit as from_fit
 from recal.calibrators.group_offsets import fit_group_offsets
 from recal.calibrators.sample_checks import as_views, read_labels, warn_of_copies, warn_of_suspicions
@@ -44,7 +44,7 @@ from recal.errors import InputError, NotFittedError, Remedy
 from recal.maps.base import Map, namespace
 from recal.maps.group_offsets import GroupOffsets
 from recal.maps.guard import answer_array, answer_views, check_tensor
-from recal.schema import Count, Instance, Integers, check_parameters
+from recal.schema import Count, Instance, Integers, check, check_parameters
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
@@ -112,7 +112,7 @@ class Calibrator(Estimator, ABC):
     n_fitted_: Count = from_fit()
     row_hashes_: Annotated[NDArray[np.uint64], Integers(None)] = from_fit()
     prob_hashes_: Annotated[NDArray[np.uint64], Integers(None)] = from_fit()
-    decision_: Annotated[Any, Instance("DecisionRule")] = from_fit()
+    decision_: Annotated[Any, RULE] = from_fit()
     sets_: Annotated[Any, Instance("PredictionSets")] = from_fit()
     profile_: Annotated[Any, Instance("Profile")] = from_fit()
     preprocessing_: Preprocessing = from_fit()
@@ -312,7 +312,7 @@ class Calibrator(Estimator, ABC):
             raise NotFittedError(
                 f"This {type(self).__name__} has no decision rule; set decision_ = recal.decide(probs, y).rule."
             )
-        return self.decision_
+        return check(self.decision_, RULE, "decision_")
 
     def needed_transforms(self) -> tuple[Transform, ...]:
         """Return the transformations whose logits `predict_proba` reads; new inputs need no others."""

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self, dataclass_transform
 
 from recal.errors import InputError
-from recal.schema import Kind, check, field_kinds
+from recal.schema import Instance, Kind, check, field_kinds
+
+# The kind of the attribute `decision_`.
+RULE = Instance("DecisionRule", hint="Pass decision.rule, not the decision itself")
 
 
 def from_fit(*, init: Literal[False] = False) -> Any:

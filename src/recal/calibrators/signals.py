@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.estimator import Estimator
+from recal.calibrators.estimator import RULE, Estimator
 from recal.calibrators.group_offsets import ridge_offsets
 from recal.calibrators.signal_models import FITS, Fit, fit_linear, fit_platt, fit_scale, fit_splines
 from recal.calibrators.signal_table import SignalTable, read_correct
@@ -21,7 +21,7 @@ from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from recal.maps.group_offsets import sigmoid
 from recal.maps.signals import LinearSignals, SignalMap, SignalModel, SignalScale
-from recal.schema import Instance, RandomState
+from recal.schema import RandomState
 
 Vector = NDArray[np.float64]
 
@@ -90,7 +90,7 @@ class SignalCalibration(Estimator):
     table_: SignalTable
     n_fitted_: int
     classes_: NDArray[Any]
-    decision_: Annotated[Any, Instance("DecisionRule")]
+    decision_: Annotated[Any, RULE]
 
     def __init__(self, random_state: RandomState = 0) -> None:
         self.random_state = random_state

@@ -48,6 +48,7 @@ def export_calibration(plan: Plan | Any, path: str | os.PathLike[str], n_classes
     if not classes:
         raise InputError("A plan does not know how many classes there are: pass n_classes.")
     rule = getattr(plan, "decision_", None)
+    rule = getattr(rule, "rule", rule)  # of a Decision
     return write(calibration_model(calibration, int(classes)), path, metadata(plan, calibration.map.transforms, rule))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.signals import SignalCalibration
+from recal.decisions.decision import Decision
 from recal.decisions.rule import DecisionRule
 from recal.errors import InputError, Remedy
 from recal.export import traced_functions as xp
@@ -37,6 +38,7 @@ from recal.export.network import (
 )
 from recal.export.tracer import OPEN, Graph, Symbol
 from recal.maps.plan import Plan
+from recal.schema import Either, ListOf, Number, check
 from recal.transforms import BuiltIn, Transform
 from recal.transforms.arrays import dtype_name
 from recal.transforms.preprocessing import (
@@ -52,6 +54,8 @@ from recal.transforms.preprocessing import (
 _NEVER = 1e-300
 # As in Python: values slightly above full scale are rounding errors, larger ones mean another scale.
 _ABOVE = 1.001
+_THRESHOLDS = Either(Number(0.0, 1.0), ListOf(Number(0.0, 1.0)))
+_THRESHOLDS.rule = "a threshold in [0, 1], or one for each class"
 
 
 def export_onnx(
@@ -292,7 +296,8 @@ def _zeros(source: Any, fixed: int = 0) -> NDArray[Any] | None:
 def _rule(accept: Any, n_classes: int) -> DecisionRule | _Rule | None:
     if accept is None:
         return None
-    rule = accept if isinstance(accept, DecisionRule) else _Rule(tuple(np.ravel(accept).astype(float).tolist()))
+    accept = accept.rule if isinstance(accept, Decision) else accept
+    rule = accept if isinstance(accept, DecisionRule) else _Rule(_thresholds(accept))
     if rule.groups:
         raise InputError(
             f"has a threshold for each of {len(rule.groups)} groups, and an ONNX file does not read groups",
@@ -303,6 +308,11 @@ def _rule(accept: Any, n_classes: int) -> DecisionRule | _Rule | None:
     if count not in (1, n_classes):
         raise InputError(f"is one number, or one for each of {n_classes} classes, got {count}", argument="accept")
     return rule
+
+
+def _thresholds(accept: Any) -> tuple[float, ...]:
+    numbers = check(accept.tolist() if isinstance(accept, np.ndarray) else accept, _THRESHOLDS, "accept")
+    return tuple(np.ravel(numbers).astype(float).tolist())
 
 
 def _onnx_front(

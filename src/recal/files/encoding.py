@@ -106,6 +106,8 @@ class Encoder:
         if calibrator_named(name) is type(value):
             parts = {"params": value.get_params(deep=False), "state": value.state()}
             return {_TAG: "calibrator", "class": name, **{key: self.items(parts[key], name, depth) for key in parts}}
+        if name == "Decision":
+            raise InputError(f"{where} is a Decision, and a file holds its rule: pass decision.rule instead.")
         raise InputError(
             f"{where} is a {name}, which a file cannot hold: only numbers, text, lists, tuples, dicts, arrays, plans "
             "and transformations are stored. For a random generator pass an integer seed instead."

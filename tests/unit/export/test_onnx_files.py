@@ -14,7 +14,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from recal import Blend, CalibratedModule, DecisionRule, Plan, Step, Views, save
+from recal import Blend, CalibratedModule, DecisionRule, Plan, Step, TemperatureScaling, Views, decide, save
 from recal.cli.app import run
 from recal.collecting import Normalize
 from recal.errors import InputError
@@ -137,6 +137,45 @@ def test_accept_by_one_threshold_or_one_per_class(tmp_path: Path) -> None:
         assert 0 < found["accept"].sum() < 40
     with pytest.raises(InputError, match="each of 5 classes, got 3"):
         export_onnx(model, path=tmp_path / "x.onnx", plan=Plan(), accept=[0.1, 0.2, 0.3])
+
+
+@pytest.mark.parametrize("accept", [float("nan"), 2, -0.1, "x", [0.1, 0.2, 0.3, 0.4, 1.5], [[0.1], [0.2, 0.3]]])
+def test_a_threshold_outside_0_to_1_is_refused(tmp_path: Path, accept: Any) -> None:
+    model, _ = linear_model(tmp_path / "linear.onnx")
+    with pytest.raises(InputError, match=r"`accept` must be a threshold in \[0, 1\], or one for each class, got"):
+        export_onnx(model, path=tmp_path / "x.onnx", plan=Plan(), accept=accept)
+    assert not (tmp_path / "x.onnx").exists()
+
+
+def test_export_refuses_a_typed_threshold_outside_0_to_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, _ = linear_model(tmp_path / "linear.onnx")
+    save(Plan(start=0.4), tmp_path / "plan.recal")
+    words = [str(tmp_path / "plan.recal"), "--model", str(model), "--out", str(tmp_path / "x.onnx")]
+    assert run(["export", *words, "--accept", "nan"]) != 0
+    assert "--accept must be a threshold in [0, 1]" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "x.onnx").exists()
+
+
+def test_a_decision_counts_as_its_rule_or_is_refused(tmp_path: Path) -> None:
+    model, _ = linear_model(tmp_path / "linear.onnx")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 5, 400)
+    logits = 6 * np.eye(5)[labels] + rng.normal(0, 2, (400, 5))
+    calibrator = TemperatureScaling().fit(logits[:200], labels[:200])
+    decision = decide(calibrator.predict_proba(logits[200:]), labels[200:], risk=0.1)
+    files = []
+    for accept in (decision, decision.rule):
+        files.append(export_onnx(model, path=tmp_path / f"{len(files)}.onnx", plan=calibrator, accept=accept))
+    assert files[0].read_bytes() == files[1].read_bytes()
+    calibrator.decision_ = decision
+    with pytest.raises(InputError, match=r"decision_ is a Decision, .* pass decision\.rule"):
+        save(calibrator, tmp_path / "x.recal")
+    with pytest.raises(InputError, match=r"`decision_` must be a DecisionRule, got .* Pass decision\.rule"):
+        calibrator.accept(logits)
+    again = export_onnx(model, path=tmp_path / "set.onnx", plan=calibrator)
+    assert again.read_bytes() == files[0].read_bytes()
+    facts = {entry.key for entry in onnx.load(export_calibration(calibrator, tmp_path / "alone.onnx")).metadata_props}
+    assert "recal_thresholds" in facts
 
 
 def test_thresholds_of_groups_are_not_taken_for_those_of_classes(tmp_path: Path) -> None:
