@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from recal.cli.collect import ask_endpoint, check_pool, is_endpoint, is_log, read_log
-from recal.cli.files import check_exists, check_kind, kind_of, open_views, row_columns
+from recal.cli.collect import ASKING, ask_endpoint, check_pool, is_endpoint, is_log, read_log
+from recal.cli.files import check_exists, check_kind, flags_of, kind_of, open_views, refuse_unused, row_columns
 from recal.cli.options import (
     RISK,
     LanguageOptions,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 # The seed has its own option, the same for every method.
 _SEED = "random_state"
 _DEFAULT_METHOD = "auto"
+_PILOT = 1000
 
 
 def calibrate(
@@ -51,7 +52,7 @@ def calibrate(
     method: str = more_option("The calibration method, such as ts; auto lets cross-validation choose.", "auto"),
     confidence: float = more_option("The probability that the guarantee holds.", 0.95),
     pool: str = more_option("Transformations to try; auto: the default ones for such inputs; none: no views.", "auto"),
-    pilot: int = more_option("Try all transformations on this many inputs, then only those that help.", 1000),
+    pilot: int = more_option("Try all transformations on this many inputs, then only those that help.", _PILOT),
     cross_fit: bool = more_option(
         "Use 80 % to fit and to decide: automates more. Guarantee measured, not proven.", False
     ),
@@ -82,25 +83,32 @@ def calibrate(
         raise InputError(f"recal calibrate takes either {graded}, or --model and --data.")
     if graded is not None:
         check_exists(graded)
+    options: dict[str, Any]
+    collecting = {"--pool": pool != "auto", "--pilot": pilot != _PILOT}
     if graded is not None and (kind_of(graded) in ("table", "text") or graded.suffix.lower() in (".jsonl", ".ndjson")):
         options = {"--method": method != _DEFAULT_METHOD, "--answers": answers != "kept", "--cross-fit": cross_fit}
-        options |= {"--cluster-by": inputs.cluster_by is not None, "--rows": inputs.rows is not None}
-        _refuse(options, f"the table of graded answers {graded}")
+        options |= collecting | flags_of(inputs, "group", "cluster")
+        refuse_unused(options, f"the table of graded answers {graded}")
         _calibrate_table(graded, out, correct, signals, inputs, rules)
         return
     rules |= {"calibrator": _method(method, answers, seed), "cross_fit": cross_fit}
     views, about = None, {"Data": str(graded or inputs.data)}
     if graded is not None:
-        _refuse({"--correct": correct, "--signals": signals, "--cluster-by": inputs.cluster_by}, f"the views {graded}")
+        options = {"--correct": correct, "--signals": signals, **collecting}
+        options |= flags_of(inputs, "labels", "classes", "rows", "group", "cluster")
+        refuse_unused(options, f"the views {graded}")
         views = open_views(graded, inputs.labels, inputs.class_names)
         views = views.assign(**row_columns(inputs.rows or graded, inputs.group, inputs.cluster))
     elif is_endpoint(inputs.model):
+        refuse_unused({"--one-rule": one_rule, **collecting}, f"the server {inputs.model}")
         views = ask_endpoint(inputs, language, out / "answers.jsonl").views
         about = {"Model": f"{language.model_name} at {inputs.model}", **about}
     # A table without --model is more often a mistake than a log.
     elif is_log(inputs) and (language.view or str(inputs.data).lower().endswith((".jsonl", ".ndjson", ".json"))):
+        refuse_unused(collecting, f"the log {inputs.data}")
         views = read_log(inputs, language).views
     if views is not None:
+        refuse_unused({"--one-rule": one_rule and views.groups is None}, "answers without groups (--group COLUMN)")
         from recal.workflow.job import calibrate_views
         from recal.workflow.result import Settings
 
@@ -109,6 +117,7 @@ def calibrate(
         _print_result(result, out, shell_line("apply", out, "NEW_VIEWS", *words, "--out", "answers.csv"))
         return
     inputs.check_files("calibrate")
+    refuse_unused(flags_of(language, *ASKING), f"the model {inputs.model}")
     from recal.workflow.job import calibrate as run
     from recal.workflow.result import Settings
 
@@ -152,13 +161,6 @@ def _print_result(result: Any, out: Path, next_line: str, **more: Any) -> None:
     for line in result.lines():
         say(line)
     say(f"Report: {out / 'report.html'}. Next: {next_line}")
-
-
-def _refuse(options: dict[str, Any], what: str) -> None:
-    """Refuse options that would have no effect."""
-    if flags := [name for name, value in options.items() if value]:
-        pronoun = "them" if flags[1:] else "it"
-        raise InputError(f"{' and '.join(flags)} cannot be used with {what}. Leave {pronoun} out.")
 
 
 def _method(name: str, answers: str, seed: int) -> Any:

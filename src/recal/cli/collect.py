@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recal.cli.files import check_exists
+from recal.cli.files import check_exists, flags_of, refuse_unused
 from recal.cli.options import LanguageOptions, ModelOptions, more_option, option, split_names
 from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line
 from recal.errors import InputError
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # The answers of a server are stored next to the views, with this ending.
 LEDGER = ".answers.jsonl"
+# Options of a server that have a default; whether they were typed is not known.
+ASKING = ("max_tokens", "top_logprobs", "concurrency", "timeout")
 
 
 def collect(
@@ -47,13 +49,17 @@ def collect(
     Example: [bold]recal collect --model net.onnx --data images/ --resize 256 --crop 224 --divide 255 --mean
     0.485,0.456,0.406 --std 0.229,0.224,0.225 --channels first --pool zoom:0.5-0.9:10 --out views.zarr[/bold]
     """
+    transforming = {"--pool": pool != "none", "--pilot": pilot}
     if is_log(inputs):
+        refuse_unused(transforming, f"the log {inputs.data}")
         _write_views(read_log(inputs, language), out)
         return
     if is_endpoint(inputs.model):
+        refuse_unused(transforming, f"the server {inputs.model}")
         _write_views(ask_endpoint(inputs, language, Path(f"{out}{LEDGER}")), out)
         return
     inputs.check_files("collect")
+    refuse_unused(flags_of(language, *ASKING), f"the model {inputs.model}")
     if pilot is not None and pool == "none":
         raise InputError("--pilot finds out which transformations help: name them with --pool, such as --pool auto.")
     from recal.collecting import collect as run
@@ -113,6 +119,8 @@ def read_log(inputs: ModelOptions, language: LanguageOptions) -> JoinedViews:
     from recal.answers.logs import open_log
 
     assert inputs.data is not None
+    unused = flags_of(language, "view", "options", "floor", *ASKING)
+    refuse_unused(unused | flags_of(inputs, "data", "labels", "label_column"), f"the log {inputs.data}")
     others = {}
     for text in language.view or ():
         name, equals, path = text.partition("=")
@@ -144,8 +152,7 @@ def ask_endpoint(
     questions, options = read_table(data), split_names(language.options) or []
     labels = _take_labels(inputs, questions, options)
     templates = [Template.read(path) for path in language.template or ()]
-    names = ("max_tokens", "top_logprobs", "concurrency", "timeout")
-    how = {name: getattr(language, name) for name in names}
+    how = {name: getattr(language, name) for name in ASKING}
     endpoint = Endpoint(str(inputs.model), str(language.model_name), **how)
     askings = ways_to_ask(templates, options, list(questions), language.permute)
     if needed_views is not None:

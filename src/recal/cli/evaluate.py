@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from recal.cli.files import check_kind, open_views, profile_in, read_probs, rows_of_views, table_columns
+from recal.cli.files import check_kind, open_views, profile_in, read_probs, refuse_unused, rows_of_views, table_columns
 from recal.cli.options import BINS, LABEL_COLUMN, LABELS, METHODS, RISK, SPLITS, argument, option
 from recal.cli.printing import SESSION, print_json, print_table, say, shell_line, working
 from recal.errors import InputError
@@ -250,6 +250,8 @@ def report(
             if fit_profile is None and fit.transforms:
                 fit_profile = take_profile(fit, random_state=seed)
         else:
+            options = {"TEST_VIEWS": test_views, "--methods": methods, "--splits": splits}
+            refuse_unused(options, f"the probabilities {source}")
             columns = [*(by or ()), *groups]
             after = read_probs(source, labels, label_column, columns)
             read, n_rows = {"given": after}, len(after.probs)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from recal.files.probabilities import Probabilities
     from recal.views import Views
 
-
 Kind = Literal["views", "probabilities", "calibration"]
 
 _HEAD_BYTES = 4096
@@ -292,3 +291,15 @@ def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:
     if absent := [name for name in names if name not in columns]:
         raise InputError(f"{path} has no column {absent[0]!r}; it has {', '.join(columns)}.")
     return {name: columns[name] for name in names}
+
+
+def refuse_unused(options: dict[str, Any], what: str) -> None:
+    """Refuse options that would have no effect."""
+    if flags := [name for name, value in options.items() if value]:
+        pronoun = "them" if flags[1:] else "it"
+        raise InputError(f"{' and '.join(flags)} cannot be used with {what}. Leave {pronoun} out.")
+
+
+def flags_of(block: Any, *used: str) -> dict[str, Any]:
+    """Return the values of a block of options by flag, except those in `used`."""
+    return {f"--{name.replace('_', '-')}": value for name, value in vars(block).items() if name not in used}
