@@ -21,7 +21,7 @@ from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from recal.maps.group_offsets import sigmoid
 from recal.maps.signals import LinearSignals, SignalMap, SignalModel, SignalScale
-from recal.schema import RandomState
+from recal.schema import RandomState, check_parameters
 
 Vector = NDArray[np.float64]
 
@@ -120,6 +120,7 @@ class SignalCalibration(Estimator):
             Names of answers that belong together, such as answers to one question. Cross-validation never divides a
             cluster.
         """
+        check_parameters(self)
         rng = np.random.default_rng(self.random_state)
         table = SignalTable.of(signals, groups)
         values = table.values(signals, groups)

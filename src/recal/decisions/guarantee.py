@@ -266,7 +266,8 @@ def _fitted_rows(calibrator: Any, probs: ArrayLike, n_samples: int) -> int:
     if calibrator is None:
         return 0
     if not hasattr(calibrator, "fitted_rows"):
-        raise InputError(f"must be a fitted calibrator, got {type(calibrator).__name__}", argument="calibrator")
+        rule = f"must be a fitted calibrator of logits or views, got {type(calibrator).__name__}"
+        raise InputError(rule, argument="calibrator", remedy="Others keep no record of their rows: leave it out")
     count = int(calibrator.fitted_rows(probs))
     warn_of_fitted(count, n_samples, "the guarantee does not hold", _OTHER_SAMPLES, stacklevel=4)
     return count if matters(count, n_samples) else 0

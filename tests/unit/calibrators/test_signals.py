@@ -12,7 +12,7 @@ import torch
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.preprocessing import SplineTransformer
 
-from recal import SignalCalibration, export_onnx, load, save
+from recal import SignalCalibration, decide, export_onnx, load, save
 from recal.calibrators import signals
 from recal.calibrators.signal_models import (
     _b_splines,
@@ -215,6 +215,21 @@ def test_wrong_inputs_are_refused(problem):
         SignalCalibration().fit(signals, np.ones(800))
     with pytest.raises(InputError, match="one value per answer, 800"):
         SignalCalibration().fit(signals, correct[:5])
+
+
+@pytest.mark.parametrize("seed", ["x", -1, 0.5])
+def test_a_wrong_seed_is_refused_by_name(problem, seed):
+    signals, correct, _, _ = problem
+    with pytest.raises(InputError, match="`random_state` must be a whole number of at least 0"):
+        SignalCalibration(random_state=seed).fit(signals, correct)
+
+
+def test_decide_says_that_it_cannot_check_the_rows_of_a_signal_calibration(fitted, problem):
+    signals, correct, groups, _ = problem
+    with pytest.raises(
+        InputError, match=r"of logits or views, got SignalCalibration\. Others keep no record .* leave it out"
+    ):
+        decide(fitted.predict_confidence(signals, groups), correct, risk=0.2, calibrator=fitted)
 
 
 def test_every_runtime_gives_the_same_confidence(fitted, problem, tmp_path):
