@@ -356,6 +356,8 @@ _OPTIONS = {
     "random_state": ("--seed",),
     "pixels": ("--pixels", "--gray"),
     "save_to": ("--save",),
+    "groups": ("--group",),
+    "clusters": ("--cluster", "--cluster-by"),
 }
 
 

@@ -182,7 +182,8 @@ class ModelOptions(PreprocessOptions):
         """Refuse a missing model or missing data, before importing the code that would open them."""
         if self.model is None or self.data is None:
             absent = " and ".join(f"--{name}" for name in ("model", "data") if getattr(self, name) is None)
-            raise InputError(f"recal {command} needs --model and --data; {absent} was not given.")
+            was = "were" if self.model is None and self.data is None else "was"
+            raise InputError(f"recal {command} needs --model and --data; {absent} {was} not given.")
         if is_remote(self.data):
             raise InputError(
                 f"--data cannot be a URL, got {self.data}. Copy the inputs to a folder or file of this machine."

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.decisions.certify import chance_of_so_few
 from recal.decisions.rule import DecisionRule
-from recal.engine.clusters import check_names
+from recal.engine.clusters import check_names, count_of_clusters
 from recal.errors import GroupRiskWarning, InputError
 from recal.metrics.calibration_error import BinTable
 from recal.metrics.exact import Interval, rate_interval
@@ -295,7 +295,7 @@ class Decision(Outcome):
         (low, high), each = self.interval, self._each
         where = "" if each else f"from a confidence of {self.threshold:.6g} on, "
         void = f" No guarantee: {self.n_fitted:,} of these samples were used in the fit." if self.n_fitted else ""
-        units = "" if self.n_clusters is None else f" in {self.n_clusters:,} clusters"
+        units = "" if self.n_clusters is None else f" in {count_of_clusters(self.n_clusters)}"
         price = f" Cost per answer {self.cost:.3g}; at the threshold that was cheapest in these samples, without a "
         price += f"guarantee, {self.lowest_cost:.3g}."
         return (
@@ -324,7 +324,7 @@ class Decision(Outcome):
     def _why(self) -> str:
         samples = f"{self.n_samples:,} labelled samples"
         if self.n_clusters is not None:
-            samples += f" in {self.n_clusters:,} clusters"
+            samples += f" in {count_of_clusters(self.n_clusters)}"
         risk = self.suggested_risk
         instead = "" if risk is None else f" They can show a risk of {_percent(risk)}."
         if self.needed is None:

@@ -217,7 +217,7 @@ def read_answers(
     if per_class and rows.graded:
         raise InputError("A threshold per class needs the probabilities of all classes.", argument="per_class")
     if groups is not None and per_class:
-        raise InputError("Give either groups or per_class=True.", argument="groups")
+        raise InputError("cannot be combined: leave one of them out", argument=("groups", "per_class"))
     n = len(rows)
     names: tuple[Any, ...] = (None,)
     group = np.zeros(n, np.intp)

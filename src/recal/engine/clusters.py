@@ -44,6 +44,11 @@ def check_clusters(clusters: ArrayLike, n_samples: int, name: str = "clusters") 
     return check_names(clusters, n_samples, name)[1]
 
 
+def count_of_clusters(count: int) -> str:
+    """Return the words for a number of clusters."""
+    return f"{count:,} cluster{'' if count == 1 else 's'}"
+
+
 def check_names(values: ArrayLike, n_samples: int, name: str) -> tuple[tuple[str, ...], Rows]:
     """Return the distinct names of a column of words or whole numbers, as text, and the index of each row's name."""
     array = np.asarray(values)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_classes, check_labels
 from recal.engine.clusters import row_names
-from recal.errors import FileError, InputError
+from recal.errors import FileError, InputError, Remedy
 from recal.files import ledger as ledgers
 from recal.files.ledger import FolderLock, Ledger, checksum, describe, is_store, read_ledger
 from recal.files.limits import admit_folder
@@ -167,8 +167,11 @@ def open_folder(
         problem = str(error)
     if ledger is not None and ledger.end is None:
         raise FileError(
-            f"{path} is unfinished: collect was interrupted. Run the same collect again with resume=True "
-            "(the default), to resume where it stopped."
+            f"{path} is unfinished: collect was interrupted",
+            remedy=Remedy(
+                "Run the same collect again with resume=True (the default), to resume where it stopped",
+                typed="Run the same recal collect command again to resume where it stopped",
+            ),
         )
     try:
         root: Any = zarr.open_group(str(path), mode="r", zarr_format=3)

@@ -32,12 +32,13 @@ from recal.collecting.preflight import name_labels, preflight
 from recal.collecting.sources import IndexedSource, Subset
 from recal.decisions import profile
 from recal.decisions.guarantee import crossfitted_answers
-from recal.engine.clusters import near_duplicates, row_names, split_by_cluster
+from recal.engine.clusters import count_of_clusters, near_duplicates, row_names, split_by_cluster
 from recal.errors import DependentRowsWarning, InputError, Remedy
 from recal.files.paths import replacing
 from recal.maps.arrays import log_softmax
 from recal.maps.plan import Plan, calibrated_probs
 from recal.reporting.verdict import answer_change
+from recal.schema import Number, check
 from recal.transforms import Transform
 from recal.views import Views
 from recal.workflow import CROSS_FIT, DECIDE, FIT, JUDGE
@@ -82,6 +83,7 @@ def calibrate(
         As in `recal.collect`.
     """
     seed, say, cross_fit = settings.random_state, settings.say, settings.cross_fit
+    check(pilot, Number(1, whole=True), "pilot")
     source = copy.copy(cast(IndexedSource, open_source(inputs, labels, {})))
     check_labelled(source, settings.about.get("Data", ""))
     source.clusters = row_names(source.clusters, source.n_samples, "clusters")
@@ -276,7 +278,7 @@ def split(
 
 def _split_words(parts: Sequence[NDArray[np.intp]], clusters: NDArray[Any] | None, cross_fit: bool) -> str:
     fit, decide, check = map(len, parts)
-    by = "" if clusters is None else f" in {len(np.unique(clusters)):,} clusters"
+    by = "" if clusters is None else f" in {count_of_clusters(len(np.unique(clusters)))}"
     words = f"{fit:,} to fit and to decide" if cross_fit else f"{fit:,} to fit, {decide:,} to decide"
     n_samples = fit + check + (0 if cross_fit else decide)
     return f"Split {n_samples:,} labelled inputs{by}: {words}, {check:,} to check."

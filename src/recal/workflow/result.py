@@ -367,10 +367,10 @@ class CalibrationResult(Result):
         low, high = self.gain.interval
         if not self.decision_before.possible or low > 0:
             return ""
-        words = (
-            f" The change is uncertain: {100 * low:+.0f} to {100 * high:+.0f} percentage points in resamples of the "
-            f"{self.sizes[1]:,} inputs that choose the threshold."
-        )
+        change = f"The change is uncertain: {100 * low:+.0f} to {100 * high:+.0f} percentage points"
+        if round(100 * low) == round(100 * high) == 0:
+            change = "No change: less than one percentage point"
+        words = f" {change} in resamples of the {self.sizes[1]:,} inputs that choose the threshold."
         return words if self.cross_fit else f"{words} --cross-fit lets more inputs choose."
 
     def _why_none(self) -> str:

@@ -1,4 +1,4 @@
-"""Options that would have no effect are refused, by name."""
+"""Options that would have no effect are refused, and messages name what was typed."""
 
 from __future__ import annotations
 
@@ -28,6 +28,35 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def said(capsys: pytest.CaptureFixture[str], command: str) -> str:
+    assert run(command.split()) == 2
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_messages_name_what_is_typed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "short.csv").write_text("site\n" + "a\n" * 5)
+    (folder / "rows.csv").write_text("site\n" + "a\nb\n" * 30)
+    assert "--model and --data were not given" in said(capsys, "collect --out v.npz")
+    assert "--model was not given" in said(capsys, "collect --data data.npz --out v.npz")
+    text = said(capsys, "decide probs.npz --group site --rows short.csv")
+    assert "--group must have one value per sample, 60" in text
+    text = said(capsys, "decide probs.npz --group site --rows rows.csv --per-class")
+    assert "--group and --per-class cannot be combined: leave one of them out" in text
+    assert "per_class" not in text
+
+
+def test_an_unfinished_store_is_resumed_with_the_same_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = "calls = []\ndef net(batch):\n    calls.append(1)\n    if len(calls) > 9:\n        raise KeyboardInterrupt\n"
+    (folder / "stopping_net.py").write_text(body + "    return batch[:, :3]\n")
+    command = ["collect", "--model", "stopping_net:net", "--data", "data.npz", "--batch-size", "4", "--out", "v.zarr"]
+    assert run(command) == 130
+    capsys.readouterr()
+    text = said(capsys, "fit v.zarr --out c.recal")
+    assert "v.zarr is unfinished" in text
+    assert "Run the same recal collect command again" in text
+    assert "resume=True" not in text
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -52,6 +81,5 @@ def test_an_option_without_effect_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str], command: str, message: str
 ) -> None:
     before = set(folder.iterdir())
-    assert run(command.split()) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+    assert message in said(capsys, command)
     assert set(folder.iterdir()) == before

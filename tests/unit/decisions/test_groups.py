@@ -234,5 +234,5 @@ def test_groups_and_clusters_are_one_per_sample():
     for name in ("groups", "clusters"):
         with pytest.raises(InputError, match=f"`{name}` must have one value per sample, 50"):
             decide(confidence, right, **{name: [1, 2]})
-    with pytest.raises(InputError, match="either groups or per_class"):
+    with pytest.raises(InputError, match="`groups` and `per_class` cannot be combined"):
         decide(*as_probs(confidence, right), groups=right, per_class=True)

@@ -17,7 +17,7 @@ from recal.errors import FileError, InputError
 from recal.reporting.verdict import AnswerChange
 from recal.transforms import as_transform
 from recal.workflow import calibration_in
-from recal.workflow.job import _is_taken, calibrate, split
+from recal.workflow.job import _is_taken, _split_words, calibrate, split
 from recal.workflow.result import Settings, today
 
 
@@ -137,6 +137,25 @@ def test_a_share_that_may_not_have_grown_is_called_uncertain(done):
     assert "uncertain: -40 to +20 percentage points in resamples of the 300 inputs that choose the threshold." in line
     assert "--cross-fit" in line
     assert "uncertain" not in " ".join(replace(found, gain=Gain(0.3, (0.1, 0.5))).lines())
+
+
+def test_a_change_that_rounds_to_zero_is_called_no_change(done):
+    found = replace(done[0], gain=Gain(0.0, (-0.001, 0.002)), sizes=(500, 300, 200))
+    (line,) = [line for line in found.lines() if "can be automated" in line]
+    assert "No change: less than one percentage point in resamples of the 300 inputs" in line
+    assert "+0" not in line
+    assert "-0" not in line
+
+
+def test_a_pilot_without_inputs_is_refused(problem, tmp_path):
+    with pytest.raises(InputError, match="`pilot` must be a whole number of at least 1, got -1"):
+        calibrate(overconfident, problem[0], tmp_path / "out", Settings(), labels=problem[1], pool="flip", pilot=-1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_cluster_is_singular():
+    assert " in 1 cluster:" in _split_words([np.arange(3)] * 3, np.zeros(9), False)
+    assert " in 9 clusters:" in _split_words([np.arange(3)] * 3, np.arange(9), False)
 
 
 def test_cross_fitting_is_offered_only_where_it_could_show_the_risk(done):
