@@ -146,7 +146,7 @@ def test_every_output_of_every_command_has_a_rule_for_its_ending():
     "reader",
     [
         ["evaluate", "{}", "--bootstrap", "0", "--json"],
-        ["report", "{}", "--out", "r.html", "--json", "--methods", "ts"],
+        ["report", "{}", "--out", "r.html", "--json"],
         ["report", "p.npz", "--before", "{}", "--out", "r.html", "--json"],
         ["report", "p.parquet", "--before", "{}", "--out", "r.html", "--json"],
     ],
