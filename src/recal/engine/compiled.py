@@ -81,6 +81,18 @@ class MappedRows(np.ndarray):
             self.release()
         return picked
 
+    def argmax(self, axis: Any = None, out: Any = None, **options: Any) -> Any:
+        """Return the columns of the largest values of all rows, piece by piece; other axes as numpy does."""
+        plain = self.view(np.ndarray)
+        if (axis, out, self.ndim, options) != (1, None, 2, {}):
+            return plain.argmax(axis, out, **options)
+        columns = np.empty(len(self), dtype=np.intp)
+        size = max(1, PIECE_VALUES // self.shape[1])
+        for begin in range(0, len(self), size):
+            columns[begin : begin + size] = plain[begin : begin + size].argmax(axis=1)
+            self.release()
+        return columns
+
     def release(self) -> None:
         """Release the memory; later reads come from the file or from the system's cache of it."""
         if self._map is not None and hasattr(self._map, "madvise"):  # not on Windows

@@ -77,3 +77,15 @@ def test_rows_are_picked_as_from_an_array(tmp_path, small_memory):
     assert isinstance(logits, MappedRows)
     for rows in (np.array([5, -1, 5]), np.array([[1, 2], [3, 4]]), np.arange(900) % 2 == 0, [7, 3], slice(3, 9)):
         assert np.array_equal(logits[rows], plain.logits[rows])
+
+
+def test_predictions_of_mapped_rows_are_read_piece_by_piece(tmp_path, monkeypatch):
+    values = np.random.default_rng(0).normal(size=(1000, 7)).astype(np.float32)
+    mapped = compiled.map_rows([values[:600], values[600:]], values.shape, np.float32, tmp_path)
+    releases = []
+    monkeypatch.setattr(compiled, "PIECE_VALUES", 700)
+    monkeypatch.setattr(compiled.MappedRows, "release", lambda self: releases.append(len(self)))
+    np.testing.assert_array_equal(np.argmax(mapped, axis=1), values.argmax(axis=1))
+    assert len(releases) == 10
+    assert mapped.argmax() == values.argmax()
+    np.testing.assert_array_equal(mapped.argmax(axis=0), values.argmax(axis=0))
