@@ -1,4 +1,6 @@
-"""Estimators of accuracy without labels from the literature, to compare with the estimate of `recal.watch`."""
+"""Estimators of accuracy without labels from the literature, to compare with the estimate of
+`recal.watch`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ _PRIOR_SAMPLES = 5.0
 class AccuracyEstimators:
     """Average confidence, difference of confidences, ATC (Garg et al., 2022) and prior shift.
 
-    "prior shift" holds if nothing but the class shares has changed. The others treat any change as damage.
+    "prior shift" holds if nothing but the class shares has changed. The others treat any change as
+    damage.
     """
 
     def __init__(self, logits: Vector, labels: NDArray[np.intp]) -> None:

@@ -1,7 +1,8 @@
-"""Cost of an answer and a fit next to other libraries: python -m benchmarks.answers_speed [--small] [VIEWS.npz ...]
+"""Cost of an answer and a fit next to other libraries: python -m benchmarks.answers_speed [--small]
+[VIEWS.npz ...]
 
-Methods answer made-up logits in float32, or the real logits of the given files: they are fitted on every second row and
-answer the others. Each pair of contestants takes turns in one process.
+Methods answer made-up logits in float32, or the real logits of the given files: they are fitted on
+every second row and answer the others. Each pair of contestants takes turns in one process.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.contestants import Fit, installed, of_netcal, of_numpy, of_probmetrics, of_sklearn, ours
+from benchmarks.contestants import (
+    Fit,
+    installed,
+    of_netcal,
+    of_numpy,
+    of_probmetrics,
+    of_sklearn,
+    ours,
+)
 from benchmarks.measuring import made_up, real_views, take_turns
 from benchmarks.ratios import Ratio, table
 from recal import TemperatureScaling, calibrators
@@ -29,14 +38,32 @@ METHODS: dict[str, tuple[type[calibrators.Calibrator], dict[str, Callable[[], Fi
             "probmetrics": partial(of_probmetrics, "TemperatureScalingCalibrator"),
         },
     ),
-    "ets": (calibrators.EnsembleTemperatureScaling, {"probmetrics": partial(of_probmetrics, "ETSCalibrator")}),
-    "vs": (calibrators.VectorScaling, {"probmetrics": partial(of_probmetrics, "VectorScalingCalibrator")}),
-    "svs": (calibrators.StructuredVectorScaling, {"probmetrics": partial(of_probmetrics, "SVSCalibrator")}),
-    "sms": (calibrators.StructuredMatrixScaling, {"probmetrics": partial(of_probmetrics, "SMSCalibrator")}),
+    "ets": (
+        calibrators.EnsembleTemperatureScaling,
+        {"probmetrics": partial(of_probmetrics, "ETSCalibrator")},
+    ),
+    "vs": (
+        calibrators.VectorScaling,
+        {"probmetrics": partial(of_probmetrics, "VectorScalingCalibrator")},
+    ),
+    "svs": (
+        calibrators.StructuredVectorScaling,
+        {"probmetrics": partial(of_probmetrics, "SVSCalibrator")},
+    ),
+    "sms": (
+        calibrators.StructuredMatrixScaling,
+        {"probmetrics": partial(of_probmetrics, "SMSCalibrator")},
+    ),
     "histogram": (calibrators.HistogramBinning, {"netcal": of_netcal}),
 }
 ANSWERS = ((10, 10), (10_000, 10), (10_000, 100), (10_000, 1000))
-FITS = {"ets": (5000, 10), "vs": (5000, 100), "svs": (5000, 100), "sms": (5000, 100), "histogram": (25_000, 100)}
+FITS = {
+    "ets": (5000, 10),
+    "vs": (5000, 100),
+    "svs": (5000, 100),
+    "sms": (5000, 100),
+    "histogram": (25_000, 100),
+}
 # Ratios of release 1.0.0rc1, measured separately.
 BEFORE = {
     ("ts", 1000, "a float32 softmax in numpy"): 5.9,
@@ -55,7 +82,9 @@ def answers(small: bool) -> list[Ratio]:
             contestants = {"recal": ours(build()), **installed(others)}
             predict = {name: fit(logits[:2000], labels[:2000]) for name, fit in contestants.items()}
             part, what = "Answers: predict_proba", f"{method}, {n:,} x {k:,}"
-            before = {name: BEFORE[method, k, name] for name in predict if (method, k, name) in BEFORE}
+            before = {
+                name: BEFORE[method, k, name] for name in predict if (method, k, name) in BEFORE
+            }
             found += _beside(part, what, predict, logits[2000:], before)
     return found
 
@@ -76,18 +105,32 @@ def real_answers(paths: Sequence[Path]) -> list[Ratio]:
 
 
 def _beside(
-    part: str, what: str, predict: dict[str, Callable[..., object]], logits: np.ndarray, before: dict[str, float]
+    part: str,
+    what: str,
+    predict: dict[str, Callable[..., object]],
+    logits: np.ndarray,
+    before: dict[str, float],
 ) -> list[Ratio]:
     times = max(1, 30_000 // logits.size)
     best = take_turns({name: _repeated(each, logits, times) for name, each in predict.items()}, 7)
     return [
-        Ratio(part, what, name, best["recal"].cpu / times, best[name].cpu / times, 1.0, before.get(name))
+        Ratio(
+            part,
+            what,
+            name,
+            best["recal"].cpu / times,
+            best[name].cpu / times,
+            1.0,
+            before.get(name),
+        )
         for name in best
         if name != "recal"
     ]
 
 
-def _repeated(predict: Callable[[np.ndarray], object], logits: np.ndarray, times: int) -> Callable[[], None]:
+def _repeated(
+    predict: Callable[[np.ndarray], object], logits: np.ndarray, times: int
+) -> Callable[[], None]:
     def run() -> None:
         for _ in range(times):
             predict(logits)
@@ -102,7 +145,9 @@ def fits(small: bool) -> list[Ratio]:
         build, others = METHODS[method]
         logits, _, labels = made_up(n, k)
         contestants = {"recal": ours(build()), **installed(others)}
-        best = take_turns({name: partial(fit, logits, labels) for name, fit in contestants.items()}, 3)
+        best = take_turns(
+            {name: partial(fit, logits, labels) for name, fit in contestants.items()}, 3
+        )
         found += [
             Ratio("Fits of other methods", f"{method}, {n:,} x {k:,}", name, best["recal"].cpu, best[name].cpu, 1.0,
                   BEFORE_FIT.get(method))
@@ -114,7 +159,9 @@ def fits(small: bool) -> list[Ratio]:
 def ratios(small: bool, paths: Sequence[Path] = ()) -> Iterator[Ratio]:
     """Yield the ratios on made-up logits, or on those of these files."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # there are few samples for many classes, but only speed matters here
+        warnings.simplefilter(
+            "ignore"
+        )  # there are few samples for many classes, but only speed matters here
         if paths:
             yield from real_answers(paths)
             return

@@ -2,9 +2,10 @@
 
     python -m benchmarks.cluster_fits --draws 20
 
-Rows come in clusters: frames of a video, samples of a patient, copies. Calibrators are fitted to 500 or 1,000 such rows
-and tested on 20,000 independent rows. The script prints the test NLL relative to temperature scaling on the same rows,
-in per cent: the mean and the worst draw, with and without `clusters`. Lower is better; 0 equals temperature scaling.
+Rows come in clusters: frames of a video, samples of a patient, copies. Calibrators are fitted to
+500 or 1,000 such rows and tested on 20,000 independent rows. The script prints the test NLL
+relative to temperature scaling on the same rows, in per cent: the mean and the worst draw, with and
+without `clusters`. Lower is better; 0 equals temperature scaling.
 """
 
 from __future__ import annotations
@@ -50,7 +51,13 @@ class Rows(NamedTuple):
     clusters: NDArray[np.intp]
 
 
-def draw(setting: Setting, n_clusters: int, size: int, bias: NDArray[np.float64], rng: np.random.Generator) -> Rows:
+def draw(
+    setting: Setting,
+    n_clusters: int,
+    size: int,
+    bias: NDArray[np.float64],
+    rng: np.random.Generator,
+) -> Rows:
     calibrated = rng.normal(scale=1.5, size=(n_clusters, N_CLASSES))
     labels = (calibrated + rng.gumbel(size=calibrated.shape)).argmax(axis=1)
     logits = np.repeat(setting.overconfidence * calibrated + bias, size, axis=0)
@@ -64,7 +71,9 @@ def nll(calibrator: Calibrator, test: Rows) -> float:
 
 
 def change(setting: Setting, seed: int) -> tuple[float, float]:
-    """Return the change of the NLL beside temperature scaling, in per cent, without and with clusters."""
+    """Return the change of the NLL beside temperature scaling, in per cent, without and with
+    clusters.
+    """
     rng = np.random.default_rng(seed)
     bias = setting.drift * rng.normal(size=N_CLASSES)
     rows = draw(setting, setting.n_clusters, setting.size, bias, rng)
@@ -81,12 +90,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=20)
     draws = parser.parse_args().draws
-    print(f"{'':38}{'without clusters':>20}{'with clusters':>20}\n{'':38}{'mean    worst':>20}{'mean    worst':>20}")
+    print(
+        f"{'':38}{'without clusters':>20}{'with clusters':>20}\n{'':38}{'mean    worst':>20}{'mean    worst':>20}"
+    )
     for setting in SETTINGS:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             changes = np.array([change(setting, seed) for seed in range(draws)])
-        columns = "".join(f"{f'{part.mean():+.1f} % {part.max():+.1f} %':>20}" for part in changes.T)
+        columns = "".join(
+            f"{f'{part.mean():+.1f} % {part.max():+.1f} %':>20}" for part in changes.T
+        )
         print(f"{setting.name:38}{columns}", flush=True)
 
 

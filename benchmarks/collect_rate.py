@@ -1,10 +1,11 @@
-"""`collect` next to a bare loop that does the same work, and its memory as the number of inputs grows.
+"""`collect` next to a bare loop that does the same work, and its memory as the number of inputs
+grows.
 
     python -m benchmarks.collect_rate
 
-Times are CPU seconds, because wall times are noisy. The bare loop transforms each batch, normalises it and runs the
-network; `collect` adds checks, digests and the store. Its target is at least 0.9 of the bare loop's rate. Memory is the
-peak of a separate process.
+Times are CPU seconds, because wall times are noisy. The bare loop transforms each batch, normalises
+it and runs the network; `collect` adds checks, digests and the store. Its target is at least 0.9 of
+the bare loop's rate. Memory is the peak of a separate process.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ def cpu_seconds(work: Callable[[], Any]) -> float:
 
 
 def rates(n: int, batch_size: int, repeats: int) -> dict[str, float]:
-    """Samples per CPU second: the best of some repeats, taken in turn so that a busy machine is fair to all."""
+    """Samples per CPU second:
+
+    the best of some repeats, taken in turn so that a busy machine is fair to all.
+    """
     images = np.random.default_rng(0).integers(0, 256, (n, 3, 32, 32), dtype=np.uint8)
     model = network()
     options: dict[str, Any] = {"preprocess": PREPROCESS, "batch_size": batch_size}
@@ -68,7 +72,9 @@ def rates(n: int, batch_size: int, repeats: int) -> dict[str, float]:
             work: dict[str, Callable[[], Any]] = {
                 "bare loop": lambda: bare_loop(model, images, batch_size),
                 "collect, memory": lambda: collect(model, images, POOL, **options),
-                "collect, store": lambda out=store: collect(model, images, POOL, out=out, **options),
+                "collect, store": lambda out=store: collect(
+                    model, images, POOL, out=out, **options
+                ),
             }
             for name, function in work.items():
                 best[name] = min(best[name], cpu_seconds(function))
@@ -81,10 +87,19 @@ def peak_megabytes(n: int) -> float:
         folder = Path(place) / "images" / "one"
         folder.mkdir(parents=True)
         first = folder / "0.png"
-        Image.fromarray(np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8)).save(first)
+        Image.fromarray(
+            np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8)
+        ).save(first)
         for index in range(1, n):
             (folder / f"{index}.png").hardlink_to(first)
-        collect(network(), folder, "zoom:0.7", preprocess=PREPROCESS, batch_size=64, out=Path(place) / "v.zarr")
+        collect(
+            network(),
+            folder,
+            "zoom:0.7",
+            preprocess=PREPROCESS,
+            batch_size=64,
+            out=Path(place) / "v.zarr",
+        )
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -101,11 +116,17 @@ def main() -> None:
         return
     found = rates(arguments.samples, arguments.batch_size, arguments.repeats)
     for name, rate in found.items():
-        print(f"{name:<18}{rate:>8.0f} samples per CPU second{rate / found['bare loop']:>8.2f} of the bare loop")
+        print(
+            f"{name:<18}{rate:>8.0f} samples per CPU second{rate / found['bare loop']:>8.2f} of the bare loop"
+        )
     for n in (500, 2000, 8000):
         command = [sys.executable, "-m", "benchmarks.collect_rate", "--peak", str(n)]
-        peak = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        print(f"peak memory, {n:>5} images from a folder: {peak:>6.0f} MB ({n * 96 * 96 * 3 / 2**20:.0f} MB of pixels)")
+        peak = json.loads(
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        )
+        print(
+            f"peak memory, {n:>5} images from a folder: {peak:>6.0f} MB ({n * 96 * 96 * 3 / 2**20:.0f} MB of pixels)"
+        )
 
 
 if __name__ == "__main__":

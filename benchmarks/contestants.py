@@ -1,4 +1,5 @@
-"""Other libraries' calibrators with one interface: fit(logits, labels) returns a function from logits to probabilities.
+"""Other libraries' calibrators with one interface: fit(logits, labels) returns a function from
+logits to probabilities.
 
 A library that is not installed, or has changed, is left out, and the reason is printed.
 """
@@ -49,7 +50,9 @@ def of_probmetrics(name: str) -> Fit:
     def fit(logits: np.ndarray, labels: np.ndarray) -> Predict:
         model = getattr(calibrators, name)()
         model.fit_torch(CategoricalLogits(torch.as_tensor(logits)), torch.as_tensor(labels))
-        return lambda given: model.predict_proba_torch(CategoricalLogits(torch.as_tensor(given))).get_probs().numpy()
+        return lambda given: (
+            model.predict_proba_torch(CategoricalLogits(torch.as_tensor(given))).get_probs().numpy()
+        )
 
     return fit
 

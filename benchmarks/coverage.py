@@ -1,4 +1,5 @@
-"""How often the 95 % intervals of `evaluate` and `compare` contain the truth, if the truth is known.
+"""How often the 95 % intervals of `evaluate` and `compare` contain the truth, if the truth is
+known.
 
     python -m benchmarks.coverage --repeats 200                          # settings with few mistakes, and usual ones
     python -m benchmarks.coverage --repeats 100 --only "rare" "99:1"      # settings whose name contains one of these
@@ -6,9 +7,10 @@
     python -m benchmarks.coverage --repeats 200 --clusters                # clusters of 20 rows
     python -m benchmarks.coverage --repeats 500 --views views.npz --rows 500
 
-The truth of a metric is its value on 1,000,000 synthetic rows; for a calibrated model every calibration error is 0.
-A file of views can also be the population: samples are drawn from its rows with replacement. A metric without an
-interval, such as the AUROC without mistakes, counts as refused: "0.96 (0.25 refused)".
+The truth of a metric is its value on 1,000,000 synthetic rows; for a calibrated model every
+calibration error is 0. A file of views can also be the population: samples are drawn from its rows
+with replacement. A metric without an interval, such as the AUROC without mistakes, counts as
+refused: "0.96 (0.25 refused)".
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ class Setting(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """Share of the given intervals that hold the truth, and the share of samples without an interval."""
+    """Share of the given intervals that hold the truth, and the share of samples without an
+    interval.
+    """
 
     held: float
     refused: float
@@ -60,7 +64,10 @@ def labels_of(probs: Array, rng: np.random.Generator) -> Array:
 
 
 def common(sharpness: float = 1.0, n_classes: int = 5, scale: float = 1.5) -> Sample:
-    """Calibrated probabilities are softmax(z); the model claims softmax(sharpness * z). 43 % mistakes by default."""
+    """Calibrated probabilities are softmax(z); the model claims softmax(sharpness * z).
+
+    43 % mistakes by default.
+    """
 
     def sample(n: int, rng: np.random.Generator) -> tuple[Array, Array]:
         logits = scale * rng.normal(size=(n, n_classes))
@@ -105,8 +112,13 @@ def imbalanced(share: float = 0.01) -> Sample:
     return sample
 
 
-def clustered(rows: int = 20, spread: float = 1.5) -> Callable[[int, np.random.Generator], tuple[Array, Array, Array]]:
-    """Rows in clusters of 20: those of one cluster have nearly the same logits and are right or wrong together."""
+def clustered(
+    rows: int = 20, spread: float = 1.5
+) -> Callable[[int, np.random.Generator], tuple[Array, Array, Array]]:
+    """Rows in clusters of 20:
+
+    those of one cluster have nearly the same logits and are right or wrong together.
+    """
 
     def sample(n: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
         centre = np.repeat(spread * rng.normal(size=(n // rows, 4)), rows, axis=0)
@@ -138,7 +150,8 @@ SETTINGS = {
     "100 classes, n=5,000": Setting(common(n_classes=100, scale=3.0), 5000, True),
     "sharp, n=5,000": Setting(common(1.5), 5000, False),
 }
-# Two models on the same rows: the sharpness of each, the noise in the second model's logits, and the number of rows.
+# Two models on the same rows: the sharpness of each, the noise in the second model's logits, and
+# the number of rows.
 PAIRS = {
     "calibrated and sharp, n=200": (1.0, 1.3, 0.0, 200),
     "calibrated and sharp, n=1,000": (1.0, 1.3, 0.0, 1000),
@@ -161,16 +174,24 @@ def coverage(
     truth, rng = truth_of(setting, population), np.random.default_rng(seed)
     results = []
     for repeat in range(repeats):
-        results.append(evaluate(*setting.sample(setting.n, rng), bootstrap=draws, random_state=repeat).intervals)
+        results.append(
+            evaluate(
+                *setting.sample(setting.n, rng), bootstrap=draws, random_state=repeat
+            ).intervals
+        )
     return summarise(results, truth)
 
 
-def summarise(results: Sequence[Mapping[str, tuple[float, float]]], truth: Mapping[str, float]) -> dict[str, Coverage]:
+def summarise(
+    results: Sequence[Mapping[str, tuple[float, float]]], truth: Mapping[str, float]
+) -> dict[str, Coverage]:
     table = {}
     for name in results[0]:
         given = [one[name] for one in results if not np.isnan(one[name][0])]
         held = [low - 1e-12 <= truth[name] <= high + 1e-12 for low, high in given]
-        table[name] = Coverage(float(np.mean(held)) if held else float("nan"), 1 - len(given) / len(results))
+        table[name] = Coverage(
+            float(np.mean(held)) if held else float("nan"), 1 - len(given) / len(results)
+        )
     return table
 
 
@@ -193,7 +214,9 @@ def coverage_of_differences(
     rng, results = np.random.default_rng(seed), []
     for repeat in range(repeats):
         first, second, y = sample(n, rng)
-        result = compare_probs({"one": first, "two": second}, y, bootstrap=draws, random_state=repeat)
+        result = compare_probs(
+            {"one": first, "two": second}, y, bootstrap=draws, random_state=repeat
+        )
         results.append({metric: result.row(metric, "two").difference_interval for metric in PAIRED})
     return summarise(results, truth)
 
@@ -207,7 +230,9 @@ def coverage_of_clusters(
     truth = dict(evaluate(probs, y))
     for repeat in range(repeats):
         probs, y, clusters = sample(n, rng)
-        result = evaluate(probs, y, bootstrap=draws, clusters=clusters if named else None, random_state=repeat)
+        result = evaluate(
+            probs, y, bootstrap=draws, clusters=clusters if named else None, random_state=repeat
+        )
         results.append(result.intervals)
     return summarise(results, truth)
 
@@ -219,12 +244,16 @@ def coverage_of_rows(path: Path, n: int, repeats: int, draws: int = 200) -> dict
     rng, results = np.random.default_rng(0), []
     for repeat in range(repeats):
         rows = rng.integers(len(y), size=n)
-        results.append(evaluate(probs[rows], y[rows], bootstrap=draws, random_state=repeat).intervals)
+        results.append(
+            evaluate(probs[rows], y[rows], bootstrap=draws, random_state=repeat).intervals
+        )
     return summarise(results, evaluate(probs, y))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--only", nargs="*", default=[""])
     parser.add_argument("--differences", action="store_true")
@@ -235,7 +264,10 @@ def main() -> None:
     repeats, metrics = options.repeats, tuple(PAIRED if options.differences else LABELS)
     runs: dict[str, Callable[[], dict[str, Coverage]]]
     if options.views:
-        runs = {path.stem: lambda path=path: coverage_of_rows(path, options.rows, repeats) for path in options.views}
+        runs = {
+            path.stem: lambda path=path: coverage_of_rows(path, options.rows, repeats)
+            for path in options.views
+        }
     elif options.differences:
         runs = {name: lambda name=name: coverage_of_differences(name, repeats) for name in PAIRS}
     elif options.clusters:

@@ -1,10 +1,11 @@
-"""Makes the views of clean and damaged images that the studies of `recal watch` read, with a small network.
+"""Makes the views of clean and damaged images that the studies of `recal watch` read, with a small
+network.
 
     python -m benchmarks.damage_views --data FOLDER --out damage/
 
-FOLDER holds Fashion-MNIST's four IDX files (Debian: dataset-fashion-mnist). The script trains the network and writes
-fit.npz (5,000 clean test images), clean.npz (the other 5,000) and KIND-STRENGTH.npz (the latter, damaged). It takes
-some minutes on one core.
+FOLDER holds Fashion-MNIST's four IDX files (Debian: dataset-fashion-mnist). The script trains the
+network and writes fit.npz (5,000 clean test images), clean.npz (the other 5,000) and
+KIND-STRENGTH.npz (the latter, damaged). It takes some minutes on one core.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ def find(folder: Path, name: str) -> Path:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.exists():
             return path
-    raise SystemExit(f"There is no {name} in {folder}. Install dataset-fashion-mnist, or pass --data FOLDER.")
+    raise SystemExit(
+        f"There is no {name} in {folder}. Install dataset-fashion-mnist, or pass --data FOLDER."
+    )
 
 
-def train(images: Images, labels: NDArray[np.int64], preprocess: Normalize, epochs: int) -> torch.nn.Module:
+def train(
+    images: Images, labels: NDArray[np.int64], preprocess: Normalize, epochs: int
+) -> torch.nn.Module:
     """Train a small convolutional network."""
     torch.manual_seed(0)
     network = torch.nn.Sequential(
@@ -47,7 +52,9 @@ def train(images: Images, labels: NDArray[np.int64], preprocess: Normalize, epoc
         for rows in torch.randperm(len(images)).split(128):
             batch = preprocess(torch.from_numpy(images[rows.numpy()]))
             optimiser.zero_grad()
-            loss = torch.nn.functional.cross_entropy(network(batch), torch.from_numpy(labels[rows.numpy()]))
+            loss = torch.nn.functional.cross_entropy(
+                network(batch), torch.from_numpy(labels[rows.numpy()])
+            )
             loss.backward()
             optimiser.step()
         print(f"epoch {epoch + 1} of {epochs}: loss {loss.item():.3f}")
@@ -64,7 +71,8 @@ def turn(images: Images, degrees: float) -> Images:
 
 
 def by_spec(kind: str) -> Callable[[Images, float], Images]:
-    # Here a transformation of recal causes the damage; except for darkness, none of these is among the views.
+    # Here a transformation of recal causes the damage; except for darkness, none of these is among
+    # the views.
     return lambda images, strength: np.asarray(as_transform(f"{kind}:{strength:g}")(images))
 
 
@@ -101,7 +109,15 @@ def main() -> None:
         for strength in strengths:
             parts[f"{kind}-{strength:g}"] = (damage(images[half:], strength), labels[half:])
     for name, (shown, truth) in parts.items():
-        views = collect(network, shown, POOL, labels=truth, preprocess=preprocess, batch_size=500, progress=False)
+        views = collect(
+            network,
+            shown,
+            POOL,
+            labels=truth,
+            preprocess=preprocess,
+            batch_size=500,
+            progress=False,
+        )
         views.write(arguments.out / f"{name}.npz")
         print(name, f"accuracy {(views.logits.argmax(1) == truth).mean():.3f}", flush=True)
 

@@ -1,16 +1,18 @@
-"""Does the guarantee of `decide` hold for dependent rows, and how much do three bounds for clusters accept?
+"""Does the guarantee of `decide` hold for dependent rows, and how much do three bounds for clusters
+accept?
 
     python -m benchmarks.decide_clusters --draws 300
     python -m benchmarks.decide_clusters --draws 100 --workflow
 
-Rows come in clusters: frames of a video, samples of a patient, copies. Each cluster has its own class and its own
-difficulty, so its rows are often right or wrong together. "broken" is the share of draws in which more than the allowed
-share of accepted predictions is wrong in the population; it should be at most 5 %. The study compares the bound of
-`decide` without clusters and with clusters (one random row per cluster), the mean p-value of many such draws, betting
-on the loss per cluster, and Hoeffding's bound on it.
+Rows come in clusters: frames of a video, samples of a patient, copies. Each cluster has its own
+class and its own difficulty, so its rows are often right or wrong together. "broken" is the share
+of draws in which more than the allowed share of accepted predictions is wrong in the population; it
+should be at most 5 %. The study compares the bound of `decide` without clusters and with clusters
+(one random row per cluster), the mean p-value of many such draws, betting on the loss per cluster,
+and Hoeffding's bound on it.
 
-With --workflow each draw runs all of `recal calibrate`: split, fit of the default and decision, for the first three
-settings, without and with clusters. The model looks up its logits by row.
+With --workflow each draw runs all of `recal calibrate`: split, fit of the default and decision, for
+the first three settings, without and with clusters. The model looks up its logits by row.
 """
 
 from __future__ import annotations
@@ -84,7 +86,10 @@ def of_clusters(sample: Sample) -> float:
 
 
 def betting(sample: Sample) -> float:
-    """Bet on the loss per cluster: the product of (1 - bet x loss) is an e-value (Waudby-Smith and Ramdas, 2024)."""
+    """Bet on the loss per cluster:
+
+    the product of (1 - bet x loss) is an e-value (Waudby-Smith and Ramdas, 2024).
+    """
     return _largest(sample, _betting_evidence)
 
 
@@ -94,7 +99,9 @@ def hoeffding(sample: Sample) -> float:
 
 
 def _largest(sample: Sample, evidence: Callable[[Vector, int], float]) -> float:
-    """Test growing sets in a fixed sequence that starts where a set without mistakes would have twice the evidence."""
+    """Test growing sets in a fixed sequence that starts where a set without mistakes would have
+    twice the evidence.
+    """
     order = np.argsort(-sample.confidence, kind="stable")
     size, n_clusters = np.bincount(sample.clusters).max(), len(np.unique(sample.clusters))
     threshold = np.inf
@@ -104,7 +111,9 @@ def _largest(sample: Sample, evidence: Callable[[Vector, int], float]) -> float:
         accepted = np.bincount(clusters, minlength=n_clusters)
         if evidence(-RISK * accepted, size) < -2 * np.log(LEVEL):
             continue
-        if evidence(np.bincount(clusters, sample.wrong[rows], n_clusters) - RISK * accepted, size) < -np.log(LEVEL):
+        if evidence(
+            np.bincount(clusters, sample.wrong[rows], n_clusters) - RISK * accepted, size
+        ) < -np.log(LEVEL):
             break
         threshold = float(sample.confidence[order[count - 1]])
     return threshold
@@ -127,7 +136,8 @@ def many_draws(sample: Sample) -> float:
     wrong, threshold = sample.wrong[order], np.inf
     counts = np.unique(np.geomspace(1, len(order), 200).astype(int))
     chances = [
-        chance_of_so_few(np.cumsum(turn & wrong)[counts - 1], np.cumsum(turn)[counts - 1], RISK) for turn in turns
+        chance_of_so_few(np.cumsum(turn & wrong)[counts - 1], np.cumsum(turn)[counts - 1], RISK)
+        for turn in turns
     ]
     for count, chance in zip(counts, 2 * np.mean(chances, axis=0)):
         if (1 - RISK) ** (count / size) > LEVEL**2:  # start with a margin
@@ -161,7 +171,9 @@ BOUNDS: dict[str, Callable[[Sample], float]] = {
 
 
 def study(setting: Setting, draws: int, seed: int = 0) -> dict[str, tuple[float, float]]:
-    """Return, for each bound, how often the guarantee is broken and the mean share that is accepted."""
+    """Return, for each bound, how often the guarantee is broken and the mean share that is
+    accepted.
+    """
     rng = np.random.default_rng(seed)
     population = draw(setting, 400_000 // setting.size, rng)
     outcomes: dict[str, list[tuple[bool, float]]] = {name: [] for name in BOUNDS}
@@ -174,8 +186,12 @@ def study(setting: Setting, draws: int, seed: int = 0) -> dict[str, tuple[float,
     return {name: tuple(np.mean(rows, axis=0).tolist()) for name, rows in outcomes.items()}  # type: ignore[misc]
 
 
-def study_workflow(setting: Setting, draws: int, with_clusters: bool, seed: int = 0) -> tuple[float, float]:
-    """Return how often the guarantee of `recal calibrate` is broken, and the mean share that it accepts."""
+def study_workflow(
+    setting: Setting, draws: int, with_clusters: bool, seed: int = 0
+) -> tuple[float, float]:
+    """Return how often the guarantee of `recal calibrate` is broken, and the mean share that it
+    accepts.
+    """
     rng = np.random.default_rng(seed)
     population, truth, _ = draw_logits(setting, 100_000 // setting.size, rng)
     outcomes = []
@@ -192,7 +208,9 @@ def study_workflow(setting: Setting, draws: int, with_clusters: bool, seed: int 
             settings = Settings(risk=RISK, confidence=1 - LEVEL, random_state=number)
             result = calibrate(model, inputs, folder, settings, pool=None, labels=y, progress=False)
         accepted = result.calibrator.accept(2.2 * population)
-        error = float((population.argmax(axis=1) != truth)[accepted].mean()) if accepted.any() else 0.0
+        error = (
+            float((population.argmax(axis=1) != truth)[accepted].mean()) if accepted.any() else 0.0
+        )
         outcomes.append((error > RISK, float(accepted.mean())))
     broken, share = np.mean(outcomes, axis=0).tolist()
     return broken, share
@@ -206,10 +224,20 @@ def main() -> None:
     if arguments.workflow:
         print("| data | without clusters | with clusters |\n|---|---|---|")
         for setting in SETTINGS[:3]:
-            results = [study_workflow(setting, arguments.draws, with_clusters) for with_clusters in (False, True)]
-            print(f"| {setting.name} | " + " | ".join(f"{b:.1%} / {s:.1%}" for b, s in results) + " |", flush=True)
+            results = [
+                study_workflow(setting, arguments.draws, with_clusters)
+                for with_clusters in (False, True)
+            ]
+            print(
+                f"| {setting.name} | "
+                + " | ".join(f"{b:.1%} / {s:.1%}" for b, s in results)
+                + " |",
+                flush=True,
+            )
         return
-    print(f"Broken / accepted over {arguments.draws} draws, risk {RISK:.0%}, confidence {1 - LEVEL:.0%}\n")
+    print(
+        f"Broken / accepted over {arguments.draws} draws, risk {RISK:.0%}, confidence {1 - LEVEL:.0%}\n"
+    )
     print("| data | " + " | ".join(BOUNDS) + " |\n|---|" + "---|" * len(BOUNDS))
     for setting in SETTINGS:
         results = study(setting, arguments.draws)

@@ -1,9 +1,12 @@
-"""Does `decide_crossfitted` keep its risk? Tested on many small samples of views; the other rows give the truth.
+"""Does `decide_crossfitted` keep its risk? Tested on many small samples of views; the other rows
+give the truth.
 
-    python -m benchmarks.decide_crossfit views.npz --methods ts,vs,irova-ts --samples 300 --risk 0.05 --draws 1000
+    python -m benchmarks.decide_crossfit views.npz --methods ts,vs,irova-ts --samples 300 --risk
+    0.05 --draws 1000
 
-"broken" is the share of draws in which the mistakes among accepted answers exceed the risk on the rows that were not
-drawn; it should not exceed 5 %. For comparison: deciding on the rows of the fit, and deciding on a separate part.
+"broken" is the share of draws in which the mistakes among accepted answers exceed the risk on the
+rows that were not drawn; it should not exceed 5 %. For comparison: deciding on the rows of the fit,
+and deciding on a separate part.
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ def halves(method: Calibrator, views: Views, risk: float, share: float = 0.5) ->
 
 
 def parts(method: Calibrator, views: Views, risk: float) -> Calibrator:
-    """Five eighths to fit and three to decide, as `recal calibrate` splits all but its judging inputs."""
+    """Five eighths to fit and three to decide, as `recal calibrate` splits all but its judging
+    inputs.
+    """
     return halves(method, views, risk, share=0.625)
 
 
@@ -64,7 +69,9 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=300)
     parser.add_argument("--risk", type=float, default=0.05)
     parser.add_argument("--draws", type=int, default=1000)
-    parser.add_argument("--ways", default="crossed,halves,same_rows", help="also crossed_in_5 and parts")
+    parser.add_argument(
+        "--ways", default="crossed,halves,same_rows", help="also crossed_in_5 and parts"
+    )
     given = parser.parse_args()
     held = read_views(given.views)
     population = Views(held.logits, labels=held.labels)

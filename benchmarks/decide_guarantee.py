@@ -1,11 +1,12 @@
-"""Does the guarantee of `decide` hold? Tested on many samples from populations whose truth is known.
+"""Does the guarantee of `decide` hold? Tested on many samples from populations whose truth is
+known.
 
     python -m benchmarks.decide_guarantee --splits 1000 --data views.npz --data more.npz
 
-Made-up models know the true chance that an answer is wrong. A file of views can also be the population: its rows are
-drawn with replacement, so the risk among all its rows is the truth. "broken" must not exceed 5 %. For comparison: the
-search by halving (SGR, Geifman and El-Yaniv 2017) and a naive choice (the largest set whose bound at one threshold
-holds).
+Made-up models know the true chance that an answer is wrong. A file of views can also be the
+population: its rows are drawn with replacement, so the risk among all its rows is the truth.
+"broken" must not exceed 5 %. For comparison: the search by halving (SGR, Geifman and El-Yaniv 2017)
+and a naive choice (the largest set whose bound at one threshold holds).
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ POPULATION = 400_000
 
 @dataclass(frozen=True)
 class Population:
-    """Confidences and the true chance of a mistake of each; for rows of a file that chance is 0 or 1."""
+    """Confidences and the true chance of a mistake of each;
+
+    for rows of a file that chance is 0 or 1.
+    """
 
     name: str
     confidence: Vector
@@ -51,7 +55,9 @@ def made_up(rng: np.random.Generator) -> list[Population]:
     sharp = np.exp(2 * (logits - logits.max(1, keepdims=True)))
     claimed = (sharp / sharp.sum(1, keepdims=True)).max(1)
     honest = 1 - top
-    trap = np.where(claimed > np.quantile(claimed, 0.97), 0.03, honest)  # the most confident answers are not the best
+    trap = np.where(
+        claimed > np.quantile(claimed, 0.97), 0.03, honest
+    )  # the most confident answers are not the best
     return [
         Population("calibrated", top, honest),
         Population("overconfident", claimed, honest),
@@ -95,11 +101,20 @@ def naive(answers: Ranked, risk: float, level: float) -> int:
     return int(answers.ends[good][-1]) if good.any() else 0
 
 
-SEARCHES: dict[str, Callable[[Ranked, float, float], int]] = {"recal": ours, "SGR": halving, "naive": naive}
+SEARCHES: dict[str, Callable[[Ranked, float, float], int]] = {
+    "recal": ours,
+    "SGR": halving,
+    "naive": naive,
+}
 
 
-def study(population: Population, n: int, risk: float, splits: int, seed: int = 0) -> dict[str, tuple[float, ...]]:
-    """Of each search: how often its promise is broken, how often it refuses, and the share it accepts."""
+def study(
+    population: Population, n: int, risk: float, splits: int, seed: int = 0
+) -> dict[str, tuple[float, ...]]:
+    """Of each search:
+
+    how often its promise is broken, how often it refuses, and the share it accepts.
+    """
     rng = np.random.default_rng(seed)
     order = ranked(population.confidence, np.zeros(len(population.confidence), np.bool_))
     by_rank = np.cumsum(population.chance[np.argsort(-population.confidence, kind="stable")])
@@ -108,7 +123,11 @@ def study(population: Population, n: int, risk: float, splits: int, seed: int = 
         answers = population.draw(n, rng)
         for name, search in SEARCHES.items():
             size = search(answers, risk, 0.05)
-            count = int(np.searchsorted(-order.confidence, -answers.threshold(size), side="right")) if size else 0
+            count = (
+                int(np.searchsorted(-order.confidence, -answers.threshold(size), side="right"))
+                if size
+                else 0
+            )
             truth = by_rank[count - 1] / count if count else 0.0
             found[name].append((truth > risk, size == 0, size / n))
     return {name: tuple(np.mean(rows, axis=0).tolist()) for name, rows in found.items()}
@@ -117,7 +136,10 @@ def study(population: Population, n: int, risk: float, splits: int, seed: int = 
 def sets_study(
     splits: int, n: int = 200, coverage: float = 0.9, seed: int = 0
 ) -> list[tuple[str, float, float, float]]:
-    """Coverage of prediction sets from few labelled samples: mean, and the share of draws below coverage - 5 points."""
+    """Coverage of prediction sets from few labelled samples:
+
+    mean, and the share of draws below coverage - 5 points.
+    """
     rng = np.random.default_rng(seed)
 
     def draw(count: int) -> tuple[Vector, NDArray[np.intp]]:
@@ -130,7 +152,12 @@ def sets_study(
     test, truth = draw(20_000)
     rows = np.arange(len(truth))
     lines = []
-    methods: list[tuple[Method, bool]] = [("lac", False), ("aps", False), ("raps", False), ("lac", True)]
+    methods: list[tuple[Method, bool]] = [
+        ("lac", False),
+        ("aps", False),
+        ("raps", False),
+        ("lac", True),
+    ]
     for method, per_class in methods:
         held, sizes = [], []
         for _ in range(max(20, splits // 5)):
@@ -143,10 +170,14 @@ def sets_study(
     return lines
 
 
-def groups_study(draws: int, n: int = 6000, risk: float = 0.05, seed: int = 0) -> tuple[float, float, float]:
-    """Decide by group: how often any group breaks its guarantee, the share accepted, and that of the worst single rule.
+def groups_study(
+    draws: int, n: int = 6000, risk: float = 0.05, seed: int = 0
+) -> tuple[float, float, float]:
+    """Decide by group: how often any group breaks its guarantee, the share accepted, and that of
+    the worst single rule.
 
-    Ten groups from 2 to 30 % of the samples differ in how often they are wrong. Confidences do not know about groups.
+    Ten groups from 2 to 30 % of the samples differ in how often they are wrong. Confidences do not
+    know about groups.
     """
     rng = np.random.default_rng(seed)
     sizes = np.geomspace(1, 15, 10)
@@ -163,9 +194,16 @@ def groups_study(draws: int, n: int = 6000, risk: float = 0.05, seed: int = 0) -
         sure, wrong, kinds = draw(n)
         right = rng.random(n) >= wrong
         one = decide(sure, right, risk)
-        worst.append(max(float(chance[(group == k) & (confidence >= one.threshold)].mean()) for k in range(10)))
+        worst.append(
+            max(
+                float(chance[(group == k) & (confidence >= one.threshold)].mean())
+                for k in range(10)
+            )
+        )
         rule = decide(sure, right, risk, groups=kinds).rule
-        threshold = np.array([dict(zip(rule.groups, rule.thresholds)).get(str(k), np.inf) for k in range(10)])[group]
+        threshold = np.array(
+            [dict(zip(rule.groups, rule.thresholds)).get(str(k), np.inf) for k in range(10)]
+        )[group]
         accepted = confidence >= threshold
         rates = [chance[accepted & (group == k)] for k in range(10)]
         broken.append(any(len(rate) and rate.mean() > risk for rate in rates))
@@ -186,8 +224,12 @@ def main() -> None:
         print(f"One rule for all: {worst:.1%} wrong in its worst group.")
         return
     populations = [*made_up(np.random.default_rng(1)), *(of_file(path) for path in arguments.data)]
-    print(f"### The guarantee of `decide` over {arguments.splits:,} samples each, 95 % confidence\n")
-    print("| answers | labelled | risk | broken: recal | SGR | naive | refused: recal | SGR | share: recal | SGR |")
+    print(
+        f"### The guarantee of `decide` over {arguments.splits:,} samples each, 95 % confidence\n"
+    )
+    print(
+        "| answers | labelled | risk | broken: recal | SGR | naive | refused: recal | SGR | share: recal | SGR |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for population in populations:
         for n, risk in ((1000, 0.05), (5000, 0.01), (5000, 0.02)):
@@ -195,7 +237,10 @@ def main() -> None:
             broken = " | ".join(f"{found[name][0]:.1%}" for name in SEARCHES)
             refused = " | ".join(f"{found[name][1]:.0%}" for name in ("recal", "SGR"))
             share = " | ".join(f"{found[name][2]:.1%}" for name in ("recal", "SGR"))
-            print(f"| {population.name} | {n:,} | {risk:.0%} | {broken} | {refused} | {share} |", flush=True)
+            print(
+                f"| {population.name} | {n:,} | {risk:.0%} | {broken} | {refused} | {share} |",
+                flush=True,
+            )
     print(
         "\n### Prediction sets of an overconfident model, 90 % promised, from 200 labelled samples (2,000 per class)\n"
     )

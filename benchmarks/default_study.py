@@ -1,9 +1,10 @@
-"""The default next to temperature scaling and view stacking on networks: the first table of docs/results/images.md.
+"""The default next to temperature scaling and view stacking on networks: the first table of
+docs/results/images.md.
 
     python -m benchmarks.default_study resnet8.npz resnet32.npz ... --halves 10 --out study
 
-Each file of views is split into halves, one to fit and one to test, with the same seeds for all methods. `--out` is a
-folder with one JSON file per network; an interrupted run resumes.
+Each file of views is split into halves, one to fit and one to test, with the same seeds for all
+methods. `--out` is a folder with one JSON file per network; an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -23,13 +24,26 @@ from recal.calibrators import CalibrationEnsemble
 from recal.calibrators.base import Calibrator
 from recal.comparison.tables import markdown_table
 
-HEAD = ("network", "method", "halves", "NLL", "Brier", "AURC", "errors", "ECE, TS to method", "passes", "worst NLL")
+HEAD = (
+    "network",
+    "method",
+    "halves",
+    "NLL",
+    "Brier",
+    "AURC",
+    "errors",
+    "ECE, TS to method",
+    "passes",
+    "worst NLL",
+)
 LOSSY = "-lossy"
 AUTO_HALVES = 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, default=Path("study"))
     parser.add_argument("--halves", type=int, default=10)
@@ -41,7 +55,9 @@ def main() -> None:
     rows = [
         [path.stem, *row]
         for path in options.files
-        for row in table_rows(network(path, options.halves, options.size, options.lossy, options.out))
+        for row in table_rows(
+            network(path, options.halves, options.size, options.lossy, options.out)
+        )
     ]
     print("\n".join(markdown_table(HEAD, rows)))
 
@@ -80,7 +96,9 @@ def table_rows(found: dict[str, Any]) -> list[list[str]]:
         seeds = sorted(set(results) & set(found["ts"]), key=int)
         if name == "ts" or not seeds:
             continue
-        plain, own = (np.array([found[key][seed]["scores"] for seed in seeds]) for key in ("ts", name))
+        plain, own = (
+            np.array([found[key][seed]["scores"] for seed in seeds]) for key in ("ts", name)
+        )
         nll, brier, aurc, _, error = 100 * (own.mean(axis=0) / plain.mean(axis=0) - 1)
         worst = 100 * (own[:, 0] / plain[:, 0] - 1).max()
         cost = np.mean([results[seed]["passes"] for seed in seeds])

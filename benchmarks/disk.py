@@ -1,4 +1,7 @@
-"""Fits of views larger than memory: peak memory and time with a zarr folder, compared with the same fit in memory."""
+"""Fits of views larger than memory:
+
+peak memory and time with a zarr folder, compared with the same fit in memory.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,15 @@ def fits_from_disk(small: bool) -> list[dict[str, Any]]:
         for name, method in METHODS.items():
             for how in ("disk", "memory"):
                 command = [sys.executable, "-c", _FIT, path, how, method]
-                done = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-                limits = {"target_gb": TARGET_GB, "before_gb": BEFORE_GB.get(name)} if how == "disk" else {}
-                rows.append({"what": f"{name}, {n:,} x {k:,}, {m} views", "how": how, **done, **limits})
+                done = json.loads(
+                    subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+                )
+                limits = (
+                    {"target_gb": TARGET_GB, "before_gb": BEFORE_GB.get(name)}
+                    if how == "disk"
+                    else {}
+                )
+                rows.append(
+                    {"what": f"{name}, {n:,} x {k:,}, {m} views", "how": how, **done, **limits}
+                )
     return rows

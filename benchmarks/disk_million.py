@@ -1,9 +1,11 @@
-"""A fit of views that do not fit in memory: a million samples, a thousand classes, three views, 16 GB on disk.
+"""A fit of views that do not fit in memory: a million samples, a thousand classes, three views, 16
+GB on disk.
 
     python -m benchmarks.disk_million --folder /somewhere/with/room
 
-`Views.write` writes made-up logits block by block to a zarr folder. Then each method fits them in its own process,
-which reports CPU and wall seconds and its peak resident memory (VmHWM). The folder is removed at the end.
+`Views.write` writes made-up logits block by block to a zarr folder. Then each method fits them in
+its own process, which reports CPU and wall seconds and its peak resident memory (VmHWM). The folder
+is removed at the end.
 """
 
 from __future__ import annotations
@@ -44,9 +46,13 @@ print(json.dumps({"cpu": cpu, "wall": wall, "peak_gb": peak * 1024 / 1e9}))
 
 
 class MadeUp:
-    """Logits of an over-confident model, of the originals or through a view, made whenever rows are asked for."""
+    """Logits of an over-confident model, of the originals or through a view, made whenever rows are
+    asked for.
+    """
 
-    def __init__(self, labels: NDArray[np.int64], n_classes: int, keep: float | None = None) -> None:
+    def __init__(
+        self, labels: NDArray[np.int64], n_classes: int, keep: float | None = None
+    ) -> None:
         self.labels, self.keep = labels, keep
         self.shape = (len(labels), n_classes)
 
@@ -64,7 +70,9 @@ class MadeUp:
         logits *= np.float32(2.2)
         if self.keep is None:
             return logits
-        noise = np.random.default_rng([1, block, int(1000 * self.keep)]).standard_normal(logits.shape, dtype=np.float32)
+        noise = np.random.default_rng([1, block, int(1000 * self.keep)]).standard_normal(
+            logits.shape, dtype=np.float32
+        )
         return logits * np.float32(self.keep) + noise * np.float32(2 * (1 - self.keep))
 
 
@@ -72,7 +80,10 @@ def write(path: Path, n: int, k: int, m: int) -> None:
     rng = np.random.default_rng(2)
     truth = rng.integers(0, k, n)
     keeps = [0.4 + 0.5 * place / m for place in range(m)]
-    layers = {as_transform(f"zoom:{0.5 + 0.1 * place:.1f}"): MadeUp(truth, k, keep) for place, keep in enumerate(keeps)}
+    layers = {
+        as_transform(f"zoom:{0.5 + 0.1 * place:.1f}"): MadeUp(truth, k, keep)
+        for place, keep in enumerate(keeps)
+    }
     labels = np.where(rng.random(n) < 0.1, rng.integers(0, k, n), truth)
     Views.unchecked(MadeUp(truth, k), layers, labels, None).write(path)
 
@@ -82,14 +93,18 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1_000_000)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--views", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where to write; the system's temporary folder if not said")
+    parser.add_argument(
+        "--folder", type=Path, help="where to write; the system's temporary folder if not said"
+    )
     parser.add_argument("--methods", nargs="*", choices=METHODS, default=list(METHODS))
     arguments = parser.parse_args()
     n, k, m = arguments.samples, arguments.classes, arguments.views
     with tempfile.TemporaryDirectory(dir=arguments.folder) as place:
         size, free = 4 * n * k * (1 + m), shutil.disk_usage(place).free
         if size > 0.8 * free:
-            raise SystemExit(f"{size / 1e9:.1f} GB are needed in {place}, and {free / 1e9:.1f} GB are free.")
+            raise SystemExit(
+                f"{size / 1e9:.1f} GB are needed in {place}, and {free / 1e9:.1f} GB are free."
+            )
         path, cpu, wall = Path(place) / "views.zarr", time.process_time(), time.perf_counter()
         write(path, n, k, m)
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
@@ -99,9 +114,12 @@ def main() -> None:
         )
         for name in arguments.methods:
             command = [sys.executable, "-c", _FIT, str(path), METHODS[name]]
-            done = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+            done = json.loads(
+                subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+            )
             print(
-                f"{name:<20}{done['cpu']:>7.1f} s CPU{done['wall']:>7.1f} s{done['peak_gb']:>7.2f} GB peak", flush=True
+                f"{name:<20}{done['cpu']:>7.1f} s CPU{done['wall']:>7.1f} s{done['peak_gb']:>7.2f} GB peak",
+                flush=True,
             )
 
 

@@ -1,11 +1,13 @@
-"""The example endpoint under load, on this machine only: latency next to the bare model, memory, overload, a kill.
+"""The example endpoint under load, on this machine only: latency next to the bare model, memory,
+overload, a kill.
 
     python -m benchmarks.endpoint_load --requests 10000
 
-A convolutional network is exported twice: bare (only a softmax), and with a blend of one mirrored view, whose gate
-sends four answers in ten through it, as on real networks. examples/serve.py serves both on the loopback address at the
-same time, and a few clients query them in turns, so that other load on the machine affects both equally. Then a small
-queue is overloaded, and a server is killed while its clients wait.
+A convolutional network is exported twice: bare (only a softmax), and with a blend of one mirrored
+view, whose gate sends four answers in ten through it, as on real networks. examples/serve.py serves
+both on the loopback address at the same time, and a few clients query them in turns, so that other
+load on the machine affects both equally. Then a small queue is overloaded, and a server is killed
+while its clients wait.
 """
 
 from __future__ import annotations
@@ -42,8 +44,14 @@ def export(folder: Path) -> dict[str, Path]:
     from recal.export import export_onnx
 
     torch.manual_seed(0)
-    layers = [torch.nn.Conv2d(3, 32, 3, stride=2), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3, stride=2)]
-    model = torch.nn.Sequential(*layers, torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(3136, 10)).eval()
+    layers = [
+        torch.nn.Conv2d(3, 32, 3, stride=2),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(32, 64, 3, stride=2),
+    ]
+    model = torch.nn.Sequential(
+        *layers, torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(3136, 10)
+    ).eval()
     example = torch.zeros(1, *SHAPE)
     with torch.no_grad():
         confidence = model(torch.from_numpy(inputs(2000))).softmax(1).amax(1).numpy()
@@ -52,7 +60,9 @@ def export(folder: Path) -> dict[str, Path]:
     accept = float(np.median(confidence))
     files = {
         "bare": export_onnx(model, example, folder / "bare.onnx", plan=Plan()),
-        "calibrated": export_onnx(model, example, folder / "calibrated.onnx", plan=Plan(blend=blend), accept=accept),
+        "calibrated": export_onnx(
+            model, example, folder / "calibrated.onnx", plan=Plan(blend=blend), accept=accept
+        ),
     }
     session = onnxruntime.InferenceSession(str(files["calibrated"]))
     name = session.get_inputs()[0].name
@@ -94,14 +104,20 @@ class Server:
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
     def cpu_seconds(self) -> float:
-        """What the server has computed so far; unlike latency it does not hang on what else the machine does."""
+        """What the server has computed so far;
+
+        unlike latency it does not hang on what else the machine does.
+        """
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
 class Asked:
-    """What came back: the seconds of what was answered, how often each code, and which errors of the connection."""
+    """What came back:
+
+    the seconds of what was answered, how often each code, and which errors of the connection.
+    """
 
     seconds: list[float] = field(default_factory=list)
     codes: Counter[int] = field(default_factory=Counter)
@@ -124,7 +140,9 @@ async def ask(url: str, count: int, clients: int, asked: Asked) -> None:
             if answer.status_code == 200:
                 asked.seconds.append(time.perf_counter() - began)
 
-    async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=clients)) as session:
+    async with httpx.AsyncClient(
+        timeout=60, limits=httpx.Limits(max_connections=clients)
+    ) as session:
         await asyncio.gather(*(client(session) for _ in range(clients)))
 
 
@@ -132,8 +150,13 @@ def side_by_side(files: dict[str, Path], requests: int, clients: int) -> None:
     """Ask both servers in turns; print latencies, memory, and what the calibrated one counted."""
     profile = ("--profile", str(files["profile"]))
     with Server(files["bare"]) as bare, Server(files["calibrated"], *profile) as calibrated:
-        servers, found = {"bare": bare, "calibrated": calibrated}, {"bare": Asked(), "calibrated": Asked()}
-        for server in servers.values():  # memory that is loaded on first use does not count as growth
+        servers, found = (
+            {"bare": bare, "calibrated": calibrated},
+            {"bare": Asked(), "calibrated": Asked()},
+        )
+        for (
+            server
+        ) in servers.values():  # memory that is loaded on first use does not count as growth
             asyncio.run(ask(server.url, requests // 20, clients, Asked()))
         before = {name: server.megabytes() for name, server in servers.items()}
         begun = {name: server.cpu_seconds() for name, server in servers.items()}
@@ -150,7 +173,10 @@ def side_by_side(files: dict[str, Path], requests: int, clients: int) -> None:
 
 
 def overload(file: Path, requests: int = 2000) -> None:
-    """Many more clients than a small queue takes: every request gets an answer, of one kind or the other."""
+    """Many more clients than a small queue takes:
+
+    every request gets an answer, of one kind or the other.
+    """
     with Server(file, "--queue", "4", "--max-batch", "2") as server:
         asked = Asked()
         asyncio.run(ask(server.url, requests, 64, asked))
@@ -160,7 +186,10 @@ def overload(file: Path, requests: int = 2000) -> None:
 
 
 def killed(file: Path) -> None:
-    """Kill a server while clients wait: each gets an answer or an error of the connection, and none hangs."""
+    """Kill a server while clients wait:
+
+    each gets an answer or an error of the connection, and none hangs.
+    """
     with Server(file) as server:
         asked = Asked()
 
@@ -173,14 +202,19 @@ def killed(file: Path) -> None:
 
         began = time.perf_counter()
         asyncio.run(both())
-        took, got = time.perf_counter() - began, sum(asked.codes.values()) + sum(asked.errors.values())
+        took, got = (
+            time.perf_counter() - began,
+            sum(asked.codes.values()) + sum(asked.errors.values()),
+        )
         print(
             f"killed: {dict(asked.codes)}, {dict(asked.errors)}, {2000 - got} of 2000 unaccounted; {took:.1f} s in all"
         )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=8)
     given = parser.parse_args()

@@ -1,6 +1,8 @@
-"""The cost of fits next to scikit-learn and a bare sum: python -m benchmarks.fits_speed [--small] [VIEWS.npz ...]
+"""The cost of fits next to scikit-learn and a bare sum: python -m benchmarks.fits_speed [--small]
+[VIEWS.npz ...]
 
-It uses made-up logits whose best temperature is close to 1 or far from it, and the real logits of the given files.
+It uses made-up logits whose best temperature is close to 1 or far from it, and the real logits of
+the given files.
 """
 
 from __future__ import annotations
@@ -47,12 +49,16 @@ def temperatures(small: bool) -> list[Ratio]:
     for n, k in SIZES[:2] if small else SIZES:
         logits, _, y = made_up(n, k)
         target = 0.05 if n * k > 1e7 else None
-        found += _temperature("One temperature, made-up logits", f"{n:,} x {k:,}", logits, y, target)
+        found += _temperature(
+            "One temperature, made-up logits", f"{n:,} x {k:,}", logits, y, target
+        )
     n, k = (2000, 100) if small else (10_000, 1000)
     logits, _, y = made_up(n, k)
     for factor in FAR:
         scaled = logits * np.float32(factor)
-        best = take_turns({"recal": lambda z=scaled: TemperatureScaling().fit(z, y), "bare": bare_sum(scaled)}, 3)
+        best = take_turns(
+            {"recal": lambda z=scaled: TemperatureScaling().fit(z, y), "bare": bare_sum(scaled)}, 3
+        )
         found.append(
             Ratio("One temperature far from 1", f"logits times {factor:g}, {n:,} x {k:,}", "a bare sum",
                   best["recal"].cpu, best["bare"].cpu, 36.0, 84.0)
@@ -69,9 +75,14 @@ def real_temperatures(paths: Iterable[Path]) -> list[Ratio]:
     return found
 
 
-def _temperature(part: str, what: str, logits: np.ndarray, y: np.ndarray, target: float | None) -> list[Ratio]:
+def _temperature(
+    part: str, what: str, logits: np.ndarray, y: np.ndarray, target: float | None
+) -> list[Ratio]:
     others = installed(
-        {"scikit-learn": of_sklearn, "probmetrics": lambda: of_probmetrics("TemperatureScalingCalibrator")}
+        {
+            "scikit-learn": of_sklearn,
+            "probmetrics": lambda: of_probmetrics("TemperatureScalingCalibrator"),
+        }
     )
     contestants: dict[str, Callable[[], Any]] = {
         "recal": lambda: TemperatureScaling().fit(logits, y),
@@ -89,7 +100,9 @@ def _temperature(part: str, what: str, logits: np.ndarray, y: np.ndarray, target
 
 
 def whole_fits(small: bool) -> list[Ratio]:
-    """200 iterations of ReCal over 20 views, and a fit of ViewStacking, beside one temperature of scikit-learn."""
+    """200 iterations of ReCal over 20 views, and a fit of ViewStacking, beside one temperature of
+    scikit-learn.
+    """
     found = []
     for n, k in SIZES[:2] if small else SIZES:
         logits, views, y = made_up(n, k, 20)
@@ -122,20 +135,36 @@ def replays(small: bool) -> list[Ratio]:
         answer(plan, one, stack, kept=True)
         walls.append(time.perf_counter() - begin)
     part = "Answers of ReCal"
-    found = [Ratio(part, "one sample, 10 classes, 50 steps, wall", "50 microseconds", float(np.median(walls)), 50e-6)]
+    found = [
+        Ratio(
+            part,
+            "one sample, 10 classes, 50 steps, wall",
+            "50 microseconds",
+            float(np.median(walls)),
+            50e-6,
+        )
+    ]
     n = 100_000 if small else 1_000_000
     index = np.random.default_rng(0).integers(0, 5000, n)
     many = Views(logits[index], {t: sample.transformed(t)[index] for t in plan.transforms})
     cpu = take_turns({"replay": lambda: calibrated_probs(plan, many)}, 2)["replay"].cpu
-    found.append(Ratio(part, f"{n:,} x 10, 50 steps", "2 s for a million", cpu, 2.0 * n / 1e6, 1.0, 0.94))
+    found.append(
+        Ratio(part, f"{n:,} x 10, 50 steps", "2 s for a million", cpu, 2.0 * n / 1e6, 1.0, 0.94)
+    )
     n, k = (1000, 100) if small else (10_000, 1000)
     logits, views, y = made_up(n, k, 12)
     sample = Views(logits, views, y)
     fitted = ReCal(random_state=0, tol=0, max_iter=60).fit(sample)
-    contestants = {"ReCal": lambda: fitted.predict_proba(sample), "ts": lambda: TemperatureScaling().fit(sample)}
+    contestants = {
+        "ReCal": lambda: fitted.predict_proba(sample),
+        "ts": lambda: TemperatureScaling().fit(sample),
+    }
     best = take_turns(contestants, 2)
     what = f"predict_proba, {n:,} x {k:,}, {len(fitted.plan_.transforms)} views, 60 steps"
-    return [*found, Ratio(part, what, "one fit of TemperatureScaling", best["ReCal"].cpu, best["ts"].cpu)]
+    return [
+        *found,
+        Ratio(part, what, "one fit of TemperatureScaling", best["ReCal"].cpu, best["ts"].cpu),
+    ]
 
 
 def ratios(small: bool, paths: Iterable[Path] = ()) -> Iterator[Ratio]:

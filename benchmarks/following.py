@@ -1,12 +1,14 @@
-"""How well confidences follow damage without labels: share of the best temperature's gain, ECE, accuracy, mistakes.
+"""How well confidences follow damage without labels: share of the best temperature's gain, ECE,
+accuracy, mistakes.
 
     python -m benchmarks.following views.npz damaged.npz --draws 3
     python -m benchmarks.following views.npz
 
-`views.npz` is a file of labelled views. `damaged.npz` holds `names` (the first is clean), `logits` (m, n, K), `labels`
-and `rows`, the rows of the views that were damaged, which are left out of every fit. Without it, each kind of view in
-turn is left out of the fit and used as the damage. Gains are reductions of temperature scaling's NLL; 100 % is the gain
-of the best temperature with labels on the same inputs.
+`views.npz` is a file of labelled views. `damaged.npz` holds `names` (the first is clean), `logits`
+(m, n, K), `labels` and `rows`, the rows of the views that were damaged, which are left out of every
+fit. Without it, each kind of view in turn is left out of the fit and used as the damage. Gains are
+reductions of temperature scaling's NLL; 100 % is the gain of the best temperature with labels on
+the same inputs.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ POOLS = {
 
 
 class Judged(NamedTuple):
-    """One batch: NLL and ECE as they were and followed, the best NLL, accuracy, its estimate, and the rule."""
+    """One batch:
+
+    NLL and ECE as they were and followed, the best NLL, accuracy, its estimate, and the rule.
+    """
 
     before: float
     after: float
@@ -67,10 +72,18 @@ def harmless(spec: object) -> bool:
     return kind_of(spec) in HARMLESS
 
 
-def fit(views: Views, rows: np.ndarray, kinds: Sequence[str] = (), rule_rows: np.ndarray | None = None) -> Fit:
-    """Profile, temperature and, from other rows, a rule of at most 2 % mistakes among accepted answers."""
+def fit(
+    views: Views, rows: np.ndarray, kinds: Sequence[str] = (), rule_rows: np.ndarray | None = None
+) -> Fit:
+    """Profile, temperature and, from other rows, a rule of at most 2 % mistakes among accepted
+    answers.
+    """
     some = views[rows]
-    chosen = {t: some.transformed(t) for t in some.transforms if kind_of(t) in kinds or not (kinds or harmless(t))}
+    chosen = {
+        t: some.transformed(t)
+        for t in some.transforms
+        if kind_of(t) in kinds or not (kinds or harmless(t))
+    }
     calibrator = TemperatureScaling().fit(some.logits, some.labels)
     rule = None
     if rule_rows is not None:
@@ -106,7 +119,20 @@ def judge(made: Fit, logits: np.ndarray, y: np.ndarray) -> Judged:
 
 def row(name: str, found: list[Judged]) -> str:
     table = np.array(found, dtype=np.float64)
-    before, after, best, ece, ece_after, accuracy, estimate, width, held, known, wrong, wrong_after = table.T
+    (
+        before,
+        after,
+        best,
+        ece,
+        ece_after,
+        accuracy,
+        estimate,
+        width,
+        held,
+        known,
+        wrong,
+        wrong_after,
+    ) = table.T
     gain, change = (before - best).sum(), (after - before) / before
     errors = np.abs(estimate - accuracy)[known > 0]
     cells = [
@@ -133,22 +159,37 @@ POOLED_HEAD = "| | gain | better | worst damage | undamaged |\n|---|---|---|---|
 
 def halves(views: Views, left_out: np.ndarray, n: int, draw: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows to fit on, and others for the rule."""
-    order = np.random.default_rng(draw).permutation(np.setdiff1d(np.arange(views.n_samples), left_out))
+    order = np.random.default_rng(draw).permutation(
+        np.setdiff1d(np.arange(views.n_samples), left_out)
+    )
     return order[:n], order[n : n + 2000]
 
 
-def batches(logits: np.ndarray, y: np.ndarray, size: int | None, rng: np.random.Generator) -> Iterator[tuple]:
+def batches(
+    logits: np.ndarray, y: np.ndarray, size: int | None, rng: np.random.Generator
+) -> Iterator[tuple]:
     rows = np.arange(len(y)) if size is None else rng.choice(len(y), size, replace=False)
     yield logits[rows], y[rows]
 
 
 def on_damage(views: Views, path: Path, draws: int) -> None:
     with np.load(path) as held:
-        names, damaged, y, rows = held["names"], held["logits"].astype(np.float32), held["labels"], held["rows"]
-    print(f"{len(names) - 1} kinds of damage, {len(y):,} inputs each, {draws} draws of the fitting samples\n\n{HEAD}")
+        names, damaged, y, rows = (
+            held["names"],
+            held["logits"].astype(np.float32),
+            held["labels"],
+            held["rows"],
+        )
+    print(
+        f"{len(names) - 1} kinds of damage, {len(y):,} inputs each, {draws} draws of the fitting samples\n\n{HEAD}"
+    )
 
     def study(
-        name: str, n: int = 2000, size: int | None = None, kinds: Sequence[str] = (), sets: str = "damage"
+        name: str,
+        n: int = 2000,
+        size: int | None = None,
+        kinds: Sequence[str] = (),
+        sets: str = "damage",
     ) -> None:
         found = []
         for draw in range(draws):
@@ -157,9 +198,14 @@ def on_damage(views: Views, path: Path, draws: int) -> None:
             if sets == "clean":
                 chosen = [(damaged[0], y)] * (1 if size is None else 20)
             elif sets == "half":
-                chosen = [(np.where(rng.random(len(y))[:, None] < 0.5, damaged[0], one), y) for one in damaged[1:]]
+                chosen = [
+                    (np.where(rng.random(len(y))[:, None] < 0.5, damaged[0], one), y)
+                    for one in damaged[1:]
+                ]
             elif sets in ("mix", "few"):
-                chosen = [_mixed(one, y, rng, others=1.0 if sets == "mix" else 0.0) for one in damaged]
+                chosen = [
+                    _mixed(one, y, rng, others=1.0 if sets == "mix" else 0.0) for one in damaged
+                ]
             else:
                 chosen = [(one, y) for one in damaged[1:]]
             found += [judge(made, *batch) for one in chosen for batch in batches(*one, size, rng)]
@@ -182,7 +228,9 @@ def on_damage(views: Views, path: Path, draws: int) -> None:
     _class_mixes(views, damaged, y, rows, draws)
 
 
-def _mixed(logits: np.ndarray, y: np.ndarray, rng: np.random.Generator, others: float) -> tuple[np.ndarray, np.ndarray]:
+def _mixed(
+    logits: np.ndarray, y: np.ndarray, rng: np.random.Generator, others: float
+) -> tuple[np.ndarray, np.ndarray]:
     often = np.isin(y, rng.permutation(int(y.max()) + 1)[:3])
     weights = np.where(often, 5.0, others)
     n = min(len(y) // 2, int((weights > 0).sum()))
@@ -191,7 +239,10 @@ def _mixed(logits: np.ndarray, y: np.ndarray, rng: np.random.Generator, others: 
 
 
 def bare_process(views: Views, rows: np.ndarray, beta: float) -> Callable[[np.ndarray], float]:
-    """The ratio of a batch by a process over the whole views alone: no mixtures, small sets or holding back."""
+    """The ratio of a batch by a process over the whole views alone:
+
+    no mixtures, small sets or holding back.
+    """
     some = views[rows]
     assert some.labels is not None
     accuracy = float((some.logits.argmax(axis=1) == some.labels).mean())
@@ -207,41 +258,72 @@ def bare_process(views: Views, rows: np.ndarray, beta: float) -> Callable[[np.nd
 
 
 def _pooled(
-    views: Views, names: np.ndarray, damaged: np.ndarray, y: np.ndarray, rows: np.ndarray, draws: int, count: int = 20
+    views: Views,
+    names: np.ndarray,
+    damaged: np.ndarray,
+    y: np.ndarray,
+    rows: np.ndarray,
+    draws: int,
+    count: int = 20,
 ) -> None:
-    """Many small batches of each damage, each followed by itself; the best temperature is that of all of them."""
+    """Many small batches of each damage, each followed by itself;
+
+    the best temperature is that of all of them.
+    """
     print(f"\n{count} batches of each damage, judged together\n\n{POOLED_HEAD}")
     made = [fit(views, halves(views, rows, 2000, draw)[0]) for draw in range(draws)]
-    bare = [bare_process(views, halves(views, rows, 2000, draw)[0], one.kept.beta) for draw, one in enumerate(made)]
+    bare = [
+        bare_process(views, halves(views, rows, 2000, draw)[0], one.kept.beta)
+        for draw, one in enumerate(made)
+    ]
     for size in (50, 100, 300):
-        found: dict[str, list[tuple[float, float, float, float]]] = {"followed": [], "bare process": []}
+        found: dict[str, list[tuple[float, float, float, float]]] = {
+            "followed": [],
+            "bare process": [],
+        }
         for draw, one in enumerate(made):
             for number, logits in enumerate(damaged):
                 rng = np.random.default_rng([draw, size, number])
                 chosen = [rng.choice(len(y), size, replace=False) for _ in range(count)]
                 whole = np.concatenate(chosen)
                 probs = one.calibrator.predict_proba(logits[whole])
-                best = nll(TemperatureScaling().fit(logits[whole], y[whole]).predict_proba(logits[whole]), y[whole])
+                best = nll(
+                    TemperatureScaling().fit(logits[whole], y[whole]).predict_proba(logits[whole]),
+                    y[whole],
+                )
                 ratios = {
                     "followed": [one.kept.condition(logits[batch]).ratio for batch in chosen],
                     "bare process": [bare[draw](logits[batch]) for batch in chosen],
                 }
                 for name, each in ratios.items():
-                    after = np.concatenate([to_the_power(p, r) for p, r in zip(np.split(probs, count), each)])
-                    found[name].append((number == 0, nll(probs, y[whole]), nll(after, y[whole]), best))
+                    after = np.concatenate(
+                        [to_the_power(p, r) for p, r in zip(np.split(probs, count), each)]
+                    )
+                    found[name].append(
+                        (number == 0, nll(probs, y[whole]), nll(after, y[whole]), best)
+                    )
         for name, all_of_it in found.items():
             clean, before, after, best = np.array(all_of_it).T
             hurt, change = clean == 0, (after - before) / before
             gain = (before - after)[hurt].sum() / (before - best)[hurt].sum()
             better = (change[hurt] < 0).mean()
-            cells = [f"{gain:.1%}", f"{better:.0%}", f"{change[hurt].max():+.1%}", f"{change[~hurt].mean():+.2%}"]
+            cells = [
+                f"{gain:.1%}",
+                f"{better:.0%}",
+                f"{change[hurt].max():+.1%}",
+                f"{change[~hurt].mean():+.2%}",
+            ]
             print(f"| {name}, batches of {size} | " + " | ".join(cells) + " |", flush=True)
 
 
-def _coverage(views: Views, damaged: np.ndarray, y: np.ndarray, rows: np.ndarray, count: int = 500) -> None:
+def _coverage(
+    views: Views, damaged: np.ndarray, y: np.ndarray, rows: np.ndarray, count: int = 500
+) -> None:
     rng, held, known = np.random.default_rng(7), [], []
     for draw in range(10):
-        kept = fit(views, halves(views, rows, int(rng.choice([500, 1000, 2000])), 100 + draw)[0]).kept
+        kept = fit(
+            views, halves(views, rows, int(rng.choice([500, 1000, 2000])), 100 + draw)[0]
+        ).kept
         for _ in range(count // 10):
             one, size = damaged[rng.integers(len(damaged))], int(rng.choice([100, 300, 1000]))
             chosen = rng.choice(len(y), size, replace=False)
@@ -250,10 +332,14 @@ def _coverage(views: Views, damaged: np.ndarray, y: np.ndarray, rows: np.ndarray
             held.append(found.interval[0] <= right <= found.interval[1])
             known.append(found.known)
     inside = np.mean(np.array(held)[np.array(known)])
-    print(f"\n95 % intervals over {count} batches: {np.mean(held):.1%} hold the accuracy; where known {inside:.1%}")
+    print(
+        f"\n95 % intervals over {count} batches: {np.mean(held):.1%} hold the accuracy; where known {inside:.1%}"
+    )
 
 
-def _estimators(views: Views, damaged: np.ndarray, y: np.ndarray, rows: np.ndarray, draws: int) -> None:
+def _estimators(
+    views: Views, damaged: np.ndarray, y: np.ndarray, rows: np.ndarray, draws: int
+) -> None:
     """The accuracy estimate beside those that the literature knows."""
     errors: dict[str, dict[str, list[float]]] = {}
     for draw in range(draws):
@@ -268,17 +354,34 @@ def _estimators(views: Views, damaged: np.ndarray, y: np.ndarray, rows: np.ndarr
             }
             for name, (logits, truth) in sets.items():
                 right = float((logits.argmax(axis=1) == truth).mean())
-                for estimator, value in {"followed": kept.condition(logits).accuracy, **estimators(logits)}.items():
+                for estimator, value in {
+                    "followed": kept.condition(logits).accuracy,
+                    **estimators(logits),
+                }.items():
                     errors.setdefault(name, {}).setdefault(estimator, []).append(abs(value - right))
-    print("\n| mean, largest error of the accuracy | " + " | ".join(errors) + " |\n|---|" + "---|" * len(errors))
+    print(
+        "\n| mean, largest error of the accuracy | "
+        + " | ".join(errors)
+        + " |\n|---|"
+        + "---|" * len(errors)
+    )
     for estimator in next(iter(errors.values())):
-        cells = [f"{np.nanmean(one[estimator]):.3f}, {np.nanmax(one[estimator]):.3f}" for one in errors.values()]
+        cells = [
+            f"{np.nanmean(one[estimator]):.3f}, {np.nanmax(one[estimator]):.3f}"
+            for one in errors.values()
+        ]
         print(f"| {estimator} | " + " | ".join(cells) + " |")
 
 
-def _class_mixes(views: Views, damaged: np.ndarray, y: np.ndarray, rows: np.ndarray, draws: int) -> None:
-    """What adapting to the class mix does to NLL and accuracy, with the mix of the fit and with others."""
-    print("\n| inputs, class mix, batch | adapted | NLL: mean, worst change | accuracy |\n|---|---|---|---|")
+def _class_mixes(
+    views: Views, damaged: np.ndarray, y: np.ndarray, rows: np.ndarray, draws: int
+) -> None:
+    """What adapting to the class mix does to NLL and accuracy, with the mix of the fit and with
+    others.
+    """
+    print(
+        "\n| inputs, class mix, batch | adapted | NLL: mean, worst change | accuracy |\n|---|---|---|---|"
+    )
     found: dict[str, list[tuple[bool, float, float]]] = {}
     for draw in range(draws):
         rng, made = np.random.default_rng([draw, 4]), fit(views, halves(views, rows, 2000, draw)[0])
@@ -299,11 +402,17 @@ def _class_mixes(views: Views, damaged: np.ndarray, y: np.ndarray, rows: np.ndar
                         right = [float((p.argmax(axis=1) == truth).mean()) for p in (probs, after)]
                         what = f"{'undamaged' if number == 0 else 'damaged'}, {name}, {size}"
                         found.setdefault(what, []).append(
-                            (mix.changed, nll(after, truth) / nll(probs, truth) - 1, right[1] - right[0])
+                            (
+                                mix.changed,
+                                nll(after, truth) / nll(probs, truth) - 1,
+                                right[1] - right[0],
+                            )
                         )
     for what, all_of_it in sorted(found.items(), reverse=True):
         changed, change, gained = np.array(all_of_it, float).T
-        print(f"| {what} | {changed.mean():.0%} | {change.mean():+.1%}, {change.max():+.1%} | {gained.mean():+.3f} |")
+        print(
+            f"| {what} | {changed.mean():.0%} | {change.mean():+.1%}, {change.max():+.1%} | {gained.mean():+.3f} |"
+        )
 
 
 def on_views(views: Views, draws: int) -> None:
@@ -324,8 +433,13 @@ def on_views(views: Views, draws: int) -> None:
                 through = np.asarray(left.transformed(transform), np.float32)
                 found.append(judge(made, through, left.labels))
                 for logits, truth in _some(through, np.asarray(left.logits), left.labels, draw):
-                    condition, right = made.kept.condition(logits), float((logits.argmax(axis=1) == truth).mean())
-                    inside += [condition.interval[0] <= right <= condition.interval[1]] * condition.known
+                    condition, right = (
+                        made.kept.condition(logits),
+                        float((logits.argmax(axis=1) == truth).mean()),
+                    )
+                    inside += [
+                        condition.interval[0] <= right <= condition.interval[1]
+                    ] * condition.known
                     asked += 1
         print(row(f"without {kind}", found), flush=True)
         everything += found
@@ -350,10 +464,14 @@ def main() -> None:
     parser.add_argument("damaged", type=Path, nargs="?")
     parser.add_argument("--draws", type=int, default=3)
     given = parser.parse_args()
-    warnings.simplefilter("ignore", SameRowsWarning)  # the best temperature is that of the tested samples
+    warnings.simplefilter(
+        "ignore", SameRowsWarning
+    )  # the best temperature is that of the tested samples
     warnings.simplefilter("ignore", FewSamplesWarning)
     views = read_views(given.views)
-    on_views(views, given.draws) if given.damaged is None else on_damage(views, given.damaged, given.draws)
+    on_views(views, given.draws) if given.damaged is None else on_damage(
+        views, given.damaged, given.draws
+    )
 
 
 if __name__ == "__main__":

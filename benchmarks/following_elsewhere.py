@@ -1,10 +1,11 @@
-"""Following beyond photographs: sounds, series, images of digits and a table, each with damage that no view resembles.
+"""Following beyond photographs: sounds, series, images of digits and a table, each with damage that
+no view resembles.
 
     python -m benchmarks.following_elsewhere --draws 3
 
-Sounds and series are synthesised, digits and table come from scikit-learn, and each model is a small network trained
-here. Views are those of the pool "damage" of the modality; the damages below are of other kinds. The columns are those
-of `benchmarks.following`.
+Sounds and series are synthesised, digits and table come from scikit-learn, and each model is a
+small network trained here. Views are those of the pool "damage" of the modality; the damages below
+are of other kinds. The columns are those of `benchmarks.following`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def sounds() -> World:
     waves = (0.2 * waves).astype(np.float32)
 
     def spectra(batch: np.ndarray) -> np.ndarray:
-        frames = np.asarray(batch, np.float64)[:, : 2000 // 125 * 125].reshape(len(batch), -1, 125) * np.hanning(125)
+        frames = np.asarray(batch, np.float64)[:, : 2000 // 125 * 125].reshape(
+            len(batch), -1, 125
+        ) * np.hanning(125)
         return np.log(np.abs(np.fft.rfft(frames, axis=2))[:, :, ::2] + 0.01).reshape(len(batch), -1)
 
     def band(batch: np.ndarray, keep: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -65,10 +68,14 @@ def sounds() -> World:
         room = rng.normal(size=800) * np.exp(-np.arange(800) / 200)
         room[0] = 4
         size = length + 799
-        return np.fft.irfft(np.fft.rfft(batch, size) * np.fft.rfft(room / 6, size), size)[:, :length]
+        return np.fft.irfft(np.fft.rfft(batch, size) * np.fft.rfft(room / 6, size), size)[
+            :, :length
+        ]
 
     def faster(batch: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        return np.stack([np.interp(np.arange(length) * 1.15, np.arange(length), one, right=0) for one in batch])
+        return np.stack(
+            [np.interp(np.arange(length) * 1.15, np.arange(length), one, right=0) for one in batch]
+        )
 
     return World(
         waves,
@@ -78,15 +85,21 @@ def sounds() -> World:
         {
             "clipping": lambda x, rng: np.clip(x, -0.05, 0.05),
             "reverb": reverb,
-            "hum": lambda x, rng: x + 0.3 * np.sin(2 * np.pi * 200 * time) + 0.2 * np.sin(2 * np.pi * 400 * time),
+            "hum": lambda x, rng: (
+                x + 0.3 * np.sin(2 * np.pi * 200 * time) + 0.2 * np.sin(2 * np.pi * 400 * time)
+            ),
             "high-pass": lambda x, rng: band(x, lambda bins: (bins > 700) * 1.0),
             "faster": faster,
-            "rumble": lambda x, rng: x + band(rng.normal(0, 0.5, x.shape), lambda bins: (bins < 300) * 1.0),
+            "rumble": lambda x, rng: (
+                x + band(rng.normal(0, 0.5, x.shape), lambda bins: (bins < 300) * 1.0)
+            ),
             "late start": lambda x, rng: np.roll(x, 250, axis=1) * (np.arange(length) >= 250),
             "band with noise": lambda x, rng: band(
                 x + rng.normal(0, 0.1, x.shape), lambda b: (abs(b - 1000) < 500) * 1.0
             ),
-            "crackle": lambda x, rng: np.where(rng.random(x.shape) < 0.02, rng.normal(0, 1, x.shape), x),
+            "crackle": lambda x, rng: np.where(
+                rng.random(x.shape) < 0.02, rng.normal(0, 1, x.shape), x
+            ),
         },
     )
 
@@ -98,7 +111,9 @@ def series() -> World:
     slow, fast = np.array([2, 3, 4, 2, 3, 4])[y], np.array([9, 9, 9, 13, 13, 13])[y]
     phase = rng.uniform(0, 6.3, (2, n, 1))
     values = np.sin(2 * np.pi * slow[:, None] * rng.normal(1, 0.05, (n, 1)) * time + phase[0])
-    values += 0.6 * np.sin(2 * np.pi * fast[:, None] * rng.normal(1, 0.05, (n, 1)) * time + phase[1])
+    values += 0.6 * np.sin(
+        2 * np.pi * fast[:, None] * rng.normal(1, 0.05, (n, 1)) * time + phase[1]
+    )
     values = (values + rng.normal(0, 0.5, values.shape)).astype(np.float32)
 
     def spectra(batch: np.ndarray) -> np.ndarray:
@@ -111,10 +126,14 @@ def series() -> World:
         "damage:series",
         {
             "drift": lambda x, rng: x + 3 * time,
-            "spikes": lambda x, rng: np.where(rng.random(x.shape) < 0.03, x + rng.normal(0, 5, x.shape), x),
+            "spikes": lambda x, rng: np.where(
+                rng.random(x.shape) < 0.03, x + rng.normal(0, 5, x.shape), x
+            ),
             "clipping": lambda x, rng: np.clip(x, -0.4, 0.4),
             "warped": lambda x, rng: x[:, (length * time**1.15).astype(int)],
-            "smooth": lambda x, rng: np.stack([np.convolve(one, np.ones(9) / 9, "same") for one in x]),
+            "smooth": lambda x, rng: np.stack(
+                [np.convolve(one, np.ones(9) / 9, "same") for one in x]
+            ),
             "walk": lambda x, rng: x + 0.1 * rng.normal(size=x.shape).cumsum(1),
             "stuck": lambda x, rng: np.where(np.arange(length) > 80, x[:, 80:81], x),
         },
@@ -152,7 +171,9 @@ def digits() -> World:
             "inverted contrast": lambda x, rng: 200 - 0.6 * x,
             "occluded": occluded,
             "shifted": shifted,
-            "motion": lambda x, rng: sum(np.roll(x.astype(float), k, axis=2) for k in range(-5, 6)) / 11,
+            "motion": lambda x, rng: (
+                sum(np.roll(x.astype(float), k, axis=2) for k in range(-5, 6)) / 11
+            ),
             "stripes": lambda x, rng: np.where(np.arange(24)[:, None, None] % 6 < 2, 0, x),
         },
         confident=3.0,
@@ -160,7 +181,10 @@ def digits() -> World:
 
 
 def table() -> World:
-    """A table of 20 numbers, of which some are measured twice: the class is that of the nearest of 24 centres."""
+    """A table of 20 numbers, of which some are measured twice:
+
+    the class is that of the nearest of 24 centres.
+    """
     rng, n = np.random.default_rng(3), 4000
     centres = rng.normal(0, 1.3, (24, 20))
     which = rng.integers(0, 24, n)
@@ -175,7 +199,9 @@ def table() -> World:
             "eight columns missing": lambda x, rng: np.where(np.arange(20) < 8, np.nan, x),
             "other unit": lambda x, rng: np.where(np.arange(20) < 2, 2.5 * x, x),
             "drift": lambda x, rng: x + 0.6,
-            "outliers": lambda x, rng: np.where(rng.random(x.shape) < 0.05, rng.normal(0, 10, x.shape), x),
+            "outliers": lambda x, rng: np.where(
+                rng.random(x.shape) < 0.05, rng.normal(0, 10, x.shape), x
+            ),
             "sign lost": lambda x, rng: np.where(np.arange(20) < 3, np.abs(x), x),
         },
     )
@@ -187,7 +213,9 @@ def silence_warnings() -> None:
 
 
 def study(name: str, world: World, draws: int, apart: Sequence[str] = ()) -> None:
-    """Print a row for all damages, one for those in `apart`, one for undamaged inputs and one for each damage."""
+    """Print a row for all damages, one for those in `apart`, one for undamaged inputs and one for
+    each damage.
+    """
     judged: list[Judged] = []
     clean: list[Judged] = []
     lines: dict[str, list[Judged]] = {}
@@ -205,25 +233,40 @@ def study(name: str, world: World, draws: int, apart: Sequence[str] = ()) -> Non
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            drawn = pool(world.pool, data=world.inputs[train]) if "tabular" in world.pool else world.pool
-            views = collect(model, world.inputs[pilot], drawn, labels=world.labels[pilot], progress=False)
+            drawn = (
+                pool(world.pool, data=world.inputs[train])
+                if "tabular" in world.pool
+                else world.pool
+            )
+            views = collect(
+                model, world.inputs[pilot], drawn, labels=world.labels[pilot], progress=False
+            )
         kept = profile(views)
         calibrator = TemperatureScaling().fit(views.logits, views.labels)
         half = len(rest) // 3
         rule = decide(
-            calibrator.predict_proba(model(world.inputs[rest[:half]])), world.labels[rest[:half]], risk=0.05
+            calibrator.predict_proba(model(world.inputs[rest[:half]])),
+            world.labels[rest[:half]],
+            risk=0.05,
         ).rule
         made, tested = Fit(kept, calibrator, rule), rest[half:]
         clean.append(judge(made, model(world.inputs[tested]), world.labels[tested]))
         for damage, change in world.damages.items():
             inputs = change(world.inputs[tested], np.random.default_rng([draw, 1]))
-            inputs = np.clip(inputs, 0, 255).astype(np.uint8) if world.inputs.dtype == np.uint8 else inputs
+            inputs = (
+                np.clip(inputs, 0, 255).astype(np.uint8)
+                if world.inputs.dtype == np.uint8
+                else inputs
+            )
             found = judge(made, model(inputs), world.labels[tested])
             lines.setdefault(damage, []).append(found)
             judged.append(found)
     print(row(f"**{name}**, {len(world.damages)} damages", judged), flush=True)
     if apart:
-        print(row(f"{name}, unlike any view", [one for damage in apart for one in lines[damage]]), flush=True)
+        print(
+            row(f"{name}, unlike any view", [one for damage in apart for one in lines[damage]]),
+            flush=True,
+        )
     print(row(f"{name}, undamaged", clean), flush=True)
     for damage, found_of_it in lines.items():
         print(row(f"{name}: {damage}", found_of_it), flush=True)

@@ -1,11 +1,11 @@
 """Following on recorded speech: a classifier of speakers, with nine kinds of damage.
 
-    apt-get download asterisk-core-sounds-{en,es,fr,it,ru}-wav && for one in *.deb; do dpkg -x $one speech; done
-    python -m benchmarks.following_speech speech/usr/share/asterisk/sounds --draws 2
+    apt-get download asterisk-core-sounds-{en,es,fr,it,ru}-wav && for one in *.deb; do dpkg -x $one
+    speech; done python -m benchmarks.following_speech speech/usr/share/asterisk/sounds --draws 2
 
-Each folder below the given one is a class: its .wav files (8 kHz, 16 bits) are cut into pieces of 0.3 s. A small
-network reads their spectra. The columns are those of `benchmarks.following`; four of the damages resemble a view
-(clipping, reverb, high-pass, faster), five do not.
+Each folder below the given one is a class: its .wav files (8 kHz, 16 bits) are cut into pieces of
+0.3 s. A small network reads their spectra. The columns are those of `benchmarks.following`; four of
+the damages resemble a view (clipping, reverb, high-pass, faster), five do not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,13 @@ def speech(folder: Path) -> World:
         pieces += own
         labels += [label] * len(own)
     sounds = np.array(pieces) + rng.normal(0, 0.003, (len(pieces), LENGTH))
-    return World(np.clip(sounds, -1, 1).astype(np.float32), np.array(labels), spectra, "damage:audio", damages())
+    return World(
+        np.clip(sounds, -1, 1).astype(np.float32),
+        np.array(labels),
+        spectra,
+        "damage:audio",
+        damages(),
+    )
 
 
 def spectra(batch: np.ndarray) -> np.ndarray:
@@ -57,7 +63,9 @@ def damages() -> dict[str, Damage]:
     def reverb(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         room = rng.normal(size=LENGTH) * np.exp(-np.arange(LENGTH) / 800)
         room[0] = 8
-        return np.fft.irfft(np.fft.rfft(x, 2 * LENGTH) * np.fft.rfft(room / 12, 2 * LENGTH), 2 * LENGTH)[:, :LENGTH]
+        return np.fft.irfft(
+            np.fft.rfft(x, 2 * LENGTH) * np.fft.rfft(room / 12, 2 * LENGTH), 2 * LENGTH
+        )[:, :LENGTH]
 
     def drops(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         lost = rng.integers(0, LENGTH - 300, (len(x), 5, 1))
@@ -67,14 +75,18 @@ def damages() -> dict[str, Damage]:
     return {
         "clipping": lambda x, rng: np.clip(x, -0.04, 0.04),
         "reverb": reverb,
-        "hum": lambda x, rng: x + 0.05 * np.sin(200 * np.pi * time) + 0.03 * np.sin(600 * np.pi * time),
+        "hum": lambda x, rng: (
+            x + 0.05 * np.sin(200 * np.pi * time) + 0.03 * np.sin(600 * np.pi * time)
+        ),
         "high-pass": lambda x, rng: band(x, bins > 900),
         "faster": lambda x, rng: np.stack(
             [np.interp(np.arange(LENGTH) * 1.2, np.arange(LENGTH), one, right=0) for one in x]
         ),
         "drops": drops,
         "rumble": lambda x, rng: x + band(rng.normal(0, 0.3, x.shape), bins < 250),
-        "band with noise": lambda x, rng: band(x + rng.normal(0, 0.03, x.shape), abs(bins - 1800) < 1400),
+        "band with noise": lambda x, rng: band(
+            x + rng.normal(0, 0.03, x.shape), abs(bins - 1800) < 1400
+        ),
         "late start": lambda x, rng: np.roll(x, 600, axis=1) * (np.arange(LENGTH) >= 600),
     }
 

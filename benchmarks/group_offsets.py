@@ -2,9 +2,9 @@
 
     python -m benchmarks.group_offsets --data llm_options.npz --model gpt4o-mini --draws 3
 
-The logits are the log-probabilities of the options after reasoning, with the direct answer as a view. Options that were
-not returned get min(half of the smallest returned probability, 1e-5). "automated" is the largest share of test answers
-with at most 5 or 10 % errors.
+The logits are the log-probabilities of the options after reasoning, with the direct answer as a
+view. Options that were not returned get min(half of the smallest returned probability, 1e-5).
+"automated" is the largest share of test answers with at most 5 or 10 % errors.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with np.load(arguments.data, allow_pickle=False) as file:
         direct, reasoned, y, subject = (
-            file[f"{arguments.model}/{name}"] for name in ("direct", "reasoned", "labels", "subject")
+            file[f"{arguments.model}/{name}"]
+            for name in ("direct", "reasoned", "labels", "subject")
         )
     main_logits, other = logits_of(reasoned), logits_of(direct)
     views = Views(main_logits, {"direct": other}, y)
@@ -62,8 +63,12 @@ def main() -> None:
         for name, confidence in confidences.items():
             metrics = evaluate(confidence, right)
             shares = [automated(confidence, right, risk) for risk in (0.05, 0.1)]
-            rows.setdefault(name, []).append([metrics["nll"], metrics["ece"], metrics["aurc"], *shares])
-    print(f"| {arguments.model}, {arguments.labels:,} labels | NLL | ECE | AURC | at 5 % | at 10 % |")
+            rows.setdefault(name, []).append(
+                [metrics["nll"], metrics["ece"], metrics["aurc"], *shares]
+            )
+    print(
+        f"| {arguments.model}, {arguments.labels:,} labels | NLL | ECE | AURC | at 5 % | at 10 % |"
+    )
     print("|---|---|---|---|---|---|")
     for name, values in rows.items():
         nll, ece, aurc, five, ten = np.mean(values, axis=0)

@@ -1,4 +1,7 @@
-"""How the cost of fits and answers grows with samples, classes, views and iterations: exponents of power laws."""
+"""How the cost of fits and answers grows with samples, classes, views and iterations:
+
+exponents of power laws.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +30,32 @@ WORK = {
 
 
 def growth(small: bool) -> list[dict[str, Any]]:
-    warnings.simplefilter("ignore")  # there are few samples for many classes, but only speed matters here
+    warnings.simplefilter(
+        "ignore"
+    )  # there are few samples for many classes, but only speed matters here
     rows = []
     for who, axes in WORK.items():
         for axis in axes:
-            # The default takes seconds, so its largest sizes are left out and its runs are not repeated.
+            # The default takes seconds, so its largest sizes are left out and its runs are not
+            # repeated.
             default = who == "AutoCalibration"
             sizes, seconds = AXES[axis][: 2 if small else 4 if default else None], []
             for value in sizes:
                 size = {**BASE, axis: value}
-                logits, views, y = made_up(size["samples"], size["classes"], size["views"] if "views" in axes else 0)
+                logits, views, y = made_up(
+                    size["samples"], size["classes"], size["views"] if "views" in axes else 0
+                )
                 run = _work(who, Views(logits, views, y), size["iterations"])
                 first = not seconds  # the first run loads compiled code
-                seconds.append(take_turns({"run": run}, 1 if default else 2, warm_up=first or not default)["run"].cpu)
+                seconds.append(
+                    take_turns({"run": run}, 1 if default else 2, warm_up=first or not default)[
+                        "run"
+                    ].cpu
+                )
             power = exponent(sizes, seconds)
-            rows.append({"who": who, "axis": axis, "sizes": sizes, "cpu": seconds, "exponent": power})
+            rows.append(
+                {"who": who, "axis": axis, "sizes": sizes, "cpu": seconds, "exponent": power}
+            )
     return rows
 
 

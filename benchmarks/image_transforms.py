@@ -2,9 +2,10 @@
 
     python -m benchmarks.image_transforms [--small]
 
-The images are photographs from scikit-learn, cut to 224 x 224; each library uses one thread. Pillow goes from image to
-image: the conversion from and to arrays is not counted. Its Gaussian is an approximation by boxes; every other filter
-equals recal's up to rounding. Pillow does not support channels first, so it is timed in its own layout.
+The images are photographs from scikit-learn, cut to 224 x 224; each library uses one thread. Pillow
+goes from image to image: the conversion from and to arrays is not counted. Its Gaussian is an
+approximation by boxes; every other filter equals recal's up to rounding. Pillow does not support
+channels first, so it is timed in its own layout.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ PART = "Transformations of images, 224 x 224"
 COLLECT = "Collecting uint8 images with a small network"
 SIDE = 224
 Filter = Callable[[Any], Any]
-# The ratios of release 1.0.0rc1 in the same order: for each form, next to Pillow (if it has the filter) and OpenCV.
+# The ratios of release 1.0.0rc1 in the same order: for each form, next to Pillow (if it has the
+# filter) and OpenCV.
 BEFORE: dict[str, tuple[float, ...]] = {
     "zoom:0.8": (7.81, 9.07, 8.09, 9.4, 5.56, 1.31, 2.4, 1.91, 3.52),
     "zoom:0.5": (9.55, 46.2, 12, 58.1, 7.12, 1.33, 3.17, 2.58, 6.13),
@@ -72,7 +74,9 @@ def _shrunk(scale: float) -> Filter:
 
     def shrink(image: Image.Image) -> Image.Image:
         black = Image.new(image.mode, image.size)
-        black.paste(image.resize((inner, inner), Image.Resampling.BILINEAR), ((SIDE - inner) // 2,) * 2)
+        black.paste(
+            image.resize((inner, inner), Image.Resampling.BILINEAR), ((SIDE - inner) // 2,) * 2
+        )
         return black
 
     return shrink
@@ -132,7 +136,10 @@ def opencv_filters() -> dict[str, Filter]:
     cv2.setNumThreads(1)
 
     def shrunk(scale: float) -> Filter:
-        inner, after = round(SIDE * scale), SIDE - round(SIDE * scale) - (SIDE - round(SIDE * scale)) // 2
+        inner, after = (
+            round(SIDE * scale),
+            SIDE - round(SIDE * scale) - (SIDE - round(SIDE * scale)) // 2,
+        )
         before = SIDE - inner - after
 
         def shrink(x: Any) -> Any:
@@ -151,7 +158,9 @@ def opencv_filters() -> dict[str, Filter]:
         return block
 
     def through_jpeg(x: Any) -> Any:
-        return cv2.imdecode(cv2.imencode(".jpg", x, [cv2.IMWRITE_JPEG_QUALITY, 50])[1], cv2.IMREAD_COLOR)
+        return cv2.imdecode(
+            cv2.imencode(".jpg", x, [cv2.IMWRITE_JPEG_QUALITY, 50])[1], cv2.IMREAD_COLOR
+        )
 
     def towards_mean(x: Any) -> Any:
         mean = float(np.mean(cv2.mean(x)[:3]))
@@ -171,7 +180,9 @@ def opencv_filters() -> dict[str, Filter]:
         "pixelate:0.5": in_blocks(0.5),
         "pixelate:0.35": in_blocks(0.35),
         "crop:0.9": lambda x: cv2.resize(x[:share, :share], (SIDE, SIDE)),
-        "zoomin:1.1": lambda x: cv2.resize(x[begin : SIDE - begin, begin : SIDE - begin], (SIDE, SIDE)),
+        "zoomin:1.1": lambda x: cv2.resize(
+            x[begin : SIDE - begin, begin : SIDE - begin], (SIDE, SIDE)
+        ),
         "jpeg:50": through_jpeg,
         "flip": lambda x: cv2.flip(x, 1),
     }
@@ -192,12 +203,17 @@ def beside_others(small: bool) -> list[Ratio]:
         "float32 NCHW": np.ascontiguousarray(floats.transpose(0, 3, 1, 2)),
         "float32 NHWC": floats,
     }
-    colour, grey = [Image.fromarray(image) for image in last], [Image.fromarray(image) for image in last[..., 0]]
+    colour, grey = (
+        [Image.fromarray(image) for image in last],
+        [Image.fromarray(image) for image in last[..., 0]],
+    )
     planes = [Image.fromarray(plane) for image in forms["float32 NCHW"] for plane in image]
     opencv, found = opencv_filters(), []
     for spec, filter_ in PILLOW.items():
         transform: Any = as_transform(spec)
-        work: dict[str, Callable[[], Any]] = {form: partial(transform, x) for form, x in forms.items()}
+        work: dict[str, Callable[[], Any]] = {
+            form: partial(transform, x) for form, x in forms.items()
+        }
         work |= {"Pillow": each(filter_, colour), "Pillow, grey": each(filter_, grey)}
         if spec.split(":")[0] in OF_FLOATS:
             work["Pillow, plane by plane"] = each(filter_, planes)
@@ -210,7 +226,9 @@ def beside_others(small: bool) -> list[Ratio]:
         earlier = BEFORE[spec] if opencv else (None,) * len(pairs)
         for (form, peer), before in zip(pairs, earlier, strict=True):
             target = 1.5 if peer.startswith("Pillow") else None
-            found.append(Ratio(PART, f"{spec}, {form}", peer, times[form], times[peer], target, before))
+            found.append(
+                Ratio(PART, f"{spec}, {form}", peer, times[form], times[peer], target, before)
+            )
     return found
 
 
@@ -222,12 +240,17 @@ def _peers(form: str) -> tuple[str, ...]:
 
 
 def in_a_collect(small: bool) -> list[Ratio]:
-    """collect of the two usual pools beside the network alone, asked as often: what is above 1 is the pixels' work."""
+    """collect of the two usual pools beside the network alone, asked as often:
+
+    what is above 1 is the pixels' work.
+    """
     import torch
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten(), torch.nn.LazyLinear(10)).eval()
+    network = torch.nn.Sequential(
+        torch.nn.AvgPool2d(8), torch.nn.Flatten(), torch.nn.LazyLinear(10)
+    ).eval()
     prepare, found = Normalize(mean=0.5, std=0.25), []
     for side, n in ((SIDE, 4 if small else 32), (32, 16 if small else 512)):
         images = np.ascontiguousarray(photographs(n, side).transpose(0, 3, 1, 2))
@@ -270,7 +293,9 @@ def ratios(small: bool) -> list[Ratio]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--small", action="store_true", help="a few images, once: to see that it runs")
+    parser.add_argument(
+        "--small", action="store_true", help="a few images, once: to see that it runs"
+    )
     found = ratios(parser.parse_args().small)
     print("\n".join(table(found)))
 

@@ -1,12 +1,15 @@
 """Language models: makes the tables of docs/results/language-models.md from the given files.
 
-    python -m benchmarks.language_models --options OPTIONS.npz --prompts PROMPTS.npz --signals SIGNALS.npz --out PAGE.md
+    python -m benchmarks.language_models --options OPTIONS.npz --prompts PROMPTS.npz --signals
+    SIGNALS.npz --out PAGE.md
 
 Each file holds one set of arrays per model:
-    OPTIONS  MODEL/direct, MODEL/reasoned (n, K) probabilities with NaN for options that were not returned; MODEL/labels
+    OPTIONS  MODEL/direct, MODEL/reasoned (n, K) probabilities with NaN for options that were not
+    returned; MODEL/labels
              (n,); MODEL/subject (n,). Made from aMa2210/LLM_MCQ_LogProbs.
-    PROMPTS  MODEL/logits (n_prompts, n, K), MODEL/labels (n,). Made from colts661/LLM-Uncertainty-Bench.
-    SIGNALS  MODEL/signals (n, d) with NaN for missing values, MODEL/correct (n,), MODEL/category (n,); the first signal
+    PROMPTS  MODEL/logits (n_prompts, n, K), MODEL/labels (n,). Made from
+    colts661/LLM-Uncertainty-Bench. SIGNALS  MODEL/signals (n, d) with NaN for missing values,
+    MODEL/correct (n,), MODEL/category (n,); the first signal
              is the stated confidence. Made from Linwei94/LLM-Calibration-Study.
 """
 
@@ -40,7 +43,9 @@ def halves(n: int, n_fit: int, draw: int) -> tuple[NDArray[np.intp], NDArray[np.
 
 
 def automated(confidence: Vector, right: NDArray[np.bool_], risk: float) -> float:
-    """Return the largest share of answers, most confident first, of which at most a share `risk` is wrong."""
+    """Return the largest share of answers, most confident first, of which at most a share `risk` is
+    wrong.
+    """
     wrong = np.cumsum(~right[np.argsort(-confidence, kind="stable")]) / np.arange(1, len(right) + 1)
     fine = np.flatnonzero(wrong <= risk)
     return float(fine[-1] + 1) / len(right) if len(fine) else 0.0
@@ -74,15 +79,21 @@ def options_table(path: Path, draws: int, n_fit: int = 1000) -> str:
     for model in models_of(arrays):
         runs = {
             name: OptionScores(
-                tuple(map(str, range(len(arrays[f"{model}/labels"])))), np.log(arrays[f"{model}/{name}"])
+                tuple(map(str, range(len(arrays[f"{model}/labels"])))),
+                np.log(arrays[f"{model}/{name}"]),
             )
             for name in ("reasoned", "direct")
         }
-        views, labels = join_scores(runs["reasoned"], {"direct": runs["direct"]}).views, arrays[f"{model}/labels"]
+        views, labels = (
+            join_scores(runs["reasoned"], {"direct": runs["direct"]}).views,
+            arrays[f"{model}/labels"],
+        )
         results: dict[str, list[Scores]] = {}
         for draw in range(draws):
             fit, test = halves(len(labels), n_fit, draw)
-            for name, scores in _option_methods(views, labels, arrays[f"{model}/subject"], fit, test):
+            for name, scores in _option_methods(
+                views, labels, arrays[f"{model}/subject"], fit, test
+            ):
                 results.setdefault(name, []).append(scores)
         for name, each in results.items():
             nll, ece, auroc, five, ten = np.mean(each, axis=0)
@@ -91,12 +102,17 @@ def options_table(path: Path, draws: int, n_fit: int = 1000) -> str:
     return table(["model", "method", "NLL", "ECE", "AUROC", "automated at 5 % / 10 % errors"], rows)
 
 
-def _option_methods(views: Views, labels: Any, subject: Any, fit: Any, test: Any) -> Iterator[tuple[str, Scores]]:
+def _option_methods(
+    views: Views, labels: Any, subject: Any, fit: Any, test: Any
+) -> Iterator[tuple[str, Scores]]:
     right = views.logits[test].argmax(axis=1) == labels[test]
     alone = TemperatureScaling().fit(views.logits[fit], labels[fit])
     stacked = AutoCalibration().fit(views[fit], labels[fit], groups=subject[fit])
     both = {
-        "temperature scaling": (alone.predict_proba(views.logits[test]), alone.predict_confidence(views.logits[test])),
+        "temperature scaling": (
+            alone.predict_proba(views.logits[test]),
+            alone.predict_confidence(views.logits[test]),
+        ),
         "default, direct answer as a view": stacked.predict_both(views[test]),
         "the same, with subjects": stacked.predict_both(views[test], subject[test]),
     }
@@ -127,12 +143,18 @@ def prompts_table(path: Path, draws: int, sizes: tuple[int, ...] = (500, 2000)) 
     return table(["model", "method", *(f"{n:,} labels: NLL (accuracy)" for n in sizes)], rows)
 
 
-def _prompt_methods(logits: Vector, labels: Any, fit: Any, test: Any) -> Iterator[tuple[str, Vector]]:
+def _prompt_methods(
+    logits: Vector, labels: Any, fit: Any, test: Any
+) -> Iterator[tuple[str, Vector]]:
     from sklearn.linear_model import LogisticRegression
 
     rows = np.arange(len(fit))
     losses = [
-        -np.log(TemperatureScaling().fit(one[fit], labels[fit]).predict_proba(one[fit])[rows, labels[fit]]).mean()
+        -np.log(
+            TemperatureScaling()
+            .fit(one[fit], labels[fit])
+            .predict_proba(one[fit])[rows, labels[fit]]
+        ).mean()
         for one in logits
     ]
     best = int(np.argmin(losses))
@@ -151,9 +173,13 @@ def _prompt_methods(logits: Vector, labels: Any, fit: Any, test: Any) -> Iterato
 # (c) Graded answers with signals
 
 
-def signals_table(path: Path, draws: int, sizes: tuple[int, ...] = (50, 100, 300, 1000), part: str = "all") -> str:
+def signals_table(
+    path: Path, draws: int, sizes: tuple[int, ...] = (50, 100, 300, 1000), part: str = "all"
+) -> str:
     arrays = np.load(path)
-    models = models_of(arrays)[{"all": slice(None), "first": slice(0, None, 2), "second": slice(1, None, 2)}[part]]
+    models = models_of(arrays)[
+        {"all": slice(None), "first": slice(0, None, 2), "second": slice(1, None, 2)}[part]
+    ]
     rows = []
     for n_fit in sizes:
         results: dict[str, list[Scores]] = {}
@@ -168,10 +194,26 @@ def signals_table(path: Path, draws: int, sizes: tuple[int, ...] = (50, 100, 300
             nll, ece, auroc, share = np.median(each, axis=0)
             worst = float((np.array(each)[:, 0] / best - 1.0).max())
             rows.append(
-                [f"{n_fit:,}", name, f"{nll:.3f}", f"{ece:.3f}", f"{auroc:.3f}", f"{share:.0%}", f"{worst:+.1%}"]
+                [
+                    f"{n_fit:,}",
+                    name,
+                    f"{nll:.3f}",
+                    f"{ece:.3f}",
+                    f"{auroc:.3f}",
+                    f"{share:.0%}",
+                    f"{worst:+.1%}",
+                ]
             )
         print(f"{n_fit} graded answers: {seconds:.2f} s of CPU for each model and draw", flush=True)
-    header = ["graded", "confidence from", "NLL", "ECE", "AUROC", "automated at 20 % errors", "worst NLL against Platt"]
+    header = [
+        "graded",
+        "confidence from",
+        "NLL",
+        "ECE",
+        "AUROC",
+        "automated at 20 % errors",
+        "worst NLL against Platt",
+    ]
     return table(header, rows)
 
 
@@ -184,37 +226,66 @@ def _signal_methods(arrays: Any, model: str, n_fit: int, draw: int) -> Iterator[
         return graded_scores(confidence, correct[test], (0.2,))
 
     stated = np.clip(signals[:, 0], 0.005, 0.995)
-    yield "the stated confidence", score(np.where(np.isnan(stated), np.nanmean(stated[fit]), stated)[test])
-    for name, columns in (("Platt scaling, stated confidence", [0]), ("Platt scaling, best signal", [0, 1, 2, 3])):
+    yield (
+        "the stated confidence",
+        score(np.where(np.isnan(stated), np.nanmean(stated[fit]), stated)[test]),
+    )
+    for name, columns in (
+        ("Platt scaling, stated confidence", [0]),
+        ("Platt scaling, best signal", [0, 1, 2, 3]),
+    ):
         scale = fit_scale(signals[fit][:, columns])
-        platt = fit_platt(*scale.standardise(signals[fit][:, columns]), correct[fit].astype(float), np.ones(n_fit))
-        yield name, score(1.0 / (1.0 + np.exp(-platt.log_odds(*scale.standardise(signals[test][:, columns])))))
+        platt = fit_platt(
+            *scale.standardise(signals[fit][:, columns]), correct[fit].astype(float), np.ones(n_fit)
+        )
+        yield (
+            name,
+            score(
+                1.0 / (1.0 + np.exp(-platt.log_odds(*scale.standardise(signals[test][:, columns]))))
+            ),
+        )
     alone = SignalCalibration().fit(signals[fit], correct[fit])
     yield "SignalCalibration", score(alone.predict_confidence(signals[test]))
     grouped = SignalCalibration().fit(signals[fit], correct[fit], groups=category[fit])
-    yield "SignalCalibration with categories", score(grouped.predict_confidence(signals[test], category[test]))
+    yield (
+        "SignalCalibration with categories",
+        score(grouped.predict_confidence(signals[test], category[test])),
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name in ("options", "prompts", "signals"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--draws", type=int, default=3)
-    parser.add_argument("--part", choices=("all", "first", "second"), default="all", help="every other model, or all")
+    parser.add_argument(
+        "--part",
+        choices=("all", "first", "second"),
+        default="all",
+        help="every other model, or all",
+    )
     parser.add_argument("--sizes", default="50,100,300,1000", help="numbers of graded answers")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     sizes = tuple(int(size) for size in chosen.sizes.split(","))
     tables: dict[str, tuple[Path | None, Callable[[Path], str]]] = {
-        "Options scored in two ways": (chosen.options, lambda path: options_table(path, chosen.draws)),
+        "Options scored in two ways": (
+            chosen.options,
+            lambda path: options_table(path, chosen.draws),
+        ),
         "Several prompts": (chosen.prompts, lambda path: prompts_table(path, chosen.draws)),
         "Graded answers with signals": (
             chosen.signals,
             lambda path: signals_table(path, chosen.draws, sizes, chosen.part),
         ),
     }
-    sections = ["# Language models: results", f"Made by `benchmarks/language_models.py`, {chosen.draws} random splits."]
+    sections = [
+        "# Language models: results",
+        f"Made by `benchmarks/language_models.py`, {chosen.draws} random splits.",
+    ]
     for title, (path, make) in tables.items():
         if path is not None:
             sections += [f"## {title}", make(path)]

@@ -1,4 +1,7 @@
-"""Fair measurements: contestants take turns in one process, and the smallest of several CPU times counts."""
+"""Fair measurements:
+
+contestants take turns in one process, and the smallest of several CPU times counts.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ class Timing:
     result: Any
 
 
-def take_turns(contestants: dict[str, Callable[[], Any]], turns: int = 3, warm_up: bool = True) -> dict[str, Timing]:
+def take_turns(
+    contestants: dict[str, Callable[[], Any]], turns: int = 3, warm_up: bool = True
+) -> dict[str, Timing]:
     """Run every contestant `turns` times, one after the other in each round."""
     if warm_up:
         for run in contestants.values():
@@ -55,7 +60,9 @@ def made_up(n_samples: int, n_classes: int, n_views: int = 0, seed: int = 0):
     y = rng.integers(0, n_classes, n_samples)
     rows = np.arange(n_samples)
     evidence = rng.standard_normal((n_samples, n_classes), dtype=np.float32)
-    evidence[rows, y] += 1.0 + 0.5 * np.log(n_classes) + 1.5 * rng.standard_normal(n_samples).astype(np.float32)
+    evidence[rows, y] += (
+        1.0 + 0.5 * np.log(n_classes) + 1.5 * rng.standard_normal(n_samples).astype(np.float32)
+    )
     evidence *= 2.2
     views = {}
     for i in range(n_views):
@@ -73,7 +80,10 @@ def real_views(paths: Iterable[Path]) -> Iterator[tuple[str, Views]]:
         try:
             views = read_views(path)
         except (FileError, InputError) as error:
-            print(f"{path.name} is left out: it is no file of views ({type(error).__name__})", file=sys.stderr)
+            print(
+                f"{path.name} is left out: it is no file of views ({type(error).__name__})",
+                file=sys.stderr,
+            )
             continue
         if views.labels is None:
             print(f"{path.name} is left out: it holds no labels", file=sys.stderr)

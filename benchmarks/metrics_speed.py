@@ -1,4 +1,7 @@
-"""The cost of metrics next to a bare sum, numpy and torchmetrics: python -m benchmarks.metrics_speed [--small]"""
+"""The cost of metrics next to a bare sum, numpy and torchmetrics:
+
+python -m benchmarks.metrics_speed [--small]
+"""
 
 from __future__ import annotations
 
@@ -49,10 +52,14 @@ def ratios(small: bool) -> list[Ratio]:
     found = []
     for name in ("ece", "nll", "aurc", "evaluate"):
         given = TARGETS.get(name), BEFORE.get(name)
-        found.append(Ratio(part, f"{name}, {size}", "a bare sum", best[name], best["a bare sum"], *given))
+        found.append(
+            Ratio(part, f"{name}, {size}", "a bare sum", best[name], best["a bare sum"], *given)
+        )
         for other in best:
             if other.startswith(f"{name}, "):
-                found.append(Ratio(part, f"{name}, {size}", other.split(", ", 1)[1], best[name], best[other]))
+                found.append(
+                    Ratio(part, f"{name}, {size}", other.split(", ", 1)[1], best[name], best[other])
+                )
     few = 10_000 if small else 100_000
     drawn = take_turns({"x": lambda: evaluate(probs[:few], y[:few], bootstrap=1000)}, 2)["x"].cpu
     what = f"evaluate with 1,000 bootstrap draws, {few:,} x 10"

@@ -1,9 +1,9 @@
 """What the gate of an exported file saves: python -m benchmarks.onnx_gate [--small]
 
-A model with two views is exported with gates that send 10, 45, 60 and 100 % of a batch through the views. The file's
-CPU seconds are compared with those of the model alone on the same batch, times the passes that such a share needs:
-1 + share x views. Runs use one thread; the smallest of several turns counts. The networks have random weights, which
-cost as much as trained ones.
+A model with two views is exported with gates that send 10, 45, 60 and 100 % of a batch through the
+views. The file's CPU seconds are compared with those of the model alone on the same batch, times
+the passes that such a share needs: 1 + share x views. Runs use one thread; the smallest of several
+turns counts. The networks have random weights, which cost as much as trained ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ PART = "The gate of an exported ONNX file"
 SHARES = (0.1, 0.45, 0.6, 1.0)
 TARGET = 1.1
 VIEWS = (("flip", 0.4), ("shift", 0.3))
-# Measured in the same way when views were computed inside a branch (`If`), which runs convolutions unfused.
+# Measured in the same way when views were computed inside a branch (`If`), which runs convolutions
+# unfused.
 BEFORE = {
     "ResNet-8, 32 x 32": (1.05, 1.06, 1.08, 1.11),
     "MobileNet, 96 x 96": (1.08, 1.11, 1.16, 1.17),
@@ -37,7 +38,10 @@ BEFORE = {
 
 
 class Network:
-    """Layers as exporters write them: convolution, normalisation and activation as nodes of their own."""
+    """Layers as exporters write them:
+
+    convolution, normalisation and activation as nodes of their own.
+    """
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng(0)
@@ -46,7 +50,9 @@ class Network:
 
     def weight(self, *shape: int, scale: float = 1.0, shift: float = 0.0) -> str:
         values = self.rng.normal(size=shape) * scale + shift
-        self.weights.append(numpy_helper.from_array(values.astype(np.float32), f"w{len(self.weights)}"))
+        self.weights.append(
+            numpy_helper.from_array(values.astype(np.float32), f"w{len(self.weights)}")
+        )
         return str(self.weights[-1].name)
 
     def add(self, kind: str, *inputs: str, **attributes: Any) -> str:
@@ -54,17 +60,34 @@ class Network:
         self.nodes.append(helper.make_node(kind, list(inputs), [name], **attributes))
         return name
 
-    def conv(self, x: str, into: int, out: int, size: int = 3, stride: int = 1, group: int = 1, clip: bool = True):
-        weight = self.weight(out, into // group, size, size, scale=(2 / (size * size * into / group)) ** 0.5)
+    def conv(
+        self,
+        x: str,
+        into: int,
+        out: int,
+        size: int = 3,
+        stride: int = 1,
+        group: int = 1,
+        clip: bool = True,
+    ):
+        weight = self.weight(
+            out, into // group, size, size, scale=(2 / (size * size * into / group)) ** 0.5
+        )
         pads = [size // 2] * 4
-        x = self.add("Conv", x, weight, strides=[stride] * 2, pads=pads, kernel_shape=[size] * 2, group=group)
+        x = self.add(
+            "Conv", x, weight, strides=[stride] * 2, pads=pads, kernel_shape=[size] * 2, group=group
+        )
         scale, shift, mean = (self.weight(out, scale=0.1, shift=shift) for shift in (1, 0, 0))
-        x = self.add("BatchNormalization", x, scale, shift, mean, self.weight(out, scale=0.0, shift=1.0))
+        x = self.add(
+            "BatchNormalization", x, scale, shift, mean, self.weight(out, scale=0.0, shift=1.0)
+        )
         return self.add("Relu", x) if clip else x
 
     def saved(self, x: str, channels: int, side: int, path: Path, n_classes: int = 10) -> Path:
         pooled = self.add("Flatten", self.add("GlobalAveragePool", x))
-        out = self.add("Gemm", pooled, self.weight(channels, n_classes, scale=3.0), self.weight(n_classes))
+        out = self.add(
+            "Gemm", pooled, self.weight(channels, n_classes, scale=3.0), self.weight(n_classes)
+        )
         graph = helper.make_graph(
             self.nodes,
             "network",
@@ -91,8 +114,21 @@ def mobilenet(path: Path, side: int) -> Path:
     """Depthwise and pointwise convolutions in residual blocks, at half of MobileNetV2's width."""
     net = Network()
     x, into = net.conv("images", 3, 16, stride=2), 16
-    for out, stride in ((8, 1), (16, 2), (16, 1), (16, 2), (16, 1), (32, 2), (32, 1), (48, 1), (80, 2), (80, 1)):
-        inner = net.conv(net.conv(x, into, 6 * into, size=1), 6 * into, 6 * into, stride=stride, group=6 * into)
+    for out, stride in (
+        (8, 1),
+        (16, 2),
+        (16, 1),
+        (16, 2),
+        (16, 1),
+        (32, 2),
+        (32, 1),
+        (48, 1),
+        (80, 2),
+        (80, 1),
+    ):
+        inner = net.conv(
+            net.conv(x, into, 6 * into, size=1), 6 * into, 6 * into, stride=stride, group=6 * into
+        )
         narrow = net.conv(inner, 6 * into, out, size=1, clip=False)
         x, into = net.add("Add", narrow, x) if stride == 1 and out == into else narrow, out
     return net.saved(net.conv(x, into, 640, size=1), 640, side, path)
@@ -106,7 +142,10 @@ def session_of(path: Path) -> onnxruntime.InferenceSession:
 
 def ratios(small: bool = False) -> list[Ratio]:
     """Return the file's CPU time beside that of the passes it needs."""
-    cases = [("ResNet-8, 32 x 32", resnet8, 32, 64), ("MobileNet, 96 x 96", partial(mobilenet, side=96), 96, 16)]
+    cases = [
+        ("ResNet-8, 32 x 32", resnet8, 32, 64),
+        ("MobileNet, 96 x 96", partial(mobilenet, side=96), 96, 16),
+    ]
     if not small:
         cases.append(("MobileNet, 224 x 224", partial(mobilenet, side=224), 224, 8))
         cases.append(("ResNet-8, 32 x 32, one at a time", resnet8, 32, 1))
@@ -130,10 +169,14 @@ def _case(name: str, make: Any, side: int, batch: int, turns: int) -> list[Ratio
             gate = 1.0 if below == count else float(confidence[below - 1 : below + 1].mean())
             blend = Blend(0.5, VIEWS, (), 1e-4, gate=gate, gated_own=1.0)
             path = export_onnx(
-                Path(folder) / "model.onnx", path=Path(folder) / f"{share}.onnx", plan=Plan(start=start, blend=blend)
+                Path(folder) / "model.onnx",
+                path=Path(folder) / f"{share}.onnx",
+                plan=Plan(start=start, blend=blend),
             )
             session = session_of(path)
-            passes = np.concatenate([session.run(["passes"], {"inputs": each})[0] for each in batches])
+            passes = np.concatenate(
+                [session.run(["passes"], {"inputs": each})[0] for each in batches]
+            )
             needed[share] = float(passes.mean())
             runs[f"{share}"] = partial(_run, session, "inputs", batches)
         times = take_turns(runs, turns=turns)
@@ -141,7 +184,9 @@ def _case(name: str, make: Any, side: int, batch: int, turns: int) -> list[Ratio
             work = f"{name}, {share:.0%} of rows with {len(VIEWS)} views"
             beside = f"{needed[share]:.2f} passes of the model alone"
             ours, theirs = times[f"{share}"].cpu, times["model"].cpu * needed[share]
-            found.append(Ratio(PART, work, beside, ours, theirs, TARGET, BEFORE[name][SHARES.index(share)]))
+            found.append(
+                Ratio(PART, work, beside, ours, theirs, TARGET, BEFORE[name][SHARES.index(share)])
+            )
     return found
 
 

@@ -28,10 +28,19 @@ def write_page(results: dict[str, Any], folder: Path) -> Path:
         '`speed.json`; `make bench VIEWS="a.npz b.npz"` repeats the run on your files of logits.',
         *(["", "**Trial run on small sizes; not representative.**"] if results["small"] else []),
         "",
-        *markdown_table(["work", "compared with", "cases", "ratio, lowest to highest", "slowest case"], _rows(ratios)),
+        *markdown_table(
+            ["work", "compared with", "cases", "ratio, lowest to highest", "slowest case"],
+            _rows(ratios),
+        ),
     ]
     if growth := parts.get("growth", {}).get("records"):
-        lines += ["", "## Growth of the cost", "", "CPU seconds grow as a power of the size. The exponents are:", ""]
+        lines += [
+            "",
+            "## Growth of the cost",
+            "",
+            "CPU seconds grow as a power of the size. The exponents are:",
+            "",
+        ]
         lines += markdown_table(["work", "samples", "classes", "views"], _growth_rows(growth))
     if disk := parts.get("disk", {}).get("records"):
         rows = [[r["what"], r["how"], f"{r['cpu']:.0f}", f"{r['peak_gb']:.1f}"] for r in disk]
@@ -49,13 +58,17 @@ def _rows(ratios: list[Ratio]) -> list[list[str]]:
     """Return one row for each part and contestant."""
     together: dict[tuple[str, str], list[Ratio]] = {}
     for ratio in ratios:
-        beside = "the forward passes needed" if "passes of the model" in ratio.beside else ratio.beside
+        beside = (
+            "the forward passes needed" if "passes of the model" in ratio.beside else ratio.beside
+        )
         together.setdefault((ratio.part, beside), []).append(ratio)
     rows = []
     for (part, beside), some in together.items():
         low, high = f"{min(r.ratio for r in some):.2g}", f"{max(r.ratio for r in some):.2g}"
         slowest = max(some, key=lambda ratio: ratio.ratio).what
-        rows.append([part, beside, str(len(some)), low if low == high else f"{low} to {high}", slowest])
+        rows.append(
+            [part, beside, str(len(some)), low if low == high else f"{low} to {high}", slowest]
+        )
     return rows
 
 

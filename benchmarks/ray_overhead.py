@@ -1,12 +1,14 @@
-"""`collect` on Ray next to `collect` in one process, on the same cores: the cost of start-up, and overhead after it.
+"""`collect` on Ray next to `collect` in one process, on the same cores: the cost of start-up, and
+overhead after it.
 
     python -m benchmarks.ray_overhead
 
-Start-up is reported separately: Ray, the workers' processes, their imports, the model. Steady time is measured after
-the first tenth of the samples, and scaled up to all samples. Locally the network uses one thread per core; on Ray there
-is one worker with one thread per core. Runs take turns and the smallest time counts. CPU seconds of this process and of
-all processes of Ray are shown next to wall times: they show what was spent on a busy machine. Compare them with one
-local thread, which never waits for another.
+Start-up is reported separately: Ray, the workers' processes, their imports, the model. Steady time
+is measured after the first tenth of the samples, and scaled up to all samples. Locally the network
+uses one thread per core; on Ray there is one worker with one thread per core. Runs take turns and
+the smallest time counts. CPU seconds of this process and of all processes of Ray are shown next to
+wall times: they show what was spent on a busy machine. Compare them with one local thread, which
+never waits for another.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ def cpu_seconds() -> float:
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
             except OSError:  # the process has just ended
                 continue
-            parents[int(folder.name)], spent[int(folder.name)] = int(fields[1]), int(fields[11]) + int(fields[12])
+            parents[int(folder.name)], spent[int(folder.name)] = (
+                int(fields[1]),
+                int(fields[11]) + int(fields[12]),
+            )
     ours = {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
         ours |= more
@@ -93,7 +98,9 @@ def time_run(job: Job, images: np.ndarray, batch_size: int, run: Any, stored: bo
     with tempfile.TemporaryDirectory() as folder:
         if stored:
             kind = clocked(StoreSink, clock)
-            sink = kind(job, source, None, Path(folder) / "v.zarr", batch_size=batch_size, resume=True)
+            sink = kind(
+                job, source, None, Path(folder) / "v.zarr", batch_size=batch_size, resume=True
+            )
         else:
             sink = clocked(MemorySink, clock)(job, source, None)
         with sink:
@@ -111,7 +118,13 @@ def start_ray() -> None:
 
     imported = time.perf_counter()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(address="local", num_cpus=CORES, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init(
+        address="local",
+        num_cpus=CORES,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="error",
+    )
     begun = time.perf_counter()
 
     class Importer:
@@ -134,14 +147,21 @@ def start_ray() -> None:
 
 
 def throughput(job: Job, images: np.ndarray, batch_size: int, counts: list[int]) -> None:
-    """Print how many images a second go through the network and its views into a store, by the number of workers."""
+    """Print how many images a second go through the network and its views into a store, by the
+    number of workers.
+    """
     from recal.collecting import RayEngine
 
     torch.set_num_threads(1)
-    runs = {"local, 1 thread": run_local} | {f"Ray, {count} workers": RayEngine(workers=count).run for count in counts}
+    runs = {"local, 1 thread": run_local} | {
+        f"Ray, {count} workers": RayEngine(workers=count).run for count in counts
+    }
     for name, run in runs.items():
         clock = time_run(job, images, batch_size, run, stored=True)
-        print(f"{name:<16} {len(images) / clock.steady:>7.0f} images/s, {clock.cpu:>6.2f} s CPU", flush=True)
+        print(
+            f"{name:<16} {len(images) / clock.steady:>7.0f} images/s, {clock.cpu:>6.2f} s CPU",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -150,13 +170,19 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--views", type=int, default=3)
-    parser.add_argument("--threads", action="store_true", help="also with as many threads in each worker as cores")
-    parser.add_argument("--workers", type=int, nargs="*", help="only the throughput with so many workers each")
+    parser.add_argument(
+        "--threads", action="store_true", help="also with as many threads in each worker as cores"
+    )
+    parser.add_argument(
+        "--workers", type=int, nargs="*", help="only the throughput with so many workers each"
+    )
     arguments = parser.parse_args()
     from recal.collecting import RayEngine
 
     start_ray()
-    images = np.random.default_rng(0).integers(0, 256, (arguments.images, 3, 32, 32), dtype=np.uint8)
+    images = np.random.default_rng(0).integers(
+        0, 256, (arguments.images, 3, 32, 32), dtype=np.uint8
+    )
     job = Job(as_model(network()), pool(f"zoom:0.5-0.9:{arguments.views}"), PREPROCESS)
     if arguments.workers:
         throughput(job, images, arguments.batch_size, arguments.workers)
@@ -164,7 +190,9 @@ def main() -> None:
     runs = {"local": run_local, "local, 1 thread": run_local, "Ray": RayEngine(workers=CORES).run}
     if arguments.threads:
         runs[f"Ray, {CORES} threads each"] = RayEngine(workers=CORES, threads=CORES).run
-    print(f"{arguments.images:,} images, {arguments.views} views, batches of {arguments.batch_size}, {CORES} cores")
+    print(
+        f"{arguments.images:,} images, {arguments.views} views, batches of {arguments.batch_size}, {CORES} cores"
+    )
     for stored in (False, True):
         best: dict[str, Clock] = {}
         for name, run in [*runs.items()] * arguments.repeats:
@@ -184,7 +212,9 @@ def main() -> None:
     for name, run in (("local", runs["local"]), ("Ray", runs["Ray"])):
         clock = time_run(nothing, images, arguments.batch_size, run, False)
         batches = -(-arguments.images // arguments.batch_size)
-        print(f"{name}: a batch of a model that does nothing takes {1000 * clock.steady / batches:.2f} ms")
+        print(
+            f"{name}: a batch of a model that does nothing takes {1000 * clock.steady / batches:.2f} ms"
+        )
 
 
 if __name__ == "__main__":

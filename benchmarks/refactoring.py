@@ -1,4 +1,5 @@
-"""What a refactoring should keep small or equal: size of the code, length of call chains, predictions of every method.
+"""What a refactoring should keep small or equal: size of the code, length of call chains,
+predictions of every method.
 
     python -m benchmarks.refactoring size                       # modules and code lines per package
     python -m benchmarks.refactoring walks                      # calls and changes of module in five common jobs
@@ -64,7 +65,9 @@ def code_lines(path: Path) -> int:
         if token.type not in _NO_CODE:
             lines.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(text)):
-        has_docstring = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        has_docstring = isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        )
         if has_docstring and ast.get_docstring(node, clean=False) is not None:
             first = node.body[0]
             lines -= set(range(first.lineno, (first.end_lineno or first.lineno) + 1))
@@ -86,7 +89,9 @@ def print_size() -> None:
 
 
 def walk(job: Callable[[], Any]) -> tuple[int, int, int]:
-    """Return the calls of recal's functions, how many go to another module, and the number of modules."""
+    """Return the calls of recal's functions, how many go to another module, and the number of
+    modules.
+    """
     job()
     calls = switches = 0
     modules: set[str] = set()
@@ -115,7 +120,9 @@ def print_walks() -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 5, 1000)
     logits = 3 * (np.eye(5)[y] + rng.normal(0, 0.7, (1000, 5)))
-    ts, auto = (method.fit(logits, y) for method in (recal.TemperatureScaling(), recal.AutoCalibration()))
+    ts, auto = (
+        method.fit(logits, y) for method in (recal.TemperatureScaling(), recal.AutoCalibration())
+    )
     halves = [Views(logits[half], labels=y[half]) for half in (slice(500), slice(500, None))]
     comparison = recal.compare(["ts", "auto"], *halves, bootstrap=50)
     with tempfile.TemporaryDirectory() as folder:
@@ -124,7 +131,9 @@ def print_walks() -> None:
             "fit auto": lambda: recal.AutoCalibration().fit(logits, y),
             "predict one row, ts": lambda: ts.predict_proba(logits[:1]),
             "predict one row, auto": lambda: auto.predict_proba(logits[:1]),
-            "export auto": lambda: export_calibration(auto, Path(folder) / "auto.onnx", n_classes=5),
+            "export auto": lambda: export_calibration(
+                auto, Path(folder) / "auto.onnx", n_classes=5
+            ),
             "report": lambda: recal.report(comparison, Path(folder) / "report.html"),
         }
         print(f"{'':22} calls switches modules")
@@ -142,7 +151,10 @@ def cases() -> Iterator[tuple[str, Views, Views]]:
         ("few", 40, 50, 3, 1, 3.0),
         ("k40", 800, 300, 40, 1, 6.0),
     ):
-        yield name, *(_views(n, n_classes, n_views, scale, seed) for seed, n in enumerate((n_fit, n_test)))
+        yield (
+            name,
+            *(_views(n, n_classes, n_views, scale, seed) for seed, n in enumerate((n_fit, n_test))),
+        )
 
 
 def _views(n: int, n_classes: int, n_views: int, scale: float, seed: int) -> Views:
@@ -150,14 +162,21 @@ def _views(n: int, n_classes: int, n_views: int, scale: float, seed: int) -> Vie
     y = rng.integers(0, n_classes, n)
     evidence = 2.0 * np.eye(n_classes)[y] + rng.normal(size=(n, n_classes))
     others = {
-        f"zoom:0.{3 + i}": scale * ((0.9 - 0.1 * i) * evidence + 0.5 * rng.normal(size=evidence.shape))
+        f"zoom:0.{3 + i}": scale
+        * ((0.9 - 0.1 * i) * evidence + 0.5 * rng.normal(size=evidence.shape))
         for i in range(n_views)
     }
-    return Views((scale * evidence).astype(np.float32), {k: v.astype(np.float32) for k, v in others.items()}, labels=y)
+    return Views(
+        (scale * evidence).astype(np.float32),
+        {k: v.astype(np.float32) for k, v in others.items()},
+        labels=y,
+    )
 
 
 def predictions() -> dict[str, np.ndarray]:
-    """Return probabilities, confidences and predictions of every method on every case, or its error."""
+    """Return probabilities, confidences and predictions of every method on every case, or its
+    error.
+    """
     arrays = {}
     for case, train, test in cases():
         for name, class_name in calibrators.short_names().items():
@@ -165,13 +184,17 @@ def predictions() -> dict[str, np.ndarray]:
                 continue
             method = getattr(calibrators, class_name)
             answers = (
-                [{"answers": kind} for kind in ("kept", "free")] if "answers" in method.parameter_names() else [{}]
+                [{"answers": kind} for kind in ("kept", "free")]
+                if "answers" in method.parameter_names()
+                else [{}]
             )
             for options in [one | other for one in _OPTIONS.get(name, [{}]) for other in answers]:
                 key = f"{case} {name} {sorted(options.items())}"
                 try:
                     calibrator = method(**options).fit(train)
-                    arrays[f"{key} probabilities"], arrays[f"{key} confidences"] = calibrator.predict_both(test)
+                    arrays[f"{key} probabilities"], arrays[f"{key} confidences"] = (
+                        calibrator.predict_both(test)
+                    )
                     arrays[f"{key} predictions"] = calibrator.predict(test)
                     arrays[f"{key} one row"] = calibrator.predict_proba(test[:1])
                 except recal.errors.RecalError as error:
@@ -195,11 +218,15 @@ def store_or_compare(path: Path) -> None:
                 differences.append((float(np.abs(before[key] - now[key]).max()), key))
     for difference, key in sorted(differences, reverse=True)[:10]:
         print(f"{difference:8.2e}  {key}")
-    print(f"{sum(d <= 1e-12 for d, _ in differences)} of {len(differences)} arrays are equal within 1e-12")
+    print(
+        f"{sum(d <= 1e-12 for d, _ in differences)} of {len(differences)} arrays are equal within 1e-12"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["size", "walks", "predictions"])
     parser.add_argument("file", type=Path, nargs="?")
     arguments = parser.parse_args()

@@ -1,13 +1,15 @@
 """Speed next to other libraries and the physical limit: `make bench`.
 
-    python -m benchmarks.run --out docs/results [--small] [--disk] [--views VIEWS.npz ...] [--only PART ...]
+    python -m benchmarks.run --out docs/results [--small] [--disk] [--views VIEWS.npz ...] [--only
+    PART ...]
 
-Each part is a module of this folder with `ratios(small)`, or `ratios(small, paths)` if it reads real logits. Some parts
-yield their ratios one by one, so that a later failure does not lose the first ones. Each part runs in its own process,
-and again for real logits. A part that fails is named on the page and does not stop the others; so is a library that is
-not installed. Contestants take turns in one process; ratios are of CPU seconds. speed.json is written after each part,
-and a run of some parts keeps the results of the others. Everything takes about a quarter of an hour on two cores, and
-4 GB of disk space for `disk`.
+Each part is a module of this folder with `ratios(small)`, or `ratios(small, paths)` if it reads
+real logits. Some parts yield their ratios one by one, so that a later failure does not lose the
+first ones. Each part runs in its own process, and again for real logits. A part that fails is named
+on the page and does not stop the others; so is a library that is not installed. Contestants take
+turns in one process; ratios are of CPU seconds. speed.json is written after each part, and a run of
+some parts keeps the results of the others. Everything takes about a quarter of an hour on two
+cores, and 4 GB of disk space for `disk`.
 """
 
 from __future__ import annotations
@@ -69,9 +71,14 @@ def in_its_own_process(part: str, options: Sequence[str]) -> dict[str, Any]:
     """Return a part's records and seconds, or why there are none."""
     begin = time.perf_counter()
     command = [sys.executable, "-m", "benchmarks.run", "--part", part, *options]
-    one = {**os.environ, "OMP_NUM_THREADS": "1"}  # one thread each, so that CPU seconds are comparable
+    one = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+    }  # one thread each, so that CPU seconds are comparable
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_MOST_SECONDS, env=one)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_MOST_SECONDS, env=one
+        )
     except subprocess.TimeoutExpired:
         return {"left_out": f"it took more than {_MOST_SECONDS} s"}
     said = done.stderr.strip().splitlines()
@@ -85,12 +92,20 @@ def in_its_own_process(part: str, options: Sequence[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     parser.add_argument("--small", action="store_true", help="a trial of everything on small sizes")
-    parser.add_argument("--disk", action="store_true", help="add fits through a zarr folder (4 GB of disk)")
-    parser.add_argument("--views", type=Path, nargs="*", default=[], help="views files: real logits")
-    parser.add_argument("--only", nargs="*", choices=(*PARTS, "disk"), help="some parts; others stay as they are")
+    parser.add_argument(
+        "--disk", action="store_true", help="add fits through a zarr folder (4 GB of disk)"
+    )
+    parser.add_argument(
+        "--views", type=Path, nargs="*", default=[], help="views files: real logits"
+    )
+    parser.add_argument(
+        "--only", nargs="*", choices=(*PARTS, "disk"), help="some parts; others stay as they are"
+    )
     parser.add_argument("--part", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.part:
@@ -100,7 +115,11 @@ def main() -> None:
     kept = given.out / "speed.json"
     results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() and given.only else {}
     results |= {
-        "machine": {"python": platform.python_version(), "numpy": np.__version__, "cores": os.cpu_count()},
+        "machine": {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "cores": os.cpu_count(),
+        },
         "small": given.small,
     }
     parts = results.setdefault("parts", {})
@@ -112,7 +131,11 @@ def main() -> None:
         for name, asked in jobs.items():
             print(f"{name} ...", file=sys.stderr, flush=True)
             parts[name] = in_its_own_process(part, asked)
-            print(f"  {parts[name].get('seconds') or parts[name]['left_out']}", file=sys.stderr, flush=True)
+            print(
+                f"  {parts[name].get('seconds') or parts[name]['left_out']}",
+                file=sys.stderr,
+                flush=True,
+            )
             kept.write_text(json.dumps(results, indent=1) + "\n")
             write_page(results, given.out)
     print(given.out / "speed.md")

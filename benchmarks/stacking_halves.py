@@ -1,11 +1,13 @@
-"""View stacking against temperature scaling, paired over random halves; and whether it ever does harm.
+"""View stacking against temperature scaling, paired over random halves; and whether it ever does
+harm.
 
-    python -m benchmarks.stacking_halves halves VIEWS.npz ... [--sizes 300 1000 5000] [--answers kept] [--halves 10]
-    python -m benchmarks.stacking_halves guard VIEWS.npz ...       # what each method loses by keeping answers
-    python -m benchmarks.stacking_halves no-harm [--models 20]     # made-up models, calibrated or not; needs no file
+    python -m benchmarks.stacking_halves halves VIEWS.npz ... [--sizes 300 1000 5000] [--answers
+    kept] [--halves 10] python -m benchmarks.stacking_halves guard VIEWS.npz ...       # what each
+    method loses by keeping answers python -m benchmarks.stacking_halves no-harm [--models 20]     #
+    made-up models, calibrated or not; needs no file
 
-Each half has its own seed, the same for all methods. Numbers are per cent of temperature scaling's mean score; negative
-is better. "worst" is the worst single half.
+Each half has its own seed, the same for all methods. Numbers are per cent of temperature scaling's
+mean score; negative is better. "worst" is the worst single half.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ def passes(calibrator: Calibrator, test: Views) -> float:
     return needed * (1.0 if plan is None else float(plan.needs_views(test.logits).mean()))
 
 
-def row(name: str, n: int, plain: NDArray, found: NDArray, extra: list[float], used: Counter[str]) -> str:
+def row(
+    name: str, n: int, plain: NDArray, found: NDArray, extra: list[float], used: Counter[str]
+) -> str:
     change = 100 * (found.mean(axis=0) / np.maximum(plain.mean(axis=0), 1e-12) - 1)
     worst = 100 * ((found / np.maximum(plain, 1e-12)).max(axis=0) - 1)
     picked = ", ".join(f"{view} ({count})" for view, count in used.most_common(3))
@@ -73,7 +77,10 @@ def judge(methods: list[Calibrator], views: Views, name: str, size: int, count: 
             found.append(scores(method, test))
             extra.append(passes(method, test))
             used[what_was_used(method)] += 1
-        print(row(f"{name}, {name_of(method)}", len(cuts[0][0]), plain, np.array(found), extra, used), flush=True)
+        print(
+            row(f"{name}, {name_of(method)}", len(cuts[0][0]), plain, np.array(found), extra, used),
+            flush=True,
+        )
 
 
 def without_lossless(views: Views) -> Views:
@@ -82,8 +89,9 @@ def without_lossless(views: Views) -> Views:
 
 
 def made_up(kind: str, n: int, seed: int, n_classes: int = 10) -> Views:
-    """A model whose truth is known. honest: labels are drawn from its own probabilities; sharp: it is twice too sure;
-    saturated: five times; skewed: honest, with few classes common; helpful: a view that sees something new."""
+    """A model whose truth is known. honest: labels are drawn from its own probabilities; sharp: it
+    is twice too sure; saturated: five times; skewed: honest, with few classes common; helpful: a
+    view that sees something new."""
     rng = np.random.default_rng(seed)
     honest = rng.normal(size=(n, n_classes)) * 2.0
     honest[np.arange(n), rng.integers(0, n_classes, n)] += 4.0
@@ -92,12 +100,15 @@ def made_up(kind: str, n: int, seed: int, n_classes: int = 10) -> Views:
     labels = (honest + rng.gumbel(size=honest.shape)).argmax(axis=1)
     scale = {"sharp": 2.0, "saturated": 5.0}.get(kind, 1.0)
     views = {
-        f"zoom:0.{90 - 5 * view}": scale * (0.9**view * honest + 0.4 * view * rng.normal(size=honest.shape))
+        f"zoom:0.{90 - 5 * view}": scale
+        * (0.9**view * honest + 0.4 * view * rng.normal(size=honest.shape))
         for view in range(8)
     }
     views["flip"] = scale * (honest + rng.normal(size=honest.shape))
     if kind == "helpful":
-        views["flip"] = scale * (0.7 * honest + 2.0 * np.eye(n_classes)[labels] + rng.normal(size=honest.shape))
+        views["flip"] = scale * (
+            0.7 * honest + 2.0 * np.eye(n_classes)[labels] + rng.normal(size=honest.shape)
+        )
     return Views(scale * honest, views, labels)
 
 
@@ -115,12 +126,18 @@ def no_harm(count: int, sizes: list[int]) -> None:
                 plain = scores(TemperatureScaling().fit(fit), test)
                 changes.append(100 * (np.array(scores(stack, test)) / plain - 1)[:3])
             mean, worst = np.mean(changes, axis=0), np.max(changes, axis=0)
-            shown = " | ".join("/".join(f"{value:+.2f}" for value in values) for values in (mean, worst))
-            print(f"| {kind} | {n} | {accepted}/{count} | {offsets}/{count} | {shown} |", flush=True)
+            shown = " | ".join(
+                "/".join(f"{value:+.2f}" for value in values) for values in (mean, worst)
+            )
+            print(
+                f"| {kind} | {n} | {accepted}/{count} | {offsets}/{count} | {shown} |", flush=True
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("part", choices=["halves", "guard", "no-harm"])
     parser.add_argument("views", nargs="*")
     parser.add_argument("--sizes", type=int, nargs="+", default=[300, 1000, 5000])
@@ -141,10 +158,18 @@ def main() -> None:
         views = without_lossless(views) if given.lossy else views
         sizes = [size for size in given.sizes if size <= len(views) // 2] or [len(views) // 2]
         for size in sizes:
-            methods: list[Calibrator] = [ViewStacking(given.answers, given.max_views, worth=given.worth)]
+            methods: list[Calibrator] = [
+                ViewStacking(given.answers, given.max_views, worth=given.worth)
+            ]
             if given.part == "guard":
-                may_change = [method for method in CALIBRATORS if not method.keeps_accuracy and not method.needs_views]
-                methods = [method(answers=answers) for method in may_change for answers in ("free", "kept")]  # type: ignore[call-arg]
+                may_change = [
+                    method
+                    for method in CALIBRATORS
+                    if not method.keeps_accuracy and not method.needs_views
+                ]
+                methods = [
+                    method(answers=answers) for method in may_change for answers in ("free", "kept")
+                ]  # type: ignore[call-arg]
             elif given.answers == "free":
                 methods.append(StructuredMatrixScaling())
             judge(methods, views, name, size, given.halves)

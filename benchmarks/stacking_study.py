@@ -4,9 +4,10 @@
     python -m benchmarks.stacking_study damage --views FOLDER ... --store study.json
     python -m benchmarks.stacking_study write --store study.json --out docs/results/images.md
 
-PART is methods, views, gate, size or kinds; each splits a file into random halves, the same for all methods, fits on
-one and tests on the other. damage reads folders that `benchmarks.stacking_views` wrote: it fits on fit.npz and tests on
-clean.npz and on every damaged set. Results are added to the store, and stored results are not computed again.
+PART is methods, views, gate, size or kinds; each splits a file into random halves, the same for all
+methods, fits on one and tests on the other. damage reads folders that `benchmarks.stacking_views`
+wrote: it fits on fit.npz and tests on clean.npz and on every damaged set. Results are added to the
+store, and stored results are not computed again.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ def scores(calibrator: Calibrator, views: Views) -> dict[str, float]:
 
 def only(views: Views, kept: Iterable[Any]) -> Views:
     """Return the same samples with some of the views."""
-    return Views(views.logits, {transform: views.transformed(transform) for transform in kept}, views.labels)
+    return Views(
+        views.logits, {transform: views.transformed(transform) for transform in kept}, views.labels
+    )
 
 
 def halves(views: Views, count: int, size: int | None = None) -> Iterable[tuple[Views, Views]]:
@@ -109,9 +112,18 @@ class Study:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.found: dict[str, dict[str, dict[str, Results]]] = json.loads(path.read_text()) if path.exists() else {}
+        self.found: dict[str, dict[str, dict[str, Results]]] = (
+            json.loads(path.read_text()) if path.exists() else {}
+        )
 
-    def run(self, part: str, file: str, row: str, calibrator: Calibrator, pairs: Iterable[tuple[Views, Views]]) -> None:
+    def run(
+        self,
+        part: str,
+        file: str,
+        row: str,
+        calibrator: Calibrator,
+        pairs: Iterable[tuple[Views, Views]],
+    ) -> None:
         rows = self.found.setdefault(part, {}).setdefault(file, {})
         if row in rows:
             return
@@ -141,9 +153,17 @@ def run_methods(study: Study, file: Path, views: Views, count: int, slow: int) -
     if used:  # give rivals only the views that stacking chose, because strong transformations harm an average
         best = only(views, used)
         for name in ("tta, temperature", "aggregate", "aggregate, kept"):
-            study.run("methods", file.stem, f"{name}, stack's views", methods()[name], halves(best, count))
+            study.run(
+                "methods", file.stem, f"{name}, stack's views", methods()[name], halves(best, count)
+            )
         if slow:
-            study.run("methods", file.stem, "vatta, stack's views", VATTA(), halves(best, min(slow, count)))
+            study.run(
+                "methods",
+                file.stem,
+                "vatta, stack's views",
+                VATTA(),
+                halves(best, min(slow, count)),
+            )
 
 
 def run_views(study: Study, file: Path, views: Views, count: int, slow: int) -> None:
@@ -153,7 +173,9 @@ def run_views(study: Study, file: Path, views: Views, count: int, slow: int) -> 
             continue
         for most in range(5):
             calibrator = ViewStacking(max_views=most, gate=None, worth=0.0)
-            study.run("views", file.stem, f"{pool}: at most {most}", calibrator, halves(held, count))
+            study.run(
+                "views", file.stem, f"{pool}: at most {most}", calibrator, halves(held, count)
+            )
     study.run("views", file.stem, "ts", TemperatureScaling(), halves(views, count))
 
 
@@ -166,8 +188,16 @@ def run_gate(study: Study, file: Path, views: Views, count: int, slow: int) -> N
 def run_size(study: Study, file: Path, views: Views, count: int, slow: int) -> None:
     for size in (300, 500, 1000, 2500, 5000):
         if size <= len(views) // 2:
-            study.run("size", file.stem, f"ts, n = {size}", TemperatureScaling(), halves(views, count, size))
-            study.run("size", file.stem, f"stack, n = {size}", ViewStacking(), halves(views, count, size))
+            study.run(
+                "size",
+                file.stem,
+                f"ts, n = {size}",
+                TemperatureScaling(),
+                halves(views, count, size),
+            )
+            study.run(
+                "size", file.stem, f"stack, n = {size}", ViewStacking(), halves(views, count, size)
+            )
 
 
 def run_kinds(study: Study, file: Path, views: Views, count: int, slow: int) -> None:
@@ -175,11 +205,16 @@ def run_kinds(study: Study, file: Path, views: Views, count: int, slow: int) -> 
     for kind in dict.fromkeys(str(transform).split(":")[0] for transform in views.transforms):
         held = only(views, [t for t in views.transforms if str(t).split(":")[0] == kind])
         calibrator = ViewStacking(max_views=1, gate=None, no_harm=False, worth=0.0)
-        study.run("kinds", file.stem, f"{kind} ({len(held.transforms)})", calibrator, halves(held, count))
+        study.run(
+            "kinds", file.stem, f"{kind} ({len(held.transforms)})", calibrator, halves(held, count)
+        )
 
 
 def run_pools(study: Study, path: Path, count: int) -> None:
-    """Which kinds to offer: sets of candidates, on a file's halves or on a folder's fit.npz and clean.npz."""
+    """Which kinds to offer:
+
+    sets of candidates, on a file's halves or on a folder's fit.npz and clean.npz.
+    """
     views = read_views(path / "fit.npz" if path.is_dir() else path)
 
     def pairs(kept: list[Any]) -> list[tuple[Views, Views]]:
@@ -211,7 +246,9 @@ def run_damage(study: Study, folder: Path, slow: int) -> None:
     }
     if not slow:
         rows.pop("vatta")
-    sets = {path.stem: read_views(path) for path in sorted(folder.glob("*.npz")) if path.stem != "fit"}
+    sets = {
+        path.stem: read_views(path) for path in sorted(folder.glob("*.npz")) if path.stem != "fit"
+    }
     for name, (calibrator, kept) in rows.items():
         fitted = calibrator.fit(only(fitting, kept))
         for damage, testing in sets.items():
@@ -224,11 +261,19 @@ def run_damage(study: Study, folder: Path, slow: int) -> None:
     study.path.write_text(json.dumps(study.found, indent=1))
 
 
-PARTS = {"methods": run_methods, "views": run_views, "gate": run_gate, "size": run_size, "kinds": run_kinds}
+PARTS = {
+    "methods": run_methods,
+    "views": run_views,
+    "gate": run_gate,
+    "size": run_size,
+    "kinds": run_kinds,
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("part", choices=[*PARTS, "pools", "damage", "write"])
     parser.add_argument("--views", type=Path, nargs="*", default=[])
     parser.add_argument("--store", type=Path, required=True)
@@ -244,7 +289,9 @@ def main() -> None:
         elif arguments.part == "pools":
             run_pools(study, path, arguments.halves)
         else:
-            PARTS[arguments.part](study, path, read_views(path), arguments.halves, arguments.slow_halves)
+            PARTS[arguments.part](
+                study, path, read_views(path), arguments.halves, arguments.slow_halves
+            )
     if arguments.part == "write":
         from benchmarks.stacking_tables import write
 

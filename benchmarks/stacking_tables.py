@@ -26,7 +26,9 @@ DAMAGED = (
 
 
 def change(row: Rows, base: Rows, score: str) -> tuple[float, float]:
-    """Return the mean paired difference to the base in per cent of its mean, and its standard error."""
+    """Return the mean paired difference to the base in per cent of its mean, and its standard
+    error.
+    """
     count = len(row[score])
     value, reference = np.array(row[score]), np.array(base[score][:count])
     difference = 100 * (value - reference) / reference.mean()
@@ -40,8 +42,13 @@ def signed(row: Rows, base: Rows, score: str) -> str:
 
 
 def cells(row: Rows, base: Rows) -> list[str]:
-    parts = [f"{np.mean(row[score]):.4f}" if row is base else signed(row, base, score) for score in RELATIVE]
-    covered = " / ".join(f"{100 * np.mean(row[f'coverage at {risk}']):.1f}" for risk in ("0.01", "0.02", "0.05"))
+    parts = [
+        f"{np.mean(row[score]):.4f}" if row is base else signed(row, base, score)
+        for score in RELATIVE
+    ]
+    covered = " / ".join(
+        f"{100 * np.mean(row[f'coverage at {risk}']):.1f}" for risk in ("0.01", "0.02", "0.05")
+    )
     rest = [f"{np.mean(row['ece']):.4f}", f"{100 * np.mean(row['error_rate']):.2f} %", covered]
     return [*parts, *rest, f"{np.mean(row['passes']):.2f}"]
 
@@ -58,7 +65,9 @@ def section(title: str, words: str, store: Store, part: str) -> list[str]:
         table = []
         for name, row in named.items():
             against = base if base is not None else named[name.replace("stack", "ts")]
-            picked = ", ".join(f"{view} {count}x" for view, count in list(chosen.get(name, {}).items())[:4])
+            picked = ", ".join(
+                f"{view} {count}x" for view, count in list(chosen.get(name, {}).items())[:4]
+            )
             table.append([name, *cells(row, against), picked])
         lines += [f"**{file}**", "", *markdown_table(["", *HEADS, "views used"], table), ""]
     return lines
@@ -83,8 +92,12 @@ def damage(store: Store) -> list[str]:
             others = [rows[method] for method in DAMAGED[1:]]
             table.append([name.split("/")[1], text, *(_damage_cell(row, base) for row in others)])
         lines += [f"**{folder}**", "", *markdown_table(["images", "ts", *DAMAGED[1:]], table), ""]
-        used = next(iter(rows for name, rows in store["damage"].items() if name.startswith(folder)))["_chosen"]
-        lines += [f"Views used by {name}: {', '.join(views) or 'none'}." for name, views in used.items()] + [""]
+        used = next(
+            iter(rows for name, rows in store["damage"].items() if name.startswith(folder))
+        )["_chosen"]
+        lines += [
+            f"Views used by {name}: {', '.join(views) or 'none'}." for name, views in used.items()
+        ] + [""]
     return lines
 
 
@@ -99,7 +112,12 @@ def write(store: Store, out: Path, figures: Path | None) -> None:
     lines += section("Methods", against, store, "methods")
     lines += section("Number of views", "Without a gate.", store, "views")
     lines += section("Gate", "At most three views.", store, "gate")
-    lines += section("Fitting samples", "Each size against temperature scaling on the same samples.", store, "size")
+    lines += section(
+        "Fitting samples",
+        "Each size against temperature scaling on the same samples.",
+        store,
+        "size",
+    )
     lines += damage(store)
     out.write_text("\n".join(lines).rstrip() + "\n")
     if figures is not None:
@@ -144,7 +162,9 @@ def draw(store: Store, folder: Path) -> None:
     axes[2].set_xscale("log")
     axes[2].set_xticks([300, 1000, 5000], labels=["300", "1,000", "5,000"])
     axes[2].minorticks_off()
-    for axis, words in zip(axes, ("views, at most", "extra passes per answer", "fitting samples"), strict=True):
+    for axis, words in zip(
+        axes, ("views, at most", "extra passes per answer", "fitting samples"), strict=True
+    ):
         axis.axhline(0, color="0.6", lw=0.8)
         axis.set(xlabel=words, ylabel="NLL against temperature scaling, %")
         axis.legend(fontsize=6, frameon=False)

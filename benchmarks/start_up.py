@@ -13,9 +13,13 @@ from benchmarks.ratios import Ratio, table
 def cpu(*command: str, cache: str | None = None) -> float:
     environment = {**os.environ, **({"NUMBA_CACHE_DIR": cache} if cache else {})}
     before = os.times()
-    subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL, env=environment)
+    subprocess.run(
+        [sys.executable, *command], check=True, stdout=subprocess.DEVNULL, env=environment
+    )
     after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    return (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
 
 
 def first_fit(n_classes: int) -> str:
@@ -42,7 +46,15 @@ def ratios(small: bool) -> list[Ratio]:
         first = cpu("-c", first_fit(10), cache=fresh)
         again = min(cpu("-c", first_fit(10), cache=fresh) for _ in turns)
     found.append(
-        Ratio(part, "first fit and answer of ReCal, empty cache of compiled code", "5 s", first, 5.0, 1.0, 2.3)
+        Ratio(
+            part,
+            "first fit and answer of ReCal, empty cache of compiled code",
+            "5 s",
+            first,
+            5.0,
+            1.0,
+            2.3,
+        )
     )
     found.append(Ratio(part, "the same in a further process", beside, again, sklearn))
     return found

@@ -1,10 +1,12 @@
-"""How soon does a stream raise an alarm after a long clean history, and how often is the alarm false?
+"""How soon does a stream raise an alarm after a long clean history, and how often is the alarm
+false?
 
     python -m benchmarks.stream_delay cifar10_resnet32.npz cifar10_resnet32_damaged.npz
 
-Profile and clean stream are drawn with replacement from all rows of the first file, so they do not differ. Then inputs
-with one kind of damage follow. The table shows the median number of damaged inputs until the alarm at alpha 1 %, after
-each number of clean inputs, and the share of clean streams with a false alarm at alpha 5 %.
+Profile and clean stream are drawn with replacement from all rows of the first file, so they do not
+differ. Then inputs with one kind of damage follow. The table shows the median number of damaged
+inputs until the alarm at alpha 1 %, after each number of clean inputs, and the share of clean
+streams with a false alarm at alpha 5 %.
 """
 
 from __future__ import annotations
@@ -38,11 +40,17 @@ def main() -> None:
         return rows[rng.integers(len(rows), size=n)]
 
     alarms = [
-        StreamWatch(profile(draw(logits, 300)), alpha=0.05, random_state=seed).update(draw(logits, 1_000)).alarm
+        StreamWatch(profile(draw(logits, 300)), alpha=0.05, random_state=seed)
+        .update(draw(logits, 1_000))
+        .alarm
         for seed in range(given.clean)
     ]
-    print(f"false alarms within 1,000 clean inputs, 5 % allowed: {np.mean(alarms):.1%} of {given.clean} streams")
-    for name in (next(name for name in names if name.startswith(kind)) for kind in given.kinds.split(",")):
+    print(
+        f"false alarms within 1,000 clean inputs, 5 % allowed: {np.mean(alarms):.1%} of {given.clean} streams"
+    )
+    for name in (
+        next(name for name in names if name.startswith(kind)) for kind in given.kinds.split(",")
+    ):
         changed, shown = damaged[names.index(name)], []
         for history in HISTORIES:
             delays = []

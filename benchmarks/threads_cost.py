@@ -1,7 +1,8 @@
 """The cost of a second thread in small fits: python -m benchmarks.threads_cost [--small]
 
-It compares the CPU seconds of a fit in a process that may use every core with those of a single thread. Matrix products
-of this size are no faster with more threads, which use CPU while they wait for each other.
+It compares the CPU seconds of a fit in a process that may use every core with those of a single
+thread. Matrix products of this size are no faster with more threads, which use CPU while they wait
+for each other.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def cpu(method: str, n: int, k: int, one_thread: bool) -> float:
     environment = {name: value for name, value in os.environ.items() if name not in names}
     environment |= dict.fromkeys(names, "1") if one_thread else {}
     command = [sys.executable, "-c", _FIT, method, str(n), str(k)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
+    return float(
+        subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    )
 
 
 def ratios(small: bool) -> list[Ratio]:

@@ -1,7 +1,8 @@
 """The cost of calibration at run time in torch: python -m benchmarks.torch_runtime [--small]
 
-It compares CalibratedModule with k views to 1 + k bare forward passes, and measures what one temperature adds to a
-single answer. Times are CPU seconds of one thread; contestants take turns, and the smallest of several times counts.
+It compares CalibratedModule with k views to 1 + k bare forward passes, and measures what one
+temperature adds to a single answer. Times are CPU seconds of one thread; contestants take turns,
+and the smallest of several times counts.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def plan_for(specs: str, n_steps: int) -> Plan:
     transforms = pool(specs)
     steps = [Step(t, tuple(rng.uniform(0.7, 1.2, 4))) for t in transforms]  # type: ignore[arg-type]
     while len(steps) < n_steps:
-        steps.append(Step(transforms[rng.integers(len(transforms))], tuple(rng.uniform(0.7, 1.2, 4))))  # type: ignore[arg-type]
+        steps.append(
+            Step(transforms[rng.integers(len(transforms))], tuple(rng.uniform(0.7, 1.2, 4)))
+        )  # type: ignore[arg-type]
     return Plan(tuple(steps))
 
 
@@ -64,16 +67,26 @@ def with_views(small: bool) -> list[Ratio]:
         ("3 blocks, 32 x 32, 10 classes", residual(3, 1, 10), (32, 3, 32, 32), "zoom:0.5-0.9:4"),
         ("3 blocks, 32 x 32, 10 classes", residual(3, 1, 10), (1, 3, 32, 32), "zoom:0.5-0.9:4"),
         ("9 blocks, 32 x 32, 100 classes", residual(9, 1, 100), (32, 3, 32, 32), "zoom:0.1-0.9:10"),
-        ("9 blocks, 224 x 224, 1000 classes", residual(9, 4, 1000), (8, 3, 224, 224), "zoom:0.5-0.9:4"),
+        (
+            "9 blocks, 224 x 224, 1000 classes",
+            residual(9, 4, 1000),
+            (8, 3, 224, 224),
+            "zoom:0.5-0.9:4",
+        ),
     ]
     found = []
     for name, model, shape, specs in cases[:2] if small else cases:
         plan = plan_for(specs, 50)
         k, images = len(plan.transforms), torch.rand(shape)
-        runs = {"bare": partial(passes, model, images, 1 + k), "ours": partial(CalibratedModule(model, plan), images)}
+        runs = {
+            "bare": partial(passes, model, images, 1 + k),
+            "ours": partial(CalibratedModule(model, plan), images),
+        }
         best = take_turns(runs, 3)
         what = f"residual network, {name}, batch of {shape[0]}, {k} views, 50 steps"
-        found.append(Ratio(PART, what, f"{1 + k} bare passes", best["ours"].cpu, best["bare"].cpu, 1.1))
+        found.append(
+            Ratio(PART, what, f"{1 + k} bare passes", best["ours"].cpu, best["bare"].cpu, 1.1)
+        )
     return found
 
 
@@ -81,7 +94,10 @@ def one_temperature() -> Ratio:
     """Return what a temperature adds to a single answer, beside what it added in release 1.0.0rc1."""
     model, image, count = residual(3, 1, 10), torch.rand(1, 3, 32, 32), 100
     module = CalibratedModule(model, Plan(start=0.7))
-    runs = {"bare": partial(passes, model, image, count), "ours": partial(passes, module, image, count)}
+    runs = {
+        "bare": partial(passes, model, image, count),
+        "ours": partial(passes, module, image, count),
+    }
     best = take_turns(runs, 7)
     added = max(best["ours"].cpu - best["bare"].cpu, 0.0) / count
     return Ratio(PART, "one temperature, what a single answer takes longer", "0.8 ms, as it was", added, BEFORE_SECONDS,

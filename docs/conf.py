@@ -13,7 +13,13 @@ author = "The recal developers"
 release = version = recal.__version__
 html_title = f"recal {release}"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 # Types in docstrings are words for people, not names to be looked up.
@@ -70,13 +76,31 @@ ROOMS = {
 def write_reference() -> None:
     """Write reference.rst: a table of names for each group of rooms, and a page for each name."""
     homes = {name: home.partition(".")[0] for name, home in recal._HOMES.items()}
-    homes |= {f"calibrators.{name}": "calibrators" for name in recal.calibrators._HOMES if name not in homes}
-    homes |= {f"errors.{name}": "errors" for name, found in vars(recal.errors).items() if isinstance(found, type)}
+    homes |= {
+        f"calibrators.{name}": "calibrators"
+        for name in recal.calibrators._HOMES
+        if name not in homes
+    }
+    homes |= {
+        f"errors.{name}": "errors"
+        for name, found in vars(recal.errors).items()
+        if isinstance(found, type)
+    }
     lines = ["Reference", "=========", "", "Every public name; each loads on first use.", ""]
     for title, rooms in ROOMS.items():
-        names = [f"recal.{name}" for name, room in homes.items() if room in rooms and name not in rooms]
+        names = [
+            f"recal.{name}" for name, room in homes.items() if room in rooms and name not in rooms
+        ]
         modules = [f"recal.{name}" for name in ("metrics", "transforms") if name in rooms]
-        lines += [title, "-" * len(title), "", ".. autosummary::", "   :toctree: api", "   :nosignatures:", ""]
+        lines += [
+            title,
+            "-" * len(title),
+            "",
+            ".. autosummary::",
+            "   :toctree: api",
+            "   :nosignatures:",
+            "",
+        ]
         lines += [f"   {name}" for name in [*names, *modules]] + [""]
     text = "\n".join(lines)
     target = DOCS / "reference.rst"

@@ -1,6 +1,7 @@
 """Images: calibrate a classifier of handwritten digits, and find the answers that can be automated.
 
-Run it with `python examples/images.py`, or cell by cell in an editor or a notebook. It takes about 15 seconds.
+Run it with `python examples/images.py`, or cell by cell in an editor or a notebook. It takes about
+15 seconds.
 """
 
 # %% A trained model and images that it has not seen

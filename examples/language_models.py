@@ -1,8 +1,10 @@
-"""Language models: from a log, or from graded answers, to answers that can be automated. Runs without network.
+"""Language models: from a log, or from graded answers, to answers that can be automated. Runs
+without network.
 
-The data are simulated: a log in the format of lm-evaluation-harness (`--log_samples`) and a table of graded answers.
-With your own files, start at the commands. Run it with `python examples/language_models.py`, or cell by cell in an
-editor or a notebook. It takes about 20 seconds and writes into a temporary folder.
+The data are simulated: a log in the format of lm-evaluation-harness (`--log_samples`) and a table
+of graded answers. With your own files, start at the commands. Run it with `python
+examples/language_models.py`, or cell by cell in an editor or a notebook. It takes about 20 seconds
+and writes into a temporary folder.
 """
 
 # %% 2,000 questions with four options, asked after reasoning (saturated) and directly
@@ -30,13 +32,28 @@ for name, logits in scores.items():
                 "doc_id": number,
                 "doc_hash": f"question-{number}",
                 "target": str(right[number]),
-                "arguments": {f"gen_args_{place}": {"arg_1": f" {one}"} for place, one in enumerate("ABCD")},
+                "arguments": {
+                    f"gen_args_{place}": {"arg_1": f" {one}"} for place, one in enumerate("ABCD")
+                },
                 "filtered_resps": [[f"{value:.4f}", "False"] for value in row],
             }
             file.write(json.dumps(line) + "\n")
 
 # %% The same as typing `recal collect ...` and `recal calibrate ...`
-assert run(["collect", "--data", "reasoned.jsonl", "--view", "direct=direct.jsonl", "--out", "views.npz"]) == 0
+assert (
+    run(
+        [
+            "collect",
+            "--data",
+            "reasoned.jsonl",
+            "--view",
+            "direct=direct.jsonl",
+            "--out",
+            "views.npz",
+        ]
+    )
+    == 0
+)
 assert run(["calibrate", "views.npz", "--risk", "0.05", "--out", "calibrated"]) == 0
 
 # %% Graded answers: each has signals, and a person said whether it was right
@@ -49,10 +66,14 @@ signals = {
 }
 subject = rng.choice(["history", "law"], 1500)
 first, second = slice(0, 800), slice(800, None)
-calibrator = SignalCalibration().fit({k: v[first] for k, v in signals.items()}, correct[first], groups=subject[first])
+calibrator = SignalCalibration().fit(
+    {k: v[first] for k, v in signals.items()}, correct[first], groups=subject[first]
+)
 print(calibrator.reason_)
 
 # %% Decide, with a guarantee for each subject
-confidence = calibrator.predict_confidence({k: v[second] for k, v in signals.items()}, groups=subject[second])
+confidence = calibrator.predict_confidence(
+    {k: v[second] for k, v in signals.items()}, groups=subject[second]
+)
 decision = decide(confidence, correct[second], risk=0.2, groups=subject[second])
 print(decision)

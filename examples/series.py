@@ -1,7 +1,8 @@
-"""Series: a year of a household's electricity, by MiniRocket of aeon; is a day in winter or in summer?
+"""Series: a year of a household's electricity, by MiniRocket of aeon; is a day in winter or in
+summer?
 
-Needs `pip install aeon`, which brings the data. Run it with `python examples/series.py`, or cell by cell in an editor
-or a notebook. It takes one to two minutes, most of them to compile aeon.
+Needs `pip install aeon`, which brings the data. Run it with `python examples/series.py`, or cell by
+cell in an editor or a notebook. It takes one to two minutes, most of them to compile aeon.
 """
 
 # %% A trained model: 67 days of 24 hours

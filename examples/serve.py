@@ -1,20 +1,23 @@
-"""A calibrated endpoint: one exported ONNX file behind HTTP, with batching, a bounded queue and a watch without labels.
+"""A calibrated endpoint: one exported ONNX file behind HTTP, with batching, a bounded queue and a
+watch without labels.
 
     pip install 'recal-calibration[onnx]' fastapi uvicorn
     recal export calibration.recal --model net.onnx --accept 0.97 --out calibrated.onnx
     python examples/serve.py calibrated.onnx --follow
 
-POST /predict takes one input as the raw bytes of an array in the file's dtype and shape, or as JSON {"input": [...]},
-and answers {"prediction", "label", "confidence", "accept", "passes"}. `prediction` is the index of the class and
-`label` its name; names and thresholds come from the file's metadata. `accept` is false if a person should look, and
-null if the file has no threshold. An input that cannot be read gets 400 or 413; one that the calibration does not take
-(floats above white, for instance) gets 422. GET /health says whether the service is up and how inputs must be prepared;
-GET /metrics gives counts and rates (Prometheus text). Requests that arrive together are answered together. When the
-queue is full, the answer is 503 at once.
+POST /predict takes one input as the raw bytes of an array in the file's dtype and shape, or as JSON
+{"input": [...]}, and answers {"prediction", "label", "confidence", "accept", "passes"}.
+`prediction` is the index of the class and `label` its name; names and thresholds come from the
+file's metadata. `accept` is false if a person should look, and null if the file has no threshold.
+An input that cannot be read gets 400 or 413; one that the calibration does not take (floats above
+white, for instance) gets 422. GET /health says whether the service is up and how inputs must be
+prepared; GET /metrics gives counts and rates (Prometheus text). Requests that arrive together are
+answered together. When the queue is full, the answer is 503 at once.
 
-`recal export` writes the profile of the fit beside the file (calibrated.profile.recal). With it the service compares
-the model's logits, an output of the file, with those of the fit. With --follow, confidences follow damage: the last
-1,000 inputs are judged together, again after each 100. Predictions never change.
+`recal export` writes the profile of the fit beside the file (calibrated.profile.recal). With it the
+service compares the model's logits, an output of the file, with those of the fit. With --follow,
+confidences follow damage: the last 1,000 inputs are judged together, again after each 100.
+Predictions never change.
 """
 
 from __future__ import annotations
@@ -37,9 +40,11 @@ from fastapi import FastAPI, HTTPException, Request, Response
 DTYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(uint8)": np.uint8}
 # How long requests under way may take once the service was told to end (SIGTERM, SIGINT).
 GRACE_SECONDS = 5
-# A stream is compared with the fit anew after so many answers, so that the service's memory does not grow.
+# A stream is compared with the fit anew after so many answers, so that the service's memory does
+# not grow.
 WATCHED = 50_000
-# How many answers are judged together where inputs are followed, and after how many they are judged anew.
+# How many answers are judged together where inputs are followed, and after how many they are judged
+# anew.
 WINDOW, ANEW = 1000, 100
 
 
@@ -96,26 +101,38 @@ class Service:
     seen: Seen = field(default_factory=Seen)
 
     def __post_init__(self) -> None:
-        self.session = onnxruntime.InferenceSession(str(self.file), providers=["CPUExecutionProvider"])
+        self.session = onnxruntime.InferenceSession(
+            str(self.file), providers=["CPUExecutionProvider"]
+        )
         given = self.session.get_inputs()[0]
         self.input, self.shape = given.name, tuple(given.shape[1:])
         if given.type not in DTYPES or not all(isinstance(size, int) for size in self.shape):
-            raise SystemExit(f"{self.file} takes {given.type} of {given.shape}; a dtype and sizes known are needed.")
+            raise SystemExit(
+                f"{self.file} takes {given.type} of {given.shape}; a dtype and sizes known are needed."
+            )
         self.dtype = np.dtype(DTYPES[given.type])
         self.outputs = [output.name for output in self.session.get_outputs()]
         if self.profile is not None and "logits" not in self.outputs:
-            raise SystemExit(f"{self.file} does not give the model's logits, which are watched; export it again.")
+            raise SystemExit(
+                f"{self.file} does not give the model's logits, which are watched; export it again."
+            )
         if self.follow and self.profile is None:
-            raise SystemExit("--follow needs the profile that `recal export` writes beside the file, or --profile.")
+            raise SystemExit(
+                "--follow needs the profile that `recal export` writes beside the file, or --profile."
+            )
         self.metadata = metadata_of(self.session)
         self.classes = self.metadata.get("classes")
         if self.thresholds is None and (limits := self.metadata.get("thresholds")) is not None:
             self.thresholds = np.array([math.inf if limit is None else limit for limit in limits])
         if self.follow and "accept" in self.outputs and self.thresholds is None:
-            raise SystemExit(f"{self.file} does not say its threshold, which --follow needs; pass --threshold.")
+            raise SystemExit(
+                f"{self.file} does not say its threshold, which --follow needs; pass --threshold."
+            )
         self.window: deque[Any] = deque(maxlen=WINDOW)
         self.due = ANEW
-        self.queue: asyncio.Queue[tuple[np.ndarray, asyncio.Future[dict[str, Any]]]] = asyncio.Queue(self.queue_size)
+        self.queue: asyncio.Queue[tuple[np.ndarray, asyncio.Future[dict[str, Any]]]] = (
+            asyncio.Queue(self.queue_size)
+        )
         self._watch_anew()
 
     def read(self, body: bytes, content_type: str) -> np.ndarray:
@@ -124,10 +141,14 @@ class Service:
             try:
                 array = np.asarray(json.loads(body)["input"], dtype=self.dtype)
             except (ValueError, KeyError, TypeError, OverflowError) as error:
-                raise HTTPException(400, f'JSON of the form {{"input": [...]}} is needed: {error}') from None
+                raise HTTPException(
+                    400, f'JSON of the form {{"input": [...]}} is needed: {error}'
+                ) from None
         else:
             if len(body) != self.dtype.itemsize * int(np.prod(self.shape)):
-                raise HTTPException(400, f"{self.shape} values of {self.dtype} are needed, got {len(body)} bytes")
+                raise HTTPException(
+                    400, f"{self.shape} values of {self.dtype} are needed, got {len(body)} bytes"
+                )
             array = np.frombuffer(body, self.dtype).reshape(self.shape)
         if array.shape != self.shape:
             raise HTTPException(400, f"an input has the shape {self.shape}, got {array.shape}")
@@ -145,7 +166,9 @@ class Service:
             self.queue.put_nowait((array, waiting))
         except asyncio.QueueFull:
             self.seen.refused += 1
-            raise HTTPException(503, "too many requests wait; try again", {"Retry-After": "1"}) from None
+            raise HTTPException(
+                503, "too many requests wait; try again", {"Retry-After": "1"}
+            ) from None
         return await waiting
 
     async def work(self) -> None:
@@ -167,7 +190,9 @@ class Service:
                 if waiting.done():  # the client may have gone
                     continue
                 if result["prediction"] < 0:
-                    waiting.set_exception(HTTPException(422, "the input lies beyond what the calibration takes"))
+                    waiting.set_exception(
+                        HTTPException(422, "the input lies beyond what the calibration takes")
+                    )
                 else:
                     waiting.set_result(result)
 
@@ -179,7 +204,9 @@ class Service:
         seen.answered += int(taken.sum())
         seen.unfit += int((~taken).sum())
         seen.batches += 1
-        seen.passes += float(found["passes"][taken].sum()) if "passes" in found else int(taken.sum())
+        seen.passes += (
+            float(found["passes"][taken].sum()) if "passes" in found else int(taken.sum())
+        )
         sure, accept = found["confidence"], found.get("accept")
         if self.profile is not None and taken.any():
             self._look_at(found["logits"][taken])
@@ -220,13 +247,18 @@ class Service:
     def _followed(
         self, probs: np.ndarray, predictions: np.ndarray, sure: np.ndarray, accept: Any
     ) -> tuple[np.ndarray, Any]:
-        """Let confidences follow the window's condition; inputs unlike all of the fit's are never accepted."""
+        """Let confidences follow the window's condition;
+
+        inputs unlike all of the fit's are never accepted.
+        """
         from recal.decisions.watching.result import followed_confidences, to_the_power
 
         condition, rows = self.seen.condition, np.isfinite(sure)
         given, followed = probs[rows].astype(np.float64), sure.astype(np.float64)
         given /= given.sum(axis=1, keepdims=True)
-        followed[rows] = followed_confidences(followed[rows], given, to_the_power(given, condition.ratio))
+        followed[rows] = followed_confidences(
+            followed[rows], given, to_the_power(given, condition.ratio)
+        )
         if self.thresholds is None:
             return followed, accept
         limits = self.thresholds[predictions] if len(self.thresholds) > 1 else self.thresholds[0]
@@ -240,15 +272,29 @@ class Service:
 
 
 def metadata_of(session: onnxruntime.InferenceSession) -> dict[str, Any]:
-    """Return what `recal export` wrote into the file besides the graph: classes, thresholds, preprocessing."""
+    """Return what `recal export` wrote into the file besides the graph:
+
+    classes, thresholds, preprocessing.
+    """
     stored = session.get_modelmeta().custom_metadata_map
-    return {name.removeprefix("recal_"): json.loads(text) for name, text in stored.items() if name.startswith("recal_")}
+    return {
+        name.removeprefix("recal_"): json.loads(text)
+        for name, text in stored.items()
+        if name.startswith("recal_")
+    }
 
 
 def preparation(metadata: dict[str, Any]) -> str | None:
-    """Return how inputs must be prepared before they are sent: resizing and cropping are not part of the file."""
+    """Return how inputs must be prepared before they are sent:
+
+    resizing and cropping are not part of the file.
+    """
     stored = metadata.get("preprocessing", {})
-    steps = {name: stored[name] for name in ("read", "pixels", "resize", "crop", "seconds") if name in stored}
+    steps = {
+        name: stored[name]
+        for name in ("read", "pixels", "resize", "crop", "seconds")
+        if name in stored
+    }
     if not steps:
         return None
     listed = ", ".join(f"{name} {value}" for name, value in steps.items())
@@ -271,7 +317,12 @@ def make_app(service: Service) -> FastAPI:
     @app.get("/health")
     async def health() -> dict[str, Any]:
         waiting, needed = service.queue.qsize(), preparation(service.metadata)
-        return {"status": "ok", "file": service.file.name, "waiting": waiting, "preparation": needed}
+        return {
+            "status": "ok",
+            "file": service.file.name,
+            "waiting": waiting,
+            "preparation": needed,
+        }
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -284,21 +335,33 @@ def make_app(service: Service) -> FastAPI:
             body += part
             if len(body) > service.largest:
                 raise HTTPException(413, f"an input has at most {service.largest} bytes")
-        return await service.answer(service.read(bytes(body), request.headers.get("content-type", "")))
+        return await service.answer(
+            service.read(bytes(body), request.headers.get("content-type", ""))
+        )
 
     return app
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path, help="what `recal export --model` wrote")
-    parser.add_argument("--profile", type=Path, help="of the fit; by default what `recal export` wrote beside the file")
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        help="of the fit; by default what `recal export` wrote beside the file",
+    )
     parser.add_argument("--follow", action="store_true", help="let confidences follow damage")
-    parser.add_argument("--threshold", type=float, help="with --follow: another threshold than the file's")
+    parser.add_argument(
+        "--threshold", type=float, help="with --follow: another threshold than the file's"
+    )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--max-batch", type=int, default=32)
-    parser.add_argument("--queue", type=int, default=256, help="how many requests may wait before others get 503")
+    parser.add_argument(
+        "--queue", type=int, default=256, help="how many requests may wait before others get 503"
+    )
     given = parser.parse_args()
     profile, path = None, given.profile or given.file.with_suffix(".profile.recal")
     if given.profile is not None or path.exists():

@@ -1,6 +1,8 @@
-"""Tables: gradient boosting on 64 columns, with views in which some columns are missing or replaced.
+"""Tables: gradient boosting on 64 columns, with views in which some columns are missing or
+replaced.
 
-Run it with `python examples/tables.py`, or cell by cell in an editor or a notebook. It takes about 20 seconds.
+Run it with `python examples/tables.py`, or cell by cell in an editor or a notebook. It takes about
+20 seconds.
 """
 
 # %% A trained model and rows that it has not seen
@@ -11,7 +13,9 @@ from sklearn.model_selection import train_test_split
 from recal import AutoCalibration, collect, compare, decide, pool
 
 frame, y = load_digits(return_X_y=True, as_frame=True)
-train, held_out, y_train, y_held_out = train_test_split(frame, y, train_size=400, random_state=0, stratify=y)
+train, held_out, y_train, y_held_out = train_test_split(
+    frame, y, train_size=400, random_state=0, stratify=y
+)
 model = HistGradientBoostingClassifier(max_iter=50, random_state=0).fit(train, y_train)
 
 # %% Logits of the rows and of changed copies; medians come from the training rows

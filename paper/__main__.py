@@ -1,4 +1,7 @@
-"""`python -m paper`: repeat the paper's experiments. Run it at the root of the repository, or with `make paper`."""
+"""`python -m paper`: repeat the paper's experiments.
+
+Run it at the root of the repository, or with `make paper`.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,36 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         "once: a second run does nothing, a killed run goes on. Tables are written to OUT/DATASET/tables.",
     )
     parser.add_argument("what", help=", ".join(WHAT))
-    parser.add_argument("--data-dir", type=Path, required=True, help="folder with the data set's files")
-    parser.add_argument("--dataset", required=True, help="cifar10, cifar100, mnist, fashion-mnist or imagenet")
-    parser.add_argument("--networks", required=True, help="names joined by commas, such as resnet20,lenet5")
-    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints, views, results and tables")
-    parser.add_argument("--recipe", action="append", default=[], help="change a training: lenet5:epochs=30,crop=0")
-    parser.add_argument("--model", action="append", default=[], help="use a trained network: resnet152=FILE")
-    parser.add_argument("--halves", type=int, default=5, help="random halves of the test images to repeat over")
-    parser.add_argument("--seed", type=int, default=0, help="of the split, the pools, the draws and the halves")
+    parser.add_argument(
+        "--data-dir", type=Path, required=True, help="folder with the data set's files"
+    )
+    parser.add_argument(
+        "--dataset", required=True, help="cifar10, cifar100, mnist, fashion-mnist or imagenet"
+    )
+    parser.add_argument(
+        "--networks", required=True, help="names joined by commas, such as resnet20,lenet5"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for checkpoints, views, results and tables"
+    )
+    parser.add_argument(
+        "--recipe", action="append", default=[], help="change a training: lenet5:epochs=30,crop=0"
+    )
+    parser.add_argument(
+        "--model", action="append", default=[], help="use a trained network: resnet152=FILE"
+    )
+    parser.add_argument(
+        "--halves", type=int, default=5, help="random halves of the test images to repeat over"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the split, the pools, the draws and the halves"
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--no-verify", action="store_true", help="accept CIFAR images that are not the official ones")
+    parser.add_argument(
+        "--no-verify",
+        action="store_true",
+        help="accept CIFAR images that are not the official ones",
+    )
     return parser.parse_args(given)
 
 

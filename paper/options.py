@@ -30,7 +30,9 @@ def parse_recipes(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
         for change in changes.split(","):
             name, equals, value = (part.strip() for part in change.partition("="))
             if not equals:
-                raise InputError(f"A recipe's change is written name=value, got {change!r} in {text!r}.")
+                raise InputError(
+                    f"A recipe's change is written name=value, got {change!r} in {text!r}."
+                )
             found.setdefault(network.strip(), {})[name] = _read(name, value)
     return found
 
@@ -47,7 +49,12 @@ def _read(name: str, text: str) -> Any:
             return tuple(float(part) for part in text.split("/") if part)
         return type(example)(text)
     except (KeyError, ValueError):
-        kind = {bool: "yes or no", tuple: "numbers joined by /", int: "a whole number", float: "a number"}
+        kind = {
+            bool: "yes or no",
+            tuple: "numbers joined by /",
+            int: "a whole number",
+            float: "a number",
+        }
         raise InputError(f"A recipe's {name} is {kind[type(example)]}, got {text!r}.") from None
 
 

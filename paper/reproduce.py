@@ -1,4 +1,7 @@
-"""`python -m paper`: train, collect, fit, tabulate. Each stage is done once; a killed run goes on where it was."""
+"""`python -m paper`: train, collect, fit, tabulate. Each stage is done once;
+
+a killed run goes on where it was.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +56,8 @@ class Settings:
     networks : sequence of str
         Names of `networks.NETWORKS`, which are trained, or any name that `models` gives a file for.
     recipes : mapping of network to changes of its recipe, such as {"lenet5": {"epochs": 30}}
-    models : mapping of network to an .onnx or .pt2 file, or a Hugging Face folder, that is used instead of training
-    halves : int
+    models : mapping of network to an .onnx or .pt2 file, or a Hugging Face folder, that is used
+    instead of training halves : int
         Over how many random halves of the test images everything is fitted and tested again.
     seed : int
         Of the split, the pools, the draws and the halves.
@@ -75,14 +78,18 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.what not in WHAT:
-            raise InputError(f"What to reproduce must be one of {', '.join(WHAT)}, got {self.what!r}.")
+            raise InputError(
+                f"What to reproduce must be one of {', '.join(WHAT)}, got {self.what!r}."
+            )
         if not self.networks:
             raise InputError("Name at least one network, such as lenet5.")
         if len(set(self.networks)) != len(self.networks):
             raise InputError(f"A network is named twice in {', '.join(self.networks)}.")
         strangers = sorted((set(self.recipes) | set(self.models)) - set(self.networks))
         if strangers:
-            raise InputError(f"{strangers[0]!r} has a recipe or a model but is not among the networks.")
+            raise InputError(
+                f"{strangers[0]!r} has a recipe or a model but is not among the networks."
+            )
         for name in ("halves", "seed"):
             if getattr(self, name) < 0:
                 raise InputError(f"`{name}` must not be negative, got {getattr(self, name)}.")
@@ -113,7 +120,11 @@ def reproduce(settings: Settings, say: Callable[[str], None] = print) -> list[Pa
     about: dict[str, Any] = {}
     for name in settings.networks:
         trained = name in recipes
-        network = _trained(settings, name, recipes[name], found, stages) if trained else _opened(settings, name, found)
+        network = (
+            _trained(settings, name, recipes[name], found, stages)
+            if trained
+            else _opened(settings, name, found)
+        )
         about[name] = network.about
         views = _Collected(settings, network, found, stages)
         if settings.what != "groups":
@@ -123,12 +134,17 @@ def reproduce(settings: Settings, say: Callable[[str], None] = print) -> list[Pa
         if settings.wants("groups"):
             groups[name] = _groups(network, views, stages)
     files = _write_tables(settings, results, groups, about, stages)
-    say(f"{stages.done} stages done, {stages.kept} were there already. Tables: {settings.out / settings.dataset}")
+    say(
+        f"{stages.done} stages done, {stages.kept} were there already. Tables: {settings.out / settings.dataset}"
+    )
     return files
 
 
 def _recipes(settings: Settings, found: data.Dataset) -> dict[str, Recipe]:
-    """How each network is trained that no file is given for. What is wrong is said before the first hour passes."""
+    """How each network is trained that no file is given for.
+
+    What is wrong is said before the first hour passes.
+    """
     recipes = {}
     for name in settings.networks:
         if name in settings.models:
@@ -157,17 +173,26 @@ def _opened(settings: Settings, name: str, found: data.Dataset) -> Network:
     model: Any = as_model(source, device=settings.device)
     mark, preprocess = model.fingerprint(), data.IMAGENET
     if len(found.train_labels):
-        preprocess = data.normalisation(found.train_images[data.split(found, seed=settings.seed).train])
+        preprocess = data.normalisation(
+            found.train_images[data.split(found, seed=settings.seed).train]
+        )
     if hasattr(model, "processor"):
-        # Hugging Face's processor would resize and cut the pictures a second time: only its numbers are taken.
+        # Hugging Face's processor would resize and cut the pictures a second time: only its numbers
+        # are taken.
         processor = model.processor
         as_is = not getattr(processor, "do_normalize", True)
-        preprocess = Normalize() if as_is else Normalize(tuple(processor.image_mean), tuple(processor.image_std))
+        preprocess = (
+            Normalize()
+            if as_is
+            else Normalize(tuple(processor.image_mean), tuple(processor.image_std))
+        )
         model = as_model(model.module, device=settings.device)
     return Network(name, model, preprocess, mark, {"model": path.name})
 
 
-def _trained(settings: Settings, name: str, recipe: Recipe, found: data.Dataset, stages: Stages) -> Network:
+def _trained(
+    settings: Settings, name: str, recipe: Recipe, found: data.Dataset, stages: Stages
+) -> Network:
     from paper.training.train import load_network, train
 
     rows = data.split(found, seed=settings.seed).train
@@ -191,7 +216,11 @@ def _trained(settings: Settings, name: str, recipe: Recipe, found: data.Dataset,
     mark = stages.run(f"{name}/checkpoint.safetensors", made_from, make)
     model, known = load_network(stages.folder / name / "checkpoint.safetensors")
     last = known["history"][-1]
-    about = {"recipe": recipe.as_dict(), "train_images": len(images), "train_accuracy": last["accuracy"]}
+    about = {
+        "recipe": recipe.as_dict(),
+        "train_images": len(images),
+        "train_accuracy": last["accuracy"],
+    }
     return Network(name, model, preprocess, mark, about)
 
 
@@ -216,7 +245,9 @@ class _Collected:
             return None
         return self._views("validation", all_transforms(self.settings.seed))
 
-    def _views(self, part: str, transforms: tuple[Transform, ...], suffix: str = "") -> tuple[Views, str]:
+    def _views(
+        self, part: str, transforms: tuple[Transform, ...], suffix: str = ""
+    ) -> tuple[Views, str]:
         images, labels = self.found.test_images, self.found.test_labels
         if part == "validation":
             rows = data.split(self.found, seed=self.settings.seed).validation
@@ -235,7 +266,9 @@ class _Collected:
 
         def make(path: Path) -> None:
             say = self.stages.say
-            say(f"{network.name}: {len(labels):,} {part} images through {len(transforms)} transformations")
+            say(
+                f"{network.name}: {len(labels):,} {part} images through {len(transforms)} transformations"
+            )
             collect(
                 network.model,
                 images,
@@ -253,7 +286,10 @@ class _Collected:
 
 
 def _protocols(settings: Settings, views: _Collected) -> list[tuple[Protocol, str]]:
-    """The paper's split first, then random halves of the test images; each with a mark of what it was made from."""
+    """The paper's split first, then random halves of the test images;
+
+    each with a mark of what it was made from.
+    """
     test, test_mark = views.test()
     held_out = views.held_out()
     protocols = []
@@ -271,13 +307,20 @@ def _protocols(settings: Settings, views: _Collected) -> list[tuple[Protocol, st
     return protocols
 
 
-def _fit_all(settings: Settings, network: Network, views: _Collected, stages: Stages) -> dict[str, Any]:
+def _fit_all(
+    settings: Settings, network: Network, views: _Collected, stages: Stages
+) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for protocol, views_mark in _protocols(settings, views):
         results[protocol.name] = {}
         for method in COMPARED:
             name = f"{network.name}/results/{protocol.name}/{method.file_name}.json"
-            made_from = {"views": views_mark, "protocol": protocol.name, "method": method.name, "seed": settings.seed}
+            made_from = {
+                "views": views_mark,
+                "protocol": protocol.name,
+                "method": method.name,
+                "seed": settings.seed,
+            }
             if method.build is not None:
                 made_from["settings"] = repr(method.build(settings.seed))
 
@@ -288,14 +331,18 @@ def _fit_all(settings: Settings, network: Network, views: _Collected, stages: St
                 write_json(path, result)
                 ece, seconds = result["metrics"]["ece"], result["seconds"]
                 time = "" if seconds is None else f", learnt in {seconds:.2f} s"
-                stages.say(f"{network.name}, {protocol.name}: {method.name} has ECE {ece:.5f}{time}")
+                stages.say(
+                    f"{network.name}, {protocol.name}: {method.name} has ECE {ece:.5f}{time}"
+                )
 
             stages.run(name, made_from, make)
             results[protocol.name][method.name] = read_json(stages.folder / name)
     return results
 
 
-def _report(settings: Settings, network: Network, views: _Collected, results: Any, stages: Stages) -> None:
+def _report(
+    settings: Settings, network: Network, views: _Collected, results: Any, stages: Stages
+) -> None:
     """The HTML report on the paper's split, from the calibrations as they were saved."""
     protocol, mark = _protocols(settings, views)[0]
 
@@ -322,7 +369,8 @@ def _probs(method: Compared, test: Views, folder: Path) -> NDArray[np.float64]:
 def _groups(network: Network, views: _Collected, stages: Stages) -> dict[str, Any]:
     test, mark = views.groups()
     held_out = views.held_out()
-    # Where nothing is held out the temperature comes from the images themselves, as in the paper's supplement.
+    # Where nothing is held out the temperature comes from the images themselves, as in the paper's
+    # supplement.
     fit, fit_mark = held_out if held_out is not None else (test, mark)
     name = f"{network.name}/groups.json"
 
@@ -335,13 +383,20 @@ def _groups(network: Network, views: _Collected, stages: Stages) -> dict[str, An
 
 
 def _write_tables(
-    settings: Settings, results: dict[str, Any], groups: dict[str, Any], about: dict[str, Any], stages: Stages
+    settings: Settings,
+    results: dict[str, Any],
+    groups: dict[str, Any],
+    about: dict[str, Any],
+    stages: Stages,
 ) -> list[Path]:
     tables: dict[str, list[Table]] = {}
     for name in (*METRICS, *BEYOND):
         if settings.wants(name):
             halves = halves_table(name, settings.dataset, results)
-            tables[name] = [paper_table(name, settings.dataset, results), *([halves] if halves else [])]
+            tables[name] = [
+                paper_table(name, settings.dataset, results),
+                *([halves] if halves else []),
+            ]
     charts: dict[str, str] = {}
     for network, found in groups.items():
         shown = [group_table(network, kind, found) for kind in GROUP_KINDS]
@@ -351,7 +406,9 @@ def _write_tables(
                 (network, f"{settings.dataset} {network}", found["kinds"][kind]),
                 ("paper", "paper, ImageNet ResNet152", paper_groups()[kind]),
             ):
-                charts[f"ranks-{file}-{kind}.svg"] = rank_chart(f"{who}, {kind}: ranks by ECE", ranks(rows))
+                charts[f"ranks-{file}-{kind}.svg"] = rank_chart(
+                    f"{who}, {kind}: ranks by ECE", ranks(rows)
+                )
     if settings.what == "all":
         tables["claims"] = [claims_table(settings.dataset, results, groups)]
     files = []
@@ -367,6 +424,10 @@ def _write_tables(
 
 def _write(stages: Stages, name: str, content: Any) -> Path:
     """Write a table as one more stage, so that a second run leaves even these files alone."""
-    make = (lambda path: write_text(path, content)) if isinstance(content, str) else (lambda p: write_json(p, content))
+    make = (
+        (lambda path: write_text(path, content))
+        if isinstance(content, str)
+        else (lambda p: write_json(p, content))
+    )
     stages.run(name, {"content": fingerprint(content)}, make)
     return stages.folder / name

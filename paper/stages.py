@@ -1,4 +1,7 @@
-"""Work that is done once: a stage knows what its result was made from, and is left alone while that is the same."""
+"""Work that is done once:
+
+a stage knows what its result was made from, and is left alone while that is the same.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from recal.files.paths import replacing
 
 
 def fingerprint(value: Any) -> str:
-    """Return a short digest of plain JSON values; equal values in another order of keys give the same.
+    """Return a short digest of plain JSON values; equal values in another order of keys give the
+    same.
 
     Examples
     --------
@@ -40,7 +44,9 @@ def digest_arrays(*arrays: NDArray[Any]) -> str:
 
 @dataclass
 class Stages:
-    """Runs stages under one folder, says what it does, and counts what was done and what was there already."""
+    """Runs stages under one folder, says what it does, and counts what was done and what was there
+    already.
+    """
 
     folder: Path
     say: Callable[[str], None]
@@ -48,10 +54,11 @@ class Stages:
     kept: int = 0
 
     def run(self, name: str, made_from: Mapping[str, Any], make: Callable[[Path], None]) -> str:
-        """Make `folder / name` unless it is there and was made from the same; return the fingerprint.
+        """Make `folder / name` unless it is there and was made from the same; return the
+        fingerprint.
 
-        The note of what a result was made from is written last, so a stage that was killed is done again (or goes on,
-        where `make` can).
+        The note of what a result was made from is written last, so a stage that was killed is done
+        again (or goes on, where `make` can).
         """
         target = self.folder / name
         note = target.with_name(f"{target.name}.made-from.json")

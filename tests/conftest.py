@@ -11,12 +11,24 @@ import pytest
 
 from recal.errors import MissingExtraError
 
-# The slowest files come first: if one of them started last, a single process would be busy at the end.
-LONGEST = ("test_ray.py", "test_examples.py", "test_walks.py", "test_traced.py", "test_calibrators.py", "test_urls.py")
+# The slowest files come first: if one of them started last, a single process would be busy at the
+# end.
+LONGEST = (
+    "test_ray.py",
+    "test_examples.py",
+    "test_walks.py",
+    "test_traced.py",
+    "test_calibrators.py",
+    "test_urls.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+    items.sort(
+        key=lambda item: (
+            LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST)
+        )
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +50,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
     """Skip a file that imports a package that is not here; recal's own modules are never excused."""
     report = yield
-    lacking = re.search(r"No module named '(?!recal\b)(\w+)", str(report.longrepr)) if report.failed else None
+    lacking = (
+        re.search(r"No module named '(?!recal\b)(\w+)", str(report.longrepr))
+        if report.failed
+        else None
+    )
     if lacking and collector.config.getoption("--skip-missing"):
         report.outcome = "skipped"
         report.longrepr = (str(collector.path), 0, f"Skipped: needs {lacking[1]}")

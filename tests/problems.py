@@ -10,11 +10,13 @@ from recal.maps.arrays import softmax
 ZOOMS = ("zoom:0.3", "zoom:0.5", "zoom:0.7")
 
 
-def logits_and_labels(n=300, n_classes=4, seed=0, *, spread=1.5, scale=3.0, tilt=0.0, dtype=np.float64):
+def logits_and_labels(
+    n=300, n_classes=4, seed=0, *, spread=1.5, scale=3.0, tilt=0.0, dtype=np.float64
+):
     """Return logits that are too large by `scale` and labels drawn from the unscaled logits.
 
-    A larger `spread` means fewer mistakes. `tilt` favours the later classes, so that methods with one parameter per
-    class have something to correct.
+    A larger `spread` means fewer mistakes. `tilt` favours the later classes, so that methods with
+    one parameter per class have something to correct.
     """
     rng = np.random.default_rng(seed)
     calibrated = spread * rng.normal(size=(n, n_classes))
@@ -23,38 +25,63 @@ def logits_and_labels(n=300, n_classes=4, seed=0, *, spread=1.5, scale=3.0, tilt
 
 
 def views(
-    n=300, n_classes=3, seed=0, *, transforms=ZOOMS, scale=4.0, noise=0.6, keep=0.5, blur=1.0, classes=None, dtype=float
+    n=300,
+    n_classes=3,
+    seed=0,
+    *,
+    transforms=ZOOMS,
+    scale=4.0,
+    noise=0.6,
+    keep=0.5,
+    blur=1.0,
+    classes=None,
+    dtype=float,
 ):
-    """Return labelled views: a noisy, overconfident model, and its logits for inputs with less information.
+    """Return labelled views: a noisy, overconfident model, and its logits for inputs with less
+    information.
 
-    Logits are `scale` at the label plus noise. A view keeps a share of them and adds noise of the size `blur`.
+    Logits are `scale` at the label plus noise. A view keeps a share of them and adds noise of the
+    size `blur`.
     """
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, n_classes, n)
-    logits = (scale * (np.eye(n_classes)[labels] + rng.normal(0, noise, (n, n_classes)))).astype(dtype)
-    transformed = {name: (keep * logits + rng.normal(0, blur, logits.shape)).astype(dtype) for name in transforms}
+    logits = (scale * (np.eye(n_classes)[labels] + rng.normal(0, noise, (n, n_classes)))).astype(
+        dtype
+    )
+    transformed = {
+        name: (keep * logits + rng.normal(0, blur, logits.shape)).astype(dtype)
+        for name in transforms
+    }
     names = labels if classes is None else np.array(classes)[labels]
     return Views(logits, transformed, names, classes=classes)
 
 
 def looks(n=300, n_classes=4, seed=0, *, strength=3.0, scale=1.5, transforms=None, mix=None):
-    """Return labelled views that see the label independently; the noise of a look does not depend on the others.
+    """Return labelled views that see the label independently; the noise of a look does not depend
+    on the others.
 
-    Logits are ``scale * (strength * eye[label] + noise)``, with `strength` times a share for the transformations. Less
-    strength means more mistakes. `mix` are the frequencies of the classes.
+    Logits are ``scale * (strength * eye[label] + noise)``, with `strength` times a share for the
+    transformations. Less strength means more mistakes. `mix` are the frequencies of the classes.
     """
     rng = np.random.default_rng(seed)
     labels = rng.choice(n_classes, n, p=mix)
-    shares = {"": 1.0, **({"zoom:0.8": 0.8, "brightness:0.5": 0.7} if transforms is None else transforms)}
+    shares = {
+        "": 1.0,
+        **({"zoom:0.8": 0.8, "brightness:0.5": 0.7} if transforms is None else transforms),
+    }
     logits = {
-        name: scale * (strength * share * np.eye(n_classes)[labels] + rng.normal(size=(n, n_classes)))
+        name: scale
+        * (strength * share * np.eye(n_classes)[labels] + rng.normal(size=(n, n_classes)))
         for name, share in shares.items()
     }
     return Views(logits.pop(""), logits, labels)
 
 
 def extreme_views(n_classes, n=500):
-    """Return labelled views of two transformations: overconfident logits, some saturated, some tied."""
+    """Return labelled views of two transformations:
+
+    overconfident logits, some saturated, some tied.
+    """
     rng = np.random.default_rng(n_classes)
     calibrated = rng.normal(size=(n, n_classes)) * 1.5
     labels = (calibrated + rng.gumbel(size=calibrated.shape)).argmax(1)
@@ -67,7 +94,8 @@ def extreme_views(n_classes, n=500):
 
 
 def probs_and_labels(n=600, n_classes=4, seed=0, *, spread=1.5, sharpness=2.0, favour=0.0):
-    """Return probabilities and labels; the probabilities are calibrated for a `sharpness` of 1, above overconfident.
+    """Return probabilities and labels; the probabilities are calibrated for a `sharpness` of 1,
+    above overconfident.
 
     `favour` makes the first class more frequent than the others.
     """
@@ -81,7 +109,10 @@ def probs_and_labels(n=600, n_classes=4, seed=0, *, spread=1.5, sharpness=2.0, f
 
 
 def probs_with_ties(n=400, n_classes=7, seed=0, dtype=np.float64):
-    """Return probabilities and unrelated labels; some rows are certain, tied, or lie on the edge of a bin."""
+    """Return probabilities and unrelated labels;
+
+    some rows are certain, tied, or lie on the edge of a bin.
+    """
     rng = np.random.default_rng(seed)
     odds = np.exp(3 * rng.normal(size=(n, n_classes)))
     probs = odds / odds.sum(1, keepdims=True)
@@ -92,14 +123,17 @@ def probs_with_ties(n=400, n_classes=7, seed=0, dtype=np.float64):
 
 
 def falling_looks(n=300, n_classes=4, seed=0, *, n_views=3):
-    """Return log-probabilities of views that see the label ever worse, (n_views, n, n_classes), and labels.
+    """Return log-probabilities of views that see the label ever worse, (n_views, n, n_classes), and
+    labels.
 
     The last view points away from the truth and deserves no weight.
     """
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, n_classes, n)
     signal = 2.0 * np.eye(n_classes)[labels]
-    logits = [signal + rng.normal(size=signal.shape) * noise for noise in np.linspace(1.5, 4.0, n_views)]
+    logits = [
+        signal + rng.normal(size=signal.shape) * noise for noise in np.linspace(1.5, 4.0, n_views)
+    ]
     logits[-1] = rng.normal(size=signal.shape) - signal
     logs = np.array([view - np.log(np.exp(view).sum(1, keepdims=True)) for view in logits])
     return logs.astype(np.float32), labels
@@ -108,13 +142,16 @@ def falling_looks(n=300, n_classes=4, seed=0, *, n_views=3):
 def second_look(n=800, n_classes=4, seed=0, *, useful=True, tilt=0.0, scale=1.0):
     """Return views with one transformation, and labels.
 
-    If it is useful, model and view see the label independently. Otherwise labels are drawn from the model's calibrated
-    logits, and the view is a noisy copy. `scale` and `tilt` make the model's logits miscalibrated afterwards.
+    If it is useful, model and view see the label independently. Otherwise labels are drawn from the
+    model's calibrated logits, and the view is a noisy copy. `scale` and `tilt` make the model's
+    logits miscalibrated afterwards.
     """
     rng = np.random.default_rng(seed)
     if useful:
         labels = rng.integers(0, n_classes, n)
-        own, view = (3.0 * np.eye(n_classes)[labels] + rng.normal(size=(n, n_classes)) * 2 for _ in range(2))
+        own, view = (
+            3.0 * np.eye(n_classes)[labels] + rng.normal(size=(n, n_classes)) * 2 for _ in range(2)
+        )
     else:
         own = rng.normal(size=(n, n_classes)) * 2.5
         labels = np.array([rng.choice(n_classes, p=row) for row in softmax(own)])
@@ -123,7 +160,8 @@ def second_look(n=800, n_classes=4, seed=0, *, useful=True, tilt=0.0, scale=1.0)
 
 
 def waves(n=300, n_classes=5):
-    """Return overconfident logits that mix neighbouring classes, and labels, by arithmetic without random numbers.
+    """Return overconfident logits that mix neighbouring classes, and labels, by arithmetic without
+    random numbers.
 
     Numbers that other programs computed from them stay valid with every version of numpy.
     """
@@ -135,18 +173,27 @@ def waves(n=300, n_classes=5):
 
 
 def lossy_views(n_samples, n_classes, n_views=4, sharpness=3.0, seed=0, dtype=np.float32):
-    """Return (logits, views, labels) as plain arrays. A larger `sharpness` saturates the confidences."""
+    """Return (logits, views, labels) as plain arrays.
+
+    A larger `sharpness` saturates the confidences.
+    """
     rng = np.random.default_rng(seed)
     y = rng.integers(0, n_classes, n_samples)
     evidence = rng.normal(0, 1, (n_samples, n_classes))
     evidence[np.arange(n_samples), y] += 1.0 + np.log(n_classes) * 0.7
     transformed = [
-        evidence * keep + rng.normal(0, 0.7, evidence.shape) * (1 - keep) for keep in np.linspace(0.4, 0.95, n_views)
+        evidence * keep + rng.normal(0, 0.7, evidence.shape) * (1 - keep)
+        for keep in np.linspace(0.4, 0.95, n_views)
     ]
-    # Add some wrong labels so that no group is separable: a separable group has no finite best temperature.
+    # Add some wrong labels so that no group is separable: a separable group has no finite best
+    # temperature.
     wrong = rng.random(n_samples) < 0.15
     y[wrong] = rng.integers(0, n_classes, wrong.sum())
-    return (sharpness * evidence).astype(dtype), [(sharpness * view).astype(dtype) for view in transformed], y
+    return (
+        (sharpness * evidence).astype(dtype),
+        [(sharpness * view).astype(dtype) for view in transformed],
+        y,
+    )
 
 
 def nll(probs, labels):
@@ -155,31 +202,45 @@ def nll(probs, labels):
 
 
 def graded_answers(n=500, seed=0, *, strength=1.0):
-    """Return signals by name, whether each answer is right, groups, and the true probability of being right.
+    """Return signals by name, whether each answer is right, groups, and the true probability of
+    being right.
 
     The judge's score tells most and is missing in a fifth of the rows; the length tells nothing.
     """
     rng = np.random.default_rng(seed)
     skill = rng.normal(size=n)
     kind, groups = rng.choice(["essay", "list"], n), rng.choice(["law", "physics", "poetry"], n)
-    log_odds = strength * (1.2 * skill + np.where(kind == "list", 0.7, -0.3) + np.where(groups == "law", -0.8, 0.4))
+    log_odds = strength * (
+        1.2 * skill + np.where(kind == "list", 0.7, -0.3) + np.where(groups == "law", -0.8, 0.4)
+    )
     truth = 1 / (1 + np.exp(-log_odds))
     stated = 1 / (1 + np.exp(-(2.0 + 0.7 * skill + rng.normal(size=n))))
     judge = np.where(rng.random(n) < 0.2, np.nan, skill + 0.6 * rng.normal(size=n))
-    signals = {"stated": stated, "tokens": np.round(rng.lognormal(5, 1, n)) + 1, "judge": judge, "kind": kind}
+    signals = {
+        "stated": stated,
+        "tokens": np.round(rng.lognormal(5, 1, n)) + 1,
+        "judge": judge,
+        "kind": kind,
+    }
     return signals, rng.random(n) < truth, groups, truth
 
 
 def prompts(n=1500, n_classes=4, seed=0, *, n_views=5):
-    """Return views that each tell one class from the others and little else, and labels: prompts of a language model.
+    """Return views that each tell one class from the others and little else, and labels: prompts of
+    a language model.
 
     Weights by class use what each view knows; one number per view cannot.
     """
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, n_classes, n)
-    logits = [1.2 * np.eye(n_classes)[labels] + 1.5 * rng.normal(size=(n, n_classes)) for _ in range(1 + n_views)]
+    logits = [
+        1.2 * np.eye(n_classes)[labels] + 1.5 * rng.normal(size=(n, n_classes))
+        for _ in range(1 + n_views)
+    ]
     for number, view in enumerate(logits[1:]):
         known = number % n_classes
         view[:, known] += 2.5 * (labels == known)
         view += 1.5 * rng.normal(size=n_classes)
-    return Views(logits[0], {f"prompt{number}": view for number, view in enumerate(logits[1:], 1)}), labels
+    return Views(
+        logits[0], {f"prompt{number}": view for number, view in enumerate(logits[1:], 1)}
+    ), labels

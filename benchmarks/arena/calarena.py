@@ -1,17 +1,20 @@
 """A plug-in for the public benchmark CalArena, and a runner for files in its layout.
 
-In a clone of CalArena, `custom_calibrators.py` becomes two lines (with this repository on PYTHONPATH):
+In a clone of CalArena, `custom_calibrators.py` becomes two lines (with this repository on
+PYTHONPATH):
 
     from benchmarks.arena.calarena import calibrators
     CUSTOM_CALIBRATORS = calibrators()
 
-and `python run_benchmark.py --benchmark tabrepo-binary --calibrator recal-auto` runs it. Without CalArena:
+and `python run_benchmark.py --benchmark tabrepo-binary --calibrator recal-auto` runs it. Without
+CalArena:
 
     python -m benchmarks.arena.calarena tabrepo-binary.h5 --methods recal-auto,recal-ensemble,ts,sms
 
-prints win rates on a file `{dataset}/{model}/{probas_cal, labels_cal, probas_test, labels_test}`, by the Brier score,
-which CalArena ranks by, and by NLL. Each method is compared with the others that are named and with the uncalibrated
-model; a tie is no win, as there. Reading the file needs h5py.
+prints win rates on a file `{dataset}/{model}/{probas_cal, labels_cal, probas_test, labels_test}`,
+by the Brier score, which CalArena ranks by, and by NLL. Each method is compared with the others
+that are named and with the uncalibrated model; a tie is no win, as there. Reading the file needs
+h5py.
 """
 
 from __future__ import annotations
@@ -45,12 +48,14 @@ def as_columns(probs: ArrayLike) -> Probs:
 
 
 class RecalCalibrator:
-    """One of recal's methods behind CalArena's interface: `fit(probas, labels)` and `predict_proba(probas)`.
+    """One of recal's methods behind CalArena's interface: `fit(probas, labels)` and
+    `predict_proba(probas)`.
 
     Parameters
     ----------
     method : a method's short name, such as `auto`, `ensemble` or `sms`
-    answers : "free" lets the most probable class change, as CalArena's own methods do; "kept" never changes it
+    answers : "free" lets the most probable class change, as CalArena's own methods do; "kept" never
+    changes it
 
     Examples
     --------
@@ -69,7 +74,9 @@ class RecalCalibrator:
             fixed = {"answers": self.answers} | fixed
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # small sets are part of the benchmark
-            self.calibrator_ = family(**fixed).fit(_logits(probas), np.asarray(labels).reshape(-1).astype(np.intp))
+            self.calibrator_ = family(**fixed).fit(
+                _logits(probas), np.asarray(labels).reshape(-1).astype(np.intp)
+            )
         return self
 
     def predict_proba(self, probas: ArrayLike) -> Probs:
@@ -81,7 +88,10 @@ def _logits(probas: ArrayLike) -> Probs:
 
 
 def calibrators() -> dict[str, Callable[[], RecalCalibrator]]:
-    """Return what CalArena's `CUSTOM_CALIBRATORS` takes: names and functions that make a calibrator."""
+    """Return what CalArena's `CUSTOM_CALIBRATORS` takes:
+
+    names and functions that make a calibrator.
+    """
     return {f"recal-{name}": partial(RecalCalibrator, name) for name in ("auto", "ensemble")}
 
 
@@ -92,11 +102,18 @@ def read(path: Path) -> Iterator[tuple[str, tuple[Any, ...]]]:
     with h5py.File(path, "r") as file:
         for dataset in file:
             for model in file[dataset]:
-                yield f"{dataset}/{model}", tuple(file[f"{dataset}/{model}/{part}"][:] for part in PARTS)
+                yield (
+                    f"{dataset}/{model}",
+                    tuple(file[f"{dataset}/{model}/{part}"][:] for part in PARTS),
+                )
 
 
-def judge(path: Path, methods: tuple[str, ...]) -> dict[str, dict[str, tuple[float, tuple[float, float]]]]:
-    """Return, for "brier" and "nll", each method's win rate in per cent and its 95 % interval by data set."""
+def judge(
+    path: Path, methods: tuple[str, ...]
+) -> dict[str, dict[str, tuple[float, tuple[float, float]]]]:
+    """Return, for "brier" and "nll", each method's win rate in per cent and its 95 % interval by
+    data set.
+    """
     names = (UNCALIBRATED, *methods)
     losses: dict[str, list[list[float]]] = {"brier": [], "nll": []}
     problems = []
@@ -104,9 +121,15 @@ def judge(path: Path, methods: tuple[str, ...]) -> dict[str, dict[str, tuple[flo
         truth = np.asarray(truth).reshape(-1).astype(np.intp)
         found = {UNCALIBRATED: as_columns(test)}
         for method in methods:
-            found[method] = RecalCalibrator(method.removeprefix("recal-")).fit(probas, labels).predict_proba(test)
+            found[method] = (
+                RecalCalibrator(method.removeprefix("recal-"))
+                .fit(probas, labels)
+                .predict_proba(test)
+            )
         classes = found[UNCALIBRATED].shape[1]
-        losses["brier"].append([float(((found[m] - np.eye(classes)[truth]) ** 2).sum(axis=1).mean()) for m in names])
+        losses["brier"].append(
+            [float(((found[m] - np.eye(classes)[truth]) ** 2).sum(axis=1).mean()) for m in names]
+        )
         chance = {m: np.maximum(found[m][np.arange(len(truth)), truth], SMALLEST) for m in names}
         losses["nll"].append([float(-np.log(chance[m]).mean()) for m in names])
         problems.append(Problem(name, classes, len(labels), 0))
@@ -121,12 +144,24 @@ def judge(path: Path, methods: tuple[str, ...]) -> dict[str, dict[str, tuple[flo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path)
     parser.add_argument(
         "--methods",
         type=lambda text: tuple(text.split(",")),
-        default=("recal-auto", "recal-ensemble", "ts", "ets", "svs", "sms", "platt", "beta", "isotonic"),
+        default=(
+            "recal-auto",
+            "recal-ensemble",
+            "ts",
+            "ets",
+            "svs",
+            "sms",
+            "platt",
+            "beta",
+            "isotonic",
+        ),
     )
     given = parser.parse_args()
     for metric, rates in judge(given.file, given.methods).items():

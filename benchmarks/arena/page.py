@@ -18,15 +18,28 @@ from recal.reporting.chart import svg
 PACKAGES = (
     "numpy", "scikit-learn", "probmetrics", "netcal", "mlxtend", "aeon", "river", "pydataset", "rdata",
 )  # fmt: skip
-HEAD = ("method", "win % [95 %]", "NLL against TS, mean % [95 %]", "median", "worst", "> 1 % worse", "CPU s per fit")
+HEAD = (
+    "method",
+    "win % [95 %]",
+    "NLL against TS, mean % [95 %]",
+    "median",
+    "worst",
+    "> 1 % worse",
+    "CPU s per fit",
+)
 SHORT = ("ts", "auto", "sms", "probmetrics logistic-mix")
 
 
 def write_page(scores: Scores, about: dict[str, dict[str, Any]], built: int, folder: Path) -> Path:
-    """Write arena.md and arena.svg; `about` says which data sets count, of how many that were built."""
+    """Write arena.md and arena.svg;
+
+    `about` says which data sets count, of how many that were built.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     entries = {name: entry for name, entry in scores.found.items() if name.split("/")[0] in about}
-    everything = {mode: [p for p in scores.problems(mode) if p.data in about] for mode in ("kept", "free")}
+    everything = {
+        mode: [p for p in scores.problems(mode) if p.data in about] for mode in ("kept", "free")
+    }
     names = _names(entries)
     unseen = [p for p in everything["kept"] if not about[p.data]["known"]]
     lines = [
@@ -37,7 +50,10 @@ def write_page(scores: Scores, about: dict[str, dict[str, Any]], built: int, fol
         "test it. `make arena` repeats the study; it downloads packages only.",
         "",
         *(
-            [f"These are {len(about)} of {built} data sets, drawn at random, because the run was stopped early.", ""]
+            [
+                f"These are {len(about)} of {built} data sets, drawn at random, because the run was stopped early.",
+                "",
+            ]
             * (len(about) < built)
         ),
         f"Python {platform.python_version()}, {_versions()}.",
@@ -58,12 +74,19 @@ def write_page(scores: Scores, about: dict[str, dict[str, Any]], built: int, fol
         "",
         "## Answers free",
         "",
-        *_table(everything["free"], [name for name in names if name in (*JUDGED, *PANEL) or " " in name], entries)[:14],
+        *_table(
+            everything["free"],
+            [name for name in names if name in (*JUDGED, *PANEL) or " " in name],
+            entries,
+        )[:14],
         "",
         *_failures(entries),
     ]
     lines += _groups(
-        "mistakes in the calibration set", BY_MISTAKES, everything["kept"], [n for n in SHORT if n in names]
+        "mistakes in the calibration set",
+        BY_MISTAKES,
+        everything["kept"],
+        [n for n in SHORT if n in names],
     )
     lines += ["## Data sets", "", *_data_sets(about), ""]
     draw(everything["kept"], names, folder / "arena.svg")
@@ -104,7 +127,10 @@ def _table(problems: Sequence[Problem], names: Sequence[str], entries: dict[str,
 
 
 def _groups(
-    title: str, groups: dict[str, Callable[[Problem], bool]], problems: list[Problem], names: Sequence[str]
+    title: str,
+    groups: dict[str, Callable[[Problem], bool]],
+    problems: list[Problem],
+    names: Sequence[str],
 ) -> list[str]:
     rows = []
     for label, inside in groups.items():
@@ -115,7 +141,16 @@ def _groups(
                 label, str(len(part)), name, f"{line.wins:.1f}", f"{line.mean:+.1f}", f"{line.median:+.1f}",
                 f"{line.worst:+.1f}", str(line.worse),
             ])  # fmt: skip
-    head = (title, "problems", "method", "win %", "NLL against TS, mean %", "median", "worst", "> 1 % worse")
+    head = (
+        title,
+        "problems",
+        "method",
+        "win %",
+        "NLL against TS, mean %",
+        "median",
+        "worst",
+        "> 1 % worse",
+    )
     return [f"## By {title} (answers kept)", "", *markdown_table(head, rows), ""]
 
 
@@ -136,7 +171,9 @@ def _data_sets(about: dict[str, dict[str, Any]]) -> list[str]:
     sources: dict[str, list[str]] = {}
     for name, one in sorted(about.items()):
         star = r"\*" if one["known"] else ""
-        sources.setdefault(one["origin"].rsplit(" ", 1)[0], []).append(f"{name}{star} ({one['classes']})")
+        sources.setdefault(one["origin"].rsplit(" ", 1)[0], []).append(
+            f"{name}{star} ({one['classes']})"
+        )
     return [f"- {source}: {', '.join(names)}" for source, names in sources.items()]
 
 
@@ -151,9 +188,14 @@ def _versions() -> str:
 
 
 def draw(problems: list[Problem], names: Sequence[str], path: Path, most: int = 14) -> None:
-    """Draw win rates with their intervals, predictions kept: the best methods, temperature scaling and the model."""
+    """Draw win rates with their intervals, predictions kept:
+
+    the best methods, temperature scaling and the model.
+    """
     lines = {name: summarise(problems, name) for name in names}
     order = sorted(names, key=lambda name: -lines[name].wins)
     shown = [name for place, name in enumerate(order) if place < most or name in ("ts", "none")]
-    chart = win_rates_chart([(name, lines[name].wins, *lines[name].wins_interval) for name in shown])
+    chart = win_rates_chart(
+        [(name, lines[name].wins, *lines[name].wins_interval) for name in shown]
+    )
     path.write_text(svg(chart, alone=True) + "\n", encoding="utf-8")

@@ -1,11 +1,13 @@
-"""Build calibration problems: several classifiers on each data set, and what they say about rows kept apart.
+"""Build calibration problems: several classifiers on each data set, and what they say about rows
+kept apart.
 
     python -m benchmarks.arena.problems FOLDER
     python -m benchmarks.arena.problems FOLDER --data digits,banana --debian /
 
-Writes FOLDER/<data>.npz with `<data>/<model>/cal_logits`, `cal_labels`, `test_logits` and `test_labels`. Logits are
-log-probabilities floored at 1e-12. Half of the rows train the classifier, a fifth are for calibration, the rest for
-testing; one split at random for each data set. What is there already is not built again.
+Writes FOLDER/<data>.npz with `<data>/<model>/cal_logits`, `cal_labels`, `test_logits` and
+`test_labels`. Logits are log-probabilities floored at 1e-12. Half of the rows train the classifier,
+a fifth are for calibration, the rest for testing; one split at random for each data set. What is
+there already is not built again.
 """
 
 from __future__ import annotations
@@ -22,7 +24,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
@@ -38,7 +44,9 @@ FLOOR = 1e-12
 
 CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "forest": lambda: RandomForestClassifier(100, random_state=0),
-    "boosting": lambda: HistGradientBoostingClassifier(max_iter=60, max_leaf_nodes=15, random_state=0),
+    "boosting": lambda: HistGradientBoostingClassifier(
+        max_iter=60, max_leaf_nodes=15, random_state=0
+    ),
     "mlp": lambda: MLPClassifier((64,), max_iter=60, random_state=0),
     "naive_bayes": GaussianNB,
     "logistic": lambda: LogisticRegression(max_iter=300),
@@ -50,7 +58,10 @@ IN_TURN = ("naive_bayes", "logistic", "neighbours", "extra_trees")
 
 
 def encode(table: Table, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return numbers and class numbers: rows shuffled and at most MOST_ROWS, categories one-hot, gaps the median."""
+    """Return numbers and class numbers:
+
+    rows shuffled and at most MOST_ROWS, categories one-hot, gaps the median.
+    """
     features, labels = table[0], table[1].astype(str)
     size = labels.map(labels.value_counts())
     rows = np.flatnonzero((size >= FEWEST_OF_A_CLASS).to_numpy())
@@ -68,7 +79,10 @@ def encode(table: Table, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarr
 
 
 def build(source: Source, turn: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Train the classifiers on one data set; return the arrays of the problems and what the page says about them."""
+    """Train the classifiers on one data set;
+
+    return the arrays of the problems and what the page says about them.
+    """
     rng = np.random.default_rng(zlib.crc32(source.name.encode()))
     features, labels = encode(source.read(), rng)
     n, k = len(labels), int(labels.max()) + 1
@@ -80,12 +94,16 @@ def build(source: Source, turn: int) -> tuple[dict[str, np.ndarray], dict[str, A
     for name in (*ALWAYS, IN_TURN[turn % len(IN_TURN)]):
         model = CLASSIFIERS[name]()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a network that has not converged is a classifier like any other
+            warnings.simplefilter(
+                "ignore"
+            )  # a network that has not converged is a classifier like any other
             model.fit(features[train], labels[train])
         for part, rows in (("cal", cal), ("test", test)):
             probs = np.zeros((len(labels[rows]), k))
             probs[:, model.classes_] = model.predict_proba(features[rows])
-            arrays[f"{source.name}/{name}/{part}_logits"] = np.log(np.maximum(probs, FLOOR)).astype(np.float32)
+            arrays[f"{source.name}/{name}/{part}_logits"] = np.log(np.maximum(probs, FLOOR)).astype(
+                np.float32
+            )
             arrays[f"{source.name}/{name}/{part}_labels"] = labels[rows].astype(np.int32)
         accuracy[name] = round(float((probs.argmax(axis=1) == labels[rows]).mean()), 3)
     about = {
@@ -119,10 +137,14 @@ def build_all(folder: Path, only: tuple[str, ...] = (), root: Path = Path("/")) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--data", type=lambda text: tuple(text.split(",")), default=())
-    parser.add_argument("--debian", type=Path, default=Path("/"), help="where Debian's packages are unpacked")
+    parser.add_argument(
+        "--debian", type=Path, default=Path("/"), help="where Debian's packages are unpacked"
+    )
     given = parser.parse_args()
     build_all(given.folder, given.data, given.debian)
 

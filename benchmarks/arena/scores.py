@@ -1,4 +1,6 @@
-"""Fit every method to every problem and keep its NLL on the test part, so that a run can be resumed."""
+"""Fit every method to every problem and keep its NLL on the test part, so that a run can be
+resumed.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def read(path: Path) -> Iterator[tuple[str, Parts]]:
 
 
 def ours(name: str, answers: str) -> Fit:
-    def run(logits: NDArray[Any], labels: NDArray[np.intp], test: NDArray[Any]) -> NDArray[np.float64]:
+    def run(
+        logits: NDArray[Any], labels: NDArray[np.intp], test: NDArray[Any]
+    ) -> NDArray[np.float64]:
         if name == "none":
             return softmax(test)
         family, fixed = find_method(name)
@@ -57,7 +61,9 @@ def of_probmetrics(name: str) -> Fit:
 
     torch.set_num_threads(1)
 
-    def run(logits: NDArray[Any], labels: NDArray[np.intp], test: NDArray[Any]) -> NDArray[np.float64]:
+    def run(
+        logits: NDArray[Any], labels: NDArray[np.intp], test: NDArray[Any]
+    ) -> NDArray[np.float64]:
         model = get_calibrator(name, calibrate_with_mixture=name.endswith("-mix"))
         model.fit(softmax(logits), labels)
         return np.asarray(model.predict_proba(softmax(test)), np.float64)
@@ -68,7 +74,9 @@ def of_probmetrics(name: str) -> Fit:
 def of_netcal() -> Fit:
     from netcal.binning import BBQ
 
-    def run(logits: NDArray[Any], labels: NDArray[np.intp], test: NDArray[Any]) -> NDArray[np.float64]:
+    def run(
+        logits: NDArray[Any], labels: NDArray[np.intp], test: NDArray[Any]
+    ) -> NDArray[np.float64]:
         model = BBQ()
         fitted, tested = softmax(logits), softmax(test)
         if fitted.shape[1] == 2:
@@ -94,13 +102,16 @@ def peers() -> dict[str, Fit]:
 class Scores:
     """NLL and CPU seconds by problem and method, kept in a file after each problem.
 
-    Methods of the panel and peers are fitted once and then judged twice: as they are ("free"), and with the model's own
-    answers kept by the same guard ("kept"). The methods of `JUDGED` are fitted for each.
+    Methods of the panel and peers are fitted once and then judged twice: as they are ("free"), and
+    with the model's own answers kept by the same guard ("kept"). The methods of `JUDGED` are fitted
+    for each.
     """
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.found: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
+        self.found: dict[str, dict[str, Any]] = (
+            json.loads(file.read_text()) if file.exists() else {}
+        )
 
     def forget(self, methods: tuple[str, ...]) -> None:
         """Drop the scores of methods that are to be fitted again."""
@@ -108,11 +119,15 @@ class Scores:
             for method in methods:
                 for mode in MODES:
                     entry["nll"][mode].pop(method, None)
-                entry["failed"] = [line for line in entry["failed"] if line.partition(":")[0] != method]
+                entry["failed"] = [
+                    line for line in entry["failed"] if line.partition(":")[0] != method
+                ]
 
     def add(self, name: str, parts: Parts, others: dict[str, Fit]) -> None:
         logits, labels, _, _ = parts
-        entry = self.found.setdefault(name, {"nll": {mode: {} for mode in MODES}, "seconds": {}, "failed": []})
+        entry = self.found.setdefault(
+            name, {"nll": {mode: {} for mode in MODES}, "seconds": {}, "failed": []}
+        )
         entry |= {"classes": logits.shape[1], "samples": len(labels)}
         entry["mistakes"] = int((logits.argmax(axis=1) != labels).sum())
         for method in (*PANEL, *OTHERS):
@@ -124,7 +139,9 @@ class Scores:
             self._run(entry, method, fit, parts, MODES)
         self.file.write_text(json.dumps(self.found, indent=1))
 
-    def _run(self, entry: dict[str, Any], method: str, fit: Fit, parts: Parts, modes: tuple[str, ...]) -> None:
+    def _run(
+        self, entry: dict[str, Any], method: str, fit: Fit, parts: Parts, modes: tuple[str, ...]
+    ) -> None:
         if all(method in entry["nll"][mode] for mode in modes):
             return
         logits, labels, test, truth = parts
@@ -135,7 +152,9 @@ class Scores:
                 probs = fit(logits, labels, test)
                 if not np.isfinite(probs).all():
                     raise FloatingPointError("probabilities that are not finite")
-            except Exception as error:  # another library's failure is a result: the model stays uncalibrated
+            except (
+                Exception
+            ) as error:  # another library's failure is a result: the model stays uncalibrated
                 if method in (*PANEL, *OTHERS, *JUDGED):
                     raise
                 entry["failed"].append(f"{method}: {type(error).__name__}")

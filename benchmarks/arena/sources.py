@@ -1,4 +1,5 @@
-"""Real data sets that come with packages: from PyPI (the dependency group `arena`) and, where installed, from Debian.
+"""Real data sets that come with packages: from PyPI (the dependency group `arena`) and, where
+installed, from Debian.
 
 Nothing is downloaded here. A data set whose package is not installed is left out.
 """
@@ -12,6 +13,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,10 @@ Table = tuple[pd.DataFrame, pd.Series]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from. `known`: the rules of the ensemble and of auto were chosen with this one in view."""
+    """Where a data set comes from. `known`:
+
+    the rules of the ensemble and of auto were chosen with this one in view.
+    """
 
     name: str
     origin: str
@@ -32,7 +37,10 @@ class Source:
 
 
 def installed(package: str, file: str) -> Path:
-    """Return the path of a package's file, without importing the package; FileNotFoundError where it is missing."""
+    """Return the path of a package's file, without importing the package;
+
+    FileNotFoundError where it is missing.
+    """
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise FileNotFoundError(f"{package} is not installed; `make arena` installs it.")
@@ -50,7 +58,9 @@ def labelled(frame: pd.DataFrame, label: str, drop: tuple[str, ...] = ()) -> Tab
 
 def numbers(features: np.ndarray, labels: np.ndarray) -> Table:
     values = np.asarray(features, float).reshape(len(labels), -1)
-    return pd.DataFrame(values, columns=[f"x{i}" for i in range(values.shape[1])]), pd.Series(np.asarray(labels))
+    return pd.DataFrame(values, columns=[f"x{i}" for i in range(values.shape[1])]), pd.Series(
+        np.asarray(labels)
+    )
 
 
 def smaller(images: np.ndarray, side: int) -> np.ndarray:
@@ -58,7 +68,8 @@ def smaller(images: np.ndarray, side: int) -> np.ndarray:
     return images.reshape(len(images), side // 2, 2, side // 2, 2).mean(axis=(2, 4))
 
 
-# --- scikit-learn, mlxtend, aeon, river ------------------------------------------------------------------------------
+# --- scikit-learn, mlxtend, aeon, river
+# ------------------------------------------------------------------------------
 
 
 def _scikit_learn(name: str) -> Table:
@@ -75,7 +86,10 @@ def _mnist() -> Table:
 
 
 def _series(name: str) -> Table:
-    """Read a data set of equally long series: after a header, one line per series, values then `:label`."""
+    """Read a data set of equally long series:
+
+    after a header, one line per series, values then `:label`.
+    """
     values, labels = [], []
     for part in ("TRAIN", "TEST"):
         text = installed("aeon", f"datasets/data/{name}/{name}_{part}.ts").read_text()
@@ -93,11 +107,17 @@ def _river(file: str, label: str) -> Table:
 def _banana() -> Table:
     """Read river's LIBSVM file: `label 1:value 2:value` per line."""
     with zipfile.ZipFile(installed("river", "datasets/banana.zip")) as archive:
-        words = [line.replace(":", " ").split() for line in archive.read("banana.all.txt").decode().splitlines()]
-    return numbers(np.array([[row[2], row[4]] for row in words], float), np.array([row[0] for row in words]))
+        words = [
+            line.replace(":", " ").split()
+            for line in archive.read("banana.all.txt").decode().splitlines()
+        ]
+    return numbers(
+        np.array([[row[2], row[4]] for row in words], float), np.array([row[0] for row in words])
+    )
 
 
-# --- pydataset: data sets of R's packages ----------------------------------------------------------------------------
+# --- pydataset: data sets of R's packages
+# ----------------------------------------------------------------------------
 
 
 def _r_table(path: str, label: str, drop: tuple[str, ...]) -> Table:
@@ -136,7 +156,8 @@ R_TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 
 
-# --- Debian: images and R's packages ---------------------------------------------------------------------------------
+# --- Debian: images and R's packages
+# ---------------------------------------------------------------------------------
 
 
 def _fashion(root: Path) -> Table:
@@ -173,7 +194,9 @@ def sources(root: Path = Path("/")) -> list[Source]:
     """Return every data set; `root` is where Debian's packages are unpacked."""
     found = [
         Source("digits", "scikit-learn digits", lambda: _scikit_learn("digits")),
-        Source("breast_cancer", "scikit-learn breast_cancer", lambda: _scikit_learn("breast_cancer")),
+        Source(
+            "breast_cancer", "scikit-learn breast_cancer", lambda: _scikit_learn("breast_cancer")
+        ),
         Source("mnist5k", "mlxtend mnist_data", _mnist, known=True),
         Source("power_demand", "aeon ItalyPowerDemand", lambda: _series("ItalyPowerDemand")),
         Source("leaf", "aeon OSULeaf", lambda: _series("OSULeaf")),
@@ -183,11 +206,17 @@ def sources(root: Path = Path("/")) -> list[Source]:
     ]
     for name, (path, label, drop) in R_TABLES.items():
         found.append(
-            Source(name, f"pydataset {path}", lambda path=path, label=label, drop=drop: _r_table(path, label, drop))
+            Source(
+                name,
+                f"pydataset {path}",
+                lambda path=path, label=label, drop=drop: _r_table(path, label, drop),
+            )
         )
-    found.append(Source("fashion", "Debian dataset-fashion-mnist", lambda: _fashion(root), known=True))
+    found.append(
+        Source("fashion", "Debian dataset-fashion-mnist", lambda: _fashion(root), known=True)
+    )
     for name, (package, data, label, known) in DEBIAN_R.items():
         origin = f"Debian r-cran-{package} {data}"
-        read = lambda package=package, data=data, label=label: _r_package(root, package, data, label)  # noqa: E731
+        read = partial(_r_package, root, package, data, label)
         found.append(Source(name, origin, read, known))
     return found

@@ -1,4 +1,7 @@
-"""What a method did on many problems: win rate against a fixed panel, change of NLL, intervals by data set."""
+"""What a method did on many problems:
+
+win rate against a fixed panel, change of NLL, intervals by data set.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ BY_MISTAKES: dict[str, Callable[[Problem], bool]] = {
 
 @dataclass(frozen=True)
 class Line:
-    """One method over all problems: win rate and changes of NLL in per cent, with 95 % intervals by data set."""
+    """One method over all problems:
+
+    win rate and changes of NLL in per cent, with 95 % intervals by data set.
+    """
 
     wins: float
     wins_interval: tuple[float, float]
@@ -75,13 +81,19 @@ def summarise(problems: Sequence[Problem], name: str, reference: str = "ts") -> 
 def win_share(problem: Problem, name: str) -> float:
     """Return the share of the panel's other methods that this one beats; a tie counts half."""
     rivals = [problem.nll[other] for other in PANEL if other != name]
-    return float(np.mean([(problem.nll[name] < rival) + 0.5 * (problem.nll[name] == rival) for rival in rivals]))
+    return float(
+        np.mean(
+            [(problem.nll[name] < rival) + 0.5 * (problem.nll[name] == rival) for rival in rivals]
+        )
+    )
 
 
 def interval(problems: Sequence[Problem], values: NDArray[np.float64]) -> tuple[float, float]:
     """Return where 95 % of the means lie when data sets are drawn anew."""
     data = np.array([problem.data for problem in problems])
-    sums = np.array([(values[data == name].sum(), (data == name).sum()) for name in np.unique(data)])
+    sums = np.array(
+        [(values[data == name].sum(), (data == name).sum()) for name in np.unique(data)]
+    )
     rng = np.random.default_rng(0)
     drawn = sums[rng.integers(0, len(sums), (_DRAWS, len(sums)))].sum(axis=1)
     low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
@@ -89,7 +101,10 @@ def interval(problems: Sequence[Problem], values: NDArray[np.float64]) -> tuple[
 
 
 def win_rates_chart(rows: Sequence[tuple[str, float, float, float]]) -> figure.Chart:
-    """Return the figure of the page: name, win rate, low and high of each method, in percent, best first."""
+    """Return the figure of the page:
+
+    name, win rate, low and high of each method, in percent, best first.
+    """
     size = len(rows)
     marks: list[figure.Mark] = [figure.Line((50, 50), (0, size), "ideal", "as many wins as losses")]
     for index, (name, rate, low, high) in enumerate(rows):
@@ -99,6 +114,18 @@ def win_rates_chart(rows: Sequence[tuple[str, float, float, float]]) -> figure.C
         style = "dot after" if name in ("auto", "ensemble") else "dot plain"
         marks.append(figure.Dots((rate,), (y,), style, (words,), 4.5))
     names = tuple((size - index - 0.5, name) for index, (name, *_) in enumerate(rows))
-    x = figure.Axis(10, 95, "comparisons won", tuple((value, f"{value:g} %") for value in figure.ticks(10, 95, 6)))
+    x = figure.Axis(
+        10,
+        95,
+        "comparisons won",
+        tuple((value, f"{value:g} %") for value in figure.ticks(10, 95, 6)),
+    )
     title = "Win rate in pairwise comparisons, predictions kept"
-    return figure.Chart(title, x, figure.Axis(0, size, "", names, grid=False), marks, height=72 + 20 * size, left=166)
+    return figure.Chart(
+        title,
+        x,
+        figure.Axis(0, size, "", names, grid=False),
+        marks,
+        height=72 + 20 * size,
+        left=166,
+    )

@@ -1,8 +1,10 @@
-"""Draw the figures of the documentation in one style, light and dark: python -m docs.make.figures --data FOLDER
+"""Draw the figures of the documentation in one style, light and dark: python -m docs.make.figures
+--data FOLDER
 
-Without `--data`, the figures that need no data are drawn: the flow, the four groups, and the arena from its table in
-docs/results/arena.md. With it, the folder holds cifar10_resnet32.npz (labelled views) and cifar10_resnet32_damaged.npz
-(`names`, `logits` (m, n, K), `labels`, and `rows`, the rows of the views that were damaged).
+Without `--data`, the figures that need no data are drawn: the flow, the four groups, and the arena
+from its table in docs/results/arena.md. With it, the folder holds cifar10_resnet32.npz (labelled
+views) and cifar10_resnet32_damaged.npz (`names`, `logits` (m, n, K), `labels`, and `rows`, the rows
+of the views that were damaged).
 """
 
 from __future__ import annotations
@@ -18,7 +20,18 @@ from benchmarks.arena.summary import win_rates_chart
 from recal import AutoCalibration, TemperatureScaling, Views, profile, read_views
 from recal.decisions import to_the_power
 from recal.metrics.rows import score
-from recal.reporting.chart import WIDTH, Axis, Chart, Dots, Line, Mark, percent_tick, style_sheet, svg, ticks
+from recal.reporting.chart import (
+    WIDTH,
+    Axis,
+    Chart,
+    Dots,
+    Line,
+    Mark,
+    percent_tick,
+    style_sheet,
+    svg,
+    ticks,
+)
 from recal.reporting.charts import FIFTHS_PERCENT, risk_coverage_chart
 from recal.reporting.outcomes import risk_coverage
 
@@ -30,7 +43,9 @@ _HARMLESS = ("flip", "shift")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="folder with the two files of the ResNet-32 on CIFAR-10")
+    parser.add_argument(
+        "--data", type=Path, help="folder with the two files of the ResNet-32 on CIFAR-10"
+    )
     folder = parser.parse_args().data
     _write("images/flow.svg", flow())
     _write("images/groups.svg", groups())
@@ -73,7 +88,9 @@ def flow() -> str:
 
 
 def groups() -> str:
-    """The four groups of ReCal, by what a transformation does to the prediction and to its confidence."""
+    """The four groups of ReCal, by what a transformation does to the prediction and to its
+    confidence.
+    """
     drawing = _Diagram("The four groups of ReCal under a transformation", 260)
     drawing.text(210, 52, "confidence rose", "label")
     drawing.text(370, 52, "confidence fell", "label")
@@ -91,7 +108,10 @@ def groups() -> str:
 
 
 def tag(name: str, inside: str = "", **attributes: object) -> str:
-    """Return an element; `css` stands for class, `text_anchor` for text-anchor. `inside` is already escaped."""
+    """Return an element; `css` stands for class, `text_anchor` for text-anchor.
+
+    `inside` is already escaped.
+    """
     words = []
     for key, value in attributes.items():
         text = f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else escape(str(value))
@@ -117,7 +137,9 @@ class _Diagram:
             look = {"fill": "var(--after-soft)", "stroke": "var(--after)", "stroke_width": 1.2}
         self.parts.append(tag("rect", **frame, style=_style(look)))
         if swatch:
-            self.parts.append(tag("rect", css=f"rank {key}", x=x + 10, y=y + 12, width=14, height=14, rx=2))
+            self.parts.append(
+                tag("rect", css=f"rank {key}", x=x + 10, y=y + 12, width=14, height=14, rx=2)
+            )
         middle = y + height / 2 + (4 if not words else -3)
         self.text(x + width / 2, middle, name, "label")
         if words:
@@ -134,8 +156,12 @@ class _Diagram:
         (x0, y0), (x1, y1) = points[-2:]
         length = float(np.hypot(x1 - x0, y1 - y0))
         ux, uy = (x1 - x0) / length, (y1 - y0) / length
-        line = " ".join(f"{x},{y}" for x, y in points[:-1]) + f" {x1 - 5 * ux:.1f},{y1 - 5 * uy:.1f}"
-        self.parts.append(tag("polyline", points=line, style="fill: none; stroke: var(--axis); stroke-width: 1.4"))
+        line = (
+            " ".join(f"{x},{y}" for x, y in points[:-1]) + f" {x1 - 5 * ux:.1f},{y1 - 5 * uy:.1f}"
+        )
+        self.parts.append(
+            tag("polyline", points=line, style="fill: none; stroke: var(--axis); stroke-width: 1.4")
+        )
         corners = [(x1, y1), (x1 - 7 * ux + 3.5 * uy, y1 - 7 * uy - 3.5 * ux)]
         corners.append((x1 - 7 * ux - 3.5 * uy, y1 - 7 * uy + 3.5 * ux))
         head = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
@@ -145,7 +171,12 @@ class _Diagram:
         size = {"width": WIDTH, "height": self.height}
         style = tag("style", style_sheet(".recal")) + tag("rect", css="paper", **size)
         inside = tag("title", self.title) + style + "".join(self.parts)
-        about = {"role": "img", "aria_label": self.title, "css": "recal", "xmlns": "http://www.w3.org/2000/svg"}
+        about = {
+            "role": "img",
+            "aria_label": self.title,
+            "css": "recal",
+            "xmlns": "http://www.w3.org/2000/svg",
+        }
         return tag("svg", inside, viewBox=f"0 0 {WIDTH} {self.height}", **size, **about)
 
 
@@ -162,7 +193,9 @@ def arena(page: str, most: int = 14) -> Chart:
 
 
 def following(views: Views, damaged: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> Chart:
-    """Mean confidence against accuracy of every damage, with the temperature of the fit and followed."""
+    """Mean confidence against accuracy of every damage, with the temperature of the fit and
+    followed.
+    """
     others = np.setdiff1d(np.arange(views.n_samples), rows)
     fit = views[np.random.default_rng(0).permutation(others)[:2000]]
     kinds = [one for one in fit.transforms if str(one).split(":")[0] not in _HARMLESS]
@@ -172,13 +205,22 @@ def following(views: Views, damaged: np.ndarray, labels: np.ndarray, rows: np.nd
     for logits in damaged.astype(np.float64)[1:]:  # the first are the images as they are
         probs = calibrator.predict_proba(logits)
         followed = to_the_power(probs, knowledge.condition(logits).ratio)
-        points.append((float((logits.argmax(1) == labels).mean()), probs.max(1).mean(), followed.max(1).mean()))
+        points.append(
+            (
+                float((logits.argmax(1) == labels).mean()),
+                probs.max(1).mean(),
+                followed.max(1).mean(),
+            )
+        )
     accuracy, before, after = np.array(points).T
     low = float(np.floor(10 * min(accuracy.min(), after.min()) - 0.3) / 10)
     axis = tuple((value, percent_tick(value)) for value in ticks(low, 1.0, 6))
     marks: list[Mark] = [Line((low, 1), (low, 1), "ideal", "calibrated")]
     marks += [Line((x, x), (y0, y1), "reference") for x, y0, y1 in zip(accuracy, before, after)]
-    marks += [Dots(accuracy, before, "dot before", size=4.5), Dots(accuracy, after, "dot after", size=4.5)]
+    marks += [
+        Dots(accuracy, before, "dot before", size=4.5),
+        Dots(accuracy, after, "dot after", size=4.5),
+    ]
     gaps = [float(np.abs(values - accuracy).mean()) for values in (before, after)]
     keys = {
         "before": f"temperature of the fit, gap {100 * gaps[0]:.1f} %",
@@ -190,7 +232,9 @@ def following(views: Views, damaged: np.ndarray, labels: np.ndarray, rows: np.nd
 
 
 def before_and_after(views: Views) -> Chart:
-    """Risk-coverage curves of one half of the images, before and after a calibration on the other half."""
+    """Risk-coverage curves of one half of the images, before and after a calibration on the other
+    half.
+    """
     assert views.labels is not None
     order = np.random.default_rng(0).permutation(views.n_samples)
     fit, test = views[order[: len(order) // 2]], views[order[len(order) // 2 :]]
@@ -198,11 +242,20 @@ def before_and_after(views: Views) -> Chart:
     probs, confidence = calibrator.predict_both(test)
     logits = test.logits - test.logits.max(axis=1, keepdims=True)
     raw = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    rows = {"before": score(raw, test.labels), "after": score(probs, test.labels, confidences=confidence)}
+    rows = {
+        "before": score(raw, test.labels),
+        "after": score(probs, test.labels, confidences=confidence),
+    }
     chart = risk_coverage_chart({name: risk_coverage(one) for name, one in rows.items()})
     title = f"Error rate among accepted answers, {len(test.labels):,} images"
     keys = {"before": "as trained", "after": "default of recal"}
-    return Chart(title, Axis(0, 1, "share accepted, most confident first", FIFTHS_PERCENT), chart.y, chart.marks, keys)
+    return Chart(
+        title,
+        Axis(0, 1, "share accepted, most confident first", FIFTHS_PERCENT),
+        chart.y,
+        chart.marks,
+        keys,
+    )
 
 
 if __name__ == "__main__":

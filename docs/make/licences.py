@@ -1,7 +1,8 @@
 """Print the licence of every package that recal installs, for the core and for each extra.
 
-Run it in an environment with `recal-calibration[all]`; nothing is downloaded. The licence is read from the metadata of
-each package: its licence expression, its classifiers, or the first line of its licence field.
+Run it in an environment with `recal-calibration[all]`; nothing is downloaded. The licence is read
+from the metadata of each package: its licence expression, its classifiers, or the first line of its
+licence field.
 
     python docs/make/licences.py
 """
@@ -48,7 +49,9 @@ def closure(name: str, extras: frozenset[str]) -> dict[str, bool]:
         try:
             below = list(needed(package, wanted)) if package != PROJECT else []
         except PackageNotFoundError:
-            raise SystemExit(f"{package} is not installed; run this where recal-calibration[all] is.") from None
+            raise SystemExit(
+                f"{package} is not installed; run this where recal-calibration[all] is."
+            ) from None
         found[package] = package in direct
         waiting += below
     return found
@@ -59,7 +62,9 @@ def licence(package: Distribution) -> str:
     metadata: Message = package.metadata  # type: ignore[assignment]
     if expression := metadata.get("License-Expression"):
         return str(expression)
-    classifiers = [line for line in metadata.get_all("Classifier") or [] if line.startswith("License ::")]
+    classifiers = [
+        line for line in metadata.get_all("Classifier") or [] if line.startswith("License ::")
+    ]
     if named := [line.split(" :: ")[-1] for line in classifiers if line.count(" :: ") > 1]:
         return ", ".join(named)
     text = str(metadata.get("License") or "").strip()
@@ -73,7 +78,12 @@ def table(packages: dict[str, bool]) -> str:
     lines = ["| package | version | licence | asked for by |", "|---|---|---|---|"]
     for name, direct in sorted(packages.items()):
         package = distribution(name)
-        cells = (f"`{name}`", package.version, licence(package), "recal" if direct else "another package")
+        cells = (
+            f"`{name}`",
+            package.version,
+            licence(package),
+            "recal" if direct else "another package",
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -81,9 +91,17 @@ def table(packages: dict[str, bool]) -> str:
 def page() -> str:
     core = closure(PROJECT, frozenset())
     parts = [HEAD, f"## The core\n\n{table(core)}\n"]
-    extras = [name for name in distribution(PROJECT).metadata.get_all("Provides-Extra") or [] if name != "all"]
+    extras = [
+        name
+        for name in distribution(PROJECT).metadata.get_all("Provides-Extra") or []
+        if name != "all"
+    ]
     for extra in extras:
-        added = {name: direct for name, direct in closure(PROJECT, frozenset({extra})).items() if name not in core}
+        added = {
+            name: direct
+            for name, direct in closure(PROJECT, frozenset({extra})).items()
+            if name not in core
+        }
         parts.append(f"## The extra `{extra}`\n\n{table(added)}\n")
     return "\n".join(parts)
 

@@ -1,4 +1,7 @@
-"""Write docs/transformations.md and its pictures from the classes themselves: python docs/make/transformations.py"""
+"""Write docs/transformations.md and its pictures from the classes themselves:
+
+python docs/make/transformations.py
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,11 @@ PAGE, PICTURES = DOCS / "transformations.md", DOCS / "images" / "transformations
 SIDE, WIDE, HIGH = 96, 150, 70
 TEXT = "It rains. The cat is wet, and does not mind at all. Nobody else is out in the street."
 ROW = np.array([[5.1, 3.5, 1.4, 0.2, 37.0, 12.0]])
-DATA = np.random.default_rng(0).normal([5, 3, 1, 0, 40, 10], [1, 1, 0.5, 0.2, 10, 3], (200, 6)).round(1)
+DATA = (
+    np.random.default_rng(0)
+    .normal([5, 3, 1, 0, 40, 10], [1, 1, 0.5, 0.2, 10, 3], (200, 6))
+    .round(1)
+)
 ORDER = ("image", "video", "series", "audio", "text", "tabular")
 TITLES = {
     "image": "Images",
@@ -93,7 +100,9 @@ def section(kind: type[BuiltIn]) -> str:
     low, high = sorted((kind.strengths.weak, kind.strengths.strong))
     useful = f"useful {low:g} to {high:g}, {kind.strengths.identity:g} changes nothing"
     useful = useful if kind.has_strength else "no strength"
-    options = ", ".join(f"`{name}={_shown(value)}`" for name, value in kind.options().items()) or "none"
+    options = (
+        ", ".join(f"`{name}={_shown(value)}`" for name, value in kind.options().items()) or "none"
+    )
     keeps = "keeps everything" if kind.keeps_information else "loses"
     lines = [
         f"### {kind.kind}\n",
@@ -111,7 +120,9 @@ def shown(kind: type[BuiltIn]) -> str:
     if kind.modality == "text":
         rows = [("as it is", TEXT)] + [(f"`{t}`", t([TEXT])[0]) for t in examples(kind)]
     else:
-        rows = [("as it is", _cells(ROW))] + [(f"`{kind.kind}:{t.strength:g}`", _cells(t(ROW))) for t in examples(kind)]
+        rows = [("as it is", _cells(ROW))] + [
+            (f"`{kind.kind}:{t.strength:g}`", _cells(t(ROW))) for t in examples(kind)
+        ]
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""])
 
 
@@ -121,15 +132,24 @@ def examples(kind: type[BuiltIn]) -> tuple[Any, ...]:
         return pool(kind.kind)
     weak, strong, step = kind.strengths.weak, kind.strengths.strong, kind.strengths.step
     values = [round(value / step) * step for value in (weak, (weak + strong) / 2, strong)]
-    return tuple(pool([f"{kind.kind}:{format_strength(value)}" for value in dict.fromkeys(values)], data=DATA))
+    return tuple(
+        pool(
+            [f"{kind.kind}:{format_strength(value)}" for value in dict.fromkeys(values)], data=DATA
+        )
+    )
 
 
 def strip(kind: type[BuiltIn]) -> Image.Image:
     """The original and three strengths side by side."""
     if kind.modality == "image":
-        tiles = [scene(), *(Image.fromarray(t(np.asarray(scene())[None])[0]) for t in examples(kind))]
+        tiles = [
+            scene(),
+            *(Image.fromarray(t(np.asarray(scene())[None])[0]) for t in examples(kind)),
+        ]
     elif kind.modality == "video":
-        film = np.stack([np.roll(np.asarray(scene().resize((48, 48))), 6 * step, axis=1) for step in range(6)])[None]
+        film = np.stack(
+            [np.roll(np.asarray(scene().resize((48, 48))), 6 * step, axis=1) for step in range(6)]
+        )[None]
         tiles = [
             Image.fromarray(np.concatenate(list(video[0]), axis=1))
             for video in (film, *(t(film) for t in examples(kind)))
@@ -144,7 +164,11 @@ def strip(kind: type[BuiltIn]) -> Image.Image:
 def stacked(tiles: list[Image.Image], down: bool = False) -> Image.Image:
     width, height = tiles[0].size
     gap = 4
-    size = (width, len(tiles) * (height + gap) - gap) if down else (len(tiles) * (width + gap) - gap, height)
+    size = (
+        (width, len(tiles) * (height + gap) - gap)
+        if down
+        else (len(tiles) * (width + gap) - gap, height)
+    )
     whole = Image.new("RGB", size, "white")
     for place, tile in enumerate(tiles):
         whole.paste(tile, (0, place * (height + gap)) if down else (place * (width + gap), 0))

@@ -1,7 +1,7 @@
 """Run the tutorial and write what it prints into docs/tutorial.md: python docs/make/tutorial.py
 
-A block ```python is saved and run, a block ```console holds commands after `$ ` and what they printed. Nothing on the
-page was typed by hand that a program printed.
+A block ```python is saved and run, a block ```console holds commands after `$ ` and what they
+printed. Nothing on the page was typed by hand that a program printed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ def _again(language: str, body: str) -> str:
         shown = _printed(lambda: exec(compile(body, "tutorial", "exec"), {"__name__": "__main__"}))
         return f"```python\n{body}```" + (f"\n\n```text\n{shown}```" if shown and not name else "")
     commands = [line[2:] for line in body.splitlines() if line.startswith("$ ")]
-    return "```console\n" + "".join(f"$ {command}\n{_command(command)}" for command in commands) + "```"
+    return (
+        "```console\n"
+        + "".join(f"$ {command}\n{_command(command)}" for command in commands)
+        + "```"
+    )
 
 
 def _command(command: str) -> str:

@@ -24,7 +24,8 @@ MOBILENET = [
 
 
 def claims_table(dataset: str, results: Results, groups: Mapping[str, Any]) -> Table:
-    """One row per network and claim: what the claim is, what was found, and whether the two agree."""
+    """One row per network and claim: what the claim is, what was found, and whether the two agree.
+    """
     rows: list[list[str]] = []
     for network, protocols in results.items():
         who = f"{dataset} {network}"
@@ -85,7 +86,10 @@ def _keeps_accuracy(protocols: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _time_orders(dataset: str, network: str) -> tuple[tuple[str, ...], ...]:
-    """The paper's order for this network, or the one of all its CIFAR networks; the two slowest are a claim apart."""
+    """The paper's order for this network, or the one of all its CIFAR networks;
+
+    the two slowest are a claim apart.
+    """
     theirs = printed("time", dataset, network) or printed("time", "cifar10", "lenet5")
     assert theirs is not None  # the second is in the package
     order = tuple(sorted(theirs[1], key=lambda name: theirs[1][name]))
@@ -101,7 +105,9 @@ def _time_order(protocols: Mapping[str, Any], claimed: tuple[str, ...]) -> tuple
 
 
 def _most_often(group: str, place: int, counts: Mapping[str, list[int]]) -> tuple[str, str]:
-    """Whether the group is at this place, 0 for the least ECE and -1 for the largest, more often than the others."""
+    """Whether the group is at this place, 0 for the least ECE and -1 for the largest, more often
+    than the others.
+    """
     there = {g: places[place] for g, places in counts.items()}
     text = ", ".join(f"group {g}: {n}" for g, n in there.items())
     rivals = max(n for g, n in there.items() if g != group)
@@ -111,7 +117,9 @@ def _most_often(group: str, place: int, counts: Mapping[str, list[int]]) -> tupl
 
 
 def _rank(protocols: Mapping[str, Any], metric: str, limit: int) -> tuple[str, str]:
-    """The place of the best ReCal among all methods, on the paper's split and by the mean over the halves."""
+    """The place of the best ReCal among all methods, on the paper's split and by the mean over the
+    halves.
+    """
     both = {name: _values(protocols, metric, name) for name in protocols[PAPER_SPLIT]}
     tables = {"paper's split": {name: one for name, (one, _) in both.items()}}
     if len(protocols) > 1:

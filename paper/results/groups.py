@@ -1,4 +1,7 @@
-"""The paper's group tables: calibration error and size of each group, per kind and strength of transformation."""
+"""The paper's group tables:
+
+calibration error and size of each group, per kind and strength of transformation.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ def group_transforms() -> tuple[Transform, ...]:
 def group_tables(fit: Views, test: Views) -> dict[str, Any]:
     """Return {kind: rows} for test views that hold `group_transforms`.
 
-    As in the paper's supplement the logits are first scaled by one temperature (learnt here on `fit`, not on the test
-    images), and a copy's confidence is the maximum of its own softmax.
+    As in the paper's supplement the logits are first scaled by one temperature (learnt here on
+    `fit`, not on the test images), and a copy's confidence is the maximum of its own softmax.
     """
     beta = TemperatureScaling().fit(fit).beta_
     scaled = Views(test.logits * beta, {t: test.transformed(t) * beta for t in test.transforms}, test.labels)
@@ -46,9 +49,11 @@ def group_tables(fit: Views, test: Views) -> dict[str, Any]:
 
 
 def ranks(rows: Rows) -> dict[str, list[int]]:
-    """Return, per group, how often it has the smallest, second, third and largest error over the strengths.
+    """Return, per group, how often it has the smallest, second, third and largest error over the
+    strengths.
 
-    Empty groups and those of fewer than 20 samples are not ranked; see `recal.reporting.studies.places`.
+    Empty groups and those of fewer than 20 samples are not ranked; see
+    `recal.reporting.studies.places`.
 
     Examples
     --------

@@ -1,4 +1,7 @@
-"""Results as the paper lays them out: a row per network, a column per method, the paper's own row beneath."""
+"""Results as the paper lays them out:
+
+a row per network, a column per method, the paper's own row beneath.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,10 @@ class Table:
 
 
 def paper_table(name: str, dataset: str, results: Results) -> Table:
-    """One of the paper's tables, or one in their layout: learnt from held-out images, judged on the test images."""
+    """One of the paper's tables, or one in their layout:
+
+    learnt from held-out images, judged on the test images.
+    """
     metric = (METRICS | BEYOND)[name]
     rows = []
     for network, protocols in results.items():
@@ -82,7 +88,8 @@ def paper_table(name: str, dataset: str, results: Results) -> Table:
 
 
 def halves_table(name: str, dataset: str, results: Results) -> Table | None:
-    """The same over random halves of the test images: mean, range, and the paired difference to TS."""
+    """The same over random halves of the test images: mean, range, and the paired difference to TS.
+    """
     metric = (METRICS | BEYOND)[name]
     rows = []
     count = 0
@@ -110,7 +117,9 @@ def halves_table(name: str, dataset: str, results: Results) -> Table | None:
 
 
 def group_table(network: str, kind: str, found: Mapping[str, Any]) -> Table:
-    """The paper's table of the groups' ECE and sizes for one kind of transformation, beside the paper's ResNet152."""
+    """The paper's table of the groups' ECE and sizes for one kind of transformation, beside the
+    paper's ResNet152.
+    """
     columns = [kind, *(f"ECE {g}" for g in "1234"), *(f"samples {g}" for g in "1234")]
     columns += ["paper, ImageNet ResNet152: ECE", "samples"]
     theirs = paper_groups()[kind]
@@ -131,7 +140,9 @@ def group_table(network: str, kind: str, found: Mapping[str, Any]) -> Table:
 
 
 def rank_table(network: str, found: Mapping[str, Any]) -> Table:
-    """How often each group has the least, second, third and largest ECE, beside the paper's ResNet152."""
+    """How often each group has the least, second, third and largest ECE, beside the paper's
+    ResNet152.
+    """
     rows = []
     theirs = paper_groups()
     for kind, table in found["kinds"].items():

@@ -1,4 +1,5 @@
-"""The paper's data sets, read from files that are already there. Nothing downloads, nothing unpickles.
+"""The paper's data sets, read from files that are already there. Nothing downloads, nothing
+unpickles.
 
 Images are uint8 arrays of shape (n, height, width, channels), as the transformations want them.
 """
@@ -27,8 +28,8 @@ VALIDATION_SIZE = 5000
 class Dataset:
     """Images with labels as column indices.
 
-    ImageNet brings no training images here: its networks come trained, and its validation images, a folder that is
-    read batch by batch, are halved.
+    ImageNet brings no training images here: its networks come trained, and its validation images, a
+    folder that is read batch by batch, are halved.
     """
 
     name: str
@@ -48,7 +49,9 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Split:
-    """Rows for training, for fitting the calibration (both of the training images), and for the test."""
+    """Rows for training, for fitting the calibration (both of the training images), and for the
+    test.
+    """
 
     train: NDArray[np.intp]
     validation: NDArray[np.intp]
@@ -59,9 +62,11 @@ IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
 def normalisation(images: NDArray[np.uint8]) -> Normalize:
-    """Return the preprocessing that centres and scales each channel over `images` (n, height, width, channels).
+    """Return the preprocessing that centres and scales each channel over `images` (n, height,
+    width, channels).
 
-    Mean and deviation come from the exact counts of the 256 pixel values, so they are the same on every machine.
+    Mean and deviation come from the exact counts of the 256 pixel values, so they are the same on
+    every machine.
 
     Examples
     --------
@@ -94,14 +99,18 @@ def load(name: str, data_dir: str | Path, *, verify: bool = True) -> Dataset:
         raise InputError(f"There is no data set {name!r}; there are: {', '.join(LAYOUTS)}.")
     root = Path(data_dir)
     if not root.is_dir():
-        raise FileError(f"There is no folder {root}. Nothing is downloaded: put the data set's files there first.")
+        raise FileError(
+            f"There is no folder {root}. Nothing is downloaded: put the data set's files there first."
+        )
     for layout in LAYOUTS[name]:
         for folder in (root / name, root):
             if layout.found(folder):
                 parts = layout.read(folder, verify)
                 return Dataset(name, layout.name, *parts, n_classes=layout.n_classes(parts[3]))
     wanted = "\n".join(f"  - {layout.name}: {layout.files}" for layout in LAYOUTS[name])
-    raise FileError(f"{root} holds no {name} (nor does {root / name}). Give one of these:\n{wanted}")
+    raise FileError(
+        f"{root} holds no {name} (nor does {root / name}). Give one of these:\n{wanted}"
+    )
 
 
 def split(dataset: Dataset, *, validation_size: int = VALIDATION_SIZE, seed: int = 0) -> Split:
@@ -129,5 +138,8 @@ def dataset_names() -> Sequence[str]:
 
 
 def digest_images(images: Images) -> str:
-    """Return a mark that changes with the images: their bytes, or the names and sizes of a folder's files."""
+    """Return a mark that changes with the images:
+
+    their bytes, or the names and sizes of a folder's files.
+    """
     return images.fingerprint() if isinstance(images, ImageFolder) else digest_arrays(images)

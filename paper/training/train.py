@@ -1,4 +1,7 @@
-"""Train a network by a recipe. A run that is stopped goes on from its last epoch and ends with the same bits."""
+"""Train a network by a recipe.
+
+A run that is stopped goes on from its last epoch and ends with the same bits.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,8 @@ def train(
     device: str = "cpu",
     say: Callable[[str], None] | None = print,
 ) -> tuple[nn.Module, list[dict[str, float]]]:
-    """Train the network called `name`, or go on from `checkpoint`, and return it with one record per epoch.
+    """Train the network called `name`, or go on from `checkpoint`, and return it with one record
+    per epoch.
 
     Parameters
     ----------
@@ -64,7 +68,8 @@ def train(
     stop_after : int, optional
         Stop when so many epochs are done, as a killed run would; a later call goes on.
     device : str
-        "cpu" or "cuda". The same bits come again on the same machine, number of threads and torch only.
+        "cpu" or "cuda". The same bits come again on the same machine, number of threads and torch
+        only.
     say : callable or None
         Told of every epoch, with the time left.
     """
@@ -78,8 +83,11 @@ def train(
         "mean": _numbers(preprocess.mean),
         "std": _numbers(preprocess.std),
     }
-    # All randomness comes from torch's own generator, forked so that the caller's is left as it was.
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if device.startswith("cuda") else []):
+    # All randomness comes from torch's own generator, forked so that the caller's is left as it
+    # was.
+    with torch.random.fork_rng(
+        devices=range(torch.cuda.device_count()) if device.startswith("cuda") else []
+    ):
         torch.manual_seed(recipe.seed)
         network = build(name, n_classes, images.shape[3], images.shape[1]).to(device)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -120,7 +128,12 @@ def _optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
 
 
 def _one_epoch(
-    state: TrainingState, pixels: Tensor, targets: Tensor, recipe: Recipe, preprocess: Normalize, device: str
+    state: TrainingState,
+    pixels: Tensor,
+    targets: Tensor,
+    recipe: Recipe,
+    preprocess: Normalize,
+    device: str,
 ) -> dict[str, float]:
     rate = recipe.rate_in(state.epoch)
     for settings in state.optimizer.param_groups:
@@ -145,7 +158,12 @@ def _one_epoch(
         loss_sum += loss.item() * len(rows)
         right += int((logits.argmax(1) == wanted).sum())
     seconds = time.perf_counter() - began
-    return {"rate": rate, "loss": loss_sum / len(pixels), "accuracy": right / len(pixels), "seconds": seconds}
+    return {
+        "rate": rate,
+        "loss": loss_sum / len(pixels),
+        "accuracy": right / len(pixels),
+        "seconds": seconds,
+    }
 
 
 def augment(batch: Tensor, *, crop: int, flip: bool) -> Tensor:
@@ -160,7 +178,9 @@ def augment(batch: Tensor, *, crop: int, flip: bool) -> Tensor:
         rows = top[:, None] + torch.arange(height)
         columns = left[:, None] + torch.arange(width)
         which = torch.arange(len(batch))[:, None, None]
-        batch = framed.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        batch = framed.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]].permute(
+            0, 3, 1, 2
+        )
     return batch
 
 
@@ -169,23 +189,32 @@ def load_network(checkpoint: Path) -> tuple[nn.Module, dict[str, Any]]:
     tensors, about = _read(checkpoint)
     identity = about["identity"]
     with torch.random.fork_rng(devices=[]):
-        network = build(identity["network"], identity["n_classes"], identity["shape"][2], identity["shape"][0])
+        network = build(
+            identity["network"], identity["n_classes"], identity["shape"][2], identity["shape"][0]
+        )
     _load_weights(network, tensors, checkpoint)
     return _for_prediction(network), about
 
 
 def _for_prediction(network: nn.Module) -> nn.Module:
-    """Fold each normalisation into the convolution before it: the same answers, to rounding, in half the time."""
+    """Fold each normalisation into the convolution before it:
+
+    the same answers, to rounding, in half the time.
+    """
     network.eval()
     for module in list(network.modules()):
         if isinstance(module, nn.Sequential):
             for index, (layer, following) in enumerate(pairwise(module)):
                 if isinstance(layer, nn.Conv2d) and isinstance(following, nn.BatchNorm2d):
-                    module[index], module[index + 1] = fuse_conv_bn_eval(layer, following), nn.Identity()
+                    module[index], module[index + 1] = (
+                        fuse_conv_bn_eval(layer, following),
+                        nn.Identity(),
+                    )
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-# --- checkpoints -----------------------------------------------------------------------------------------------------
+# --- checkpoints
+# -----------------------------------------------------------------------------------------------------
 
 
 def _write(state: TrainingState, path: Path, identity: dict[str, Any]) -> None:
@@ -211,11 +240,17 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             about = json.loads((file.metadata() or {})["recal"])
             return {key: file.get_tensor(key) for key in file.keys()}, about  # noqa: SIM118 (it is no mapping)
     except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise FileError(f"{path} is no checkpoint of a training: {error}. Delete it to train afresh.") from error
+        raise FileError(
+            f"{path} is no checkpoint of a training: {error}. Delete it to train afresh."
+        ) from error
 
 
 def _load_weights(network: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    weights = {key.removeprefix("weights/"): value for key, value in tensors.items() if key.startswith("weights/")}
+    weights = {
+        key.removeprefix("weights/"): value
+        for key, value in tensors.items()
+        if key.startswith("weights/")
+    }
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:

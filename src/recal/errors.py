@@ -2,9 +2,9 @@
 
     raise InputError(f"must be a whole number from 1 on, got {batch_size!r}", argument="batch_size")
 
-`str(error)` names the argument as in Python: "`batch_size` must be a whole number from 1 on, got 0." The command line
-names the option that was typed (`RecalError.sentence`). An error that reads the same in both is one plain text:
-`InputError("The pool is empty.")`.
+`str(error)` names the argument as in Python: "`batch_size` must be a whole number from 1 on, got
+0." The command line names the option that was typed (`RecalError.sentence`). An error that reads
+the same in both is one plain text: `InputError("The pool is empty.")`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,16 @@ class Remedy:
         Examples
         --------
         >>> Remedy.naming("Leave them out with {on_error}", on_error="skip")
-        Remedy(python="Leave them out with on_error='skip'", typed='Leave them out with --on-error skip')
+        Remedy(python="Leave them out with on_error='skip'", typed='Leave them out with --on-error
+        skip')
         """
         python = typed = text
         for name, value in options.items():
-            word = "N" if value is int else shlex.quote(value if isinstance(value, str) else ",".join(map(str, value)))
+            word = (
+                "N"
+                if value is int
+                else shlex.quote(value if isinstance(value, str) else ",".join(map(str, value)))
+            )
             python = python.replace(f"{{{name}}}", f"{name}={'N' if value is int else repr(value)}")
             typed = typed.replace(f"{{{name}}}", f"--{name.replace('_', '-')} {word}")
         return cls(python, typed)
@@ -60,8 +65,8 @@ class RecalError(Exception):
     Parameters
     ----------
     rule : str
-        What must hold, and what was given instead. With an argument, a rule that begins with a lower-case letter
-        continues a sentence that begins with the argument's name.
+        What must hold, and what was given instead. With an argument, a rule that begins with a
+        lower-case letter continues a sentence that begins with the argument's name.
     argument : str or tuple of str, optional
         The argument, or arguments, that broke the rule, by their names in Python.
     remedy : str or Remedy, optional
@@ -90,13 +95,26 @@ class RecalError(Exception):
         self.rule, self.argument, self.remedy, self.where = rule, argument, remedy, where
         super().__init__(self.sentence())
 
-    def sentence(self, spell: Callable[[tuple[str, ...]], str] = _code, *, typed: bool = False) -> str:
-        """Return the error as text; `spell` formats the arguments, and `typed` selects the words for a terminal."""
+    def sentence(
+        self, spell: Callable[[tuple[str, ...]], str] = _code, *, typed: bool = False
+    ) -> str:
+        """Return the error as text;
+
+        `spell` formats the arguments, and `typed` selects the words for a terminal.
+        """
         names = (self.argument,) if isinstance(self.argument, str) else self.argument or ()
-        remedy = self.remedy if isinstance(self.remedy, str) else self.remedy.typed if typed else self.remedy.python
+        remedy = (
+            self.remedy
+            if isinstance(self.remedy, str)
+            else self.remedy.typed
+            if typed
+            else self.remedy.python
+        )
         text = f"{spell(names)} {self.rule}" if names and not self.rule[:1].isupper() else self.rule
         if names or remedy:
-            text = " ".join(part if part.endswith((".", "?")) else f"{part}." for part in (text, remedy) if part)
+            text = " ".join(
+                part if part.endswith((".", "?")) else f"{part}." for part in (text, remedy) if part
+            )
         return f"{self.where}: {text}" if self.where else text
 
     def at(self, where: object) -> Self:
@@ -112,7 +130,10 @@ class InputError(RecalError, ValueError):
 
 
 class NotFittedError(RecalError, ValueError, AttributeError):
-    """A calibrator was used before it was fitted. If scikit-learn is loaded, this is also its NotFittedError."""
+    """A calibrator was used before it was fitted.
+
+    If scikit-learn is loaded, this is also its NotFittedError.
+    """
 
     def __new__(cls, *arguments: object, **parts: object) -> NotFittedError:
         theirs = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", None)
@@ -121,12 +142,19 @@ class NotFittedError(RecalError, ValueError, AttributeError):
         return super().__new__(_joined_with(theirs), *arguments)
 
     def __reduce__(self) -> tuple[type[NotFittedError], tuple[object, ...]]:
-        return NotFittedError, self.args  # the process that unpickles it may not have loaded scikit-learn
+        return (
+            NotFittedError,
+            self.args,
+        )  # the process that unpickles it may not have loaded scikit-learn
 
 
 @cache
 def _joined_with(theirs: type[Exception]) -> type[NotFittedError]:
-    return type("NotFittedError", (NotFittedError, theirs), {"__module__": __name__, "__doc__": NotFittedError.__doc__})
+    return type(
+        "NotFittedError",
+        (NotFittedError, theirs),
+        {"__module__": __name__, "__doc__": NotFittedError.__doc__},
+    )
 
 
 class FileError(RecalError):

@@ -1,7 +1,7 @@
 """Progress of long loops, reported to a watcher if there is one.
 
-Loops that may take seconds go through `track`. The command line watches (`cli/printing.py`) and shows one line with the
-time left; a library call shows nothing and pays nothing.
+Loops that may take seconds go through `track`. The command line watches (`cli/printing.py`) and
+shows one line with the time left; a library call shows nothing and pays nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class Watcher:
         return share
 
     def seconds_left(self) -> float | None:
-        """Return how many seconds the outermost loop still needs at its average speed; None before its first round."""
+        """Return how many seconds the outermost loop still needs at its average speed;
+
+        None before its first round.
+        """
         stages, share = tuple(self.stages), self.share()
         if not stages or share <= 0.0:
             return None
@@ -81,7 +84,9 @@ def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterato
     if watcher is None or watcher.thread != threading.get_ident():
         yield from items
         return
-    stage = Stage(what, total if total is not None else len(items) if isinstance(items, Sized) else 1)
+    stage = Stage(
+        what, total if total is not None else len(items) if isinstance(items, Sized) else 1
+    )
     watcher.stages.append(stage)
     try:
         for item in items:

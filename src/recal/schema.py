@@ -1,8 +1,10 @@
-"""Declarations of what a value must be, for constructor parameters, fitted state and the fields of maps.
+"""Declarations of what a value must be, for constructor parameters, fitted state and the fields of
+maps.
 
-A declaration is an annotation. `Literal`, `bool`, `int`, `float`, `None` and unions of them have their usual meaning;
-anything narrower is ``Annotated[type, kind]`` with one of the kinds below. The same declaration checks parameters when
-a calibrator is fitted, checks the contents of an untrusted file and reads the options of the command line.
+A declaration is an annotation. `Literal`, `bool`, `int`, `float`, `None` and unions of them have
+their usual meaning; anything narrower is ``Annotated[type, kind]`` with one of the kinds below. The
+same declaration checks parameters when a calibrator is fitted, checks the contents of an untrusted
+file and reads the options of the command line.
 """
 
 from __future__ import annotations
@@ -14,7 +16,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +47,10 @@ class Kind:
     metavar: str = "VALUE"  # the placeholder of the value in the command line's help
 
     def read(self, value: Any, sizes: Sizes) -> Any:
-        """Return the value in the form that the code uses, or raise ValueError; new `sizes` are added."""
+        """Return the value in the form that the code uses, or raise ValueError;
+
+        new `sizes` are added.
+        """
         return value
 
     def parse(self, text: str) -> Any:
@@ -47,16 +62,27 @@ class Kind:
 
 
 class Number(Kind):
-    """A finite number between two bounds; `ends` says which bounds are part of the range, as in "(0, 1]"."""
+    """A finite number between two bounds;
+
+    `ends` says which bounds are part of the range, as in "(0, 1]".
+    """
 
     def __init__(
-        self, low: float = -math.inf, high: float = math.inf, *, whole: bool = False, ends: str = "[]", hint: str = ""
+        self,
+        low: float = -math.inf,
+        high: float = math.inf,
+        *,
+        whole: bool = False,
+        ends: str = "[]",
+        hint: str = "",
     ) -> None:
         self.low, self.high, self.whole, self.ends, self.hint = low, high, whole, ends, hint
         self.metavar = "INT" if whole else "FLOAT"
         kind = "a whole number" if whole else "a finite number"
         if high < math.inf:
-            self.rule = f"{'a whole' if whole else 'a'} number in {ends[0]}{low:g}, {high:g}{ends[1]}"
+            self.rule = (
+                f"{'a whole' if whole else 'a'} number in {ends[0]}{low:g}, {high:g}{ends[1]}"
+            )
         elif low == -math.inf:
             self.rule = kind
         elif ends[0] == "(":
@@ -105,7 +131,9 @@ class Choice(Kind):
     def __init__(self, *options: Any) -> None:
         self.options = options
         self.metavar = "|".join("none" if option is None else str(option) for option in options)
-        self.rule = f"one of {', '.join(map(repr, options))}" if len(options) > 1 else repr(options[0])
+        self.rule = (
+            f"one of {', '.join(map(repr, options))}" if len(options) > 1 else repr(options[0])
+        )
 
     def read(self, value: Any, sizes: Sizes) -> Any:
         if not any(type(value) is type(option) and value == option for option in self.options):
@@ -168,7 +196,10 @@ class Seed(Kind):
 
 
 class Instance(Kind):
-    """An object of a class. The class is given by name if the module that declares the kind cannot import it."""
+    """An object of a class.
+
+    The class is given by name if the module that declares the kind cannot import it.
+    """
 
     def __init__(self, family: type | str, *, hint: str = "") -> None:
         self.hint = hint
@@ -218,8 +249,8 @@ class Floats(Kind):
     Parameters
     ----------
     shape : int, str or None for each axis
-        A name such as "K" means the same size wherever it occurs in one object; "B-1" is one less than B; None is any
-        size. No axis is empty unless its size follows from a name.
+        A name such as "K" means the same size wherever it occurs in one object; "B-1" is one less
+        than B; None is any size. No axis is empty unless its size follows from a name.
     low, high : the range of the numbers, both ends included
     rising : whether numbers never fall along the last axis
     """
@@ -228,7 +259,11 @@ class Floats(Kind):
     codes: ClassVar[str] = "f"
 
     def __init__(
-        self, *shape: int | str | None, low: float = -LARGEST, high: float = LARGEST, rising: bool = False
+        self,
+        *shape: int | str | None,
+        low: float = -LARGEST,
+        high: float = LARGEST,
+        rising: bool = False,
     ) -> None:
         self.shape, self.low, self.high, self.rising = shape, low, high, rising
         sizes = ", ".join("n" if size is None else str(size) for size in shape)
@@ -247,7 +282,9 @@ class Floats(Kind):
                     raise ValueError
             elif size < 1 if declared is None else size != declared:
                 raise ValueError
-        if array.size and not self.low <= array.min() <= array.max() <= self.high:  # false for NaN, too
+        if (
+            array.size and not self.low <= array.min() <= array.max() <= self.high
+        ):  # false for NaN, too
             raise ValueError
         if self.rising and (array[..., 1:] < array[..., :-1]).any():
             raise ValueError
@@ -283,7 +320,9 @@ class Record:
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        return all(_equal(getattr(self, name), getattr(other, name)) for name in field_names(type(self)))
+        return all(
+            _equal(getattr(self, name), getattr(other, name)) for name in field_names(type(self))
+        )
 
     def __hash__(self) -> int:
         return hash((type(self), *(_key(getattr(self, name)) for name in field_names(type(self)))))
@@ -311,7 +350,11 @@ def _key(value: Any) -> Any:
 def _short(value: Any) -> str:
     if not isinstance(value, np.ndarray):
         return f"{value:.6g}" if isinstance(value, float) else repr(value)
-    return f"<{' x '.join(map(str, value.shape))}>" if value.size > 4 else np.array2string(value, precision=4)
+    return (
+        f"<{' x '.join(map(str, value.shape))}>"
+        if value.size > 4
+        else np.array2string(value, precision=4)
+    )
 
 
 def check(value: Any, kind: Kind, name: str, sizes: Sizes | None = None) -> Any:
@@ -321,12 +364,17 @@ def check(value: Any, kind: Kind, name: str, sizes: Sizes | None = None) -> Any:
     except InputError:  # a kind may raise a more detailed error
         raise
     except ValueError:
-        raise InputError(f"must be {kind.rule}, got {_shown(value)}", argument=name, remedy=kind.hint) from None
+        raise InputError(
+            f"must be {kind.rule}, got {_shown(value)}", argument=name, remedy=kind.hint
+        ) from None
 
 
 @lru_cache(maxsize=256)
 def parameter_kinds(family: Any) -> Mapping[str, Kind]:
-    """Return the kind of each parameter of a class's constructor: declared in the class, or in its own `__init__`."""
+    """Return the kind of each parameter of a class's constructor:
+
+    declared in the class, or in its own `__init__`.
+    """
     names, hints = inspect.signature(family).parameters, get_type_hints(family, include_extras=True)
     if not hints.keys() >= names.keys():
         hints = get_type_hints(family.__init__, include_extras=True)
@@ -350,7 +398,9 @@ def kind_of(hint: Any) -> Kind:
     """Return the kind that an annotation declares."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return next((part for part in parts[1:] if isinstance(part, Kind)), None) or kind_of(parts[0])
+        return next((part for part in parts[1:] if isinstance(part, Kind)), None) or kind_of(
+            parts[0]
+        )
     if origin in (Union, types.UnionType):
         return Either(*(kind_of(part) for part in parts))
     if origin is Literal:
@@ -367,7 +417,13 @@ def kind_of(hint: Any) -> Kind:
     return Instance(family)
 
 
-_PLAIN: dict[Any, Kind] = {bool: Flag(), int: Number(whole=True), float: Number(), str: Text(), Any: Kind()}
+_PLAIN: dict[Any, Kind] = {
+    bool: Flag(),
+    int: Number(whole=True),
+    float: Number(),
+    str: Text(),
+    Any: Kind(),
+}
 
 # Kinds that several classes declare.
 Count = Annotated[int, Number(1, whole=True)]

@@ -27,7 +27,8 @@ from recal.errors import InputError
 from recal.transforms import Transform, as_transform
 from recal.transforms.preprocessing import Outputs, Preprocessing, check_outputs, least_probability
 
-# The selected rows of the stored arrays. A range takes no memory, and numpy slices by it without a copy.
+# The selected rows of the stored arrays. A range takes no memory, and numpy slices by it without a
+# copy.
 Rows = range | NDArray[np.intp]
 Names = NDArray[np.str_]
 
@@ -37,22 +38,28 @@ class Views:
 
     Parameters
     ----------
-    logits : array-like of shape (n_samples, n_classes), or (n_samples,) or (n_samples, 1) for a binary model
-        The model's logits for the inputs as they are. Nothing is copied or changed. One number for each sample is the
-        log-odds of the second of two classes and becomes the two columns (0, log-odds). If all logits are torch tensors
-        or arrays of another library, `predict_proba` computes with that library and returns its arrays.
-    transformed : mapping of transformation (or its spec, such as ``"zoom:0.37"``) to an array of the same shape
+    logits : array-like of shape (n_samples, n_classes), or (n_samples,) or (n_samples, 1) for a
+    binary model
+        The model's logits for the inputs as they are. Nothing is copied or changed. One number for
+        each sample is the log-odds of the second of two classes and becomes the two columns (0,
+        log-odds). If all logits are torch tensors or arrays of another library, `predict_proba`
+        computes with that library and returns its arrays.
+    transformed : mapping of transformation (or its spec, such as ``"zoom:0.37"``) to an array of
+    the same shape
         The same model's logits for the transformed inputs.
     labels : array-like of shape (n_samples,), optional
         The true classes: integers are column indices; anything else needs `classes`.
     classes : sequence of length n_classes, optional
         The names of the columns, if labels are not column indices.
     preprocessing : Preprocessing, optional
-        How inputs were prepared for the model. `collect` sets it, files store it, and a fit keeps it.
+        How inputs were prepared for the model. `collect` sets it, files store it, and a fit keeps
+        it.
     clusters : array-like of shape (n_samples,), optional
-        Rows that belong together, such as frames of one video. `fit`, `compare` and the command line never split them.
+        Rows that belong together, such as frames of one video. `fit`, `compare` and the command
+        line never split them.
     groups : array-like of shape (n_samples,), optional
-        The subject, customer or camera of each row. Each group is calibrated and decided separately.
+        The subject, customer or camera of each row. Each group is calibrated and decided
+        separately.
 
     Examples
     --------
@@ -95,14 +102,21 @@ class Views:
                 raise InputError(f"The transformation {str(transform)!r} is given twice.")
             self._transformed[transform] = array
         self.classes = None if classes is None else check_classes(classes, n_classes)
-        self._labels = None if labels is None else check_labels(labels, n_samples, n_classes, self.classes)
+        self._labels = (
+            None if labels is None else check_labels(labels, n_samples, n_classes, self.classes)
+        )
         if preprocessing is not None and not isinstance(preprocessing, Preprocessing):
-            raise InputError(f"must be a Preprocessing, got a {type(preprocessing).__name__}", argument="preprocessing")
+            raise InputError(
+                f"must be a Preprocessing, got a {type(preprocessing).__name__}",
+                argument="preprocessing",
+            )
         self.preprocessing = preprocessing
         self._clusters = None if clusters is None else row_names(clusters, n_samples, "clusters")
         self._groups = None if groups is None else row_names(groups, n_samples, "groups")
         self._rows: Rows = range(n_samples)
-        given: dict[Transform | None, Any] = dict(zip(self._transformed, (transformed or {}).values()))
+        given: dict[Transform | None, Any] = dict(
+            zip(self._transformed, (transformed or {}).values())
+        )
         given[None] = logits
         self._tensors = given if all(map(is_array, given.values())) else None
         self._checked: set[Transform | None] = {None, *self._transformed}
@@ -122,10 +136,11 @@ class Views:
         Parameters
         ----------
         probs, transformed, labels, classes
-            As in `Views`, with probabilities in place of logits. One number for each sample is the probability of the
-            second of two classes.
+            As in `Views`, with probabilities in place of logits. One number for each sample is the
+            probability of the second of two classes.
         outputs : {"probabilities", "votes"} or "probabilities:FLOOR"
-            As in `recal.collect`: the floor is 1e-12, or 0.01 / n_classes for "votes" of trees or neighbours, or FLOOR.
+            As in `recal.collect`: the floor is 1e-12, or 0.01 / n_classes for "votes" of trees or
+            neighbours, or FLOOR.
 
         Examples
         --------
@@ -135,14 +150,26 @@ class Views:
                [-1.2 , -0.36]])
         """
         if check_outputs(outputs) == "logits":
-            raise InputError("must be 'probabilities', 'votes' or 'probabilities:FLOOR'", argument="outputs")
+            raise InputError(
+                "must be 'probabilities', 'votes' or 'probabilities:FLOOR'", argument="outputs"
+            )
 
         def logs(values: ArrayLike) -> Floats:
             checked = check_probs(values, binary=True)
-            return np.log(np.maximum(checked, checked.dtype.type(least_probability(outputs, checked.shape[1]))))
+            return np.log(
+                np.maximum(
+                    checked, checked.dtype.type(least_probability(outputs, checked.shape[1]))
+                )
+            )
 
         others = {key: logs(values) for key, values in (transformed or {}).items()}
-        return cls(logs(probs), others, labels, classes=classes, preprocessing=Preprocessing(outputs=outputs))
+        return cls(
+            logs(probs),
+            others,
+            labels,
+            classes=classes,
+            preprocessing=Preprocessing(outputs=outputs),
+        )
 
     @classmethod
     def unchecked(
@@ -157,16 +184,29 @@ class Views:
     ) -> Views:
         """Wrap arrays that may be on disk; each is read and checked when it is first used.
 
-        An array on disk has a `shape` and returns rows when it is indexed by a slice or an array of indices.
+        An array on disk has a `shape` and returns rows when it is indexed by a slice or an array of
+        indices.
         """
         views = cls.__new__(cls)
-        views._logits, views._transformed, views._labels, views.classes = logits, transformed, labels, classes
-        views._rows, views._checked, views.preprocessing = range(logits.shape[0]), set(), preprocessing
+        views._logits, views._transformed, views._labels, views.classes = (
+            logits,
+            transformed,
+            labels,
+            classes,
+        )
+        views._rows, views._checked, views.preprocessing = (
+            range(logits.shape[0]),
+            set(),
+            preprocessing,
+        )
         views._clusters, views._groups, views._tensors = clusters, groups, None
         return views
 
-    def assign(self, *, clusters: ArrayLike | None = None, groups: ArrayLike | None = None) -> Views:
-        """Return the same views with these clusters or groups, (n_samples,); None keeps the current ones.
+    def assign(
+        self, *, clusters: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> Views:
+        """Return the same views with these clusters or groups, (n_samples,); None keeps the current
+        ones.
 
         Examples
         --------
@@ -190,11 +230,14 @@ class Views:
 
     @property
     def tensors(self) -> dict[Transform | None, Any] | None:
-        """The logits by transformation, None for the originals, as arrays of a library other than numpy.
+        """The logits by transformation, None for the originals, as arrays of a library other than
+        numpy.
 
         None if they were not given as such arrays.
         """
-        if self._tensors is None or (isinstance(self._rows, range) and self._rows == range(self._logits.shape[0])):
+        if self._tensors is None or (
+            isinstance(self._rows, range) and self._rows == range(self._logits.shape[0])
+        ):
             return self._tensors
         from array_api_compat import array_namespace, device
 
@@ -216,7 +259,9 @@ class Views:
         """Whether the views have logits of this transformation."""
         return as_transform(transform) in self._transformed
 
-    def rows_of(self, transform: Transform, rows: NDArray[np.intp]) -> tuple[Floats, NDArray[np.intp]]:
+    def rows_of(
+        self, transform: Transform, rows: NDArray[np.intp]
+    ) -> tuple[Floats, NDArray[np.intp]]:
         """Return an array that contains these rows of a view, and their indices in it.
 
         An array in memory is not copied. From disk, no other rows are read.
@@ -266,7 +311,8 @@ class Views:
     def __getitem__(self, rows: Any) -> Views:
         """Select rows by number, slice, mask or indices, as numpy does.
 
-        Nothing is read or copied until logits are used; a slice of arrays in memory is never copied.
+        Nothing is read or copied until logits are used; a slice of arrays in memory is never
+        copied.
         """
         picked = copy.copy(self)
         picked._rows = self._select(rows)
@@ -285,8 +331,14 @@ class Views:
             if isinstance(self._rows, range)
             else self._rows
         )
-        if index.ndim > 1 or index.dtype.kind not in "iub" or (index.ndim == 0 and index.dtype.kind == "b"):
-            raise InputError(f"Rows are a number, a slice, a mask or a list of numbers, got {rows!r}.")
+        if (
+            index.ndim > 1
+            or index.dtype.kind not in "iub"
+            or (index.ndim == 0 and index.dtype.kind == "b")
+        ):
+            raise InputError(
+                f"Rows are a number, a slice, a mask or a list of numbers, got {rows!r}."
+            )
         try:
             return np.atleast_1d(kept[index])
         except IndexError as error:
@@ -295,10 +347,16 @@ class Views:
     def _read(self, key: Transform | None) -> Floats:
         stored = self._logits if key is None else self._transformed[key]
         whole = isinstance(self._rows, range) and self._rows == range(stored.shape[0])
-        array: Floats = stored if whole and isinstance(stored, np.ndarray) else stored[_index(self._rows)]
-        if isinstance(array, MappedRows):  # checked piece by piece when it was written, so its beginning is enough
+        array: Floats = (
+            stored if whole and isinstance(stored, np.ndarray) else stored[_index(self._rows)]
+        )
+        if isinstance(
+            array, MappedRows
+        ):  # checked piece by piece when it was written, so its beginning is enough
             if key not in self._checked:
-                check_logits(array[:4096], "logits" if key is None else f"transformed[{str(key)!r}]")
+                check_logits(
+                    array[:4096], "logits" if key is None else f"transformed[{str(key)!r}]"
+                )
                 self._checked.add(key)
             return array
         if key not in self._checked:

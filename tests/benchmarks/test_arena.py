@@ -19,19 +19,26 @@ def test_a_tie_counts_half_and_the_method_itself_is_no_rival():
     one = losses_of("a/x", ts=0.5, sms=2.0)
     assert summary.win_share(one, "ts") == 1.0
     assert summary.win_share(one, "sms") == 0.0
-    assert summary.win_share(one, "ets") == pytest.approx((1 + 0.5 * (len(PANEL) - 3)) / (len(PANEL) - 1))
+    assert summary.win_share(one, "ets") == pytest.approx(
+        (1 + 0.5 * (len(PANEL) - 3)) / (len(PANEL) - 1)
+    )
 
 
 def test_intervals_draw_data_sets_and_not_problems():
     problems = [losses_of(f"{data}/{model}") for data in "abc" for model in "xy"]
-    assert summary.interval(problems, np.array([0.0, 2.0] * 3)) == (1.0, 1.0), "every data set has the same mean"
+    assert summary.interval(problems, np.array([0.0, 2.0] * 3)) == (1.0, 1.0), (
+        "every data set has the same mean"
+    )
     low, high = summary.interval(problems, np.repeat([0.0, 1.0, 2.0], 2))
     assert low < 1 < high
 
 
 def test_changes_are_in_per_cent_of_the_reference():
     line = summary.summarise([losses_of("a/x", sms=0.9), losses_of("b/x", sms=1.2)], "sms")
-    assert (line.mean, line.median, line.worst, line.worse) == (*(pytest.approx(v) for v in (5, 5, 20)), 1)
+    assert (line.mean, line.median, line.worst, line.worse) == (
+        *(pytest.approx(v) for v in (5, 5, 20)),
+        1,
+    )
 
 
 @pytest.fixture
@@ -75,7 +82,9 @@ def test_the_arena_from_data_to_page(cheap, tmp_path):
     assert not scores.found["digits/naive_bayes"]["failed"], "what is there is not fitted again"
     scores.forget(("peer",))
     scores.add("digits/naive_bayes", found["digits/naive_bayes"], {"peer": broken})
-    assert scores.found["digits/naive_bayes"]["failed"] == ["peer: ValueError"], "unless it is to be"
+    assert scores.found["digits/naive_bayes"]["failed"] == ["peer: ValueError"], (
+        "unless it is to be"
+    )
 
 
 def test_what_is_built_is_not_built_again(cheap, monkeypatch):
@@ -86,9 +95,14 @@ def test_what_is_built_is_not_built_again(cheap, monkeypatch):
 
 def test_two_classes_may_come_as_one_column():
     probas, labels = np.array([0.9, 0.8, 0.3, 0.4, 0.6]), np.array([1, 0, 0, 1, 1])
-    one, two = (calarena.RecalCalibrator("ts").fit(given, labels) for given in (probas, calarena.as_columns(probas)))
+    one, two = (
+        calarena.RecalCalibrator("ts").fit(given, labels)
+        for given in (probas, calarena.as_columns(probas))
+    )
     assert one.predict_proba(probas[:, None]).shape == (5, 2)
-    np.testing.assert_array_equal(one.predict_proba(probas), two.predict_proba(calarena.as_columns(probas)))
+    np.testing.assert_array_equal(
+        one.predict_proba(probas), two.predict_proba(calarena.as_columns(probas))
+    )
 
 
 def test_custom_calibrators_are_fresh_each_time():

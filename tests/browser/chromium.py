@@ -1,4 +1,7 @@
-"""A small client for a headless Chromium, over its own debugging pipe: no package and no port is needed."""
+"""A small client for a headless Chromium, over its own debugging pipe:
+
+no package and no port is needed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,11 @@ PROGRAM = next((found for name in _NAMES if (found := shutil.which(name))), None
 
 
 class Browser:
-    """One page. Commands go to file descriptor 3 of the browser and answers come from 4, each ended by a zero byte."""
+    """One page.
+
+    Commands go to file descriptor 3 of the browser and answers come from 4, each ended by a zero
+    byte.
+    """
 
     def __init__(self) -> None:
         assert PROGRAM is not None
@@ -32,7 +39,13 @@ class Browser:
             os.dup2(ends[0], 3)
             os.dup2(ends[1], 4)
 
-        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe"]
+        options = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--remote-debugging-pipe",
+        ]
         self._process = subprocess.Popen(
             [PROGRAM, *options, f"--user-data-dir={self._home}", "about:blank"],
             close_fds=False,
@@ -48,7 +61,9 @@ class Browser:
         self.requests: list[str] = []
         self.errors: list[str] = []
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
 
@@ -86,10 +101,19 @@ class Browser:
         self.requests.clear()
         self.errors.clear()
         mobile = width < 600
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=mobile,
+        )
         self.send("Page.navigate", url=path.resolve().as_uri())
         for _ in range(200):
-            if self.ask("document.readyState") == "complete" and self.ask("location.protocol") == "file:":
+            if (
+                self.ask("document.readyState") == "complete"
+                and self.ask("location.protocol") == "file:"
+            ):
                 return
             time.sleep(0.05)
         raise AssertionError("the page did not load")

@@ -109,7 +109,9 @@ def test_choosing_a_method_changes_numbers_verdict_and_figures(browser, report, 
     for method in ("vs", "ts", "recal"):
         choose(browser, method)
         check_numbers(browser, comparison.samples[method], "after", 0.9)
-        assert f"with {method}" in browser.ask("document.getElementById('verdict').innerText").lower()
+        assert (
+            f"with {method}" in browser.ask("document.getElementById('verdict').innerText").lower()
+        )
         visible = browser.ask(
             "[...document.querySelectorAll('[data-method]')].filter(e => e.offsetParent).map(e => e.dataset.method)"
         )
@@ -121,8 +123,13 @@ def test_the_dot_sits_on_the_curve_at_the_threshold(browser, report):
     move(browser, place_of(report, 0.6))
     cursor = float(browser.ask("document.getElementById('cursor').getAttribute('x1')"))
     for key in ("before", "after"):
-        x, y = (float(browser.ask(f"document.getElementById('dot-{key}').getAttribute('{a}')")) for a in ("cx", "cy"))
-        points = browser.ask(f"document.getElementById('line-{key}').getAttribute('points')").split()
+        x, y = (
+            float(browser.ask(f"document.getElementById('dot-{key}').getAttribute('{a}')"))
+            for a in ("cx", "cy")
+        )
+        points = browser.ask(
+            f"document.getElementById('line-{key}').getAttribute('points')"
+        ).split()
         assert x == cursor
         assert f"{x:.1f},{y:.1f}" in points
 
@@ -152,7 +159,12 @@ def test_no_open_table_is_cut_off(browser, tmp_path, width):
     probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     y = (probs.cumsum(1) > rng.random((900, 1))).argmax(1)
     sharper = probs**2 / (probs**2).sum(1, keepdims=True)
-    options = {"classes": names, "groups": {"camera": rng.integers(0, 4, 900)}, "risk": 0.3, "bootstrap": 20}
+    options = {
+        "classes": names,
+        "groups": {"camera": rng.integers(0, 4, 900)},
+        "risk": 0.3,
+        "bootstrap": 20,
+    }
     path = write_report(probs, tmp_path / "r.html", y=np.array(names)[y], before=sharper, **options)
     browser.open(path, width=width)
     cut = browser.ask(
@@ -187,7 +199,9 @@ def test_no_words_of_a_figure_are_cut_off_or_lie_on_others(browser, report, widt
 
 def test_it_prints_to_at_most_eight_pages(browser, report):
     browser.open(report)
-    pdf = base64.b64decode(browser.send("Page.printToPDF", printBackground=True, preferCSSPageSize=True)["data"])
+    pdf = base64.b64decode(
+        browser.send("Page.printToPDF", printBackground=True, preferCSSPageSize=True)["data"]
+    )
     assert 2 <= len(re.findall(rb"/Type ?/Page\b", pdf)) <= 8
 
 
@@ -198,13 +212,23 @@ def test_a_screen_reader_hears_the_numbers_and_no_symbols(browser, report, compa
     assert browser.ask(said) == static
     move(browser, place_of(report, 0.5))
     above = comparison.samples["uncalibrated"].confidence >= 0.5
-    assert browser.ask(said).startswith(f"at least 0.5 confidence; uncalibrated: {100 * above.mean():.1f} % accepted")
+    assert browser.ask(said).startswith(
+        f"at least 0.5 confidence; uncalibrated: {100 * above.mean():.1f} % accepted"
+    )
     shown = "[...document.querySelectorAll('td span')].filter(e => '▼▲'.includes(e.textContent) && e.textContent)"
-    assert browser.ask(f"{shown}.length") == browser.ask(f"{shown}.filter(e => e.ariaHidden === 'true').length")
-    assert browser.ask("[...document.querySelectorAll('figure.card svg')].every(e => e.getAttribute('aria-label'))")
-    figures = "[...document.querySelectorAll('section')].filter(e => e.querySelector('figure.card'))"
+    assert browser.ask(f"{shown}.length") == browser.ask(
+        f"{shown}.filter(e => e.ariaHidden === 'true').length"
+    )
+    assert browser.ask(
+        "[...document.querySelectorAll('figure.card svg')].every(e => e.getAttribute('aria-label'))"
+    )
+    figures = (
+        "[...document.querySelectorAll('section')].filter(e => e.querySelector('figure.card'))"
+    )
     assert browser.ask(f"{figures}.length") >= 6
-    assert browser.ask(f"{figures}.every(e => e.querySelector('table'))"), "every figure has its numbers in a table"
+    assert browser.ask(f"{figures}.every(e => e.querySelector('table'))"), (
+        "every figure has its numbers in a table"
+    )
 
 
 def luminance(colour):
@@ -215,11 +239,28 @@ def luminance(colour):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_are_read_on_their_ground_and_groups_told_apart_in_grey(browser, report, scheme):
-    browser.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    browser.send(
+        "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
+    )
     browser.open(report)
-    names = ["ink", "soft", "link", "better", "worse", "before", "after", "paper", "g1", "g2", "g3", "g4"]
+    names = [
+        "ink",
+        "soft",
+        "link",
+        "better",
+        "worse",
+        "before",
+        "after",
+        "paper",
+        "g1",
+        "g2",
+        "g3",
+        "g4",
+    ]
     colours = {
-        name: browser.ask(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim()")
+        name: browser.ask(
+            f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim()"
+        )
         for name in names
     }
     browser.send("Emulation.setEmulatedMedia", features=[])
@@ -243,8 +284,13 @@ def test_without_scripts_the_page_is_whole(browser, report, comparison):
         browser.open(report)
         assert browser.text("threshold-value") == "0.9"
         chosen = browser.ask("document.getElementById('method').value")
-        assert browser.ask("document.querySelector('[data-method]:not([hidden])').dataset.method") == chosen
-        assert browser.ask("[...document.querySelectorAll('noscript')].some(e => e.innerText.includes('scripts'))")
+        assert (
+            browser.ask("document.querySelector('[data-method]:not([hidden])').dataset.method")
+            == chosen
+        )
+        assert browser.ask(
+            "[...document.querySelectorAll('noscript')].some(e => e.innerText.includes('scripts'))"
+        )
     finally:
         browser.send("Emulation.setScriptExecutionDisabled", value=False)
 

@@ -1,4 +1,7 @@
-"""What every calibrator promises. A class listed in CALIBRATORS is held to all of it without another line here."""
+"""What every calibrator promises.
+
+A class listed in CALIBRATORS is held to all of it without another line here.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ accuracy_keeping = pytest.mark.parametrize(
 
 
 def make_views(logits: np.ndarray, labels: Any = None, classes: Any = None) -> Views:
-    """Views of any logits: each transformation blurs them in its own way, deterministically, row by row."""
+    """Views of any logits:
+
+    each transformation blurs them in its own way, deterministically, row by row.
+    """
     logits = np.asarray(logits)
     waves = np.sin(3 * np.tanh(logits) + np.arange(logits.shape[1]))
     transformed = {
@@ -41,13 +47,18 @@ def make_views(logits: np.ndarray, labels: Any = None, classes: Any = None) -> V
         "brightness:0.5": 0.8 * logits - 0.5 * waves,
     }
     order = "F" if logits.flags.f_contiguous and not logits.flags.c_contiguous else "C"
-    frozen = {spec: np.asarray(values, dtype=logits.dtype, order=order) for spec, values in transformed.items()}
+    frozen = {
+        spec: np.asarray(values, dtype=logits.dtype, order=order)
+        for spec, values in transformed.items()
+    }
     for array in (logits, *frozen.values()):
         array.setflags(write=False)  # whoever writes into the caller's logits is caught
     return Views(logits, frozen, labels, classes=classes)
 
 
-def draw(n: int, k: int, seed: int = 0, overconfidence: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
+def draw(
+    n: int, k: int, seed: int = 0, overconfidence: float = 2.0
+) -> tuple[np.ndarray, np.ndarray]:
     """Logits that are too sure by the given factor, and labels drawn from the honest ones."""
     rng = np.random.default_rng(seed)
     honest = rng.normal(scale=1.5, size=(n, k)).astype(np.float32).astype(np.float64)
@@ -56,7 +67,11 @@ def draw(n: int, k: int, seed: int = 0, overconfidence: float = 2.0) -> tuple[np
 
 
 def make(method: type[Calibrator]) -> Calibrator:
-    return method(random_state=0) if "random_state" in inspect.signature(method).parameters else method()
+    return (
+        method(random_state=0)
+        if "random_state" in inspect.signature(method).parameters
+        else method()
+    )
 
 
 @cache
@@ -107,7 +122,9 @@ NEAR_TIES = np.array(
 
 @every
 def test_declares_itself(method):
-    assert short_names()[method.short_name] == method.__name__  # the list knows it before the class is loaded
+    assert (
+        short_names()[method.short_name] == method.__name__
+    )  # the list knows it before the class is loaded
     assert isinstance(method.keeps_accuracy, bool)
     assert isinstance(method.needs_views, bool)
     assert getattr(recal.calibrators, method.__name__) is method
@@ -158,11 +175,16 @@ def test_no_fold_divides_a_cluster(method, monkeypatch):
         return drawn[-1]
 
     for name, module in list(sys.modules.items()):
-        if name.startswith("recal.") and getattr(module, "stratified_folds", None) is stratified_folds:
+        if (
+            name.startswith("recal.")
+            and getattr(module, "stratified_folds", None) is stratified_folds
+        ):
             monkeypatch.setattr(module, "stratified_folds", spy)
     views = problem(160, 3)
     clusters = np.random.default_rng(0).permutation(np.repeat(np.arange(80), 2))
-    make(method).fit(views, clusters=[f"video {number}" for number in clusters], groups=np.arange(160) % 4)
+    make(method).fit(
+        views, clusters=[f"video {number}" for number in clusters], groups=np.arange(160) % 4
+    )
     assert (len(drawn) > 1) == method.draws_folds  # the offsets of groups draw folds once
     for folds in drawn:
         assert folds.max() > 0
@@ -198,7 +220,9 @@ def test_same_seed_same_result(method):
 @every
 def test_a_second_fit_forgets_the_first(method):
     model = make(method).fit(problem(n=40, k=3, seed=5)).fit(problem())
-    np.testing.assert_array_equal(model.predict_proba(problem()), fitted(method).predict_proba(problem()))
+    np.testing.assert_array_equal(
+        model.predict_proba(problem()), fitted(method).predict_proba(problem())
+    )
 
 
 @every
@@ -219,7 +243,9 @@ def test_arrays_and_views_get_the_same(method):
             fitted(method).predict_proba(Views(logits))
     else:
         model = make(method).fit(logits, labels)
-        np.testing.assert_array_equal(model.predict_proba(logits), fitted(method).predict_proba(problem()))
+        np.testing.assert_array_equal(
+            model.predict_proba(logits), fitted(method).predict_proba(problem())
+        )
 
 
 @every
@@ -288,7 +314,9 @@ def test_classes_that_the_model_rules_out_do_no_harm(method, ruled_out):
 def test_all_right_and_all_wrong(method):
     logits = problem().logits
     for labels in (logits.argmax(axis=1), logits.argmin(axis=1)):
-        assert_probabilities(make(method).fit(make_views(logits, labels)).predict_proba(problem()), (90, 4))
+        assert_probabilities(
+            make(method).fit(make_views(logits, labels)).predict_proba(problem()), (90, 4)
+        )
 
 
 @every
@@ -307,7 +335,9 @@ def test_two_classes(method):
 def test_one_sample_in_all(method):
     views = make_views(np.array([[0.5, -1.0, 2.0]]), [2])
     assert_probabilities(make(method).fit(views).predict_proba(views), (1, 3))
-    assert_probabilities(make(method).fit(make_views(views.logits, [0])).predict_proba(views), (1, 3))
+    assert_probabilities(
+        make(method).fit(make_views(views.logits, [0])).predict_proba(views), (1, 3)
+    )
 
 
 @every
@@ -320,7 +350,9 @@ def test_one_sample_per_class(method):
 @every
 def test_more_classes_than_samples(method):
     logits, labels = draw(6, 30, seed=7)
-    assert_probabilities(make(method).fit(make_views(logits, labels)).predict_proba(problem(k=30)), (90, 30))
+    assert_probabilities(
+        make(method).fit(make_views(logits, labels)).predict_proba(problem(k=30)), (90, 30)
+    )
 
 
 @every
@@ -343,7 +375,9 @@ def test_float32_and_float64_agree(method):
     # The views differ by their own rounding, so that only the originals' dtype is at stake.
     transformed = {t: double.transformed(t).astype(np.float32) for t in double.transforms}
     single = Views(single.logits, transformed, labels)
-    double = Views(logits, {t: values.astype(np.float64) for t, values in transformed.items()}, labels)
+    double = Views(
+        logits, {t: values.astype(np.float64) for t, values in transformed.items()}, labels
+    )
     narrow = make(method).fit(single).predict_proba(single)
     wide = make(method).fit(double).predict_proba(double)
     np.testing.assert_allclose(narrow, wide, rtol=0, atol=1e-5)
@@ -355,8 +389,12 @@ def test_string_labels(method):
     logits, labels = problem().logits, problem().labels
     model = make(method).fit(make_views(logits), [names[label] for label in labels], classes=names)
     assert model.classes_.tolist() == names, "the columns' order is the caller's"
-    np.testing.assert_array_equal(model.predict_proba(problem()), fitted(method).predict_proba(problem()))
-    assert model.predict(problem()).tolist() == [names[column] for column in fitted(method).predict(problem())]
+    np.testing.assert_array_equal(
+        model.predict_proba(problem()), fitted(method).predict_proba(problem())
+    )
+    assert model.predict(problem()).tolist() == [
+        names[column] for column in fitted(method).predict(problem())
+    ]
     with pytest.raises(InputError, match="'fox'"):
         make(method).fit(make_views(logits[:2]), ["dog", "fox"], classes=names)
 
@@ -416,7 +454,9 @@ def test_a_row_alone_gets_what_it_gets_in_a_batch(method, order, dtype):
     views = make_views(np.asarray(logits, dtype=dtype, order=order))
     batch = _fitted_wide(method).predict_proba(views)
     for i in range(len(views)):
-        np.testing.assert_array_equal(_fitted_wide(method).predict_proba(views[i : i + 1]), batch[i : i + 1])
+        np.testing.assert_array_equal(
+            _fitted_wide(method).predict_proba(views[i : i + 1]), batch[i : i + 1]
+        )
     np.testing.assert_array_equal(_fitted_wide(method).predict_proba(views[::-2]), batch[::-2])
 
 
@@ -431,7 +471,9 @@ def test_the_transformations_it_names_are_all_it_needs(method):
     needed = fitted(method).needed_transforms()
     views = problem()
     fewer = Views(views.logits, {transform: views.transformed(transform) for transform in needed})
-    np.testing.assert_array_equal(fitted(method).predict_proba(fewer), fitted(method).predict_proba(views))
+    np.testing.assert_array_equal(
+        fitted(method).predict_proba(fewer), fitted(method).predict_proba(views)
+    )
     if not method.needs_views:
         assert needed == ()
 
@@ -453,7 +495,9 @@ def fitted_with(method: type[Calibrator], answers: str) -> Calibrator:
 
 
 def test_every_method_that_may_change_answers_has_the_option_to_keep_them():
-    assert {m.short_name for m in CALIBRATORS if not m.keeps_accuracy} <= {m.short_name for m in GUARDED}
+    assert {m.short_name for m in CALIBRATORS if not m.keeps_accuracy} <= {
+        m.short_name for m in GUARDED
+    }
 
 
 @guarded
@@ -465,7 +509,9 @@ def test_keeps_every_answer_when_told_to(method):
         probs = kept.predict_proba(views)
         assert_probabilities(probs, logits.shape)
         np.testing.assert_array_equal(probs.argmax(axis=1), logits.argmax(axis=1))
-        np.testing.assert_array_equal(probs.astype(np.float32).argmax(axis=1), logits.argmax(axis=1))
+        np.testing.assert_array_equal(
+            probs.astype(np.float32).argmax(axis=1), logits.argmax(axis=1)
+        )
         np.testing.assert_array_equal(kept.predict(views), logits.argmax(axis=1))
         for row in (0, len(logits) - 1):
             np.testing.assert_array_equal(kept.predict_proba(views[row])[0], probs[row])
@@ -528,7 +574,9 @@ def test_confidence_is_what_the_method_gave_the_answer_before_it_was_kept(
         return
     assert (confidence <= probs.max(axis=1) * (1 + 1e-5)).all()
     free = clone(calibrator).set_params(answers="free").fit(problem())
-    if hasattr(calibrator, "plan_") == hasattr(free, "plan_"):  # whoever keeps answers may choose otherwise
+    if hasattr(calibrator, "plan_") == hasattr(
+        free, "plan_"
+    ):  # whoever keeps answers may choose otherwise
         own = free.predict_proba(views)[np.arange(200), logits.argmax(axis=1)]
         if method.short_name not in ("auto", "stack"):
             np.testing.assert_allclose(confidence, own, rtol=1e-9)
@@ -550,7 +598,10 @@ def test_two_rows_at_the_least_float_do_not_spoil_the_fit(method):
 
 def test_a_method_of_ones_own_inherits_parameters_and_adds_some() -> None:
     class Mine(recal.calibrators.VectorScaling):
-        """Somebody's own: its annotations are read in this module, those of the parent in the parent's."""
+        """Somebody's own:
+
+        its annotations are read in this module, those of the parent in the parent's.
+        """
 
         strength: float = 2.0
         gain_: float
@@ -560,6 +611,10 @@ def test_a_method_of_ones_own_inherits_parameters_and_adds_some() -> None:
             self.gain_ = self.strength
 
     mine = clone(Mine(strength=3.0, penalty=0.1)).fit(problem())
-    assert (mine.gain_, mine.keeps_accuracy, repr(mine)) == (3.0, False, "Mine(penalty=0.1, strength=3.0)")
+    assert (mine.gain_, mine.keeps_accuracy, repr(mine)) == (
+        3.0,
+        False,
+        "Mine(penalty=0.1, strength=3.0)",
+    )
     with pytest.raises(InputError, match="`strength` must be a finite number, got 'much'"):
         Mine(strength="much").fit(problem())  # type: ignore[arg-type]

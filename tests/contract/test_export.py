@@ -24,7 +24,12 @@ _SEARCH = {"penalty": (1.0, 10.0), "intercept_penalty": 1.0, "random_state": 0}
 SETTINGS: dict[str, dict[str, Any]] = {
     "MatrixScaling": _SEARCH,
     "DirichletCalibration": _SEARCH,
-    "GaussianProcessCalibration": {"n_points": 6, "n_draws": 4, "max_search": 500, "random_state": 0},
+    "GaussianProcessCalibration": {
+        "n_points": 6,
+        "n_draws": 4,
+        "max_search": 500,
+        "random_state": 0,
+    },
     "OrderPreserving": {"max_iter": 30, "random_state": 0},
     "ReCal": {"max_iter": 20},
     "ViewStacking": {"no_harm": False},
@@ -37,7 +42,9 @@ HALVED = {"SplineCalibration": 1e-6}
 @cache
 def fitted(method: type[Calibrator], n_classes: int, answers: str | None) -> Calibrator:
     known = method().get_params()
-    options = SETTINGS.get(method.__name__, {}) | {name: value for name, value in QUICK.items() if name in known}
+    options = SETTINGS.get(method.__name__, {}) | {
+        name: value for name, value in QUICK.items() if name in known
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return method(**options, **({} if answers is None else {"answers": answers})).fit(
@@ -48,10 +55,14 @@ def fitted(method: type[Calibrator], n_classes: int, answers: str | None) -> Cal
 def session_of(source: Any, n_classes: int) -> onnxruntime.InferenceSession:
     model = calibration_model(calibration_of(source), n_classes)
     onnx.checker.check_model(model, full_check=True)
-    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
 
 
-def by_onnx(session: onnxruntime.InferenceSession, logits: np.ndarray, views: np.ndarray) -> list[np.ndarray]:
+def by_onnx(
+    session: onnxruntime.InferenceSession, logits: np.ndarray, views: np.ndarray
+) -> list[np.ndarray]:
     feeds = {"logits": logits, "transformed": views} if len(views) else {"logits": logits}
     return session.run(["probs", "confidence"], feeds)
 
@@ -65,11 +76,15 @@ CASES = [
 
 @pytest.mark.parametrize("n_classes", [2, 10])
 @pytest.mark.parametrize(("method", "answers"), CASES)
-def test_every_runtime_gives_the_same(method: type[Calibrator], answers: str | None, n_classes: int) -> None:
+def test_every_runtime_gives_the_same(
+    method: type[Calibrator], answers: str | None, n_classes: int
+) -> None:
     calibrator, views = fitted(method, n_classes, answers), extreme_views(n_classes)
     probs, confidence = calibrator.predict_both(views)
     logits = np.array(views.logits)
-    transformed = np.array([views.transformed(t) for t in calibrator.needed_transforms()]).reshape(-1, *logits.shape)
+    transformed = np.array([views.transformed(t) for t in calibrator.needed_transforms()]).reshape(
+        -1, *logits.shape
+    )
 
     layer, exact = CalibrationLayer(calibrator), HALVED.get(method.__name__, 1e-12)
     tensors = torch.from_numpy(logits).double(), torch.from_numpy(transformed.astype(np.float64))
@@ -92,7 +107,15 @@ def test_every_runtime_gives_the_same(method: type[Calibrator], answers: str | N
         np.testing.assert_allclose(alone, written[rows], rtol=0, atol=1e-7)
 
 
-STEPS = ("Isotonic", "CentredIsotonic", "Histogram", "BayesianBinning", "MutualInformation", "Venn", "Spline")
+STEPS = (
+    "Isotonic",
+    "CentredIsotonic",
+    "Histogram",
+    "BayesianBinning",
+    "MutualInformation",
+    "Venn",
+    "Spline",
+)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +124,12 @@ STEPS = ("Isotonic", "CentredIsotonic", "Histogram", "BayesianBinning", "MutualI
     ids=lambda method: method.__name__,
 )
 @pytest.mark.parametrize("grid", [0.25, None], ids=["scores that tie", "scores apart"])
-def test_steps_and_lines_do_not_depend_on_the_last_bit(method: type[Calibrator], grid: float | None) -> None:
-    """Logits on a grid give scores that equal knots of the fit up to rounding, which differs between libraries."""
+def test_steps_and_lines_do_not_depend_on_the_last_bit(
+    method: type[Calibrator], grid: float | None
+) -> None:
+    """Logits on a grid give scores that equal knots of the fit up to rounding, which differs
+    between libraries.
+    """
     rng = np.random.default_rng(3)
     calibrated = rng.normal(size=(15_000, 3)) * 1.5
     labels = (calibrated + rng.gumbel(size=calibrated.shape)).argmax(1)

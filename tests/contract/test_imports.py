@@ -1,4 +1,7 @@
-"""The structure of the package: the direction of imports, the cost of a plain import, and the public names."""
+"""The structure of the package:
+
+the direction of imports, the cost of a plain import, and the public names.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,9 @@ ROOMS = (
     "cli __main__",
 )
 RANK = {room: rank for rank, line in enumerate(ROOMS) for room in line.split()}
-# Allowed exceptions: users expect these as a method or one call, although a lower layer in the list does the work.
-UPWARD = {
-    ("views", "files"): "Views.write",
-    ("metrics", "calibrators"): "decompose",
-}
+# Allowed exceptions: users expect these as a method or one call, although a lower layer in the list
+# does the work.
+UPWARD = {("views", "files"): "Views.write", ("metrics", "calibrators"): "decompose"}
 HEAVY = [
     "numba",
     "scipy",
@@ -91,8 +92,15 @@ def imported(path: Path) -> list[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             module = ".".join(part for part in (base, node.module) if part)
-            if module in ("recal", "recal.engine", "recal.maps"):  # count a public name under its defining module
-                found += [(public_homes().get(a.name, f"{module}.{a.name}"), node.lineno) for a in node.names]
+            if module in (
+                "recal",
+                "recal.engine",
+                "recal.maps",
+            ):  # count a public name under its defining module
+                found += [
+                    (public_homes().get(a.name, f"{module}.{a.name}"), node.lineno)
+                    for a in node.names
+                ]
             else:
                 found.append((module, node.lineno))
     return found
@@ -127,10 +135,15 @@ def test_imports_go_one_way():
         module = ".".join(("recal", *path.relative_to(SOURCE).with_suffix("").parts))
         own = room_of(module)
         names = [
-            (name, line) for name, line in imported(path) if name.startswith("recal.") and name != "recal.__version__"
+            (name, line)
+            for name, line in imported(path)
+            if name.startswith("recal.") and name != "recal.__version__"
         ]
         if module == "recal.__init__":
-            wrong += [f"__init__.py:{line} imports {name}; the root loads names lazily" for name, line in names]
+            wrong += [
+                f"__init__.py:{line} imports {name}; the root loads names lazily"
+                for name, line in names
+            ]
             continue
         assert own in RANK, f"give {own} its place in ROOMS"
         for name, line in names:
@@ -148,25 +161,34 @@ def test_optional_packages_are_imported_in_two_files_at_most():
             files[name.split(".")[0]].add(str(path.relative_to(SOURCE)))
     crowded = {name: sorted(files[name]) for name in OPTIONAL if len(files[name]) > 2}
     assert not crowded
-    assert not {str(path) for path in FILES for name, _ in imported(path) if name.split(".")[0] in FORBIDDEN}
+    assert not {
+        str(path) for path in FILES for name, _ in imported(path) if name.split(".")[0] in FORBIDDEN
+    }
 
 
 def test_a_plain_import_is_light():
     code = f"import sys, recal; print([m for m in {HEAVY!r} if m in sys.modules])"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert answer.stdout.strip() == "[]"
 
 
 def test_applying_a_saved_calibration_loads_no_scikit_learn(tmp_path):
     """Its import costs more than all the rest of such a command."""
-    recal.save(recal.TemperatureScaling().fit([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]], [0, 1, 1]), tmp_path / "ts.recal")
+    recal.save(
+        recal.TemperatureScaling().fit([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]], [0, 1, 1]),
+        tmp_path / "ts.recal",
+    )
     code = (
         "import sys, recal\n"
         "recal.load(sys.argv[1]).predict_proba([[3.0, -1.0]])\n"
         "print([name for name in ('sklearn', 'pandas', 'scipy.stats') if name in sys.modules])"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "ts.recal")]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )
 
 
 def test_the_public_names_are_those_that_are_frozen():
@@ -181,28 +203,35 @@ def test_the_stub_says_what_the_list_says(package):
     assert set(homes) | extra == set(module.__all__) == set(dir(module))
     for name, home in homes.items():
         defining = import_module(home)
-        assert getattr(module, name) is (defining if home == f"recal.{name}" else getattr(defining, name))
+        assert getattr(module, name) is (
+            defining if home == f"recal.{name}" else getattr(defining, name)
+        )
 
 
 def test_without_stubs_everything_loads(tmp_path):
     """As in an archive or a frozen program: `.pyi` files are for type checkers alone."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyi")
     shutil.copytree(SOURCE, tmp_path / "recal", ignore=ignored)
-    code = (
-        "import recal; print(recal.__file__); [getattr(recal.calibrators, name) for name in recal.calibrators.__all__]"
-    )
+    code = "import recal; print(recal.__file__); [getattr(recal.calibrators, name) for name in recal.calibrators.__all__]"
     assert run_in(tmp_path, code).strip().startswith(str(tmp_path))
 
 
 def test_adding_a_method_is_one_file_and_one_line(tmp_path):
-    """A copy of the tree gets a method: the command line, the loader and the contract's family know it."""
+    """A copy of the tree gets a method:
+
+    the command line, the loader and the contract's family know it.
+    """
     tree = shutil.copytree(SOURCE, tmp_path / "recal", ignore=shutil.ignore_patterns("__pycache__"))
     method = (tree / "calibrators/temperature.py").read_text()
     (tree / "calibrators/newcomer.py").write_text(
         method.replace("TemperatureScaling", "Newcomer").replace('= "ts"', '= "newcomer"')
     )
     listing = tree / "calibrators/__init__.py"
-    listing.write_text(listing.read_text().replace("_HOMES = {", '_HOMES = {"Newcomer": ("newcomer", "newcomer"),', 1))
+    listing.write_text(
+        listing.read_text().replace(
+            "_HOMES = {", '_HOMES = {"Newcomer": ("newcomer", "newcomer"),', 1
+        )
+    )
     code = (
         "import recal, sys\n"
         "from recal.calibrators import CALIBRATORS, Newcomer\n"

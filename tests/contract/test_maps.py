@@ -1,4 +1,7 @@
-"""What every map promises: the same probabilities for arrays of any library, and files that hold it exactly."""
+"""What every map promises:
+
+the same probabilities for arrays of any library, and files that hold it exactly.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,9 @@ def test_tensors_in_mean_tensors_out(method):
     probs, confidence = model.predict_both(logits)
     assert (probs.dtype, confidence.shape) == (torch.float64, (40,))
     np.testing.assert_allclose(probs.numpy(), model.predict_proba(new.logits), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(confidence.numpy(), model.predict_confidence(new.logits), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        confidence.numpy(), model.predict_confidence(new.logits), rtol=0, atol=1e-12
+    )
     np.testing.assert_array_equal(model.predict(logits), model.predict(new.logits))
     if model.keeps_accuracy:
         np.testing.assert_array_equal(probs.argmax(1).numpy(), new.logits.argmax(1))
@@ -70,7 +75,9 @@ def test_tensors_in_mean_tensors_out(method):
 @pytest.mark.parametrize("convert", [torch.from_numpy, array_api_strict.asarray])
 def test_views_of_tensors_give_tensors(method, convert):
     model, new = fitted(method), problem(40, seed=1)
-    transformed = {transform: convert(np.asarray(new.transformed(transform))) for transform in new.transforms}
+    transformed = {
+        transform: convert(np.asarray(new.transformed(transform))) for transform in new.transforms
+    }
     tensors = Views(convert(new.logits), transformed, groups=np.tile(["a", "b"], 20))
     for rows in (slice(None), [3, 1, 30], slice(20, 4, -3)):
         probs, confidence = model.predict_both(tensors[rows])
@@ -98,15 +105,21 @@ def test_confidence_of_tensors_has_the_offsets_of_groups():
 def test_log_odds_as_tensors_give_two_columns(method, convert):
     model, new = fitted(method, 2), problem(40, n_classes=2, seed=1)
     log_odds = new.logits[:, 1] - new.logits[:, 0]
-    others = {key: new.transformed(key)[:, 1] - new.transformed(key)[:, 0] for key in new.transforms}
+    others = {
+        key: new.transformed(key)[:, 1] - new.transformed(key)[:, 0] for key in new.transforms
+    }
     expected = model.predict_proba(Views(log_odds, others))
-    probs = model.predict_proba(Views(convert(log_odds), {key: convert(values) for key, values in others.items()}))
+    probs = model.predict_proba(
+        Views(convert(log_odds), {key: convert(values) for key, values in others.items()})
+    )
     np.testing.assert_allclose(np.asarray(probs), expected, rtol=0, atol=1e-12)
 
 
 def test_views_of_mixed_libraries_are_read_by_numpy():
     model, new = fitted(CALIBRATORS[0]), problem(40, seed=1)
-    mixed = Views(torch.from_numpy(new.logits), {key: new.transformed(key) for key in new.transforms})
+    mixed = Views(
+        torch.from_numpy(new.logits), {key: new.transformed(key) for key in new.transforms}
+    )
     assert isinstance(model.predict_proba(mixed), np.ndarray)
 
 

@@ -1,4 +1,7 @@
-"""A calibrator's file with its fitted state changed: refused when it is loaded, or it answers with probabilities."""
+"""A calibrator's file with its fitted state changed:
+
+refused when it is loaded, or it answers with probabilities.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,11 @@ def changes(value: Any) -> Iterator[Callable[[], Any]]:
         yield from (lambda: value[:-1], lambda: [*value, value[0]], lambda: [None] * len(value))
     if isinstance(value, np.ndarray) and value.size:
         yield from (lambda: value[:-1], lambda: -value, lambda: value * 3, lambda: value[None])
-        yield from (lambda: np.concatenate([value, value]), lambda: value[::-1].copy(), lambda: value.astype(str))
+        yield from (
+            lambda: np.concatenate([value, value]),
+            lambda: value[::-1].copy(),
+            lambda: value.astype(str),
+        )
         if value.dtype.kind == "f":
             yield from (lambda: np.full_like(value, np.nan), lambda: np.full_like(value, np.inf))
             yield lambda: value.ravel()[:1] * 1e300
@@ -121,7 +128,9 @@ def test_a_state_with_a_part_missing_is_refused_or_answers_the_same(name, files,
             loaded = load(save(with_state(fitted, state), tmp_path / "changed.recal"))
         except FileError:
             continue
-        np.testing.assert_array_equal(loaded.predict_proba(problem(n=20)), fitted.predict_proba(problem(n=20)))
+        np.testing.assert_array_equal(
+            loaded.predict_proba(problem(n=20)), fitted.predict_proba(problem(n=20))
+        )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -152,6 +161,8 @@ def test_bytes_changed_at_random_are_refused_or_answer_with_probabilities(name, 
 
 def test_ensemble_weights_that_sum_to_three_are_refused(files, tmp_path):
     fitted, _ = files["ets"]
-    changed = with_state(fitted, fitted.state() | {"map_": with_field(fitted.map_, "weights", np.ones(3))})
+    changed = with_state(
+        fitted, fitted.state() | {"map_": with_field(fitted.map_, "weights", np.ones(3))}
+    )
     with pytest.raises(FileError, match="`weights` must sum to 1, got 3"):
         load(save(changed, tmp_path / "c.recal"))

@@ -1,4 +1,6 @@
-"""Every runtime agrees with the reference on random plans, whatever the rule, the classes or the saturation."""
+"""Every runtime agrees with the reference on random plans, whatever the rule, the classes or the
+saturation.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,30 @@ Runtime = Callable[[Plan, np.ndarray, np.ndarray], np.ndarray]
 
 
 def by_torch(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarray:
-    logits_and_confidence = CalibrationLayer(plan).by_torch(torch.from_numpy(logits), torch.from_numpy(transformed))
+    logits_and_confidence = CalibrationLayer(plan).by_torch(
+        torch.from_numpy(logits), torch.from_numpy(transformed)
+    )
     return logits_and_confidence[0].double().softmax(1).numpy()
 
 
 def by_torch_on_the_cpu(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarray:
-    return CalibrationLayer(plan)(torch.from_numpy(logits), torch.from_numpy(transformed)).double().softmax(1).numpy()
+    return (
+        CalibrationLayer(plan)(torch.from_numpy(logits), torch.from_numpy(transformed))
+        .double()
+        .softmax(1)
+        .numpy()
+    )
 
 
 def by_onnx(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarray:
     model = calibration_model(calibration_of(plan), logits.shape[1])
     onnx.checker.check_model(model, full_check=True)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    inputs = {"logits": logits, "transformed": transformed} if plan.transforms else {"logits": logits}
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    inputs = (
+        {"logits": logits, "transformed": transformed} if plan.transforms else {"logits": logits}
+    )
     return session.run(["probs"], inputs)[0]
 
 
@@ -43,7 +56,9 @@ def by_numba(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndar
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(steps_module, "SMALL", 0)
         probs = answer(plan, logits, list(transformed), kept=plan.keeps_answers)[0]
-    np.testing.assert_allclose(probs, expected_arrays(plan, logits, transformed), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        probs, expected_arrays(plan, logits, transformed), rtol=0, atol=1e-12
+    )
     return probs
 
 
@@ -51,16 +66,25 @@ RUNTIMES: tuple[Runtime, ...] = (by_numba, by_torch, by_torch_on_the_cpu, by_onn
 every_runtime = pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.__name__)
 
 
-def expected_arrays(plan: Plan, logits: np.ndarray, transformed: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+def expected_arrays(
+    plan: Plan, logits: np.ndarray, transformed: Sequence[np.ndarray] | np.ndarray
+) -> np.ndarray:
     """What the plan's map gives in numpy."""
-    return answer(plan, np.float64(logits), [np.float64(view) for view in transformed], kept=plan.keeps_answers)[0]
+    return answer(
+        plan,
+        np.float64(logits),
+        [np.float64(view) for view in transformed],
+        kept=plan.keeps_answers,
+    )[0]
 
 
 def expected_probs(plan: Plan, views: Views) -> np.ndarray:
     return expected_arrays(plan, views.logits, [views.transformed(t) for t in plan.transforms])
 
 
-def random_plan(seed: int, n_classes: int, rule: Rule, dtype: str = "float32") -> tuple[Plan, Views, np.ndarray]:
+def random_plan(
+    seed: int, n_classes: int, rule: Rule, dtype: str = "float32"
+) -> tuple[Plan, Views, np.ndarray]:
     """Logits of every temper, from flat to saturated, with views from identical to unrelated."""
     rng = np.random.default_rng(seed)
     n, specs = 120, [f"zoom:0.{digit}" for digit in range(3, 3 + int(rng.integers(1, 6)))]
@@ -68,7 +92,9 @@ def random_plan(seed: int, n_classes: int, rule: Rule, dtype: str = "float32") -
     logits[np.arange(n), rng.integers(0, n_classes, n)] += rng.choice([0, 18], n)
     logits = logits.astype(dtype)
     views = {
-        spec: (logits + rng.normal(size=logits.shape) * rng.choice([0, 1e-3, 1, 5], (n, 1))).astype(dtype)
+        spec: (logits + rng.normal(size=logits.shape) * rng.choice([0, 1e-3, 1, 5], (n, 1))).astype(
+            dtype
+        )
         for spec in specs
     }
     steps = [Step(str(rng.choice(specs)), tuple(rng.uniform(0.5, 1.3, 4))) for _ in range(15)]  # type: ignore[arg-type]
@@ -86,25 +112,44 @@ def random_blend(
     n_views: int = 2,
     by_class: bool = False,
 ) -> tuple[Plan, Views, np.ndarray]:
-    """The same logits under a random blend: `random_plan`'s counterpart for the plan's second shape.
+    """The same logits under a random blend: `random_plan`'s counterpart for the plan's second
+    shape.
 
-    With a gate the views' rows of samples that need none hold arbitrary numbers: no runtime may read them. Confidences
-    keep clear of the gate, since float32 and float64 may round to different sides of it.
+    With a gate the views' rows of samples that need none hold arbitrary numbers: no runtime may
+    read them. Confidences keep clear of the gate, since float32 and float64 may round to different
+    sides of it.
     """
     _, views, transformed = random_plan(seed, n_classes, Rule())
     rng = np.random.default_rng(seed + 1000)
     names = [str(transform) for transform in views.transforms][:n_views]
     offsets, gated = rng.normal(size=(2, n_classes)) * 0.3
     weights = tuple((name, float(rng.uniform(0.1, 0.6))) for name in names)
-    matrices = rng.normal(size=(1 + len(weights), n_classes, n_classes)) * 0.2 / n_classes if by_class else np.zeros(0)
-    blend = Blend(0.7, weights, tuple(offsets), 1 / 501, gate, 1.1, tuple(gated), answers, matrices=matrices.tolist())  # type: ignore[arg-type]
+    matrices = (
+        rng.normal(size=(1 + len(weights), n_classes, n_classes)) * 0.2 / n_classes
+        if by_class
+        else np.zeros(0)
+    )
+    blend = Blend(
+        0.7,
+        weights,
+        tuple(offsets),
+        1 / 501,
+        gate,
+        1.1,
+        tuple(gated),
+        answers,
+        matrices=matrices.tolist(),
+    )  # type: ignore[arg-type]
     plan = Plan(start=float(rng.uniform(0.3, 1.0)), blend=blend)
     if gate is not None:
         wide = plan.start * views.logits.astype(np.float64)
         confidence = 1.0 / np.exp(wide - wide.max(1, keepdims=True)).sum(1)
         views = views[np.abs(confidence - gate) > 1e-4]
     needed = plan.needs_views(views.logits)
-    stack = [np.where(needed[:, None], views.transformed(name), rng.normal(size=views.logits.shape)) for name in names]
+    stack = [
+        np.where(needed[:, None], views.transformed(name), rng.normal(size=views.logits.shape))
+        for name in names
+    ]
     transformed = np.array(stack, dtype=np.float32).reshape(-1, *views.logits.shape)
     return plan, Views(views.logits, dict(zip(names, transformed))), transformed
 
@@ -112,7 +157,9 @@ def random_blend(
 @pytest.mark.parametrize("n_classes", [2, 10, 100])
 @pytest.mark.parametrize("gate", [None, 0.9])
 @pytest.mark.parametrize("n_views", [0, 1, 2])
-def test_blends_of_the_generator_have_both_kinds_of_samples(n_classes: int, gate: float | None, n_views: int) -> None:
+def test_blends_of_the_generator_have_both_kinds_of_samples(
+    n_classes: int, gate: float | None, n_views: int
+) -> None:
     plan, views, transformed = random_blend(7, n_classes, gate=gate, n_views=n_views)
     assert len(transformed) == len(plan.transforms) <= n_views
     shares = plan.needs_views(views.logits).mean()
@@ -133,7 +180,9 @@ def test_agrees_with_numpy(runtime: Runtime, n_classes: int) -> None:
 @pytest.mark.parametrize("confidence_at", ["original", "own"])
 @pytest.mark.parametrize("ties", ["float32", "exact"])
 @pytest.mark.parametrize("floor", [None, 1e-16])
-def test_agrees_under_every_rule(runtime: Runtime, confidence_at: str, ties: str, floor: float | None) -> None:
+def test_agrees_under_every_rule(
+    runtime: Runtime, confidence_at: str, ties: str, floor: float | None
+) -> None:
     rule = Rule(confidence_at, ties, floor)  # type: ignore[arg-type]
     for seed, n_classes in enumerate((2, 10, 150)):
         plan, views, transformed = random_plan(seed, n_classes, rule)
@@ -162,7 +211,9 @@ def test_a_sample_alone_gets_what_it_gets_in_a_batch(runtime: Runtime) -> None:
 @pytest.mark.parametrize("answers", ["kept", "free"])
 @pytest.mark.parametrize("gate", [None, 0.9, 0.99])
 @pytest.mark.parametrize("by_class", [False, True])
-def test_blends_agree_with_numpy(runtime: Runtime, answers: str, gate: float | None, by_class: bool) -> None:
+def test_blends_agree_with_numpy(
+    runtime: Runtime, answers: str, gate: float | None, by_class: bool
+) -> None:
     for seed, n_classes in enumerate((2, 3, 10, 150)):
         plan, views, transformed = random_blend(
             seed, n_classes, answers=answers, gate=gate, n_views=1 + seed % 3, by_class=by_class
@@ -181,7 +232,9 @@ def test_a_blend_reads_no_view_of_samples_above_its_gate(runtime: Runtime) -> No
     assert 0 < needed.sum() < len(needed)
     other = transformed.copy()
     other[:, ~needed] = 0.0
-    np.testing.assert_array_equal(runtime(plan, views.logits, other), runtime(plan, views.logits, transformed))
+    np.testing.assert_array_equal(
+        runtime(plan, views.logits, other), runtime(plan, views.logits, transformed)
+    )
 
 
 @every_runtime
@@ -194,15 +247,21 @@ def test_offsets_alone_need_no_views(runtime: Runtime) -> None:
 
 @every_runtime
 @pytest.mark.parametrize("n_classes", [10, 100])
-def test_rows_that_equal_their_view_are_ties_to_the_last_bit(runtime: Runtime, n_classes: int) -> None:
-    """A view that changes nothing ties with the original as long as both were scaled alike, under either rule."""
+def test_rows_that_equal_their_view_are_ties_to_the_last_bit(
+    runtime: Runtime, n_classes: int
+) -> None:
+    """A view that changes nothing ties with the original as long as both were scaled alike, under
+    either rule.
+    """
     rng = np.random.default_rng(n_classes)
     logits = (rng.normal(size=(60, n_classes)) * rng.choice([1, 4, 20], (60, 1))).astype(np.float32)
     steps = tuple(Step("zoom:0.5", tuple(rng.uniform(0.7, 1.3, 4))) for _ in range(40))  # type: ignore[arg-type]
     for ties in ("float32", "exact"):
         plan = Plan(steps, rule=Rule(ties=ties))  # type: ignore[arg-type]
         probs = runtime(plan, logits, logits[None])
-        np.testing.assert_allclose(probs, expected_probs(plan, Views(logits, {"zoom:0.5": logits})), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(
+            probs, expected_probs(plan, Views(logits, {"zoom:0.5": logits})), rtol=0, atol=1e-6
+        )
 
 
 def test_betas_beyond_all_reason_are_bounded_as_in_the_reference() -> None:
@@ -221,7 +280,9 @@ def test_betas_beyond_all_reason_are_bounded_as_in_the_reference() -> None:
 def test_long_plans_agree(runtime: Runtime, n_classes: int, near: bool) -> None:
     rng = np.random.default_rng(n_classes)
     specs = [f"zoom:0.{digit}" for digit in range(1, 8)]
-    steps = tuple(Step(str(rng.choice(specs)), tuple(np.exp(rng.normal(0, 0.1, 4)))) for _ in range(80))  # type: ignore[arg-type]
+    steps = tuple(
+        Step(str(rng.choice(specs)), tuple(np.exp(rng.normal(0, 0.1, 4)))) for _ in range(80)
+    )  # type: ignore[arg-type]
     plan = Plan(steps)
     logits = (rng.normal(size=(12, n_classes)) * rng.choice([1, 6], (12, 1))).astype(np.float32)
     noise = rng.normal(size=(len(plan.transforms), *logits.shape)) * (1e-6 if near else 1.0)
@@ -231,7 +292,9 @@ def test_long_plans_agree(runtime: Runtime, n_classes: int, near: bool) -> None:
 
 
 @pytest.mark.parametrize("answers", ["kept", "free"])
-def test_confidence_is_the_same_in_every_runtime_and_the_guard_does_not_lift_it(answers: str) -> None:
+def test_confidence_is_the_same_in_every_runtime_and_the_guard_does_not_lift_it(
+    answers: str,
+) -> None:
     plan, views, transformed = random_blend(3, 5, answers=answers)
     probs, expected = answer_views(plan, views, kept=plan.keeps_answers)
     np.testing.assert_allclose(probs, expected_probs(plan, views), rtol=0, atol=1e-12)
@@ -239,9 +302,12 @@ def test_confidence_is_the_same_in_every_runtime_and_the_guard_does_not_lift_it(
     assert lifted.any() if answers == "kept" else not lifted.any()
     logits = np.ascontiguousarray(views.logits)
     tensors = torch.from_numpy(logits), torch.from_numpy(np.ascontiguousarray(transformed))
-    np.testing.assert_allclose(CalibrationLayer(plan).both(*tensors)[1].numpy(), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        CalibrationLayer(plan).both(*tensors)[1].numpy(), expected, rtol=0, atol=1e-6
+    )
     session = onnxruntime.InferenceSession(
-        calibration_model(calibration_of(plan), 5).SerializeToString(), providers=["CPUExecutionProvider"]
+        calibration_model(calibration_of(plan), 5).SerializeToString(),
+        providers=["CPUExecutionProvider"],
     )
     found = session.run(["confidence"], {"logits": logits, "transformed": transformed})[0]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)

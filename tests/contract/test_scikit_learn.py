@@ -1,4 +1,7 @@
-"""Calibrators and CalibratedClassifier among scikit-learn's tools: its own checks, and what its users do."""
+"""Calibrators and CalibratedClassifier among scikit-learn's tools:
+
+its own checks, and what its users do.
+"""
 
 from __future__ import annotations
 
@@ -61,11 +64,15 @@ EXEMPT_CLASSIFIER = EXEMPT | {
     "check_fit2d_predict1d": SHAPE,
 }
 
-_TOLERANCE = {"check_sample_weight_equivalence_on_dense_data": "the solver's tolerance, above 1e-7 of a probability"}
+_TOLERANCE = {
+    "check_sample_weight_equivalence_on_dense_data": "the solver's tolerance, above 1e-7 of a probability"
+}
 EXEMPT_ALSO = {"vs": _TOLERANCE, "affine": _TOLERANCE}
-# Samples left out decide: one that is repeated would stand on both sides of a split, one that weighs more does not.
+# Samples left out decide: one that is repeated would stand on both sides of a split, one that
+# weighs more does not.
 CROSS_FITTED = ("ensemble", "auto")
-# Methods of views take no bare logits; the searches of the others left out take minutes in a check's many fits.
+# Methods of views take no bare logits; the searches of the others left out take minutes in a
+# check's many fits.
 CHECKED = [m for m in CALIBRATORS if not m.needs_views and m.short_name not in SLOW]
 
 
@@ -76,7 +83,8 @@ def scores(inputs):
 
 
 @pytest.mark.skipif(
-    tuple(map(int, sklearn.__version__.split(".")[:2])) < (1, 6), reason="check_estimator lists its results since 1.6"
+    tuple(map(int, sklearn.__version__.split(".")[:2])) < (1, 6),
+    reason="check_estimator lists its results since 1.6",
 )
 @pytest.mark.parametrize(
     ("estimator", "exempt"),
@@ -88,7 +96,11 @@ def scores(inputs):
 )
 def test_scikit_learns_own_checks_pass_but_for_those_that_are_listed(estimator, exempt):
     results = check_estimator(estimator, on_fail=None, on_skip=None)
-    failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
+    failed = {
+        result["check_name"]: result["exception"]
+        for result in results
+        if result["status"] == "failed"
+    }
     assert {name: failed[name] for name in failed if name not in exempt} == {}
     assert len(results) - len(failed) > 38
     assert not exempt.keys() - failed.keys(), "an exemption that is not needed any more"
@@ -105,13 +117,18 @@ def test_every_calibrator_is_a_classifier(method):
 
 
 def test_the_error_of_an_unfitted_calibrator_does_not_load_scikit_learn():
-    code = "import sys, recal.errors as e; e.NotFittedError('x'); sys.exit('sklearn' in sys.modules)"
+    code = (
+        "import sys, recal.errors as e; e.NotFittedError('x'); sys.exit('sklearn' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.fixture(scope="module")
 def wine():
-    """Return a trained model, its inputs and labels: numbers, and names that are not sorted as the numbers are."""
+    """Return a trained model, its inputs and labels:
+
+    numbers, and names that are not sorted as the numbers are.
+    """
     features, y = load_wine(return_X_y=True)
     model = make_pipeline(StandardScaler(), LogisticRegression()).fit(features[::2], y[::2])
     return model, features[1::2], y[1::2]
@@ -123,13 +140,19 @@ def test_score_features_and_pipelines(wine):
     fitted = TemperatureScaling().fit(logits, y)
     assert fitted.n_features_in_ == 3
     assert fitted.score(logits, y) == np.mean(logits.argmax(axis=1) == y)
-    assert fitted.score(logits, y, sample_weight=y == 1) == np.mean(logits.argmax(axis=1)[y == 1] == 1)
-    with pytest.raises(InputError, match="X has 2 features, but TemperatureScaling is expecting 3 features"):
-        fitted.predict_proba(logits[:, :2])
-    line = make_pipeline(FunctionTransformer(model.decision_function), TemperatureScaling()).set_output(
-        transform="default"
+    assert fitted.score(logits, y, sample_weight=y == 1) == np.mean(
+        logits.argmax(axis=1)[y == 1] == 1
     )
-    np.testing.assert_array_equal(line.fit(features, y).predict_proba(features), fitted.predict_proba(logits))
+    with pytest.raises(
+        InputError, match="X has 2 features, but TemperatureScaling is expecting 3 features"
+    ):
+        fitted.predict_proba(logits[:, :2])
+    line = make_pipeline(
+        FunctionTransformer(model.decision_function), TemperatureScaling()
+    ).set_output(transform="default")
+    np.testing.assert_array_equal(
+        line.fit(features, y).predict_proba(features), fitted.predict_proba(logits)
+    )
     assert cross_val_score(clone(line), features, y).mean() > 0.8
 
 
@@ -140,11 +163,17 @@ def test_cross_validation_with_names_is_right_or_refused(wine):
     logits, words = model.decision_function(features), names[y]
     ordered = np.argsort(names)
     probs = cross_val_predict(
-        TemperatureScaling(), logits[:, ordered], words, method="predict_proba", params={"classes": names[ordered]}
+        TemperatureScaling(),
+        logits[:, ordered],
+        words,
+        method="predict_proba",
+        params={"classes": names[ordered]},
     )
     assert log_loss(words, probs, labels=sorted(names)) < 0.4
     with pytest.raises(ValueError, match=r"seem to number the sorted class names.*as columns"):
-        cross_val_predict(TemperatureScaling(), logits, words, method="predict_proba", params={"classes": names})
+        cross_val_predict(
+            TemperatureScaling(), logits, words, method="predict_proba", params={"classes": names}
+        )
     # Integers that are columns are taken as such whatever the names' order.
     assert TemperatureScaling().fit(logits, y, classes=names).predict(logits)[0] in names
 
@@ -156,7 +185,9 @@ def test_classes_of_any_kind(kind, given):
     labels = (y == 1) if kind is bool else y.astype(kind)
     model = LogisticRegression(max_iter=1000).fit(features[::2], labels[::2])
     how = {"classes": list(model.classes_)} if given else {}
-    classifier = CalibratedClassifier(model, TemperatureScaling()).fit(features[1::2], labels[1::2], **how)
+    classifier = CalibratedClassifier(model, TemperatureScaling()).fit(
+        features[1::2], labels[1::2], **how
+    )
     np.testing.assert_array_equal(classifier.classes_, model.classes_)
     np.testing.assert_array_equal(classifier.predict(features), model.predict(features))
     assert classifier.score(features, labels) == model.score(features, labels)
@@ -170,11 +201,15 @@ def test_weights_of_any_size(method, wine):
     whole = rng.integers(0, 4, 300)
     assert method.takes_weights
     weighed = method().fit(logits, y, sample_weight=whole / 7).predict_proba(logits)
-    repeated = method().fit(np.repeat(logits, whole, axis=0), np.repeat(y, whole)).predict_proba(logits)
+    repeated = (
+        method().fit(np.repeat(logits, whole, axis=0), np.repeat(y, whole)).predict_proba(logits)
+    )
     np.testing.assert_allclose(weighed, repeated, atol=2e-5)
 
 
-@pytest.mark.parametrize("method", [m for m in CALIBRATORS if not m.needs_views], ids=lambda method: method.short_name)
+@pytest.mark.parametrize(
+    "method", [m for m in CALIBRATORS if not m.needs_views], ids=lambda method: method.short_name
+)
 def test_whole_weights_repeat_samples(method):
     rng = np.random.default_rng(1)
     logits = 2 * rng.normal(size=(90, 3))
@@ -190,7 +225,11 @@ def test_whole_weights_repeat_samples(method):
             make().fit(logits, y, sample_weight=np.full(90, 0.5))
 
 
-@pytest.mark.parametrize("weights", [[1.0], [[1.0]] * 4, [0.0] * 4, [1, 1, 1, -1], [1, 1, 1, np.nan], ["a"] * 4])
+@pytest.mark.parametrize(
+    "weights", [[1.0], [[1.0]] * 4, [0.0] * 4, [1, 1, 1, -1], [1, 1, 1, np.nan], ["a"] * 4]
+)
 def test_bad_weights_are_refused(weights):
     with pytest.raises(InputError, match="`sample_weight`"):
-        TemperatureScaling().fit([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0], [0.0, 1.0]], [0, 1, 1, 0], sample_weight=weights)
+        TemperatureScaling().fit(
+            [[1.0, 0.0], [0.0, 2.0], [3.0, 1.0], [0.0, 1.0]], [0, 1, 1, 0], sample_weight=weights
+        )

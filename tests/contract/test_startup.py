@@ -1,4 +1,7 @@
-"""What a command imports: a refusal, a list or a look at a file must not wait for compilers and frameworks."""
+"""What a command imports:
+
+a refusal, a list or a look at a file must not wait for compilers and frameworks.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,19 @@ import recal
 from recal.files.probabilities import write_prob_file
 
 # Whose import takes longer than all the rest of such a command.
-HEAVY = ("numba", "scipy", "sklearn", "torch", "onnx", "onnxruntime", "zarr", "matplotlib", "pandas", "pyarrow", "ray")
+HEAVY = (
+    "numba",
+    "scipy",
+    "sklearn",
+    "torch",
+    "onnx",
+    "onnxruntime",
+    "zarr",
+    "matplotlib",
+    "pandas",
+    "pyarrow",
+    "ray",
+)
 SCRIPT = """
 import contextlib, io, json, shlex, sys
 from recal.cli.app import run
@@ -73,7 +88,14 @@ def test_what_is_refused_loads_nothing_heavy(folder):
 
 
 def test_help_and_lists_load_nothing_heavy(folder):
-    lines = ("--help", "transforms", "transforms zoom", "collect --help", "apply --help", "decide --help")
+    lines = (
+        "--help",
+        "transforms",
+        "transforms zoom",
+        "collect --help",
+        "apply --help",
+        "decide --help",
+    )
     codes, found = loaded(folder, HEAVY, *lines)
     assert codes == [0] * len(lines)
     assert found == []

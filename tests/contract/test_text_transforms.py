@@ -18,7 +18,9 @@ TEXTS = [
 ]
 KINDS = [cls for cls in TRANSFORMS if cls.modality == "text"]
 every_kind = pytest.mark.parametrize("cls", KINDS, ids=lambda cls: cls.kind)
-of_ids = pytest.mark.parametrize("cls", [cls for cls in KINDS if not cls.strings_only], ids=lambda cls: cls.kind)
+of_ids = pytest.mark.parametrize(
+    "cls", [cls for cls in KINDS if not cls.strings_only], ids=lambda cls: cls.kind
+)
 
 
 def make(cls: type[BuiltIn], strength: float) -> Any:
@@ -80,13 +82,19 @@ def test_bytes_and_ids_of_different_lengths_need_no_padding(cls):
     assert all(isinstance(body, bytes) for body in changed)
     if cls.kind == "tokenmask":
         assert [len(row) for row in found] == [10, 35]
-        assert [body.count(b"\xff") for body in changed] == [round(0.4 * len(body)) for body in bodies]
+        assert [body.count(b"\xff") for body in changed] == [
+            round(0.4 * len(body)) for body in bodies
+        ]
     else:
         assert [len(row) for row in found] == [6, 21]
-        assert [len(body) for body in changed] == [len(body) - round(0.4 * len(body)) for body in bodies]
+        assert [len(body) for body in changed] == [
+            len(body) - round(0.4 * len(body)) for body in bodies
+        ]
 
 
-@pytest.mark.parametrize("cls", [cls for cls in KINDS if cls.strings_only], ids=lambda cls: cls.kind)
+@pytest.mark.parametrize(
+    "cls", [cls for cls in KINDS if cls.strings_only], ids=lambda cls: cls.kind
+)
 def test_kinds_of_letters_and_sentences_refuse_ids(cls):
     with pytest.raises(InputError, match="needs a list of strings"):
         make(cls, 0.3)(np.ones((2, 9), dtype=np.int64))

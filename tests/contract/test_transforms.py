@@ -42,9 +42,15 @@ def shapes(modality: str) -> st.SearchStrategy[tuple[int, ...]]:
             st.tuples(n, size, size, channels),
             st.tuples(n, size, size),
         ),
-        "video": st.one_of(st.tuples(n, size, channels, size, size), st.tuples(n, st.integers(1, 3), size, size)),
-        "series": st.one_of(st.tuples(n, st.integers(1, 60)), st.tuples(n, st.integers(1, 4), st.integers(1, 60))),
-        "audio": st.one_of(st.tuples(n, st.integers(1, 400)), st.tuples(n, st.just(2), st.integers(1, 400))),
+        "video": st.one_of(
+            st.tuples(n, size, channels, size, size), st.tuples(n, st.integers(1, 3), size, size)
+        ),
+        "series": st.one_of(
+            st.tuples(n, st.integers(1, 60)), st.tuples(n, st.integers(1, 4), st.integers(1, 60))
+        ),
+        "audio": st.one_of(
+            st.tuples(n, st.integers(1, 400)), st.tuples(n, st.just(2), st.integers(1, 400))
+        ),
         "text": st.tuples(n, st.integers(1, 40)),
         "tabular": st.tuples(n, st.just(7)),
     }[modality]
@@ -54,7 +60,9 @@ def inputs(modality: str, shape: tuple[int, ...], dtype: str, seed: int) -> np.n
     rng = np.random.default_rng(seed)
     if modality == "text":
         return np.where(
-            np.arange(shape[1]) < rng.integers(1, shape[1] + 1, (shape[0], 1)), rng.integers(1, 999, shape), 0
+            np.arange(shape[1]) < rng.integers(1, shape[1] + 1, (shape[0], 1)),
+            rng.integers(1, 999, shape),
+            0,
         )
     if "int" in dtype:
         limits = np.iinfo(dtype)
@@ -72,7 +80,9 @@ def options(cls: type[BuiltIn]) -> dict[str, Any]:
 
 
 def dtypes(cls: type[BuiltIn]) -> list[str]:
-    return FLOATS if cls.kind == "missing" else DTYPES[cls.modality]  # whole numbers have no missing value
+    return (
+        FLOATS if cls.kind == "missing" else DTYPES[cls.modality]
+    )  # whole numbers have no missing value
 
 
 def make(cls: type[BuiltIn], strength: float, **extra: Any) -> Any:
@@ -137,8 +147,12 @@ def test_a_sample_alone_gets_what_it_gets_in_a_batch(cls: type[BuiltIn]) -> None
 
 @every_kind
 def test_nothing_in_nothing_out(cls: type[BuiltIn]) -> None:
-    shape = {"image": (2, 3, 8, 8), "video": (2, 4, 3, 8, 8), "tabular": (2, 7)}.get(cls.modality, (2, 20))
-    values = inputs(cls.modality, shape, DTYPES[cls.modality][-1], 0).astype(DTYPES[cls.modality][-1])
+    shape = {"image": (2, 3, 8, 8), "video": (2, 4, 3, 8, 8), "tabular": (2, 7)}.get(
+        cls.modality, (2, 20)
+    )
+    values = inputs(cls.modality, shape, DTYPES[cls.modality][-1], 0).astype(
+        DTYPES[cls.modality][-1]
+    )
     transform = make(cls, cls.strengths.strong)
     assert transform(values[:0]).shape == values[:0].shape
     assert transform(torch.from_numpy(values[:0])).shape == values[:0].shape
@@ -153,14 +167,20 @@ def test_torch_gives_the_same_bits(cls: type[BuiltIn]) -> None:
         tensor = torch.from_numpy(np.ascontiguousarray(values))
         result = transform(tensor)
         assert isinstance(result, torch.Tensor)
-        assert (result.shape, result.dtype, result.device) == (tensor.shape, tensor.dtype, tensor.device)
+        assert (result.shape, result.dtype, result.device) == (
+            tensor.shape,
+            tensor.dtype,
+            tensor.device,
+        )
         assert bits(result.numpy()) == bits(transform(values))
         assert bits(tensor.numpy()) == bits(values)
 
     check()
 
 
-@pytest.mark.parametrize("cls", [cls for cls in TRANSFORMS if cls.traceable], ids=lambda cls: cls.kind)
+@pytest.mark.parametrize(
+    "cls", [cls for cls in TRANSFORMS if cls.traceable], ids=lambda cls: cls.kind
+)
 def test_torch_operations_agree_with_numpy(cls: type[BuiltIn]) -> None:
     @quick
     @given(cases(cls))
@@ -195,11 +215,16 @@ def test_identity_strength_changes_nothing(cls: type[BuiltIn]) -> None:
     check()
 
 
-@pytest.mark.parametrize("cls", [cls for cls in OF_ARRAYS if not cls.keeps_information], ids=lambda cls: cls.kind)
+@pytest.mark.parametrize(
+    "cls", [cls for cls in OF_ARRAYS if not cls.keeps_information], ids=lambda cls: cls.kind
+)
 def test_stronger_loses_more(cls: type[BuiltIn]) -> None:
-    shape = {"image": (4, 3, 32, 32), "video": (4, 20, 1, 8, 8), "text": (4, 40), "tabular": (40, 7)}.get(
-        cls.modality, (4, 200)
-    )
+    shape = {
+        "image": (4, 3, 32, 32),
+        "video": (4, 20, 1, 8, 8),
+        "text": (4, 40),
+        "tabular": (40, 7),
+    }.get(cls.modality, (4, 200))
     values = inputs(cls.modality, shape, DTYPES[cls.modality][-1], 5)
 
     def distance(strength: float) -> float:
@@ -261,14 +286,23 @@ def test_pools_draw_it_by_its_bare_kind(cls: type[BuiltIn]) -> None:
 @every_kind
 def test_rubbish_is_refused(cls: type[BuiltIn]) -> None:
     transform = make(cls, cls.strengths.strong)
-    for rubbish in (np.zeros(3), np.array([None, 3]), "text", {"a": 1}, 3, np.zeros((2, 3, 4, 5), dtype=complex)):
+    for rubbish in (
+        np.zeros(3),
+        np.array([None, 3]),
+        "text",
+        {"a": 1},
+        3,
+        np.zeros((2, 3, 4, 5), dtype=complex),
+    ):
         with pytest.raises(InputError):
             transform(rubbish)
 
 
 def test_seeds_and_contents_matter() -> None:
     values = np.random.default_rng(0).normal(size=(2, 50))
-    fates = {bits(as_transform(f"drop:0.5:fill=zero:seed={seed}")(values) == 0) for seed in range(5)}
+    fates = {
+        bits(as_transform(f"drop:0.5:fill=zero:seed={seed}")(values) == 0) for seed in range(5)
+    }
     assert len(fates) == 5
     lost = as_transform("drop:0.5:fill=zero")(values) == 0
     assert (lost[0] != lost[1]).any()

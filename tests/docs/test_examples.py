@@ -38,7 +38,9 @@ def run_script(script: Path, folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name
+)
 def test_the_python_blocks_of_a_page_run_one_after_the_other(page, tmp_path):
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks(page)))
@@ -49,7 +51,9 @@ def test_the_readme_prints_what_it_shows(tmp_path):
     """The numbers may differ by a point between releases of scikit-learn."""
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks(ROOT / "README.md")))
-    shown = re.search(r"^```text\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    shown = re.search(
+        r"^```text\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
     assert shown is not None
     texts = [" ".join(text.split()) for text in (shown[1], run_script(script, tmp_path))]
     assert re.sub(r"[\d.]+", "#", texts[0]) == re.sub(r"[\d.]+", "#", texts[1])
@@ -86,6 +90,8 @@ def test_the_examples_in_docstrings_run(monkeypatch, tmp_path):
         if ">>>" in path.read_text():  # the others need not be imported
             parts = ("recal", *path.relative_to(SOURCE).with_suffix("").parts)
             name = ".".join(part for part in parts if part != "__init__")
-            results[name] = doctest.testmod(import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
+            results[name] = doctest.testmod(
+                import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE
+            )
     assert [name for name, result in results.items() if result.failed or not result.attempted] == []
     assert len(results) > 50

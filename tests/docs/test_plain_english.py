@@ -37,14 +37,20 @@ BANNED = {
     r"rubbish|strangers?|amid|thrown together": "a plain word",
 }
 WORDS = re.compile("|".join(rf"\b(?:{words})\b" for words in BANNED), re.IGNORECASE)
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "results").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "results").glob("*.md")),
+]
 MODULES = sorted((ROOT / "src" / "recal").rglob("*.py")) + sorted((ROOT / "examples").glob("*.py"))
 
 
 def test_pages_use_the_fields_words():
     words = {}
     for page in PAGES:
-        text = re.sub(r"`[^`]*`|\]\([^)]*\)", " ", page.read_text(encoding="utf-8"))  # names in code, and links
+        text = re.sub(
+            r"`[^`]*`|\]\([^)]*\)", " ", page.read_text(encoding="utf-8")
+        )  # names in code, and links
         words[str(page.relative_to(ROOT))] = _banned(text)
     assert {page: banned for page, banned in words.items() if banned} == {}
 
@@ -52,18 +58,28 @@ def test_pages_use_the_fields_words():
 def test_messages_help_and_docstrings_use_the_fields_words():
     found = {}
     for path in MODULES:
-        words = [word for text in _shown(ast.parse(path.read_text(encoding="utf-8"))) for word in _banned(text)]
+        words = [
+            word
+            for text in _shown(ast.parse(path.read_text(encoding="utf-8")))
+            for word in _banned(text)
+        ]
         if words:
             found[str(path.relative_to(ROOT))] = words
     assert found == {}
 
 
 def test_the_description_of_the_package_uses_the_fields_words():
-    (line,) = re.findall(r'^description = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    (line,) = re.findall(
+        r'^description = "(.*)"$',
+        (ROOT / "pyproject.toml").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     assert _banned(line) == []
 
 
-@pytest.mark.parametrize("text", ["an honest model", "became surer", "it hangs on single samples", "Less is better."])
+@pytest.mark.parametrize(
+    "text", ["an honest model", "became surer", "it hangs on single samples", "Less is better."]
+)
 def test_what_the_list_finds(text):
     assert _banned(text)
 
@@ -76,10 +92,17 @@ def _shown(tree: ast.Module) -> Iterator[str]:
     """Messages, help texts, and docstrings of public names without their examples."""
     documented = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and ast.get_docstring(node) is not None:
+        if (
+            isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module)
+            and ast.get_docstring(node) is not None
+        ):
             first = node.body[0]
             assert isinstance(first, ast.Expr)
             documented[id(first.value)] = not getattr(node, "name", "").startswith("_")
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and documented.get(id(node), True):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and documented.get(id(node), True)
+        ):
             yield re.sub(r"^\s*(>>>|\.\.\.).*$|`[^`]*`", " ", node.value, flags=re.MULTILINE)

@@ -17,7 +17,9 @@ EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path
 def run(name: str, folder: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(ROOT / "examples" / f"{name}.py")]
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder, env=environment).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=folder, env=environment
+    ).stdout
 
 
 def test_make_examples_runs_every_script():

@@ -20,4 +20,6 @@ def test_the_page_is_current_and_shows_every_kind():
     for kind in TRANSFORMS:
         assert f"### {kind.kind}\n" in written
         if kind.modality not in ("text", "tabular"):
-            assert (DOCS / "images" / "transformations" / f"{kind.kind}.png").stat().st_size < 20_000
+            assert (
+                DOCS / "images" / "transformations" / f"{kind.kind}.png"
+            ).stat().st_size < 20_000

@@ -14,14 +14,20 @@ PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 
 @pytest.fixture(scope="module")
 def printed() -> str:
-    spec = importlib.util.spec_from_file_location("tutorial_page", PAGE.parent / "make" / "tutorial.py")
+    spec = importlib.util.spec_from_file_location(
+        "tutorial_page", PAGE.parent / "make" / "tutorial.py"
+    )
     writer: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(writer)
     return writer.rewrite(writer.without_output(PAGE.read_text(encoding="utf-8")))
 
 
 def test_every_command_of_the_tutorial_does_what_it_is_there_for(printed):
-    refused = [line for line in printed.splitlines() if line.startswith("recal: ") and "Warning" not in line]
+    refused = [
+        line
+        for line in printed.splitlines()
+        if line.startswith("recal: ") and "Warning" not in line
+    ]
     assert len(refused) == 2, "the two mistakes at the end"
     for said in (
         "Next: recal apply calibrated --model digits:model --data NEW --out answers.csv",
@@ -36,5 +42,8 @@ def test_every_command_of_the_tutorial_does_what_it_is_there_for(printed):
 
 @pytest.mark.slow  # methods improve, and with them what they print: python docs/make/tutorial.py writes it anew
 def test_the_tutorial_prints_what_it_shows(printed):
-    words = [" ".join(re.sub(r"\d[\d,.]*", "#", page).split()) for page in (PAGE.read_text(encoding="utf-8"), printed)]
+    words = [
+        " ".join(re.sub(r"\d[\d,.]*", "#", page).split())
+        for page in (PAGE.read_text(encoding="utf-8"), printed)
+    ]
     assert words[1] == words[0], "run python docs/make/tutorial.py"

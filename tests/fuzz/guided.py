@@ -1,13 +1,14 @@
-"""Specs and files made by a coverage-guided fuzzer (atheris), or by chance where it is not installed.
+"""Specs and files made by a coverage-guided fuzzer (atheris), or by chance where it is not
+installed.
 
     pip install atheris
     python tests/fuzz/guided.py --minutes 20 --seed 1
     python tests/fuzz/guided.py --minutes 20 --seed 1 --plain
 
-The first byte says which reader gets the rest: specs and pools, calibrators' files, .npz files, tables of
-probabilities, ledgers of stores, ONNX files, images, sounds. What
-is packed is changed before it is packed. Whatever a reader raises beyond recal's own errors is a fault, and so is a
-peak of memory far above what was held before; each is printed once for each place in the code.
+The first byte says which reader gets the rest: specs and pools, calibrators' files, .npz files,
+tables of probabilities, ledgers of stores, ONNX files, images, sounds. What is packed is changed
+before it is packed. Whatever a reader raises beyond recal's own errors is a fault, and so is a peak
+of memory far above what was held before; each is printed once for each place in the code.
 """
 
 from __future__ import annotations
@@ -34,10 +35,26 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(tempfile.mkdtemp())
-# A file of some kilobytes that takes more is a fault. The gate lets 256 MiB in, and readers hold a copy or two of them.
+# A file of some kilobytes that takes more is a fault. The gate lets 256 MiB in, and readers hold a
+# copy or two of them.
 MOST_MEGABYTES = 1000
 # Numbers that a header may claim.
-CLAIMS = (0, 1, 2**7, 2**15, 2**16 - 1, 10**6, 2**24, 10**8, 4 * 10**8, 2**31 - 1, 2**31, 2**32 - 1, 10**12, 2**63 - 1)
+CLAIMS = (
+    0,
+    1,
+    2**7,
+    2**15,
+    2**16 - 1,
+    10**6,
+    2**24,
+    10**8,
+    4 * 10**8,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    10**12,
+    2**63 - 1,
+)
 
 
 def readers() -> dict[str, Callable[[bytes], object]]:
@@ -108,7 +125,9 @@ def honest() -> dict[str, list[bytes]]:
     write_prob_file(FOLDER / "p.npz", np.array([[0.25, 0.75]]), np.array([1]))
     np.savez(FOLDER / "i.npz", inputs=np.zeros((2, 3), np.uint8), labels=np.arange(2))
     plan = save(Plan((Step("zoom:0.5", (1.0, 0.9, 0.8, 1.0)),)), FOLDER / "plan.recal").read_bytes()
-    fitted = save(TemperatureScaling().fit([[3.0, 0], [0, 3.0], [3.0, 0]], [0, 1, 1]), FOLDER / "ts.recal").read_bytes()
+    fitted = save(
+        TemperatureScaling().fit([[3.0, 0], [0, 3.0], [3.0, 0]], [0, 1, 1]), FOLDER / "ts.recal"
+    ).read_bytes()
     import pyarrow
     import pyarrow.parquet
     from PIL import Image
@@ -119,18 +138,41 @@ def honest() -> dict[str, list[bytes]]:
     for kind in ("PNG", "BMP", "GIF", "TIFF", "JPEG"):
         Image.new("RGB", (9, 7), "red").save(drawn := io.BytesIO(), kind)
         pictures.append(drawn.getvalue())
-    sound = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 52, b"WAVE", b"fmt ", 16, 1, 1, 8000, 16000, 2, 16, b"data", 16)
+    sound = struct.pack(
+        "<4sI4s4sIHHIIHH4sI",
+        b"RIFF",
+        52,
+        b"WAVE",
+        b"fmt ",
+        16,
+        1,
+        1,
+        8000,
+        16000,
+        2,
+        16,
+        b"data",
+        16,
+    )
     return {
         "array": [(FOLDER / "seed.zarr" / "logits" / "zarr.json").read_bytes()],
         "parquet": [(FOLDER / "seed.parquet").read_bytes()],
         "image": pictures,
         "sound": [sound + bytes(16)],
-        "pool": [b"zoom:0.1-0.9:20+brightness:0.5", b"zoom", b"median:0.5:medians=1;2", b"blur:0.1-3:5:layout=NHWC"],
+        "pool": [
+            b"zoom:0.1-0.9:20+brightness:0.5",
+            b"zoom",
+            b"median:0.5:medians=1;2",
+            b"blur:0.1-3:5:layout=NHWC",
+        ],
         "spec": [b"zoom:0.37", b"pixels:0.1:seed=3", b"rotated by 90"],
         "calibrator": [plan, fitted],
         "views": [(FOLDER / "v.npz").read_bytes()],
         "probs": [(FOLDER / "p.npz").read_bytes()],
-        "table": [b"a,b,label\n0.25,0.75,b\n0.5,0.5,a\n", b"answer,confidence,p_0,p_1\n1,0.75,0.25,0.75\n"],
+        "table": [
+            b"a,b,label\n0.25,0.75,b\n0.5,0.5,a\n",
+            b"answer,confidence,p_0,p_1\n1,0.75,0.25,0.75\n",
+        ],
         "ledger": [(FOLDER / "seed.zarr" / "ledger.txt").read_bytes()],
         "folder": [
             (FOLDER / "seed.zarr" / "zarr.json").read_bytes()
@@ -143,7 +185,9 @@ def honest() -> dict[str, list[bytes]]:
 
 
 class Trial:
-    """Gives one input to the reader that its first byte names, and keeps what should not have happened."""
+    """Gives one input to the reader that its first byte names, and keeps what should not have
+    happened.
+    """
 
     def __init__(self) -> None:
         self.readers, self.names = readers(), list(readers())
@@ -163,9 +207,16 @@ class Trial:
         except RecalError:
             self.counts[f"{name} refused"] += 1
         except Exception as error:
-            self._keep(f"{name}: {traceback.format_exc(limit=-2)}", type(error).__name__, error, content)
+            self._keep(
+                f"{name}: {traceback.format_exc(limit=-2)}", type(error).__name__, error, content
+            )
         if _peak() > peak and _peak() - held > MOST_MEGABYTES:
-            self._keep(f"{name}: {_peak() - held} MB at the peak, from {len(content):,} bytes", "memory", None, content)
+            self._keep(
+                f"{name}: {_peak() - held} MB at the peak, from {len(content):,} bytes",
+                "memory",
+                None,
+                content,
+            )
         if time.monotonic() - started > 10:
             self._keep(f"{name}: took {time.monotonic() - started:.0f} s", "slow", None, content)
 
@@ -173,7 +224,9 @@ class Trial:
         trace = error.__traceback__ if error else None
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
-        where = f"{kind} {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else words[:40]
+        where = (
+            f"{kind} {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else words[:40]
+        )
         self.counts["faults"] += 1
         self.faults.setdefault(where, f"{words}\n{content[:400]!r}")
 
@@ -270,8 +323,15 @@ def main() -> int:
             last[0] = time.monotonic()
             report(trial, time.monotonic() - started)
 
-    options = [f"-max_total_time={arguments.minutes * 60:.0f}", f"-seed={arguments.seed}", "-max_len=4096"]
-    atheris.Setup([sys.argv[0], str(corpus), *options, "-timeout=60", "-rss_limit_mb=2500", "-verbosity=0"], once)
+    options = [
+        f"-max_total_time={arguments.minutes * 60:.0f}",
+        f"-seed={arguments.seed}",
+        "-max_len=4096",
+    ]
+    atheris.Setup(
+        [sys.argv[0], str(corpus), *options, "-timeout=60", "-rss_limit_mb=2500", "-verbosity=0"],
+        once,
+    )
     atheris.Fuzz()  # ends the process itself
     return 0
 

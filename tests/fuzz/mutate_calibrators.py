@@ -1,9 +1,10 @@
-"""Calibrators' files with values changed at random, for as long as it is given: each is refused, or answers.
+"""Calibrators' files with values changed at random, for as long as it is given: each is refused, or
+answers.
 
     python tests/fuzz/mutate_calibrators.py --minutes 20 --seed 0
 
-Prints the counts, and every file that failed with anything but recal's own errors, or that answered with numbers that
-are no probabilities. A short run of the same is part of the quick tests.
+Prints the counts, and every file that failed with anything but recal's own errors, or that answered
+with numbers that are no probabilities. A short run of the same is part of the quick tests.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def made_views(n: int, seed: int) -> Views:
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, n)
     logits = 3 * (np.eye(3)[y] + rng.normal(0, 0.7, (n, 3)))
-    return Views(logits, {f"zoom:0.{i}": logits * 0.5 + rng.normal(0, 1, (n, 3)) for i in (3, 5)}, y)
+    return Views(
+        logits, {f"zoom:0.{i}": logits * 0.5 + rng.normal(0, 1, (n, 3)) for i in (3, 5)}, y
+    )
 
 
 def seeds(folder: Path) -> list[bytes]:
@@ -43,7 +46,9 @@ def seeds(folder: Path) -> list[bytes]:
     found = []
     for method in CALIBRATORS:
         seeded = {"random_state": 0} if "random_state" in method().get_params() else {}
-        found.append(save(method(**seeded).fit(made_views(60, 0)), folder / "seed.recal").read_bytes())
+        found.append(
+            save(method(**seeded).fit(made_views(60, 0)), folder / "seed.recal").read_bytes()
+        )
     return found
 
 
@@ -64,7 +69,9 @@ def places(value: Any, parent: Any = None, key: Any = None) -> Iterator[tuple[An
     if parent is not None:
         yield parent, key
     for inner, item in (
-        value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else [])
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value if isinstance(value, list) else [])
     ):
         yield from places(item, value, inner)
 
@@ -118,14 +125,21 @@ def judged(path: Path, new: Views) -> str:
             probs = loaded.predict_proba(new)
     except RecalError:
         return "answered"  # such as a view of another name that is needed
-    whole = np.isfinite(probs).all() and np.abs(probs.sum(axis=1) - 1).max() < 1e-6 and probs.min() > 0
+    whole = (
+        np.isfinite(probs).all() and np.abs(probs.sum(axis=1) - 1).max() < 1e-6 and probs.min() > 0
+    )
     return "answered" if whole else "fault: no probabilities"
 
 
 def run(seconds: float, seed: int, most: int = 10**9) -> tuple[collections.Counter[str], list[str]]:
     """Return the counts and the faults."""
     warnings.simplefilter("ignore")
-    rng, counts, faults, started = random.Random(seed), collections.Counter[str](), [], time.monotonic()
+    rng, counts, faults, started = (
+        random.Random(seed),
+        collections.Counter[str](),
+        [],
+        time.monotonic(),
+    )
     with tempfile.TemporaryDirectory() as folder:
         honest, new, path = seeds(Path(folder)), made_views(12, 1), Path(folder) / "mutated.recal"
         while time.monotonic() - started < seconds and sum(counts.values()) < most:

@@ -1,6 +1,8 @@
-"""Build the package, look into it, and try it in empty environments: its types, alone, then with each extra alone.
+"""Build the package, look into it, and try it in empty environments: its types, alone, then with
+each extra alone.
 
-`make test-extras` runs it with nothing but Python, pip and what they download; names of extras choose some of them:
+`make test-extras` runs it with nothing but Python, pip and what they download; names of extras
+choose some of them:
 
     python tests/install/extras.py            # everything
     python tests/install/extras.py core onnx  # those two
@@ -25,15 +27,24 @@ from oldest import PYPROJECT, tested_torch
 ROOT = PYPROJECT.parent
 FEATURES = Path(__file__).with_name("features.py")
 LARGEST_WHEEL = 1_000_000  # bytes; what is larger holds something that does not belong there
-WANTED = ("recal/py.typed", "recal/__init__.pyi", "recal/calibrators/__init__.pyi", "recal/cli/app.py")
+WANTED = (
+    "recal/py.typed",
+    "recal/__init__.pyi",
+    "recal/calibrators/__init__.pyi",
+    "recal/cli/app.py",
+)
 CODE = (".py", ".pyi", ".typed")
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True
+    )
     if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        raise SystemExit(
+            f"{' '.join(map(str, command))} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        )
     return done.stdout
 
 
@@ -47,7 +58,10 @@ def environment(folder: Path, *packages: str) -> Path:
 
 
 def build(folder: Path) -> Path:
-    """Build from the tree as it is and from an unpacked sdist without git; both must give the same wheel."""
+    """Build from the tree as it is and from an unpacked sdist without git;
+
+    both must give the same wheel.
+    """
     python = environment(folder / "builder", "build")
     run(python, "-m", "build", "--wheel", "--outdir", folder / "from-tree", ROOT)
     run(python, "-m", "build", "--sdist", "--outdir", folder / "sdist", ROOT)
@@ -56,10 +70,14 @@ def build(folder: Path) -> Path:
         archive.extractall(folder / "unpacked", filter="data")
     (unpacked,) = (folder / "unpacked").iterdir()
     run(python, "-m", "build", "--wheel", "--outdir", folder / "from-sdist", unpacked)
-    (first,), (second,) = (list((folder / name).glob("*.whl")) for name in ("from-tree", "from-sdist"))
+    (first,), (second,) = (
+        list((folder / name).glob("*.whl")) for name in ("from-tree", "from-sdist")
+    )
     if contents(first) != contents(second):
         raise SystemExit("The wheels from the tree and from the sdist differ.")
-    print(f"{sdist.name}: {sdist.stat().st_size / 1e6:.1f} MB; the same wheel from it and from the tree")
+    print(
+        f"{sdist.name}: {sdist.stat().st_size / 1e6:.1f} MB; the same wheel from it and from the tree"
+    )
     return first
 
 
@@ -75,9 +93,15 @@ def check_wheel(wheel: Path) -> None:
     lacking = [name for name in WANTED if name not in names]
     strange = [name for name in names if not name.startswith(("recal/", "recal_calibration-"))]
     data = [name for name in names if name.startswith("recal/") and not name.endswith(CODE)]
-    tests = [name for name in names if "test" in Path(name).parts[-1].split("_") or "tests" in Path(name).parts]
+    tests = [
+        name
+        for name in names
+        if "test" in Path(name).parts[-1].split("_") or "tests" in Path(name).parts
+    ]
     size = wheel.stat().st_size
-    print(f"{wheel.name}: {len(names)} files, {size / 1e6:.2f} MB; not code: {', '.join(data) or 'nothing'}")
+    print(
+        f"{wheel.name}: {len(names)} files, {size / 1e6:.2f} MB; not code: {', '.join(data) or 'nothing'}"
+    )
     if lacking or strange or tests or size > LARGEST_WHEEL:
         raise SystemExit(f"The wheel lacks {lacking}, or holds {strange + tests}, or is too large.")
 
@@ -104,13 +128,19 @@ def try_types(wheel: Path, folder: Path) -> bool:
     """Check a user's program against the installed wheel with mypy and pyright, both strict."""
     python = environment(folder, str(wheel), "mypy", "pyright")
     shutil.copy(ROOT / "tests" / "typing" / "user.py", folder)
-    (folder / "pyrightconfig.json").write_text('{"include": ["user.py"], "typeCheckingMode": "strict"}')
+    (folder / "pyrightconfig.json").write_text(
+        '{"include": ["user.py"], "typeCheckingMode": "strict"}'
+    )
     checkers = {"mypy": ["--strict", "user.py"], "pyright": ["--pythonpath", str(python)]}
     right = True
     for name, arguments in checkers.items():
-        done = subprocess.run([python, "-m", name, *arguments], cwd=folder, capture_output=True, text=True)
+        done = subprocess.run(
+            [python, "-m", name, *arguments], cwd=folder, capture_output=True, text=True
+        )
         if name == "pyright" and "0 errors" not in done.stdout and " error: " not in done.stdout:
-            print(f"types: pyright could not be started, left out: {(done.stderr or done.stdout).strip()[-200:]}")
+            print(
+                f"types: pyright could not be started, left out: {(done.stderr or done.stdout).strip()[-200:]}"
+            )
             continue
         right &= done.returncode == 0
         print(f"types: {name}: {done.stdout.strip()}", flush=True)
@@ -118,7 +148,9 @@ def try_types(wheel: Path, folder: Path) -> bool:
 
 
 def main(names: Sequence[str]) -> int:
-    extras = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    extras = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
     known = ["types", "core", *(name for name in extras if name != "all")]
     if unknown := set(names) - set(known):
         raise SystemExit(f"No such extra: {', '.join(unknown)}; there are {', '.join(known)}.")

@@ -1,8 +1,9 @@
-"""What an installation must do: everything that needs no extra, and each extra's feature or a refusal that names it.
+"""What an installation must do: everything that needs no extra, and each extra's feature or a
+refusal that names it.
 
-Run by tests/install/extras.py with the Python of an environment that holds the wheel and at most one extra; with the
-argument `core` also what needs no extra. Imports nothing of the project but the installed `recal`. Prints a line for
-each feature and ends with 1 where one is wrong.
+Run by tests/install/extras.py with the Python of an environment that holds the wheel and at most
+one extra; with the argument `core` also what needs no extra. Imports nothing of the project but the
+installed `recal`. Prints a line for each feature and ends with 1 where one is wrong.
 """
 
 from __future__ import annotations
@@ -44,11 +45,15 @@ def recal(*arguments: str, cwd: Path) -> str:
     """Run a command as users do, and return what it printed."""
     environment = {**os.environ, "PYTHONPATH": str(cwd), "NO_COLOR": "1", "COLUMNS": "200"}
     command = [str(RECAL), *arguments]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600
+    )
     if done.returncode == 2:
         raise Refused(done.stderr.strip())
     if done.returncode:
-        raise RuntimeError(f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr[-2000:]}")
+        raise RuntimeError(
+            f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr[-2000:]}"
+        )
     return done.stdout
 
 
@@ -58,7 +63,9 @@ def make_files(folder: Path) -> None:
     y = rng.integers(0, 3, 1500)
     honest = rng.normal(size=(1500, 3)) + 1.5 * np.eye(3)[y]
     views = {"logits": 4 * honest, "transforms": np.array(["zoom:0.8", "zoom:0.5"])}
-    views["transformed"] = np.stack([4 * (honest + rng.normal(size=honest.shape)) for _ in range(2)])
+    views["transformed"] = np.stack(
+        [4 * (honest + rng.normal(size=honest.shape)) for _ in range(2)]
+    )
     for name, rows in (("fit", slice(0, 1000)), ("new", slice(1000, 1500))):
         parts = {key: value[rows] if key == "logits" else value for key, value in views.items()}
         parts["transformed"] = views["transformed"][:, rows]
@@ -95,7 +102,15 @@ def tells_what_it_can(folder: Path) -> None:
 @feature("core")
 def collects_from_a_function(folder: Path) -> None:
     shared = ("--model", "own:model", "--data", "images.npy", "--labels", "y.npy")
-    recal("collect", *shared, "--pool", "zoom:0.5-0.9:2+brightness:0.5", "--out", "own.zarr", cwd=folder)
+    recal(
+        "collect",
+        *shared,
+        "--pool",
+        "zoom:0.5-0.9:2+brightness:0.5",
+        "--out",
+        "own.zarr",
+        cwd=folder,
+    )
     assert "zoom" in recal("groups", "own.zarr", cwd=folder)
 
 
@@ -118,7 +133,9 @@ def fits_and_applies_every_kind_of_method(folder: Path) -> None:
 def judges_and_decides(folder: Path) -> None:
     assert "ece" in recal("evaluate", "ts.npz", "--json", cwd=folder).lower()
     assert "threshold" in recal("decide", "ts.npz", "--risk", "0.2", "--json", cwd=folder)
-    assert "ts" in recal("compare", "fit.npz", "new.npz", "--methods", "ts,recal", "--out", "tables", cwd=folder)
+    assert "ts" in recal(
+        "compare", "fit.npz", "new.npz", "--methods", "ts,recal", "--out", "tables", cwd=folder
+    )
     recal("watch", "fit.npz", "--save", "profile.recal", cwd=folder)
     recal("watch", "profile.recal", "new.npz", cwd=folder)
     recal("report", "fit.npz", "new.npz", "--methods", "ts,stack", "--out", "page.html", cwd=folder)
@@ -187,10 +204,24 @@ def opens_a_model_of_skops(folder: Path) -> None:
         from skops.io import dump
 
         flat = np.load(folder / "images.npy").reshape(40, -1)
-        dump(LogisticRegression(max_iter=50).fit(flat, np.load(folder / "y.npy")), folder / "model.skops")
+        dump(
+            LogisticRegression(max_iter=50).fit(flat, np.load(folder / "y.npy")),
+            folder / "model.skops",
+        )
     else:
         (folder / "model.skops").write_bytes(b"")
-    recal("collect", "--model", "model.skops", "--data", "images.npy", "--pool", "none", "--out", "s.npz", cwd=folder)
+    recal(
+        "collect",
+        "--model",
+        "model.skops",
+        "--data",
+        "images.npy",
+        "--pool",
+        "none",
+        "--out",
+        "s.npz",
+        cwd=folder,
+    )
 
 
 @feature("onnx", "onnx", "onnxruntime")
@@ -204,8 +235,13 @@ def runs_a_model_of_onnx(folder: Path) -> None:
     if find_spec("onnx"):
         from onnx import TensorProto, helper, numpy_helper, save
 
-        weights = numpy_helper.from_array(np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32) / 100, "w")
-        nodes = [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("MatMul", ["f", "w"], ["logits"])]
+        weights = numpy_helper.from_array(
+            np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32) / 100, "w"
+        )
+        nodes = [
+            helper.make_node("Flatten", ["x"], ["f"]),
+            helper.make_node("MatMul", ["f", "w"], ["logits"]),
+        ]
         x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1, 8, 8])
         logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 3])
         graph = helper.make_graph(nodes, "net", [x], [logits], [weights])
@@ -243,16 +279,34 @@ def opens_a_folder_of_hugging_face(folder: Path) -> None:
         import transformers
         from transformers import ViTConfig, ViTForImageClassification
 
-        size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+        size = {
+            "hidden_size": 8,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "intermediate_size": 8,
+        }
         config = ViTConfig(**size, image_size=8, patch_size=4, num_labels=3)
         ViTForImageClassification(config).save_pretrained(path)
         # From release 5 on the plain name stands for one that needs torchvision.
-        processor = getattr(transformers, "ViTImageProcessorPil", None) or transformers.ViTImageProcessor
+        processor = (
+            getattr(transformers, "ViTImageProcessorPil", None) or transformers.ViTImageProcessor
+        )
         processor(size={"height": 8, "width": 8}).save_pretrained(path)
     else:
         (path / "config.json").write_text("{}")
     np.save(folder / "rgb.npy", np.zeros((6, 8, 8, 3), np.uint8))
-    recal("collect", "--model", "vit", "--data", "rgb.npy", "--pool", "zoom:0.5", "--out", "vit.npz", cwd=folder)
+    recal(
+        "collect",
+        "--model",
+        "vit",
+        "--data",
+        "rgb.npy",
+        "--pool",
+        "zoom:0.5",
+        "--out",
+        "vit.npz",
+        cwd=folder,
+    )
 
 
 @feature("ray", "ray")

@@ -1,7 +1,9 @@
-"""Print constraints for pip: the oldest versions that pyproject.toml admits, or none for the newest.
+"""Print constraints for pip: the oldest versions that pyproject.toml admits, or none for the
+newest.
 
-`make test-oldest` and `make test-newest` install with them. Both name torch as the tests' dependency group does: its
-other versions are large, and answers of its networks differ between them.
+`make test-oldest` and `make test-newest` install with them. Both name torch as the tests'
+dependency group does: its other versions are large, and answers of its networks differ between
+them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ def oldest_versions() -> dict[str, str]:
     """Return the minimum of every package that users install, for the core and for all extras."""
     project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    listed = [*project["dependencies"], *(line for name in extras if name != "all" for line in extras[name])]
+    listed = [
+        *project["dependencies"],
+        *(line for name in extras if name != "all" for line in extras[name]),
+    ]
     versions: dict[str, str] = {}
     for line in listed:
         found = _BOUND.match(line)
@@ -34,7 +39,9 @@ def oldest_versions() -> dict[str, str]:
 def tested_torch() -> str:
     """Return the requirement by which the tests' group names torch."""
     groups = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["dependency-groups"]
-    return next(line for line in groups["test"] if isinstance(line, str) and line.startswith("torch=="))
+    return next(
+        line for line in groups["test"] if isinstance(line, str) and line.startswith("torch==")
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""Change every number and comparison of the named files, one at a time, and print which changes the tests notice.
+"""Change every number and comparison of the named files, one at a time, and print which changes the
+tests notice.
 
-    python -m tests.mutants.generate --paths src/recal/metrics/intervals.py src/recal/decisions/bounds.py
-    python -m tests.mutants.generate --paths src/recal/metrics --every 5        # a sample: every fifth change
-    python -m tests.mutants.generate --paths src/recal/maps/plan.py --tests tests/unit/test_plan.py
-    python -m tests.mutants.generate --paths src/recal/metrics --list            # only show the changes
+    python -m tests.mutants.generate --paths src/recal/metrics/intervals.py
+    src/recal/decisions/bounds.py python -m tests.mutants.generate --paths src/recal/metrics --every
+    5        # a sample: every fifth change python -m tests.mutants.generate --paths
+    src/recal/maps/plan.py --tests tests/unit/test_plan.py python -m tests.mutants.generate --paths
+    src/recal/metrics --list            # only show the changes
 
-Each change runs against those tests that execute the changed line, the fastest first. The mutation score is the share
-of changes that made a test fail. Survivors are listed with file and line: each needs a test, or does not matter.
+Each change runs against those tests that execute the changed line, the fastest first. The mutation
+score is the share of changes that made a test fail. Survivors are listed with file and line: each
+needs a test, or does not matter.
 """
 
 from __future__ import annotations
@@ -69,7 +72,10 @@ class Change(NamedTuple):
 
 
 def changes(path: Path) -> list[Change]:
-    """All changes of one file: numbers and comparisons outside annotations, indices, texts and layout arguments."""
+    """All changes of one file:
+
+    numbers and comparisons outside annotations, indices, texts and layout arguments.
+    """
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     begins = [0]
@@ -86,7 +92,10 @@ def changes(path: Path) -> list[Change]:
         assert isinstance(node, ast.expr)
         lines = (node.lineno, *uses.get(owner, ()))
         if isinstance(node, ast.Constant):
-            place = offset(node.lineno, node.col_offset), offset(node.end_lineno or 0, node.end_col_offset or 0)
+            place = (
+                offset(node.lineno, node.col_offset),
+                offset(node.end_lineno or 0, node.end_col_offset or 0),
+            )
             result.append(Change(path, node.lineno, *place, _other_number(node.value), lines))
         elif isinstance(node, ast.Compare) and type(node.ops[0]) in _OPPOSITE:
             left, right = node.left, node.comparators[0]
@@ -107,11 +116,15 @@ def _other_number(value: object) -> str:
 
 
 def _relevant(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
-    """Yield numbers and comparisons with the module's constant, or the function's default, that they define."""
+    """Yield numbers and comparisons with the module's constant, or the function's default, that
+    they define.
+    """
 
     def walk(node: ast.AST, owner: str) -> Iterator[tuple[ast.AST, str]]:
         for field, value in ast.iter_fields(node):
-            if field in ("annotation", "returns", "slice", "decorator_list") or isinstance(value, ast.arguments):
+            if field in ("annotation", "returns", "slice", "decorator_list") or isinstance(
+                value, ast.arguments
+            ):
                 continue
             if isinstance(node, ast.keyword) and node.arg in _LAYOUT:
                 continue
@@ -136,10 +149,16 @@ def _relevant(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
         values = arguments.defaults[::-1], arguments.kw_defaults
         for names, constants in zip(named, values):
             for argument, value in zip(names, constants):
-                if isinstance(value, ast.Constant) and argument.arg not in _SEEDS and _is_statistic(value.value):
+                if (
+                    isinstance(value, ast.Constant)
+                    and argument.arg not in _SEEDS
+                    and _is_statistic(value.value)
+                ):
                     yield value, f"{function.name}()"
 
-    yield from (pair for one in tree.body if isinstance(one, ast.FunctionDef) for pair in defaults(one))
+    yield from (
+        pair for one in tree.body if isinstance(one, ast.FunctionDef) for pair in defaults(one)
+    )
     for statement in tree.body:
         names = [target for one in getattr(statement, "targets", []) for target in ast.walk(one)]
         owner = next((one.id for one in names if isinstance(one, ast.Name)), "")
@@ -163,7 +182,9 @@ def _uses_of_constants(tree: ast.Module) -> dict[str, tuple[int, ...]]:
 
 
 class _Trace:
-    """A pytest plugin that records which lines of the files each test executes, and how long it takes."""
+    """A pytest plugin that records which lines of the files each test executes, and how long it
+    takes.
+    """
 
     def __init__(self, files: set[str], out: Path) -> None:
         self.files, self.out = files, out
@@ -197,35 +218,51 @@ class _Trace:
             self.failed.append(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        self.out.write_text(json.dumps({"lines": self.lines, "seconds": self.seconds, "failed": self.failed}))
+        self.out.write_text(
+            json.dumps({"lines": self.lines, "seconds": self.seconds, "failed": self.failed})
+        )
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--paths", nargs="+", type=Path, required=True, help="files or folders within src/recal")
-    parser.add_argument("--tests", nargs="+", help="tests that should notice; by default those of the package")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--paths", nargs="+", type=Path, required=True, help="files or folders within src/recal"
+    )
+    parser.add_argument(
+        "--tests", nargs="+", help="tests that should notice; by default those of the package"
+    )
     parser.add_argument("--every", type=int, default=1, help="only every n-th change")
     parser.add_argument("--seconds", type=float, default=60.0, help="longest time for one change")
     parser.add_argument("--list", action="store_true", help="show the changes and run nothing")
     options = parser.parse_args(arguments)
     paths = [(ROOT / path).resolve() for path in options.paths]
-    files = sorted({file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))})
+    files = sorted(
+        {file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))}
+    )
     chosen = [change for file in files for change in changes(file)][:: options.every]
     texts = {file: file.read_text(encoding="utf-8") for file in files}
     if options.list:
         print(*(one.describe(texts[one.file]) for one in chosen), sep="\n")
         return 0
     packages = dict.fromkeys(file.relative_to(SOURCE).parts[0] for file in files)
-    tests = options.tests or list(dict.fromkeys(" ".join(TESTS.get(one, "tests/unit") for one in packages).split()))
+    tests = options.tests or list(
+        dict.fromkeys(" ".join(TESTS.get(one, "tests/unit") for one in packages).split())
+    )
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         return _run(chosen, texts, tests, Path(folder), options.seconds)
 
 
-def _run(chosen: list[Change], texts: dict[Path, str], tests: list[str], copy: Path, longest: float) -> int:
+def _run(
+    chosen: list[Change], texts: dict[Path, str], tests: list[str], copy: Path, longest: float
+) -> int:
     shutil.copytree(SOURCE, copy / "recal", ignore=shutil.ignore_patterns("__pycache__"))
-    compileall.compile_dir(copy / "recal", quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
+    compileall.compile_dir(
+        copy / "recal", quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH
+    )
     copies = {file: copy / "recal" / file.relative_to(SOURCE) for file in texts}
     out = copy / "lines.json"
     began = time.monotonic()
@@ -236,14 +273,21 @@ def _run(chosen: list[Change], texts: dict[Path, str], tests: list[str], copy: P
     trace = json.loads(out.read_text())
     failed = set(trace["failed"])
     if failed:
-        print(f"{len(failed)} tests fail on the unchanged code and are left out: {', '.join(sorted(failed)[:5])}")
+        print(
+            f"{len(failed)} tests fail on the unchanged code and are left out: {', '.join(sorted(failed)[:5])}"
+        )
     nodes = [node for node in trace["lines"] if node not in failed]
     nodes.sort(key=trace["seconds"].get)
-    print(f"{len(nodes)} tests traced in {time.monotonic() - began:.0f} s; {len(chosen)} changes.", flush=True)
+    print(
+        f"{len(nodes)} tests traced in {time.monotonic() - began:.0f} s; {len(chosen)} changes.",
+        flush=True,
+    )
     total, noticed = Counter[str](), Counter[str]()
     for number, one in enumerate(chosen, 1):
         name = str(copies[one.file])
-        covering = [node for node in nodes if set(trace["lines"][node].get(name, ())) & set(one.lines)]
+        covering = [
+            node for node in nodes if set(trace["lines"][node].get(name, ())) & set(one.lines)
+        ]
         target, text = copies[one.file], texts[one.file]
         caught = False
         if covering:

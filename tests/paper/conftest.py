@@ -1,4 +1,7 @@
-"""Made-up data sets in the layouts of the real ones. Each class has its own colour, so that a network can learn it."""
+"""Made-up data sets in the layouts of the real ones.
+
+Each class has its own colour, so that a network can learn it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ def write_cifar10_binary(folder: Path, per_batch: int = 40, tests: int = 60) -> 
     home = folder / "cifar-10-batches-bin"
     home.mkdir(parents=True)
     for number in range(1, 6):
-        (home / f"data_batch_{number}.bin").write_bytes(binary_rows(*coloured(per_batch, 10, seed=number)))
+        (home / f"data_batch_{number}.bin").write_bytes(
+            binary_rows(*coloured(per_batch, 10, seed=number))
+        )
     (home / "test_batch.bin").write_bytes(binary_rows(*coloured(tests, 10, seed=6)))
 
 
@@ -41,7 +46,9 @@ def write_cifar10_png(folder: Path, per_batch: int = 40, tests: int = 60) -> Non
     labels = []
     for number in range(1, 6):
         images, batch = coloured(per_batch, 10, seed=number)
-        Image.fromarray(images.reshape(len(images), 1024, 3)).save(folder / f"data_batch_{number}.png")
+        Image.fromarray(images.reshape(len(images), 1024, 3)).save(
+            folder / f"data_batch_{number}.png"
+        )
         labels += batch.tolist()
     images, batch = coloured(tests, 10, seed=6)
     Image.fromarray(images.reshape(len(images), 1024, 3)).save(folder / "test_batch.png")

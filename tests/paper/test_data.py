@@ -46,7 +46,8 @@ def test_an_archive_with_another_checksum_is_refused(tmp_path, pictures):
 def test_images_that_are_not_the_official_ones_are_refused(tmp_path, pictures, layout):
     getattr(pictures, layout)(tmp_path)
     with pytest.raises(
-        FileError, match=r"data_batch_1.*official data_batch_1\.bin has 5dd7e06a14cb22eb9f671a540d1b7c25"
+        FileError,
+        match=r"data_batch_1.*official data_batch_1\.bin has 5dd7e06a14cb22eb9f671a540d1b7c25",
     ):
         data.load("cifar10", tmp_path)
 
@@ -62,7 +63,9 @@ def test_a_cut_batch_is_refused_with_its_size(tmp_path, pictures):
     pictures.cifar10(tmp_path)
     path = tmp_path / "cifar-10-batches-bin" / "data_batch_3.bin"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(FileError, match=r"data_batch_3\.bin must hold rows of 3073 bytes, got 122919"):
+    with pytest.raises(
+        FileError, match=r"data_batch_3\.bin must hold rows of 3073 bytes, got 122919"
+    ):
         data.load("cifar10", tmp_path, verify=False)
 
 
@@ -71,7 +74,11 @@ def test_labels_outside_the_classes_are_refused(tmp_path, pictures, name):
     home = tmp_path / ("cifar-10-batches-bin" if name == "cifar10" else "cifar-100-binary")
     home.mkdir()
     row = bytes([200] * (1 if name == "cifar10" else 2)) + bytes(3072)
-    for file in [f"data_batch_{n}.bin" for n in range(1, 6)] + ["test_batch.bin", "train.bin", "test.bin"]:
+    for file in [f"data_batch_{n}.bin" for n in range(1, 6)] + [
+        "test_batch.bin",
+        "train.bin",
+        "test.bin",
+    ]:
         (home / file).write_bytes(row)
     with pytest.raises(FileError, match=r"200\.\.200"):
         data.load(name, tmp_path, verify=False)
@@ -136,7 +143,9 @@ def test_the_split_is_disjoint_complete_and_seeded(tmp_path, pictures):
     pictures.cifar10(tmp_path)
     loaded = data.load("cifar10", tmp_path, verify=False)
     split = data.split(loaded, seed=3)
-    np.testing.assert_array_equal(np.sort(np.concatenate([split.train, split.validation])), np.arange(200))
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate([split.train, split.validation])), np.arange(200)
+    )
     assert len(split.validation) == 20
     np.testing.assert_array_equal(split.validation, data.split(loaded, seed=3).validation)
     assert not np.array_equal(split.validation, data.split(loaded, seed=4).validation)

@@ -75,11 +75,15 @@ def test_survival_falls_in_a_line_to_the_last_block():
 
 
 def test_a_block_predicts_with_the_mean_of_what_it_did_in_training():
-    """The branch is dropped with probability 1 - survive, so its mean share over training is what prediction uses."""
+    """The branch is dropped with probability 1 - survive, so its mean share over training is what
+    prediction uses.
+    """
     torch.manual_seed(0)
     block = ResidualBlock(4, 4, 1, survive=0.7)
     block.branch.eval()  # the statistics of normalisation must not move between the draws
-    images = torch.rand(2, 4, 6, 6) + 10.0  # far from the ReLU's corner, so that the mean passes through it
+    images = (
+        torch.rand(2, 4, 6, 6) + 10.0
+    )  # far from the ReLU's corner, so that the mean passes through it
     with torch.no_grad():
         expected = block.eval()(images)
         block.training = True

@@ -9,7 +9,9 @@ from recal.errors import InputError
 
 
 def test_recipes_are_read_by_the_kind_of_each_value():
-    assert parse_recipes(["lenet5:epochs=30,rate=0.05", "lenet5:flip=no", "resnet20:milestones=0.5/0.75"]) == {
+    assert parse_recipes(
+        ["lenet5:epochs=30,rate=0.05", "lenet5:flip=no", "resnet20:milestones=0.5/0.75"]
+    ) == {
         "lenet5": {"epochs": 30, "rate": 0.05, "flip": False},
         "resnet20": {"milestones": (0.5, 0.75)},
     }

@@ -55,8 +55,12 @@ def test_every_table_is_written_in_the_papers_layout(done):
         "nll",
         "aurc",
     }
-    header = next(line for line in (tables / "ece.md").read_text().splitlines() if line.startswith("|"))
-    assert [cell.strip() for cell in header.split("|")[2:-1]] == [method.name for method in paper.COMPARED]
+    header = next(
+        line for line in (tables / "ece.md").read_text().splitlines() if line.startswith("|")
+    )
+    assert [cell.strip() for cell in header.split("|")[2:-1]] == [
+        method.name for method in paper.COMPARED
+    ]
     assert "paper: CIFAR10 LeNet5" in (tables / "ece.md").read_text()
     assert "ReCal(z,.1-.9,20)" in (tables / "report-lenet5.html").read_text()
     assert (tables / "ranks-lenet5-zoom.svg").read_text().startswith("<svg")
@@ -80,12 +84,18 @@ def test_the_fitted_calibrations_can_be_used_again(done):
     result = json.loads((folder / "results" / "paper" / "ts.json").read_text())
     from recal.metrics import ece
 
-    assert ece(kept.predict_proba(test.logits), test.labels) == pytest.approx(result["metrics"]["ece"])
+    assert ece(kept.predict_proba(test.logits), test.labels) == pytest.approx(
+        result["metrics"]["ece"]
+    )
 
 
 def test_recal_changes_no_prediction(done):
     folder = done[0].out / "cifar10" / "lenet5" / "results"
-    found = [json.loads(path.read_text()) for path in folder.glob("*/recal*.json") if "made-from" not in path.name]
+    found = [
+        json.loads(path.read_text())
+        for path in folder.glob("*/recal*.json")
+        if "made-from" not in path.name
+    ]
     assert len(found) == 6
     assert {result["changed_predictions"] for result in found} == {0}
 
@@ -112,12 +122,16 @@ def test_a_killed_run_goes_on(done, monkeypatch):
 
 def test_another_seed_is_another_experiment(done, tmp_path):
     settings, _, _ = done
-    one = json.loads((settings.out / "cifar10/lenet5/checkpoint.safetensors.made-from.json").read_text())
+    one = json.loads(
+        (settings.out / "cifar10/lenet5/checkpoint.safetensors.made-from.json").read_text()
+    )
     from dataclasses import replace
 
     other = replace(settings, seed=1, what="groups", out=tmp_path, halves=0)
     reproduce.reproduce(other, lambda _: None)
-    two = json.loads((tmp_path / "cifar10/lenet5/checkpoint.safetensors.made-from.json").read_text())
+    two = json.loads(
+        (tmp_path / "cifar10/lenet5/checkpoint.safetensors.made-from.json").read_text()
+    )
     assert one["made_from"]["data"] != two["made_from"]["data"]
 
 
@@ -145,7 +159,17 @@ def test_progress_reaches_a_log_file_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "reproduce", slow)
     (tmp_path / "d").mkdir()
     monkeypatch.chdir(tmp_path)
-    arguments = ["ece", "--data-dir", "d", "--dataset", "cifar10", "--networks", "lenet5", "--out", "o"]
+    arguments = [
+        "ece",
+        "--data-dir",
+        "d",
+        "--dataset",
+        "cifar10",
+        "--networks",
+        "lenet5",
+        "--out",
+        "o",
+    ]
     with log.open("w", buffering=8192) as file:
         monkeypatch.setattr("sys.stdout", file)
         assert command.main(arguments) == 0
@@ -166,13 +190,18 @@ def test_grey_pictures_are_reproduced(tmp_path, pictures):
 def test_imagenet_is_reproduced_with_a_network_from_a_file(tmp_path, pictures, monkeypatch):
     import torch
 
-    tiny = tuple(paper.Compared(m.name, m.build, TINY_POOLS.get(m.pool) if m.pool else None) for m in paper.COMPARED)
+    tiny = tuple(
+        paper.Compared(m.name, m.build, TINY_POOLS.get(m.pool) if m.pool else None)
+        for m in paper.COMPARED
+    )
     for module in ("results.fits", "results.tables", "reproduce"):
         monkeypatch.setattr(f"paper.{module}.COMPARED", tiny)
     monkeypatch.setattr("paper.results.fits.all_transforms.__defaults__", (tiny,))
     pictures.imagenet(tmp_path / "data", n_classes=3, per_class=8)
     torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.AvgPool2d(32), torch.nn.Flatten(), torch.nn.Linear(147, 3)).eval()
+    network = torch.nn.Sequential(
+        torch.nn.AvgPool2d(32), torch.nn.Flatten(), torch.nn.Linear(147, 3)
+    ).eval()
     shape = {0: torch.export.Dim("n", min=1, max=4096)}
     program = torch.export.export(network, (torch.zeros(4, 3, 224, 224),), dynamic_shapes=(shape,))
     torch.export.save(program, tmp_path / "network.pt2")
@@ -192,8 +221,14 @@ def test_imagenet_is_reproduced_with_a_network_from_a_file(tmp_path, pictures, m
     ("change", "message"),
     [
         ({"networks": ("lenet5", "lenet6")}, "no recipe to train 'lenet6'.*--model lenet6=FILE"),
-        ({"networks": ("lenet5", "mine"), "models": {"mine": Path("nowhere.onnx")}}, "no model file nowhere.onnx"),
-        ({"networks": ("lenet5", "resnet8"), "recipes": {"resnet8": {"crop": -1}}}, "`crop` must be at least 0"),
+        (
+            {"networks": ("lenet5", "mine"), "models": {"mine": Path("nowhere.onnx")}},
+            "no model file nowhere.onnx",
+        ),
+        (
+            {"networks": ("lenet5", "resnet8"), "recipes": {"resnet8": {"crop": -1}}},
+            "`crop` must be at least 0",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_second_network_is_said_before_the_first_is_trained(
@@ -201,7 +236,12 @@ def test_what_is_wrong_with_the_second_network_is_said_before_the_first_is_train
 ):
     pictures.cifar10(tmp_path / "data")
     monkeypatch.setattr("paper.training.train.train", None)
-    given = {"what": "ece", "data_dir": tmp_path / "data", "dataset": "cifar10", "out": tmp_path / "out"}
+    given = {
+        "what": "ece",
+        "data_dir": tmp_path / "data",
+        "dataset": "cifar10",
+        "out": tmp_path / "out",
+    }
     with pytest.raises(InputError, match=message):
         reproduce.reproduce(Settings(**given, **change, verify=False), lambda _: None)
 
@@ -214,24 +254,35 @@ def views_of_a_file(folder, dataset, name, path, data_dir):
     return read_views(folder / dataset / name / "views" / "test-groups.zarr")
 
 
-def test_a_network_from_a_file_sees_small_pictures_normalised_as_those_to_train_with(tmp_path, pictures):
+def test_a_network_from_a_file_sees_small_pictures_normalised_as_those_to_train_with(
+    tmp_path, pictures
+):
     import torch
 
     pictures.cifar10(tmp_path / "data")
     found = data.load("cifar10", tmp_path / "data", verify=False)
     torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(48, 10)).eval()
+    network = torch.nn.Sequential(
+        torch.nn.AvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(48, 10)
+    ).eval()
     shape = {0: torch.export.Dim("n", min=1, max=4096)}
     torch.export.save(
-        torch.export.export(network, (torch.zeros(4, 3, 32, 32),), dynamic_shapes=(shape,)), tmp_path / "mine.pt2"
+        torch.export.export(network, (torch.zeros(4, 3, 32, 32),), dynamic_shapes=(shape,)),
+        tmp_path / "mine.pt2",
     )
-    views = views_of_a_file(tmp_path / "out", "cifar10", "mine", tmp_path / "mine.pt2", tmp_path / "data")
+    views = views_of_a_file(
+        tmp_path / "out", "cifar10", "mine", tmp_path / "mine.pt2", tmp_path / "data"
+    )
     pixels = data.normalisation(found.train_images[data.split(found).train])(found.test_images)
     with torch.no_grad():
-        np.testing.assert_allclose(views.logits, network(torch.from_numpy(pixels)).numpy(), atol=1e-5)
+        np.testing.assert_allclose(
+            views.logits, network(torch.from_numpy(pixels)).numpy(), atol=1e-5
+        )
 
 
-def test_a_hugging_face_network_sees_the_same_pixels_with_the_mean_it_was_trained_with(tmp_path, pictures):
+def test_a_hugging_face_network_sees_the_same_pixels_with_the_mean_it_was_trained_with(
+    tmp_path, pictures
+):
     """Its processor would resize what was resized already."""
     import torch
     import transformers
@@ -245,8 +296,12 @@ def test_a_hugging_face_network_sees_the_same_pixels_with_the_mean_it_was_traine
     network.save_pretrained(tmp_path / "resnet")
     # From release 5 on the plain name stands for one that needs torchvision.
     kind = getattr(transformers, "ViTImageProcessorPil", None) or transformers.ViTImageProcessor
-    kind(size={"height": 100, "width": 100}, image_mean=[0.4] * 3).save_pretrained(tmp_path / "resnet")
-    views = views_of_a_file(tmp_path / "out", "imagenet", "resnet152", tmp_path / "resnet", tmp_path / "data")
+    kind(size={"height": 100, "width": 100}, image_mean=[0.4] * 3).save_pretrained(
+        tmp_path / "resnet"
+    )
+    views = views_of_a_file(
+        tmp_path / "out", "imagenet", "resnet152", tmp_path / "resnet", tmp_path / "data"
+    )
     images = data.load("imagenet", tmp_path / "data").test_images.read(range(6))
     pixels = torch.from_numpy(np.moveaxis((images / 255.0 - 0.4) / 0.5, -1, 1)).float()
     with torch.no_grad():
@@ -272,6 +327,12 @@ def test_imagenet_without_a_network_says_what_to_give(tmp_path, pictures):
     ],
 )
 def test_impossible_settings_are_refused(tmp_path, change, message):
-    given = {"what": "ece", "data_dir": tmp_path, "dataset": "cifar10", "networks": ("lenet5",), "out": tmp_path}
+    given = {
+        "what": "ece",
+        "data_dir": tmp_path,
+        "dataset": "cifar10",
+        "networks": ("lenet5",),
+        "out": tmp_path,
+    }
     with pytest.raises(InputError, match=message):
         Settings(**{**given, **change})

@@ -35,7 +35,11 @@ def result(protocol, name, value):
 def results(values=None, halves=2):
     values = values or {name: 0.01 * (number + 1) for number, name in enumerate(NAMES)}
     protocols = ["paper", *(f"half-{number}" for number in range(halves))]
-    return {"lenet5": {p: {name: result(p, name, value) for name, value in values.items()} for p in protocols}}
+    return {
+        "lenet5": {
+            p: {name: result(p, name, value) for name, value in values.items()} for p in protocols
+        }
+    }
 
 
 def test_the_paper_table_has_our_row_its_interval_and_the_papers_row():
@@ -102,7 +106,9 @@ def test_the_papers_numbers_are_complete():
         assert all(list(row) == NAMES for row in found[name].values())
     assert len(found["time"]) == 12
     sizes = found["groups"]["ImageNet/ResNet152"]
-    assert {sum(row["count"].values()) for kind in sizes.values() for row in kind.values()} == {25_000}
+    assert {sum(row["count"].values()) for kind in sizes.values() for row in kind.values()} == {
+        25_000
+    }
 
 
 def test_a_relative_stands_in_under_its_own_name():
@@ -125,7 +131,14 @@ def test_claims_are_judged_by_the_numbers():
     assert found["learning time: TS < VS < ReCal(z,.1-.9,20) < Dir-ODIR"] == "does not agree"
     assert found["learning time: Dir-ODIR < MS-ODIR"] == "does not agree"
     assert found["ReCal has the best ECE on ImageNet"] == "not run"
-    better = {**rising, "ReCal(z,.1-.9,20)": 0.035, "MS-ODIR": 0.9, "Dir-ODIR": 0.8, "TS": 0.02, "VS": 0.03}
+    better = {
+        **rising,
+        "ReCal(z,.1-.9,20)": 0.035,
+        "MS-ODIR": 0.9,
+        "Dir-ODIR": 0.8,
+        "TS": 0.02,
+        "VS": 0.03,
+    }
     assert claims(better)["learning time: TS < VS < ReCal(z,.1-.9,20) < Dir-ODIR"] == "agrees"
     assert claims(better)["learning time: Dir-ODIR < MS-ODIR"] == "agrees"
 
@@ -172,14 +185,18 @@ def grouped():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 400)
     logits = (3 * np.eye(4)[labels] + rng.normal(0, 2, (400, 4))).astype(np.float32)
-    copies = {t: (logits * 0.7 + rng.normal(0, 1, (400, 4))).astype(np.float32) for t in group_transforms()}
+    copies = {
+        t: (logits * 0.7 + rng.normal(0, 1, (400, 4))).astype(np.float32)
+        for t in group_transforms()
+    }
     return Views(logits, copies, labels)
 
 
 def test_group_tables_count_every_sample_once_and_judge_each_group_alone(grouped):
     found = group_tables(grouped, grouped)
     assert {kind: list(rows) for kind, rows in found["kinds"].items()} == {
-        kind: ["0.9", "0.8", "0.7", "0.67", "0.5", "0.4", "0.33", "0.2", "0.1"] for kind in ("zoom", "brightness")
+        kind: ["0.9", "0.8", "0.7", "0.67", "0.5", "0.4", "0.33", "0.2", "0.1"]
+        for kind in ("zoom", "brightness")
     }
     row = found["kinds"]["zoom"]["0.67"]
     assert sum(row["count"].values()) == 400
@@ -206,7 +223,9 @@ def test_the_papers_groups_rank_as_its_chart_says():
     theirs = numbers()["groups"]["ImageNet/ResNet152"]
     for number, places in ranks(theirs["zoom"]).items():
         assert sum(places) == sum(row["count"][number] >= 20 for row in theirs["zoom"].values())
-    assert ranks(theirs["zoom"])["4"][0] == max(places[0] for places in ranks(theirs["zoom"]).values())
+    assert ranks(theirs["zoom"])["4"][0] == max(
+        places[0] for places in ranks(theirs["zoom"]).values()
+    )
 
 
 def test_the_rank_chart_draws_each_count_to_scale(grouped):

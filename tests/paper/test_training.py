@@ -21,7 +21,14 @@ def run(pictures, path, recipe=QUICK, network="lenet5", n_classes=4, **options):
     options = {"say": None, **options}
     preprocess = normalisation(images)
     return train(
-        network, images, labels, recipe, n_classes=n_classes, checkpoint=path, preprocess=preprocess, **options
+        network,
+        images,
+        labels,
+        recipe,
+        n_classes=n_classes,
+        checkpoint=path,
+        preprocess=preprocess,
+        **options,
     )
 
 
@@ -98,7 +105,12 @@ def test_a_checkpoint_of_another_training_is_refused_with_what_differs(pictures,
 
 def test_the_same_pictures_with_other_labels_are_another_training(pictures, tmp_path):
     images, labels = pictures.coloured(48, 4)
-    settings = {"n_classes": 4, "checkpoint": tmp_path / "checkpoint", "preprocess": normalisation(images), "say": None}
+    settings = {
+        "n_classes": 4,
+        "checkpoint": tmp_path / "checkpoint",
+        "preprocess": normalisation(images),
+        "say": None,
+    }
     train("lenet5", images, labels, QUICK, **settings)
     with pytest.raises(FileError, match=r"another training \(other: data\)"):
         train("lenet5", images, labels[::-1], QUICK, **settings)
@@ -163,7 +175,9 @@ def test_the_rate_falls_where_published():
 
 
 def test_grey_pictures_are_not_mirrored():
-    assert recipe_for("lenet5", "mnist", epochs=2) == replace(RECIPES["lenet5"], epochs=2, crop=0, flip=False)
+    assert recipe_for("lenet5", "mnist", epochs=2) == replace(
+        RECIPES["lenet5"], epochs=2, crop=0, flip=False
+    )
 
 
 @pytest.mark.parametrize(

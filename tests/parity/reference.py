@@ -1,5 +1,5 @@
-"""The method written as slowly and plainly as it can be: dense float64 logits that are really multiplied, scipy's root
-finder, loops over samples and bins. It shares no code with the package."""
+"""The method written as slowly and plainly as it can be: dense float64 logits that are really
+multiplied, scipy's root finder, loops over samples and bins. It shares no code with the package."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def group(z, zt, confidence_at="original", ties="float32"):
 
 
 def beta(z, y, weights=None, bounds=(1e-3, 100.0)):
-    """The beta that minimises NLL, found as the root of its derivative; the bound where there is no root."""
+    """The beta that minimises NLL, found as the root of its derivative;
+
+    the bound where there is no root.
+    """
 
     def slope(log_beta):
         p = softmax(np.exp(log_beta) * z, axis=1)
@@ -50,7 +53,10 @@ def has_mistake(z, y):
 
 
 def doubting_beta(z, y):
-    """The same where every answer is right: each sample once more, n times lighter, with the second class as truth."""
+    """The same where every answer is right:
+
+    each sample once more, n times lighter, with the second class as truth.
+    """
     if has_mistake(z, y):
         return beta(z, y)
     second = []
@@ -91,11 +97,15 @@ def fit(z, views, y, sequence, *, tol=1e-6, shrink="beta", guard=None, start="ra
             raw = 1.0
             if pooled and share and not has_mistake(z[own], y[own]):
                 raw = of_all(z, y)
-                if raw > 1.0:  # no surer than one more, wrong, sample of the group's own would allow
+                if (
+                    raw > 1.0
+                ):  # no surer than one more, wrong, sample of the group's own would allow
                     raw = max(1.0, min(raw, doubting_beta(z[own], y[own])))
             elif share:
                 raw = beta(z[own], y[own])
-            betas.append((1 - share) + share * raw if shrink == "beta" else 1 / ((1 - share) + share / raw))
+            betas.append(
+                (1 - share) + share * raw if shrink == "beta" else 1 / ((1 - share) + share / raw)
+            )
         factors = np.array(betas)[groups - 1][:, None]
         rejected = False
         if guard == "ece":

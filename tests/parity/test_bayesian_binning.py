@@ -21,12 +21,21 @@ def histogram(scores, hits, size, widths=False):
     log_score, values = 0.0, []
     for b in range(size):
         last = b == size - 1
-        inside = [i for i in range(n) if (scores[i] > edges[b] or b == 0) and (scores[i] <= edges[b + 1] or last)]
+        inside = [
+            i
+            for i in range(n)
+            if (scores[i] > edges[b] or b == 0) and (scores[i] <= edges[b + 1] or last)
+        ]
         total, positive = len(inside), sum(bool(hits[i]) for i in inside)
         middle = min(max((edges[b] + edges[b + 1]) / 2, 1e-12), 1 - 1e-12)
         alpha, beta = PRIOR / size * middle, PRIOR / size * (1 - middle)
         log_score += lgamma(PRIOR / size) - lgamma(total + PRIOR / size)
-        log_score += lgamma(positive + alpha) - lgamma(alpha) + lgamma(total - positive + beta) - lgamma(beta)
+        log_score += (
+            lgamma(positive + alpha)
+            - lgamma(alpha)
+            + lgamma(total - positive + beta)
+            - lgamma(beta)
+        )
         values.append((positive + alpha) / (alpha + beta + total))
     return log_score, edges, values
 
@@ -59,8 +68,12 @@ def test_the_answer_is_the_published_average(decimals, strategy):
         logits = logits.round(decimals)
     fresh = rng.normal(scale=2.0, size=(40, 3))
     probs, fresh_probs = (np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) for z in (logits, fresh))
-    raw = np.stack([averaged(probs[:, k], labels == k, fresh_probs[:, k], strategy) for k in range(3)], axis=1)
-    model = BayesianBinning(strategy=strategy, spread=SPREAD, prior_samples=PRIOR, penalty=0).fit(logits, labels)
+    raw = np.stack(
+        [averaged(probs[:, k], labels == k, fresh_probs[:, k], strategy) for k in range(3)], axis=1
+    )
+    model = BayesianBinning(strategy=strategy, spread=SPREAD, prior_samples=PRIOR, penalty=0).fit(
+        logits, labels
+    )
     np.testing.assert_allclose(
         model.predict_proba(fresh), raw / raw.sum(axis=1, keepdims=True), rtol=0, atol=2e-6
     )  # histograms with a negligible weight are left out

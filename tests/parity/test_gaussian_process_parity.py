@@ -25,7 +25,10 @@ def kernel(x, t):
 
 
 def slow_bound(log_probs, labels, mean, covariance):
-    """Sum of E[log p(y | f)], to second order, minus KL(q || prior): sample by sample with explicit matrices."""
+    """Sum of E[log p(y | f)], to second order, minus KL(q || prior):
+
+    sample by sample with explicit matrices.
+    """
     root = np.linalg.cholesky(kernel(POINTS, POINTS) + 1e-6 * np.eye(len(POINTS)))
     total = 0.0
     for x, y in zip(log_probs, labels):
@@ -55,7 +58,10 @@ def test_the_slope_is_the_bounds(data):
     mean, covariance = np.array([0.3, -0.2, 0.5, 0.1]), np.diag([0.3, 0.2, 0.4, 0.1])
     _, slope = LatentProcess(*data, POINTS, LENGTH).bound(mean, covariance, VARIANCE)
     for i, nudge in enumerate(1e-5 * np.eye(4)):
-        ahead, behind = slow_bound(*data, mean + nudge, covariance), slow_bound(*data, mean - nudge, covariance)
+        ahead, behind = (
+            slow_bound(*data, mean + nudge, covariance),
+            slow_bound(*data, mean - nudge, covariance),
+        )
         assert slope[i] == pytest.approx((ahead - behind) / 2e-5, abs=1e-6)
 
 

@@ -22,8 +22,8 @@ RESAMPLED: dict[str, tuple[Bands, Bands]] = {
     "crop:0.5:at=bottom-right": (window(HEIGHT, 0.5, 1.0), window(WIDTH, 0.5, 1.0)),
     "zoomin:1.1": (window(HEIGHT, 1 / 1.1, 0.5), window(WIDTH, 1 / 1.1, 0.5)),
 }
-# What release 1.0.0rc1 made of `noise(8)`: no byte has changed since, so views of both may be mixed. JPEG is left out:
-# its bytes are those of the installed library.
+# What release 1.0.0rc1 made of `noise(8)`: no byte has changed since, so views of both may be
+# mixed. JPEG is left out: its bytes are those of the installed library.
 RC1: dict[str, str] = {
     "zoom:0.9": "a3fcae585f13c16a",
     "zoom:0.8": "53c31e0db0a497d2",
@@ -53,7 +53,10 @@ RC1: dict[str, str] = {
 
 
 def noise(n: int) -> np.ndarray:
-    """Return random bytes, (n, height, width, 3): large enough together, and too small alone, for a compiled kernel."""
+    """Return random bytes, (n, height, width, 3):
+
+    large enough together, and too small alone, for a compiled kernel.
+    """
     images = np.random.default_rng(0).integers(0, 256, (n, HEIGHT, WIDTH, 3), dtype=np.uint8)
     assert images[:1].size < SMALL
     return images
@@ -69,9 +72,13 @@ def test_bytes_are_the_matrices_products_rounded(spec: str, n: int) -> None:
     rows, columns = (bands.matrix for bands in RESAMPLED[spec])
     images, transform = noise(n), as_transform(spec)
     assert (images.size >= SMALL) == (n == 8)
-    wanted = rounded(np.einsum("ij,njkc,lk->nilc", rows, images.astype(np.float64), columns, optimize=True))
+    wanted = rounded(
+        np.einsum("ij,njkc,lk->nilc", rows, images.astype(np.float64), columns, optimize=True)
+    )
     np.testing.assert_array_equal(transform(images), wanted)
-    np.testing.assert_array_equal(transform(images.transpose(0, 3, 1, 2)), wanted.transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(
+        transform(images.transpose(0, 3, 1, 2)), wanted.transpose(0, 3, 1, 2)
+    )
     np.testing.assert_array_equal(transform(images[..., 1]), wanted[..., 1])
 
 
@@ -89,14 +96,18 @@ def test_floats_are_the_matrices_products_to_their_last_bits(spec: str) -> None:
 @pytest.mark.parametrize("factor", [0.1, 0.35, 0.5, 0.9, 1.3, 7.0])
 def test_brightness_is_a_product_of_every_level(factor: float) -> None:
     images = noise(1)
-    np.testing.assert_array_equal(as_transform(f"brightness:{factor}")(images), rounded(images * factor))
+    np.testing.assert_array_equal(
+        as_transform(f"brightness:{factor}")(images), rounded(images * factor)
+    )
 
 
 @pytest.mark.parametrize("factor", [0.1, 0.35, 0.5, 0.9])
 def test_contrast_draws_towards_each_images_own_mean(factor: float) -> None:
     images = noise(3) // np.array([1, 2, 5], dtype=np.uint8)[:, None, None, None]
     mean = images.astype(np.float64).mean(axis=(1, 2, 3), keepdims=True)
-    np.testing.assert_array_equal(as_transform(f"contrast:{factor}")(images), rounded(mean + (images - mean) * factor))
+    np.testing.assert_array_equal(
+        as_transform(f"contrast:{factor}")(images), rounded(mean + (images - mean) * factor)
+    )
 
 
 @pytest.mark.parametrize("spec", RC1)
@@ -108,7 +119,9 @@ def test_bytes_are_those_of_the_earlier_release(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["zoom:0.8", "jpeg:50", "pixels:0.2"])
-def test_threads_share_the_images_and_change_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_the_images_and_change_nothing(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images, transform = noise(13), as_transform(spec)
     monkeypatch.setenv("RECAL_NUM_THREADS", "1")
     alone = transform(images)
@@ -121,7 +134,13 @@ def test_threads_share_the_images_and_change_nothing(spec: str, monkeypatch: pyt
 def test_images_of_few_pixels_have_weights_for_all(shape: tuple[int, int], n: int) -> None:
     """The weights of a band are read in pairs, and an image may have fewer pixels than a pair."""
     image = np.random.default_rng(1).integers(0, 256, (1, *shape), dtype=np.uint8)
-    for spec, make in {"blur:1": (blurred, 1.0), "zoom:0.6": (zoomed, 0.6), "pixelate:0.5": (in_blocks, 0.5)}.items():
+    for spec, make in {
+        "blur:1": (blurred, 1.0),
+        "zoom:0.6": (zoomed, 0.6),
+        "pixelate:0.5": (in_blocks, 0.5),
+    }.items():
         rows, columns = (make[0](size, make[1]).matrix for size in shape)
         result: Any = as_transform(f"{spec}:layout=NHW")(np.broadcast_to(image, (n, *shape)))  # type: ignore[operator]
-        np.testing.assert_array_equal(result[-1], rounded(rows @ image[0] @ columns.T), err_msg=spec)
+        np.testing.assert_array_equal(
+            result[-1], rounded(rows @ image[0] @ columns.T), err_msg=spec
+        )

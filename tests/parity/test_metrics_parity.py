@@ -51,33 +51,51 @@ def bins_of(pairs, n_bins):
 def binned(pairs, n_bins):
     cells = bins_of(pairs, n_bins)
     total = sum(map(len, cells))
-    return [(len(c) / total, abs(c[:, 0].mean() - c[:, 1].mean()), c[:, 1].mean(), len(c)) for c in cells]
+    return [
+        (len(c) / total, abs(c[:, 0].mean() - c[:, 1].mean()), c[:, 1].mean(), len(c))
+        for c in cells
+    ]
 
 
 @problems
 @pytest.mark.parametrize("n_bins", [1, 10, 15])
 def test_binned_errors(problem, n_bins):
     cells = binned(tops(*problem), n_bins)
-    assert metrics.ece(*problem, n_bins=n_bins) == pytest.approx(sum(w * g for w, g, _, _ in cells), abs=1e-12)
-    assert metrics.mce(*problem, n_bins=n_bins) == pytest.approx(max(g for _, g, _, _ in cells), abs=1e-12)
+    assert metrics.ece(*problem, n_bins=n_bins) == pytest.approx(
+        sum(w * g for w, g, _, _ in cells), abs=1e-12
+    )
+    assert metrics.mce(*problem, n_bins=n_bins) == pytest.approx(
+        max(g for _, g, _, _ in cells), abs=1e-12
+    )
     square = sum(w * (g**2 - a * (1 - a) / (m - 1)) for w, g, a, m in cells if m > 1)
-    assert metrics.debiased_ece(*problem, n_bins=n_bins) == pytest.approx(max(square, 0) ** 0.5, abs=1e-12)
+    assert metrics.debiased_ece(*problem, n_bins=n_bins) == pytest.approx(
+        max(square, 0) ** 0.5, abs=1e-12
+    )
 
 
 @problems
 def test_the_debiased_absolute_error_is_what_many_draws_give(problem):
     cells = binned(tops(*problem), 15)
     rng = np.random.default_rng(0)
-    drawn = sum(w * np.abs(g + (a * (1 - a) / m) ** 0.5 * rng.normal(size=40_000)) for w, g, a, m in cells)
+    drawn = sum(
+        w * np.abs(g + (a * (1 - a) / m) ** 0.5 * rng.normal(size=40_000)) for w, g, a, m in cells
+    )
     plain = sum(w * g for w, g, _, _ in cells)
-    assert metrics.debiased_ece(*problem, norm=1) == pytest.approx(2 * plain - drawn.mean(), abs=2e-3)
+    assert metrics.debiased_ece(*problem, norm=1) == pytest.approx(
+        2 * plain - drawn.mean(), abs=2e-3
+    )
 
 
 @problems
 def test_classwise_error(problem):
     probs, y = problem
     per_class = [
-        sum(w * g for w, g, _, _ in binned([(p, float(label == k)) for p, label in zip(probs[:, k], y)], 15))
+        sum(
+            w * g
+            for w, g, _, _ in binned(
+                [(p, float(label == k)) for p, label in zip(probs[:, k], y)], 15
+            )
+        )
         for k in range(probs.shape[1])
     ]
     assert metrics.classwise_ece(probs, y) == pytest.approx(np.mean(per_class), abs=1e-12)
@@ -86,7 +104,9 @@ def test_classwise_error(problem):
 def test_adaptive_error_without_ties_splits_as_numpy_does():
     probs, y = make(304, 5, 8)
     pairs = np.array(sorted(tops(probs, y)))
-    expected = sum(abs((part[:, 0] - part[:, 1]).sum()) for part in np.array_split(pairs, 15)) / len(pairs)
+    expected = sum(
+        abs((part[:, 0] - part[:, 1]).sum()) for part in np.array_split(pairs, 15)
+    ) / len(pairs)
     assert metrics.adaptive_ece(probs, y) == pytest.approx(expected, abs=1e-12)
 
 
@@ -97,7 +117,9 @@ def test_scores(problem):
     assert metrics.brier(probs, y) == pytest.approx(((probs - truth) ** 2).mean(), abs=1e-12)
     assert metrics.error_rate(probs, y) == pytest.approx(np.mean(probs.argmax(1) != y), abs=1e-12)
     with np.errstate(divide="ignore"):
-        assert metrics.nll(probs, y) == pytest.approx(-np.log(probs[np.arange(len(y)), y]).mean(), rel=1e-12)
+        assert metrics.nll(probs, y) == pytest.approx(
+            -np.log(probs[np.arange(len(y)), y]).mean(), rel=1e-12
+        )
 
 
 @problems
@@ -136,12 +158,16 @@ def slow_smooth_error(pairs, bandwidth, points=20_001):
     for confidence, outcome in pairs:
         density = np.zeros(points)
         for image in range(-8, 9):
-            density += norm.pdf(at, 2 * image + confidence, bandwidth) + norm.pdf(at, 2 * image - confidence, bandwidth)
+            density += norm.pdf(at, 2 * image + confidence, bandwidth) + norm.pdf(
+                at, 2 * image - confidence, bandwidth
+            )
         field += (confidence - outcome) * density / len(pairs)
     return np.abs(field).mean()
 
 
-@pytest.mark.parametrize("problem", [make(1, 2, 0), make(40, 2, 1), make(60, 5, 3, digits=1)], ids=["1", "40", "60"])
+@pytest.mark.parametrize(
+    "problem", [make(1, 2, 0), make(40, 2, 1), make(60, 5, 3, digits=1)], ids=["1", "40", "60"]
+)
 def test_smooth_error_solves_its_fixed_point(problem):
     pairs = tops(*problem)
     solved = brentq(lambda s: slow_smooth_error(pairs, s, 2001) - s, 1e-3, 1.0, xtol=1e-7)

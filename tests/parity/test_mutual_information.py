@@ -13,7 +13,9 @@ from recal.errors import InputError
 def information_of(scores, bins):
     """Mutual information of bin and label by its definition, where P(hit) = 1 / (1 + exp(-score))."""
     p = 1 / (1 + np.exp(-scores))
-    joint = np.array([[(q * (bins == b)).sum() for b in np.unique(bins)] for q in (p, 1 - p)]) / len(scores)
+    joint = np.array(
+        [[(q * (bins == b)).sum() for b in np.unique(bins)] for q in (p, 1 - p)]
+    ) / len(scores)
     outer = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0, keepdims=True)
     return float((joint * np.log(joint / outer)).sum())
 
@@ -21,7 +23,10 @@ def information_of(scores, bins):
 def best_information(scores, n_bins):
     ordered = np.sort(scores)
     cuts = combinations(range(1, len(ordered)), n_bins - 1)
-    return max(information_of(ordered, np.searchsorted(cut, np.arange(len(ordered)), side="right")) for cut in cuts)
+    return max(
+        information_of(ordered, np.searchsorted(cut, np.arange(len(ordered)), side="right"))
+        for cut in cuts
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -29,7 +34,9 @@ def best_information(scores, n_bins):
 def test_no_other_bins_keep_more(seed, n_bins):
     scores = np.random.default_rng(seed).normal(scale=3.0, size=16)
     edges, kept = informative_edges(scores, n_bins)
-    assert kept == pytest.approx(information_of(scores, np.searchsorted(edges, scores, side="left")), abs=1e-12)
+    assert kept == pytest.approx(
+        information_of(scores, np.searchsorted(edges, scores, side="left")), abs=1e-12
+    )
     assert kept == pytest.approx(best_information(scores, n_bins), abs=1e-12)
 
 

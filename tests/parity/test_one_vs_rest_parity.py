@@ -19,14 +19,21 @@ def data():
     return 2.0 * honest, (honest + rng.gumbel(size=honest.shape)).argmax(axis=1)
 
 
-def soft_regression(features: np.ndarray, positive: np.ndarray, smooth: float) -> tuple[np.ndarray, float]:
-    """Unpenalised logistic regression on soft targets: every sample counts once as each class, weighted."""
+def soft_regression(
+    features: np.ndarray, positive: np.ndarray, smooth: float
+) -> tuple[np.ndarray, float]:
+    """Unpenalised logistic regression on soft targets:
+
+    every sample counts once as each class, weighted.
+    """
     n_pos, n_neg = positive.sum(), (~positive).sum()
     high, low = (n_pos + smooth) / (n_pos + 2 * smooth), smooth / (n_neg + 2 * smooth)
     target = np.where(positive, high, low)
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
     y = np.repeat([1, 0], len(positive))
-    model.fit(np.vstack([features, features]), y, sample_weight=np.concatenate([target, 1 - target]))
+    model.fit(
+        np.vstack([features, features]), y, sample_weight=np.concatenate([target, 1 - target])
+    )
     return model.coef_[0], float(model.intercept_[0])
 
 
@@ -42,28 +49,39 @@ def test_platt_is_a_logistic_regression_on_the_log_odds(data, smooth):
         assert model.slopes_[k] == pytest.approx(slope, abs=1e-4)
         assert model.intercepts_[k] == pytest.approx(intercept, abs=1e-4)
         scores[:, k] = expit(slope * log_odds[:, 0] + intercept)
-    np.testing.assert_allclose(model.predict_proba(logits), scores / scores.sum(axis=1, keepdims=True), atol=1e-4)
+    np.testing.assert_allclose(
+        model.predict_proba(logits), scores / scores.sum(axis=1, keepdims=True), atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("smooth", [True, 0.1, False])
 def test_beta_is_the_published_formula(data, smooth):
-    """q = 1 / (1 + 1 / (e^c p^a / (1 - p)^b)), with a, b, c by logistic regression on log p and -log(1 - p)."""
+    """q = 1 / (1 + 1 / (e^c p^a / (1 - p)^b)), with a, b, c by logistic regression on log p and
+    -log(1 - p).
+    """
     logits, labels = data
     probs = softmax(logits, axis=1)
     model = BetaCalibration(penalty=smooth, joint=False).fit(logits, labels)
     maps = np.empty(probs.shape)
     for k in range(3):
         p = probs[:, k]
-        (a, b), c = soft_regression(np.column_stack([np.log(p), -np.log(1 - p)]), labels == k, smooth)
+        (a, b), c = soft_regression(
+            np.column_stack([np.log(p), -np.log(1 - p)]), labels == k, smooth
+        )
         assert a > 0
         assert b > 0
         np.testing.assert_allclose(model.coefficients_[:, k], [a, b, c], atol=2e-3)
         maps[:, k] = 1 / (1 + 1 / (np.exp(c) * p**a / (1 - p) ** b))
-    np.testing.assert_allclose(model.predict_proba(logits), maps / maps.sum(axis=1, keepdims=True), atol=1e-4)
+    np.testing.assert_allclose(
+        model.predict_proba(logits), maps / maps.sum(axis=1, keepdims=True), atol=1e-4
+    )
 
 
 def test_curves_that_move_together_end_at_the_least_penalised_loss(data, monkeypatch):
-    """Beside a plain minimiser of the formula: mean NLL of sigmoids divided by their sum, held near their start."""
+    """Beside a plain minimiser of the formula:
+
+    mean NLL of sigmoids divided by their sum, held near their start.
+    """
     monkeypatch.setattr(one_vs_rest, "_JOINT_STEPS", 1000)
     logits, labels = data
     probs = softmax(logits, axis=1)
@@ -77,14 +95,19 @@ def test_curves_that_move_together_end_at_the_least_penalised_loss(data, monkeyp
         nll = -np.log(maps[np.arange(400), labels] / maps.sum(axis=1)).mean()
         return nll + 1e-3 * 3 / 400 * np.square((coef - start) * size).sum()
 
-    least = minimize(loss, start.ravel(), method="SLSQP", bounds=[(0, None)] * 6 + [(None, None)] * 3, tol=1e-13)
+    least = minimize(
+        loss, start.ravel(), method="SLSQP", bounds=[(0, None)] * 6 + [(None, None)] * 3, tol=1e-13
+    )
     found = BetaCalibration().fit(logits, labels).coefficients_
     assert loss(found.ravel()) == pytest.approx(least.fun, abs=1e-6)
     assert least.fun < loss(start.ravel()) - 1e-4, "the move must matter"
 
 
 def test_many_classes_of_which_most_never_occur():
-    """Log-likelihoods of texts in languages: tails of hundreds, 8 of 60 classes seen, two constant rows."""
+    """Log-likelihoods of texts in languages:
+
+    tails of hundreds, 8 of 60 classes seen, two constant rows.
+    """
     rng = np.random.default_rng(0)
     seen = rng.choice(60, 8, replace=False)
     labels = seen[rng.integers(0, 8, 1200)]
@@ -133,7 +156,11 @@ def test_two_classes_are_solved_once_and_each_class_by_itself_gives_the_same(dat
         p = softmax(logits, axis=1)[:, k]
         features = [np.log(p / (1 - p))] if method is PlattScaling else [np.log(p), -np.log(1 - p)]
         coef, intercept = soft_regression(np.column_stack(features), labels == k, smooth)
-        ours = (model.slopes_[k], model.intercepts_[k]) if method is PlattScaling else model.coefficients_[:, k]
+        ours = (
+            (model.slopes_[k], model.intercepts_[k])
+            if method is PlattScaling
+            else model.coefficients_[:, k]
+        )
         np.testing.assert_allclose(ours, [*coef, intercept], atol=2e-3)
     # One curve gives both classes, so that dividing by the sum changes nothing.
     assert np.abs(model.predict_proba(logits).sum(axis=1) - 1).max() < 1e-12

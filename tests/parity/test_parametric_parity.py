@@ -1,4 +1,6 @@
-"""Parametric calibrators against plain scipy minimisations of their objectives, and against others' numbers."""
+"""Parametric calibrators against plain scipy minimisations of their objectives, and against others'
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from tests.problems import nll, waves
 
 
 def scipy_minimum(features, labels, ridge, centre) -> tuple[float, np.ndarray]:
-    """Minimise mean NLL of softmax(X W^T + b) + sum(ridge * ([W | b] - centre)^2), slowly and plainly."""
+    """Minimise mean NLL of softmax(X W^T + b) + sum(ridge * ([W | b] - centre)^2), slowly and
+    plainly.
+    """
     shape = ridge.shape
     onehot = np.eye(shape[0])[labels]
 
@@ -31,12 +35,16 @@ def scipy_minimum(features, labels, ridge, centre) -> tuple[float, np.ndarray]:
         return loss, (gradient + 2 * ridge * (theta - centre)).ravel()
 
     start = np.eye(*shape).ravel()
-    found = minimize(objective, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 5000})
+    found = minimize(
+        objective, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 5000}
+    )
     return float(found.fun), found.x.reshape(shape)
 
 
 def robust(logits, beta, n):
-    return np.log((1 - 1 / (n + 1)) * softmax(beta * logits, axis=1) + 1 / (n + 1) / logits.shape[1])
+    return np.log(
+        (1 - 1 / (n + 1)) * softmax(beta * logits, axis=1) + 1 / (n + 1) / logits.shape[1]
+    )
 
 
 def test_vector_scaling_finds_the_minimum_that_scipy_finds():
@@ -47,11 +55,15 @@ def test_vector_scaling_finds_the_minimum_that_scipy_finds():
         logs = log_softmax(logits * theta[:k] + theta[k:], axis=1)
         return -logs[np.arange(len(labels)), labels].mean()
 
-    found = minimize(objective, np.r_[np.ones(k), np.zeros(k)], method="BFGS", options={"gtol": 1e-7})
+    found = minimize(
+        objective, np.r_[np.ones(k), np.zeros(k)], method="BFGS", options={"gtol": 1e-7}
+    )
     model = VectorScaling().fit(logits, labels)
     probs = model.predict_proba(logits)
     assert nll(probs, labels) == pytest.approx(found.fun, abs=1e-7)
-    np.testing.assert_allclose(probs, softmax(logits * found.x[:k] + found.x[k:], axis=1), atol=1e-4)
+    np.testing.assert_allclose(
+        probs, softmax(logits * found.x[:k] + found.x[k:], axis=1), atol=1e-4
+    )
 
 
 def test_structured_vector_scaling_finds_the_minimum_that_scipy_finds():
@@ -65,7 +77,9 @@ def test_structured_vector_scaling_finds_the_minimum_that_scipy_finds():
         penalty = 0.7 * ((theta[:k] - 1) ** 2).sum() + 1.4 * (theta[k:] ** 2).sum()
         return -logs[np.arange(n), labels].mean() + k / n * penalty
 
-    found = minimize(objective, np.r_[np.ones(k), np.zeros(k)], method="BFGS", options={"gtol": 1e-7})
+    found = minimize(
+        objective, np.r_[np.ones(k), np.zeros(k)], method="BFGS", options={"gtol": 1e-7}
+    )
     assert model.loss_ == pytest.approx(found.fun, abs=1e-8)
     np.testing.assert_allclose(np.r_[model.scales_, model.shifts_], found.x, atol=1e-4)
 
@@ -73,7 +87,9 @@ def test_structured_vector_scaling_finds_the_minimum_that_scipy_finds():
 def test_structured_matrix_scaling_finds_the_minimum_that_scipy_finds():
     logits, labels = waves()
     n, k = logits.shape
-    model = StructuredMatrixScaling(scale_penalty=0.7, shift_penalty=1.4, mix_penalty=0.2).fit(logits, labels)
+    model = StructuredMatrixScaling(scale_penalty=0.7, shift_penalty=1.4, mix_penalty=0.2).fit(
+        logits, labels
+    )
     ridge = np.full((k, k + 1), 0.2 * k * (k - 1) / n)
     ridge[np.arange(k), np.arange(k)] = 0.7 * k / n
     ridge[:, -1] = 1.4 * k / n
@@ -84,7 +100,9 @@ def test_structured_matrix_scaling_finds_the_minimum_that_scipy_finds():
 
 
 @pytest.mark.parametrize(("lam", "mu"), [(0.01, 0.01), (1.0, 100.0), (300.0, 0.1), (1e4, 1e4)])
-@pytest.mark.parametrize("method", [MatrixScaling, DirichletCalibration], ids=lambda method: method.short_name)
+@pytest.mark.parametrize(
+    "method", [MatrixScaling, DirichletCalibration], ids=lambda method: method.short_name
+)
 def test_odir_finds_the_minimum_that_scipy_finds(method, lam, mu):
     """Mean NLL + lambda * mean of squared off-diagonal weights + mu * mean of squared intercepts."""
     logits, labels = waves(300, 4)
@@ -108,7 +126,8 @@ def test_odir_finds_the_minimum_that_scipy_finds(method, lam, mu):
     np.testing.assert_allclose(model.predict_proba(logits), expected, atol=2e-3)
 
 
-# Mean NLL on the fitted half and on the other half, by probmetrics 1.3.0 (float32 features, its default solver).
+# Mean NLL on the fitted half and on the other half, by probmetrics 1.3.0 (float32 features, its
+# default solver).
 PROBMETRICS = {
     VectorScaling: (1.0983071644, 1.1113486165),
     StructuredVectorScaling: (1.0973671456, 1.1119743681),
@@ -120,5 +139,8 @@ PROBMETRICS = {
 def test_agrees_with_probmetrics(method):
     logits, labels = waves(600, 5)
     model = method().fit(logits[:300], labels[:300])
-    figures = nll(model.predict_proba(logits[:300]), labels[:300]), nll(model.predict_proba(logits[300:]), labels[300:])
+    figures = (
+        nll(model.predict_proba(logits[:300]), labels[:300]),
+        nll(model.predict_proba(logits[300:]), labels[300:]),
+    )
     np.testing.assert_allclose(figures, PROBMETRICS[method], rtol=2e-5)

@@ -29,21 +29,30 @@ def test_lac(index, coverage):
 
 @pytest.mark.parametrize(("index", "coverage"), COVERAGES)
 def test_aps(index, coverage):
-    """With their random numbers, read back from their scores: the part of a class's own probability that counts."""
+    """With their random numbers, read back from their scores:
+
+    the part of a class's own probability that counts.
+    """
     whole = PredictionSets("aps", coverage, (1.0,), randomised=False).scores(PROBS)[ROWS, Y]
     u = np.clip(1 - (whole - THEIRS["aps_scores"]) / PROBS[ROWS, Y], 0, 1)
     assert 0.45 < u.mean() < 0.55
     sets = prediction_sets(PROBS, Y, coverage, "aps", u=u)
     np.testing.assert_allclose(sets.limits, THEIRS["aps_limits"][index], rtol=1e-9)
-    # Their sets with and without the last label are ours where none or all of the last probability counts.
-    np.testing.assert_array_equal(sets.predict(NEW, u=np.zeros(300)), THEIRS["aps_sets_more"][:, :, index])
+    # Their sets with and without the last label are ours where none or all of the last probability
+    # counts.
+    np.testing.assert_array_equal(
+        sets.predict(NEW, u=np.zeros(300)), THEIRS["aps_sets_more"][:, :, index]
+    )
     fewer = sets.predict(NEW, u=np.ones(300))
     fewer[np.arange(300), NEW.argmax(1)] = True  # theirs are never empty
     np.testing.assert_array_equal(fewer, THEIRS["aps_sets_fewer"][:, :, index])
 
 
 def test_raps():
-    """They keep some samples apart to choose penalty and free ranks; on the others, with their choice, we agree."""
+    """They keep some samples apart to choose penalty and free ranks;
+
+    on the others, with their choice, we agree.
+    """
     penalty, free = float(THEIRS["raps_penalty"]), int(THEIRS["raps_free"][0])
     probs, y = PROBS[THEIRS["raps_rows"]], Y[THEIRS["raps_rows"]]
     rows = np.arange(len(probs))

@@ -60,7 +60,13 @@ READINGS = [
     {"finish": "temperature"},
     {"separable": "bound"},
     {"separable": "bound", "start": "temperature", "finish": "temperature"},
-    {"start": "temperature", "finish": "temperature", "guard": "ece", "ties": "exact", "confidence_at": "own"},
+    {
+        "start": "temperature",
+        "finish": "temperature",
+        "guard": "ece",
+        "ties": "exact",
+        "confidence_at": "own",
+    },
 ]
 
 
@@ -73,7 +79,9 @@ def test_fit_and_replay(n, k, reading):
     everything = as_views(z, views, y)
     recal = ReCal(sequence=sequence, **reading).fit(everything[:n])
     assert recal.n_iter_ == len(steps)
-    np.testing.assert_allclose([s.betas for s in recal.plan_.steps], [b for _, b in steps], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        [s.betas for s in recal.plan_.steps], [b for _, b in steps], rtol=0, atol=1e-6
+    )
     assert (recal.plan_.start, recal.plan_.finish) == pytest.approx((start, finish), abs=1e-6)
     rule = {name: reading[name] for name in ("confidence_at", "ties") if name in reading}
     expected = reference.replay(z[n:], [v[n:] for v in views], steps, start, finish, **rule)
@@ -97,7 +105,9 @@ def test_groups_without_a_mistake(k, separable, sharpness):
     y = np.where(np.arange(200) < 4, y, z.argmax(axis=1))
     steps, _, _ = reference.fit(z, views, y, [0, 1, 2, 3], separable=separable)
     recal = ReCal(sequence=[0, 1, 2, 3], separable=separable).fit(as_views(z, views, y))
-    np.testing.assert_allclose([s.betas for s in recal.plan_.steps], [b for _, b in steps], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        [s.betas for s in recal.plan_.steps], [b for _, b in steps], rtol=0, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("sharpness", [12.0, 40.0])
@@ -106,7 +116,9 @@ def test_saturated_fit(sharpness):
     sequence = np.random.default_rng(1).integers(0, len(views), 20)
     steps, _, _ = reference.fit(z, views, y, sequence)
     recal = ReCal(sequence=sequence).fit(as_views(z, views, y))
-    np.testing.assert_allclose([s.betas for s in recal.plan_.steps], [b for _, b in steps], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        [s.betas for s in recal.plan_.steps], [b for _, b in steps], rtol=0, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(("n", "k"), [(300, 100), (300, 1000)])
@@ -115,4 +127,6 @@ def test_many_classes_most_of_them_missing_from_the_labels(n, k):
     sequence = [0, 3, 1, 2, 0, 3]
     steps, _, _ = reference.fit(z, views, y, sequence)
     recal = ReCal(sequence=sequence).fit(as_views(z, views, y))
-    np.testing.assert_allclose([s.betas for s in recal.plan_.steps], [b for _, b in steps], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        [s.betas for s in recal.plan_.steps], [b for _, b in steps], rtol=0, atol=1e-6
+    )

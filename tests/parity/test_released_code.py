@@ -1,4 +1,6 @@
-"""The paper's released code, with its guards and floor, on two synthetic problems whose results were recorded."""
+"""The paper's released code, with its guards and floor, on two synthetic problems whose results
+were recorded.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def recorded_views(recorded, part):
 
 @pytest.fixture(scope="module")
 def fitted(recorded):
-    return ReCal(guard="ece", floor=1e-16, sequence=recorded["sequence"]).fit(recorded_views(recorded, "val"))
+    return ReCal(guard="ece", floor=1e-16, sequence=recorded["sequence"]).fit(
+        recorded_views(recorded, "val")
+    )
 
 
 def test_stops_where_the_released_code_stopped(recorded, fitted):
@@ -35,14 +39,22 @@ def test_stops_where_the_released_code_stopped(recorded, fitted):
 
 
 def test_betas_before_and_after_shrinking_agree(recorded, fitted):
-    np.testing.assert_allclose([step.betas for step in fitted.plan_.steps], recorded["betas"], rtol=0, atol=1e-6)
-    np.testing.assert_allclose([it.raw_betas for it in fitted.history_], recorded["raw_betas"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        [step.betas for step in fitted.plan_.steps], recorded["betas"], rtol=0, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        [it.raw_betas for it in fitted.history_], recorded["raw_betas"], rtol=0, atol=1e-6
+    )
 
 
 def test_group_sizes_and_calibration_errors_agree(recorded, fitted):
     np.testing.assert_array_equal([it.sizes for it in fitted.history_], recorded["counts"])
-    np.testing.assert_allclose([it.ece_before for it in fitted.history_], recorded["ece_before"], atol=1e-7)
-    np.testing.assert_allclose([it.ece_after for it in fitted.history_], recorded["ece_after"], atol=1e-7)
+    np.testing.assert_allclose(
+        [it.ece_before for it in fitted.history_], recorded["ece_before"], atol=1e-7
+    )
+    np.testing.assert_allclose(
+        [it.ece_after for it in fitted.history_], recorded["ece_after"], atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("part", ["val", "test"])

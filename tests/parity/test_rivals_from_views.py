@@ -26,19 +26,27 @@ def test_the_share_falls_step_by_step_until_the_answer_wins() -> None:
         slow = np.empty(500)
         for i in range(500):
             slow[i] = share
-            while slow[i] > 1e-9 and ((1 - slow[i]) * own[i] + slow[i] * other[i]).argmax() != top[i]:
+            while (
+                slow[i] > 1e-9 and ((1 - slow[i]) * own[i] + slow[i] * other[i]).argmax() != top[i]
+            ):
                 slow[i] = max(slow[i] - 0.01, 0.0)
-        np.testing.assert_allclose(allowed_share(own, other, top[:, None], share)[:, 0], slow, atol=1e-9)
+        np.testing.assert_allclose(
+            allowed_share(own, other, top[:, None], share)[:, 0], slow, atol=1e-9
+        )
 
 
 @pytest.mark.parametrize("method", [VATTA, MATTA])
 def test_adaptive_mixtures_follow_torch_step_by_step(method: type) -> None:
-    """The published objective, written with torch's own softmax, gradients and Adam, sample by sample."""
+    """The published objective, written with torch's own softmax, gradients and Adam, sample by
+    sample.
+    """
     views = views_of(60, 4, noise=0.75, transforms=("flip", "zoom:0.8"), keep=0.7, blur=2.0)
     z, own, y = stacked(views), torch.from_numpy(softmax(views.logits)), views.labels
     assert y is not None
     k = views.n_classes
-    weights = torch.nn.Parameter(torch.full((2, k if method is MATTA else 1), 1 / k, dtype=torch.float64))
+    weights = torch.nn.Parameter(
+        torch.full((2, k if method is MATTA else 1), 1 / k, dtype=torch.float64)
+    )
     omega = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
     optimiser = torch.optim.Adam([weights, omega], lr=0.01, weight_decay=1e-5)
     rng = np.random.default_rng(0)
@@ -79,7 +87,9 @@ def test_learned_aggregation_finds_the_minimum(per_class: bool) -> None:
 
     found = fitted.weights_.ravel()
     assert (found >= 0).all()
-    slow = optimize.minimize(loss, np.full(len(found), 0.3), method="SLSQP", bounds=[(0, None)] * len(found), tol=1e-12)
+    slow = optimize.minimize(
+        loss, np.full(len(found), 0.3), method="SLSQP", bounds=[(0, None)] * len(found), tol=1e-12
+    )
     assert loss(found) <= slow.fun + 1e-8
     expected = softmax((layers * fitted.weights_[None]).sum(axis=1))
     np.testing.assert_allclose(fitted.predict_proba(views), expected, atol=1e-12)

@@ -1,4 +1,7 @@
-"""The series and its bound against the exact path and the reference: the same groups, betas within 1e-8."""
+"""The series and its bound against the exact path and the reference:
+
+the same groups, betas within 1e-8.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ def as_views(z, views, y=None):
     return Views(z, {f"zoom:0.{i + 1}": view for i, view in enumerate(views)}, y)
 
 
-@pytest.mark.parametrize("reading", [{}, {"ties": "exact"}, {"confidence_at": "own"}, {"guard": "ece"}], ids=str)
+@pytest.mark.parametrize(
+    "reading", [{}, {"ties": "exact"}, {"confidence_at": "own"}, {"guard": "ece"}], ids=str
+)
 @pytest.mark.parametrize("sharpness", [0.7, 3.0, 15.0])
 @pytest.mark.parametrize(("n", "k"), [(1500, 10), (600, 60), (400, 700)])
 def test_the_fit(n, k, sharpness, reading):
@@ -31,7 +36,11 @@ def test_the_fit(n, k, sharpness, reading):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-8)
 
 
-SELECTIONS = [np.random.default_rng(0).permutation(900)[:600], slice(5, 800, 3), slice(None, 100, -2)]
+SELECTIONS = [
+    np.random.default_rng(0).permutation(900)[:600],
+    slice(5, 800, 3),
+    slice(None, 100, -2),
+]
 
 
 @pytest.mark.parametrize("rows", SELECTIONS, ids=["permuted", "every third", "backwards"])
@@ -48,7 +57,9 @@ def test_views_of_any_precision_and_any_selection_of_rows(dtype, rows):
 def test_the_series_errs_by_less_than_its_bound(k):
     rng = np.random.default_rng(k)
     rows = []
-    for _ in range(200):  # levels of several heights and numbers of classes: where sums of exponentials bend most
+    for _ in range(
+        200
+    ):  # levels of several heights and numbers of classes: where sums of exponentials bend most
         levels = np.sort(rng.uniform(0, 30, rng.integers(1, 5)))
         rows.append(-levels[rng.choice(len(levels), k, p=rng.dirichlet(np.full(len(levels), 0.3)))])
     state = ScaledLogits(np.array(rows) + 1e-3 * rng.normal(size=(200, k)))
@@ -66,7 +77,9 @@ def test_the_series_errs_by_less_than_its_bound(k):
     assert worst > 1e-2 or k == 2, "such rows are not what the bound is for"
 
 
-@pytest.mark.parametrize("rule", [Rule(), Rule("own"), Rule("own", "exact"), Rule("original", "exact")], ids=str)
+@pytest.mark.parametrize(
+    "rule", [Rule(), Rule("own"), Rule("own", "exact"), Rule("original", "exact")], ids=str
+)
 @pytest.mark.parametrize("sharpness", [1.0, 15.0])
 @pytest.mark.parametrize("k", [2, 10, 65, 300])
 def test_the_replay(k, sharpness, rule):
@@ -74,7 +87,8 @@ def test_the_replay(k, sharpness, rule):
     sample = as_views(z, views)
     rng = np.random.default_rng(k)
     steps = tuple(
-        Step(sample.transforms[rng.integers(len(views))], tuple(np.exp(rng.normal(0, 0.1, 4)))) for _ in range(40)
+        Step(sample.transforms[rng.integers(len(views))], tuple(np.exp(rng.normal(0, 0.1, 4))))
+        for _ in range(40)
     )
     plan = Plan(steps, start=0.8, finish=1.1, rule=rule)
     seen = [sample.transformed(t) for t in plan.transforms]
@@ -98,7 +112,14 @@ def test_originals_and_views_of_different_precision():
     narrow, wide = as_views(z, views), as_views(z.astype(np.float64), views)
     plan = Plan((Step("zoom:0.1", (0.9, 0.8, 1.1, 0.7)), Step("zoom:0.3", (0.8, 0.9, 1.2, 0.9))))
     one, other = (
-        compiled_scales(plan.program, 1.0, 1.0, Rule(), some.logits, [some.transformed(t) for t in plan.transforms])
+        compiled_scales(
+            plan.program,
+            1.0,
+            1.0,
+            Rule(),
+            some.logits,
+            [some.transformed(t) for t in plan.transforms],
+        )
         for some in (narrow, wide)
     )
     np.testing.assert_array_equal(one, other)

@@ -1,4 +1,7 @@
-"""What a view or a method must gain before it is taken: constants and edges, each pinned from both sides."""
+"""What a view or a method must gain before it is taken:
+
+constants and edges, each pinned from both sides.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +169,11 @@ def test_recal_must_gain_half_a_per_cent_for_each_pass_more(monkeypatch, loss, w
 
     monkeypatch.setattr(auto, "ReCal", Fake)
     n = 20
-    losses = {"ts": np.full(n, 1.2), "ensemble": np.full(n, 1.1), "ensemble with views": np.full(n, 1.0)}
+    losses = {
+        "ts": np.full(n, 1.2),
+        "ensemble": np.full(n, 1.1),
+        "ensemble with views": np.full(n, 1.0),
+    }
     samples = Samples(Views(np.tile([3.0, 0.0], (n, 1))), np.zeros(n, int))
     evidence = SimpleNamespace(samples=samples, folds=np.arange(n) % 2, losses=losses, passes=1.0)
     _, record, reason = auto._try_recal(evidence, 0)
@@ -175,7 +182,9 @@ def test_recal_must_gain_half_a_per_cent_for_each_pass_more(monkeypatch, loss, w
 
 
 def compared(shifts, passes=(1.0, 1.0, 1.0, 1.0)):
-    """Methods whose NLL differs by a hair from row to row, and by `shifts` on average, in standard errors."""
+    """Methods whose NLL differs by a hair from row to row, and by `shifts` on average, in standard
+    errors.
+    """
     n = 100
     wave = np.where(np.arange(n) % 2 == 0, 1.0, -1.0) * 0.001
     error = 0.001 / np.sqrt(n - 1)
@@ -189,7 +198,10 @@ def compared(shifts, passes=(1.0, 1.0, 1.0, 1.0)):
     return SimpleNamespace(
         methods=tuple(names),
         samples=rows,
-        values={metric: np.array([[getattr(rows[name], metric).mean() for name in names]]) for metric in PROPER},
+        values={
+            metric: np.array([[getattr(rows[name], metric).mean() for name in names]])
+            for metric in PROPER
+        },
         passes=passes,
         keeps_accuracy=(True, True, True, True),
         calibration_tests={name: SimpleNamespace(rejected=True) for name in names},
@@ -223,5 +235,8 @@ def test_both_scores_must_be_near_the_best():
     found.samples["second"].brier = 0.2 + wave - 0.0001
     found.values["brier"][0, 2] = found.samples["second"].brier.mean()
     assert recommend(found).method == "second"
-    found.values["nll"][0, 2], found.samples["second"].nll = 0.9, found.samples["second"].nll + wave + 0.0002
+    found.values["nll"][0, 2], found.samples["second"].nll = (
+        0.9,
+        found.samples["second"].nll + wave + 0.0002,
+    )
     assert recommend(found).method == "first", "where they contradict each other, the NLL decides"

@@ -1,4 +1,6 @@
-"""Statistical constants of decisions and of the default, each against a closed form or a count of its own."""
+"""Statistical constants of decisions and of the default, each against a closed form or a count of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,14 @@ from recal.decisions.certify import (
 )
 from recal.decisions.guarantee import crossfitted_answers
 from recal.decisions.watching.class_mix import learn_classes
-from recal.decisions.watching.following import NOISE, UNKNOWN_FROM, Following, TwoReadings, _Reading, row_numbers
+from recal.decisions.watching.following import (
+    NOISE,
+    UNKNOWN_FROM,
+    Following,
+    TwoReadings,
+    _Reading,
+    row_numbers,
+)
 from recal.metrics.exact import rate_interval
 from recal.views import Views
 from tests.problems import logits_and_labels
@@ -61,7 +70,9 @@ def test_cross_fitting_keeps_clusters_whole():
             seen.append(set(X.logits[:, 0].tolist()))
             return super().predict_both(X, groups)
 
-    crossfitted_answers(Spy(), Views(logits), y, folds=5, classes=None, random_state=0, clusters=clusters)
+    crossfitted_answers(
+        Spy(), Views(logits), y, folds=5, classes=None, random_state=0, clusters=clusters
+    )
     for cluster in range(30):
         rows = set(logits[clusters == cluster, 0].tolist())
         assert sum(bool(rows & left) for left in seen) == 1
@@ -85,7 +96,9 @@ def test_the_interval_of_a_promise_holds_95_of_100_draws(monkeypatch):
     assert promise.interval == pytest.approx((0.025, 0.975))
 
 
-def condition(change=(0.0, 0.0), variance=0.0, disputed=(0.0, 0.0), doubts=(0.0, 0.0), n=400, n_samples=600):
+def condition(
+    change=(0.0, 0.0), variance=0.0, disputed=(0.0, 0.0), doubts=(0.0, 0.0), n=400, n_samples=600
+):
     """Return what following says of a batch whose reading is known."""
     following = SimpleNamespace(
         damaging=("zoom", "blur", "noise"),
@@ -111,19 +124,27 @@ def test_the_interval_of_a_followed_accuracy_is_normal_in_its_log_odds():
 def test_the_interval_grows_by_what_the_process_does_not_know():
     outcomes = (1 / 400 + 1 / 600) / 0.09
     for variance, doubt, disputed in ((0.1, 2.0, 0.0), (0.0, 0.0, 0.04)):
-        low, _ = condition(variance=variance, doubts=(0.0, doubt), disputed=(0.0, disputed)).interval
+        low, _ = condition(
+            variance=variance, doubts=(0.0, doubt), disputed=(0.0, disputed)
+        ).interval
         squared = doubt**2 * (variance + NOISE) + norm.ppf(0.975) ** 2 * (outcomes + disputed)
-        assert math.log(low / (1 - low)) == pytest.approx(math.log(9.0) - math.sqrt(squared), rel=1e-6)
+        assert math.log(low / (1 - low)) == pytest.approx(
+            math.log(9.0) - math.sqrt(squared), rel=1e-6
+        )
 
 
 def test_kinds_of_view_that_disagree_leave_the_temperature_as_it_was():
-    follows, stays = (condition(change=(-0.5, 0.0), disputed=(share**2, 0.0)) for share in (0.44, 0.46))
+    follows, stays = (
+        condition(change=(-0.5, 0.0), disputed=(share**2, 0.0)) for share in (0.44, 0.46)
+    )
     assert not follows.kinds_disagree
     assert follows.ratio == pytest.approx(math.exp(-0.5 * 0.25 / (0.25 + 0.44**2)))
     assert stays.kinds_disagree
     assert (stays.ratio, stays.beta) == (1.0, 2.0)
     assert "because the views of the fit disagree" in str(stays)
-    assert not condition(change=(0.0, 0.0), disputed=(0.01, 0.0)).kinds_disagree, "no change, nothing to dispute"
+    assert not condition(change=(0.0, 0.0), disputed=(0.01, 0.0)).kinds_disagree, (
+        "no change, nothing to dispute"
+    )
 
 
 def test_the_doubt_about_an_accuracy_is_the_nine_tenths_quantile_over_kinds_left_out():
@@ -135,19 +156,32 @@ def test_the_doubt_about_an_accuracy_is_the_nine_tenths_quantile_over_kinds_left
     changes = np.column_stack([0.3 * statistics[:, 0], 0.5 * statistics[:, 0]])
     changes[1:] += rng.normal(0, 0.3, (40, 2))
     following = Following(
-        1.0, 0.5, 0.9, 1000, kinds, ("a", "b", "c"), statistics, np.ones(9), changes, np.zeros(41, int)
+        1.0,
+        0.5,
+        0.9,
+        1000,
+        kinds,
+        ("a", "b", "c"),
+        statistics,
+        np.ones(9),
+        changes,
+        np.zeros(41, int),
     )
     errors = []
     for kind in "abcd":
         own = np.array(kinds) == kind
         predicted, variance = TwoReadings(statistics[~own], changes[~own])(statistics[own])
         known = variance < UNKNOWN_FROM
-        errors.append((np.abs(changes[own] - predicted) / np.sqrt(variance + NOISE)[:, None])[known])
+        errors.append(
+            (np.abs(changes[own] - predicted) / np.sqrt(variance + NOISE)[:, None])[known]
+        )
     joined = np.concatenate(errors)
     n = len(joined)
     assert n > 30
     assert following._doubts[0] == pytest.approx(np.median(joined[:, 0]))
-    assert following._doubts[1] == pytest.approx(np.sort(joined[:, 1])[math.ceil(0.9 * (n + 1)) - 1])
+    assert following._doubts[1] == pytest.approx(
+        np.sort(joined[:, 1])[math.ceil(0.9 * (n + 1)) - 1]
+    )
 
 
 def test_the_numbers_of_a_class_are_averaged_with_five_usual_samples():
@@ -158,7 +192,9 @@ def test_the_numbers_of_a_class_are_averaged_with_five_usual_samples():
     confidence = 1 / (1 + np.exp(-np.abs(logits[:, 0] - logits[:, 1])))
     for column, count in ((0, 95), (1, 5)):
         own = confidence[labels == column]
-        assert learned.numbers[column, 0] == pytest.approx((own.sum() + 5 * confidence.mean()) / (count + 5))
+        assert learned.numbers[column, 0] == pytest.approx(
+            (own.sum() + 5 * confidence.mean()) / (count + 5)
+        )
     # The factors give each class its share, which is averaged with that of five usual samples.
     probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     adjusted = probs * learned.offsets
@@ -206,7 +242,9 @@ def test_the_labels_that_are_said_to_be_needed_are_about_enough(risk):
 def test_a_member_with_95_per_cent_of_the_weight_is_taken_alone(weight, alone):
     member = TemperatureScaling()
     ensemble = SimpleNamespace(reason_="Mixes methods.", answers="kept")
-    fitted = SimpleNamespace(weights={"ts": weight}, members={"ts": member}, plan=None, evidence=object())
+    fitted = SimpleNamespace(
+        weights={"ts": weight}, members={"ts": member}, plan=None, evidence=object()
+    )
     chosen, _ = auto._simplest(ensemble, fitted)
     assert (chosen is member) is alone
 

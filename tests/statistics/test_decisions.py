@@ -1,4 +1,6 @@
-"""Constants and edges of the rules that carry a promise, each pinned from both sides by a case made by hand."""
+"""Constants and edges of the rules that carry a promise, each pinned from both sides by a case made
+by hand.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ def test_sets_grow_by_half_a_per_cent_and_by_one_at_least():
 
 
 def test_what_a_failed_sequence_had_is_not_carried_on():
-    """Five mistakes at the top end the first sequence, which had 4 %. The second begins at 1,290 answers with 1 %."""
+    """Five mistakes at the top end the first sequence, which had 4 %.
+
+    The second begins at 1,290 answers with 1 %.
+    """
     planned, weights = _sequence(2000, 0.01, 0.05)
     starts = np.flatnonzero(weights)
     np.testing.assert_allclose(weights[starts], [0.04, 0.01])
@@ -65,11 +70,16 @@ def test_equal_confidences_are_accepted_together_or_not_at_all():
 
 def test_an_answer_at_the_threshold_is_accepted():
     rule = DecisionRule((0.75,), 0.01, 0.95)
-    assert rule.accept([[0.75, 0.25], [np.nextafter(0.75, 0), 1 - np.nextafter(0.75, 0)]]).tolist() == [True, False]
+    assert rule.accept(
+        [[0.75, 0.25], [np.nextafter(0.75, 0), 1 - np.nextafter(0.75, 0)]]
+    ).tolist() == [True, False]
 
 
 def test_each_class_has_its_part_of_the_error_probability():
-    """299 right answers of one class show 1 % at 95 %; where two classes share the 5 %, 368 are needed of each."""
+    """299 right answers of one class show 1 % at 95 %;
+
+    where two classes share the 5 %, 368 are needed of each.
+    """
     for n, possible in ((367, False), (368, True)):
         probs = np.r_[two_columns(np.linspace(0.6, 0.9, n)), two_columns(np.linspace(0.1, 0.4, n))]
         found = decide(probs, np.repeat([0, 1], n), per_class=True)
@@ -92,11 +102,15 @@ def test_the_cheapest_threshold_of_the_samples_is_told_beside_the_guarantee():
 
 def test_the_start_is_where_the_expected_mistakes_are_likeliest_allowed():
     sure = np.ones(1000)
-    assert likely_start(answers(sure), 0.01, 0.05) > 299  # doubt is at least a fifth of the risk: 0.6 mistakes in 299
+    assert (
+        likely_start(answers(sure), 0.01, 0.05) > 299
+    )  # doubt is at least a fifth of the risk: 0.6 mistakes in 299
     doubtful = np.r_[np.full(299, 0.9999), np.full(701, 0.9)]
     assert likely_start(answers(doubtful), 0.01, 0.05) == 299
     assert likely_start(answers(sure[:298]), 0.01, 0.05) is None
-    assert likely_start(answers(np.full(8 * 299, 0.9)), 0.01, 0.05) is None  # many: sequences begin in several places
+    assert (
+        likely_start(answers(np.full(8 * 299, 0.9)), 0.01, 0.05) is None
+    )  # many: sequences begin in several places
     assert likely_start(answers(np.full(8 * 299 - 1, 0.9)), 0.01, 0.05) == 299
 
 
@@ -139,7 +153,9 @@ def test_sets_are_made_of_the_true_class_scores():
 
 def test_classes_that_stay_in_every_set_are_told():
     probs = np.tile([0.6, 0.3, 0.1], (20, 1))
-    with pytest.warns(FewSamplesWarning, match="1 of 3 classes have fewer than the 9 labelled samples"):
+    with pytest.warns(
+        FewSamplesWarning, match="1 of 3 classes have fewer than the 9 labelled samples"
+    ):
         sets = prediction_sets(probs, [0] * 10 + [1] * 9 + [2] * 1, 0.9, per_class=True)
     assert [math.isinf(limit) for limit in sets.limits] == [False, False, True]
 
@@ -148,7 +164,9 @@ def test_a_followed_rule_accepts_nothing_of_inputs_unlike_the_fit():
     rule = DecisionRule((0.9,), 0.01, 0.95)
     strange = unknown(1.0, "unlike every view")
     probs = [[0.95, 0.05], [0.8, 0.2]]
-    assert accept_followed(rule, probs, strange).tolist() == [True, False], "too few to judge by: the rule stays"
+    assert accept_followed(rule, probs, strange).tolist() == [True, False], (
+        "too few to judge by: the rule stays"
+    )
     strange = replace(strange, unlike=True)
     assert accept_followed(rule, probs, strange).tolist() == [False, False]
     assert accept_followed(rule, probs, strange, accept_unlike=True).tolist() == [True, False]
@@ -157,8 +175,14 @@ def test_a_followed_rule_accepts_nothing_of_inputs_unlike_the_fit():
 def test_a_sample_whose_confidence_is_the_gate_needs_no_views():
     logits = np.array([[0.0, -2.0]])
     exact = float(1 / np.exp(logits).sum())
-    for gate, needed in ((exact, False), (np.nextafter(exact, 1), True), (np.nextafter(exact, 0), False)):
-        blend = Blend(own=1.0, weights=(("zoom:0.5", 1.0),), offsets=(), epsilon=0.01, gate=float(gate))
+    for gate, needed in (
+        (exact, False),
+        (np.nextafter(exact, 1), True),
+        (np.nextafter(exact, 0), False),
+    ):
+        blend = Blend(
+            own=1.0, weights=(("zoom:0.5", 1.0),), offsets=(), epsilon=0.01, gate=float(gate)
+        )
         assert Plan(blend=blend).needs_views(logits).tolist() == [needed]
 
 
@@ -183,9 +207,13 @@ def test_ranks_of_a_stream_are_uniform_and_ties_are_drawn():
         found.append(stream._class_ranks(1))
         assert stream._counts.tolist() == [3.0, 2.0]
     own, other = np.array(found)[:, 1], np.array(found)[:, 0]
-    # Of five: its equal and itself above three others; and, not of class 0, one other and itself below three.
+    # Of five: its equal and itself above three others; and, not of class 0, one other and itself
+    # below three.
     assert (own.min(), own.max()) == (pytest.approx(0.6, abs=0.01), pytest.approx(1.0, abs=0.01))
-    assert (other.min(), other.max()) == (pytest.approx(0.0, abs=0.01), pytest.approx(0.4, abs=0.01))
+    assert (other.min(), other.max()) == (
+        pytest.approx(0.0, abs=0.01),
+        pytest.approx(0.4, abs=0.01),
+    )
 
 
 def test_a_stream_bets_half_at_once_and_keeps_the_rest_back():
@@ -213,7 +241,9 @@ def test_a_stream_alarms_when_the_capital_reaches_one_over_alpha():
     assert stream.alarm_at is None
 
 
-@pytest.mark.parametrize(("variance", "known"), [(UNKNOWN_FROM - 0.01, True), (UNKNOWN_FROM, False)])
+@pytest.mark.parametrize(
+    ("variance", "known"), [(UNKNOWN_FROM - 0.01, True), (UNKNOWN_FROM, False)]
+)
 def test_what_the_process_knows_too_little_of_is_unknown(variance, known):
     following = SimpleNamespace(
         damaging=("zoom", "blur", "noise"),

@@ -122,7 +122,9 @@ def test_exact_intervals_end_where_mistakes_are_enough(mistakes, exact):
 def test_the_lower_end_is_zero_if_a_calibrated_model_gives_as_large_an_error(largest, low):
     pattern = Pattern(np.array([0.1]), lambda gaps: np.abs(gaps).sum(axis=-1))
     pattern.add(np.array([[0.11], [0.09]] * 50))
-    pattern.calibrated.append(np.r_[np.zeros(960), np.full(40, largest)])  # 4 % of calibrated models
+    pattern.calibrated.append(
+        np.r_[np.zeros(960), np.full(40, largest)]
+    )  # 4 % of calibrated models
     assert pattern.factors()[0] == pytest.approx(low, rel=1e-4)
     pattern.calibrated[0] = np.r_[np.zeros(980), np.full(20, 0.102)]  # 2 % are too few
     assert pattern.factors()[0] == pytest.approx(0.9, rel=1e-4)
@@ -130,7 +132,9 @@ def test_the_lower_end_is_zero_if_a_calibrated_model_gives_as_large_an_error(lar
 
 def test_few_clusters_stretch_an_interval_to_that_of_t():
     clusters = np.repeat(np.arange(8), 5)
-    assert cluster_stretch(clusters) == pytest.approx(stats.t.ppf(0.975, 7) / 1.96 * np.sqrt(8 / 7), rel=1e-6)
+    assert cluster_stretch(clusters) == pytest.approx(
+        stats.t.ppf(0.975, 7) / 1.96 * np.sqrt(8 / 7), rel=1e-6
+    )
     assert cluster_stretch(None) == 1.0
 
 
@@ -148,14 +152,21 @@ def test_copies_in_clusters_have_the_intervals_of_single_rows():
     confidence = rng.uniform(0.5, 1, 300)
     correct = rng.random(300) < confidence**1.3
     single = evaluate(confidence, correct, bootstrap=800)
-    copies = evaluate(np.repeat(confidence, 10), np.repeat(correct, 10), 800, clusters=np.repeat(np.arange(300), 10))
+    copies = evaluate(
+        np.repeat(confidence, 10),
+        np.repeat(correct, 10),
+        800,
+        clusters=np.repeat(np.arange(300), 10),
+    )
     for name in ("error_rate", "nll", "brier", "aurc", "ece", "ks_error"):
         width, expected = np.diff(copies.intervals[name])[0], np.diff(single.intervals[name])[0]
         assert width == pytest.approx(expected, rel=0.25), name
 
 
 def test_too_few_clusters_give_no_interval():
-    result = evaluate([0.7, 0.8, 0.9, 0.6], [1, 0, 1, 1], bootstrap=20, clusters=["a", "a", "b", "b"])
+    result = evaluate(
+        [0.7, 0.8, 0.9, 0.6], [1, 0, 1, 1], bootstrap=20, clusters=["a", "a", "b", "b"]
+    )
     assert np.isnan(result.intervals["nll"]).all()
     assert "2 clusters" in str(result)
 
@@ -171,7 +182,9 @@ def test_the_bandwidth_of_smooth_ece_is_its_value():
     blurred = np.zeros_like(points)
     for shift in (-2, 0, 2):  # reflections at both ends
         for centre in (confidence + shift, -confidence + shift):
-            kernel = np.exp(-0.5 * ((points[:, None] - centre) / value) ** 2) / (value * np.sqrt(2 * np.pi))
+            kernel = np.exp(-0.5 * ((points[:, None] - centre) / value) ** 2) / (
+                value * np.sqrt(2 * np.pi)
+            )
             blurred += kernel @ gaps
     assert np.trapezoid(np.abs(blurred), points) == pytest.approx(value, rel=1e-3)
     assert error_at(cosine_coefficients(confidence, gaps), value) == pytest.approx(value, rel=1e-6)
@@ -219,7 +232,9 @@ def test_rare_right_answers_are_treated_as_rare_mistakes_are():
     assert result.intervals["aurc"][0] == pytest.approx(1 - sum_interval(scores, pseudo)[1] / 200)
     expected = stats.binomtest(197, 200).proportion_ci(0.95, method="exact")
     np.testing.assert_allclose(result.intervals["error_rate"], (expected.low, expected.high))
-    assert result.intervals["auroc"] == pytest.approx(rate_interval(3 * result["auroc"], 3), abs=1e-9)
+    assert result.intervals["auroc"] == pytest.approx(
+        rate_interval(3 * result["auroc"], 3), abs=1e-9
+    )
 
 
 @pytest.mark.parametrize(("mistakes", "n", "exact"), [(17, 85, True), (18, 90, False)])

@@ -43,10 +43,24 @@ def test_the_upper_end_is_at_least_the_error_and_1_96_deviations_of_its_noise():
 def test_rank_metrics_are_centred_at_their_value():
     rows, width, mass = scored()
     buckets = gather(rows, equal_width_edges(15))
-    names = ("ece", "mce", "adaptive_ece", "smooth_ece", "ks_error", "aurc", "auroc", "brier", "nll", "error_rate")
+    names = (
+        "ece",
+        "mce",
+        "adaptive_ece",
+        "smooth_ece",
+        "ks_error",
+        "aurc",
+        "auroc",
+        "brier",
+        "nll",
+        "error_rate",
+    )
     values = dict.fromkeys((*names, "debiased_ece"), 0.2)
     moved = values | {"aurc": 0.3}
-    found = [bootstrap(buckets, given, width, mass, 50, np.random.default_rng(0)) for given in (values, moved)]
+    found = [
+        bootstrap(buckets, given, width, mass, 50, np.random.default_rng(0))
+        for given in (values, moved)
+    ]
     np.testing.assert_allclose(np.subtract(found[1]["aurc"], found[0]["aurc"]), 0.1)
     assert found[0]["brier"] == found[1]["brier"]
 
@@ -58,7 +72,9 @@ def test_the_nll_is_studentised_so_that_a_long_tail_lengthens_the_upper_end():
     rows = score(np.column_stack([truth, 1 - truth]), np.zeros(200, int))
     buckets, edges = gather(rows, equal_width_edges(15)), equal_width_edges(15)
     tables = [table_of(rows.confidence, rows.correct, edges)] * 2
-    values = dict.fromkeys(("ece", "mce", "adaptive_ece", "debiased_ece", "smooth_ece", "ks_error"), 0.1)
+    values = dict.fromkeys(
+        ("ece", "mce", "adaptive_ece", "debiased_ece", "smooth_ece", "ks_error"), 0.1
+    )
     values |= {"aurc": 0.1, "auroc": 0.9, "error_rate": 0.0}
     values |= {"nll": float(rows.nll.mean()), "brier": float(rows.brier.mean() / 2)}
     low, high = bootstrap(buckets, values, *tables, 2000, np.random.default_rng(1))["nll"]
@@ -89,7 +105,10 @@ def test_a_bin_of_few_rows_that_are_all_right_has_noise_that_resampling_does_not
 
 
 def test_class_wise_bins_of_few_rows_have_noise_that_resampling_does_not_show():
-    """Class 0 has 4 rows in the last bin, all of which came; class 1 has them in the first, where none did."""
+    """Class 0 has 4 rows in the last bin, all of which came;
+
+    class 1 has them in the first, where none did.
+    """
     probs, y = np.tile([0.97, 0.03], (4, 1)), np.zeros(4, int)
     edges = equal_width_edges(15)
     gaps = np.zeros(30)
@@ -124,8 +143,12 @@ def test_the_guard_lifts_the_answer_by_a_millionth():
 
 
 def test_as_many_equal_rows_as_pairs_within_one_set_are_chance():
-    fit = np.column_stack([np.r_[np.arange(100.0), np.arange(40.0)], np.ones(140)])  # 40 rows appear twice
-    new = np.column_stack([np.arange(60.0, 160.0), np.ones(100)])  # 40 equal rows that appear once in either
+    fit = np.column_stack(
+        [np.r_[np.arange(100.0), np.arange(40.0)], np.ones(140)]
+    )  # 40 rows appear twice
+    new = np.column_stack(
+        [np.arange(60.0, 160.0), np.ones(100)]
+    )  # 40 equal rows that appear once in either
     assert count_fitted(new, kept_hashes(fit), 140) == 0
     assert count_fitted(new, kept_hashes(fit[:100]), 100) == 40
 

@@ -1,6 +1,8 @@
-"""A program as users write it, for type checkers: `make check` runs mypy on it, `make test-extras` also pyright.
+"""A program as users write it, for type checkers: `make check` runs mypy on it, `make test-extras`
+also pyright.
 
-It is never run. Every `assert_type` says what an editor must know about a public name; `Any` would fail.
+It is never run. Every `assert_type` says what an editor must know about a public name; `Any` would
+fail.
 """
 
 from __future__ import annotations
@@ -46,9 +48,24 @@ from recal.calibrators import (
     VectorScaling,
     ViewAveraging,
 )
-from recal.collecting import ImageFolder, Normalize, OnnxModel, RayEngine, apply_distributed, as_model
+from recal.collecting import (
+    ImageFolder,
+    Normalize,
+    OnnxModel,
+    RayEngine,
+    apply_distributed,
+    as_model,
+)
 from recal.comparison import Comparison
-from recal.decisions import Decision, Decisions, PredictionSets, StreamWatch, decide_each, profile, watch
+from recal.decisions import (
+    Decision,
+    Decisions,
+    PredictionSets,
+    StreamWatch,
+    decide_each,
+    profile,
+    watch,
+)
 from recal.errors import InputError, MissingExtraError
 from recal.metrics import Evaluation, StreamingMetrics, calibration_test
 from recal.transforms import Transform, ZoomOut, as_transform
@@ -62,7 +79,14 @@ def views_of_a_model(images: NDArray[np.uint8], labels: NDArray[np.int64], folde
 
     transforms = pool("zoom:0.1-0.9:20+brightness:0.1-0.9:10", seed=0)
     assert_type(transforms, tuple[Transform, ...])
-    views = collect(network, images, transforms, labels=labels, preprocess=Normalize(), out=folder / "views.zarr")
+    views = collect(
+        network,
+        images,
+        transforms,
+        labels=labels,
+        preprocess=Normalize(),
+        out=folder / "views.zarr",
+    )
     assert_type(views, Views)
     assert_type(views[:100], Views)
     assert_type(views.transforms, tuple[Transform, ...])

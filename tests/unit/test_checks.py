@@ -56,7 +56,9 @@ def test_what_numpy_cannot_read_is_refused_with_its_own_advice():
 
 def test_a_tensor_that_tracks_gradients_is_read():
     torch = pytest.importorskip("torch")
-    np.testing.assert_array_equal(check_matrix(torch.from_numpy(LOGITS).requires_grad_(), "logits"), LOGITS)
+    np.testing.assert_array_equal(
+        check_matrix(torch.from_numpy(LOGITS).requires_grad_(), "logits"), LOGITS
+    )
 
 
 def test_probabilities_given_as_logits_are_refused():
@@ -148,7 +150,9 @@ def test_logits_whose_differences_overflow_are_refused():
 
 @pytest.mark.parametrize("name", ["numpy.ma", "torch", "pandas"])
 def test_a_package_that_another_thread_is_loading_just_now_does_no_harm(monkeypatch, name):
-    monkeypatch.setitem(sys.modules, name, ModuleType(name))  # as it is at first: without a name inside
+    monkeypatch.setitem(
+        sys.modules, name, ModuleType(name)
+    )  # as it is at first: without a name inside
     logits, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
     assert TemperatureScaling().fit(logits, y).predict_proba(logits).shape == (60, 3)
     assert not is_frame(logits)

@@ -40,7 +40,9 @@ def test_lists_and_numpy_numbers_become_tuples_of_floats():
 
 def test_equal_plans_are_equal_and_hash_alike():
     def make(**changes):
-        return Plan(**{"steps": (Step("zoom:0.50", (1, 2, 3, 4)),), "start": 0.5, "finish": 1.5, **changes})
+        return Plan(
+            **{"steps": (Step("zoom:0.50", (1, 2, 3, 4)),), "start": 0.5, "finish": 1.5, **changes}
+        )
 
     assert make() == make(steps=[Step(ZoomOut(0.5), [1, 2, 3, 4])])
     assert hash(make()) == hash(make())
@@ -107,7 +109,14 @@ def test_steps_must_be_steps(steps):
 
 @pytest.mark.parametrize(
     "bad",
-    [{"confidence_at": "mine"}, {"ties": "float64"}, {"floor": 0.0}, {"floor": 0.5}, {"floor": np.nan}, {"floor": "a"}],
+    [
+        {"confidence_at": "mine"},
+        {"ties": "float64"},
+        {"floor": 0.0},
+        {"floor": 0.5},
+        {"floor": np.nan},
+        {"floor": "a"},
+    ],
 )
 def test_a_rule_has_known_values_only(bad):
     (name, value), *_ = bad.items()
@@ -122,7 +131,9 @@ def test_the_rule_must_be_a_rule(rule):
 
 
 def test_a_plan_prints_what_a_person_wants_to_know():
-    plan = Plan((Step("zoom:0.5", (1, 0.9, 0.8, 1)), Step("zoom:0.7", NEUTRAL)), start=0.5, finish=0.8)
+    plan = Plan(
+        (Step("zoom:0.5", (1, 0.9, 0.8, 1)), Step("zoom:0.7", NEUTRAL)), start=0.5, finish=0.8
+    )
     assert str(plan).splitlines() == [
         "Plan: temperature 2, then 2 steps with 1 view (zoom:0.5)",
         "    1  zoom:0.5         1.0000 0.9000 0.8000 1.0000",
@@ -133,15 +144,27 @@ def test_a_plan_prints_what_a_person_wants_to_know():
 
 
 def blend(**changes):
-    usual = {"own": 0.6, "weights": (("zoom:0.5", 0.4),), "offsets": (0.1, 0.0, -0.1), "epsilon": 1e-3, "gate": 0.99}
+    usual = {
+        "own": 0.6,
+        "weights": (("zoom:0.5", 0.4),),
+        "offsets": (0.1, 0.0, -0.1),
+        "epsilon": 1e-3,
+        "gate": 0.99,
+    }
     return Blend(**{**usual, "gated_own": 1.1, "gated_offsets": (0.0, 0.2, 0.0), **changes})
 
 
 def test_a_blend_is_a_value_of_plain_floats_and_tuples():
-    made = blend(own=1, weights=[["zoom:0.50", np.float32(0.5)]], offsets=np.array([0, 1, 2]), gate=1)
+    made = blend(
+        own=1, weights=[["zoom:0.50", np.float32(0.5)]], offsets=np.array([0, 1, 2]), gate=1
+    )
     assert made == blend(own=1.0, weights=((ZoomOut(0.5), 0.5),), offsets=(0.0, 1.0, 2.0), gate=1.0)
-    assert hash(made) == hash(blend(own=1.0, weights=((ZoomOut(0.5), 0.5),), offsets=(0.0, 1.0, 2.0), gate=1.0))
-    assert {type(value) for value in (made.own, made.gate, made.offsets[0], made.weights[0][1])} == {float}
+    assert hash(made) == hash(
+        blend(own=1.0, weights=((ZoomOut(0.5), 0.5),), offsets=(0.0, 1.0, 2.0), gate=1.0)
+    )
+    assert {
+        type(value) for value in (made.own, made.gate, made.offsets[0], made.weights[0][1])
+    } == {float}
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.own = 2.0
 

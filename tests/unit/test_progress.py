@@ -1,4 +1,7 @@
-"""How far long work is: counted across nested loops, for whoever watches, and shown on terminals alone."""
+"""How far long work is:
+
+counted across nested loops, for whoever watches, and shown on terminals alone.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,9 @@ def test_a_loop_that_ends_early_leaves_no_trace():
 def test_loops_of_other_threads_are_left_alone():
     with watching() as seen:
         counts = []
-        thread = threading.Thread(target=lambda: counts.extend(len(seen.stages) for _ in track(range(3), "elsewhere")))
+        thread = threading.Thread(
+            target=lambda: counts.extend(len(seen.stages) for _ in track(range(3), "elsewhere"))
+        )
         thread.start()
         thread.join()
         assert counts == [0, 0, 0]
@@ -69,7 +74,9 @@ def test_a_library_call_shows_nothing_on_a_terminal(monkeypatch):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 200)
     logits = 2 * np.eye(3)[y] + rng.normal(size=(200, 3))
-    ViewStacking(random_state=0).fit(Views(logits, {"zoom:0.5": logits + rng.normal(size=(200, 3))}, y))
+    ViewStacking(random_state=0).fit(
+        Views(logits, {"zoom:0.5": logits + rng.normal(size=(200, 3))}, y)
+    )
     assert terminal.getvalue() == ""
 
 
@@ -89,7 +96,9 @@ def test_a_fit_shows_how_far_it_is_unless_asked_not_to(tmp_path, monkeypatch, mo
     monkeypatch.setattr(printing, "_so_far", so_far)
     if not more:  # the fit waits until a line was drawn
         monkeypatch.setattr("recal.TemperatureScaling._fit", _waits_for(shown))
-    assert run(["fit", str(views), "--method", "ts", "--out", str(tmp_path / "c.recal"), *more]) == 0
+    assert (
+        run(["fit", str(views), "--method", "ts", "--out", str(tmp_path / "c.recal"), *more]) == 0
+    )
     assert ("Fitting ts" in terminal.getvalue()) is not bool(more)
 
 

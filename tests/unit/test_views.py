@@ -18,7 +18,11 @@ LABELS = [0, 1, 2, 0, 1, 2, 0]
 @pytest.fixture(name="views", params=["memory", "npz", "zarr"])
 def stored_views(request, tmp_path) -> Views:
     made = Views(LOGITS, {"zoom:0.5": ZOOMED}, LABELS)
-    return made if request.param == "memory" else read_views(made.write(tmp_path / f"views.{request.param}"))
+    return (
+        made
+        if request.param == "memory"
+        else read_views(made.write(tmp_path / f"views.{request.param}"))
+    )
 
 
 SELECTIONS = [
@@ -51,7 +55,9 @@ def test_rows_are_selected_as_numpy_does(views, rows):
 
 
 @pytest.mark.parametrize("first", SELECTIONS, ids=repr)
-@pytest.mark.parametrize("second", [slice(None, None, -1), slice(0, 1), [0, -1, 0], 0, -1], ids=repr)
+@pytest.mark.parametrize(
+    "second", [slice(None, None, -1), slice(0, 1), [0, -1, 0], 0, -1], ids=repr
+)
 def test_a_selection_of_a_selection(views, first, second):
     index = first if isinstance(first, slice) else np.asarray(first)
     rows = np.arange(7)[index]
@@ -65,7 +71,9 @@ def test_one_row_keeps_two_dimensions(views):
     np.testing.assert_array_equal(views[np.int64(-1)].logits, LOGITS[-1:])
 
 
-@pytest.mark.parametrize("rows", [[], slice(3, 3), slice(100, None), np.zeros(7, bool), np.array([], int)], ids=repr)
+@pytest.mark.parametrize(
+    "rows", [[], slice(3, 3), slice(100, None), np.zeros(7, bool), np.array([], int)], ids=repr
+)
 def test_an_empty_selection_is_refused(views, rows):
     with pytest.raises(InputError, match="holds no rows"):
         views[rows]
@@ -128,14 +136,18 @@ def test_a_transformation_given_twice_is_refused():
 
 
 def test_views_of_another_shape_are_refused_by_name():
-    with pytest.raises(InputError, match=r"'zoom:0\.5' must have the originals' shape \(7, 3\), got \(6, 3\)"):
+    with pytest.raises(
+        InputError, match=r"'zoom:0\.5' must have the originals' shape \(7, 3\), got \(6, 3\)"
+    ):
         Views(LOGITS, {"zoom:0.5": ZOOMED[:6]})
 
 
 def test_values_that_are_not_finite_are_refused_by_name():
     spoiled = ZOOMED.copy()
     spoiled[4, 1] = np.inf
-    with pytest.raises(InputError, match=r"transformed\['zoom:0\.5'\]. must be finite; row 4, column 1 is inf"):
+    with pytest.raises(
+        InputError, match=r"transformed\['zoom:0\.5'\]. must be finite; row 4, column 1 is inf"
+    ):
         Views(LOGITS, {"zoom:0.5": spoiled})
 
 
@@ -154,12 +166,19 @@ def test_labels_are_column_indices_or_names():
 
 def test_repr_tells_what_is_held():
     assert repr(Views(LOGITS)) == "Views: 7 samples, 3 classes, 0 transformations, without labels"
-    assert repr(Views(LOGITS, {"a": ZOOMED}, LABELS)[:2]) == "Views: 2 samples, 3 classes, 1 transformation, labelled"
+    assert (
+        repr(Views(LOGITS, {"a": ZOOMED}, LABELS)[:2])
+        == "Views: 2 samples, 3 classes, 1 transformation, labelled"
+    )
 
 
 def test_probabilities_become_logarithms_with_the_floor_that_is_said() -> None:
     probs = np.array([[1.0, 0.0, 0.0], [0.2, 0.3, 0.5]])
-    for outputs, floor in (("probabilities", 1e-12), ("votes", 0.01 / 3), ("probabilities:1e-4", 1e-4)):
+    for outputs, floor in (
+        ("probabilities", 1e-12),
+        ("votes", 0.01 / 3),
+        ("probabilities:1e-4", 1e-4),
+    ):
         made = Views.from_probs(probs, {"zoom:0.5": probs[::-1]}, [0, 2], outputs=outputs)
         np.testing.assert_array_equal(made.logits, np.log(np.maximum(probs, floor)))
         np.testing.assert_array_equal(made.transformed("zoom:0.5"), made.logits[::-1])
@@ -193,7 +212,13 @@ def test_clusters_and_groups_can_be_assigned_later():
 
 def test_changed_clusters_of_a_folder_are_found(tmp_path):
     path = Views(3 * np.eye(4), clusters=list("aabb")).write(tmp_path / "views.zarr")
-    (chunk,) = [file for file in (path / "clusters").rglob("*") if file.is_file() and file.name != "zarr.json"]
+    (chunk,) = [
+        file
+        for file in (path / "clusters").rglob("*")
+        if file.is_file() and file.name != "zarr.json"
+    ]
     chunk.write_bytes(chunk.read_bytes()[::-1])
-    with pytest.raises(FileError, match=r"its clusters are not what was written|cannot be read|damaged"):
+    with pytest.raises(
+        FileError, match=r"its clusters are not what was written|cannot be read|damaged"
+    ):
         read_views(path)

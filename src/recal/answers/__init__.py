@@ -1,6 +1,7 @@
 """Graded answers of any system: logs of language models, tables of signals, endpoints.
 
-Names load on first use: an endpoint needs the package `openai`. `__init__.pyi` gives type checkers the same names.
+Names load on first use: an endpoint needs the package `openai`. `__init__.pyi` gives type checkers
+the same names.
 """
 
 from __future__ import annotations

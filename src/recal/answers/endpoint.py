@@ -1,8 +1,9 @@
-"""Asking a language model over HTTP: any server that speaks OpenAI's chat completions and returns logprobs.
+"""Asking a language model over HTTP: any server that speaks OpenAI's chat completions and returns
+logprobs.
 
-Questions are asked with templates and with several orders of the options; each way to ask is a view. Answers are
-appended to a JSONL file as they arrive, and a request in that file is never sent again. The key comes from the
-environment variable OPENAI_API_KEY and is never written to disk.
+Questions are asked with templates and with several orders of the options; each way to ask is a
+view. Answers are appended to a JSONL file as they arrive, and a request in that file is never sent
+again. The key comes from the environment variable OPENAI_API_KEY and is never written to disk.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.answers.logs import token_positions
-from recal.answers.scores import JoinedViews, OptionScores, answer_row, check_options, join_scores, row_ids, text_of
+from recal.answers.scores import (
+    JoinedViews,
+    OptionScores,
+    answer_row,
+    check_options,
+    join_scores,
+    row_ids,
+    text_of,
+)
 from recal.answers.tables import reading
 from recal.errors import FileError, InputError, MissingExtraError, RecalError
 
@@ -52,8 +61,8 @@ class Endpoint:
     max_tokens : how many tokens an answer may have; 1 for an answer without reasoning
     top_logprobs : how many of the likeliest tokens the server returns for each position
     timeout : seconds until a request is given up and repeated
-    retries : how often a request is repeated after a 429, a server error or a lost connection, with growing pauses
-    concurrency : how many requests are under way at the same time
+    retries : how often a request is repeated after a 429, a server error or a lost connection, with
+    growing pauses concurrency : how many requests are under way at the same time
     """
 
     url: str
@@ -70,7 +79,10 @@ class Endpoint:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
     def ask(self, client: Any, prompt: str) -> list[tuple[str, dict[str, float]]]:
-        """Return the answer's tokens, each with the likeliest tokens at its position; none for a refused request."""
+        """Return the answer's tokens, each with the likeliest tokens at its position;
+
+        none for a refused request.
+        """
         import openai
 
         try:
@@ -113,18 +125,29 @@ class Endpoint:
         return f"answered {getattr(error, 'status_code', '')} after {self.retries + 1} attempts: {message}"
 
     def client(self) -> Any:
-        """Return the client, which reads the key from the environment; the key is stored nowhere else."""
+        """Return the client, which reads the key from the environment;
+
+        the key is stored nowhere else.
+        """
         try:
             import openai
         except ImportError:
             raise MissingExtraError("openai", "llm", "Asking a language model") from None
         key = os.environ.get("OPENAI_API_KEY") or "none"  # local servers need no key
-        return openai.OpenAI(base_url=self.url, api_key=key, timeout=self.timeout, max_retries=self.retries)
+        return openai.OpenAI(
+            base_url=self.url, api_key=key, timeout=self.timeout, max_retries=self.retries
+        )
 
     def answer(
-        self, prompts: Iterable[str], ledger: Ledger, progress: Callable[[int, int], None] = lambda done, total: None
+        self,
+        prompts: Iterable[str],
+        ledger: Ledger,
+        progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
-        """Send the prompts that the ledger has no answer to. It keeps the answers so far after an error or Ctrl-C."""
+        """Send the prompts that the ledger has no answer to.
+
+        It keeps the answers so far after an error or Ctrl-C.
+        """
         keyed = {self.key_of(prompt): prompt for prompt in prompts}
         left = {key: prompt for key, prompt in keyed.items() if key not in ledger.answers}
         if not left:
@@ -151,10 +174,12 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Template:
-    """Text with ``{column}`` for a column of the questions, and ``{options}`` for the list of options.
+    """Text with ``{column}`` for a column of the questions, and ``{options}`` for the list of
+    options.
 
-    Double braces give single ones. If the questions have one column per option, such as A, B, C, D with the texts of
-    the answers, ``{options}`` lists one line for each, "A. text"; otherwise it lists the options themselves.
+    Double braces give single ones. If the questions have one column per option, such as A, B, C, D
+    with the texts of the answers, ``{options}`` lists one line for each, "A. text"; otherwise it
+    lists the options themselves.
     """
 
     name: str
@@ -188,8 +213,8 @@ class Template:
     def fill(self, row: Mapping[str, Any], options: Sequence[str], order: Sequence[int]) -> str:
         """Return the prompt of one question, with the options in this order.
 
-        If the questions have a column per option, position p shows the text of option order[p] under the name of
-        option p. Otherwise ``{options}`` lists the options in this order.
+        If the questions have a column per option, position p shows the text of option order[p]
+        under the name of option p. Otherwise ``{options}`` lists the options in this order.
         """
         texts = dict(row)
         if all(option in row for option in options):
@@ -199,38 +224,59 @@ class Template:
             listed = ", ".join(options[place] for place in order)
         texts.setdefault(OPTIONS, listed)
         braces = {"{{": "{", "}}": "}"}
-        return _PLACE.sub(lambda match: braces.get(match[0]) or str(texts[match[1].strip()]), self.text)
+        return _PLACE.sub(
+            lambda match: braces.get(match[0]) or str(texts[match[1].strip()]), self.text
+        )
 
 
 @dataclass(frozen=True)
 class Asking:
-    """One way to ask all questions: a template and an order of the options. The first one of a run is not a view."""
+    """One way to ask all questions: a template and an order of the options.
+
+    The first one of a run is not a view.
+    """
 
     template: Template
     order: tuple[int, ...]
     moves_texts: bool
-    """Whether options keep their names and swap their texts, so that answers must be mapped back."""
+    """Whether options keep their names and swap their texts, so that answers must be mapped back.
+    """
 
     @property
     def name(self) -> str:
         straight = self.order == tuple(range(len(self.order)))
-        return self.template.name if straight else f"{self.template.name} order {'-'.join(map(str, self.order))}"
+        return (
+            self.template.name
+            if straight
+            else f"{self.template.name} order {'-'.join(map(str, self.order))}"
+        )
 
     def columns(self) -> list[int]:
         """Return, for each option, the index of the name under which the model saw it."""
-        return [self.order.index(option) if self.moves_texts else option for option in range(len(self.order))]
+        return [
+            self.order.index(option) if self.moves_texts else option
+            for option in range(len(self.order))
+        ]
 
 
 def ways_to_ask(
-    templates: Sequence[Template], options: Sequence[str], columns: Sequence[str], permute: int, seed: int = 0
+    templates: Sequence[Template],
+    options: Sequence[str],
+    columns: Sequence[str],
+    permute: int,
+    seed: int = 0,
 ) -> list[Asking]:
-    """Return each template with the options as they are, then `permute` further orders of each template."""
+    """Return each template with the options as they are, then `permute` further orders of each
+    template.
+    """
     if len({template.name for template in templates}) != len(templates):
         raise InputError("Templates must have different file names: they name the views.")
     moves_texts = all(option in columns for option in options)
     for template in templates:
         template.check(columns)
-        if permute and not (OPTIONS in template.names() or (moves_texts and set(options) <= set(template.names()))):
+        if permute and not (
+            OPTIONS in template.names() or (moves_texts and set(options) <= set(template.names()))
+        ):
             raise InputError(
                 f"The template {template.name!r} lists no options that could change their order. Write {{options}} "
                 "where they go."
@@ -244,10 +290,15 @@ def ways_to_ask(
 
 
 def _orders(n_options: int, count: int, seed: int) -> Iterator[tuple[int, ...]]:
-    """Yield distinct orders: first the rotations, which move every option to another position, then random ones."""
+    """Yield distinct orders:
+
+    first the rotations, which move every option to another position, then random ones.
+    """
     most = math.factorial(n_options) - 1
     if count > most:
-        raise InputError(f"{n_options} options have {most} other orders, got {count}", argument="permute")
+        raise InputError(
+            f"{n_options} options have {most} other orders, got {count}", argument="permute"
+        )
     straight = tuple(range(n_options))
     orders = {straight}
     rng = np.random.default_rng(seed)
@@ -260,7 +311,10 @@ def _orders(n_options: int, count: int, seed: int) -> Iterator[tuple[int, ...]]:
 
 
 class Ledger:
-    """Answers received so far: one JSON line each, appended as they arrive. Without a path they are not stored."""
+    """Answers received so far: one JSON line each, appended as they arrive.
+
+    Without a path they are not stored.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
@@ -278,9 +332,13 @@ class Ledger:
         for number, line in enumerate(complete.splitlines(), 1):
             try:
                 record = json.loads(line)
-                self.answers[str(record["key"])] = [(str(token), dict(top)) for token, top in record["tokens"]]
+                self.answers[str(record["key"])] = [
+                    (str(token), dict(top)) for token, top in record["tokens"]
+                ]
             except (ValueError, KeyError, TypeError) as error:
-                raise FileError(f"{path}, line {number} is damaged: {error}. Remove it to ask again.") from error
+                raise FileError(
+                    f"{path}, line {number} is damaged: {error}. Remove it to ask again."
+                ) from error
 
     def add(self, key: str, tokens: list[tuple[str, dict[str, float]]]) -> None:
         """Store an answer on disk, then in memory."""
@@ -332,29 +390,50 @@ class Interview:
         ledger: Path,
         labels: NDArray[Any] | None = None,
     ) -> None:
-        self.endpoint, self.options, self.askings, self.labels = endpoint, check_options(options), askings, labels
+        self.endpoint, self.options, self.askings, self.labels = (
+            endpoint,
+            check_options(options),
+            askings,
+            labels,
+        )
         self.ledger = Ledger(ledger)
         columns = [[text_of(value) for value in values] for values in questions.values()]
         rows = [dict(zip(questions, values)) for values in zip(*columns)]
         self.ids = row_ids(rows)
-        self.prompts = [[asking.template.fill(row, self.options, asking.order) for row in rows] for asking in askings]
+        self.prompts = [
+            [asking.template.fill(row, self.options, asking.order) for row in rows]
+            for asking in askings
+        ]
 
     def cost(self) -> Cost:
         """Return the number of requests left, and an estimate of their tokens."""
         prompts = {self.endpoint.key_of(prompt): prompt for ways in self.prompts for prompt in ways}
         left = [prompt for key, prompt in prompts.items() if key not in self.ledger.answers]
         tokens = round(sum(map(len, left)) / _CHARACTERS_PER_TOKEN)
-        return Cost(len(left), len(prompts) - len(left), tokens, len(left) * self.endpoint.max_tokens)
+        return Cost(
+            len(left), len(prompts) - len(left), tokens, len(left) * self.endpoint.max_tokens
+        )
 
     def run(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-        """Send the prompts that have no answer yet. After an error or Ctrl-C, the answers so far are kept."""
+        """Send the prompts that have no answer yet.
+
+        After an error or Ctrl-C, the answers so far are kept.
+        """
         self.endpoint.answer(itertools.chain(*self.prompts), self.ledger, progress)
 
     def views(self, floor: float | None = None) -> JoinedViews:
-        """Return the answers as Views: the options' log-probabilities, mapped back to the original order."""
+        """Return the answers as Views:
+
+        the options' log-probabilities, mapped back to the original order.
+        """
         runs = {}
         for asking, prompts in zip(self.askings, self.prompts):
-            rows = [answer_row(self.ledger.answers[self.endpoint.key_of(prompt)], self.options) for prompt in prompts]
-            runs[asking.name] = OptionScores(self.ids, np.array(rows)[:, asking.columns()], self.options)
+            rows = [
+                answer_row(self.ledger.answers[self.endpoint.key_of(prompt)], self.options)
+                for prompt in prompts
+            ]
+            runs[asking.name] = OptionScores(
+                self.ids, np.array(rows)[:, asking.columns()], self.options
+            )
         main = replace(runs.pop(self.askings[0].name), labels=self.labels)
         return join_scores(main, runs, floor)

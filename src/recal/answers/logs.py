@@ -1,4 +1,7 @@
-"""Logs of language models as Views: lm-evaluation-harness samples, OpenAI-style responses, tables of options."""
+"""Logs of language models as Views:
+
+lm-evaluation-harness samples, OpenAI-style responses, tables of options.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,12 @@ def read_log(
     label_column: str | None = None,
     floor: float | None = None,
 ) -> Views:
-    """Read the scores of answer options from a log; other runs over the same questions become views.
+    """Read the scores of answer options from a log; other runs over the same questions become
+    views.
 
-    The format is recognised: samples of lm-evaluation-harness (`--log_samples`), chat completions with
-    ``logprobs.content[].top_logprobs``, one per line or as the Batch API writes them, or a table with one column per
-    option.
+    The format is recognised: samples of lm-evaluation-harness (`--log_samples`), chat completions
+    with ``logprobs.content[].top_logprobs``, one per line or as the Batch API writes them, or a
+    table with one column per option.
 
     Parameters
     ----------
@@ -54,12 +58,13 @@ def read_log(
     options : sequence of str, optional
         The answers, such as A, B, C, D. Needed for responses; also the columns of a table.
     labels : path, optional
-        A table with the right option of each question, joined by `custom_id` or `id`, or row by row.
+        A table with the right option of each question, joined by `custom_id` or `id`, or row by
+        row.
     label_column : str, optional
         The column of the right option.
     floor : float, optional
-        The probability of options that were not returned; by default half of the smallest returned probability, and
-        at most 1e-5.
+        The probability of options that were not returned; by default half of the smallest returned
+        probability, and at most 1e-5.
 
     Examples
     --------
@@ -87,7 +92,9 @@ def open_log(
     options = None if options is None else check_options(options)
     truths = None if labels is None else read_labels(Path(labels), label_column)
     scores = read_scores(Path(path), options, truths, label_column)
-    others = {name: read_scores(Path(other), options, None, label_column) for name, other in views.items()}
+    others = {
+        name: read_scores(Path(other), options, None, label_column) for name, other in views.items()
+    }
     return join_scores(scores, others, floor)
 
 
@@ -126,12 +133,19 @@ def read_scores(
     if labels is None:
         return scores
     if len(labels) != len(scores.ids):
-        raise InputError(f"There are {len(labels):,} labels for the {len(scores.ids):,} questions of {path}.")
-    return replace(scores, labels=label_array(path, labels, scores.options, scores.log_probs.shape[1]))
+        raise InputError(
+            f"There are {len(labels):,} labels for the {len(scores.ids):,} questions of {path}."
+        )
+    return replace(
+        scores, labels=label_array(path, labels, scores.options, scores.log_probs.shape[1])
+    )
 
 
 def read_labels(path: Path, label_column: str | None = None) -> dict[str, str] | list[str]:
-    """Read the right options: by id if the table has a column of ids, otherwise in the order of the rows."""
+    """Read the right options:
+
+    by id if the table has a column of ids, otherwise in the order of the rows.
+    """
     columns = read_table(path)
     label = _label_column(path, columns, label_column)
     if label is None:
@@ -141,24 +155,38 @@ def read_labels(path: Path, label_column: str | None = None) -> dict[str, str] |
         )
     texts = [text_of(value) for value in columns[label]]
     name = next((name for name in IDS if name in columns), None)
-    return texts if name is None else {text_of(one): text for one, text in zip(columns[name], texts)}
+    return (
+        texts if name is None else {text_of(one): text for one, text in zip(columns[name], texts)}
+    )
 
 
 def _label_column(path: Path, columns: Mapping[str, Any], name: str | None) -> str | None:
-    """Return the column of the right options: the one that the user names, or the first with a usual name."""
+    """Return the column of the right options:
+
+    the one that the user names, or the first with a usual name.
+    """
     if name is not None and name not in columns:
-        raise InputError(f"{path} has no column {name!r}; it has {', '.join(columns)}. Name it with --label-column.")
+        raise InputError(
+            f"{path} has no column {name!r}; it has {', '.join(columns)}. Name it with --label-column."
+        )
     return name or next((usual for usual in _LABELS if usual in columns), None)
 
 
-def label_array(where: Any, labels: Sequence[str], names: Sequence[str] | None, n_options: int) -> NDArray[Any]:
-    """Return labels as names of options if these have names, else as columns; a label may be a column number."""
+def label_array(
+    where: Any, labels: Sequence[str], names: Sequence[str] | None, n_options: int
+) -> NDArray[Any]:
+    """Return labels as names of options if these have names, else as columns;
+
+    a label may be a column number.
+    """
     if names is not None and set(labels) <= set(names):
         return np.array(labels)
     places = {str(place): place for place in range(n_options)}
     if odd := [label for label in labels if label not in places]:
         allowed = ", ".join(names) if names is not None else f"0 to {n_options - 1}"
-        raise InputError(f"The label {odd[0]!r} of {where} is none of the options; they are {allowed}.")
+        raise InputError(
+            f"The label {odd[0]!r} of {where} is none of the options; they are {allowed}."
+        )
     columns = np.array([places[label] for label in labels])
     return columns if names is None else np.array(names)[columns]
 
@@ -179,7 +207,11 @@ def _read_harness(path: Path, lines: list[dict[str, Any]]) -> Labelled:
             )
         texts = _choices(line)
         half = len(scores) // 2  # acc_mutual_info scores each option again without the question
-        if texts is not None and len(texts) == len(scores) == 2 * half and texts[:half] == texts[half:]:
+        if (
+            texts is not None
+            and len(texts) == len(scores) == 2 * half
+            and texts[:half] == texts[half:]
+        ):
             scores, texts = scores[:half], texts[:half]
         rows.append(scores)
         choices.append(texts)
@@ -188,7 +220,9 @@ def _read_harness(path: Path, lines: list[dict[str, Any]]) -> Labelled:
     log_probs = np.array([row + [np.nan] * (width - len(row)) for row in rows], dtype=np.float64)
     log_probs[~np.isfinite(log_probs)] = np.nan
     shared = choices[0] if choices.count(choices[0]) == len(choices) else None
-    options = tuple(shared) if shared is not None and len(set(shared)) == len(shared) == width else None
+    options = (
+        tuple(shared) if shared is not None and len(set(shared)) == len(shared) == width else None
+    )
     table = OptionScores(row_ids(lines), log_probs, options)
     columns = [place for place in places if place is not None]
     if len(columns) < len(places):
@@ -199,7 +233,10 @@ def _read_harness(path: Path, lines: list[dict[str, Any]]) -> Labelled:
 
 
 def _likelihoods(line: Mapping[str, Any]) -> list[float] | None:
-    """Return one log-likelihood per option: logs hold [-1.2, false], ["-1.2", "False"], [[-1.2, false]] or -1.2."""
+    """Return one log-likelihood per option:
+
+    logs hold [-1.2, false], ["-1.2", "False"], [[-1.2, false]] or -1.2.
+    """
     for name in ("filtered_resps", "resps"):
         values = line.get(name)
         if not isinstance(values, list) or len(values) < 2:
@@ -222,11 +259,19 @@ def _first_number(value: Any) -> float | None:
 
 
 def _choices(line: Mapping[str, Any]) -> list[str] | None:
-    """Return the options' texts from the arguments of the requests, which newer versions write as gen_args_0, ..."""
+    """Return the options' texts from the arguments of the requests, which newer versions write as
+    gen_args_0, ...
+    """
     arguments = line.get("arguments")
     if isinstance(arguments, dict):
-        arguments = [[one.get("arg_0"), one.get("arg_1")] for one in arguments.values() if isinstance(one, dict)]
-    if not isinstance(arguments, list) or not all(isinstance(one, list) and len(one) > 1 for one in arguments):
+        arguments = [
+            [one.get("arg_0"), one.get("arg_1")]
+            for one in arguments.values()
+            if isinstance(one, dict)
+        ]
+    if not isinstance(arguments, list) or not all(
+        isinstance(one, list) and len(one) > 1 for one in arguments
+    ):
         return None
     return [str(one[1]).strip() for one in arguments]
 
@@ -242,7 +287,9 @@ def _target(path: Path, target: Any, choices: list[str] | None, number: int) -> 
     try:
         return int(text)
     except ValueError:
-        raise FileError(f"{path}, line {number}: the target {text[:40]!r} is none of the options.") from None
+        raise FileError(
+            f"{path}, line {number}: the target {text[:40]!r} is none of the options."
+        ) from None
 
 
 def _body(line: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -252,7 +299,9 @@ def _body(line: Mapping[str, Any]) -> dict[str, Any] | None:
     return body if isinstance(body, dict) else None
 
 
-def _read_responses(path: Path, lines: list[dict[str, Any]], options: Sequence[str] | None) -> Labelled:
+def _read_responses(
+    path: Path, lines: list[dict[str, Any]], options: Sequence[str] | None
+) -> Labelled:
     """Read chat completions, or older completions, with logprobs."""
     if options is None:
         raise InputError(f"Name the options that {path} answers with, such as --options A,B,C,D.")
@@ -269,9 +318,11 @@ def _read_responses(path: Path, lines: list[dict[str, Any]], options: Sequence[s
 
 
 def token_positions(body: Mapping[str, Any]) -> list[tuple[str, dict[str, float]]]:
-    """Return each token of a completion with the likeliest tokens at its position; empty if there are no logprobs.
+    """Return each token of a completion with the likeliest tokens at its position; empty if there
+    are no logprobs.
 
-    Chat completions hold ``logprobs.content``; older completions hold parallel lists ``tokens`` and ``top_logprobs``.
+    Chat completions hold ``logprobs.content``; older completions hold parallel lists ``tokens`` and
+    ``top_logprobs``.
     """
     choices = body.get("choices") or [{}]
     logprobs = choices[0].get("logprobs") if isinstance(choices[0], dict) else None
@@ -281,10 +332,17 @@ def token_positions(body: Mapping[str, Any]) -> list[tuple[str, dict[str, float]
         content, tokens = logprobs.get("content"), logprobs.get("tokens")
         entries: Iterable[tuple[Any, Any, Any]] = []
         if isinstance(content, list):
-            tops = [{other["token"]: other["logprob"] for other in one.get("top_logprobs") or []} for one in content]
+            tops = [
+                {other["token"]: other["logprob"] for other in one.get("top_logprobs") or []}
+                for one in content
+            ]
             entries = [(one["token"], one["logprob"], top) for one, top in zip(content, tops)]
         elif isinstance(tokens, list):
-            entries = zip(tokens, logprobs["token_logprobs"], logprobs.get("top_logprobs") or [{}] * len(tokens))
+            entries = zip(
+                tokens,
+                logprobs["token_logprobs"],
+                logprobs.get("top_logprobs") or [{}] * len(tokens),
+            )
         positions = []
         for token, own, top in entries:
             likeliest = {str(other): float(value) for other, value in (top or {}).items()}
@@ -292,27 +350,42 @@ def token_positions(body: Mapping[str, Any]) -> list[tuple[str, dict[str, float]
                 likeliest.setdefault(str(token), float(own))
             positions.append((str(token), likeliest))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FileError(f"A response has logprobs in an unknown form: {type(error).__name__} {error}.") from error
+        raise FileError(
+            f"A response has logprobs in an unknown form: {type(error).__name__} {error}."
+        ) from error
     return positions
 
 
-def _read_option_table(path: Path, options: Sequence[str] | None, label_column: str | None) -> Labelled:
+def _read_option_table(
+    path: Path, options: Sequence[str] | None, label_column: str | None
+) -> Labelled:
     """Read a table with one column per option."""
     columns = read_table(path)
-    name, label = next((name for name in IDS if name in columns), None), _label_column(path, columns, label_column)
+    name, label = (
+        next((name for name in IDS if name in columns), None),
+        _label_column(path, columns, label_column),
+    )
     if options is None:
-        options = [one for one, values in columns.items() if one not in (name, label) and values.dtype.kind in "iuf"]
+        options = [
+            one
+            for one, values in columns.items()
+            if one not in (name, label) and values.dtype.kind in "iuf"
+        ]
     if absent := [option for option in options if option not in columns]:
         raise InputError(f"{path} has no column {absent[0]!r}; it has {', '.join(columns)}.")
     if len(options) < 2:
-        raise InputError(f"{path} needs one column of scores per option; its columns are {', '.join(columns)}.")
+        raise InputError(
+            f"{path} needs one column of scores per option; its columns are {', '.join(columns)}."
+        )
     values = np.column_stack([np.asarray(columns[option], dtype=np.float64) for option in options])
     present = values[~np.isnan(values)]
     if len(present) and present.min() >= 0.0 and present.max() <= 1.0 + _ROUNDING:
         with np.errstate(divide="ignore"):
             values = np.log(values)
     elif len(present) and present.max() > 0.0:
-        top = np.nanmax(values, axis=1, keepdims=True)  # logits, which a softmax turns into probabilities
+        top = np.nanmax(
+            values, axis=1, keepdims=True
+        )  # logits, which a softmax turns into probabilities
         values = values - top - np.log(np.nansum(np.exp(values - top), axis=1, keepdims=True))
     values[~np.isfinite(values)] = np.nan
     ids = row_ids([{}] * len(values) if name is None else [{name: one} for one in columns[name]])

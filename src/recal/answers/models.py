@@ -1,7 +1,8 @@
 """Language models as classifiers of text: the scores of the answer options are the logits.
 
-`multiple_choice` takes any function that scores answers, `language_model` a Hugging Face model and `endpoint_model` a
-server. All three return models for `recal.collect`, so that transformations of the question give views.
+`multiple_choice` takes any function that scores answers, `language_model` a Hugging Face model and
+`endpoint_model` a server. All three return models for `recal.collect`, so that transformations of
+the question give views.
 """
 
 from __future__ import annotations
@@ -27,13 +28,18 @@ class MultipleChoice(Model):
 
     gives_logits = True
 
-    def __init__(self, score: Score, options: Sequence[str], template: str, identity: Any = None) -> None:
+    def __init__(
+        self, score: Score, options: Sequence[str], template: str, identity: Any = None
+    ) -> None:
         if template.count("{input}") != 1:
             raise InputError(
-                f"must hold {{input}} once, where the question goes, got {template!r}", argument="template"
+                f"must hold {{input}} once, where the question goes, got {template!r}",
+                argument="template",
             )
         self.score, self.options, self.template = score, check_options(options), template
-        self.identity = score if identity is None else identity  # a server is identified by its address
+        self.identity = (
+            score if identity is None else identity
+        )  # a server is identified by its address
         self.name = str(getattr(score, "__name__", type(score).__name__))
         self.classes = np.array(self.options)
 
@@ -42,7 +48,9 @@ class MultipleChoice(Model):
 
     def answer(self, batch: Any) -> NDArray[Any]:
         prompts = [self.template.replace("{input}", str(text)) for text in batch]
-        scores = np.asarray(as_numpy(self.score(prompts, self.options), self.name), dtype=np.float64)
+        scores = np.asarray(
+            as_numpy(self.score(prompts, self.options), self.name), dtype=np.float64
+        )
         if scores.shape != (len(prompts), len(self.options)):
             raise InputError(
                 f"{self.name} gave scores of the shape {scores.shape} for {len(prompts)} prompts and "
@@ -52,16 +60,17 @@ class MultipleChoice(Model):
 
 
 def multiple_choice(score: Score, options: Sequence[str], *, template: str = "{input}") -> Model:
-    """Return a model from any function that scores answers: an API, a local language model, a search engine.
+    """Return a model from any function that scores answers: an API, a local language model, a
+    search engine.
 
-    Transformations change only the question; the template with its instructions is added afterwards, so a lossy view
-    never loses the list of answers.
+    Transformations change only the question; the template with its instructions is added
+    afterwards, so a lossy view never loses the list of answers.
 
     Parameters
     ----------
     score : callable
-        ``score(prompts, options)`` returns an array (n_prompts, n_options): log-probabilities, or any scores that are
-        higher for likelier answers.
+        ``score(prompts, options)`` returns an array (n_prompts, n_options): log-probabilities, or
+        any scores that are higher for likelier answers.
     options : sequence of str
         The answers, which become the classes.
     template : str
@@ -83,16 +92,23 @@ def multiple_choice(score: Score, options: Sequence[str], *, template: str = "{i
 
 
 def language_model(
-    model: Any, tokenizer: Any, options: Sequence[str], *, template: str = "{input}", at_a_time: int = 8
+    model: Any,
+    tokenizer: Any,
+    options: Sequence[str],
+    *,
+    template: str = "{input}",
+    at_a_time: int = 8,
 ) -> Model:
     """Return a model that reads the scores of the answer tokens from a Hugging Face language model.
 
-    The score of an option is the logit of its first token after the prompt, so options must begin with different
-    tokens: letters, or words with the blank before them (" yes").
+    The score of an option is the logit of its first token after the prompt, so options must begin
+    with different tokens: letters, or words with the blank before them (" yes").
     """
     firsts = [tokenizer(option, add_special_tokens=False)["input_ids"][:1] for option in options]
     if not all(firsts) or len({first[0] for first in firsts}) != len(options):
-        raise InputError(f"The options {list(options)} must begin with different tokens; use letters such as A, B, C.")
+        raise InputError(
+            f"The options {list(options)} must begin with different tokens; use letters such as A, B, C."
+        )
 
     from recal.collecting.models.torch import TorchModel
 
@@ -109,7 +125,9 @@ def language_model(
                 padding_side="left",
             )
             with torch_model.running():
-                logits = model(**{name: value.to(torch_model.device) for name, value in encoded.items()}).logits[:, -1]
+                logits = model(
+                    **{name: value.to(torch_model.device) for name, value in encoded.items()}
+                ).logits[:, -1]
             rows.append(logits[:, [first[0] for first in firsts]].float().cpu().numpy())
         return np.concatenate(rows)[np.argsort(order)]
 
@@ -146,8 +164,12 @@ def endpoint_model(
     def score(prompts: list[str], names: Sequence[str]) -> NDArray[np.float64]:
         answers = Ledger() if kept is None else kept
         server.answer(prompts, answers)
-        rows = np.array([answer_row(answers.answers[server.key_of(prompt)], names) for prompt in prompts])
+        rows = np.array(
+            [answer_row(answers.answers[server.key_of(prompt)], names) for prompt in prompts]
+        )
         return np.where(np.isnan(rows), np.log(floor), rows)
 
     score.__name__ = model
-    return MultipleChoice(score, options, template, identity=[url, model, server.max_tokens, server.top_logprobs])
+    return MultipleChoice(
+        score, options, template, identity=[url, model, server.max_tokens, server.top_logprobs]
+    )

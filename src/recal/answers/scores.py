@@ -41,7 +41,12 @@ class OptionScores:
     def take(self, rows: list[int]) -> OptionScores:
         """Return some of the questions."""
         labels = None if self.labels is None else self.labels[rows]
-        return replace(self, ids=tuple(self.ids[row] for row in rows), log_probs=self.log_probs[rows], labels=labels)
+        return replace(
+            self,
+            ids=tuple(self.ids[row] for row in rows),
+            log_probs=self.log_probs[rows],
+            labels=labels,
+        )
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,9 @@ class JoinedViews:
     def __str__(self) -> str:
         sentences = []
         if self.n_left_out:
-            sentences.append(f"{self.n_left_out:,} questions are not in every file and were left out.")
+            sentences.append(
+                f"{self.n_left_out:,} questions are not in every file and were left out."
+            )
         if self.n_missing:
             sentences.append(
                 f"{self.n_missing:,} of {self.n_cells:,} option scores ({self.n_missing / self.n_cells:.1%}) were not "
@@ -80,19 +87,28 @@ class JoinedViews:
         return " ".join(sentences)
 
 
-def join_scores(scores: OptionScores, others: Mapping[str, OptionScores], floor: float | None = None) -> JoinedViews:
-    """Join runs over the same questions by their ids: the first gives the logits, the others are views.
+def join_scores(
+    scores: OptionScores, others: Mapping[str, OptionScores], floor: float | None = None
+) -> JoinedViews:
+    """Join runs over the same questions by their ids: the first gives the logits, the others are
+    views.
 
     Parameters
     ----------
     floor : float, optional
-        The probability of options that were not returned; by default half of the smallest returned probability, and
-        at most 1e-5.
+        The probability of options that were not returned; by default half of the smallest returned
+        probability, and at most 1e-5.
     """
     if floor is not None and not 0.0 < floor < 1.0:
-        raise InputError(f"must be a probability above 0 and below 1, got {floor!r}", argument="floor")
-    places = {name: {one: row for row, one in enumerate(other.ids)} for name, other in others.items()}
-    rows = [row for row, one in enumerate(scores.ids) if all(one in place for place in places.values())]
+        raise InputError(
+            f"must be a probability above 0 and below 1, got {floor!r}", argument="floor"
+        )
+    places = {
+        name: {one: row for row, one in enumerate(other.ids)} for name, other in others.items()
+    }
+    rows = [
+        row for row, one in enumerate(scores.ids) if all(one in place for place in places.values())
+    ]
     if not rows:
         raise InputError(
             "The files have no question in common. They are joined by doc_hash, custom_id or id; such as "
@@ -104,7 +120,9 @@ def join_scores(scores: OptionScores, others: Mapping[str, OptionScores], floor:
         runs[name] = _aligned(other.take([places[name][one] for one in main.ids]), main, name)
     returned = np.concatenate([run.log_probs[np.isfinite(run.log_probs)] for run in runs.values()])
     if not len(returned):
-        raise InputError("No answer names any of the options. Check --options, and that the log holds logprobs.")
+        raise InputError(
+            "No answer names any of the options. Check --options, and that the log holds logprobs."
+        )
     if floor is None:
         floor = min(float(np.exp(returned.min())) / 2.0, MOST_FOR_MISSING)
     floor = max(floor, float(np.finfo(np.float64).tiny))
@@ -112,7 +130,11 @@ def join_scores(scores: OptionScores, others: Mapping[str, OptionScores], floor:
     logits: dict[Any, Vector] = {
         name: np.where(missing[name], np.log(floor), run.log_probs) for name, run in runs.items()
     }
-    labels = main.labels if main.labels is None or main.options is not None else main.labels.astype(np.intp)
+    labels = (
+        main.labels
+        if main.labels is None or main.options is not None
+        else main.labels.astype(np.intp)
+    )
     return JoinedViews(
         Views(logits.pop(""), logits, labels=labels, classes=main.options),
         floor,
@@ -124,7 +146,10 @@ def join_scores(scores: OptionScores, others: Mapping[str, OptionScores], floor:
 
 
 def _aligned(other: OptionScores, main: OptionScores, name: str) -> OptionScores:
-    """Return a run with its columns in the order of the main run; refuse different options or labels."""
+    """Return a run with its columns in the order of the main run;
+
+    refuse different options or labels.
+    """
     log_probs = other.log_probs
     if main.options is not None and other.options is not None:
         if set(other.options) != set(main.options):
@@ -138,7 +163,9 @@ def _aligned(other: OptionScores, main: OptionScores, name: str) -> OptionScores
             f"The view {name!r} has {log_probs.shape[1]} options per question, and the first file has "
             f"{main.log_probs.shape[1]}."
         )
-    comparable = main.labels is not None and other.labels is not None and other.options == main.options
+    comparable = (
+        main.labels is not None and other.labels is not None and other.options == main.options
+    )
     differ = int(np.sum(np.asarray(main.labels) != np.asarray(other.labels))) if comparable else 0
     if differ:
         raise InputError(
@@ -169,15 +196,18 @@ def row_ids(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 def check_options(options: Sequence[str]) -> tuple[str, ...]:
     if isinstance(options, str) or len(options) < 2 or len(set(options)) != len(options):
         raise InputError(
-            f"must be two or more distinct answers, such as ['A', 'B', 'C'], got {options!r}", argument="options"
+            f"must be two or more distinct answers, such as ['A', 'B', 'C'], got {options!r}",
+            argument="options",
         )
     return tuple(options)
 
 
 def option_of(token: str, options: Sequence[str]) -> int | None:
-    """Return the column of the option that a token names or begins, or None if there is none or more than one.
+    """Return the column of the option that a token names or begins, or None if there is none or
+    more than one.
 
-    Blanks and punctuation around the token are ignored. Case matters only if some options differ in nothing else.
+    Blanks and punctuation around the token are ignored. Case matters only if some options differ in
+    nothing else.
 
     Examples
     --------
@@ -194,12 +224,17 @@ def option_of(token: str, options: Sequence[str]) -> int | None:
     folded = [name.casefold() for name in names]
     if len(set(folded)) == len(folded) and text.casefold() in folded:
         return folded.index(text.casefold())
-    begun = [place for place, name in enumerate(names) if len(name) > len(text) and name.startswith(text)]
+    begun = [
+        place for place, name in enumerate(names) if len(name) > len(text) and name.startswith(text)
+    ]
     return begun[0] if len(begun) == 1 else None
 
 
 def option_row(top: Mapping[str, float], options: Sequence[str]) -> Vector:
-    """Return the log-probability of each option, summed over the tokens that name it; NaN if no token does."""
+    """Return the log-probability of each option, summed over the tokens that name it;
+
+    NaN if no token does.
+    """
     row = np.full(len(options), np.nan)
     for token, value in top.items():
         place = option_of(token, options)
@@ -208,16 +243,19 @@ def option_row(top: Mapping[str, float], options: Sequence[str]) -> Vector:
     return row
 
 
-def answer_row(positions: Sequence[tuple[str, Mapping[str, float]]], options: Sequence[str]) -> Vector:
+def answer_row(
+    positions: Sequence[tuple[str, Mapping[str, float]]], options: Sequence[str]
+) -> Vector:
     """Return the options' log-probabilities at the token that gives the answer.
 
-    The answer is the last token that names an option, because reasoning may come before it. If no token does, the first
-    position is used: a refusal may still rank the options there. A token that only begins an option counts only in the
-    first position, because later it may be any word.
+    The answer is the last token that names an option, because reasoning may come before it. If no
+    token does, the first position is used: a refusal may still rank the options there. A token that
+    only begins an option counts only in the first position, because later it may be any word.
 
     Parameters
     ----------
-    positions : each token of the answer, with the log-probabilities of the likeliest tokens at its position
+    positions : each token of the answer, with the log-probabilities of the likeliest tokens at its
+    position
     """
     names = {option.strip(_PUNCTUATION) for option in options}
     for token, top in reversed(positions):

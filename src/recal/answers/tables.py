@@ -26,17 +26,26 @@ _MISSING = frozenset(["", "na", "nan", "null", "none", "n/a"])
 
 
 def read_table(path: str | os.PathLike[str]) -> Columns:
-    """Read a table as columns by name: float64 if all values are numbers, else texts; missing values are NaN or ""."""
+    """Read a table as columns by name: float64 if all values are numbers, else texts;
+
+    missing values are NaN or "".
+    """
     source = Path(path)
     suffix = source.suffix.lower()
     if suffix not in SUFFIXES:
-        raise InputError(f"{source} is no table that recal can read; known endings are {', '.join(SUFFIXES)}.")
+        raise InputError(
+            f"{source} is no table that recal can read; known endings are {', '.join(SUFFIXES)}."
+        )
     if suffix == ".parquet":
         with reading(source):
             table = read_parquet(source, "tables")
         columns = {str(name): column_values(table, name) for name in table.column_names}
     else:
-        columns = _read_jsonl(source) if suffix in (".jsonl", ".ndjson") else read_csv(source, _SEPARATORS)
+        columns = (
+            _read_jsonl(source)
+            if suffix in (".jsonl", ".ndjson")
+            else read_csv(source, _SEPARATORS)
+        )
     if not columns or not len(next(iter(columns.values()))):
         raise FileError(f"{source} holds no rows.")
     return {name: as_column(values) for name, values in columns.items()}
@@ -54,7 +63,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             except (ValueError, RecursionError) as error:
                 raise FileError(f"{path}, line {number} is not JSON: {error}.") from error
             if not isinstance(row, dict):
-                raise FileError(f"{path}, line {number} must hold an object, got {type(row).__name__}.")
+                raise FileError(
+                    f"{path}, line {number} must hold an object, got {type(row).__name__}."
+                )
             rows.append(row)
     return rows
 
@@ -65,13 +76,16 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"Cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
+        raise FileError(
+            f"Cannot read {path}: {getattr(error, 'strerror', None) or error}."
+        ) from error
 
 
 def _read_jsonl(path: Path) -> Columns:
     rows = read_lines(path)
     return {
-        name: _objects(row.get(name) for row in rows) for name in dict.fromkeys(name for row in rows for name in row)
+        name: _objects(row.get(name) for row in rows)
+        for name in dict.fromkeys(name for row in rows for name in row)
     }
 
 
@@ -83,7 +97,10 @@ def _objects(values: Iterable[Any]) -> NDArray[Any]:
 
 
 def as_column(values: NDArray[Any]) -> NDArray[Any]:
-    """Return a column as float64 if every value is a number, a boolean or missing; otherwise as texts."""
+    """Return a column as float64 if every value is a number, a boolean or missing;
+
+    otherwise as texts.
+    """
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
     items = values.tolist()
@@ -102,7 +119,9 @@ def as_column(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def write_with_columns(
-    source: str | os.PathLike[str], out: str | os.PathLike[str], added: Mapping[str, Sequence[Any] | NDArray[Any]]
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    added: Mapping[str, Sequence[Any] | NDArray[Any]],
 ) -> Path:
     """Write a copy of a table with additional columns; the table's own columns do not change.
 
@@ -120,7 +139,8 @@ def write_with_columns(
         own = {name: values.tolist() for name, values in read_csv(table, _SEPARATORS).items()}
         if suffix not in (".csv", ".tsv"):  # those keep every digit as it was written
             own = {
-                name: [_plain(value) for value in as_column(_objects(column)).tolist()] for name, column in own.items()
+                name: [_plain(value) for value in as_column(_objects(column)).tolist()]
+                for name, column in own.items()
             }
     new = {name: np.asarray(values).tolist() for name, values in added.items()}
     columns = {name: values for name, values in own.items() if name not in new} | new
@@ -131,10 +151,15 @@ def write_with_columns(
         return target
     rows = zip(*columns.values())
     if suffix in (".jsonl", ".ndjson"):
-        lines = "".join(json.dumps(dict(zip(columns, row)), ensure_ascii=False, default=str) + "\n" for row in rows)
+        lines = "".join(
+            json.dumps(dict(zip(columns, row)), ensure_ascii=False, default=str) + "\n"
+            for row in rows
+        )
     else:
         buffer = io.StringIO(newline="")
-        writer = csv.writer(buffer, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n")
+        writer = csv.writer(
+            buffer, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n"
+        )
         writer.writerow(columns)
         writer.writerows([_cell(value) for value in row] for row in rows)
         lines = buffer.getvalue()
@@ -149,7 +174,10 @@ def _plain(value: Any) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value as written to a CSV file: true and false in lower case, floats with six digits."""
+    """Return a value as written to a CSV file:
+
+    true and false in lower case, floats with six digits.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:.6g}" if isinstance(value, float) else "" if value is None else value

@@ -1,8 +1,9 @@
 """Each method has its own file; code that several methods share is in `solvers`.
 
-`CALIBRATORS` is the family that the command line, the loader and the contract tests read, in the order listed here.
-A new method is one file, one line here and one in `__init__.pyi`, which lists the same names for type checkers.
-`find_method` and `name_of` translate the short names of the command line and of tables, such as `svs (kept)`.
+`CALIBRATORS` is the family that the command line, the loader and the contract tests read, in the
+order listed here. A new method is one file, one line here and one in `__init__.pyi`, which lists
+the same names for type checkers. `find_method` and `name_of` translate the short names of the
+command line and of tables, such as `svs (kept)`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 from recal.calibrators.base import Calibrator
 from recal.errors import InputError
 
-# Each method with its short name, known before its code is loaded, and the module of this folder that defines it.
+# Each method with its short name, known before its code is loaded, and the module of this folder
+# that defines it.
 _HOMES = {
     "AffineScaling": ("affine", "logistic"),
     "LearnedAggregation": ("aggregate", "aggregation"),
@@ -50,14 +52,17 @@ _HOMES = {
     "ViewAveraging": ("tta", "aggregation"),
     "ViewStacking": ("stack", "stacking"),
 }
-# Reads signals of answers, not logits: it is saved like the others, but does not belong to `CALIBRATORS`.
+# Reads signals of answers, not logits: it is saved like the others, but does not belong to
+# `CALIBRATORS`.
 _OF_SIGNALS = {"SignalCalibration": "signals"}
 __all__ = ["CALIBRATORS", "Calibrator", "calibrator_named", *_HOMES, *_OF_SIGNALS]
 
 CALIBRATORS: tuple[type[Calibrator], ...]
 
 # `svs (kept)` and `svs:kept`
-_WITH_ANSWERS = re.compile(r"\s*(?P<name>[^\s(:]+)\s*(?:\(\s*(?P<option>\w+)\s*\)|:(?P<short>\w+))?\s*")
+_WITH_ANSWERS = re.compile(
+    r"\s*(?P<name>[^\s(:]+)\s*(?:\(\s*(?P<option>\w+)\s*\)|:(?P<short>\w+))?\s*"
+)
 _WORDS = re.compile(r"[A-Z][a-z]+")
 
 
@@ -88,12 +93,16 @@ def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
     plain = match["name"] if match else name
     answers = (match["option"] or match["short"]) if match else None
     if plain not in by_name:
-        raise InputError(f"There is no method {name!r}; the methods are {', '.join(by_name)}.{_hint(plain, by_name)}")
+        raise InputError(
+            f"There is no method {name!r}; the methods are {', '.join(by_name)}.{_hint(plain, by_name)}"
+        )
     method = calibrator_named(by_name[plain])
     if answers is None:
         return method, {}
     if "answers" not in inspect.signature(method).parameters:
-        raise InputError(f"{plain!r} never changes an answer and has no option `answers`, so {name!r} is no method.")
+        raise InputError(
+            f"{plain!r} never changes an answer and has no option `answers`, so {name!r} is no method."
+        )
     if answers not in ("kept", "free"):
         raise InputError(f"A method's answers are 'kept' or 'free', got {name!r}.")
     return method, {"answers": answers}
@@ -102,7 +111,11 @@ def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
 def _hint(typed: str, by_name: dict[str, str]) -> str:
     """Suggest the method with the most similar short or long name, if one is similar enough."""
     names = {short: short for short in by_name}
-    names |= {word.lower(): short for short, family in by_name.items() for word in _WORDS.findall(family)[:1]}
+    names |= {
+        word.lower(): short
+        for short, family in by_name.items()
+        for word in _WORDS.findall(family)[:1]
+    }
     names |= {family.lower(): short for short, family in by_name.items()}
     near = get_close_matches(typed.lower(), names, n=1)
     return f" Did you mean {names[near[0]]}?" if near else ""

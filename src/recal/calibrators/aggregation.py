@@ -1,4 +1,7 @@
-"""Methods that aggregate the original and its views: averaging, learned sums, votes, adaptive mixtures."""
+"""Methods that aggregate the original and its views:
+
+averaging, learned sums, votes, adaptive mixtures.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +36,18 @@ from recal.views import Views
 class ViewAveraging(Calibrator):
     """Average the softmax over the original and all its views, as in test-time augmentation.
 
-    Without a temperature it learns nothing: `fit` only stores which transformations to use. The average may predict
-    another class than the model, and transformations that lose much information make it worse than no calibration: it
-    suits mild views only. Reference: Bahat and Shakhnarovich, *Classification confidence estimation with test-time
-    data-augmentation* (2020).
+    Without a temperature it learns nothing: `fit` only stores which transformations to use. The
+    average may predict another class than the model, and transformations that lose much information
+    make it worse than no calibration: it suits mild views only. Reference: Bahat and Shakhnarovich,
+    *Classification confidence estimation with test-time data-augmentation* (2020).
 
     Parameters
     ----------
     temperature : bool
         Whether to correct the average by one temperature, fitted by the negative log-likelihood.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
@@ -74,7 +78,9 @@ class ViewAveraging(Calibrator):
     def _fit(self, views: Views, labels: Labels) -> None:
         beta = 1.0
         if self.temperature:
-            mean = mean_probs(wide(views.logits), [wide(views.transformed(one)) for one in views.transforms])
+            mean = mean_probs(
+                wide(views.logits), [wide(views.transformed(one)) for one in views.transforms]
+            )
             beta = fit_beta(safe_log(mean), labels)
         self.map_ = ViewMean(views.transforms, beta)
 
@@ -82,11 +88,12 @@ class ViewAveraging(Calibrator):
 class LearnedAggregation(Calibrator):
     """Sum the logits of the original and its views with learned weights of at least 0.
 
-    There is one weight for each of them, or with `per_class` one for each of them and each class. The weights minimise
-    the negative log-likelihood with a slight penalty on their squares, as published. The loss is convex, so it is
-    solved to its minimum (L-BFGS-B), while the authors take a few steps of gradient descent. They scale the weights
-    without `per_class` to a sum of 1, since they only need accuracy; here the sum is free and acts as a temperature.
-    Reference: Shanmugam, Blalock, Balakrishnan and Guttag, *Better aggregation in test-time augmentation* (ICCV 2021).
+    There is one weight for each of them, or with `per_class` one for each of them and each class.
+    The weights minimise the negative log-likelihood with a slight penalty on their squares, as
+    published. The loss is convex, so it is solved to its minimum (L-BFGS-B), while the authors take
+    a few steps of gradient descent. They scale the weights without `per_class` to a sum of 1, since
+    they only need accuracy; here the sum is free and acts as a temperature. Reference: Shanmugam,
+    Blalock, Balakrishnan and Guttag, *Better aggregation in test-time augmentation* (ICCV 2021).
 
     Parameters
     ----------
@@ -95,12 +102,14 @@ class LearnedAggregation(Calibrator):
     penalty : float
         Strength of the penalty on half the sum of the squared weights.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
     beta_ : float
-        The common scale of all logits before they are weighted: the inverse of the original's fitted temperature.
+        The common scale of all logits before they are weighted: the inverse of the original's
+        fitted temperature.
     weights_ : ndarray of shape (1 + n_views, 1) or (1 + n_views, n_classes)
         The weights; those of the original come first.
     transforms_ : list of str
@@ -137,11 +146,15 @@ class LearnedAggregation(Calibrator):
 
         def loss(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
             weights = flat.reshape(shape)
-            log_probs = log_softmax(np.einsum("nmk,mk->nk", stack, np.broadcast_to(weights, stack.shape[1:])))
+            log_probs = log_softmax(
+                np.einsum("nmk,mk->nk", stack, np.broadcast_to(weights, stack.shape[1:]))
+            )
             slopes = np.exp(log_probs)
             slopes[rows, labels] -= 1.0
             gradient = np.einsum("nmk,nk->mk", stack, slopes) / len(labels)
-            by_weight = (gradient if per_class else gradient.sum(axis=1, keepdims=True)) + penalty * weights
+            by_weight = (
+                gradient if per_class else gradient.sum(axis=1, keepdims=True)
+            ) + penalty * weights
             value = -log_probs[rows, labels].mean() + 0.5 * penalty * (weights**2).sum()
             return float(value), by_weight.ravel()
 
@@ -153,22 +166,26 @@ class LearnedAggregation(Calibrator):
         self.map_ = ViewSum(views.transforms, beta, answer.x.reshape(shape))
 
 
-# The published search for the size of the noise: a coarse grid, then three finer ones around the best value so far.
+# The published search for the size of the noise: a coarse grid, then three finer ones around the
+# best value so far.
 _LARGEST_NOISE = 10.0
 _GRID = 20
 _LEVELS = 3
 
 
 class ConsistencyCalibration(Calibrator):
-    """Let perturbed copies of an input vote: the probability of a class is the share of copies that predict it.
+    """Let perturbed copies of an input vote: the probability of a class is the share of copies that
+    predict it.
 
-    The authors perturb the input or, which is cheaper and equally good, its logits. The size of the Gaussian noise
-    minimises the calibration error on the held-out samples. Views are perturbed inputs, but a few votes give only
-    coarse shares, so both are used: the draws are divided among the original and its views, and each adds its noise to
-    the logits of its copy. One further vote is spread over all classes, so that none has probability 0. Without views
-    and without that vote, this is the published method. The noise is drawn once from the seed and is the same for every
-    sample, so a sample's result does not depend on its batch. Reference: Tao, Guo, Dong and Xu, *Consistency
-    calibration: improving uncertainty calibration via consistency among perturbed neighbors* (arXiv 2410.12295, 2024).
+    The authors perturb the input or, which is cheaper and equally good, its logits. The size of the
+    Gaussian noise minimises the calibration error on the held-out samples. Views are perturbed
+    inputs, but a few votes give only coarse shares, so both are used: the draws are divided among
+    the original and its views, and each adds its noise to the logits of its copy. One further vote
+    is spread over all classes, so that none has probability 0. Without views and without that vote,
+    this is the published method. The noise is drawn once from the seed and is the same for every
+    sample, so a sample's result does not depend on its batch. Reference: Tao, Guo, Dong and Xu,
+    *Consistency calibration: improving uncertainty calibration via consistency among perturbed
+    neighbors* (arXiv 2410.12295, 2024).
 
     Parameters
     ----------
@@ -179,7 +196,8 @@ class ConsistencyCalibration(Calibrator):
     random_state : int, Generator or None
         Seed of the noise.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
@@ -216,9 +234,17 @@ class ConsistencyCalibration(Calibrator):
         best, least = 0.0, np.inf
         for level in range(_LEVELS + 1):
             reach = 10.0 ** (1 - level)
-            low, high = (0.0, _LARGEST_NOISE) if level == 0 else (max(best - reach, 0.0), best + reach)
+            low, high = (
+                (0.0, _LARGEST_NOISE) if level == 0 else (max(best - reach, 0.0), best + reach)
+            )
             for noise in np.linspace(low, high, _GRID):
-                error = float(ece(count_votes(layers, float(noise), self.draws, seed), labels, n_bins=self.n_bins))
+                error = float(
+                    ece(
+                        count_votes(layers, float(noise), self.draws, seed),
+                        labels,
+                        n_bins=self.n_bins,
+                    )
+                )
                 if error < least:
                     best, least = float(noise), error
         self.map_ = Votes(views.transforms, best, self.draws, seed)
@@ -228,7 +254,9 @@ Array = NDArray[np.float64]
 _DECAY = 1e-5
 
 
-def _gradient(stack: Array, own: Array, top: Labels, labels: Labels, weights: Array, share: float) -> Array:
+def _gradient(
+    stack: Array, own: Array, top: Labels, labels: Labels, weights: Array, share: float
+) -> Array:
     """Return the gradient of the mean negative log-likelihood in the weights and, last, the share."""
     rows = np.arange(len(labels))
     other = softmax(np.einsum("bmk,mk->bk", stack, np.broadcast_to(weights, stack.shape[1:])))
@@ -248,15 +276,17 @@ def _gradient(stack: Array, own: Array, top: Labels, labels: Labels, weights: Ar
 
 
 class VATTA(Calibrator):
-    """Mix the model's probabilities with a learned sum of the views, as far as the prediction does not change.
+    """Mix the model's probabilities with a learned sum of the views, as far as the prediction does
+    not change.
 
-    The views' logits are summed with one weight per view, and the softmax of the sum is mixed with the model's own
-    probabilities. The share of the views is learned, too, and lowered in steps of 0.01 if the prediction would
-    change. `MATTA` gives every class its own weights. Every prediction uses all views.
+    The views' logits are summed with one weight per view, and the softmax of the sum is mixed with
+    the model's own probabilities. The share of the views is learned, too, and lowered in steps of
+    0.01 if the prediction would change. `MATTA` gives every class its own weights. Every prediction
+    uses all views.
 
-    Solver and settings are the published ones: Adam, 500 epochs in batches of 500. Reference: Conde, Barros, Lopes,
-    Premebida and Nunes, *Approaching test time augmentation in the context of uncertainty calibration for deep neural
-    networks* (arXiv 2304.05104).
+    Solver and settings are the published ones: Adam, 500 epochs in batches of 500. Reference:
+    Conde, Barros, Lopes, Premebida and Nunes, *Approaching test time augmentation in the context of
+    uncertainty calibration for deep neural networks* (arXiv 2304.05104).
 
     Parameters
     ----------
@@ -303,10 +333,17 @@ class VATTA(Calibrator):
 
     def _fit(self, views: Views, labels: Labels) -> None:
         rng = np.random.default_rng(self.random_state)
-        own, top, n_classes = softmax(views.logits), np.argmax(views.logits, axis=1), views.n_classes
-        stack = np.stack([tame(views.transformed(transform)) for transform in views.transforms], axis=1)
+        own, top, n_classes = (
+            softmax(views.logits),
+            np.argmax(views.logits, axis=1),
+            views.n_classes,
+        )
+        stack = np.stack(
+            [tame(views.transformed(transform)) for transform in views.transforms], axis=1
+        )
         shape = stack.shape[1], n_classes if self.per_class else 1
-        # All parameters, the share last. The optimiser is Adam (Kingma and Ba, 2015) with weight decay.
+        # All parameters, the share last. The optimiser is Adam (Kingma and Ba, 2015) with weight
+        # decay.
         point = np.append(np.full(shape, 1.0 / n_classes).ravel(), 1.0)
         first, second, steps = np.zeros_like(point), np.zeros_like(point), 0
         for _ in range(self.epochs):
@@ -314,19 +351,26 @@ class VATTA(Calibrator):
             for start in range(0, len(order), self.batch_size):
                 rows = order[start : start + self.batch_size]
                 weights, share = point[:-1].reshape(shape), float(point[-1])
-                gradient = _gradient(stack[rows], own[rows], top[rows], labels[rows], weights, share) + _DECAY * point
+                gradient = (
+                    _gradient(stack[rows], own[rows], top[rows], labels[rows], weights, share)
+                    + _DECAY * point
+                )
                 steps += 1
                 first = 0.9 * first + 0.1 * gradient
                 second = 0.999 * second + 0.001 * gradient**2
                 spread = np.sqrt(second / (1 - 0.999**steps))
                 point = point - self.learning_rate * (first / (1 - 0.9**steps)) / (spread + 1e-8)
-        self.map_ = AdaptiveMixture(views.transforms, point[:-1].reshape(shape), float(np.clip(point[-1], 0.0, 1.0)))
+        self.map_ = AdaptiveMixture(
+            views.transforms, point[:-1].reshape(shape), float(np.clip(point[-1], 0.0, 1.0))
+        )
 
 
 class MATTA(VATTA):
-    """Mix the model's probabilities with a learned sum of the views, with a weight for each view and class.
+    """Mix the model's probabilities with a learned sum of the views, with a weight for each view
+    and class.
 
-    Otherwise the same as `VATTA`. With few samples, the single weight per view of `VATTA` is better.
+    Otherwise the same as `VATTA`. With few samples, the single weight per view of `VATTA` is
+    better.
 
     Parameters
     ----------

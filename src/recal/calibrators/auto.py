@@ -37,12 +37,13 @@ _MOST_FOR_RECAL = 20_000
 class AutoCalibration(Calibrator):
     """Fit the ensemble of calibrators, and use it or the single member that does as well.
 
-    `CalibrationEnsemble` mixes simple methods with weights chosen on samples left out, and adds views if these are
-    worth their forward passes. If one member does as well as the mixture on samples left out, or has 95 % of the
-    weight, that member is used alone. With fewer than 50 samples or no mistakes, temperature scaling is used; with few
-    mistakes, it has most of the weight. If there are views and at least 200 mistakes, ReCal is tried as published. It
-    is used if its loss on samples left out, plus half a per cent for each additional forward pass per prediction, is
-    lower than the ensemble's.
+    `CalibrationEnsemble` mixes simple methods with weights chosen on samples left out, and adds
+    views if these are worth their forward passes. If one member does as well as the mixture on
+    samples left out, or has 95 % of the weight, that member is used alone. With fewer than 50
+    samples or no mistakes, temperature scaling is used; with few mistakes, it has most of the
+    weight. If there are views and at least 200 mistakes, ReCal is tried as published. It is used if
+    its loss on samples left out, plus half a per cent for each additional forward pass per
+    prediction, is lower than the ensemble's.
 
     Parameters
     ----------
@@ -60,8 +61,9 @@ class AutoCalibration(Calibrator):
     reason_ : str
         One sentence: which method was chosen, and its gain.
     trials_ : list of dict
-        For each method that was tried: `method`, `nll` on samples left out, `gain` over temperature scaling with its
-        `standard_error`, `passes` per prediction beyond the first, and `samples`, the number of samples left out.
+        For each method that was tried: `method`, `nll` on samples left out, `gain` over temperature
+        scaling with its `standard_error`, `passes` per prediction beyond the first, and `samples`,
+        the number of samples left out.
     plan_ : Plan
         The plan of the chosen method, if it has one.
 
@@ -106,9 +108,17 @@ class AutoCalibration(Calibrator):
         if evidence is not None:
             for name, losses in evidence.losses.items():
                 passes = evidence.passes if name == "ensemble with views" else 0.0
-                self.trials_.append(_record(name, evidence.losses["ts"], losses, passes, evidence.samples))
-        # With few mistakes, ReCal may look best by chance: chosen on 100 to 200 samples, it had up to twice the NLL.
-        if evidence is not None and views.transforms and samples.weights is None and evidence.many_mistakes:
+                self.trials_.append(
+                    _record(name, evidence.losses["ts"], losses, passes, evidence.samples)
+                )
+        # With few mistakes, ReCal may look best by chance: chosen on 100 to 200 samples, it had up
+        # to twice the NLL.
+        if (
+            evidence is not None
+            and views.transforms
+            and samples.weights is None
+            and evidence.many_mistakes
+        ):
             recal, record, reason = _try_recal(evidence, int(rng.integers(2**31)))
             self.trials_.append(record)
             if reason:
@@ -125,7 +135,11 @@ class AutoCalibration(Calibrator):
     def _check_state(self, n_classes: int) -> None:
         inner = getattr(self, "calibrator_", None)
         choice = getattr(self, "choice_", None)
-        if not isinstance(inner, Calibrator) or inner.short_name != choice or choice == self.short_name:
+        if (
+            not isinstance(inner, Calibrator)
+            or inner.short_name != choice
+            or choice == self.short_name
+        ):
             raise InputError("must be the method that `choice_` names", argument="calibrator_")
         inner.check_state()
         if len(inner.classes_) != n_classes:
@@ -143,13 +157,16 @@ class AutoCalibration(Calibrator):
 
 
 def _free_answers(fitted: Calibrator, samples: Samples) -> str:
-    """Return advice in one sentence if changed predictions would clearly raise the accuracy, else an empty text.
+    """Return advice in one sentence if changed predictions would clearly raise the accuracy, else
+    an empty text.
 
     The samples of the fit only give a hint. A fit on one half is then tested on the other half.
     """
     views, labels, clusters = samples.views, samples.labels, samples.clusters
     kept = views.logits.argmax(axis=1)
-    together = np.arange(len(labels)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    together = (
+        np.arange(len(labels)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    )
     changed = fitted._predict_proba(views).argmax(axis=1)
     if together.max() + 1 < _FEWEST_TO_CHANGE or not _is_better(changed, kept, labels, together):
         return ""
@@ -159,7 +176,9 @@ def _free_answers(fitted: Calibrator, samples: Samples) -> str:
     trial = AutoCalibration(answers="free")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trial._fit(views[first], labels[first], clusters=None if clusters is None else together[first])
+        trial._fit(
+            views[first], labels[first], clusters=None if clusters is None else together[first]
+        )
     free = trial.calibrator_._predict_proba(views[second]).argmax(axis=1)
     if not _is_better(free, kept[second], labels[second], together[second]):
         return ""
@@ -171,8 +190,13 @@ def _free_answers(fitted: Calibrator, samples: Samples) -> str:
     )
 
 
-def _is_better(free: NDArray[np.intp], kept: NDArray[np.intp], labels: Labels, clusters: NDArray[np.intp]) -> bool:
-    """Whether changed predictions are clearly more often right: an exact sign test over clusters at the 1 % level."""
+def _is_better(
+    free: NDArray[np.intp], kept: NDArray[np.intp], labels: Labels, clusters: NDArray[np.intp]
+) -> bool:
+    """Whether changed predictions are clearly more often right:
+
+    an exact sign test over clusters at the 1 % level.
+    """
     change = cluster_sums((free == labels) - (kept == labels).astype(np.float64), clusters)
     gained, lost = int((change > 0).sum()), int((change < 0).sum())
     if gained <= lost:
@@ -187,18 +211,33 @@ def _simplest(ensemble: CalibrationEnsemble, fitted: FittedEnsemble) -> tuple[Ca
     name, weight = next(iter(fitted.weights.items()))
     member = fitted.members[name]
     if fitted.plan is not None or weight < _NEARLY_ALL or member.short_name != name:
-        return ensemble, f"Chosen: ensemble, which {ensemble.reason_[0].lower()}{ensemble.reason_[1:]}"
+        return (
+            ensemble,
+            f"Chosen: ensemble, which {ensemble.reason_[0].lower()}{ensemble.reason_[1:]}",
+        )
     if hasattr(member, "answers"):
         member.answers = ensemble.answers
     if fitted.evidence is None:
-        return member, f"Chosen: {name}, since there are fewer than 50 samples, or no mistakes, to choose by."
+        return (
+            member,
+            f"Chosen: {name}, since there are fewer than 50 samples, or no mistakes, to choose by.",
+        )
     if weight == 1.0:
-        return member, f"Chosen: {name}, since on samples left out no mixture of methods has a lower NLL."
-    return member, f"Chosen: {name}, which has {100 * weight:.0f} % of the weight in the best mixture of methods."
+        return (
+            member,
+            f"Chosen: {name}, since on samples left out no mixture of methods has a lower NLL.",
+        )
+    return (
+        member,
+        f"Chosen: {name}, which has {100 * weight:.0f} % of the weight in the best mixture of methods.",
+    )
 
 
 def _try_recal(evidence: Evidence, seed: int) -> tuple[ReCal, dict[str, Any], str]:
-    """Fit ReCal as published to all folds but one; return it, its row of `trials_`, and why to use it, or ""."""
+    """Fit ReCal as published to all folds but one;
+
+    return it, its row of `trials_`, and why to use it, or "".
+    """
     method, samples = ReCal(random_state=seed), evidence.samples
     rest, left_out = np.flatnonzero(evidence.folds != 0), np.flatnonzero(evidence.folds == 0)
     if len(rest) > _MOST_FOR_RECAL:
@@ -221,7 +260,9 @@ def _try_recal(evidence: Evidence, seed: int) -> tuple[ReCal, dict[str, Any], st
     return method, record, sentence if wins else ""
 
 
-def _record(name: str, plain: Vector, losses: Vector, passes: float, samples: Samples) -> dict[str, Any]:
+def _record(
+    name: str, plain: Vector, losses: Vector, passes: float, samples: Samples
+) -> dict[str, Any]:
     """Return a row of `trials_`; `plain` are the losses of temperature scaling."""
     gain = LossGain.between(plain, losses, samples.weights, samples.clusters)
     return {

@@ -1,4 +1,5 @@
-"""The contract of every calibrator. A new method is one map, one file with two methods, and one line in the family.
+"""The contract of every calibrator. A new method is one map, one file with two methods, and one
+line in the family.
 
 class MyMethod(Calibrator):
     short_name = "mine"            # its name on the command line
@@ -25,7 +26,12 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.estimator import RULE, Estimator
 from recal.calibrators.estimator import from_fit as from_fit
 from recal.calibrators.group_offsets import fit_group_offsets
-from recal.calibrators.sample_checks import as_views, read_labels, warn_of_copies, warn_of_suspicions
+from recal.calibrators.sample_checks import (
+    as_views,
+    read_labels,
+    warn_of_copies,
+    warn_of_suspicions,
+)
 from recal.checks import (
     ASIDES,
     Labels,
@@ -51,7 +57,9 @@ from recal.views import Views
 
 
 class _KeptAnswers:
-    """Whether predictions are kept, from the option `answers` of an instance or from its default in the class."""
+    """Whether predictions are kept, from the option `answers` of an instance or from its default in
+    the class.
+    """
 
     def __get__(self, instance: Any, owner: Any) -> bool:
         return bool((owner if instance is None else instance).answers == "kept")
@@ -62,7 +70,9 @@ def from_map(name: str) -> Any:
 
     def read(calibrator: Calibrator) -> Any:
         if "map_" not in vars(calibrator):
-            raise AttributeError(f"This {type(calibrator).__name__} has no fitted attributes before it is fitted.")
+            raise AttributeError(
+                f"This {type(calibrator).__name__} has no fitted attributes before it is fitted."
+            )
         return getattr(calibrator.map_, name)
 
     return property(read)
@@ -80,30 +90,43 @@ class Calibrator(Estimator, ABC):
     n_fitted_ : int
         The number of samples of the fit.
     row_hashes_, prob_hashes_ : ndarray of uint64
-        Hashes of the logits of the fit and of their probabilities; `fitted_rows` uses them to recognise these rows.
+        Hashes of the logits of the fit and of their probabilities; `fitted_rows` uses them to
+        recognise these rows.
     decision_ : DecisionRule, if one was set
         Which predictions `accept` accepts; see `recal.decide`.
     sets_ : PredictionSets, if they were set
         Which classes are in each prediction set; see `recal.prediction_sets`.
     profile_ : Profile, if one was set
-        What inputs looked like at the fit; see `recal.decisions.watch`. All three are saved with the calibrator, and
-        a new fit removes them.
+        What inputs looked like at the fit; see `recal.decisions.watch`. All three are saved with
+        the calibrator, and a new fit removes them.
     preprocessing_ : Preprocessing, if the views of the fit have it
-        How inputs were prepared for the model; code that applies or exports the calibrator does the same.
+        How inputs were prepared for the model; code that applies or exports the calibrator does the
+        same.
     group_offsets_ : GroupOffsets, after a fit with groups
         One offset per group on the log-odds of the confidence.
     """
 
     short_name: ClassVar[str]
     keeps_accuracy: ClassVar[bool] = cast(bool, _KeptAnswers())
-    """Whether `predict` always returns the model's own prediction. Methods without `answers` set it here."""
+    """Whether `predict` always returns the model's own prediction.
+
+    Methods without `answers` set it here.
+    """
     needs_views: ClassVar[bool] = False
     takes_weights: ClassVar[bool] = False
-    """Whether `sample_weight` may contain any numbers, not only whole ones; `_fit` then takes `weights`."""
+    """Whether `sample_weight` may contain any numbers, not only whole ones;
+
+    `_fit` then takes `weights`.
+    """
     draws_folds: ClassVar[bool] = False
-    """Whether the fit cross-validates; `_fit` then takes `clusters` and keeps the rows of a cluster in one fold."""
+    """Whether the fit cross-validates;
+
+    `_fit` then takes `clusters` and keeps the rows of a cluster in one fold.
+    """
     starts_near: ClassVar[bool] = False
-    """Whether `_fit` takes `beta` and `near`, a known temperature and a fit to nearly the same samples."""
+    """Whether `_fit` takes `beta` and `near`, a known temperature and a fit to nearly the same
+    samples.
+    """
     reads_views: ClassVar[bool] = False
     """Whether the fit can use views but does not need them. If so, it is worth collecting some."""
 
@@ -139,16 +162,16 @@ class Calibrator(Estimator, ABC):
         classes : sequence of length n_classes, optional
             The names of the columns, in order.
         sample_weight : array-like of shape (n_samples,), optional
-            How often each sample counts. Any numbers if the method `takes_weights`; otherwise whole numbers, and each
-            sample is repeated that often.
+            How often each sample counts. Any numbers if the method `takes_weights`; otherwise whole
+            numbers, and each sample is repeated that often.
         groups : array-like of shape (n_samples,), optional
-            The subject, customer or camera of each sample. One offset per group is added to the log-odds of
-            `predict_confidence(X, groups)`, shrunk by cross-validation; probabilities and predictions do not change.
-            By default the groups of the views.
+            The subject, customer or camera of each sample. One offset per group is added to the
+            log-odds of `predict_confidence(X, groups)`, shrunk by cross-validation; probabilities
+            and predictions do not change. By default the groups of the views.
         clusters : array-like of shape (n_samples,), optional
-            Names of rows that belong together, such as frames of one video or samples of one patient. Cross-validation
-            never divides a cluster, and its standard errors count clusters instead of rows. By default those of the
-            views.
+            Names of rows that belong together, such as frames of one video or samples of one
+            patient. Cross-validation never divides a cluster, and its standard errors count
+            clusters instead of rows. By default those of the views.
         """
         check_parameters(self)
         views = as_views(X, needs_views=self.needs_views, method=type(self).__name__)
@@ -156,9 +179,12 @@ class Calibrator(Estimator, ABC):
         clusters = views.clusters if clusters is None else clusters
         names = classes if classes is not None else views.classes
         labels = read_labels(X, y, views, names, type(self).__name__)
-        columns = np.arange(views.n_classes) if names is None else check_classes(names, views.n_classes)
+        columns = (
+            np.arange(views.n_classes) if names is None else check_classes(names, views.n_classes)
+        )
         logits = views.logits
-        # Exponentials of classes far below the largest underflow. A decorator would hide the caller from warnings.
+        # Exponentials of classes far below the largest underflow. A decorator would hide the caller
+        # from warnings.
         with np.errstate(under="ignore"):
             warn_of_suspicions(logits, labels, columns)
             together = None if clusters is None else check_clusters(clusters, len(labels))
@@ -172,16 +198,23 @@ class Calibrator(Estimator, ABC):
             if weights is not None:
                 rows = np.flatnonzero(weights) if self.takes_weights else self._repeats(weights)
                 fitted_views, fitted_labels = views[rows], labels[rows]
-                options = {name: None if value is None else value[rows] for name, value in options.items()}
+                options = {
+                    name: None if value is None else value[rows] for name, value in options.items()
+                }
             self._fit(fitted_views, fitted_labels, **options)
             if not isinstance(getattr(self, "map_", None), Map):
-                raise InputError(f"{type(self).__name__} has no map_ after its fit", remedy="Set map_ in _fit to a Map")
+                raise InputError(
+                    f"{type(self).__name__} has no map_ after its fit",
+                    remedy="Set map_ in _fit to a Map",
+                )
             self.classes_ = columns
             self.n_fitted_ = len(fitted_labels)
             self._complete()
             hashes = row_hashes(logits)
             self.row_hashes_ = np.sort(hashes)[:MOST_HASHES]
-            self.prob_hashes_ = np.sort(row_hashes(self._answer_views(views[sampled_rows(hashes)])[0]))
+            self.prob_hashes_ = np.sort(
+                row_hashes(self._answer_views(views[sampled_rows(hashes)])[0])
+            )
             # These were made for the results of the previous fit.
             for attached in ("decision_", "sets_", "profile_", "preprocessing_", "group_offsets_"):
                 if hasattr(self, attached):
@@ -191,25 +224,31 @@ class Calibrator(Estimator, ABC):
             if groups is not None:
                 probs, confidence = self._answer_views(views)
                 correct = probs.argmax(axis=1) == labels
-                self.group_offsets_ = fit_group_offsets(confidence, correct, groups, weights, clusters=clusters)
+                self.group_offsets_ = fit_group_offsets(
+                    confidence, correct, groups, weights, clusters=clusters
+                )
         return self
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
-        """Return calibrated probabilities, (n_samples, n_classes), strictly inside (0, 1); rows sum to 1.
+        """Return calibrated probabilities, (n_samples, n_classes), strictly inside (0, 1); rows sum
+        to 1.
 
-        Logits, and those of `Views`, may be arrays of another library, such as torch tensors on any device. The
-        probabilities are then arrays of the same library on the same device.
+        Logits, and those of `Views`, may be arrays of another library, such as torch tensors on any
+        device. The probabilities are then arrays of the same library on the same device.
         """
         return self.predict_both(X)[0]
 
-    def predict_confidence(self, X: Views | ArrayLike, groups: ArrayLike | None = None) -> NDArray[np.float64]:
+    def predict_confidence(
+        self, X: Views | ArrayLike, groups: ArrayLike | None = None
+    ) -> NDArray[np.float64]:
         """Return the probability that the prediction of `predict` is right, (n_samples,).
 
-        If predictions may change, this is the largest probability. If they are kept, the method may find another class
-        likelier than the model's prediction. `predict_proba` then raises the prediction to the top, and this is its
-        probability before that. It separates right from wrong predictions better than the largest probability: use it
-        to rank and to accept predictions. With `groups`, by default those of the views, the offsets of a fit with
-        groups are added; groups that were not in the fit have no offset.
+        If predictions may change, this is the largest probability. If they are kept, the method may
+        find another class likelier than the model's prediction. `predict_proba` then raises the
+        prediction to the top, and this is its probability before that. It separates right from
+        wrong predictions better than the largest probability: use it to rank and to accept
+        predictions. With `groups`, by default those of the views, the offsets of a fit with groups
+        are added; groups that were not in the fit have no offset.
 
         Examples
         --------
@@ -224,7 +263,9 @@ class Calibrator(Estimator, ABC):
     def predict_both(
         self, X: Views | ArrayLike, groups: ArrayLike | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the results of `predict_proba` and `predict_confidence` at the cost of one of them."""
+        """Return the results of `predict_proba` and `predict_confidence` at the cost of one of
+        them.
+        """
         offsets = getattr(self, "group_offsets_", None)
         if groups is None and offsets is not None and isinstance(X, Views):
             groups = X.groups
@@ -244,7 +285,11 @@ class Calibrator(Estimator, ABC):
             else:
                 views = X if isinstance(X, Views) else Views(X)
                 # With a gate, confident samples need no views.
-                if self.map_.transforms and not views.transforms and self.map_.needs_views(views.logits).any():
+                if (
+                    self.map_.transforms
+                    and not views.transforms
+                    and self.map_.needs_views(views.logits).any()
+                ):
                     as_views(X, needs_views=True, method=type(self).__name__)  # raises the error
                 probs, confidence = self._answer_views(views)
         if offsets is None or groups is None:
@@ -252,7 +297,8 @@ class Calibrator(Estimator, ABC):
         return probs, offsets.apply(confidence, groups)
 
     def fitted_rows(self, X: Views | ArrayLike) -> int:
-        """Return about how many of these samples the calibrator was fitted on, according to their hashes.
+        """Return about how many of these samples the calibrator was fitted on, according to their
+        hashes.
 
         X are views, logits, or probabilities from this calibrator.
         """
@@ -260,11 +306,15 @@ class Calibrator(Estimator, ABC):
         rows = X.logits if isinstance(X, Views) else check_form(X, "X", single="log-odds")
         are_probs = not isinstance(X, Views) and looks_like_probabilities(rows)
         # The method chosen by AutoCalibration keeps no hashes.
-        hashes = getattr(self, "prob_hashes_" if are_probs else "row_hashes_", np.empty(0, np.uint64))
+        hashes = getattr(
+            self, "prob_hashes_" if are_probs else "row_hashes_", np.empty(0, np.uint64)
+        )
         return count_fitted(rows, hashes, getattr(self, "n_fitted_", 0))
 
     def _answer_tensors(self, logits: Any, others: Mapping[Any, Any]) -> tuple[Any, Any]:
-        return answer_array(self.map_, logits, others, kept=self.keeps_accuracy, method=type(self).__name__)
+        return answer_array(
+            self.map_, logits, others, kept=self.keeps_accuracy, method=type(self).__name__
+        )
 
     def _answer_views(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return answer_views(self.map_, views, kept=self.keeps_accuracy)
@@ -282,7 +332,9 @@ class Calibrator(Estimator, ABC):
             scores = self.predict_proba(X)
         return self.classes_[as_array(namespace(scores).argmax(scores, axis=1), "predictions")]
 
-    def score(self, X: Views | ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    def score(
+        self, X: Views | ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> float:
         """Return the share of right predictions."""
         answers = self.predict(X)
         labels = check_labels(y, len(answers), len(self.classes_), self.classes_)
@@ -297,8 +349,8 @@ class Calibrator(Estimator, ABC):
     def accept(self, X: Views | ArrayLike, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
         """Return whether the rule in `decision_` accepts each prediction.
 
-        `groups` are needed if the rule has a threshold per group or the calibrator was fitted with groups. By default
-        they are those of the views.
+        `groups` are needed if the rule has a threshold per group or the calibrator was fitted with
+        groups. By default they are those of the views.
         """
         rule = self.rule()
         groups = X.groups if groups is None and isinstance(X, Views) else groups
@@ -326,11 +378,13 @@ class Calibrator(Estimator, ABC):
 
     @abstractmethod
     def _fit(self, views: Views, labels: Labels) -> None:
-        """Learn `map_`. A method gets more keyword arguments if its class declares that it takes them.
+        """Learn `map_`. A method gets more keyword arguments if its class declares that it takes
+        them.
 
-        `weights` (`takes_weights`) and `clusters` (`draws_folds`) are arrays of shape (n_samples,) or None. An ensemble
-        passes `beta` and `near` (`starts_near`): 1/T of these samples, and the map of a fit to nearly the same samples,
-        or None. With `near`, the fit may start there and stop within 1e-5 of the lowest loss.
+        `weights` (`takes_weights`) and `clusters` (`draws_folds`) are arrays of shape (n_samples,)
+        or None. An ensemble passes `beta` and `near` (`starts_near`): 1/T of these samples, and the
+        map of a fit to nearly the same samples, or None. With `near`, the fit may start there and
+        stop within 1e-5 of the lowest loss.
         """
 
     def _complete(self) -> None:
@@ -351,11 +405,16 @@ class Calibrator(Estimator, ABC):
         return str(import_module("recal.reporting.notebook").calibrator_html(self))
 
     def check_state(self) -> None:
-        """Refuse fitted attributes that no fit produces: wrong shapes or kinds, or numbers that are not finite."""
+        """Refuse fitted attributes that no fit produces:
+
+        wrong shapes or kinds, or numbers that are not finite.
+        """
         super().check_state()
         classes = self.classes_
         if classes.ndim != 1 or len(set(classes.tolist())) < max(2, len(classes)):
-            raise InputError("must name at least two classes, and only distinct classes", argument="classes_")
+            raise InputError(
+                "must name at least two classes, and only distinct classes", argument="classes_"
+            )
         self._check_state(len(classes))
         if not isinstance(getattr(self, "map_", None), Map):
             raise InputError("is missing", argument="map_")
@@ -369,11 +428,18 @@ class Calibrator(Estimator, ABC):
     def _check_width(self, X: Views | ArrayLike) -> None:
         """Refuse logits with a different number of classes, before any other check."""
         self._check_fitted()
-        shape = (X.n_samples, X.n_classes) if isinstance(X, Views) else tuple(getattr(X, "shape", ()))
-        columns = 2 if is_single_column(shape) else shape[-1] if len(shape) == 2 else len(self.classes_)
+        shape = (
+            (X.n_samples, X.n_classes) if isinstance(X, Views) else tuple(getattr(X, "shape", ()))
+        )
+        columns = (
+            2 if is_single_column(shape) else shape[-1] if len(shape) == 2 else len(self.classes_)
+        )
         if columns != len(self.classes_):
             width = ASIDES["width"].format(shape[-1], type(self).__name__, len(self.classes_))
-            remedy, aside = "Fit a calibration on logits of this model", width if len(shape) == 2 else ASIDES["shape"]
+            remedy, aside = (
+                "Fit a calibration on logits of this model",
+                width if len(shape) == 2 else ASIDES["shape"],
+            )
             raise InputError(
                 f"This {type(self).__name__} was fitted on {len(self.classes_)} classes, got {columns} columns",
                 argument="X",
@@ -382,4 +448,6 @@ class Calibrator(Estimator, ABC):
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "classes_"):
-            raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit(X, y) first.")
+            raise NotFittedError(
+                f"This {type(self).__name__} is not fitted yet; call fit(X, y) first."
+            )

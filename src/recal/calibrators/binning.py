@@ -24,26 +24,30 @@ Index = NDArray[np.intp]
 
 
 class HistogramBinning(Calibrator):
-    """Sort each class's probability into bins, replace it by the bin's share of hits, then normalise the rows.
+    """Sort each class's probability into bins, replace it by the bin's share of hits, then
+    normalise the rows.
 
-    The oldest and simplest method: it assumes nothing, and gives only `n_bins` different values per class. Samples in
-    one bin become indistinguishable, so predictions may change and the ranking gets coarser. Reference: Zadrozny and
-    Elkan, *Obtaining calibrated probability estimates from decision trees and naive Bayesian classifiers* (ICML 2001).
+    The oldest and simplest method: it assumes nothing, and gives only `n_bins` different values per
+    class. Samples in one bin become indistinguishable, so predictions may change and the ranking
+    gets coarser. Reference: Zadrozny and Elkan, *Obtaining calibrated probability estimates from
+    decision trees and naive Bayesian classifiers* (ICML 2001).
 
     Parameters
     ----------
     n_bins : int, optional
-        Bins per class. By default 15 for equal width; for equal mass, three times the number of classes, limited to
-        the range from 15 to 30 and to at least ten samples per bin.
+        Bins per class. By default 15 for equal width; for equal mass, three times the number of
+        classes, limited to the range from 15 to 30 and to at least ten samples per bin.
     strategy : {"mass", "width"}
-        Bins with equal numbers of samples, or of equal width. A class is predicted for about 1 sample in n_classes, so
-        with few bins of equal mass, all of its predictions fall into the last bin. With bins of equal width, all small
-        probabilities fall into the first bin, which raises the NLL.
+        Bins with equal numbers of samples, or of equal width. A class is predicted for about 1
+        sample in n_classes, so with few bins of equal mass, all of its predictions fall into the
+        last bin. With bins of equal width, all small probabilities fall into the first bin, which
+        raises the NLL.
     penalty : float
-        The number of samples, spread evenly over the classes, that are added to every bin so that no share is 0 or 1.
-        The value of an empty bin is its middle.
+        The number of samples, spread evenly over the classes, that are added to every bin so that
+        no share is 0 or 1. The value of an empty bin is its middle.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
@@ -73,17 +77,28 @@ class HistogramBinning(Calibrator):
 
     def _fit(self, views: Views, labels: Labels) -> None:
         strategy, n_bins = self.strategy, self._count_bins(len(labels), views.n_classes)
-        warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
+        warn_if_few(
+            self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum())
+        )
         columns = np.ascontiguousarray(class_scores(views.logits).T)
         all_edges, values = np.empty((len(columns), n_bins - 1)), np.empty((len(columns), n_bins))
         for k, scores in enumerate(columns):
             ordered = np.sort(scores)
-            edges = equal_width_edges(n_bins) if strategy == "width" else equal_mass_edges(ordered, n_bins)
+            edges = (
+                equal_width_edges(n_bins)
+                if strategy == "width"
+                else equal_mass_edges(ordered, n_bins)
+            )
             ends = scipy.special.expit(np.concatenate([[-np.inf], edges, [np.inf]]))
             middles = (ends[1:] + ends[:-1]) / 2
-            # The positions of the edges among the sorted scores give the counts; only hits are looked up one by one.
-            counts = np.diff(np.searchsorted(ordered, edges, side="right"), prepend=0, append=len(ordered))
-            hits = np.bincount(np.searchsorted(edges, scores[labels == k], side="left"), minlength=n_bins)
+            # The positions of the edges among the sorted scores give the counts; only hits are
+            # looked up one by one.
+            counts = np.diff(
+                np.searchsorted(ordered, edges, side="right"), prepend=0, append=len(ordered)
+            )
+            hits = np.bincount(
+                np.searchsorted(edges, scores[labels == k], side="left"), minlength=n_bins
+            )
             all_edges[k] = edges
             values[k] = frequencies(counts, hits, middles, len(columns), self.penalty)
         self.map_ = Bins(all_edges, values)
@@ -91,7 +106,11 @@ class HistogramBinning(Calibrator):
     def _count_bins(self, n_samples: int, n_classes: int) -> int:
         if self.n_bins is not None:
             return self.n_bins
-        return 15 if self.strategy == "width" else max(1, min(max(15, 3 * n_classes), 30, n_samples // 10))
+        return (
+            15
+            if self.strategy == "width"
+            else max(1, min(max(15, 3 * n_classes), 30, n_samples // 10))
+        )
 
 
 # Histograms with less than this share of the weight are left out of the stored function.
@@ -103,33 +122,36 @@ _FEWEST_INSIDE, _INSIDE = 5, scipy.special.logit(0.999)
 class BayesianBinning(Calibrator):
     """Average histograms of all sizes, each weighted by its Bayesian score, class by class.
 
-    For each class, histograms of `n^(1/3) / spread` to `n^(1/3) * spread` bins are scored by the marginal likelihood
-    of the labels under a beta prior in each bin. The result is their weighted mean, and rows are normalised. There is
-    no number of bins to choose, and the average is smoother than one histogram; predictions may change. Reference:
-    Naeini, Cooper and Hauskrecht, *Obtaining well calibrated probabilities using Bayesian binning* (AAAI 2015).
+    For each class, histograms of `n^(1/3) / spread` to `n^(1/3) * spread` bins are scored by the
+    marginal likelihood of the labels under a beta prior in each bin. The result is their weighted
+    mean, and rows are normalised. There is no number of bins to choose, and the average is smoother
+    than one histogram; predictions may change. Reference: Naeini, Cooper and Hauskrecht, *Obtaining
+    well calibrated probabilities using Bayesian binning* (AAAI 2015).
 
     Parameters
     ----------
     strategy : {"both", "mass"}
-        "mass" uses bins with equal numbers of samples, as published. "both" adds bins of equal width, which help for
-        classes that are rarely predicted: equal mass puts their few likely samples into one bin. Equal width is left
-        out if nearly all probabilities are 0 or 1.
+        "mass" uses bins with equal numbers of samples, as published. "both" adds bins of equal
+        width, which help for classes that are rarely predicted: equal mass puts their few likely
+        samples into one bin. Equal width is left out if nearly all probabilities are 0 or 1.
     spread : float
-        The range of the number of bins around the cube root of the number of samples; C in the publication.
+        The range of the number of bins around the cube root of the number of samples; C in the
+        publication.
     prior_samples : float
-        The prior's strength in samples, shared by all bins of a histogram; N' in the publication. A bin's prior mean
-        is its middle.
+        The prior's strength in samples, shared by all bins of a histogram; N' in the publication. A
+        bin's prior mean is its middle.
     penalty : float
-        The number of samples, spread evenly over the classes, that are added at the end so that no value is nearly 0
-        or 1.
+        The number of samples, spread evenly over the classes, that are added at the end so that no
+        value is nearly 0 or 1.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
     edges_, values_ : ndarray
-        Each class's averaged histogram as a step function of its log-odds: the upper edge of every step (the last is
-        infinite) and its value. The functions of all classes are concatenated.
+        Each class's averaged histogram as a step function of its log-odds: the upper edge of every
+        step (the last is infinite) and its value. The functions of all classes are concatenated.
     offsets_ : ndarray of shape (n_classes + 1,)
         The index at which each class's steps begin.
 
@@ -159,20 +181,30 @@ class BayesianBinning(Calibrator):
     offsets_ = from_map("offsets")
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
+        warn_if_few(
+            self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum())
+        )
         columns = np.ascontiguousarray(class_scores(views.logits).T)
-        mass, both = (_Layout.of(len(labels), self.spread, widths) for widths in (False, self.strategy == "both"))
+        mass, both = (
+            _Layout.of(len(labels), self.spread, widths)
+            for widths in (False, self.strategy == "both")
+        )
         curves = []
         for k, column in enumerate(columns):
             layout = both if (np.abs(column) < _INSIDE).sum() >= _FEWEST_INSIDE else mass
             curves.append(_average(*_score(layout, column, labels == k, self.prior_samples)))
         edges, values, offsets = pack(curves)
-        self.map_ = Steps(edges, smooth(values, len(labels), views.n_classes, self.penalty), offsets)
+        self.map_ = Steps(
+            edges, smooth(values, len(labels), views.n_classes, self.penalty), offsets
+        )
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """The bins of all histograms, concatenated: equal mass first, then equal width. The same for every class."""
+    """The bins of all histograms, concatenated: equal mass first, then equal width.
+
+    The same for every class.
+    """
 
     sizes: Index  # number of bins of each histogram
     starts: Index  # index at which each histogram begins
@@ -184,7 +216,10 @@ class _Layout:
     @classmethod
     def of(cls, n_samples: int, spread: float, widths: bool) -> _Layout:
         root = n_samples ** (1 / 3)
-        fewest, most = max(1, int(root / spread)), max(1, min(int(np.ceil(root * spread)), n_samples))
+        fewest, most = (
+            max(1, int(root / spread)),
+            max(1, min(int(np.ceil(root * spread)), n_samples)),
+        )
         mass = np.arange(fewest, most + 1)
         wide = mass[mass > 1] if widths else mass[:0]  # with a single bin both are the same
         ends = [np.arange(size + 1) * n_samples // size for size in mass]
@@ -193,8 +228,14 @@ class _Layout:
         return cls(
             sizes,
             np.concatenate([[0], np.cumsum(sizes)[:-1]]),
-            *(np.concatenate([each[part] for each in ends]) for part in (slice(None, -1), slice(1, None))),
-            *(np.concatenate([np.empty(0), *(e[part] for e in edges)]) for part in (slice(None, -1), slice(1, None))),
+            *(
+                np.concatenate([each[part] for each in ends])
+                for part in (slice(None, -1), slice(1, None))
+            ),
+            *(
+                np.concatenate([np.empty(0), *(e[part] for e in edges)])
+                for part in (slice(None, -1), slice(1, None))
+            ),
         )
 
 
@@ -235,7 +276,11 @@ def _score(
     values = (positives + alpha) / (counts + strength)
     kept = np.flatnonzero(weights > _NEGLIGIBLE)
     bins = [slice(layout.starts[m], layout.starts[m] + layout.sizes[m]) for m in kept]
-    return weights[kept] / weights[kept].sum(), [high[part] for part in bins], [values[part] for part in bins]
+    return (
+        weights[kept] / weights[kept].sum(),
+        [high[part] for part in bins],
+        [values[part] for part in bins],
+    )
 
 
 def _average(weights: Vector, edges: list[Vector], values: list[Vector]) -> tuple[Vector, Vector]:
@@ -248,29 +293,40 @@ def _average(weights: Vector, edges: list[Vector], values: list[Vector]) -> tupl
 
 
 def equal_mass_edges(ordered: Vector, n_bins: int) -> Vector:
-    """Return the n_bins - 1 inner edges that divide sorted scores evenly; edges between equal scores are equal.
+    """Return the n_bins - 1 inner edges that divide sorted scores evenly; edges between equal
+    scores are equal.
 
-    An edge lies halfway between two neighbours, so that rounding at predict time does not move a sample across it.
+    An edge lies halfway between two neighbours, so that rounding at predict time does not move a
+    sample across it.
     """
     position = np.arange(1, n_bins) * len(ordered) // n_bins
     return halfway(ordered[np.maximum(position - 1, 0)], ordered[position])
 
 
 def halfway(low: Vector, high: Vector) -> Vector:
-    """Return the log-odds halfway between two, measured in probabilities if these differ, else in log-odds."""
+    """Return the log-odds halfway between two, measured in probabilities if these differ, else in
+    log-odds.
+    """
     middle = scipy.special.logit((scipy.special.expit(low) + scipy.special.expit(high)) / 2)
     return np.where((low < middle) & (middle < high), middle, (low + high) / 2)
 
 
 def equal_width_edges(n_bins: int) -> Vector:
-    """Return the log-odds of the n_bins - 1 inner edges that divide the range of probabilities evenly."""
+    """Return the log-odds of the n_bins - 1 inner edges that divide the range of probabilities
+    evenly.
+    """
     return scipy.special.logit(np.linspace(0.0, 1.0, n_bins + 1)[1:-1])
 
 
-def frequencies(counts: Index, hits: Index, middles: Vector, n_classes: int, smoothing: float) -> Vector:
-    """Return each bin's share of hits after adding `smoothing` samples, spread evenly over the classes.
+def frequencies(
+    counts: Index, hits: Index, middles: Vector, n_classes: int, smoothing: float
+) -> Vector:
+    """Return each bin's share of hits after adding `smoothing` samples, spread evenly over the
+    classes.
 
     The value of a bin without samples is its middle.
     """
-    shares = (hits + smoothing / n_classes) / np.maximum(counts + smoothing, np.finfo(np.float64).tiny)
+    shares = (hits + smoothing / n_classes) / np.maximum(
+        counts + smoothing, np.finfo(np.float64).tiny
+    )
     return np.where(counts > 0, shares, middles)

@@ -1,18 +1,21 @@
-"""Class-wise weights: a matrix for the original and each view, shrunk towards the single weight of stacking.
+"""Class-wise weights: a matrix for the original and each view, shrunk towards the single weight of
+stacking.
 
-A stack gives all classes of a view the same weight. Some views, such as the prompts of a language model, separate some
-classes better than other views do. With matrices the scores become
+A stack gives all classes of a view the same weight. Some views, such as the prompts of a language
+model, separate some classes better than other views do. With matrices the scores become
 
     s = a_mixture x_mixture + sum over the original and the views of (a_g I + M_g) x_g + c.
 
-The weights a_g are those of the stack. The matrices M_g and the change of c minimise the mean NLL plus
-strength * K / n times the sum of squares of all M_g, and K / n times the sum of squares of the change of c.
+The weights a_g are those of the stack. The matrices M_g and the change of c minimise the mean NLL
+plus strength * K / n times the sum of squares of all M_g, and K / n times the sum of squares of the
+change of c.
 
-Samples left out decide, as for views (`view_choice`). Matrices are used if they gain more than one standard error at
-some strength. That strength need not be the best one: weak changes have the smallest errors. The matrices of the best
-strength are multiplied by the trust in the clearest gain. If there are few candidates, all of them are tried at once,
-since matrices can use views that a single weight cannot. Because each costs a forward pass, they must add a tenth of
-the whole gain to that of the chosen views.
+Samples left out decide, as for views (`view_choice`). Matrices are used if they gain more than one
+standard error at some strength. That strength need not be the best one: weak changes have the
+smallest errors. The matrices of the best strength are multiplied by the trust in the clearest gain.
+If there are few candidates, all of them are tried at once, since matrices can use views that a
+single weight cannot. Because each costs a forward pass, they must add a tenth of the whole gain to
+that of the chosen views.
 """
 
 from __future__ import annotations
@@ -24,19 +27,28 @@ from numpy.typing import NDArray
 
 from recal.calibrators.solvers.linear import NEAR_TOL, LinearMap
 from recal.calibrators.solvers.stack import Vector
-from recal.calibrators.view_choice import LEAST_SAMPLES, JudgedStack, StackData, above_gate, drawn_back, losses_of, pays
+from recal.calibrators.view_choice import (
+    LEAST_SAMPLES,
+    JudgedStack,
+    StackData,
+    above_gate,
+    drawn_back,
+    losses_of,
+    pays,
+)
 from recal.engine.clusters import stratified_folds
 from recal.maps.arrays import softmax
 from recal.progress import track
 
 Matrix = NDArray[np.float64]
-# How strongly matrices are shrunk, in units of n_classes / n_samples, from nearly fixed to nearly free. The search
-# stops after this many strengths without a gain.
+# How strongly matrices are shrunk, in units of n_classes / n_samples, from nearly fixed to nearly
+# free. The search stops after this many strengths without a gain.
 _STRENGTHS, _PATIENCE = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1), 2
 _N_FOLDS = 5
 # The fewest samples per entry of the matrices: with fewer, no strength gained anything.
 _SAMPLES_PER_ENTRY = 2
-# All candidates are tried at once if there are at most this many; they must add this share of the whole gain.
+# All candidates are tried at once if there are at most this many; they must add this share of the
+# whole gain.
 _FEW_CANDIDATES, _WORTH = 8, 0.1
 
 
@@ -49,7 +61,8 @@ def choose_class_weights(
     *,
     max_views: int | None = None,
 ) -> tuple[tuple[int, ...], JudgedStack] | None:
-    """Return the candidates to use with class-wise weights, and their stack; None if matrices have no clear gain.
+    """Return the candidates to use with class-wise weights, and their stack; None if matrices have
+    no clear gain.
 
     Parameters
     ----------
@@ -58,13 +71,18 @@ def choose_class_weights(
     chosen :
         The candidates that stacking uses or would use, counted from 1.
     stacked :
-        Whether their stack without matrices is worth its forward passes. If not, matrices must beat the mixture.
+        Whether their stack without matrices is worth its forward passes. If not, matrices must beat
+        the mixture.
     max_views :
         The largest number of candidates to use.
     """
     n_base, count = data.n_base, len(data.features) - data.n_base
     sets = [chosen] if chosen else []
-    if len(chosen) < count <= (_FEW_CANDIDATES if max_views is None else min(_FEW_CANDIDATES, max_views)):
+    if (
+        len(chosen)
+        < count
+        <= (_FEW_CANDIDATES if max_views is None else min(_FEW_CANDIDATES, max_views))
+    ):
         sets.append(tuple(range(1, count + 1)))
     best: tuple[tuple[int, ...], JudgedStack] | None = None
     plain = reference = data.plain_losses
@@ -92,21 +110,35 @@ def can_fit(data: StackData, n_views: int) -> bool:
 
 
 class Search:
-    """The losses of samples left out at each strength, with a matrix for the original and every view."""
+    """The losses of samples left out at each strength, with a matrix for the original and every
+    view.
+    """
 
     def __init__(self, data: StackData, gate: float | None, seed: int) -> None:
         self.data = data
-        folds = stratified_folds(data.labels, _N_FOLDS, np.random.default_rng(seed), data.copies, data.clusters)
-        self.parts = [(Refinement(data, folds != f), np.flatnonzero(folds == f)) for f in range(folds.max() + 1)]
+        folds = stratified_folds(
+            data.labels, _N_FOLDS, np.random.default_rng(seed), data.copies, data.clusters
+        )
+        self.parts = [
+            (Refinement(data, folds != f), np.flatnonzero(folds == f))
+            for f in range(folds.max() + 1)
+        ]
         above = above_gate(gate, data)
         base = self._losses([refinement.base_scores for refinement, _ in self.parts])
-        self.without = np.where(above, base, self._losses([refinement.scores for refinement, _ in self.parts]))
+        self.without = np.where(
+            above, base, self._losses([refinement.scores for refinement, _ in self.parts])
+        )
         self.losses: dict[float, Vector] = {}
         points = [part.nothing() for part, _ in self.parts]
         lowest, worse = float(np.average(self.without, weights=data.weights)), 0
         for strength in track(_STRENGTHS, "class-wise weights, strength"):
-            points = [part.solve(strength, point, tol=NEAR_TOL) for (part, _), point in zip(self.parts, points)]
-            losses = self._losses([part.refined(point) for (part, _), point in zip(self.parts, points)])
+            points = [
+                part.solve(strength, point, tol=NEAR_TOL)
+                for (part, _), point in zip(self.parts, points)
+            ]
+            losses = self._losses(
+                [part.refined(point) for (part, _), point in zip(self.parts, points)]
+            )
             self.losses[strength] = np.where(above, base, losses)
             mean = float(np.average(self.losses[strength], weights=data.weights))
             lowest, worse = (mean, 0) if mean < lowest else (lowest, worse + 1)
@@ -114,7 +146,8 @@ class Search:
                 break
 
     def judged(self, reference: Vector, n_passes: int | None) -> JudgedStack | None:
-        """Return the stack at the best strength; None if no strength gains more than one standard error.
+        """Return the stack at the best strength; None if no strength gains more than one standard
+        error.
 
         If `n_passes` is given, the gain over the reference must be worth this many forward passes.
         """
@@ -134,7 +167,9 @@ class Search:
         return JudgedStack(fitted.base, stack, self.losses[strength], True, fitted.matrices(point))
 
     def _losses(self, scores: list[Matrix]) -> Vector:
-        """Return the loss of each sample under the fit that did not see it, after the guard if answers are kept."""
+        """Return the loss of each sample under the fit that did not see it, after the guard if
+        answers are kept.
+        """
         data, losses = self.data, np.empty(self.data.n_samples)
         for (_, left_out), values in zip(self.parts, scores):
             answers = data.answers[left_out] if data.kept else None
@@ -151,17 +186,27 @@ class Refinement:
         problem = data.problem(rows)
         self.base = problem.solve(tuple(range(n_base)))
         self.stack = problem.solve(tuple(range(len(features))), self.base)
-        self.base_scores = np.tensordot(self.base.weights, features[:n_base], axes=1) + self.base.offsets
+        self.base_scores = (
+            np.tensordot(self.base.weights, features[:n_base], axes=1) + self.base.offsets
+        )
         self.scores = np.tensordot(self.stack.weights, features, axes=1) + self.stack.offsets
         # Features of a mixture get no matrices, because its members have their own.
         self.places = [0, *range(n_base, len(features))]
 
     def solve(self, strength: float, start: Matrix, *, tol: float = 1e-7) -> Matrix:
-        """Return the matrices side by side and the change of the offsets, (n_classes, n_matrices * n_classes + 1)."""
+        """Return the matrices side by side and the change of the offsets, (n_classes, n_matrices *
+        n_classes + 1).
+        """
         counts, labels = self.data.weights, self.data.labels[self.rows]
         n_classes = self.data.features.shape[2]
         weights = None if counts is None else counts[self.rows]
-        problem = LinearMap(self._columns()[self.rows], labels, n_classes, base=self.scores[self.rows], weights=weights)
+        problem = LinearMap(
+            self._columns()[self.rows],
+            labels,
+            n_classes,
+            base=self.scores[self.rows],
+            weights=weights,
+        )
         unit = n_classes / float(len(labels) if weights is None else weights.sum())
         ridge = np.full_like(start, strength * unit)
         ridge[:, -1] = unit
@@ -183,4 +228,6 @@ class Refinement:
         return point[:, :-1].reshape(n_classes, len(self.places), n_classes).transpose(1, 0, 2)
 
     def _columns(self) -> Matrix:
-        return np.concatenate([self.data.features[place] for place in self.places], axis=1).astype(np.float64)
+        return np.concatenate([self.data.features[place] for place in self.places], axis=1).astype(
+            np.float64
+        )

@@ -1,4 +1,7 @@
-"""The ensemble of calibrators: a weighted mean of simple methods, plus views if they are worth their forward passes."""
+"""The ensemble of calibrators:
+
+a weighted mean of simple methods, plus views if they are worth their forward passes.
+"""
 
 from __future__ import annotations
 
@@ -32,24 +35,27 @@ Vector = NDArray[np.float64]
 class CalibrationEnsemble(Calibrator):
     """Mix the probabilities of several simple calibrators, with weights chosen on samples left out.
 
-    The members are temperature scaling (`ts`), ensemble temperature scaling (`ets`), structured vector and matrix
-    scaling (`svs`, `sms`), beta calibration, isotonic regression, and structured scaling of the result of `ets`
-    (`ets-svs`, `ets-sms`). With p_m the probabilities of member m, the ensemble predicts
+    The members are temperature scaling (`ts`), ensemble temperature scaling (`ets`), structured
+    vector and matrix scaling (`svs`, `sms`), beta calibration, isotonic regression, and structured
+    scaling of the result of `ets` (`ets-svs`, `ets-sms`). With p_m the probabilities of member m,
+    the ensemble predicts
 
         p = sum of w_m p_m,   w_m >= 0, sum of w_m = 1.
 
-    The weights maximise the likelihood of cross-fitted probabilities. Pseudo-counts of half a sample are added for each
-    member except `beta` and `isotonic`, and for `ts` also 30 divided by the number of mistakes, so that few mistakes
-    lead to temperature scaling. Members with a weight below a thousandth are dropped. With at least 200 mistakes, the
-    best member is used alone if the mixture has no lower loss on samples left out; members other than `ts` and `ets`
-    also need half of the weight.
+    The weights maximise the likelihood of cross-fitted probabilities. Pseudo-counts of half a
+    sample are added for each member except `beta` and `isotonic`, and for `ts` also 30 divided by
+    the number of mistakes, so that few mistakes lead to temperature scaling. Members with a weight
+    below a thousandth are dropped. With at least 200 mistakes, the best member is used alone if the
+    mixture has no lower loss on samples left out; members other than `ts` and `ets` also need half
+    of the weight.
 
-    If there are views, the log-probabilities of the mixture, of temperature scaling and of a few views are weighted
-    together, as in `ViewStacking`, if samples left out show that views are worth their forward passes. With views,
-    structured matrix scaling replaces the mixture if that has a lower loss.
-    If there are two samples for each entry of a matrix of weights per view, such matrices are tried, shrunk towards the
-    single weight of `ViewStacking`. They are used if they gain more than one standard error on samples left out. With
-    at most eight candidates, all of them may then be used.
+    If there are views, the log-probabilities of the mixture, of temperature scaling and of a few
+    views are weighted together, as in `ViewStacking`, if samples left out show that views are worth
+    their forward passes. With views, structured matrix scaling replaces the mixture if that has a
+    lower loss. If there are two samples for each entry of a matrix of weights per view, such
+    matrices are tried, shrunk towards the single weight of `ViewStacking`. They are used if they
+    gain more than one standard error on samples left out. With at most eight candidates, all of
+    them may then be used.
 
     Parameters
     ----------
@@ -58,7 +64,8 @@ class CalibrationEnsemble(Calibrator):
     max_views : int, optional
         The largest number of views; 0 uses none. By default 3, or up to 8 with class-wise weights.
     gate : float in (0, 1], "auto" or None
-        Samples with at least this confidence (after temperature scaling) need no views, as in `ViewStacking`.
+        Samples with at least this confidence (after temperature scaling) need no views, as in
+        `ViewStacking`.
     random_state : int, Generator or None
         Seed of the folds.
 
@@ -77,10 +84,11 @@ class CalibrationEnsemble(Calibrator):
 
     Notes
     -----
-    With more than 256 classes, `sms`, `ets-sms` and `isotonic` are left out: a matrix of weights would be slow to fit,
-    and a curve for each class would get too few samples. With fewer than 50 samples, or if the model makes no mistake,
-    only `ts` is fitted. Weights and views are chosen on at most 50,000 samples and 5 million logits, and members are
-    fitted to at most 25 million logits, drawn at random.
+    With more than 256 classes, `sms`, `ets-sms` and `isotonic` are left out: a matrix of weights
+    would be slow to fit, and a curve for each class would get too few samples. With fewer than 50
+    samples, or if the model makes no mistake, only `ts` is fitted. Weights and views are chosen on
+    at most 50,000 samples and 5 million logits, and members are fitted to at most 25 million
+    logits, drawn at random.
 
     Examples
     --------
@@ -136,7 +144,9 @@ class CalibrationEnsemble(Calibrator):
 
     @property
     def weights_(self) -> dict[str, float]:
-        weights = sorted(zip(self.map_.names, self.map_.weights.tolist()), key=lambda item: -item[1])
+        weights = sorted(
+            zip(self.map_.names, self.map_.weights.tolist()), key=lambda item: -item[1]
+        )
         return {name: weight for name, weight in weights if weight > 0.0}
 
     @property
@@ -152,7 +162,9 @@ class CalibrationEnsemble(Calibrator):
     def _check_state(self, n_classes: int) -> None:
         check(vars(self).get("map_"), Instance(Mixture), "map_")
         for name, member in self.members_.items():
-            if name not in FAMILIES or not isinstance(member, get_type_hints(FAMILIES[name])["map_"]):
+            if name not in FAMILIES or not isinstance(
+                member, get_type_hints(FAMILIES[name])["map_"]
+            ):
                 raise InputError(f"holds under {name!r} another method", argument="map_")
         if self.map_.plan is not None:
             check_plan(self.map_.plan, n_classes)
@@ -160,10 +172,14 @@ class CalibrationEnsemble(Calibrator):
 
 def sentence(fitted: FittedEnsemble) -> str:
     """Describe an ensemble and its gain in one sentence."""
-    shares = {name: weight for name, weight in fitted.weights.items() if weight >= 0.005}  # others would show as 0 %
+    shares = {
+        name: weight for name, weight in fitted.weights.items() if weight >= 0.005
+    }  # others would show as 0 %
     parts = [f"{name} ({100 * weight:.0f} %)" for name, weight in shares.items()]
     mixed = (
-        f"Mixes {', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else f"Uses {parts[0].split(' ')[0]} alone"
+        f"Mixes {', '.join(parts[:-1])} and {parts[-1]}"
+        if len(parts) > 1
+        else f"Uses {parts[0].split(' ')[0]} alone"
     )
     evidence = fitted.evidence
     if evidence is None:
@@ -171,7 +187,9 @@ def sentence(fitted: FittedEnsemble) -> str:
     if fitted.plan is not None:
         used = ", ".join(short_spec(transform) for transform in fitted.plan.transforms)
         by_class = (
-            ", with weights for each class," if fitted.plan.blend is not None and fitted.plan.blend.matrices else ""
+            ", with weights for each class,"
+            if fitted.plan.blend is not None and fitted.plan.blend.matrices
+            else ""
         )
         mixed += f", and stacks {used}{by_class} on top for {evidence.passes:.2f} more forward passes per answer"
     return f"{mixed}: on samples left out, its NLL is {_beside_temperature(evidence)}."
@@ -179,7 +197,11 @@ def sentence(fitted: FittedEnsemble) -> str:
 
 def _beside_temperature(evidence: Evidence) -> str:
     gain = evidence.gain()
-    share = 100.0 * gain.mean / float(np.average(evidence.losses["ts"], weights=evidence.samples.weights))
+    share = (
+        100.0
+        * gain.mean
+        / float(np.average(evidence.losses["ts"], weights=evidence.samples.weights))
+    )
     change = f"{abs(share):.1f} % {'lower' if share >= 0.0 else 'higher'}"
     if abs(gain.mean) < 2.0 * gain.error:
         return f"about that of temperature scaling ({change}, which chance explains)"

@@ -64,14 +64,18 @@ READS = {"ets-svs": "ets", "ets-sms": "ets"}
 # With more classes a matrix of weights is slow to fit, and a curve per class sees too few samples.
 MANY_CLASSES = 256
 _NEED_SAMPLES_PER_CLASS = ("sms", "ets-sms", "isotonic")
-# With these numbers of classes the curves of beta calibration are fitted jointly. With fewer classes the mixture does
-# not improve, and with more the joint fit takes too long.
+# With these numbers of classes the curves of beta calibration are fitted jointly. With fewer
+# classes the mixture does not improve, and with more the joint fit takes too long.
 _JOINT_BETA = range(21, 257)
 
 
 def member_names(n_classes: int) -> tuple[str, ...]:
     """Return the names of the members that are fitted with this number of classes."""
-    return tuple(name for name in FAMILIES if n_classes <= MANY_CLASSES or name not in _NEED_SAMPLES_PER_CLASS)
+    return tuple(
+        name
+        for name in FAMILIES
+        if n_classes <= MANY_CLASSES or name not in _NEED_SAMPLES_PER_CLASS
+    )
 
 
 def needed_for(names: Iterable[str]) -> tuple[str, ...]:
@@ -81,7 +85,11 @@ def needed_for(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def fit_members(
-    names: Iterable[str], logits: Floats, labels: Labels, weights: Vector | None = None, near: Members | None = None
+    names: Iterable[str],
+    logits: Floats,
+    labels: Labels,
+    weights: Vector | None = None,
+    near: Members | None = None,
 ) -> Members:
     """Fit these members and those that they read; `near` contains fits to nearly the same samples.
 
@@ -98,7 +106,9 @@ def fit_members(
     for name in needed_for(names):
         source, start = READS.get(name), None if near is None else near[name].map_
         if source is not None and source not in sources:
-            sources[source] = Views.unchecked(safe_log(members[source].map_.probs(wide(logits))), {}, None, None)
+            sources[source] = Views.unchecked(
+                safe_log(members[source].map_.probs(wide(logits))), {}, None, None
+            )
         views = sources[source]
         if source not in betas:
             betas[source] = fit_beta(views.logits, labels, weights, getattr(start, "beta", None))
@@ -125,13 +135,15 @@ def places_read(names: tuple[str, ...]) -> list[int]:
 LEAST_SAMPLES = 50
 # Few samples are split into more folds, so that each fit sees nearly all of them.
 _FEW_SAMPLES, _FOLDS, _MORE_FOLDS = 1000, 3, 5
-# The most samples and logits that decide about weights and views, and the most logits that members are fitted to. If
-# there are more, a random subset is used.
+# The most samples and logits that decide about weights and views, and the most logits that members
+# are fitted to. If there are more, a random subset is used.
 _MOST_SAMPLES, _MOST_VALUES, _MOST_FOR_MEMBERS = 50_000, 5_000_000, 25_000_000
-# Whole-number weights repeat samples up to this many times on average; small sets may be repeated more often.
+# Whole-number weights repeat samples up to this many times on average; small sets may be repeated
+# more often.
 _MOST_REPEATS = 10
-# Pseudo-counts of the weights: half a sample for each member that shrinks towards a temperature. Temperature scaling
-# gets this many more, divided by the number of mistakes, because only mistakes show which member is better.
+# Pseudo-counts of the weights: half a sample for each member that shrinks towards a temperature.
+# Temperature scaling gets this many more, divided by the number of mistakes, because only mistakes
+# show which member is better.
 _PRIOR = dict.fromkeys(("ts", "ets", "svs", "sms", "ets-svs", "ets-sms"), 0.5)
 _PRIOR_BY_MISTAKES = 30.0
 # With this many mistakes, samples left out show whether another method does as well as the mixture.
@@ -157,7 +169,9 @@ class Evidence:
     def gain(self) -> LossGain:
         """Return the gain over temperature scaling."""
         mine = self.losses.get("ensemble with views", self.losses["ensemble"])
-        return LossGain.between(self.losses["ts"], mine, self.samples.weights, self.samples.clusters)
+        return LossGain.between(
+            self.losses["ts"], mine, self.samples.weights, self.samples.clusters
+        )
 
     @property
     def many_mistakes(self) -> bool:
@@ -168,7 +182,9 @@ class Evidence:
 
 @dataclass(frozen=True)
 class FittedEnsemble:
-    """The members and their weights, the plan and the choice of views if there are any, and the evidence."""
+    """The members and their weights, the plan and the choice of views if there are any, and the
+    evidence.
+    """
 
     members: Members
     weights: dict[str, float]
@@ -181,15 +197,20 @@ class FittedEnsemble:
 def without_counts(samples: Samples) -> Samples:
     """Return the samples, repeated and without weights if the weights are counts.
 
-    Large whole numbers, such as amounts of money, are treated as plain weights; repeated rows would fill the memory.
+    Large whole numbers, such as amounts of money, are treated as plain weights; repeated rows would
+    fill the memory.
     """
     weights, most = samples.weights, max(_MOST_REPEATS * len(samples.labels), _MOST_SAMPLES)
     if weights is None or weights.sum() > most or (weights != np.rint(weights)).any():
         return samples
-    return replace(samples, weights=None)[np.repeat(np.arange(len(weights)), weights.astype(np.intp))]
+    return replace(samples, weights=None)[
+        np.repeat(np.arange(len(weights)), weights.astype(np.intp))
+    ]
 
 
-def fit_ensemble(method: CalibrationEnsemble, samples: Samples, rng: np.random.Generator) -> FittedEnsemble:
+def fit_ensemble(
+    method: CalibrationEnsemble, samples: Samples, rng: np.random.Generator
+) -> FittedEnsemble:
     """Return the ensemble of these samples."""
     logits, labels, n_classes = samples.views.logits, samples.labels, samples.views.n_classes
     if samples.weights is not None:  # weights are relative
@@ -245,10 +266,14 @@ def cross_fitted(members: Members, evidence: Evidence) -> NDArray[np.float32]:
     return probs
 
 
-def _weigh(probs: NDArray[np.float32], names: tuple[str, ...], evidence: Evidence, kept: bool) -> dict[str, float]:
-    """Return the weights of the members by name, the largest first, from their cross-fitted probabilities.
+def _weigh(
+    probs: NDArray[np.float32], names: tuple[str, ...], evidence: Evidence, kept: bool
+) -> dict[str, float]:
+    """Return the weights of the members by name, the largest first, from their cross-fitted
+    probabilities.
 
-    The losses of the mixture in the evidence come from weights fitted without the sample's own fold.
+    The losses of the mixture in the evidence come from weights fitted without the sample's own
+    fold.
     """
     samples, labels, folds = evidence.samples, evidence.samples.labels, evidence.folds
     counts = evidence.share * (np.ones(len(labels)) if samples.weights is None else samples.weights)
@@ -275,11 +300,17 @@ def _weigh(probs: NDArray[np.float32], names: tuple[str, ...], evidence: Evidenc
 def _one_or_all(weights: dict[str, float], evidence: Evidence) -> dict[str, float]:
     """Return the weights, or one member alone if the evidence shows that the mixture is no better."""
     samples = evidence.samples
-    # Members are fitted as if rows were independent, so they follow the clusters of the fit too closely.
-    if samples.clusters is not None and not evidence.gain().exceeds(1.0, len(np.unique(samples.clusters))):
+    # Members are fitted as if rows were independent, so they follow the clusters of the fit too
+    # closely.
+    if samples.clusters is not None and not evidence.gain().exceeds(
+        1.0, len(np.unique(samples.clusters))
+    ):
         evidence.losses["ensemble"] = evidence.losses["ts"]
         return {"ts": 1.0}
-    mean = {name: float(np.average(losses, weights=samples.weights)) for name, losses in evidence.losses.items()}
+    mean = {
+        name: float(np.average(losses, weights=samples.weights))
+        for name, losses in evidence.losses.items()
+    }
     mixture = mean.pop("ensemble")
     alone = min(mean, key=lambda name: mean[name])
     trusted = alone in ("ts", "ets") or weights.get(alone, 0.0) >= _HALF
@@ -297,10 +328,11 @@ def _stack(
     beta: float,
     rng: np.random.Generator,
 ) -> tuple[Plan | None, Choice, tuple[Transform, ...], bool]:
-    """Return the plan of the mixture with views (None if no view is worth it), the choice of views, and the candidates.
+    """Return the plan of the mixture with views (None if no view is worth it), the choice of views,
+    and the candidates.
 
-    The views are those that `ViewStacking` chooses. The last value says whether `alone`, structured scaling by itself,
-    replaces the mixture because its loss on samples left out is lower.
+    The views are those that `ViewStacking` chooses. The last value says whether `alone`, structured
+    scaling by itself, replaces the mixture because its loss on samples left out is lower.
     """
     samples, answers, max_views = evidence.samples, method.answers, method.max_views
     kept = answers == "kept"
@@ -308,7 +340,9 @@ def _stack(
     candidates, _ = shortlist(samples, views.transforms, beta, epsilon)
     data = stack_data(samples, candidates, beta, epsilon, kept=kept, copies=evidence.copies)
     most = _MOST_VIEWS if max_views is None else max_views
-    choice = choose_views(data, rng, max_views=most, gate=method.gate, no_harm=True, worth=WORTH[answers])
+    choice = choose_views(
+        data, rng, max_views=most, gate=method.gate, no_harm=True, worth=WORTH[answers]
+    )
     used = () if choice.stack is None else choice.stack.views
     plain = losses_of(mixed, labels, data.answers if kept else None)
     features = np.concatenate([data.features[[0, 0]], data.features[1:]])
@@ -317,13 +351,17 @@ def _stack(
     if used:
         best, replaced = _mixture_or_one(data, used, (mixed, alone), epsilon, choice.gate, seed)
     features[1] = _soft_log(alone if replaced else mixed, epsilon)
-    by_class = choose_class_weights(data, used, best is not None, choice.gate, seed, max_views=max_views)
+    by_class = choose_class_weights(
+        data, used, best is not None, choice.gate, seed, max_views=max_views
+    )
     if by_class is not None:
         used, best = by_class
     if best is None:
         return None, choice, candidates, False
     transforms = tuple(candidates[view - 1] for view in used)
-    plan = plan_of(best.base, best.stack, transforms, beta, epsilon, answers, choice.gate, best.matrices)
+    plan = plan_of(
+        best.base, best.stack, transforms, beta, epsilon, answers, choice.gate, best.matrices
+    )
     evidence.losses["ensemble with views"] = best.losses
     evidence.passes = len(plan.transforms) * float(plan.needs_views(views.logits).mean())
     return plan, choice, candidates, replaced
@@ -337,7 +375,8 @@ def _mixture_or_one(
     gate: float | None,
     seed: int,
 ) -> tuple[JudgedStack | None, bool]:
-    """Stack these views with each of two arrays of probabilities; return the better stack and whether it is the second.
+    """Stack these views with each of two arrays of probabilities; return the better stack and
+    whether it is the second.
 
     The stack is None if it is not worth its forward passes.
     """

@@ -1,8 +1,8 @@
 """scikit-learn's conventions without its import.
 
-Inheriting from its BaseEstimator would load scikit-learn, scipy.stats and pandas with every command and every saved
-calibration: two seconds, ten times as long as everything else. scikit-learn's tools need little of an estimator, and
-this module provides it without importing them.
+Inheriting from its BaseEstimator would load scikit-learn, scipy.stats and pandas with every command
+and every saved calibration: two seconds, ten times as long as everything else. scikit-learn's tools
+need little of an estimator, and this module provides it without importing them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ def from_fit(*, init: Literal[False] = False) -> Any:
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(from_fit,))
 class Estimator:
-    """Parameters are the fields of a dataclass with keywords only; names that end in "_" belong to the fit."""
+    """Parameters are the fields of a dataclass with keywords only;
+
+    names that end in "_" belong to the fit.
+    """
 
     _estimator_type = "classifier"  # scikit-learn before 1.6 reads this instead of the tags below
 
@@ -42,7 +45,10 @@ class Estimator:
         return list(inspect.signature(cls).parameters)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name. `deep` changes nothing, since no parameter is itself an estimator."""
+        """Return the parameters by name.
+
+        `deep` changes nothing, since no parameter is itself an estimator.
+        """
         return {name: getattr(self, name) for name in self.parameter_names()}
 
     def set_params(self, **params: Any) -> Self:
@@ -50,7 +56,9 @@ class Estimator:
         names = self.parameter_names()
         for name, value in params.items():
             if name not in names:
-                raise InputError(f"{type(self).__name__} has no parameter {name!r}; it has: {', '.join(names)}.")
+                raise InputError(
+                    f"{type(self).__name__} has no parameter {name!r}; it has: {', '.join(names)}."
+                )
             setattr(self, name, value)
         return self
 
@@ -61,13 +69,19 @@ class Estimator:
         return {
             name: kind
             for name, kind in field_kinds(family).items()
-            if name.endswith("_") and not name.startswith("_") and not hasattr(cls, name)  # a property is not stored
+            if name.endswith("_")
+            and not name.startswith("_")
+            and not hasattr(cls, name)  # a property is not stored
         }
 
     def state(self) -> dict[str, Any]:
         """Return the fitted attributes by name: all that a file needs besides the parameters."""
         self._check_fitted()
-        return {name: value for name, value in vars(self).items() if name.endswith("_") and not name.startswith("_")}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name.endswith("_") and not name.startswith("_")
+        }
 
     def set_state(self, state: dict[str, Any]) -> Self:
         """Set the fitted attributes that `state` returned."""
@@ -76,7 +90,10 @@ class Estimator:
         return self
 
     def check_state(self) -> None:
-        """Refuse fitted attributes that differ from their declarations. Called after reading a file."""
+        """Refuse fitted attributes that differ from their declarations.
+
+        Called after reading a file.
+        """
         self._check_fitted()
         for name, kind in self.fitted_kinds().items():
             if name in vars(self):

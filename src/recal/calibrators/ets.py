@@ -14,31 +14,37 @@ from recal.engine.scaled import ScaledLogits, Vector
 from recal.maps.scaling import TemperatureMixture
 from recal.views import Views
 
-# Keeps the loss finite while the weights are fitted, even if two of the three parts give the label probability 0.
+# Keeps the loss finite while the weights are fitted, even if two of the three parts give the label
+# probability 0.
 _FLOOR = 1e-30
-# The loss has several minima in the temperature: try these multiples of the best single beta on a few samples.
+# The loss has several minima in the temperature: try these multiples of the best single beta on a
+# few samples.
 _MULTIPLES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
-# The search for a minimum covers this distance on either side, in log beta: more than to the neighbouring multiples.
+# The search for a minimum covers this distance on either side, in log beta: more than to the
+# neighbouring multiples.
 _REACH = 1.0
-# The distance, in log beta, between the three points of a parabola step from a beta that is nearly the best.
+# The distance, in log beta, between the three points of a parabola step from a beta that is nearly
+# the best.
 _BESIDE = 0.05
 _MOST_TRIED = 1_000
 _PLAIN_VALUES = 500_000
-# The prior of log(beta / the best single beta) is normal with this standard deviation. A share of the uniform
-# distribution can explain one or two mistakes; without a prior, beta would then grow without limit.
+# The prior of log(beta / the best single beta) is normal with this standard deviation. A share of
+# the uniform distribution can explain one or two mistakes; without a prior, beta would then grow
+# without limit.
 _PRIOR_SPREAD = 0.5
 
 
 class EnsembleTemperatureScaling(Calibrator):
-    """Mix the probabilities at a fitted temperature, those at temperature 1, and the uniform distribution.
+    """Mix the probabilities at a fitted temperature, those at temperature 1, and the uniform
+    distribution.
 
-    The temperature and three weights, at least 0 and of sum 1, are fitted together by the negative log-likelihood. A
-    share of the uniform distribution guards against confident mistakes, and the best temperature beside it differs from
-    the best one alone. The publication fits the temperature first. The fit starts there and is never worse on the
-    fitted samples. A normal prior on log(beta), centred at the best single temperature with a standard deviation of
-    0.5, limits beta if there are only a few mistakes to learn from.
-    A mixture of increasing functions is increasing, so predictions never change. If every prediction is right, only a
-    temperature is fitted.
+    The temperature and three weights, at least 0 and of sum 1, are fitted together by the negative
+    log-likelihood. A share of the uniform distribution guards against confident mistakes, and the
+    best temperature beside it differs from the best one alone. The publication fits the temperature
+    first. The fit starts there and is never worse on the fitted samples. A normal prior on
+    log(beta), centred at the best single temperature with a standard deviation of 0.5, limits beta
+    if there are only a few mistakes to learn from. A mixture of increasing functions is increasing,
+    so predictions never change. If every prediction is right, only a temperature is fitted.
     Reference: Zhang, Kailkhura and Han, *Mix-n-Match* (ICML 2020).
 
     Attributes
@@ -46,7 +52,8 @@ class EnsembleTemperatureScaling(Calibrator):
     beta_ : float
         The inverse of the fitted temperature.
     weights_ : ndarray of shape (3,)
-        The weights of the fitted temperature, of the model's own probabilities, and of the uniform distribution.
+        The weights of the fitted temperature, of the model's own probabilities, and of the uniform
+        distribution.
 
     Examples
     --------
@@ -65,13 +72,22 @@ class EnsembleTemperatureScaling(Calibrator):
     weights_ = from_map("weights")
 
     def _fit(
-        self, views: Views, labels: Labels, *, beta: float | None = None, near: TemperatureMixture | None = None
+        self,
+        views: Views,
+        labels: Labels,
+        *,
+        beta: float | None = None,
+        near: TemperatureMixture | None = None,
     ) -> None:
         with one_thread():
-            self.map_ = _fit_mixture(views.logits, labels, beta, None if near is None else near.beta)
+            self.map_ = _fit_mixture(
+                views.logits, labels, beta, None if near is None else near.beta
+            )
 
 
-def _fit_mixture(logits: Floats, labels: Labels, beta: float | None, near: float | None) -> TemperatureMixture:
+def _fit_mixture(
+    logits: Floats, labels: Labels, beta: float | None, near: float | None
+) -> TemperatureMixture:
     state = ScaledLogits(logits)
     single = float(fit_betas(state, labels).values[0]) if beta is None else beta
     if not (state.drop_at(labels) < 0.0).any():
@@ -89,19 +105,23 @@ def _fit_mixture(logits: Floats, labels: Labels, beta: float | None, near: float
 
 
 class Mixture:
-    """The mean negative log-likelihood of the mixture and its prior, as a function of its beta alone.
+    """The mean negative log-likelihood of the mixture and its prior, as a function of its beta
+    alone.
 
     At each beta the weights are the best ones, which is a convex problem.
     """
 
     def __init__(self, state: ScaledLogits, labels: Labels, n_classes: int, single: float) -> None:
         self.state, self.drops, self.centre = state, state.drop_at(labels), float(np.log(single))
-        # For few values a plain sum is faster than the state's series, whose purpose is to read many classes only once.
+        # For few values a plain sum is faster than the state's series, whose purpose is to read
+        # many classes only once.
         small = state.logits.size < _PLAIN_VALUES
         self.centred = state.logits - state.maxima[:, None].astype(np.float64) if small else None
         self.precision = 1.0 / (_PRIOR_SPREAD**2 * len(labels))
         self.counts, self.weights = np.ones(len(labels)), np.full(3, 1.0 / 3.0)
-        self.parts = np.stack([self._truth(1.0)] * 2 + [np.full(len(labels), 1.0 / n_classes)], axis=1)
+        self.parts = np.stack(
+            [self._truth(1.0)] * 2 + [np.full(len(labels), 1.0 / n_classes)], axis=1
+        )
 
     def _truth(self, beta: float) -> Vector:
         """Return the probability of each sample's label at beta."""
@@ -113,13 +133,19 @@ class Mixture:
         """Return the lowest loss at this beta, and the weights that give it."""
         self.parts[:, 0] = self._truth(beta)
         # Start near the last weights, but not at 0, from which a weight would rise slowly.
-        self.weights = mixture_weights(self.parts, self.counts, np.zeros(3), 0.97 * self.weights + 0.01)
+        self.weights = mixture_weights(
+            self.parts, self.counts, np.zeros(3), 0.97 * self.weights + 0.01
+        )
         weights = self.weights
         likelihoods = np.maximum(self.parts @ weights, _FLOOR)
-        return float(-np.log(likelihoods).mean() + 0.5 * self.precision * (np.log(beta) - self.centre) ** 2), weights
+        return float(
+            -np.log(likelihoods).mean() + 0.5 * self.precision * (np.log(beta) - self.centre) ** 2
+        ), weights
 
     def step_from(self, beta: float) -> float:
-        """Return the minimum of the parabola through the losses at, below and above a beta that is nearly the best."""
+        """Return the minimum of the parabola through the losses at, below and above a beta that is
+        nearly the best.
+        """
         at = np.log(beta) + _BESIDE * np.array([-1.0, 0.0, 1.0])
         low, middle, high = (self.best(float(np.exp(x)))[0] for x in at)
         bend = low - 2.0 * middle + high
@@ -130,6 +156,9 @@ class Mixture:
         """Return the beta of the local minimum near `beta`."""
         low, high = np.log(beta) - _REACH, np.log(beta) + _REACH
         answer = scipy.optimize.minimize_scalar(
-            lambda x: self.best(float(np.exp(x)))[0], bounds=(low, high), method="bounded", options={"xatol": 1e-5}
+            lambda x: self.best(float(np.exp(x)))[0],
+            bounds=(low, high),
+            method="bounded",
+            options={"xatol": 1e-5},
         )
         return float(np.exp(answer.x))

@@ -18,9 +18,11 @@ from recal.progress import track
 from recal.schema import Count, RandomState
 from recal.views import Views
 
-# Rows are processed in parts of this many values, so that they stay in or near the processor's cache.
+# Rows are processed in parts of this many values, so that they stay in or near the processor's
+# cache.
 _PART = 500_000
-# Up to this many values (160 MB), phi is kept between the hundred passes; computing it takes most of a pass.
+# Up to this many values (160 MB), phi is kept between the hundred passes; computing it takes most
+# of a pass.
 _MOST_KEPT = 20_000_000
 
 
@@ -48,7 +50,9 @@ class LatentProcess:
         The kernel's length scale.
     """
 
-    def __init__(self, log_probs: np.ndarray, labels: Labels, points: np.ndarray, length: float) -> None:
+    def __init__(
+        self, log_probs: np.ndarray, labels: Labels, points: np.ndarray, length: float
+    ) -> None:
         self.log_probs, self.labels, self.points, self.length = log_probs, labels, points, length
         step = max(1, _PART // (log_probs.shape[1] * len(points)))
         self._parts = [slice(first, first + step) for first in range(0, len(labels), step)]
@@ -57,7 +61,10 @@ class LatentProcess:
             self._kept = [basis(log_probs[part], points, length) for part in self._parts]
 
     def fit(self, variance: float, start: Posterior | None = None, max_iter: int = 50) -> Posterior:
-        """Maximise the bound: S by its closed form, m by Newton steps that are halved until the bound rises."""
+        """Maximise the bound:
+
+        S by its closed form, m by Newton steps that are halved until the bound rises.
+        """
         mean = np.zeros(len(self.points)) if start is None else start.mean.copy()
         covariance = self._best_covariance(mean, variance)
         bound, slope = self.bound(mean, covariance, variance)
@@ -77,7 +84,9 @@ class LatentProcess:
                 break
         return Posterior(mean, covariance, self.length, variance, bound)
 
-    def bound(self, mean: np.ndarray, covariance: np.ndarray, variance: float) -> tuple[float, np.ndarray]:
+    def bound(
+        self, mean: np.ndarray, covariance: np.ndarray, variance: float
+    ) -> tuple[float, np.ndarray]:
         """Return the bound and its gradient in `mean` for a fixed covariance."""
         value, slope = 0.0, np.zeros(len(mean))
         root = np.linalg.cholesky(covariance)
@@ -90,7 +99,9 @@ class LatentProcess:
             between = np.square(centre).sum(axis=1)
             value += float(at_truth.sum() - 0.5 * (within - between).sum())
             along = np.einsum("nkm,nm->nk", spread, centre)
-            pull = -probs - 0.5 * probs * (by_class - within[:, None] - 2.0 * (along - between[:, None]))
+            pull = -probs - 0.5 * probs * (
+                by_class - within[:, None] - 2.0 * (along - between[:, None])
+            )
             pull[np.arange(len(labels)), labels] += 1.0
             slope += np.einsum("nk,nkm->m", pull, phi)
         value -= 0.5 * (float(mean @ mean + np.trace(covariance)) / variance - len(mean))
@@ -125,8 +136,11 @@ class LatentProcess:
 
 
 def kernel(log_probs: np.ndarray, points: np.ndarray, length: float) -> np.ndarray:
-    """Return exp(-d^2 / 2 l^2) between each log-probability and each point, (n_samples, n_classes, n_points)."""
-    # Far from all points the kernel is 0; clipping keeps squares of saturated log-probabilities finite.
+    """Return exp(-d^2 / 2 l^2) between each log-probability and each point, (n_samples, n_classes,
+    n_points).
+    """
+    # Far from all points the kernel is 0; clipping keeps squares of saturated log-probabilities
+    # finite.
     distance = np.clip(log_probs, -1e6, None)[:, :, None] - points
     distance /= length
     np.square(distance, out=distance)
@@ -135,7 +149,9 @@ def kernel(log_probs: np.ndarray, points: np.ndarray, length: float) -> np.ndarr
 
 
 def whitening(points: np.ndarray, length: float) -> np.ndarray:
-    """Return L^-1 for the kernel between the points, L L^T, with 1e-6 added to the diagonal against rounding."""
+    """Return L^-1 for the kernel between the points, L L^T, with 1e-6 added to the diagonal against
+    rounding.
+    """
     between = kernel(points[None, :], points, length)[0]
     root = np.linalg.cholesky(between + 1e-6 * np.eye(len(points)))
     return scipy.linalg.solve_triangular(root, np.eye(len(points)), lower=True)
@@ -147,19 +163,21 @@ def basis(log_probs: np.ndarray, points: np.ndarray, length: float) -> np.ndarra
     return (flat @ whitening(points, length).T).reshape(*log_probs.shape, len(points))
 
 
-# A class with a probability below e^-12 hardly affects the softmax, so it contains no information about g.
+# A class with a probability below e^-12 hardly affects the softmax, so it contains no information
+# about g.
 _LOWEST = -12.0
 _LENGTHS = (1.0, 2.0, 4.0)
 _VARIANCES = (0.01, 0.1, 1.0, 10.0)
 
 
 class GaussianProcessCalibration(Calibrator):
-    """Bend the log-probabilities by one smooth function, the same for every class, with a Gaussian process as prior.
+    """Bend the log-probabilities by one smooth function, the same for every class, with a Gaussian
+    process as prior.
 
-    After temperature scaling, a class with the log-probability x gets the score x + g(x). The probabilities are the
-    softmax of the scores, averaged over draws of g from its posterior. g is a Gaussian process in one variable with a
-    sparse variational posterior on `n_points` inducing points. Its length scale and variance maximise the bound on the
-    evidence.
+    After temperature scaling, a class with the log-probability x gets the score x + g(x). The
+    probabilities are the softmax of the scores, averaged over draws of g from its posterior. g is a
+    Gaussian process in one variable with a sparse variational posterior on `n_points` inducing
+    points. Its length scale and variance maximise the bound on the evidence.
 
     Parameters
     ----------
@@ -168,12 +186,13 @@ class GaussianProcessCalibration(Calibrator):
     n_draws : int
         The number of functions drawn from the posterior; the probabilities are the mean over them.
     max_search : int
-        The length scale and the variance are chosen on at most this many log-probabilities (samples times classes,
-        drawn at random); the posterior itself always uses every sample.
+        The length scale and the variance are chosen on at most this many log-probabilities (samples
+        times classes, drawn at random); the posterior itself always uses every sample.
     random_state : int, optional
         Seed of the draws and of the random choice for `max_search`.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
@@ -189,11 +208,12 @@ class GaussianProcessCalibration(Calibrator):
 
     Notes
     -----
-    Unlike in the paper, a temperature is fitted first. With few samples, the result is then close to temperature
-    scaling instead of the uncalibrated model.
+    Unlike in the paper, a temperature is fitted first. With few samples, the result is then close
+    to temperature scaling instead of the uncalibrated model.
 
-    Time and memory grow with the number of samples times classes; processing samples in parts bounds the memory.
-    5,000 x 10 takes about a second, 5,000 x 100 ten seconds, and 25,000 x 1,000 a few minutes.
+    Time and memory grow with the number of samples times classes; processing samples in parts
+    bounds the memory. 5,000 x 10 takes about a second, 5,000 x 100 ten seconds, and 25,000 x 1,000
+    a few minutes.
 
     Examples
     --------
@@ -239,7 +259,9 @@ class GaussianProcessCalibration(Calibrator):
         # Antithetic pairs: the mean of the draws equals the mean of the posterior.
         normal[self.n_draws // 2 : 2 * (self.n_draws // 2)] = -normal[: self.n_draws // 2]
         weights = posterior.mean + normal @ np.linalg.cholesky(posterior.covariance).T
-        self.map_ = LatentFunction(beta, posterior.length, points, weights @ whitening(points, posterior.length))
+        self.map_ = LatentFunction(
+            beta, posterior.length, points, weights @ whitening(points, posterior.length)
+        )
 
 
 def _best_kernel(log_probs: np.ndarray, labels: Labels, points: np.ndarray) -> Posterior:

@@ -10,8 +10,8 @@ from recal.maps.group_offsets import GroupOffsets, log_odds, sigmoid
 
 Vector = NDArray[np.float64]
 
-# The candidates: a group with this many samples of average information keeps half of its own offset. Using no offsets
-# is a candidate, too.
+# The candidates: a group with this many samples of average information keeps half of its own
+# offset. Using no offsets is a candidate, too.
 STRENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _FOLDS = 10
 _STEPS = 30
@@ -30,8 +30,9 @@ def fit_group_offsets(
 ) -> GroupOffsets:
     """Fit one offset per group on the log-odds of the confidence.
 
-    The offsets minimise the NLL of the outcomes right and wrong plus a ridge penalty. Cross-validation chooses its
-    strength; if no strength clearly lowers the loss, all offsets are 0.
+    The offsets minimise the NLL of the outcomes right and wrong plus a ridge penalty.
+    Cross-validation chooses its strength; if no strength clearly lowers the loss, all offsets are
+    0.
 
     Parameters
     ----------
@@ -41,7 +42,8 @@ def fit_group_offsets(
     groups : array-like of shape (n_samples,)
     sample_weight : array of shape (n_samples,), optional
     clusters : array-like of shape (n_samples,), optional
-        Rows that belong together: folds never divide them, and the standard error of the gain counts clusters.
+        Rows that belong together: folds never divide them, and the standard error of the gain
+        counts clusters.
 
     Examples
     --------
@@ -56,7 +58,9 @@ def fit_group_offsets(
     """
     names, index = check_names(groups, len(correct), "groups")
     scores, right = log_odds(confidence), np.asarray(correct, np.float64)
-    weights = np.ones(len(right)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+    weights = (
+        np.ones(len(right)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+    )
     together = None if clusters is None else check_clusters(clusters, len(right))
     n_folds = min(_FOLDS, len(right) if together is None else int(together.max()) + 1)
     if n_folds < 2:
@@ -67,7 +71,9 @@ def fit_group_offsets(
         rest, left = fold != number, fold == number
         for row, strength in enumerate(STRENGTHS):
             ridge = strength * _information(scores[rest], weights[rest])
-            offsets = ridge_offsets(scores[rest], right[rest], index[rest], len(names), ridge, weights[rest])
+            offsets = ridge_offsets(
+                scores[rest], right[rest], index[rest], len(names), ridge, weights[rest]
+            )
             losses[row, left] = _losses(scores[left] + offsets[index[left]], right[left])
     gains = _losses(scores, right) - losses
     best = int(np.argmax(gains @ weights))
@@ -87,9 +93,15 @@ def _information(scores: Vector, weights: Vector) -> float:
 
 
 def ridge_offsets(
-    scores: Vector, right: Vector, index: NDArray[np.intp], n_groups: int, ridge: float, weights: Vector
+    scores: Vector,
+    right: Vector,
+    index: NDArray[np.intp],
+    n_groups: int,
+    ridge: float,
+    weights: Vector,
 ) -> Vector:
-    """Return the offset of each group that minimises its loss plus ridge / 2 x offset^2, (n_groups,).
+    """Return the offset of each group that minimises its loss plus ridge / 2 x offset^2,
+    (n_groups,).
 
     Each group is a convex problem in one number, and all groups take Newton steps together.
     """

@@ -28,13 +28,15 @@ _GRID = 240
 
 
 class MutualInformationBinning(Calibrator):
-    """Bin the log-odds so that bins say as much as possible about the label, and predict the share of hits of the bin.
+    """Bin the log-odds so that bins say as much as possible about the label, and predict the share
+    of hits of the bin.
 
-    Equal-mass bins are concentrated where most scores are, far from where decisions are made; equal-width bins are
-    nearly empty in between. These bins maximise the mutual information of bin and label. The fit alternates between
-    setting the edges for given bin values and the values for given edges; neither step can lower the information. All
-    classes share one set of bins, so that rare classes share samples. Within a bin, the model's own order breaks ties,
-    but predictions may still change. Reference: Patel et al., *Multi-class uncertainty calibration via mutual
+    Equal-mass bins are concentrated where most scores are, far from where decisions are made;
+    equal-width bins are nearly empty in between. These bins maximise the mutual information of bin
+    and label. The fit alternates between setting the edges for given bin values and the values for
+    given edges; neither step can lower the information. All classes share one set of bins, so that
+    rare classes share samples. Within a bin, the model's own order breaks ties, but predictions may
+    still change. Reference: Patel et al., *Multi-class uncertainty calibration via mutual
     information maximization-based binning* (ICLR 2021): I-Max with shared class-wise binning.
 
     Parameters
@@ -44,9 +46,11 @@ class MutualInformationBinning(Calibrator):
     share : {"all", "none"}
         One set of bins for all classes, or one for each (which needs many samples of each).
     penalty : float
-        The number of samples, spread evenly over the classes, that are added to every bin so that no share is 0 or 1.
+        The number of samples, spread evenly over the classes, that are added to every bin so that
+        no share is 0 or 1.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
@@ -55,7 +59,8 @@ class MutualInformationBinning(Calibrator):
     values_ : ndarray of shape (1 or n_classes, n_bins)
         The share of hits in each bin.
     information_ : ndarray of shape (1 or n_classes,)
-        The mutual information of bin and label, in nats, if the model's own probabilities were right.
+        The mutual information of bin and label, in nats, if the model's own probabilities were
+        right.
 
     Examples
     --------
@@ -90,15 +95,24 @@ class MutualInformationBinning(Calibrator):
             groups = [(odds.ravel(), pooled.ravel())]
         else:
             warn_if_few(self, *odds.shape)
-            groups = [(column, labels == k) for k, column in enumerate(np.ascontiguousarray(odds.T))]
-        all_edges, values = np.full((len(groups), n_bins - 1), np.inf), np.zeros((len(groups), n_bins))
+            groups = [
+                (column, labels == k) for k, column in enumerate(np.ascontiguousarray(odds.T))
+            ]
+        all_edges, values = (
+            np.full((len(groups), n_bins - 1), np.inf),
+            np.zeros((len(groups), n_bins)),
+        )
         self.information_ = np.empty(len(groups))
         for g, (scores, hits) in enumerate(groups):
             edges, self.information_[g] = informative_edges(scores, n_bins)
             all_edges[g, : len(edges)] = edges
             bins = np.searchsorted(edges, scores, side="left")
-            counts, hit = (np.bincount(some, minlength=len(edges) + 1) for some in (bins, bins[hits]))
-            middles = np.zeros(len(edges) + 1)  # no bin is empty, so none needs the middle as its value
+            counts, hit = (
+                np.bincount(some, minlength=len(edges) + 1) for some in (bins, bins[hits])
+            )
+            middles = np.zeros(
+                len(edges) + 1
+            )  # no bin is empty, so none needs the middle as its value
             shares = frequencies(counts, hit, middles, views.n_classes, self.penalty)
             values[g, : len(shares)] = shares
         self.map_ = InformativeBins(all_edges, values)
@@ -111,19 +125,26 @@ class _Sums:
         self.ordered = np.sort(scores)
         # Each is summed from its small end, so that small sums keep their digits.
         self.hit = np.concatenate([[0.0], np.cumsum(scipy.special.expit(self.ordered))])
-        self.miss = np.concatenate([np.cumsum(scipy.special.expit(-self.ordered)[::-1])[::-1], [0.0]])
+        self.miss = np.concatenate(
+            [np.cumsum(scipy.special.expit(-self.ordered)[::-1])[::-1], [0.0]]
+        )
 
     def between(self, edges: Vector) -> tuple[Vector, Vector]:
         """Return both sums for each bin that is not empty."""
-        ends = np.unique(np.concatenate([[0], np.searchsorted(self.ordered, edges, "right"), [len(self.ordered)]]))
+        ends = np.unique(
+            np.concatenate(
+                [[0], np.searchsorted(self.ordered, edges, "right"), [len(self.ordered)]]
+            )
+        )
         return np.diff(self.hit[ends]), -np.diff(self.miss[ends])
 
 
 def informative_edges(scores: Vector, n_bins: int) -> tuple[Vector, float]:
-    """Return at most n_bins - 1 edges without empty bins, and the mutual information that they keep.
+    """Return at most n_bins - 1 edges without empty bins, and the mutual information that they
+    keep.
 
-    The published search finds a local optimum. Here it starts from the best bins on a grid of candidate edges. If the
-    scores have few distinct values, the grid contains all possible edges.
+    The published search finds a local optimum. Here it starts from the best bins on a grid of
+    candidate edges. If the scores have few distinct values, the grid contains all possible edges.
     """
     sums = _Sums(scores)
     edges, history = climb(sums, best_on_grid(sums, _candidates(sums), n_bins))
@@ -131,14 +152,19 @@ def informative_edges(scores: Vector, n_bins: int) -> tuple[Vector, float]:
 
 
 def _candidates(sums: _Sums) -> Vector:
-    """Return candidate edges: between all scores if there are few, else spread by hits, by mass and by width."""
+    """Return candidate edges:
+
+    between all scores if there are few, else spread by hits, by mass and by width.
+    """
     distinct = np.unique(sums.ordered) if len(sums.ordered) <= _GRID else None
     if distinct is None:
         inner = np.arange(1, _GRID // 3) / (_GRID // 3)
         by_hits = np.minimum(np.searchsorted(sums.hit, inner * sums.hit[-1]), len(sums.ordered) - 1)
         by_mass = (inner * len(sums.ordered)).astype(np.intp)
         by_width = sums.ordered[0] + inner * (sums.ordered[-1] - sums.ordered[0])
-        distinct = np.unique(np.concatenate([sums.ordered[by_hits], sums.ordered[by_mass], by_width]))
+        distinct = np.unique(
+            np.concatenate([sums.ordered[by_hits], sums.ordered[by_mass], by_width])
+        )
     return _drop_empty(sums, (distinct[1:] + distinct[:-1]) / 2)
 
 
@@ -146,10 +172,13 @@ def best_on_grid(sums: _Sums, candidates: Vector, n_bins: int) -> Vector:
     """Return the n_bins - 1 candidates that keep the most information, by dynamic programming."""
     if len(candidates) < n_bins:
         return candidates
-    ends = np.concatenate([[0], np.searchsorted(sums.ordered, candidates, "right"), [len(sums.ordered)]])
+    ends = np.concatenate(
+        [[0], np.searchsorted(sums.ordered, candidates, "right"), [len(sums.ordered)]]
+    )
     hit = sums.hit[None, ends] - sums.hit[ends, None]
     miss = sums.miss[ends, None] - sums.miss[None, ends]
-    # gain[i, j]: what a bin from end i to end j adds; the choice changes only the entropies of the bins.
+    # gain[i, j]: what a bin from end i to end j adds; the choice changes only the entropies of the
+    # bins.
     with np.errstate(divide="ignore", invalid="ignore"):
         gain = hit * np.log(hit / (hit + miss)) + miss * np.log(miss / (hit + miss))
     gain[np.tril_indices(len(ends))] = -np.inf
@@ -166,7 +195,10 @@ def best_on_grid(sums: _Sums, candidates: Vector, n_bins: int) -> Vector:
 
 
 def climb(sums: _Sums, edges: Vector) -> tuple[Vector, list[float]]:
-    """Raise the mutual information until it no longer changes; return the edges and its value after each step."""
+    """Raise the mutual information until it no longer changes;
+
+    return the edges and its value after each step.
+    """
     edges = _drop_empty(sums, edges)
     history = [information(*sums.between(edges))]
     for _ in range(_MAX_ITER):
@@ -194,11 +226,15 @@ def best_edges(values: Vector) -> Vector:
         edges = np.log(np.logaddexp(0, high) - np.logaddexp(0, low)) - np.log(
             np.logaddexp(0, -low) - np.logaddexp(0, -high)
         )
-    return np.where(np.isfinite(edges), edges, (low + high) / 2)  # for equal neighbours, any point in between works
+    return np.where(
+        np.isfinite(edges), edges, (low + high) / 2
+    )  # for equal neighbours, any point in between works
 
 
 def information(hit: Vector, miss: Vector) -> float:
-    """Return the mutual information of bin and label, in nats, from each bin's expected hits and misses."""
+    """Return the mutual information of bin and label, in nats, from each bin's expected hits and
+    misses.
+    """
     total = hit.sum() + miss.sum()
     p_bin = (hit + miss) / total
     kept = hit * np.log(hit / total / p_bin / (hit.sum() / total)) + miss * np.log(

@@ -1,4 +1,7 @@
-"""Isotonic regression: an increasing curve for each class or one for all classes, and the intervals of Venn-Abers."""
+"""Isotonic regression:
+
+an increasing curve for each class or one for all classes, and the intervals of Venn-Abers.
+"""
 
 from __future__ import annotations
 
@@ -21,31 +24,35 @@ from recal.schema import NotNegative, Number
 from recal.views import Views
 
 Array = NDArray[np.float64]
-# Scores with a smaller relative difference count as equal: rounding must not move a sample across an edge.
+# Scores with a smaller relative difference count as equal: rounding must not move a sample across
+# an edge.
 _SAME = 1e-9
 
 
 class IsotonicCalibration(Calibrator):
     """Map each class's log-odds through an increasing function of its own, then normalise the rows.
 
-    For every class, pooling adjacent violators finds the increasing function that best predicts "is it this class?".
-    The function can take any shape, so it needs many samples of each class: a thousand or more for ten classes.
-    Rows are divided by their sums afterwards, which may change predictions. Reference: Zadrozny and Elkan,
+    For every class, pooling adjacent violators finds the increasing function that best predicts "is
+    it this class?". The function can take any shape, so it needs many samples of each class: a
+    thousand or more for ten classes. Rows are divided by their sums afterwards, which may change
+    predictions. Reference: Zadrozny and Elkan,
     *Transforming classifier scores into accurate multiclass probability estimates* (KDD 2002).
 
     Parameters
     ----------
     penalty : float
-        The number of samples, spread evenly over the classes, that are added so that no frequency is 0 or 1. With 0
-        the curves are those of scikit-learn's IsotonicRegression of the log-odds, which for two classes are the
-        difference of the logits.
+        The number of samples, spread evenly over the classes, that are added so that no frequency
+        is 0 or 1. With 0 the curves are those of scikit-learn's IsotonicRegression of the log-odds,
+        which for two classes are the difference of the logits.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
     knots_, values_ : ndarray
-        The corners of the curves, as log-odds and probabilities; the curves of all classes are concatenated.
+        The corners of the curves, as log-odds and probabilities; the curves of all classes are
+        concatenated.
     offsets_ : ndarray of shape (n_classes + 1,)
         The index at which each class's curve begins.
 
@@ -68,11 +75,17 @@ class IsotonicCalibration(Calibrator):
     offsets_ = from_map("offsets")
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
+        warn_if_few(
+            self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum())
+        )
         beta = self._first_beta(views.logits, labels)
         columns = np.ascontiguousarray(class_scores(views.logits, beta).T)
-        knots, values, offsets = pack([self._fit_curve(scores, labels == k) for k, scores in enumerate(columns)])
-        self.map_ = Lines(knots, smooth(values, len(labels), views.n_classes, self.penalty), offsets, beta)
+        knots, values, offsets = pack(
+            [self._fit_curve(scores, labels == k) for k, scores in enumerate(columns)]
+        )
+        self.map_ = Lines(
+            knots, smooth(values, len(labels), views.n_classes, self.penalty), offsets, beta
+        )
 
     def _first_beta(self, logits: Floats, labels: Labels) -> float:
         """Return the scale of the logits before the curves."""
@@ -84,20 +97,24 @@ class IsotonicCalibration(Calibrator):
 
 
 class CentredIsotonic(IsotonicCalibration):
-    """Isotonic regression with each flat part replaced by its centre, and straight lines between the centres.
+    """Isotonic regression with each flat part replaced by its centre, and straight lines between
+    the centres.
 
-    Each level of the isotonic curve is placed at the mean score of its samples, and neighbours are joined by straight
-    lines; beyond the first and the last level the curve is flat. In between, it orders samples that isotonic
-    regression ties, and its error is smaller if the true curve rises steadily. Levels of 0 and 1 keep their inner ends,
-    so that a score that was always right stays so. Reference: Oron and Flournoy, *Centered isotonic regression: point
-    and interval estimation for dose-response studies* (Statistics in Biopharmaceutical Research 2017).
+    Each level of the isotonic curve is placed at the mean score of its samples, and neighbours are
+    joined by straight lines; beyond the first and the last level the curve is flat. In between, it
+    orders samples that isotonic regression ties, and its error is smaller if the true curve rises
+    steadily. Levels of 0 and 1 keep their inner ends, so that a score that was always right stays
+    so. Reference: Oron and Flournoy, *Centered isotonic regression: point and interval estimation
+    for dose-response studies* (Statistics in Biopharmaceutical Research 2017).
 
     Parameters
     ----------
     penalty : float
-        The number of samples, spread evenly over the classes, that are added so that no frequency is 0 or 1.
+        The number of samples, spread evenly over the classes, that are added so that no frequency
+        is 0 or 1.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
@@ -121,7 +138,9 @@ class CentredIsotonic(IsotonicCalibration):
         ends = knots[np.append(first[1:], len(knots)) - 1]
         members = np.minimum(np.searchsorted(ends, scores, side="left"), len(levels) - 1)
         counts = np.bincount(members, minlength=len(levels))
-        centres = np.bincount(members, weights=scores, minlength=len(levels)) / np.maximum(counts, 1)
+        centres = np.bincount(members, weights=scores, minlength=len(levels)) / np.maximum(
+            counts, 1
+        )
         # Scores that were never right, or always right, keep their level up to its inner end.
         if len(levels) > 1 and levels[0] == 0.0:
             centres[0] = ends[0]
@@ -131,25 +150,31 @@ class CentredIsotonic(IsotonicCalibration):
 
 
 class IsotonicOneVsAll(IsotonicCalibration):
-    """Scale by one temperature, then map each class's log-odds through an increasing function of its own.
+    """Scale by one temperature, then map each class's log-odds through an increasing function of
+    its own.
 
-    The temperature makes the main correction with one parameter, and isotonic regression corrects the rest. The
-    combination therefore needs fewer samples than isotonic regression alone if a network is badly overconfident.
-    Reference: Zhang, Kailkhura and Han, *Mix-n-Match* (ICML 2020): IROvA-TS and, without the temperature, IROvA.
+    The temperature makes the main correction with one parameter, and isotonic regression corrects
+    the rest. The combination therefore needs fewer samples than isotonic regression alone if a
+    network is badly overconfident. Reference: Zhang, Kailkhura and Han, *Mix-n-Match* (ICML 2020):
+    IROvA-TS and, without the temperature, IROvA.
 
     Parameters
     ----------
     temperature : bool
-        Whether to scale by a temperature first (IROvA-TS) or not (IROvA, which is `IsotonicCalibration`).
+        Whether to scale by a temperature first (IROvA-TS) or not (IROvA, which is
+        `IsotonicCalibration`).
     penalty : float
-        The number of samples, spread evenly over the classes, that are added so that no frequency is 0 or 1.
+        The number of samples, spread evenly over the classes, that are added so that no frequency
+        is 0 or 1.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
     beta_ : float
-        The inverse of the temperature with the lowest Brier score, as its authors use; 1 if none is fitted.
+        The inverse of the temperature with the lowest Brier score, as its authors use; 1 if none is
+        fitted.
     knots_, values_, offsets_ : ndarray
         The classes' curves, as in `IsotonicCalibration`.
 
@@ -170,7 +195,8 @@ class IsotonicOneVsAll(IsotonicCalibration):
     def _first_beta(self, logits: Floats, labels: Labels) -> float:
         """Return the beta with the lowest Brier score, which the authors use before the curves.
 
-        The search stays within a factor of 50 of the maximum likelihood beta, which confident mistakes lower.
+        The search stays within a factor of 50 of the maximum likelihood beta, which confident
+        mistakes lower.
         """
         if not self.temperature:
             return 1.0
@@ -182,22 +208,27 @@ class IsotonicOneVsAll(IsotonicCalibration):
             probs[rows, labels] -= 1.0
             return float(np.square(probs).sum(axis=1).mean())
 
-        solution = scipy.optimize.minimize_scalar(loss, bounds=(-4.0, 4.0), method="bounded", options={"xatol": 1e-4})
+        solution = scipy.optimize.minimize_scalar(
+            loss, bounds=(-4.0, 4.0), method="bounded", options={"xatol": 1e-4}
+        )
         return likeliest * float(np.exp(solution.x))
 
 
 class IsotonicMulticlass(Calibrator):
-    """Map every class's log-odds through one shared, strictly increasing function, then normalise the rows.
+    """Map every class's log-odds through one shared, strictly increasing function, then normalise
+    the rows.
 
-    All n_samples * n_classes pairs (log-odds, "is it this class?") are pooled, and one isotonic regression is fitted to
-    them. A small slope makes it strictly increasing, and dividing a row by its sum keeps its order, so the order of the
-    classes and the prediction never change. One shared curve needs far fewer samples than a curve for each class.
-    Reference: Zhang, Kailkhura and Han, *Mix-n-Match* (ICML 2020), where it is called IRM.
+    All n_samples * n_classes pairs (log-odds, "is it this class?") are pooled, and one isotonic
+    regression is fitted to them. A small slope makes it strictly increasing, and dividing a row by
+    its sum keeps its order, so the order of the classes and the prediction never change. One shared
+    curve needs far fewer samples than a curve for each class. Reference: Zhang, Kailkhura and Han,
+    *Mix-n-Match* (ICML 2020), where it is called IRM.
 
     Parameters
     ----------
     penalty : float
-        The number of samples, spread evenly over the classes, that are added so that no frequency is 0 or 1.
+        The number of samples, spread evenly over the classes, that are added so that no frequency
+        is 0 or 1.
     slope : float
         The slope per unit of probability that is added to make the function strictly increasing.
 
@@ -229,31 +260,35 @@ class IsotonicMulticlass(Calibrator):
         hits = np.zeros(scores.shape, dtype=bool)
         hits[np.arange(len(labels)), labels] = True
         knots, values = fit_increasing(scores.ravel(), hits.ravel())
-        self.map_ = SharedLine(knots, smooth(values, len(labels), views.n_classes, self.penalty), self.slope)
+        self.map_ = SharedLine(
+            knots, smooth(values, len(labels), views.n_classes, self.penalty), self.slope
+        )
 
 
 class VennAbers(Calibrator):
     """Compute isotonic regression as if the sample had been seen with either label: p0 and p1.
 
-    The sample is added to the fitted ones, once as "not this class" and once as "this class"; isotonic regression then
-    gives it p0 and p1. One of the two is perfectly calibrated for any model and any number of samples; their distance
-    shows how much the result depends on a single sample. The probability is p1 / (1 - p0 + p1), which minimises the
-    worst-case regret in log-loss; it never reaches 0 or 1. With more than two classes, each is fitted against the rest,
-    and rows are divided by their sums. Every class then keeps about 1 / (n + 1), which raises the loss of a nearly
-    perfect model: prefer another method for it. Reference: Vovk, Petej and Fedorova, *Large-scale probabilistic
-    predictors with and without guarantees of validity* (NIPS 2015). The code uses their algorithm, which is linear in
-    the number of sorted samples.
+    The sample is added to the fitted ones, once as "not this class" and once as "this class";
+    isotonic regression then gives it p0 and p1. One of the two is perfectly calibrated for any
+    model and any number of samples; their distance shows how much the result depends on a single
+    sample. The probability is p1 / (1 - p0 + p1), which minimises the worst-case regret in
+    log-loss; it never reaches 0 or 1. With more than two classes, each is fitted against the rest,
+    and rows are divided by their sums. Every class then keeps about 1 / (n + 1), which raises the
+    loss of a nearly perfect model: prefer another method for it. Reference: Vovk, Petej and
+    Fedorova, *Large-scale probabilistic predictors with and without guarantees of validity* (NIPS
+    2015). The code uses their algorithm, which is linear in the number of sorted samples.
 
     Parameters
     ----------
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
     low_edges_, low_values_, low_offsets_ : ndarray
-        p0 of each class as a step function of its log-odds: the upper edge of every step (the last one is the largest
-        float64) and its value. The functions of all classes are concatenated.
+        p0 of each class as a step function of its log-odds: the upper edge of every step (the last
+        one is the largest float64) and its value. The functions of all classes are concatenated.
     high_edges_, high_values_, high_offsets_ : ndarray
         p1, likewise.
 
@@ -282,27 +317,37 @@ class VennAbers(Calibrator):
     high_offsets_ = from_map("high_offsets")
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
+        warn_if_few(
+            self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum())
+        )
         columns = np.ascontiguousarray(class_scores(views.logits).T)
         low, high = zip(*(bracket(column, labels == k) for k, column in enumerate(columns)))
         self.map_ = Brackets(*pack(low), *pack(high))
 
     def predict_interval(self, X: Views | ArrayLike) -> tuple[Array, Array]:
-        """Return p0 and p1 of each class against the rest, (n_samples, n_classes) each, before rows are normalised.
+        """Return p0 and p1 of each class against the rest, (n_samples, n_classes) each, before rows
+        are normalised.
 
-        The interval is wide if few samples are near, and it is not a confidence interval of the probability.
+        The interval is wide if few samples are near, and it is not a confidence interval of the
+        probability.
         """
         self._check_width(X)
         views = X if isinstance(X, Views) else Views(X)
         return self.map_.interval(np.asarray(views.logits, dtype=np.float64))
 
 
-def bracket(scores: Array, hits: NDArray[np.bool_]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Return p0 and p1 as step functions of the score: upper edges, the last being the largest float, and values."""
+def bracket(
+    scores: Array, hits: NDArray[np.bool_]
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return p0 and p1 as step functions of the score:
+
+    upper edges, the last being the largest float, and values.
+    """
     where, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     own = np.bincount(place, weights=hits, minlength=len(where)).astype(np.float64)
     same = _SAME * (1.0 + np.abs(where))
-    # As a hit, a sample between two scores is pooled with the upper one; as a miss, with the lower one.
+    # As a hit, a sample between two scores is pooled with the upper one; as a miss, with the lower
+    # one.
     high = _with_one_more_hit(counts.astype(np.float64), own)
     low = 1.0 - _with_one_more_hit(counts[::-1].astype(np.float64), (counts - own)[::-1])[::-1]
     return (
@@ -312,11 +357,12 @@ def bracket(scores: Array, hits: NDArray[np.bool_]) -> tuple[tuple[Array, Array]
 
 
 def _with_one_more_hit(counts: Array, hits: Array) -> Array:
-    """Return isotonic regression at each score if there were one more sample with this score, a hit.
+    """Return isotonic regression at each score if there were one more sample with this score, a
+    hit.
 
-    The regression is the slope of the greatest convex minorant of the cumulative sums. One more hit at score i moves
-    all sums up to i by (-1, -1), so the minorant from i on changes one corner at a time: algorithms 1 and 2 of Vovk,
-    Petej and Fedorova.
+    The regression is the slope of the greatest convex minorant of the cumulative sums. One more hit
+    at score i moves all sums up to i by (-1, -1), so the minorant from i on changes one corner at a
+    time: algorithms 1 and 2 of Vovk, Petej and Fedorova.
     """
     sums_x, sums_y = [0.0, *np.cumsum(counts).tolist()], [0.0, *np.cumsum(hits).tolist()]
     corners: list[tuple[float, float]] = [(-1.0, -1.0)]

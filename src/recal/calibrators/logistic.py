@@ -1,4 +1,7 @@
-"""Logistic curves of each class's log-odds: affine and quadratic scaling, Platt scaling, beta calibration."""
+"""Logistic curves of each class's log-odds:
+
+affine and quadratic scaling, Platt scaling, beta calibration.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +32,27 @@ Array = NDArray[np.float64]
 
 
 class AffineScaling(Calibrator):
-    """Scale and shift the log-odds, sigmoid(a z + c) with a >= 0, to minimise the negative log-likelihood.
+    """Scale and shift the log-odds, sigmoid(a z + c) with a >= 0, to minimise the negative
+    log-likelihood.
 
-    For two classes this is temperature scaling with a shift towards one of them: two numbers, fitted to the unchanged
-    labels (`PlattScaling` fits the same curve to smoothed labels). With more classes, each has a curve of its log-odds
-    against the rest, and rows are divided by their sums. A weak ridge keeps the curve finite if a class is missing or
-    separated perfectly.
+    For two classes this is temperature scaling with a shift towards one of them: two numbers,
+    fitted to the unchanged labels (`PlattScaling` fits the same curve to smoothed labels). With
+    more classes, each has a curve of its log-odds against the rest, and rows are divided by their
+    sums. A weak ridge keeps the curve finite if a class is missing or separated perfectly.
 
     Parameters
     ----------
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
     coefficients_ : ndarray of shape (2, n_classes)
         a and c of each class.
     bounds_ : ndarray of shape (2, n_classes)
-        The log-odds are clipped to these bounds: -36 and 36, or twice the median size if that is more.
+        The log-odds are clipped to these bounds: -36 and 36, or twice the median size if that is
+        more.
 
     Examples
     --------
@@ -94,29 +100,32 @@ def straight(scores: Array, labels: Labels) -> Array:
 
 
 class QuadraticScaling(AffineScaling):
-    """Scale, bend and shift the log-odds, sigmoid(a z + b z^2 + c), to minimise the negative log-likelihood.
+    """Scale, bend and shift the log-odds, sigmoid(a z + b z^2 + c), to minimise the negative
+    log-likelihood.
 
-    It has one parameter more than `AffineScaling`: log-odds of one sign may be stretched while those of the other are
-    compressed, as tree ensembles on imbalanced tables need. Beyond the turning point of the parabola the curve stays
-    level, so that a higher score never means a lower probability. If it falls at the median score, the class gets the
-    straight line of `AffineScaling`. With more than two classes, each has a curve against the rest, and rows are
+    It has one parameter more than `AffineScaling`: log-odds of one sign may be stretched while
+    those of the other are compressed, as tree ensembles on imbalanced tables need. Beyond the
+    turning point of the parabola the curve stays level, so that a higher score never means a lower
+    probability. If it falls at the median score, the class gets the straight line of
+    `AffineScaling`. With more than two classes, each has a curve against the rest, and rows are
     divided by their sums.
 
     Parameters
     ----------
     monotone : bool
-        Whether the curve stays level beyond its turning point. If not, it is the plain logistic regression on z and
-        z^2.
+        Whether the curve stays level beyond its turning point. If not, it is the plain logistic
+        regression on z and z^2.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
     coefficients_ : ndarray of shape (3, n_classes)
         a, b and c of each class.
     bounds_ : ndarray of shape (2, n_classes)
-        The log-odds of each class are clipped to these bounds: up to 36 (or twice the median), or up to the turning
-        point.
+        The log-odds of each class are clipped to these bounds: up to 36 (or twice the median), or
+        up to the turning point.
 
     Examples
     --------
@@ -136,7 +145,9 @@ class QuadraticScaling(AffineScaling):
 
     def _fit_curves(self, scores: Array, labels: Labels, bounds: Array) -> Array:
         n_curves = scores.shape[1]
-        curves = fit_logistic([scores, np.square(scores)], labels, np.ones(n_curves), np.zeros(n_curves))
+        curves = fit_logistic(
+            [scores, np.square(scores)], labels, np.ones(n_curves), np.zeros(n_curves)
+        )
         if not self.monotone:
             return curves
         falls = curves[0] + 2.0 * curves[1] * np.median(scores, axis=0) <= 0.0
@@ -150,19 +161,23 @@ class QuadraticScaling(AffineScaling):
 
 
 class PlattScaling(AffineScaling):
-    """Give each class a logistic curve of its log-odds, sigmoid(a * log(p / (1 - p)) + c), and divide by the sum.
+    """Give each class a logistic curve of its log-odds, sigmoid(a * log(p / (1 - p)) + c), and
+    divide by the sum.
 
-    The score of a class is the log-odds of its softmax probability, not its logit. With two classes that is the
-    difference of the logits. A constant added to all logits of a sample changes nothing.
+    The score of a class is the log-odds of its softmax probability, not its logit. With two classes
+    that is the difference of the logits. A constant added to all logits of a sample changes
+    nothing.
 
     Parameters
     ----------
     penalty : float
-        The strength s of smoothed targets: (N+ + s) / (N+ + 2s) and s / (N- + 2s) instead of 1 and 0. They keep the
-        curve moderate if a class has few samples, and finite if it has none. 1 (or True) is Platt's choice, 0 (or
-        False) means hard targets; 0.1 is better than both on most real data sets.
+        The strength s of smoothed targets: (N+ + s) / (N+ + 2s) and s / (N- + 2s) instead of 1 and
+        0. They keep the curve moderate if a class has few samples, and finite if it has none. 1 (or
+        True) is Platt's choice, 0 (or False) means hard targets; 0.1 is better than both on most
+        real data sets.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
@@ -202,31 +217,37 @@ class PlattScaling(AffineScaling):
 
 
 class BetaCalibration(Calibrator):
-    """Give each class the map 1 / (1 + 1 / (e^c p^a / (1 - p)^b)), with a, b >= 0, and divide by the sum.
+    """Give each class the map 1 / (1 + 1 / (e^c p^a / (1 - p)^b)), with a, b >= 0, and divide by
+    the sum.
 
-    The map is exact for scores that are Beta-distributed within a class and outside it. It includes the identity
-    (a = b = 1, c = 0) and, with a = b, Platt scaling of the log-odds; otherwise it bends differently near 0 and near 1.
-    As published, a and b come from a logistic regression on log p and -log(1 - p). A negative coefficient is set to
-    zero and the others are fitted again, so that the map never falls. With more than two classes, a last step moves
-    all curves together to the lowest NLL of the normalised probabilities; a weak penalty keeps them close.
+    The map is exact for scores that are Beta-distributed within a class and outside it. It includes
+    the identity (a = b = 1, c = 0) and, with a = b, Platt scaling of the log-odds; otherwise it
+    bends differently near 0 and near 1. As published, a and b come from a logistic regression on
+    log p and -log(1 - p). A negative coefficient is set to zero and the others are fitted again, so
+    that the map never falls. With more than two classes, a last step moves all curves together to
+    the lowest NLL of the normalised probabilities; a weak penalty keeps them close.
 
     Parameters
     ----------
     penalty : float
-        The strength s of smoothed targets: (N+ + s) / (N+ + 2s) and s / (N- + 2s) instead of 1 and 0. They keep the
-        map moderate if a class has few samples, and finite if it has none. 1 (or True) is Platt's choice, 0 (or False)
-        means hard targets; 0.1 is better than both on most real data sets.
+        The strength s of smoothed targets: (N+ + s) / (N+ + 2s) and s / (N- + 2s) instead of 1 and
+        0. They keep the map moderate if a class has few samples, and finite if it has none. 1 (or
+        True) is Platt's choice, 0 (or False) means hard targets; 0.1 is better than both on most
+        real data sets.
     joint : bool
-        Whether the curves move together at the end. False is one class against the rest, as published.
+        Whether the curves move together at the end. False is one class against the rest, as
+        published.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
     coefficients_ : ndarray of shape (3, n_classes)
         a, b and c of each class.
     limit_ : float
-        Log p and -log(1 - p) are clipped at this size: 36, or twice the median log-odds if that is larger.
+        Log p and -log(1 - p) are clipped at this size: 36, or twice the median log-odds if that is
+        larger.
 
     Examples
     --------
@@ -247,7 +268,14 @@ class BetaCalibration(Calibrator):
     coefficients_ = from_map("coefficients")
     limit_ = from_map("limit")
 
-    def _fit(self, views: Views, labels: Labels, *, beta: float | None = None, near: BetaCurves | None = None) -> None:
+    def _fit(
+        self,
+        views: Views,
+        labels: Labels,
+        *,
+        beta: float | None = None,
+        near: BetaCurves | None = None,
+    ) -> None:
         start = None if near is None else near.coefficients
         warn_if_few(self, len(labels), views.n_classes)
         scores = class_scores(views.logits)
@@ -256,7 +284,9 @@ class BetaCalibration(Calibrator):
         high, low = targets(labels, views.n_classes, float(self.penalty))
         if views.n_classes == 2:  # the curve of the second class mirrors the first
             start = start if start is None else start[:, :1]
-            a, b, c = _increasing([feature[:, :1] for feature in features], labels, high[:1], low[:1], start)[:, 0]
+            a, b, c = _increasing(
+                [feature[:, :1] for feature in features], labels, high[:1], low[:1], start
+            )[:, 0]
             self.map_ = BetaCurves(np.array([[a, b], [b, a], [c, -c]]), limit)
             return
         coefficients = _increasing(features, labels, high, low, start)
@@ -265,10 +295,13 @@ class BetaCalibration(Calibrator):
         self.map_ = BetaCurves(coefficients, limit)
 
 
-def _increasing(features: Sequence[Array], labels: Labels, high: Array, low: Array, start: Array | None) -> Array:
+def _increasing(
+    features: Sequence[Array], labels: Labels, high: Array, low: Array, start: Array | None
+) -> Array:
     """Return the coefficients of logistic regressions whose first two are not negative.
 
-    `start` are the coefficients of a fit to nearly the same samples; coefficients that are zero there stay at zero.
+    `start` are the coefficients of a fit to nearly the same samples; coefficients that are zero
+    there stay at zero.
     """
     free, tol = np.ones((3, len(high)), dtype=bool), TOL
     if start is not None:

@@ -1,4 +1,5 @@
-"""Matrix scaling and Dirichlet calibration with off-diagonal and intercept regularisation (Kull et al., 2019).
+"""Matrix scaling and Dirichlet calibration with off-diagonal and intercept regularisation (Kull et
+al., 2019).
 
 The objective is the mean NLL of softmax(W x + b)
     + lambda * mean of the squared off-diagonal weights + mu * mean of the squared intercepts.
@@ -30,25 +31,34 @@ from recal.views import Views
 
 # A slight ridge on the free diagonal keeps it finite if the classes are separated perfectly.
 _TRACE = 1e-9
-# Weaker penalties lead from underfitting to overfitting. A path ends once its held-out loss is this many times its
-# best: further fits would only get worse, and they take longest.
+# Weaker penalties lead from underfitting to overfitting. A path ends once its held-out loss is this
+# many times its best: further fits would only get worse, and they take longest.
 _HOPELESS = 1.1
 # A search compares losses that differ in the third digit.
 _SEARCH_TOL = 1e-4
 
 
-def _candidates(values: float | Sequence[float] | None, name: str, defaults: NDArray[np.float64]) -> tuple[float, ...]:
+def _candidates(
+    values: float | Sequence[float] | None, name: str, defaults: NDArray[np.float64]
+) -> tuple[float, ...]:
     """Return the values to try, strongest first."""
     numbers = np.unique(np.asarray(defaults if values is None else values, dtype=np.float64))
     if not numbers.size:  # the annotation of the parameter refuses other numbers
         raise InputError(
-            f"must hold positive numbers, got {values!r}", argument=name, remedy="A tiny one stands for none"
+            f"must hold positive numbers, got {values!r}",
+            argument=name,
+            remedy="A tiny one stands for none",
         )
     return tuple(numbers[::-1].tolist())
 
 
 def _search(
-    features: np.ndarray, labels: Labels, fold: np.ndarray, beta: float, lambdas: Sequence[float], mus: Sequence[float]
+    features: np.ndarray,
+    labels: Labels,
+    fold: np.ndarray,
+    beta: float,
+    lambdas: Sequence[float],
+    mus: Sequence[float],
 ) -> np.ndarray:
     """Return the held-out NLL of each lambda (row) and mu (column), inf after a path was cut short.
 
@@ -84,7 +94,10 @@ def _penalise(problem: LinearMap, lam: float, mu: float, beta: float) -> None:
 
 
 def _starting_point(problem: LinearMap, beta: float, mu: float) -> np.ndarray:
-    """Return the start of a path: the map without off-diagonal weights, which is cheap compared with any other."""
+    """Return the start of a path:
+
+    the map without off-diagonal weights, which is cheap compared with any other.
+    """
     common = np.array([[beta], [0.0]]) * np.ones(problem.n_classes)
     ridge = np.array([[_TRACE], [mu / problem.n_classes]])
     diagonal = DiagonalMap(problem.features, problem.labels, ridge=ridge, centre=common)
@@ -92,7 +105,8 @@ def _starting_point(problem: LinearMap, beta: float, mu: float) -> np.ndarray:
     return np.column_stack([np.diag(scales), shifts])
 
 
-# Powers of ten per weight and per intercept that suit 10 to 1,000 classes; the result depends little on mu.
+# Powers of ten per weight and per intercept that suit 10 to 1,000 classes; the result depends
+# little on mu.
 _LAMBDA_DECADES = (-4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
 _MU_DECADES = (-4.0, -2.5, -1.0, 0.5, 2.0)
 # With very many classes a fit takes long, and weak penalties only overfit.
@@ -102,26 +116,30 @@ _FEW_MU_DECADES = (-1.0, 2.0)
 
 
 class MatrixScaling(Calibrator):
-    """Mix the logits linearly, softmax(W z + b), with penalties chosen by cross-validation (MS-ODIR).
+    """Mix the logits linearly, softmax(W z + b), with penalties chosen by cross-validation
+    (MS-ODIR).
 
-    Minimises the mean NLL + lambda * mean of the squared off-diagonal weights + mu * mean of the squared intercepts.
+    Minimises the mean NLL + lambda * mean of the squared off-diagonal weights + mu * mean of the
+    squared intercepts.
 
     Parameters
     ----------
     penalty, intercept_penalty : float or sequence of float, optional
-        The strengths lambda and mu to try. By default eight lambdas from 1e-4 to 1e3 times K(K-1), which is 1e-4 to 1e3
-        for each weight, and five mus from 1e-4 to 1e2 times K. With more than 200 classes, one fit takes long, so the
-        default is four lambdas from 1 to 1e3 times K(K-1) and two mus, 0.1 and 100 times K. With one value of each
-        there is no search.
+        The strengths lambda and mu to try. By default eight lambdas from 1e-4 to 1e3 times K(K-1),
+        which is 1e-4 to 1e3 for each weight, and five mus from 1e-4 to 1e2 times K. With more than
+        200 classes, one fit takes long, so the default is four lambdas from 1 to 1e3 times K(K-1)
+        and two mus, 0.1 and 100 times K. With one value of each there is no search.
     n_folds : int
-        The number of stratified folds of the search, which keeps the pair with the lowest held-out NLL.
+        The number of stratified folds of the search, which keeps the pair with the lowest held-out
+        NLL.
     final : {"average", "refit"}
-        Use the mean of the probabilities of the folds' maps at the best pair, as in the original experiments, or one
-        map fitted to all samples. Without a search there is always one map.
+        Use the mean of the probabilities of the folds' maps at the best pair, as in the original
+        experiments, or one map fitted to all samples. Without a search there is always one map.
     random_state : int, optional
         Seed of the folds.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
@@ -131,16 +149,17 @@ class MatrixScaling(Calibrator):
     lambda_, mu_ : float
         The chosen strengths.
     search_ : dict
-        The grid: ``"lambdas"`` and ``"mus"``, strongest first, and the held-out ``"nll"`` as a list of rows, one row
-        for each lambda. Entries are None after a path ended because its loss had risen by a tenth. Empty without a
-        search.
+        The grid: ``"lambdas"`` and ``"mus"``, strongest first, and the held-out ``"nll"`` as a list
+        of rows, one row for each lambda. Entries are None after a path ended because its loss had
+        risen by a tenth. Empty without a search.
 
     Notes
     -----
-    The cost of a fit grows with n K^2, and no array is larger than the logits: 25,000 x 1,000 takes half a minute and
-    2 GB. A search is about two hundred fits: seconds at 5,000 x 10, half a minute at 5,000 x 100, more than a minute at
-    1,000 x 1,000. For larger data, pass one value of each, or use `StructuredMatrixScaling`, which needs no search. The
-    diagonal has no penalty, as published: with fewer than about ten samples per class it overfits at any lambda and mu.
+    The cost of a fit grows with n K^2, and no array is larger than the logits: 25,000 x 1,000 takes
+    half a minute and 2 GB. A search is about two hundred fits: seconds at 5,000 x 10, half a minute
+    at 5,000 x 100, more than a minute at 1,000 x 1,000. For larger data, pass one value of each, or
+    use `StructuredMatrixScaling`, which needs no search. The diagonal has no penalty, as published:
+    with fewer than about ten samples per class it overfits at any lambda and mu.
 
     Examples
     --------
@@ -172,14 +191,20 @@ class MatrixScaling(Calibrator):
     weights_ = from_map("weights")
     intercepts_ = from_map("intercepts")
 
-    def _fit(self, views: Views, labels: Labels, *, clusters: NDArray[np.intp] | None = None) -> None:
+    def _fit(
+        self, views: Views, labels: Labels, *, clusters: NDArray[np.intp] | None = None
+    ) -> None:
         rng = np.random.default_rng(self.random_state)
         warn_if_few(self, len(labels), views.n_classes)
         count = views.n_classes
         many = count > _MANY_CLASSES
         decades = (_FEW_LAMBDA_DECADES, _FEW_MU_DECADES) if many else (_LAMBDA_DECADES, _MU_DECADES)
-        lambdas = _candidates(self.penalty, "penalty", count * (count - 1) * 10.0 ** np.array(decades[0]))
-        mus = _candidates(self.intercept_penalty, "intercept_penalty", count * 10.0 ** np.array(decades[1]))
+        lambdas = _candidates(
+            self.penalty, "penalty", count * (count - 1) * 10.0 ** np.array(decades[0])
+        )
+        mus = _candidates(
+            self.intercept_penalty, "intercept_penalty", count * 10.0 ** np.array(decades[1])
+        )
         features = linear_features(wide(views.logits), self.features)
         beta = fit_beta(features, labels)
         # With a single sample or cluster nothing can be left out: use the strongest penalties.
@@ -192,7 +217,9 @@ class MatrixScaling(Calibrator):
             # Among equal scores, the strongest penalty is used.
             row, column = np.unravel_index(int(np.argmin(scores)), scores.shape)
             self.lambda_, self.mu_ = lambdas[row], mus[column]
-            nll = [[float(score) if np.isfinite(score) else None for score in line] for line in scores]
+            nll = [
+                [float(score) if np.isfinite(score) else None for score in line] for line in scores
+            ]
             self.search_ = {"lambdas": list(lambdas), "mus": list(mus), "nll": nll}
             if self.final == "average":
                 folds = [fold != left_out for left_out in range(int(fold.max()) + 1)]
@@ -206,10 +233,12 @@ class MatrixScaling(Calibrator):
 
 
 class DirichletCalibration(MatrixScaling):
-    """Mix the log-probabilities linearly, softmax(W log p + b): exact if they are Dirichlet distributed (Dir-ODIR).
+    """Mix the log-probabilities linearly, softmax(W log p + b): exact if they are Dirichlet
+    distributed (Dir-ODIR).
 
-    Objective, search, parameters and attributes are those of `MatrixScaling`. It mixes log-probabilities instead of
-    logits, so the result does not depend on a constant added to all logits of a sample.
+    Objective, search, parameters and attributes are those of `MatrixScaling`. It mixes
+    log-probabilities instead of logits, so the result does not depend on a constant added to all
+    logits of a sample.
 
     Examples
     --------

@@ -27,7 +27,8 @@ Objective = Callable[[Vector], tuple[float, Vector]]
 
 @dataclass(frozen=True)
 class IncreasingCurve:
-    """A piecewise linear curve from 0 downwards: between inputs[j] and inputs[j + 1] the slope is exp(parameters[j]).
+    """A piecewise linear curve from 0 downwards: between inputs[j] and inputs[j + 1] the slope is
+    exp(parameters[j]).
 
     The last piece has no end. A log-probability of 0 stays 0; softmax ignores a common shift.
     """
@@ -36,7 +37,10 @@ class IncreasingCurve:
 
     @classmethod
     def for_logits(cls, logits: Floats, labels: Labels, n_pieces: int) -> IncreasingCurve:
-        """Place the knots by the log-probabilities of the label and of the two largest: they decide the likelihood."""
+        """Place the knots by the log-probabilities of the label and of the two largest:
+
+        they decide the likelihood.
+        """
         log_probs = log_softmax(logits)
         truth = log_probs[np.arange(len(labels)), labels]
         largest = np.partition(log_probs, -2, axis=1)[:, -2:]
@@ -72,9 +76,12 @@ class IncreasingCurve:
             pull = np.exp(log_probs)
             pull[rows, labels] -= 1.0
             pull /= len(labels)
-            # A value depends on part of the slope of its own piece, and on the slopes of all pieces above.
+            # A value depends on part of the slope of its own piece, and on the slopes of all pieces
+            # above.
             partly = np.bincount(piece.ravel(), weights=(pull * beyond).ravel(), minlength=n_pieces)
-            below = np.cumsum(np.bincount(piece.ravel(), weights=pull.ravel(), minlength=n_pieces)[::-1])[::-1]
+            below = np.cumsum(
+                np.bincount(piece.ravel(), weights=pull.ravel(), minlength=n_pieces)[::-1]
+            )[::-1]
             by_slope = -partly.astype(np.float64)
             by_slope[:-1] -= lengths * below[1:]
             bends = np.diff(parameters)
@@ -88,9 +95,11 @@ class IncreasingCurve:
 
 @dataclass(frozen=True)
 class OrderNetwork:
-    """A network of tanh units on the logarithms of the distances from the top, with one softplus output for each gap.
+    """A network of tanh units on the logarithms of the distances from the top, with one softplus
+    output for each gap.
 
-    If n_ranks < n_classes, the last output is the factor of all distances below the last rank that is read.
+    If n_ranks < n_classes, the last output is the factor of all distances below the last rank that
+    is read.
     """
 
     inputs: Vector  # (2, n_ranks - 1): means and scales of the inputs
@@ -118,7 +127,10 @@ class OrderNetwork:
         return GapNetwork(self.inputs, parameters, self.n_classes)
 
     def start(self, beta: float, rng: np.random.Generator) -> Vector:
-        """Return parameters of temperature scaling: a random first layer, and zero weights in the second."""
+        """Return parameters of temperature scaling:
+
+        a random first layer, and zero weights in the second.
+        """
         first, hidden, second, outputs = self.shapes
         before_softplus = beta + np.log(-np.expm1(-beta))
         return np.concatenate(
@@ -136,7 +148,9 @@ class OrderNetwork:
         scaled = (_features(values) - self.inputs[0]) / self.inputs[1]
         gaps, n_samples, n_gaps = values[:, :-1] - values[:, 1:], len(labels), self.n_ranks - 1
         hits = columns == labels[:, None]
-        truth = np.where(hits.any(axis=1), hits.argmax(axis=1), self.n_ranks)  # n_ranks: below the ranks that are read
+        truth = np.where(
+            hits.any(axis=1), hits.argmax(axis=1), self.n_ranks
+        )  # n_ranks: below the ranks that are read
         rows = np.arange(n_samples)
         tail = _Tail(logits, labels, columns, truth) if self.n_classes > self.n_ranks else None
 
@@ -154,7 +168,8 @@ class OrderNetwork:
                 reached = reached - factors[:, -1] * tail.truth_below
             log_total = np.logaddexp.reduce(levels, axis=1)
             probs = np.exp(levels - log_total[:, None])
-            # Column l: by how much the probability above gap l exceeds its share; the gap's factor separates the sides.
+            # Column l: by how much the probability above gap l exceeds its share; the gap's factor
+            # separates the sides.
             excess = np.cumsum(probs[:, :n_gaps], axis=1) - (truth[:, None] <= np.arange(n_gaps))
             by_factor = np.empty_like(factors)
             by_factor[:, :n_gaps] = gaps * excess
@@ -187,7 +202,9 @@ def _largest(logits: Floats, n_ranks: int) -> tuple[NDArray[np.intp], Vector]:
 class _Tail:
     """The logits below the ranks that are read: a partition function with one factor per row."""
 
-    def __init__(self, logits: Floats, labels: Labels, columns: NDArray[np.intp], truth: NDArray[np.intp]) -> None:
+    def __init__(
+        self, logits: Floats, labels: Labels, columns: NDArray[np.intp], truth: NDArray[np.intp]
+    ) -> None:
         exact, rows = np.asarray(logits, dtype=np.float64), np.arange(len(labels))
         last = exact[rows, columns[:, -1]]
         outside = np.ones(exact.shape, dtype=bool)
@@ -197,7 +214,9 @@ class _Tail:
         self.truth_below = np.where(truth == columns.shape[1], last - exact[rows, labels], 0.0)
 
     def partition(self, factors: Vector) -> tuple[Vector, Vector]:
-        """Return log sum exp(-factor * distance below the last rank), and its derivative in the factor."""
+        """Return log sum exp(-factor * distance below the last rank), and its derivative in the
+        factor.
+        """
         slopes = self._state.slopes(factors)[0]
         return self._state.log_partition_at(factors) - factors * self._drop, slopes - self._drop
 
@@ -208,18 +227,21 @@ def _features(values: Vector) -> Vector:
 
 
 class OrderPreserving(Calibrator):
-    """Stretch the gaps between sorted logits by positive factors, so that no class ever overtakes another.
+    """Stretch the gaps between sorted logits by positive factors, so that no class ever overtakes
+    another.
 
-    Order-invariant (the default): a small network reads the sorted logits and returns a factor for each gap between
-    neighbours. Equal factors would be a temperature; separate factors for each gap and sample can make the first two
-    classes nearly equal and the rest negligible. Classes are treated alike: permuting the logits permutes the
-    probabilities. Diagonal: one increasing curve, with pieces of different slope, is applied to every log-probability.
+    Order-invariant (the default): a small network reads the sorted logits and returns a factor for
+    each gap between neighbours. Equal factors would be a temperature; separate factors for each gap
+    and sample can make the first two classes nearly equal and the rest negligible. Classes are
+    treated alike: permuting the logits permutes the probabilities. Diagonal: one increasing curve,
+    with pieces of different slope, is applied to every log-probability.
 
-    Both start at temperature scaling and are fitted by L-BFGS with exact gradients; neither needs torch. Two details
-    differ from the publication, to work with a thousand classes on few samples: the network reads only the first
-    `n_ranks` logits, and all gaps below them share one factor; and the diagonal curve is piecewise linear rather than
-    the integral of a network. Reference: Rahimi et al., *Intra order-preserving functions for calibration of
-    multi-class neural networks* (NeurIPS 2020).
+    Both start at temperature scaling and are fitted by L-BFGS with exact gradients; neither needs
+    torch. Two details differ from the publication, to work with a thousand classes on few samples:
+    the network reads only the first `n_ranks` logits, and all gaps below them share one factor; and
+    the diagonal curve is piecewise linear rather than the integral of a network. Reference: Rahimi
+    et al., *Intra order-preserving functions for calibration of multi-class neural networks*
+    (NeurIPS 2020).
 
     Parameters
     ----------
@@ -231,9 +253,9 @@ class OrderPreserving(Calibrator):
     n_pieces : int
         The number of linear pieces of the diagonal curve.
     penalty : float
-        Strength of the penalty on the network's squared weights and on differences between the gaps' mean factors, or
-        on the squared differences between the log-slopes of neighbouring pieces. A large penalty leads to temperature
-        scaling.
+        Strength of the penalty on the network's squared weights and on differences between the
+        gaps' mean factors, or on the squared differences between the log-slopes of neighbouring
+        pieces. A large penalty leads to temperature scaling.
     max_iter : int
         The largest number of iterations of L-BFGS.
     random_state : int, optional
@@ -284,13 +306,20 @@ class OrderPreserving(Calibrator):
         else:
             function = OrderNetwork.for_logits(views.logits, self.n_ranks, self.n_hidden)
         parameters = function.start(beta, rng)
-        # Without mistakes the gaps would grow without limit, so only temperature scaling can be learned.
+        # Without mistakes the gaps would grow without limit, so only temperature scaling can be
+        # learned.
         if (state.columns != labels).any():
             objective = function.objective(views.logits, labels, self.penalty)
             options = {"maxiter": self.max_iter}
-            answer = scipy.optimize.minimize(objective, parameters, jac=True, method="L-BFGS-B", options=options)
+            answer = scipy.optimize.minimize(
+                objective, parameters, jac=True, method="L-BFGS-B", options=options
+            )
             if answer.status not in (0, 1):  # 1: max_iter was reached
-                warnings.warn(f"OrderPreserving stopped early: {answer.message}.", ConvergenceWarning, stacklevel=3)
+                warnings.warn(
+                    f"OrderPreserving stopped early: {answer.message}.",
+                    ConvergenceWarning,
+                    stacklevel=3,
+                )
             parameters = np.asarray(answer.x, dtype=np.float64)
         self.loss_ = float(function.objective(views.logits, labels, 0.0)(parameters)[0])
         self.map_ = function.map(parameters)

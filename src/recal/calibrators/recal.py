@@ -1,4 +1,7 @@
-"""ReCal: confidence corrected by how a sample reacts to losing information (Jang, Lee, Weimer, 2021)."""
+"""ReCal:
+
+confidence corrected by how a sample reacts to losing information (Jang, Lee, Weimer, 2021).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ from recal.schema import Count, NotNegative, Number, RandomState, Size, check, f
 from recal.transforms import Transform, as_transform
 from recal.views import Views
 
-# A row is read again if its slope may be wrong by more than this; betas are then within 1e-8 of those of exact slopes.
+# A row is read again if its slope may be wrong by more than this; betas are then within 1e-8 of
+# those of exact slopes.
 _TOLERANCE = 1e-7
 # The groups of the next draw may differ, so a beta outside this range is not a good start for them.
 _SENSIBLE_START = (0.25, 4.0)
@@ -58,14 +62,17 @@ class _Fit:
         self.original = self._rows(None)
         self.correct = (self.original.columns == labels).astype(np.float64)
         self.drops = self.original.drop_at(labels)
-        # The growth in confidence of groups with few mistakes, and the size and mistakes of the largest such group.
+        # The growth in confidence of groups with few mistakes, and the size and mistakes of the
+        # largest such group.
         self.growth, self.largest = 1.0, (0, 0)
-        # Each view that was drawn, and how far its logit at the original's prediction lies below its largest logit.
+        # Each view that was drawn, and how far its logit at the original's prediction lies below
+        # its largest logit.
         self.tracks: dict[Transform, ScaledRows] = {}
         self.view_drops: dict[Transform, Vector] = {}
         # The solver's last result for each transformation: a good start for the next time.
         self.last_betas: dict[Transform, Vector] = {}
-        # Iterations rejected at the current state: the same transformation would give the same result again.
+        # Iterations rejected at the current state: the same transformation would give the same
+        # result again.
         self.rejected: dict[Transform, Iteration] = {}
         self.start = self.closing_beta() if method.start == "temperature" else 1.0
         self.original.rescale(self.start)
@@ -76,10 +83,14 @@ class _Fit:
         views, floor = self.views, self.rule.floor
         tolerance = 0.0 if self.method.exact else _TOLERANCE
         if floor is not None:
-            return FlooredLogits(views.logits if transform is None else views.transformed(transform), floor)
+            return FlooredLogits(
+                views.logits if transform is None else views.transformed(transform), floor
+            )
         if transform is None:
             return ScaledLogits(views.logits, tolerance=tolerance)
-        return ScaledRows(partial(views.rows_of, transform), (views.n_samples, views.n_classes), tolerance)
+        return ScaledRows(
+            partial(views.rows_of, transform), (views.n_samples, views.n_classes), tolerance
+        )
 
     def _refresh(self) -> None:
         if self.rule.floor is not None:  # only a floor changes logits
@@ -87,17 +98,27 @@ class _Fit:
         self.log_partition = np.logaddexp(0.0, self.original.log_odds(self.method.n_bins))
         self.ece = self._ece(self.log_partition)
 
-    def _ece(self, log_partition: Vector, members: NDArray[np.bool_] | slice = slice(None)) -> float:
+    def _ece(
+        self, log_partition: Vector, members: NDArray[np.bool_] | slice = slice(None)
+    ) -> float:
         """Return the calibration error of the samples that are members."""
-        n_bins, correct, confidence = self.method.n_bins, self.correct[members], np.exp(-log_partition[members])
+        n_bins, correct, confidence = (
+            self.method.n_bins,
+            self.correct[members],
+            np.exp(-log_partition[members]),
+        )
         inner = np.arange(1, n_bins) / n_bins
-        gaps = np.bincount(np.searchsorted(inner, confidence), correct - confidence, minlength=n_bins)
+        gaps = np.bincount(
+            np.searchsorted(inner, confidence), correct - confidence, minlength=n_bins
+        )
         return float(np.abs(gaps).sum() / len(correct))
 
     def closing_beta(self) -> float:
         """Return the best beta of all samples at the current state."""
         separable: Separable = "bound" if self.method.separable == "bound" else "laplace"
-        losses = GroupLosses(self.original, self.drops, np.zeros(len(self.labels), dtype=np.int8), 1)
+        losses = GroupLosses(
+            self.original, self.drops, np.zeros(len(self.labels), dtype=np.int8), 1
+        )
         return float(fit_losses(losses, separable=separable).values[0])
 
     def iterate(self, transform: Transform) -> Iteration:
@@ -128,15 +149,20 @@ class _Fit:
             self._refresh()
             self.rejected.clear()
             mistakes = sizes - losses.by_group(self.correct)
-            # A group with less than a hundredth of the samples shrinks to almost no change and has no effect.
+            # A group with less than a hundredth of the samples shrinks to almost no change and has
+            # no effect.
             grown = (100 * sizes >= sizes.sum()) & (mistakes < FEWEST_MISTAKES) & (betas > 1.0)
             if grown.any():
                 self.growth *= float(betas[grown].max())
                 most = int(np.argmax(np.where(grown, sizes, 0)))
                 if sizes[most] > self.largest[0]:
                     self.largest = int(sizes[most]), int(mistakes[most])
-        counts, raw_betas, final_betas = (tuple(each.tolist()) for each in (sizes.astype(int), raw, betas))
-        iteration = Iteration(transform, counts, raw_betas, final_betas, ece_before, self.ece, accepted)
+        counts, raw_betas, final_betas = (
+            tuple(each.tolist()) for each in (sizes.astype(int), raw, betas)
+        )
+        iteration = Iteration(
+            transform, counts, raw_betas, final_betas, ece_before, self.ece, accepted
+        )
         if not accepted:
             self.rejected[transform] = iteration
         return iteration
@@ -164,16 +190,18 @@ class _Fit:
         return kept, True
 
 
-# The fit warns if groups with fewer than ten mistakes become more confident than this over all iterations.
+# The fit warns if groups with fewer than ten mistakes become more confident than this over all
+# iterations.
 _HARMLESS = 1.25
 
 
 class ReCal(Calibrator):
-    """Correct confidence by how each sample reacts to transformations that keep its label and lose information.
+    """Correct confidence by how each sample reacts to transformations that keep its label and lose
+    information.
 
-    Each iteration draws one transformation, sorts the samples into four groups by their reaction to it (`Group`), and
-    scales each group's logits by its own temperature, which is shrunk towards 1 according to the group's share.
-    Predictions never change.
+    Each iteration draws one transformation, sorts the samples into four groups by their reaction to
+    it (`Group`), and scales each group's logits by its own temperature, which is shrunk towards 1
+    according to the group's share. Predictions never change.
 
     Parameters
     ----------
@@ -182,7 +210,8 @@ class ReCal(Calibrator):
     tol : float
         Stop when the expected calibration error changes by less than this; 0 never stops early.
     confidence_at : {"original", "own"}
-        Read a transformed copy's confidence at the original's prediction, or at the copy's own prediction.
+        Read a transformed copy's confidence at the original's prediction, or at the copy's own
+        prediction.
     shrink : {"beta", "temperature"}
         Whether 1/T or T is shrunk towards 1.
     guard : {None, "ece"}
@@ -192,38 +221,41 @@ class ReCal(Calibrator):
     finish : {None, "temperature"}
         End with one more temperature scaling, or not.
     floor : float or None
-        Keep probabilities above this before taking logarithms: at the beginning (also before a `start` temperature)
-        and after every rescaling. Needs a dense copy of every view.
+        Keep probabilities above this before taking logarithms: at the beginning (also before a
+        `start` temperature) and after every rescaling. Needs a dense copy of every view.
     ties : {"float32", "exact"}
         Compare confidences as float32 softmax values, or exactly, as log-odds.
     n_bins : int
         The number of bins of the calibration error that `tol` and `guard` use.
     separable : {"pooled", "bound"}
-        The temperature of a group without mistakes, for which no finite one is best. "pooled": the best temperature of
-        all samples at that state; if it would raise the group's confidence, it is limited to the temperature that one
-        additional wrong sample in the group would give. "bound": beta = 100, the end of the solver's range.
+        The temperature of a group without mistakes, for which no finite one is best. "pooled": the
+        best temperature of all samples at that state; if it would raise the group's confidence, it
+        is limited to the temperature that one additional wrong sample in the group would give.
+        "bound": beta = 100, the end of the solver's range.
     sequence : sequence of transformations, specs or indices, optional
-        The transformation of each iteration, instead of random draws. Draws skip views that lose no information, such
-        as a mirror (`keeps_information`), unless there are no others.
+        The transformation of each iteration, instead of random draws. Draws skip views that lose no
+        information, such as a mirror (`keeps_information`), unless there are no others.
     random_state : int, Generator or None
         Seed of the draws.
     exact : bool
-        Compute every step from the logits in float64, without shortcuts that give the same groups and betas within
-        1e-8. For checking; many times slower with many classes.
+        Compute every step from the logits in float64, without shortcuts that give the same groups
+        and betas within 1e-8. For checking; many times slower with many classes.
 
     Attributes
     ----------
     plan_ : Plan
         The fitted map.
     history_ : tuple of Iteration
-        For each iteration: transformation, group sizes, raw and shrunk betas, ECE before and after, accepted or not.
+        For each iteration: transformation, group sizes, raw and shrunk betas, ECE before and after,
+        accepted or not.
     n_iter_ : int
 
     Warns
     -----
     FewSamplesWarning
-        If groups with fewer than ten mistakes become much more confident: new mistakes can raise the NLL sharply. Too
-        few held-out samples are the usual cause; see `sizes` and `raw_betas` in `history_`.
+        If groups with fewer than ten mistakes become much more confident: new mistakes can raise
+        the NLL sharply. Too few held-out samples are the usual cause; see `sizes` and `raw_betas`
+        in `history_`.
 
     Examples
     --------
@@ -272,7 +304,11 @@ class ReCal(Calibrator):
                 break
         finish = fit.closing_beta() if self.finish == "temperature" else 1.0
         steps = tuple(Step(iteration.transform, iteration.betas) for iteration in history)
-        self.map_, self.history_, self.n_iter_ = Plan(steps, fit.start, finish, fit.rule), tuple(history), len(history)
+        self.map_, self.history_, self.n_iter_ = (
+            Plan(steps, fit.start, finish, fit.rule),
+            tuple(history),
+            len(history),
+        )
         if fit.growth > _HARMLESS:
             remedy = ', separable="pooled"' if self.separable == "bound" else ""
             warnings.warn(
@@ -289,8 +325,11 @@ class ReCal(Calibrator):
         candidates = views.transforms
         if self.sequence is not None:
             return iter([_find(item, candidates) for item in self.sequence][: self.max_iter])
-        # The method measures how a sample reacts to a loss of information, and a mirrored copy loses none.
-        candidates = tuple(t for t in candidates if not getattr(t, "keeps_information", False)) or candidates
+        # The method measures how a sample reacts to a loss of information, and a mirrored copy
+        # loses none.
+        candidates = (
+            tuple(t for t in candidates if not getattr(t, "keeps_information", False)) or candidates
+        )
         rng = np.random.default_rng(self.random_state)
         return (candidates[rng.integers(len(candidates))] for _ in range(self.max_iter))
 
@@ -303,15 +342,20 @@ class ReCal(Calibrator):
         return self.map_
 
 
-def _find(item: Transform | str | int | np.integer[Any], candidates: tuple[Transform, ...]) -> Transform:
+def _find(
+    item: Transform | str | int | np.integer[Any], candidates: tuple[Transform, ...]
+) -> Transform:
     if isinstance(item, int | np.integer):
         if not 0 <= item < len(candidates):
             last = len(candidates) - 1
             raise InputError(
-                f"holds the index {item}, but the views' transformations go from 0 to {last}", argument="sequence"
+                f"holds the index {item}, but the views' transformations go from 0 to {last}",
+                argument="sequence",
             )
         return candidates[int(item)]
     transform = as_transform(item)
     if transform not in candidates:
-        raise InputError(f"names {str(transform)!r}, which the views do not hold", argument="sequence")
+        raise InputError(
+            f"names {str(transform)!r}, which the views do not hold", argument="sequence"
+        )
     return transform

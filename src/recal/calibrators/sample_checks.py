@@ -1,8 +1,10 @@
-"""Checks of the samples of a fit: missing views, wrong labels, a single class, near-copies, too few mistakes.
+"""Checks of the samples of a fit: missing views, wrong labels, a single class, near-copies, too few
+mistakes.
 
-The tests ask whether labels are related to their rows. The score of a sample is the rank of its label's log-odds within
-their column, minus the expected rank of a label drawn at random from the same set. If the labels were in random order,
-the mean score would be 0 up to chance. No accuracy is too low by itself: a weak model passes if it beats chance.
+The tests ask whether labels are related to their rows. The score of a sample is the rank of its
+label's log-odds within their column, minus the expected rank of a label drawn at random from the
+same set. If the labels were in random order, the mean score would be 0 up to chance. No accuracy is
+too low by itself: a weak model passes if it beats chance.
 """
 
 from __future__ import annotations
@@ -15,15 +17,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import ASIDES, Floats, Labels, check_labels, is_single_column
 from recal.engine.clusters import near_duplicates
-from recal.errors import DependentRowsWarning, DoubtfulLabelsWarning, FewSamplesWarning, InputError, Remedy
+from recal.errors import (
+    DependentRowsWarning,
+    DoubtfulLabelsWarning,
+    FewSamplesWarning,
+    InputError,
+    Remedy,
+)
 from recal.maps.arrays import class_scores, log_softmax
 from recal.views import Views
 
 # With fewer samples, or mistakes, per class, a curve per class fits noise.
 _SAMPLES_PER_CLASS = 10
-# Temperatures are learned from mistakes; with fewer mistakes, the result depends on individual samples.
+# Temperatures are learned from mistakes; with fewer mistakes, the result depends on individual
+# samples.
 FEWEST_MISTAKES = 10
-# At most this many evenly spaced rows are checked: enough for every test, and cheap compared with a fit.
+# At most this many evenly spaced rows are checked: enough for every test, and cheap compared with a
+# fit.
 _MOST_ROWS = 20_000
 _FEWEST_ROWS = 20
 # Labels in a random order exceed this many standard deviations in one of fifty data sets.
@@ -33,7 +43,8 @@ _SWAPPED = 4.0
 # A part of the rows is reported only if the other rows are this clearly related to their labels.
 _BEYOND_DOUBT = 8.0
 _SHORTEST_PART = 50
-# A change is reported if chance alone would show one this large, anywhere, in at most one of ten thousand data sets.
+# A change is reported if chance alone would show one this large, anywhere, in at most one of ten
+# thousand data sets.
 _SURELY_NO_CHANGE = 1e-4
 # The most numbers that are ranked.
 _MOST_VALUES, _ENOUGH_ROWS = 500_000, 1_000
@@ -57,7 +68,10 @@ def warn_of_suspicions(logits: Floats, labels: Labels, names: NDArray[Any] | Non
 
 
 def warn_of_copies(logits: Floats, labels: Labels) -> None:
-    """Warn if rows are near-copies of each other. If there are many rows, only the first ones are compared."""
+    """Warn if rows are near-copies of each other.
+
+    If there are many rows, only the first ones are compared.
+    """
     rows = slice(_most_rows(logits))
     scores, labels = log_softmax(np.asarray(logits[rows])), labels[rows]
     count = near_duplicates(scores, scores.argmax(axis=1) != labels)
@@ -79,10 +93,16 @@ def as_views(X: Views | ArrayLike, *, needs_views: bool, method: str) -> Views:
     """Return X as Views; plain logits become views without transformations."""
     if isinstance(X, Views):
         if needs_views and not X.transforms:
-            raise InputError(f"{method} needs logits of transformed inputs; these views hold none", remedy=_COLLECT)
+            raise InputError(
+                f"{method} needs logits of transformed inputs; these views hold none",
+                remedy=_COLLECT,
+            )
         return X
     if needs_views:
-        raise InputError(f"{method} needs Views, with logits of transformed inputs, got an array", remedy=_COLLECT)
+        raise InputError(
+            f"{method} needs Views, with logits of transformed inputs, got an array",
+            remedy=_COLLECT,
+        )
     return Views(X)
 
 
@@ -112,11 +132,16 @@ def read_labels(X: Any, y: Any, views: Views, names: Any, method: str) -> Labels
 def refuse_codes(logits: Floats, y: Any, labels: Labels, names: Any) -> None:
     """Refuse integers that number the sorted names rather than the columns.
 
-    scikit-learn's `cross_val_predict` turns text labels into such numbers before a calibrator sees them. If the class
-    names are not in alphabetical order, the numbers would be read as column indices and the fit would be wrong.
+    scikit-learn's `cross_val_predict` turns text labels into such numbers before a calibrator sees
+    them. If the class names are not in alphabetical order, the numbers would be read as column
+    indices and the fit would be wrong.
     """
     words = np.asarray([] if names is None else names)
-    if words.dtype.kind not in "US" or np.asarray(y).dtype.kind not in "iu" or (words[:-1] <= words[1:]).all():
+    if (
+        words.dtype.kind not in "US"
+        or np.asarray(y).dtype.kind not in "iu"
+        or (words[:-1] <= words[1:]).all()
+    ):
         return
     rows = np.linspace(0, len(labels) - 1, min(len(labels), _MOST_ROWS)).astype(np.intp)
     answers = np.asarray(logits[rows]).argmax(axis=1)
@@ -134,7 +159,11 @@ def _few_mistakes(logits: Floats, labels: Labels) -> str:
     mistakes, n_samples = int((logits.argmax(axis=1) != labels).sum()), len(labels)
     if mistakes >= FEWEST_MISTAKES:
         return ""
-    own = " If these are the samples that the model was trained on, use others." if n_samples >= 100 else ""
+    own = (
+        " If these are the samples that the model was trained on, use others."
+        if n_samples >= 100
+        else ""
+    )
     if mistakes == 0:
         return (
             f"All {n_samples} predictions are right, so no finite temperature is best. The fit uses the temperature "
@@ -149,8 +178,9 @@ def _few_mistakes(logits: Floats, labels: Labels) -> str:
 class _Match:
     """How well labels match rows: correct predictions, and the rank scores of the labels.
 
-    Like an AUC, ranks show whether the rows of a class have its higher scores, even if the class is rare or never
-    predicted. With two classes the sum of the scores is the statistic of Mann and Whitney.
+    Like an AUC, ranks show whether the rows of a class have its higher scores, even if the class is
+    rare or never predicted. With two classes the sum of the scores is the statistic of Mann and
+    Whitney.
     """
 
     def __init__(self, logits: Floats, labels: Labels) -> None:
@@ -170,18 +200,27 @@ class _Match:
         self.scores = self.ranks[place, self.own] - self.ranks @ self.shares[present]
 
     def by_chance(self, part: slice) -> tuple[bool, float]:
-        """Return whether the labels of this part look unrelated to the rows, and the accuracy expected by chance."""
+        """Return whether the labels of this part look unrelated to the rows, and the accuracy
+        expected by chance.
+        """
         hits = self.hits[part]
         own = np.bincount(self.labels[part], minlength=self.n_classes) / len(hits)
-        expected = float(own @ np.bincount(self.answers[part], minlength=self.n_classes) / len(hits))
+        expected = float(
+            own @ np.bincount(self.answers[part], minlength=self.n_classes) / len(hits)
+        )
         spread = np.sqrt(expected * (1.0 - expected) / len(hits))
         unrelated = hits.mean() <= expected + _CHANCE * spread and self.evidence(part) <= _CHANCE
-        # A part with few classes, or with a single prediction, says nothing about the order of its labels.
-        mixed = float(own @ own) <= 1.5 * float(self.shares @ self.shares) and np.ptp(self.answers[part]) > 0
+        # A part with few classes, or with a single prediction, says nothing about the order of its
+        # labels.
+        mixed = (
+            float(own @ own) <= 1.5 * float(self.shares @ self.shares)
+            and np.ptp(self.answers[part]) > 0
+        )
         return bool(unrelated and mixed and len(hits) >= _FEWEST_ROWS), expected
 
     def evidence(self, part: slice) -> float:
-        """Return by how many standard deviations the ranks of the labels exceed those of shuffled labels.
+        """Return by how many standard deviations the ranks of the labels exceed those of shuffled
+        labels.
 
         Mean and variance over all permutations are exact (Hoeffding, 1951).
         """
@@ -196,14 +235,19 @@ class _Match:
         return total / np.sqrt(variance) if variance > 1e-20 else 0.0
 
     def likeliest_change(self) -> tuple[int, float]:
-        """Return the row at which the mean score most likely changes, and the p-value of the change.
+        """Return the row at which the mean score most likely changes, and the p-value of the
+        change.
 
         The p-value accounts for the search over all rows (Miller and Siegmund, 1982).
         """
         count = len(self.scores)
         before = np.cumsum(self.scores - self.scores.mean())[:-1]
         place = np.arange(1, count)
-        weight = np.abs(before) / np.sqrt(place * (count - place) / count) / max(self.scores.std(), 1e-300)
+        weight = (
+            np.abs(before)
+            / np.sqrt(place * (count - place) / count)
+            / max(self.scores.std(), 1e-300)
+        )
         weight[: _SHORTEST_PART - 1] = weight[count - _SHORTEST_PART :] = 0.0
         change = int(np.argmax(weight))
         peak, edge = max(float(weight[change]), 1.0), _SHORTEST_PART / count
@@ -223,7 +267,9 @@ def _ranks(scores: NDArray[np.float64]) -> NDArray[np.float64]:
         if (ordered[1:] > ordered[:-1]).all():
             ranks[order, k] = middles
         else:
-            ranks[:, k] = ordered.searchsorted(column, "left") + ordered.searchsorted(column, "right")
+            ranks[:, k] = ordered.searchsorted(column, "left") + ordered.searchsorted(
+                column, "right"
+            )
     return ranks / (2.0 * len(scores))
 
 
@@ -246,7 +292,10 @@ def _other_labels(match: _Match, n_samples: int, names: NDArray[Any] | None) -> 
     change, chance_of_change = match.likeliest_change()
     if chance_of_change > _SURELY_NO_CHANGE:
         return ""
-    for part, rest in ((slice(0, change), slice(change, None)), (slice(change, None), slice(0, change))):
+    for part, rest in (
+        (slice(0, change), slice(change, None)),
+        (slice(change, None), slice(0, change)),
+    ):
         chance, expected = match.by_chance(part)
         if chance and match.evidence(rest) > _BEYOND_DOUBT:
             first, last = match.rows[part][[0, -1]]
@@ -259,7 +308,9 @@ def _other_labels(match: _Match, n_samples: int, names: NDArray[Any] | None) -> 
     return ""
 
 
-def warn_if_few(method: object, n_samples: int, n_classes: int, mistakes: int | None = None) -> None:
+def warn_if_few(
+    method: object, n_samples: int, n_classes: int, mistakes: int | None = None
+) -> None:
     """Warn if a method with parameters per class has too few samples for them.
 
     Methods that do harm if the model makes few mistakes also pass the number of `mistakes` here.
@@ -267,7 +318,11 @@ def warn_if_few(method: object, n_samples: int, n_classes: int, mistakes: int | 
     enough = _SAMPLES_PER_CLASS * n_classes
     few_mistakes = mistakes is not None and mistakes < enough
     if n_samples < enough or few_mistakes:
-        have = f"{mistakes} mistakes among {n_samples} samples" if few_mistakes else f"{n_samples} samples"
+        have = (
+            f"{mistakes} mistakes among {n_samples} samples"
+            if few_mistakes
+            else f"{n_samples} samples"
+        )
         warnings.warn(
             f"{type(method).__name__} learns from each class alone, and {have} of {n_classes} classes are "
             f"fewer than {_SAMPLES_PER_CLASS} per class: expect worse probabilities than the model's own. "

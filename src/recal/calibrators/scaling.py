@@ -1,4 +1,6 @@
-"""Vector scaling, and structured vector and matrix scaling, whose ridges follow the size of the data."""
+"""Vector scaling, and structured vector and matrix scaling, whose ridges follow the size of the
+data.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,19 @@ from recal.views import Views
 
 
 class VectorScaling(Calibrator):
-    """Scale and shift the logits class by class, softmax(v * z + b), to minimise the negative log-likelihood.
+    """Scale and shift the logits class by class, softmax(v * z + b), to minimise the negative
+    log-likelihood.
 
     Parameters
     ----------
     penalty : float
-        Strength of a weak ridge, ``penalty * (sum of (v - beta)^2 + sum of b^2)``, where beta is the common scale of
-        temperature scaling. It keeps the solution finite and unique, for instance if a class is missing from the
-        labels or is separated perfectly. Otherwise the default changes the loss by less than 1e-7.
+        Strength of a weak ridge, ``penalty * (sum of (v - beta)^2 + sum of b^2)``, where beta is
+        the common scale of temperature scaling. It keeps the solution finite and unique, for
+        instance if a class is missing from the labels or is separated perfectly. Otherwise the
+        default changes the loss by less than 1e-7.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
@@ -39,8 +44,9 @@ class VectorScaling(Calibrator):
     loss_ : float
         The penalised loss at the minimum.
     limit_ : float
-        20 times the largest logit of a typical row, and at least 100. If a row has larger logits, such as a row filled
-        with the lowest float32, its maximum is subtracted, and lower values are then clipped at minus the limit.
+        20 times the largest logit of a typical row, and at least 100. If a row has larger logits,
+        such as a row filled with the lowest float32, its maximum is subtracted, and lower values
+        are then clipped at minus the limit.
 
     Examples
     --------
@@ -62,32 +68,41 @@ class VectorScaling(Calibrator):
     shifts_ = from_map("shift")
     limit_ = from_map("limit")
 
-    def _fit(self, views: Views, labels: Labels, *, weights: NDArray[np.float64] | None = None) -> None:
-        warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
+    def _fit(
+        self, views: Views, labels: Labels, *, weights: NDArray[np.float64] | None = None
+    ) -> None:
+        warn_if_few(
+            self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum())
+        )
         logits: Floats = np.array(views.logits, dtype=np.float64, order="C")
         limit = max(100.0, 20.0 * float(np.median(np.abs(logits).max(axis=1))))
         logits = within(logits, limit)
         start = np.zeros((2, views.n_classes))
         start[0] = fit_beta(logits, labels, weights)
-        solution = DiagonalMap(logits, labels, ridge=self.penalty, centre=start, weights=weights).solve(start)
+        solution = DiagonalMap(
+            logits, labels, ridge=self.penalty, centre=start, weights=weights
+        ).solve(start)
         scale, shift = solution.point
         self.map_, self.loss_ = Affine(scale, shift, limit), solution.loss
 
 
 class StructuredVectorScaling(Calibrator):
-    """Scale and shift class by class, as far from temperature scaling as the number of samples warrants (SVS).
+    """Scale and shift class by class, as far from temperature scaling as the number of samples
+    warrants (SVS).
 
-    With x the log-probabilities after temperature scaling, mixed with a share of 1 / (n + 1) of the uniform
-    distribution, minimise
+    With x the log-probabilities after temperature scaling, mixed with a share of 1 / (n + 1) of the
+    uniform distribution, minimise
 
-        mean NLL of softmax(v * x + b)  +  K/n * (scale_penalty * sum of (v - 1)^2 + shift_penalty * sum of b^2).
+        mean NLL of softmax(v * x + b)  +  K/n * (scale_penalty * sum of (v - 1)^2 + shift_penalty *
+        sum of b^2).
 
     Parameters
     ----------
     scale_penalty, shift_penalty : float
         Strengths relative to the authors' K/n.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
@@ -122,14 +137,21 @@ class StructuredVectorScaling(Calibrator):
     shifts_ = from_map("shift")
 
     def _fit(
-        self, views: Views, labels: Labels, *, beta: float | None = None, near: StructuredAffine | None = None
+        self,
+        views: Views,
+        labels: Labels,
+        *,
+        beta: float | None = None,
+        near: StructuredAffine | None = None,
     ) -> None:
         beta = fit_beta(views.logits, labels) if beta is None else beta
         uniform = 1.0 / (len(labels) + 1.0)
         features = soft_log_probs(wide(views.logits) * beta, 1.0, uniform)
         identity = np.zeros((2, views.n_classes))
         identity[0] = 1.0
-        ridge = np.array([[self.scale_penalty], [self.shift_penalty]]) * (views.n_classes / len(labels))
+        ridge = np.array([[self.scale_penalty], [self.shift_penalty]]) * (
+            views.n_classes / len(labels)
+        )
         problem = DiagonalMap(features, labels, ridge=ridge, centre=identity)
         if near is None:
             solution = problem.solve(identity)
@@ -139,19 +161,23 @@ class StructuredVectorScaling(Calibrator):
 
 
 class StructuredMatrixScaling(Calibrator):
-    """Mix the classes linearly, as far from temperature scaling as the number of samples warrants (SMS).
+    """Mix the classes linearly, as far from temperature scaling as the number of samples warrants
+    (SMS).
 
-    With x the log-probabilities after temperature scaling, mixed with a share of 1 / (n + 1) of the uniform
-    distribution, minimise over W = diag(v) + M, M off the diagonal, the mean NLL of softmax(W x + b) plus
+    With x the log-probabilities after temperature scaling, mixed with a share of 1 / (n + 1) of the
+    uniform distribution, minimise over W = diag(v) + M, M off the diagonal, the mean NLL of
+    softmax(W x + b) plus
 
-        K/n * (scale_penalty * sum of (v - 1)^2 + shift_penalty * sum of b^2) + K(K-1)/n * mix_penalty * sum of M^2.
+        K/n * (scale_penalty * sum of (v - 1)^2 + shift_penalty * sum of b^2) + K(K-1)/n *
+        mix_penalty * sum of M^2.
 
     Parameters
     ----------
     scale_penalty, shift_penalty, mix_penalty : float
         Strengths relative to the authors' K/n, K/n and K(K-1)/n.
     answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
+        at the lowest cost.
 
     Attributes
     ----------
@@ -189,7 +215,12 @@ class StructuredMatrixScaling(Calibrator):
     intercept_ = from_map("intercept")
 
     def _fit(
-        self, views: Views, labels: Labels, *, beta: float | None = None, near: StructuredLinear | None = None
+        self,
+        views: Views,
+        labels: Labels,
+        *,
+        beta: float | None = None,
+        near: StructuredLinear | None = None,
     ) -> None:
         beta = fit_beta(views.logits, labels) if beta is None else beta
         count = views.n_classes
@@ -205,5 +236,7 @@ class StructuredMatrixScaling(Calibrator):
             solution = problem.solve(identity)
         else:
             solution = problem.solve(np.column_stack([near.weights, near.intercept]), tol=NEAR_TOL)
-        self.map_ = StructuredLinear(beta, uniform, solution.point[:, :-1].copy(), solution.point[:, -1].copy())
+        self.map_ = StructuredLinear(
+            beta, uniform, solution.point[:, :-1].copy(), solution.point[:, -1].copy()
+        )
         self.loss_ = solution.loss

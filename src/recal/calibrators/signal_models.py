@@ -1,4 +1,7 @@
-"""Fits of the models that `SignalCalibration` mixes: ridge regression, splines, boosted trees, offsets."""
+"""Fits of the models that `SignalCalibration` mixes:
+
+ridge regression, splines, boosted trees, offsets.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +27,24 @@ from recal.schema import LARGEST
 
 Vector = NDArray[np.float64]
 
-# If at least this share of a signal's values lies in [0, 1], it is a probability; the others are extraction errors.
+# If at least this share of a signal's values lies in [0, 1], it is a probability; the others are
+# extraction errors.
 _IN_RANGE = 0.99
 # Values are clipped at this many times the range of the central 98 % from the median.
 _OUTER = 3.0
 _SKEWED = 0.5
 _KNOTS, _TREES, _LEAVES, _ROWS_PER_LEAF = 5, 60, 6, 30
-# Ridge penalties (1/C) of standardised signals, of spline terms, and of Platt scaling, which hardly needs a penalty.
+# Ridge penalties (1/C) of standardised signals, of spline terms, and of Platt scaling, which hardly
+# needs a penalty.
 _RIDGE, _SPLINE_RIDGE, _PLATT_RIDGE = 1.0, 1.0 / 0.3, 0.01
 _MOST_STEPS = 50
 
 
 def fit_scale(signals: Vector, categories: Sequence[int] = ()) -> SignalScale:
-    """Decide how each column is scaled: probabilities by log-odds, skewed positive values by logarithm."""
+    """Decide how each column is scaled:
+
+    probabilities by log-odds, skewed positive values by logarithm.
+    """
     n_signals = signals.shape[1]
     kind = np.full(n_signals, PLAIN, dtype=np.int64)
     shift, lower, upper = np.zeros(n_signals), np.zeros(n_signals), np.zeros(n_signals)
@@ -69,8 +77,12 @@ def _skewness(values: Vector) -> float:
     return float((deviation**3).mean() / max(float(values.std()) ** 3, 1e-300))
 
 
-def ridge_logistic(features: Vector, correct: Vector, counts: Vector, penalty: Vector) -> tuple[float, Vector]:
-    """Return intercept and weights of a logistic regression with a ridge penalty per feature (Newton's method)."""
+def ridge_logistic(
+    features: Vector, correct: Vector, counts: Vector, penalty: Vector
+) -> tuple[float, Vector]:
+    """Return intercept and weights of a logistic regression with a ridge penalty per feature
+    (Newton's method).
+    """
     design = np.column_stack([np.ones(len(features)), features])
     ridge = np.concatenate([[1e-6], np.broadcast_to(penalty, features.shape[1])])
     mean = float(np.clip(np.average(correct, weights=counts), 1e-3, 1.0 - 1e-3))
@@ -79,7 +91,9 @@ def ridge_logistic(features: Vector, correct: Vector, counts: Vector, penalty: V
 
     def loss(candidate: Vector) -> float:
         log_odds = design @ candidate
-        return float(counts @ (np.logaddexp(0.0, log_odds) - correct * log_odds) + 0.5 * ridge @ candidate**2)
+        return float(
+            counts @ (np.logaddexp(0.0, log_odds) - correct * log_odds) + 0.5 * ridge @ candidate**2
+        )
 
     current = loss(weights)
     for _ in range(_MOST_STEPS):
@@ -99,7 +113,9 @@ def ridge_logistic(features: Vector, correct: Vector, counts: Vector, penalty: V
 
 def fit_linear(scaled: Vector, missing: Vector, correct: Vector, counts: Vector) -> LinearSignals:
     """Ridge logistic regression on all signals."""
-    intercept, weights = ridge_logistic(np.hstack([scaled, missing]), correct, counts, np.array(_RIDGE))
+    intercept, weights = ridge_logistic(
+        np.hstack([scaled, missing]), correct, counts, np.array(_RIDGE)
+    )
     n_signals = scaled.shape[1]
     return LinearSignals(intercept, weights[:n_signals], weights[n_signals:])
 
@@ -109,7 +125,10 @@ def fit_platt(scaled: Vector, missing: Vector, correct: Vector, counts: Vector) 
     best: tuple[float, LinearSignals] | None = None
     for place in range(scaled.shape[1]):
         intercept, pair = ridge_logistic(
-            np.column_stack([scaled[:, place], missing[:, place]]), correct, counts, np.array([_PLATT_RIDGE, _RIDGE])
+            np.column_stack([scaled[:, place], missing[:, place]]),
+            correct,
+            counts,
+            np.array([_PLATT_RIDGE, _RIDGE]),
         )
         weights, missing_weights = np.zeros(scaled.shape[1]), np.zeros(scaled.shape[1])
         weights[place], missing_weights[place] = pair
@@ -123,14 +142,20 @@ def fit_platt(scaled: Vector, missing: Vector, correct: Vector, counts: Vector) 
 
 
 def fit_splines(scaled: Vector, missing: Vector, correct: Vector, counts: Vector) -> SplineSignals:
-    """Ridge logistic regression on quadratic B-splines with knots at quantiles, stored as truncated powers."""
+    """Ridge logistic regression on quadratic B-splines with knots at quantiles, stored as truncated
+    powers.
+    """
     n_signals = scaled.shape[1]
     knots = np.zeros((n_signals, _KNOTS))
     blocks: list[Vector] = []
     changes: list[tuple[int, NDArray[Any]]] = []
     for place in range(n_signals):
         values = scaled[missing[:, place] == 0.0, place]
-        distinct = np.unique(np.quantile(values, np.linspace(0.0, 1.0, _KNOTS))) if len(values) else np.zeros(1)
+        distinct = (
+            np.unique(np.quantile(values, np.linspace(0.0, 1.0, _KNOTS)))
+            if len(values)
+            else np.zeros(1)
+        )
         knots[place] = distinct[-1]
         knots[place, : len(distinct)] = distinct
         if len(distinct) < 2:
@@ -138,11 +163,17 @@ def fit_splines(scaled: Vector, missing: Vector, correct: Vector, counts: Vector
         inside = np.clip(scaled[:, place], distinct[0], distinct[-1])
         blocks.append(_b_splines(inside, distinct) * (1.0 - missing[:, [place]]))
         points = np.linspace(distinct[0], distinct[-1], 20 * _KNOTS)
-        change = np.linalg.lstsq(_powers(points, knots[place]), _b_splines(points, distinct), rcond=None)[0]
+        change = np.linalg.lstsq(
+            _powers(points, knots[place]), _b_splines(points, distinct), rcond=None
+        )[0]
         changes.append((place, change))
     features = np.hstack([*blocks, missing])
     intercept, solution = ridge_logistic(features, correct, counts, np.array(_SPLINE_RIDGE))
-    weights, missing_weights, start = np.zeros((n_signals, _KNOTS)), solution[len(solution) - n_signals :].copy(), 0
+    weights, missing_weights, start = (
+        np.zeros((n_signals, _KNOTS)),
+        solution[len(solution) - n_signals :].copy(),
+        0,
+    )
     for place, change in changes:
         powers = change @ solution[start : start + change.shape[1]]
         start += change.shape[1]
@@ -157,7 +188,10 @@ def _b_splines(values: Vector, knots: Vector) -> Vector:
     """Return the quadratic B-splines at these values, (n_values, n_knots + 1)."""
     from scipy.interpolate import BSpline
 
-    before, after = (knots[1] - knots[0]) * np.array([2.0, 1.0]), (knots[-1] - knots[-2]) * np.array([1.0, 2.0])
+    before, after = (
+        (knots[1] - knots[0]) * np.array([2.0, 1.0]),
+        (knots[-1] - knots[-2]) * np.array([1.0, 2.0]),
+    )
     full = np.concatenate([knots[0] - before, knots, knots[-1] + after])
     return BSpline.design_matrix(values, full, 2).toarray()
 
@@ -207,11 +241,20 @@ def _as_arrays(trees: list[Any], intercept: float, n_signals: int) -> TreeSignal
             signal[number, place] = node["feature_idx"]
             threshold[number, place] = min(float(node["num_threshold"]), LARGEST)
             missing_left[number, place] = node["missing_go_to_left"]
-            waiting += [(int(node["left"]), {**signs, place: 1.0}), (int(node["right"]), {**signs, place: -1.0})]
-        # An unused leaf has no path, so every row agrees with it: its value is 0 and changes nothing.
+            waiting += [
+                (int(node["left"]), {**signs, place: 1.0}),
+                (int(node["right"]), {**signs, place: -1.0}),
+            ]
+        # An unused leaf has no path, so every row agrees with it: its value is 0 and changes
+        # nothing.
     return TreeSignals(intercept, n_signals, signal, threshold, missing_left, path, value)
 
 
 Fit = Callable[[Vector, Vector, Vector, Vector], SignalModel]
 # From the least to the most flexible.
-FITS: dict[str, Fit] = {"Platt scaling": fit_platt, "ridge": fit_linear, "splines": fit_splines, "trees": fit_trees}
+FITS: dict[str, Fit] = {
+    "Platt scaling": fit_platt,
+    "ridge": fit_linear,
+    "splines": fit_splines,
+    "trees": fit_trees,
+}

@@ -1,4 +1,6 @@
-"""Signals of any form (data frame, mapping, array) as one array of numbers, in the columns of the fit."""
+"""Signals of any form (data frame, mapping, array) as one array of numbers, in the columns of the
+fit.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,26 @@ def read_correct(correct: ArrayLike, n_samples: int) -> Vector:
     values = np.asarray(correct)
     if values.ndim != 1 or len(values) != n_samples:
         raise InputError(
-            f"must hold one value per answer, {n_samples}, got the shape {values.shape}", argument="correct"
+            f"must hold one value per answer, {n_samples}, got the shape {values.shape}",
+            argument="correct",
         )
     if values.dtype.kind in "OUS":
         words = {**_RIGHT, **_WRONG}
-        numbers = np.array([words.get(str(value).strip().lower(), np.nan) for value in values.tolist()])
+        numbers = np.array(
+            [words.get(str(value).strip().lower(), np.nan) for value in values.tolist()]
+        )
     else:
         numbers = values.astype(np.float64)
     if not np.isin(numbers, (0.0, 1.0)).all():
         odd = values[~np.isin(numbers, (0.0, 1.0))][0]
-        raise InputError(f"must be True or False, 1 or 0, for each answer, got {odd!r}", argument="correct")
+        raise InputError(
+            f"must be True or False, 1 or 0, for each answer, got {odd!r}", argument="correct"
+        )
     if numbers.min() == numbers.max():
         kind = "right" if numbers[0] else "wrong"
-        raise InputError(f"All {n_samples} answers are graded as {kind}; right and wrong ones are both needed.")
+        raise InputError(
+            f"All {n_samples} answers are graded as {kind}; right and wrong ones are both needed."
+        )
     return numbers
 
 
@@ -58,7 +67,11 @@ class SignalTable:
 
     def __post_init__(self) -> None:
         texts = [*self.names, *(level for levels in self.levels for level in levels)]
-        if not self.names or len(self.names) != len(self.levels) or not all(isinstance(text, str) for text in texts):
+        if (
+            not self.names
+            or len(self.names) != len(self.levels)
+            or not all(isinstance(text, str) for text in texts)
+        ):
             raise InputError("Signals need a name and a list of levels each.")
 
     @classmethod
@@ -72,7 +85,9 @@ class SignalTable:
         if groups is not None:
             name, column = _named_groups(groups)
             if name in names:
-                raise InputError(f"The groups have the name of a signal, {name!r}. Leave that signal out.")
+                raise InputError(
+                    f"The groups have the name of a signal, {name!r}. Leave that signal out."
+                )
             names.append(name)
             levels.append(tuple(sorted(set(_texts(column)) - {""})))
         return cls(tuple(names), tuple(levels), named, groups is not None)
@@ -81,10 +96,15 @@ class SignalTable:
     def categories(self) -> tuple[int, ...]:
         """The indices of columns that contain categories."""
         grouped = {len(self.names) - 1} if self.grouped else set()
-        return tuple(place for place, levels in enumerate(self.levels) if levels or place in grouped)
+        return tuple(
+            place for place, levels in enumerate(self.levels) if levels or place in grouped
+        )
 
     def values(self, signals: Any, groups: Any = None) -> Vector:
-        """Return the columns of the fit as numbers, (n_samples, n_signals); NaN if missing or not in the fit."""
+        """Return the columns of the fit as numbers, (n_samples, n_signals);
+
+        NaN if missing or not in the fit.
+        """
         columns, named = _columns(signals)
         expected = self.names[: len(self.names) - self.grouped]
         if self.named and named:
@@ -104,7 +124,9 @@ class SignalTable:
             none = np.full(len(picked[0]), "", dtype=object)
             picked.append(none if groups is None else _named_groups(groups)[1])
         if len(sizes := {len(column) for column in picked}) != 1:
-            raise InputError(f"Signals and groups must have one value per answer; their lengths are {sorted(sizes)}.")
+            raise InputError(
+                f"Signals and groups must have one value per answer; their lengths are {sorted(sizes)}."
+            )
         numbers = [
             _codes(column, levels) if place in self.categories else _numbers(column, name)
             for place, (column, levels, name) in enumerate(zip(picked, self.levels, self.names))
@@ -123,7 +145,9 @@ class SignalTable:
 
 
 def _named_groups(groups: Any) -> tuple[str, NDArray[Any]]:
-    """Return the name of the groups and one value per answer, from an array, a named column or {name: values}."""
+    """Return the name of the groups and one value per answer, from an array, a named column or
+    {name: values}.
+    """
     if isinstance(groups, Mapping):
         if len(groups) != 1:
             raise InputError(f"must hold one column, got {len(groups)}", argument="groups")
@@ -133,7 +157,10 @@ def _named_groups(groups: Any) -> tuple[str, NDArray[Any]]:
 
 
 def _as_array(column: Any) -> NDArray[Any]:
-    """Return a column as an array; pandas' own missing values, which are not equal to themselves, become None."""
+    """Return a column as an array;
+
+    pandas' own missing values, which are not equal to themselves, become None.
+    """
     if hasattr(column, "notna") and not isinstance(column.dtype, np.dtype):
         column = column.astype(object).where(column.notna(), None)
     return np.asarray(column)
@@ -146,14 +173,17 @@ def _columns(signals: Any) -> tuple[dict[str, NDArray[Any]], bool]:
     if hasattr(signals, "columns") and hasattr(signals, "__getitem__"):  # pandas, polars
         names = [str(name) for name in signals.columns]
         if len(set(names)) != len(names):
-            raise InputError(f"The columns of the signals must have distinct names, got {', '.join(names)}.")
+            raise InputError(
+                f"The columns of the signals must have distinct names, got {', '.join(names)}."
+            )
         return {str(name): _as_array(signals[name]) for name in signals.columns}, True
     array = np.asarray(signals)
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
         raise InputError(
-            f"must be a table of shape (n_samples, n_signals), got the shape {array.shape}", argument="signals"
+            f"must be a table of shape (n_samples, n_signals), got the shape {array.shape}",
+            argument="signals",
         )
     return {f"signal {place}": array[:, place] for place in range(array.shape[1])}, False
 
@@ -178,8 +208,12 @@ def _codes(column: NDArray[Any], levels: tuple[str, ...]) -> Vector:
 
 def _numbers(column: NDArray[Any], name: str) -> Vector:
     try:
-        numbers = np.array([np.nan if value is None else value for value in column.tolist()], dtype=np.float64)
+        numbers = np.array(
+            [np.nan if value is None else value for value in column.tolist()], dtype=np.float64
+        )
     except (TypeError, ValueError) as error:
-        raise InputError(f"The signal {name!r} held numbers at the fit and holds other values now: {error}.") from None
+        raise InputError(
+            f"The signal {name!r} held numbers at the fit and holds other values now: {error}."
+        ) from None
     numbers[np.isinf(numbers)] = np.nan
     return numbers

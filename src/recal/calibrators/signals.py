@@ -1,4 +1,6 @@
-"""Confidence for the graded answers of any system, learned from the numbers that come with an answer."""
+"""Confidence for the graded answers of any system, learned from the numbers that come with an
+answer.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,13 @@ from recal.schema import RandomState, check_parameters
 
 Vector = NDArray[np.float64]
 
-# With fewer graded answers, or fewer of the rarer kind, only Platt scaling of the best signal is fitted.
+# With fewer graded answers, or fewer of the rarer kind, only Platt scaling of the best signal is
+# fitted.
 _FEWEST, _FEWEST_OF_A_KIND = 50, 5
 _FEW, _FOLDS, _MORE_FOLDS = 200, 5, 10
-# Pseudo-counts of the mixture's weights. With few answers of the rarer kind, Platt scaling gets more of them. With
-# many, the others get more, in equal parts: an even mixture is better calibrated than one that fits noise.
+# Pseudo-counts of the mixture's weights. With few answers of the rarer kind, Platt scaling gets
+# more of them. With many, the others get more, in equal parts: an even mixture is better calibrated
+# than one that fits noise.
 _PRIOR = {"Platt scaling": 0.5, "ridge": 3.0, "splines": 2.0, "trees": 0.5}
 _PLATT_PRIOR, _EVEN_PRIOR, _MOST_EVEN = 300.0, 60.0, 100.0
 # Ridge penalties of the offsets per category. Using no offsets is a candidate, too.
@@ -44,11 +48,11 @@ _ROWS_AT_A_TIME = 16_384
 class SignalCalibration(Estimator):
     """Probability that an answer is right, from the signals that come with it.
 
-    A signal is any number that may separate right answers from wrong ones: a stated confidence, the mean
-    log-probability of the tokens, the length, the agreement between samples, a judge's score. A few hundred answers
-    graded as right or wrong are enough. Four models are mixed by their likelihood on rows left out: Platt scaling of
-    the best signal, ridge regression, splines and small boosted trees. Each category and each group then gets an
-    offset.
+    A signal is any number that may separate right answers from wrong ones: a stated confidence, the
+    mean log-probability of the tokens, the length, the agreement between samples, a judge's score.
+    A few hundred answers graded as right or wrong are enough. Four models are mixed by their
+    likelihood on rows left out: Platt scaling of the best signal, ridge regression, splines and
+    small boosted trees. Each category and each group then gets an offset.
 
     Parameters
     ----------
@@ -62,7 +66,8 @@ class SignalCalibration(Estimator):
     reason_ : str
         One sentence: what was fitted, and how well it does on rows left out.
     signal_importance_ : dict of str to float
-        How much the negative log-likelihood per answer rises when a signal is left out, largest first.
+        How much the negative log-likelihood per answer rises when a signal is left out, largest
+        first.
     weights_ : dict of str to float
         The share of each model in the mixture.
     losses_ : dict of str to float
@@ -108,17 +113,19 @@ class SignalCalibration(Estimator):
 
         Parameters
         ----------
-        signals : data frame, mapping of name to column, or array-like of shape (n_samples, n_signals)
+        signals : data frame, mapping of name to column, or array-like of shape (n_samples,
+        n_signals)
             Missing values are allowed. Text columns are categories.
         correct : array-like of shape (n_samples,)
             Whether each answer is right: True or False, 1 or 0.
         groups : array-like of shape (n_samples,), or {name: values}, optional
-            The subject, customer or source of each answer. Each group gets an offset, shrunk towards 0.
+            The subject, customer or source of each answer. Each group gets an offset, shrunk
+            towards 0.
         sample_weight : array-like of shape (n_samples,), optional
             How much each answer counts.
         clusters : array-like of shape (n_samples,), optional
-            Names of answers that belong together, such as answers to one question. Cross-validation never divides a
-            cluster.
+            Names of answers that belong together, such as answers to one question. Cross-validation
+            never divides a cluster.
         """
         check_parameters(self)
         rng = np.random.default_rng(self.random_state)
@@ -126,7 +133,11 @@ class SignalCalibration(Estimator):
         values = table.values(signals, groups)
         right = read_correct(correct, len(values))
         table.refuse_leaks(values, right)
-        counts = np.ones(len(right)) if sample_weight is None else check_weights(sample_weight, len(right))
+        counts = (
+            np.ones(len(right))
+            if sample_weight is None
+            else check_weights(sample_weight, len(right))
+        )
         counts = counts * (len(counts) / counts.sum())
         together = None if clusters is None else check_clusters(clusters, len(right))
         share = effective_count(right, together) / len(right)
@@ -175,15 +186,23 @@ class SignalCalibration(Estimator):
 
     def _check_fitted(self) -> None:
         if "map_" not in vars(self) or "table_" not in vars(self):
-            raise NotFittedError("This SignalCalibration is not fitted yet; call `fit` with graded answers first.")
+            raise NotFittedError(
+                "This SignalCalibration is not fitted yet; call `fit` with graded answers first."
+            )
 
     def _sentence(self) -> str:
-        best = self.table_.names[_best_signal(self.map_)] if "Platt scaling" in self.weights_ else ""
+        best = (
+            self.table_.names[_best_signal(self.map_)] if "Platt scaling" in self.weights_ else ""
+        )
         if not self.losses_:
             return f"Platt scaling of {best!r}: {self.n_fitted_:,} graded answers are too few to combine signals."
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in self.weights_.items() if share >= 0.005)
+        shares = ", ".join(
+            f"{name} {share:.0%}" for name, share in self.weights_.items() if share >= 0.005
+        )
         levels = int(np.count_nonzero(self.map_.offsets.any(axis=1)))
-        offsets = f" with offsets per level of {levels} column{'s' * (levels > 1)}" if levels else ""
+        offsets = (
+            f" with offsets per level of {levels} column{'s' * (levels > 1)}" if levels else ""
+        )
         return (
             f"Mixture of {shares}{offsets}, fitted on {self.n_fitted_:,} graded answers: "
             f"NLL {self.losses_['mixture']:.3f} on rows left out, {self.losses_['Platt scaling']:.3f} for Platt "
@@ -214,27 +233,40 @@ class _GradedAnswers:
         offsets = np.zeros((self.values.shape[1], 1))
         return SignalMap(scale, (model,), np.ones(1), 1.0, offsets), {"Platt scaling": 1.0}, {}
 
-    def fit_mixture(self, rng: np.random.Generator, rarer: int) -> tuple[SignalMap, dict[str, float], dict[str, float]]:
-        """Cross-fit the models, choose weights, add offsets per category, and fit models with weight on all rows."""
+    def fit_mixture(
+        self, rng: np.random.Generator, rarer: int
+    ) -> tuple[SignalMap, dict[str, float], dict[str, float]]:
+        """Cross-fit the models, choose weights, add offsets per category, and fit models with
+        weight on all rows.
+        """
         right, counts = self.right, self.counts
         n_folds = _MORE_FOLDS if self.share * len(right) < _FEW else _FOLDS
         folds = stratified_folds(right.astype(np.intp), n_folds, rng, clusters=self.clusters)
         probs = self._cross_fitted(tuple(FITS.values()), folds)
         likelihoods = np.where(right > 0.5, probs, 1.0 - probs).T
         prior = np.array(list(_PRIOR.values()))
-        prior += [_PLATT_PRIOR / rarer, *[min((rarer / _EVEN_PRIOR) ** 3, _MOST_EVEN)] * (len(FITS) - 1)]
-        weights = without_light_ones(tuple(FITS), mixture_weights(likelihoods, self.share * counts, prior))
+        prior += [
+            _PLATT_PRIOR / rarer,
+            *[min((rarer / _EVEN_PRIOR) ** 3, _MOST_EVEN)] * (len(FITS) - 1),
+        ]
+        weights = without_light_ones(
+            tuple(FITS), mixture_weights(likelihoods, self.share * counts, prior)
+        )
         mixed = sum(share * probs[tuple(FITS).index(name)] for name, share in weights.items())
         losses = {name: _loss(probs[place], right, counts) for place, name in enumerate(FITS)}
         mixed, slope, offsets = self._finish(mixed, folds)
         losses["mixture"] = _loss(mixed, right, counts)
         scale, scaled, missing = self._scaled(np.arange(len(right)))
-        models: tuple[SignalModel, ...] = tuple(FITS[name](scaled, missing, right, counts) for name in weights)
+        models: tuple[SignalModel, ...] = tuple(
+            FITS[name](scaled, missing, right, counts) for name in weights
+        )
         fitted = SignalMap(scale, models, np.array(list(weights.values())), slope, offsets)
         return fitted, weights, losses
 
     def importance(self, names: tuple[str, ...], rng: np.random.Generator) -> dict[str, float]:
-        """Return the rise of the cross-fitted loss of ridge and splines when a signal is left out, largest first."""
+        """Return the rise of the cross-fitted loss of ridge and splines when a signal is left out,
+        largest first.
+        """
         rows = np.arange(len(self.right))
         if len(rows) > _MOST_FOR_IMPORTANCE:
             rows = np.sort(rng.choice(rows, _MOST_FOR_IMPORTANCE, replace=False))
@@ -250,7 +282,11 @@ class _GradedAnswers:
         return dict(sorted(rise.items(), key=lambda item: -item[1]))
 
     def _simple_loss(
-        self, rows: NDArray[np.intp], folds: NDArray[np.intp], columns: list[int], categories: tuple[int, ...]
+        self,
+        rows: NDArray[np.intp],
+        folds: NDArray[np.intp],
+        columns: list[int],
+        categories: tuple[int, ...],
     ) -> float:
         part = _GradedAnswers(self.values[rows], self.right[rows], self.counts[rows], categories)
         if columns:
@@ -281,37 +317,59 @@ class _GradedAnswers:
         return scale, scaled, missing
 
     def _finish(self, probs: Vector, folds: NDArray[np.intp]) -> tuple[Vector, float, Vector]:
-        """Return cross-fitted probabilities with slope and offsets, the slope, and the offsets fitted on all rows.
+        """Return cross-fitted probabilities with slope and offsets, the slope, and the offsets
+        fitted on all rows.
 
-        A mixture is less confident than its members, and a model without a relevant category is less confident than a
-        model with it. The slope corrects both.
+        A mixture is less confident than its members, and a model without a relevant category is
+        less confident than a model with it. The slope corrects both.
         """
-        n_levels = {place: 1 + int(np.nanmax(self.values[:, place], initial=0.0)) for place in self.categories}
+        n_levels = {
+            place: 1 + int(np.nanmax(self.values[:, place], initial=0.0))
+            for place in self.categories
+        }
         offsets = np.zeros((self.values.shape[1], max(n_levels.values(), default=1)))
         log_odds = np.log(probs) - np.log1p(-probs)
         total = np.zeros(len(probs))  # offsets of each row, from the other folds
         for place, count in n_levels.items():
             codes = self.values[:, place]
-            level = np.where(np.isnan(codes), count, codes).astype(np.intp)  # the last index means no level
+            level = np.where(np.isnan(codes), count, codes).astype(
+                np.intp
+            )  # the last index means no level
             base, trials = log_odds + total, np.zeros((len(_STRENGTHS) + 1, len(probs)))
             for trial, strength in zip(trials, _STRENGTHS):
                 for fold in range(int(folds.max()) + 1):
                     left_out = folds == fold
-                    trial[left_out] = self._offsets(base, level, count, strength, ~left_out)[level[left_out]]
-            best = int(np.argmin([_loss(sigmoid(base + trial), self.right, self.counts) for trial in trials]))
+                    trial[left_out] = self._offsets(base, level, count, strength, ~left_out)[
+                        level[left_out]
+                    ]
+            best = int(
+                np.argmin(
+                    [_loss(sigmoid(base + trial), self.right, self.counts) for trial in trials]
+                )
+            )
             if best < len(_STRENGTHS):
                 every = np.ones(len(probs), dtype=bool)
-                offsets[place, :count] = self._offsets(base, level, count, _STRENGTHS[best], every)[:-1]
+                offsets[place, :count] = self._offsets(base, level, count, _STRENGTHS[best], every)[
+                    :-1
+                ]
             total = total + trials[best]
         slope = 1.0 + _fit_slope(log_odds, total, self.right, self.counts)
         return sigmoid(slope * log_odds + total), slope, offsets
 
     def _offsets(
-        self, log_odds: Vector, level: NDArray[np.intp], n_levels: int, strength: float, rows: NDArray[np.bool_]
+        self,
+        log_odds: Vector,
+        level: NDArray[np.intp],
+        n_levels: int,
+        strength: float,
+        rows: NDArray[np.bool_],
     ) -> Vector:
         """Return the offset of each level, fitted to these rows, and 0 for rows without a level."""
         right, counts = self.right[rows], self.counts[rows]
-        return np.append(ridge_offsets(log_odds[rows], right, level[rows], n_levels + 1, strength, counts)[:-1], 0.0)
+        return np.append(
+            ridge_offsets(log_odds[rows], right, level[rows], n_levels + 1, strength, counts)[:-1],
+            0.0,
+        )
 
 
 def _fit_slope(log_odds: Vector, offsets: Vector, right: Vector, counts: Vector) -> float:

@@ -1,4 +1,7 @@
-"""A smooth curve through the cumulative hits of the predicted class; its slope is the calibrated confidence."""
+"""A smooth curve through the cumulative hits of the predicted class;
+
+its slope is the calibrated confidence.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,19 @@ _TIE = 1e-15
 
 
 class SplineCalibration(Calibrator):
-    """Calibrate the confidence by the slope of a spline through the cumulative hits, without any bins.
+    """Calibrate the confidence by the slope of a spline through the cumulative hits, without any
+    bins.
 
-    Sort the samples by confidence and add up hits minus confidence, starting from the lowest. For a calibrated model
-    the sum stays near zero. A natural cubic spline with few knots is fitted to it by least squares. The calibrated
-    confidence of a sample is its confidence plus the spline's slope at its rank; between samples it is interpolated.
+    Sort the samples by confidence and add up hits minus confidence, starting from the lowest. For a
+    calibrated model the sum stays near zero. A natural cubic spline with few knots is fitted to it
+    by least squares. The calibrated confidence of a sample is its confidence plus the spline's
+    slope at its rank; between samples it is interpolated.
 
-    Only the probability of the predicted class is calibrated. The other classes share the rest in proportion to their
-    probabilities after temperature scaling. If the second class would then overtake the predicted one, a temperature
-    for this row shrinks the differences between the others just enough. Predictions therefore never change, and the
-    confidence equals the curve; only a confidence below 1 / n_classes is raised to it. Reference: Gupta et al.,
+    Only the probability of the predicted class is calibrated. The other classes share the rest in
+    proportion to their probabilities after temperature scaling. If the second class would then
+    overtake the predicted one, a temperature for this row shrinks the differences between the
+    others just enough. Predictions therefore never change, and the confidence equals the curve;
+    only a confidence below 1 / n_classes is raised to it. Reference: Gupta et al.,
     *Calibration of neural networks using splines* (ICLR 2021).
 
     Parameters
@@ -44,7 +50,8 @@ class SplineCalibration(Calibrator):
     Attributes
     ----------
     knots_, coefficients_ : ndarray of shape (n_knots,)
-        The spline of the cumulative hits minus confidence: its knots in [0, 1] and its values at the knots.
+        The spline of the cumulative hits minus confidence: its knots in [0, 1] and its values at
+        the knots.
     scores_, values_ : ndarray
         The confidences of the fit, in rising order, and their calibrated values.
     beta_ : float
@@ -78,7 +85,8 @@ class SplineCalibration(Calibrator):
     def _fit(self, views: Views, labels: Labels) -> None:
         n_samples = len(labels)
         beta = fit_beta(views.logits, labels)
-        # Fewer samples than knots would leave the spline undetermined; two knots make a straight line.
+        # Fewer samples than knots would leave the spline undetermined; two knots make a straight
+        # line.
         n_knots = min(self.n_knots, max(2, n_samples // 2))
         top = views.logits.argmax(axis=1)
         confidence = softmax(views.logits)[np.arange(n_samples), top]
@@ -90,12 +98,16 @@ class SplineCalibration(Calibrator):
         self.coefficients_ = np.linalg.lstsq(_basis(self.knots_)(ranks), excess, rcond=None)[0]
         # Half a rank lower is the middle of a sample's step in the sum.
         slopes = _basis(self.knots_)(ranks[1:] - 0.5 / n_samples, 1) @ self.coefficients_
-        scores, tied, counts = np.unique(merge_ties(confidence, _TIE), return_inverse=True, return_counts=True)
+        scores, tied, counts = np.unique(
+            merge_ties(confidence, _TIE), return_inverse=True, return_counts=True
+        )
         calibrated = scores + np.bincount(tied, weights=slopes) / counts
         values = smooth(np.clip(calibrated, 0.0, 1.0), n_samples, views.n_classes, self.penalty)
         self.map_ = TopLine(scores, values, beta)
 
 
 def _basis(knots: NDArray[np.float64]) -> Any:
-    """Return the natural splines that are 1 at one knot and 0 at the others, as one vector-valued function."""
+    """Return the natural splines that are 1 at one knot and 0 at the others, as one vector-valued
+    function.
+    """
     return scipy.interpolate.CubicSpline(knots, np.eye(len(knots)), bc_type="natural")

@@ -22,13 +22,15 @@ from recal.schema import NotNegative, Number, RandomState, Size
 from recal.transforms import Transform
 from recal.views import Views
 
-# The most values in memory, as float32: 200 MB. With more, candidates are shortlisted and samples drawn at random.
+# The most values in memory, as float32: 200 MB. With more, candidates are shortlisted and samples
+# drawn at random.
 _MOST_VALUES = 50_000_000
 _SHORTLIST = 8
 # How many logits are turned into log-probabilities at a time.
 _BLOCK = 200_000
-# The largest share of the uniform distribution that is mixed in; 1 / (n + 1) if that is less. A larger share would
-# compress the highest confidences, and predictions that views have raised would then rank above them.
+# The largest share of the uniform distribution that is mixed in; 1 / (n + 1) if that is less. A
+# larger share would compress the highest confidences, and predictions that views have raised would
+# then rank above them.
 _MOST_EPSILON = 1e-4
 # Names of lossless views whose transformation is not available as an object.
 _LOSSLESS_NAMES = frozenset(["flip", "mirror", "shift", "crop"])
@@ -58,27 +60,31 @@ class Samples:
 
 
 class ViewStacking(Calibrator):
-    """Combine the log-probabilities of the input and of a few transformed copies, usually one or two.
+    """Combine the log-probabilities of the input and of a few transformed copies, usually one or
+    two.
 
-    With b the beta of temperature scaling and x(z) = log((1 - e) softmax(b z) + e/K), minimise over weights a >= 0 and
-    offsets c the mean NLL of softmax(a_0 x(z) + c + sum of a_g x(view g)) plus K/n times the sum of c^2 and 5e-5 times
-    the sum of a_g^2. Samples left out decide which views are used, so `fit` may get many candidates. If no view helps,
-    the result is temperature scaling, at no cost. Samples more confident than `gate` need no view.
+    With b the beta of temperature scaling and x(z) = log((1 - e) softmax(b z) + e/K), minimise over
+    weights a >= 0 and offsets c the mean NLL of softmax(a_0 x(z) + c + sum of a_g x(view g)) plus
+    K/n times the sum of c^2 and 5e-5 times the sum of a_g^2. Samples left out decide which views
+    are used, so `fit` may get many candidates. If no view helps, the result is temperature scaling,
+    at no cost. Samples more confident than `gate` need no view.
 
     Parameters
     ----------
     answers : {"kept", "free"}
-        "kept": predictions never change. "free": they may change, which gains more and lowers the error rate.
+        "kept": predictions never change. "free": they may change, which gains more and lowers the
+        error rate.
     max_views : int
         The most views that may be used. 0 fits offsets alone.
     gate : float in (0, 1], "auto" or None
-        Samples with at least this confidence (after temperature scaling) need no views. "auto" takes the lowest gate
-        that keeps 95 % of the gain; None computes the views of all samples.
+        Samples with at least this confidence (after temperature scaling) need no views. "auto"
+        takes the lowest gate that keeps 95 % of the gain; None computes the views of all samples.
     no_harm : bool
-        Use views and offsets only if the gain on samples left out clearly exceeds its standard error.
+        Use views and offsets only if the gain on samples left out clearly exceeds its standard
+        error.
     worth : float, optional
-        The share of the gain so far that each further view must add, because it costs a forward pass. By default 0.1,
-        and 0.03 with answers="free".
+        The share of the gain so far that each further view must add, because it costs a forward
+        pass. By default 0.1, and 0.03 with answers="free".
     random_state : int, Generator or None
         Seed of the folds.
 
@@ -89,17 +95,19 @@ class ViewStacking(Calibrator):
     accepted_ : bool
         Whether views are used.
     views_report_ : list of dict
-        For each candidate: `view`; `alone`, its gain in mean NLL without other views (to second order, on the samples
-        of the fit); `order`, its position in the search; `added` and `standard_error`, its gain on samples left out;
-        `weight`, 0 if it is not used.
+        For each candidate: `view`; `alone`, its gain in mean NLL without other views (to second
+        order, on the samples of the fit); `order`, its position in the search; `added` and
+        `standard_error`, its gain on samples left out; `weight`, 0 if it is not used.
     temperature_ : float
     offsets_gain_, views_gain_ : float
-        The gain of class offsets over temperature scaling, and of views over that, in mean NLL on samples left out.
+        The gain of class offsets over temperature scaling, and of views over that, in mean NLL on
+        samples left out.
 
     Notes
     -----
-    If the views exceed 50 million values, eight candidates are shortlisted by the gain that each has by itself, and a
-    random subset of the samples is used. Views on disk are read one candidate at a time.
+    If the views exceed 50 million values, eight candidates are shortlisted by the gain that each
+    has by itself, and a random subset of the samples is used. Views on disk are read one candidate
+    at a time.
 
     Examples
     --------
@@ -130,22 +138,32 @@ class ViewStacking(Calibrator):
     views_gain_: float = from_fit()
     views_report_: list[dict[str, Any]] = from_fit()
 
-    def _fit(self, views: Views, labels: Labels, *, clusters: NDArray[np.intp] | None = None) -> None:
+    def _fit(
+        self, views: Views, labels: Labels, *, clusters: NDArray[np.intp] | None = None
+    ) -> None:
         rng = np.random.default_rng(self.random_state)
         worth = WORTH[self.answers] if self.worth is None else self.worth
         beta, epsilon = fit_beta(views.logits, labels), share_of_chance(len(labels))
         candidates = views.transforms if self.max_views else ()
-        most = _MOST_VALUES // ((1 + min(len(candidates), _SHORTLIST)) * views.n_classes)  # what fits into memory
+        most = _MOST_VALUES // (
+            (1 + min(len(candidates), _SHORTLIST)) * views.n_classes
+        )  # what fits into memory
         samples = Samples(views, labels, clusters=clusters).drawn(most, rng)
         candidates, gains = shortlist(samples, candidates, beta, epsilon)
         data = stack_data(samples, candidates, beta, epsilon, kept=self.answers == "kept")
-        choice = choose_views(data, rng, max_views=self.max_views, gate=self.gate, no_harm=self.no_harm, worth=worth)
-        self.map_ = plan_of(choice.base, choice.stack, candidates, beta, epsilon, self.answers, choice.gate)
+        choice = choose_views(
+            data, rng, max_views=self.max_views, gate=self.gate, no_harm=self.no_harm, worth=worth
+        )
+        self.map_ = plan_of(
+            choice.base, choice.stack, candidates, beta, epsilon, self.answers, choice.gate
+        )
         self.accepted_ = bool(self.map_.transforms)
         self.temperature_ = 1.0 / beta
         self.offsets_gain_ = choice.base_gain.mean
         used = zip(choice.order, choice.gains)
-        self.views_gain_ = float(sum(g.mean for view, g in used if candidates[view - 1] in self.map_.transforms))
+        self.views_gain_ = float(
+            sum(g.mean for view, g in used if candidates[view - 1] in self.map_.transforms)
+        )
         self.views_report_ = report_of(candidates, choice, self.map_, gains)
 
     def _answer_views(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -157,8 +175,15 @@ class ViewStacking(Calibrator):
         return self._separated(probs, logits), confidence
 
     def _separated(self, probs: Any, logits: Any) -> Any:
-        """Separate ties enough for float32, if the map has no blend: temperature scaling separates them by less."""
-        return keep_answers(probs, top_column(logits)) if self.keeps_accuracy and self.map_.keeps_order else probs
+        """Separate ties enough for float32, if the map has no blend:
+
+        temperature scaling separates them by less.
+        """
+        return (
+            keep_answers(probs, top_column(logits))
+            if self.keeps_accuracy and self.map_.keeps_order
+            else probs
+        )
 
     def _check_state(self, n_classes: int) -> None:
         check_plan(self.map_, n_classes)
@@ -170,12 +195,16 @@ class ViewStacking(Calibrator):
 
 
 def share_of_chance(n_samples: int) -> float:
-    """Return the share of the uniform distribution in probabilities before their logarithm is taken."""
+    """Return the share of the uniform distribution in probabilities before their logarithm is
+    taken.
+    """
     return min(_MOST_EPSILON, 1.0 / (n_samples + 1.0))
 
 
 def fill_log_probs(out: NDArray[np.float32], logits: Floats, beta: float, epsilon: float) -> None:
-    """Write the values of `maps.arrays.soft_log_probs` into `out` in float32, in a third of the time."""
+    """Write the values of `maps.arrays.soft_log_probs` into `out` in float32, in a third of the
+    time.
+    """
     size, n_classes = max(1, _BLOCK // logits.shape[1]), logits.shape[1]
     for begin in range(0, len(logits), size):
         part = logits[begin : begin + size]
@@ -197,7 +226,10 @@ def stack_data(
     kept: bool,
     copies: NDArray[np.intp] | None = None,
 ) -> StackData:
-    """Return the data of the choice: the original and each candidate, scaled by the temperature of the original."""
+    """Return the data of the choice:
+
+    the original and each candidate, scaled by the temperature of the original.
+    """
     views, logits = samples.views, samples.views.logits
     features = np.empty((1 + len(candidates), *logits.shape), dtype=np.float32)
     fill_log_probs(features[0], logits, beta, epsilon)
@@ -221,7 +253,9 @@ def stack_data(
 
 
 def is_lossless(transform: Transform) -> bool:
-    """Whether the view keeps all information, according to the transformation itself or else to its name."""
+    """Whether the view keeps all information, according to the transformation itself or else to its
+    name.
+    """
     lossless = getattr(transform, "keeps_information", None)
     return str(transform).split(":")[0] in _LOSSLESS_NAMES if lossless is None else bool(lossless)
 
@@ -229,7 +263,8 @@ def is_lossless(transform: Transform) -> bool:
 def shortlist(
     samples: Samples, candidates: tuple[Transform, ...], beta: float, epsilon: float
 ) -> tuple[tuple[Transform, ...], dict[Transform, float]]:
-    """Return the candidates, or those with the largest gain by themselves if they do not all fit into memory.
+    """Return the candidates, or those with the largest gain by themselves if they do not all fit
+    into memory.
 
     Only a shortlist comes with the gains of all candidates; one candidate is in memory at a time.
     """
@@ -251,7 +286,10 @@ def shortlist(
 
 
 def report_of(
-    candidates: tuple[Transform, ...], choice: Choice, plan: Plan | None, alone: dict[Transform, float] | None = None
+    candidates: tuple[Transform, ...],
+    choice: Choice,
+    plan: Plan | None,
+    alone: dict[Transform, float] | None = None,
 ) -> list[dict[str, Any]]:
     """Return a record of each candidate, in the order of the search.
 

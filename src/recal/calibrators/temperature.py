@@ -16,10 +16,10 @@ from recal.views import Views
 class TemperatureScaling(Calibrator):
     """Divide all logits by the temperature that minimises the negative log-likelihood.
 
-    beta = 1/T is exact to 1e-8 and always positive, for any scale of the logits. If every prediction is right, no
-    finite temperature is best. The fit then adds one wrong sample: a typical one whose true class is the second most
-    likely. A `FewSamplesWarning` says so. If chance does better than the model, T is 1000, or more if the logits are
-    larger than usual.
+    beta = 1/T is exact to 1e-8 and always positive, for any scale of the logits. If every
+    prediction is right, no finite temperature is best. The fit then adds one wrong sample: a
+    typical one whose true class is the second most likely. A `FewSamplesWarning` says so. If chance
+    does better than the model, T is 1000, or more if the logits are larger than usual.
 
     Attributes
     ----------

@@ -1,21 +1,27 @@
-"""Choice of the views to stack: forward selection in which samples left out decide about every step.
+"""Choice of the views to stack: forward selection in which samples left out decide about every
+step.
 
-The whole procedure is cross-fitted. For each fold a path grows on the other folds: the best view first, then the best
-one beside it, and so on. The loss of the samples left out at each length, with gate and guard, decides how long the
-path on all samples may be. A further view must
+The whole procedure is cross-fitted. For each fold a path grows on the other folds: the best view
+first, then the best one beside it, and so on. The loss of the samples left out at each length, with
+gate and guard, decides how long the path on all samples may be. A further view must
 
-- lower the mean loss of the samples left out by more than one standard error of the paired differences. The first view
-  needs 1 + 5 / sqrt(n) standard errors, because they are unreliable with few samples; offsets alone have many
-  parameters and need 2 + 5 / sqrt(n). With clusters, standard errors and n count clusters; and
-- add at least a share `worth` of the gain of the views before it, because a view costs a forward pass for every
+- lower the mean loss of the samples left out by more than one standard error of the paired
+  differences. The first view
+  needs 1 + 5 / sqrt(n) standard errors, because they are unreliable with few samples; offsets alone
+  have many parameters and need 2 + 5 / sqrt(n). With clusters, standard errors and n count
+  clusters; and
+- add at least a share `worth` of the gain of the views before it, because a view costs a forward
+  pass for every
   prediction. The first view must gain half a per cent of the loss.
 
-Within a step, candidates are screened to second order (slope, curvature and coupling with the weights in use) and the
-best few are fitted. A view that loses information must beat one that loses none by more than one standard error.
+Within a step, candidates are screened to second order (slope, curvature and coupling with the
+weights in use) and the best few are fitted. A view that loses information must beat one that loses
+none by more than one standard error.
 
-An accepted fit is shrunk towards the fit without views by the share (standard error / 2 gain)^2. This is Stein's
-shrinkage: the gain is quadratic in the weights, so the relative error of a weight is half that of the gain. A view that
-was accepted by chance then does less harm, and a clear gain is hardly reduced.
+An accepted fit is shrunk towards the fit without views by the share (standard error / 2 gain)^2.
+This is Stein's shrinkage: the gain is quadratic in the weights, so the relative error of a weight
+is half that of the gain. A view that was accepted by chance then does less harm, and a clear gain
+is hardly reduced.
 """
 
 from __future__ import annotations
@@ -35,16 +41,18 @@ from recal.transforms import Transform
 
 # Few samples are split into more folds, so that each fit sees nearly all of them.
 N_FOLDS, _MANY_FOLDS, _FEW_SAMPLES = 5, 10, 3000
-# With fewer samples no view is chosen: with 50, one fit in forty chose a view by chance, which cost up to 25 % NLL.
+# With fewer samples no view is chosen: with 50, one fit in forty chose a view by chance, which cost
+# up to 25 % NLL.
 LEAST_SAMPLES = 100
-# Tolerance of the loss during the search, far below any relevant gain; the chosen stack is fitted exactly.
+# Tolerance of the loss during the search, far below any relevant gain; the chosen stack is fitted
+# exactly.
 _SEARCH_TOL = 1e-6
 # The share of the loss that the first view must gain.
 _LEAST_SHARE = 0.005
 # The default share of the gain so far that each further view must add.
 WORTH: dict[Answers, float] = {"kept": 0.1, "free": 0.03}
-# How many candidates are fitted after the screen, of all and of the lossless ones; all but the best need at least this
-# share of the expected gain of the best one.
+# How many candidates are fitted after the screen, of all and of the lossless ones; all but the best
+# need at least this share of the expected gain of the best one.
 _CONTENDERS, _NEAR = 2, 0.8
 # gate="auto" takes the lowest of these that keeps this share of the gain.
 _GATES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
@@ -56,7 +64,10 @@ class StackData:
     """The data of the choice, for n samples."""
 
     features: NDArray[np.float32]
-    """(n_base + n_candidates, n, n_classes): x of the original, of a mixture if there is one, of each candidate."""
+    """(n_base + n_candidates, n, n_classes):
+
+    x of the original, of a mixture if there is one, of each candidate.
+    """
     labels: Labels
     answers: Labels
     """The model's own predictions."""
@@ -75,7 +86,10 @@ class StackData:
     copies: NDArray[np.intp] | None = None
     """A number that copies of one sample share; see `copies_of`."""
     clusters: NDArray[np.intp] | None = None
-    """The number of each sample's cluster: folds do not divide clusters, and standard errors count them."""
+    """The number of each sample's cluster:
+
+    folds do not divide clusters, and standard errors count them.
+    """
 
     @property
     def n_samples(self) -> int:
@@ -96,7 +110,9 @@ class StackData:
         counts = counts if rows is None else counts * rows
         total = float(counts.sum())
         ridge = self.features.shape[2] / total
-        return StackMap(self.features, self.labels, counts / total, offset_penalty=ridge, n_base=self.n_base)
+        return StackMap(
+            self.features, self.labels, counts / total, offset_penalty=ridge, n_base=self.n_base
+        )
 
 
 @dataclass(frozen=True)
@@ -108,14 +124,19 @@ class LossGain:
 
     @staticmethod
     def between(
-        before: Vector, after: Vector, weights: Vector | None = None, clusters: NDArray[np.intp] | None = None
+        before: Vector,
+        after: Vector,
+        weights: Vector | None = None,
+        clusters: NDArray[np.intp] | None = None,
     ) -> LossGain:
         counts = np.ones(len(before)) if weights is None else weights
         mean = float(np.average(before - after, weights=counts))
         sums = cluster_sums(counts * (before - after - mean), clusters)
         if len(sums) < 2:
             return LossGain(mean, np.inf)
-        small_sample = 1.0 if weights is not None and clusters is None else len(sums) / (len(sums) - 1)
+        small_sample = (
+            1.0 if weights is not None and clusters is None else len(sums) / (len(sums) - 1)
+        )
         return LossGain(mean, float(np.sqrt(small_sample * (sums @ sums)) / counts.sum()))
 
     @property
@@ -123,12 +144,17 @@ class LossGain:
         return self.mean > self.error
 
     def exceeds(self, errors: float, n_samples: int) -> bool:
-        """Whether the gain exceeds this many standard errors, or more if few samples make them unreliable."""
+        """Whether the gain exceeds this many standard errors, or more if few samples make them
+        unreliable.
+        """
         return self.mean > (errors + 5.0 / np.sqrt(n_samples)) * self.error
 
     @property
     def trust(self) -> float:
-        """The share of the change to keep: 0 if the gain is within one standard error, otherwise 3/4 or more."""
+        """The share of the change to keep:
+
+        0 if the gain is within one standard error, otherwise 3/4 or more.
+        """
         return 1.0 - (0.5 * self.error / self.mean) ** 2 if self.is_clear else 0.0
 
 
@@ -136,9 +162,9 @@ class LossGain:
 class Choice:
     """The chosen stack and the evidence.
 
-    `base` is the stack without views, or None for plain temperature scaling; `stack` is the one with views, or None if
-    they are not worth their cost. `order` lists the candidates in the order of the path on all samples, and `gains`
-    what each added.
+    `base` is the stack without views, or None for plain temperature scaling; `stack` is the one
+    with views, or None if they are not worth their cost. `order` lists the candidates in the order
+    of the path on all samples, and `gains` what each added.
     """
 
     base: Stack | None
@@ -152,7 +178,10 @@ class Choice:
 
 
 class GrowingStack:
-    """A greedy path on part of the samples: it starts with the stack without views and adds one view at each step."""
+    """A greedy path on part of the samples:
+
+    it starts with the stack without views and adds one view at each step.
+    """
 
     def __init__(self, data: StackData, rows: NDArray[np.bool_]) -> None:
         self.data, self.rows = data, rows
@@ -166,29 +195,45 @@ class GrowingStack:
     def extend(self) -> None:
         """Add the best view; if none helps, repeat the last stack."""
         last = self.stacks[-1]
-        rest = tuple(v for v in range(self.data.n_base, len(self.data.features)) if v not in last.used)
+        rest = tuple(
+            v for v in range(self.data.n_base, len(self.data.features)) if v not in last.used
+        )
         self.map.evaluate(last)
         gains = self.map.promised_gains(last, rest) if rest else np.zeros(0)
         contenders = []
         for i in self._contenders(rest, gains):
-            contenders.append((self.map.solve((*last.used, rest[i]), last, tol=_SEARCH_TOL), self.map.losses.copy()))
+            contenders.append(
+                (
+                    self.map.solve((*last.used, rest[i]), last, tol=_SEARCH_TOL),
+                    self.map.losses.copy(),
+                )
+            )
         self.stacks.append(self._best(contenders) if contenders else last)
 
     def _contenders(self, rest: tuple[int, ...], gains: Vector) -> list[int]:
         ranked = [int(i) for i in np.argsort(-gains, kind="stable") if gains[i] > 0.0]
         lossless = [i for i in ranked if self.data.lossless[rest[i] - self.data.n_base]]
-        chosen = [i for few in (ranked, lossless) for i in few[:_CONTENDERS] if gains[i] >= _NEAR * gains[few[0]]]
+        chosen = [
+            i
+            for few in (ranked, lossless)
+            for i in few[:_CONTENDERS]
+            if gains[i] >= _NEAR * gains[few[0]]
+        ]
         return list(dict.fromkeys(chosen))
 
     def _best(self, contenders: list[tuple[Stack, Vector]]) -> Stack:
         """Return the contender with the lowest loss; a lossy one only if it is clearly better."""
         contenders = sorted(contenders, key=lambda pair: pair[0].loss)
-        gentle = [pair for pair in contenders if self.data.lossless[pair[0].used[-1] - self.data.n_base]]
+        gentle = [
+            pair for pair in contenders if self.data.lossless[pair[0].used[-1] - self.data.n_base]
+        ]
         if not gentle or gentle[0] is contenders[0]:
             return contenders[0][0]
         weights = None if self.data.weights is None else self.data.weights[self.rows]
         clusters = None if self.data.clusters is None else self.data.clusters[self.rows]
-        clear = LossGain.between(gentle[0][1][self.rows], contenders[0][1][self.rows], weights, clusters).is_clear
+        clear = LossGain.between(
+            gentle[0][1][self.rows], contenders[0][1][self.rows], weights, clusters
+        ).is_clear
         return contenders[0][0] if clear else gentle[0][0]
 
     def delivered(self, stack: Stack, where: NDArray[np.intp]) -> Vector:
@@ -200,7 +245,9 @@ class GrowingStack:
 
 
 def losses_of(probs: NDArray[np.floating], labels: Labels, answers: Labels | None) -> Vector:
-    """Return the negative log-likelihood of each sample, after the guard if predictions are kept (`answers`)."""
+    """Return the negative log-likelihood of each sample, after the guard if predictions are kept
+    (`answers`).
+    """
     wide = probs.astype(np.float64)
     if answers is not None:
         wide = keep_answers(wide, answers[:, None])
@@ -215,10 +262,14 @@ class CrossFit:
         count = _MANY_FOLDS if data.n_samples < _FEW_SAMPLES else N_FOLDS
         folds = stratified_folds(data.labels, count, rng, data.copies, data.clusters)
         numbers = range(int(folds.max()) + 1)
-        self.paths = [(GrowingStack(data, folds != fold), np.flatnonzero(folds == fold)) for fold in numbers]
+        self.paths = [
+            (GrowingStack(data, folds != fold), np.flatnonzero(folds == fold)) for fold in numbers
+        ]
 
     def losses(self) -> Vector:
-        """Return the loss of every sample under the path that did not see it, at its current length."""
+        """Return the loss of every sample under the path that did not see it, at its current
+        length.
+        """
         losses = np.empty(self.data.n_samples)
         for path, left_out in self.paths:
             losses[left_out] = path.delivered(path.stacks[-1], left_out)
@@ -281,14 +332,19 @@ def choose_views(
 
 
 def _pays(gain: LossGain, least: float, chosen: int, n_samples: int) -> bool:
-    """Whether another view is worth its forward pass; the first needs a clearer gain if there are few samples."""
+    """Whether another view is worth its forward pass;
+
+    the first needs a clearer gain if there are few samples.
+    """
     clear = gain.is_clear if chosen else gain.exceeds(1.0, n_samples)
     return clear and gain.mean >= least
 
 
 @dataclass(frozen=True)
 class JudgedStack:
-    """The stack of all features, the one without views, and the losses of the first on samples left out."""
+    """The stack of all features, the one without views, and the losses of the first on samples left
+    out.
+    """
 
     base: Stack
     stack: Stack
@@ -300,7 +356,10 @@ class JudgedStack:
 
 
 def judged_stack(data: StackData, gate: float | None, rng: np.random.Generator) -> JudgedStack:
-    """Return the stack of all features. Its views were chosen before; samples above the gate use none of them."""
+    """Return the stack of all features. Its views were chosen before;
+
+    samples above the gate use none of them.
+    """
     every, n_base = tuple(range(len(data.features))), data.n_base
     crossed = CrossFit(data, rng)
     without = crossed.losses()
@@ -315,7 +374,9 @@ def judged_stack(data: StackData, gate: float | None, rng: np.random.Generator) 
 
 
 def pays(gain: LossGain, n_passes: int, data: StackData) -> bool:
-    """Whether the gain over the last feature that is not a view is clear and worth this many forward passes."""
+    """Whether the gain over the last feature that is not a view is clear and worth this many
+    forward passes.
+    """
     plain = float(np.average(data.plain_losses, weights=data.weights))
     return _pays(gain, n_passes * _LEAST_SHARE * plain, 0, data.n_units)
 
@@ -336,7 +397,10 @@ def plan_of(
     gate: float | None,
     matrices: NDArray[np.float64] | None = None,
 ) -> Plan:
-    """Return the plan of a stack above `base`; either may be missing. Candidates are numbered from `n_base`."""
+    """Return the plan of a stack above `base`; either may be missing.
+
+    Candidates are numbered from `n_base`.
+    """
     main = base if stack is None else stack
     if main is None:
         return Plan(start=beta)
@@ -355,10 +419,17 @@ def plan_of(
 
 
 def _numbers(stack: Stack | None) -> tuple[float, float, tuple[float, ...]]:
-    """Return the weights of the original and of a mixture, and the offsets; None means temperature scaling."""
+    """Return the weights of the original and of a mixture, and the offsets;
+
+    None means temperature scaling.
+    """
     if stack is None:
         return 1.0, 0.0, ()
-    return float(stack.weights[0]), float(stack.weights[1 : stack.n_base].sum()), tuple(stack.offsets.tolist())
+    return (
+        float(stack.weights[0]),
+        float(stack.weights[1 : stack.n_base].sum()),
+        tuple(stack.offsets.tolist()),
+    )
 
 
 def drawn_back(stack: Stack, base: Stack, trust: float) -> Stack:

@@ -1,4 +1,7 @@
-"""The command line: parses, calls, prints; no logic. A command is one file here and one line in `app.COMMANDS`."""
+"""The command line: parses, calls, prints; no logic.
+
+A command is one file here and one line in `app.COMMANDS`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The group of commands, each loaded when it is used, and the one place where errors become exit codes.
+"""The group of commands, each loaded when it is used, and the one place where errors become exit
+codes.
 
-A new command `name` is a function `name`, whose docstring is its help, and one line in `COMMANDS` with its module. The
-module imports only typer and this folder's helpers at its top, because `recal --help` loads all of them. The function
-imports the code that does the work.
+A new command `name` is a function `name`, whose docstring is its help, and one line in `COMMANDS`
+with its module. The module imports only typer and this folder's helpers at its top, because `recal
+--help` loads all of them. The function imports the code that does the work.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             near = get_close_matches(cmd_name, COMMANDS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}."
+            hint = (
+                f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}."
+            )
             raise InputError(f"There is no command {cmd_name!r}; {hint}")
         argv: list[str] = ctx.obj or []
         function = command_function(cmd_name, argv[1:] if argv[:1] == [cmd_name] else [])
@@ -85,20 +88,27 @@ class LazyGroup(TyperGroup):
         single = typer.Typer(**_STYLE, context_settings={"help_option_names": names})
         # Without arguments, a command with required arguments shows its help.
         needs_arguments = any(parameter.default.default is ... for parameter in parameters.values())
-        single.command(cmd_name, no_args_is_help=needs_arguments, help=_reflow(function.__doc__))(function)
+        single.command(cmd_name, no_args_is_help=needs_arguments, help=_reflow(function.__doc__))(
+            function
+        )
         return typer.main.get_command(single)
 
 
 def _has_many(options: Collection[str]) -> bool:
-    """Whether a command has the options of a model; these are so many that --help shows only those without a group."""
+    """Whether a command has the options of a model;
+
+    these are so many that --help shows only those without a group.
+    """
     return "batch_size" in options
 
 
 def command_function(name: str, argv: Sequence[str] = ()) -> Callable[..., None]:
-    """Return a command in the form for the parser: one parameter per option, and the checks that all commands share.
+    """Return a command in the form for the parser: one parameter per option, and the checks that
+    all commands share.
 
-    Blocks of options are replaced by their fields, `fit` gets the options of the method in `argv`, and every command
-    gets --json and --quiet. The returned function checks the outputs and calls the command.
+    Blocks of options are replaced by their fields, `fit` gets the options of the method in `argv`,
+    and every command gets --json and --quiet. The returned function checks the outputs and calls
+    the command.
     """
     module = import_module(f"recal.cli.{COMMANDS[name]}")
     function = getattr(module, name)
@@ -109,7 +119,9 @@ def command_function(name: str, argv: Sequence[str] = ()) -> Callable[..., None]
     for key, parameter in own.items():
         if key in blocks:
             inner = get_type_hints(blocks[key])
-            options |= {field.name: (inner[field.name], field.default) for field in fields(blocks[key])}
+            options |= {
+                field.name: (inner[field.name], field.default) for field in fields(blocks[key])
+            }
         elif parameter.kind is parameter.VAR_KEYWORD:
             options |= module.method_options(argv)
         else:
@@ -122,7 +134,8 @@ def command_function(name: str, argv: Sequence[str] = ()) -> Callable[..., None]
     def command(**values: Any) -> None:
         SESSION.quiet, SESSION.as_json = values.pop("quiet"), values.pop("as_json")
         values = {
-            key: as_path(value) if isinstance(value, Path) and is_url(value) else value for key, value in values.items()
+            key: as_path(value) if isinstance(value, Path) and is_url(value) else value
+            for key, value in values.items()
         }
         check_outputs(name, values, force=values.get("force", False))
         if "force" not in own:
@@ -139,7 +152,11 @@ def command_function(name: str, argv: Sequence[str] = ()) -> Callable[..., None]
         if has_many:
             declaration.rich_help_panel = MORE if key in _GENERAL else declaration.rich_help_panel
             declaration.hidden = declaration.rich_help_panel is not None and _HELP_ALL not in argv
-        parameters.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=declaration, annotation=kind))
+        parameters.append(
+            inspect.Parameter(
+                key, inspect.Parameter.KEYWORD_ONLY, default=declaration, annotation=kind
+            )
+        )
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     if n_hidden := sum(parameter.default.hidden for parameter in parameters):
@@ -171,14 +188,18 @@ _app = typer.Typer(
 
 
 def _recal(
-    version: bool = option("Print the version.", False, flag="--version", callback=_show_version, is_eager=True),
+    version: bool = option(
+        "Print the version.", False, flag="--version", callback=_show_version, is_eager=True
+    ),
 ) -> None:
-    """Calibrate a trained classifier without retraining it, and find the answers that can be automated.
+    """Calibrate a trained classifier without retraining it, and find the answers that can be
+    automated.
 
-    [bold]recal calibrate[/bold] does the whole job for your model and labelled inputs. [bold]recal apply[/bold] then
-    answers new inputs. The other commands are its steps, one by one.
+    [bold]recal calibrate[/bold] does the whole job for your model and labelled inputs. [bold]recal
+    apply[/bold] then answers new inputs. The other commands are its steps, one by one.
 
-    [bold]recal demo[/bold] shows the whole job on real images in about a minute. It needs the extra `demo`.
+    [bold]recal demo[/bold] shows the whole job on real images in about a minute. It needs the extra
+    `demo`.
     """
 
 
@@ -190,7 +211,9 @@ def run(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     SESSION.words = tuple(arguments)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # do not fail on a name that is not UTF-8, or on an ASCII terminal
+        if hasattr(
+            stream, "reconfigure"
+        ):  # do not fail on a name that is not UTF-8, or on an ASCII terminal
             stream.reconfigure(errors="backslashreplace")
     try:
         with _end_on_sigterm(), warnings.catch_warnings():
@@ -204,10 +227,15 @@ def run(argv: Sequence[str] | None = None) -> int:
     except typer.Exit as end:
         return int(end.exit_code)
     except (KeyboardInterrupt, typer.Abort) as stop:
-        what, code = ("Terminated.", TERMINATED) if isinstance(stop, _Terminated) else ("Interrupted.", INTERRUPTED)
+        what, code = (
+            ("Terminated.", TERMINATED)
+            if isinstance(stop, _Terminated)
+            else ("Interrupted.", INTERRUPTED)
+        )
         return _say(" ".join([what, *getattr(stop, "__notes__", ())]), code)
     except BrokenPipeError:
-        # The reader closed the pipe, as `head` does. Python would report this again when it closes stdout.
+        # The reader closed the pipe, as `head` does. Python would report this again when it closes
+        # stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return BROKEN_PIPE
     except Exception as error:
@@ -222,7 +250,9 @@ class _Terminated(KeyboardInterrupt):
 @contextmanager
 def _end_on_sigterm() -> Iterator[None]:
     """End the work on SIGTERM as on Ctrl-C. A second SIGTERM ends the process at once."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # only the main thread may handle signals
         yield
         return
 
@@ -242,19 +272,30 @@ def _fail(error: Exception, arguments: Sequence[str]) -> int:
     notes = getattr(error, "__notes__", ())
     if isinstance(error, RecalError):
         return _say(as_typed(error, arguments) + "".join(f" ({note})" for note in notes), BAD_INPUT)
-    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # parser errors share no public base class
+    if hasattr(error, "format_message") and hasattr(
+        error, "exit_code"
+    ):  # parser errors share no public base class
         sentence = _parser_sentence(error, arguments)
         return _say(sentence, BAD_INPUT) if sentence else BAD_INPUT
     if isinstance(error, OSError):
-        full = " Free some space there, or choose another location with --out." if error.errno == errno.ENOSPC else ""
-        return _say(f"{error.strerror or error}: {error.filename}{full}" if error.filename else str(error), BAD_INPUT)
+        full = (
+            " Free some space there, or choose another location with --out."
+            if error.errno == errno.ENOSPC
+            else ""
+        )
+        return _say(
+            f"{error.strerror or error}: {error.filename}{full}" if error.filename else str(error),
+            BAD_INPUT,
+        )
     if isinstance(error, MemoryError):
         return _say(f"There is not enough memory for this: {error}", UNEXPECTED)
     if os.environ.get("RECAL_DEBUG"):
         raise error
     what = f"{type(error).__name__}: {str(error).rstrip('.')}"
     if hasattr(error, "blamed"):
-        return _say(f"{' '.join(notes)} It raised {what}. Set RECAL_DEBUG=1 to see where.", BAD_INPUT)
+        return _say(
+            f"{' '.join(notes)} It raised {what}. Set RECAL_DEBUG=1 to see where.", BAD_INPUT
+        )
     return _say(
         f"Unexpected {what}. This is a bug in recal; set RECAL_DEBUG=1 to see where it happened, and please report it.",
         UNEXPECTED,
@@ -262,15 +303,19 @@ def _fail(error: Exception, arguments: Sequence[str]) -> int:
 
 
 class _Warnings:
-    """Prints each warning as one sentence, without its location in the code, which does not help users.
+    """Prints each warning as one sentence, without its location in the code, which does not help
+    users.
 
-    Warnings that differ only in their figures, such as those of ten splits, are shown once and counted.
+    Warnings that differ only in their figures, such as those of ten splits, are shown once and
+    counted.
     """
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[type[Warning], str]] = Counter()
 
-    def show(self, message: Warning | str, category: type[Warning], *_where: Any, **_more: Any) -> None:
+    def show(
+        self, message: Warning | str, category: type[Warning], *_where: Any, **_more: Any
+    ) -> None:
         text = printable(" ".join(str(message).split()))
         key = category, re.sub(r"\d[\d.,]*", "#", text)
         self.counts[key] += 1
@@ -280,7 +325,10 @@ class _Warnings:
 
     def close(self) -> None:
         if more := self.counts.total() - len(self.counts):
-            print(f"recal: {more} more warnings of the same kind, with other figures.", file=sys.stderr)
+            print(
+                f"recal: {more} more warnings of the same kind, with other figures.",
+                file=sys.stderr,
+            )
 
 
 def _say(sentence: str, code: int) -> int:
@@ -311,17 +359,25 @@ def _parser_sentence(error: Any, arguments: Sequence[str]) -> str:
     if not message:
         return ""
     context: Any = getattr(error, "ctx", None)
-    options = {flag: one for one in (context.command.params if context else ()) for flag in one.opts}
+    options = {
+        flag: one for one in (context.command.params if context else ()) for flag in one.opts
+    }
     kind, parameter = type(error).__name__, getattr(error, "param", None)
     if kind == "MissingParameter" and parameter is not None:
-        message = f"{_name(parameter)} is missing: {getattr(parameter, 'help', None) or 'it is needed'}"
+        message = (
+            f"{_name(parameter)} is missing: {getattr(parameter, 'help', None) or 'it is needed'}"
+        )
     elif kind == "NoSuchOption":
         flag, near = str(error.option_name), list(error.possibilities or ())
-        if synonyms := [own for own, others in _SYNONYMS.items() if flag in others and own in options]:
+        if synonyms := [
+            own for own, others in _SYNONYMS.items() if flag in others and own in options
+        ]:
             near = synonyms
         elif not near and len(flag) == 2:  # a single letter
             near = [name for name in options if name.startswith(f"-{flag}")]
-        message = f"There is no option {flag}." + (f" Did you mean {' or '.join(near[:3])}?" if near else "")
+        message = f"There is no option {flag}." + (
+            f" Did you mean {' or '.join(near[:3])}?" if near else ""
+        )
     elif kind == "BadParameter" and parameter is not None:
         reason, name = str(error.message), _name(parameter)
         value = next(filter(None, (typed_value(flag, arguments) for flag in parameter.opts)), None)
@@ -333,11 +389,13 @@ def _parser_sentence(error: Any, arguments: Sequence[str]) -> str:
         else:
             message = f"{name}: {reason[:1].lower()}{reason[1:]}{came}"
     elif "unexpected extra argument" in message:
-        names = [_name(one) for one in options.values() if getattr(one, "param_type_name", "") == "argument"]
+        names = [
+            _name(one)
+            for one in options.values()
+            if getattr(one, "param_type_name", "") == "argument"
+        ]
         extra = re.sub(r".*unexpected extra argument(s|\(s\))? \((.*)\)", r"\2", message)
-        message = (
-            f"{context.command_path} takes {' and '.join(dict.fromkeys(names)) or 'options'} alone, got also {extra}"
-        )
+        message = f"{context.command_path} takes {' and '.join(dict.fromkeys(names)) or 'options'} alone, got also {extra}"
     path = context.command_path if context is not None else "recal"
     method = typed_value("--method", arguments)
     path += f" --method {method}" if method and path.endswith(" fit") else ""
@@ -379,6 +437,8 @@ def as_typed(error: RecalError, arguments: Sequence[str]) -> str:
         # If none of these options was typed, use the arguments' own names.
         if not typed & {option for forms in options for option in forms}:
             return " and ".join(f"`{name}`" for name in names)
-        return " and ".join(next((form for form in forms if form in typed), forms[0]) for forms in options)
+        return " and ".join(
+            next((form for form in forms if form in typed), forms[0]) for forms in options
+        )
 
     return error.sentence(spell, typed=True)

@@ -20,8 +20,23 @@ from recal.cli.files import (
     read_probs,
     row_columns,
 )
-from recal.cli.options import AdaptOptions, LanguageOptions, ModelOptions, argument, option, without_none
-from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line, working
+from recal.cli.options import (
+    AdaptOptions,
+    LanguageOptions,
+    ModelOptions,
+    argument,
+    option,
+    without_none,
+)
+from recal.cli.printing import (
+    SESSION,
+    on_interrupt,
+    print_json,
+    say,
+    say_skipped,
+    shell_line,
+    working,
+)
 from recal.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,7 +61,9 @@ class _Answers:
 
 def apply(
     *,
-    calibration: Path = argument("The folder that `recal calibrate` wrote, or the file that `recal fit` wrote.", ...),
+    calibration: Path = argument(
+        "The folder that `recal calibrate` wrote, or the file that `recal fit` wrote.", ...
+    ),
     out: Path = option("Where to write the answers: .csv, .parquet, .npz, or a folder.", ...),
     inputs: ModelOptions,
     language: LanguageOptions,
@@ -54,37 +71,45 @@ def apply(
         "Views of the inputs (.npz, .zarr), or the table of new answers for a table's calibration."
     ),
     adapt: AdaptOptions,
-    force: bool = option("Overwrite an existing file, and accept a calibration of another model.", False),
+    force: bool = option(
+        "Overwrite an existing file, and accept a calibration of another model.", False
+    ),
 ) -> None:
     """Answer new inputs with calibrated confidence, and say which answers can be automated.
 
-    Each input gets an answer, its confidence (the chance that the answer is right) and, if the calibration has a
-    rule of [bold]recal calibrate[/bold] or [bold]recal decide[/bold], whether it is accepted. Inputs need no labels.
+    Each input gets an answer, its confidence (the chance that the answer is right) and, if the
+    calibration has a rule of [bold]recal calibrate[/bold] or [bold]recal decide[/bold], whether it
+    is accepted. Inputs need no labels.
 
-    A .csv table holds just that. A .parquet table also holds the probability of every class, and an .npz file holds
-    `probs` (n_samples, n_classes), `answer`, `confidence`, `accepted` and, where known, `labels` and `classes`. A name
-    without an ending is a folder of Parquet tables, one per batch, for very many inputs: with --engine ray the workers
-    write it, and the same command resumes it.
+    A .csv table holds just that. A .parquet table also holds the probability of every class, and an
+    .npz file holds `probs` (n_samples, n_classes), `answer`, `confidence`, `accepted` and, where
+    known, `labels` and `classes`. A name without an ending is a folder of Parquet tables, one per
+    batch, for very many inputs: with --engine ray the workers write it, and the same command
+    resumes it.
 
-    Inputs are prepared as they were for the fit ([bold]recal plan[/bold] shows how), and only the transformations that
-    the calibration needs are computed.
+    Inputs are prepared as they were for the fit ([bold]recal plan[/bold] shows how), and only the
+    transformations that the calibration needs are computed.
 
-    With --follow, the temperature is adjusted to these inputs, taken together, without labels. Dark, blurred or noisy
-    inputs get lower confidence. Predictions never change. It needs at least 50 inputs, and a calibration that was
-    fitted with three or more kinds of damage (--pool damage; recal calibrate does this by default). If the inputs are
-    unlike all that the fit has seen, the temperature stays as it is and the rule accepts no answer.
+    With --follow, the temperature is adjusted to these inputs, taken together, without labels.
+    Dark, blurred or noisy inputs get lower confidence. Predictions never change. It needs at least
+    50 inputs, and a calibration that was fitted with three or more kinds of damage (--pool damage;
+    recal calibrate does this by default). If the inputs are unlike all that the fit has seen, the
+    temperature stays as it is and the rule accepts no answer.
 
-    With --class-mix or --impossible, probabilities are adjusted to another mix of classes than that of the labelled
-    samples. [bold]Predictions can change[/bold], even if the calibration normally keeps them. 'follow' estimates the
-    mix and uses it only if a changed mix alone explains the inputs.
+    With --class-mix or --impossible, probabilities are adjusted to another mix of classes than that
+    of the labelled samples. [bold]Predictions can change[/bold], even if the calibration normally
+    keeps them. 'follow' estimates the mix and uses it only if a changed mix alone explains the
+    inputs.
 
     Example: [bold]recal apply calibrated --model net.onnx --data new/ --out answers.csv[/bold]
 
     Example: [bold]recal apply calibration.recal new-views.npz --out probs.npz[/bold]
 
-    Example: [bold]recal apply folder new.csv --out accepted.csv[/bold] (a table of answers with their signals)
+    Example: [bold]recal apply folder new.csv --out accepted.csv[/bold] (a table of answers with
+    their signals)
 
-    Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out answers --engine ray[/bold]
+    Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out answers --engine
+    ray[/bold]
     """
     calibration, content = load_saved(calibration)
     if views is not None and inputs.model is None:
@@ -140,8 +165,12 @@ def apply(
     else:
         words = (views, inputs.model and "--model", inputs.data and "--data")
         text = ", ".join(str(word) for word in words if word is not None)
-        raise InputError(f"recal apply takes either a file of views, or --model and --data; got {text or 'neither'}.")
-    _write_answers(answers, calibrator, calibration, out, adapt, "takes" if inputs.model is None else "took")
+        raise InputError(
+            f"recal apply takes either a file of views, or --model and --data; got {text or 'neither'}."
+        )
+    _write_answers(
+        answers, calibrator, calibration, out, adapt, "takes" if inputs.model is None else "took"
+    )
 
 
 def _answer_views(
@@ -180,7 +209,10 @@ def _answer_views(
 def _answer_inputs(
     calibrator: Any, inputs: ModelOptions, out: Path, follow: bool, mix: Any, force: bool
 ) -> _Answers | None:
-    """Run the model on new inputs and calibrate its answers; None if they were written as a folder of tables."""
+    """Run the model on new inputs and calibrate its answers;
+
+    None if they were written as a folder of tables.
+    """
     from recal.collecting.prediction_folder import apply_distributed
     from recal.collecting.predictions import apply as run
 
@@ -194,19 +226,32 @@ def _answer_inputs(
         if out.suffix:
             how |= {"follow": follow, "class_mix": mix, **without_none(labels=inputs.labels)}
             how["keep_logits"] = not follow and getattr(calibrator, "profile_", None) is not None
-            return _Answers(run(calibrator, model, source, **how), source.groups, source.names(), source.skipped)
+            return _Answers(
+                run(calibrator, model, source, **how), source.groups, source.names(), source.skipped
+            )
         parts = apply_distributed(calibrator, model, source, out, **how)
-    counts = {"samples": parts.samples, "written": parts.written, "passes_per_answer": parts.passes_per_answer}
+    counts = {
+        "samples": parts.samples,
+        "written": parts.written,
+        "passes_per_answer": parts.passes_per_answer,
+    }
     print_json({**counts, "skipped": source.skipped, "file": parts.folder})
     say_skipped(source.skipped)
     n_before = parts.samples - parts.written
     before = f", {n_before:,} of which were there already" if n_before else ""
-    say(f"Tables with {parts.samples:,} samples are in {parts.folder}{before}.{_cost(parts.passes_per_answer, 'took')}")
+    say(
+        f"Tables with {parts.samples:,} samples are in {parts.folder}{before}.{_cost(parts.passes_per_answer, 'took')}"
+    )
     return None
 
 
 def _write_answers(
-    answers: _Answers, calibrator: Any, calibration: Path, out: Path, adapt: AdaptOptions, takes: str
+    answers: _Answers,
+    calibrator: Any,
+    calibration: Path,
+    out: Path,
+    adapt: AdaptOptions,
+    takes: str,
 ) -> None:
     """Apply the rule, write the file and print what is in it."""
     from recal.decisions import accept_followed
@@ -219,7 +264,9 @@ def _write_answers(
         if one.condition is None:
             accept = rule.accept(one.probs, **how)
         else:
-            accept = accept_followed(rule, one.probs, one.condition, **how, accept_unlike=adapt.accept_unlike)
+            accept = accept_followed(
+                rule, one.probs, one.condition, **how, accept_unlike=adapt.accept_unlike
+            )
     write_prob_file(
         out,
         one.probs,
@@ -234,7 +281,10 @@ def _write_answers(
     facts |= {} if accept is None else {"accepted": int(accept.sum())}
     facts |= {} if one.condition is None else {"condition": one.condition.to_dict()}
     if one.class_mix is not None:
-        facts |= {"class_mix": one.class_mix.to_dict(), "predictions_changed": one.predictions_changed}
+        facts |= {
+            "class_mix": one.class_mix.to_dict(),
+            "predictions_changed": one.predictions_changed,
+        }
     print_json({**facts, "skipped": answers.skipped, "file": out})
     say_skipped(answers.skipped)
     if one.fitted_rows > _MET_BEFORE * n_samples:
@@ -245,12 +295,18 @@ def _write_answers(
     if one.condition is not None:
         say(str(one.condition))
         if one.condition.unlike and rule is not None and not adapt.accept_unlike:
-            say("The rule accepts no answer to such inputs. Use --accept-unlike to apply it anyway.")
+            say(
+                "The rule accepts no answer to such inputs. Use --accept-unlike to apply it anyway."
+            )
     if one.class_mix is not None:
         text = one.class_mix.describe(None if one.classes is None else list(one.classes))
         if one.class_mix.changed:
             text += f" It changes {one.predictions_changed:,} of {n_samples:,} predictions."
-            text += "\nThe rule was made for the class mix of its own samples, and so is its guarantee." if rule else ""
+            text += (
+                "\nThe rule was made for the class mix of its own samples, and so is its guarantee."
+                if rule
+                else ""
+            )
         say(text)
     if accept is not None:
         say(_share(int(accept.sum()), n_samples))
@@ -258,7 +314,15 @@ def _write_answers(
     if one.labels is not None and out.suffix != ".csv":
         next_line = f" Next: {shell_line('evaluate', out)}"
     elif rule is None:
-        words = ("LABELLED_VIEWS", "--calibration", calibration, "--risk", 0.01, "--out", "ready.recal")
+        words = (
+            "LABELLED_VIEWS",
+            "--calibration",
+            calibration,
+            "--risk",
+            0.01,
+            "--out",
+            "ready.recal",
+        )
         next_line = f" Next: {shell_line('decide', *words)}"
     say(f"{n_samples:,} answers written to {out}.{_cost(one.passes_per_answer, takes)}{next_line}")
     if not adapt.flag:
@@ -280,7 +344,12 @@ def _print_alarm(calibrator: Any, logits: Any) -> None:
     from recal.decisions import Profile, watch
 
     profile = getattr(calibrator, "profile_", None)
-    if SESSION.as_json or not isinstance(profile, Profile) or logits is None or len(logits) < _FEWEST_WATCHED:
+    if (
+        SESSION.as_json
+        or not isinstance(profile, Profile)
+        or logits is None
+        or len(logits) < _FEWEST_WATCHED
+    ):
         return
     rows = slice(None, None, -(-len(logits) // _MOST_WATCHED))
     with warnings.catch_warnings():
@@ -327,10 +396,14 @@ def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
 
     if hasattr(calibrator, "classes_"):
         if len(names) != len(calibrator.classes_):
-            raise InputError(f"--classes names {len(names)} classes, and {calibration} has {len(calibrator.classes_)}.")
+            raise InputError(
+                f"--classes names {len(names)} classes, and {calibration} has {len(calibrator.classes_)}."
+            )
         own = class_names(calibrator)
         if own is not None and [str(name) for name in own] != names:
-            raise InputError(f"--classes contradicts {calibration}, whose classes are {', '.join(map(str, own[:8]))}.")
+            raise InputError(
+                f"--classes contradicts {calibration}, whose classes are {', '.join(map(str, own[:8]))}."
+            )
     calibrator.classes_ = np.array(names)
 
 
@@ -350,8 +423,13 @@ def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: ModelOptions, 
     read = read_probs(file, inputs.labels, leave_out=not_classes, need_labels=False)
     groups = row_columns(inputs.rows or file, inputs.group, None).get("groups")
     _check_groups(rule, groups, file)
-    probs, accept = np.asarray(read.probs, np.float64), rule.accept(read.probs, read.confidence, groups)
-    write_prob_file(out, probs, read.labels, read.classes, confidence=read.confidence, accepted=accept)
+    probs, accept = (
+        np.asarray(read.probs, np.float64),
+        rule.accept(read.probs, read.confidence, groups),
+    )
+    write_prob_file(
+        out, probs, read.labels, read.classes, confidence=read.confidence, accepted=accept
+    )
     print_json({"samples": len(accept), "accepted": int(accept.sum()), "file": out})
     say(f"{_share(int(accept.sum()), len(accept))} Written to {out}.")
 

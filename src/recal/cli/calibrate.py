@@ -1,4 +1,7 @@
-"""`recal calibrate` and `recal fit`: the whole job for a model, graded answers or views, and the fit alone."""
+"""`recal calibrate` and `recal fit`:
+
+the whole job for a model, graded answers or views, and the fit alone.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from recal.cli.collect import ASKING, ask_endpoint, check_pool, is_endpoint, is_log, read_log
-from recal.cli.files import check_exists, check_kind, flags_of, kind_of, open_views, refuse_unused, row_columns
+from recal.cli.files import (
+    check_exists,
+    check_kind,
+    flags_of,
+    kind_of,
+    open_views,
+    refuse_unused,
+    row_columns,
+)
 from recal.cli.options import (
     RISK,
     LanguageOptions,
@@ -22,7 +33,15 @@ from recal.cli.options import (
     split_names,
     typed_value,
 )
-from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line, working
+from recal.cli.printing import (
+    SESSION,
+    on_interrupt,
+    print_json,
+    say,
+    say_skipped,
+    shell_line,
+    working,
+)
 from recal.errors import InputError
 from recal.files.paths import as_path
 
@@ -42,42 +61,64 @@ def calibrate(
     inputs: ModelOptions,
     language: LanguageOptions,
     graded: Path | None = argument(
-        "Graded answers (.csv, .parquet, .jsonl) or labelled views, without a model.", metavar="[TABLE|VIEWS]"
+        "Graded answers (.csv, .parquet, .jsonl) or labelled views, without a model.",
+        metavar="[TABLE|VIEWS]",
     ),
     correct: str | None = option("With TABLE: the column that says which answers are right."),
-    signals: str | None = option("With TABLE: the columns to learn from. By default all numeric ones."),
-    one_rule: bool = more_option("With --group: one threshold for all groups, not one for each.", False),
+    signals: str | None = option(
+        "With TABLE: the columns to learn from. By default all numeric ones."
+    ),
+    one_rule: bool = more_option(
+        "With --group: one threshold for all groups, not one for each.", False
+    ),
     risk: float = RISK,
-    answers: str = option("kept: predictions never change; free: they may, which can raise the accuracy.", "kept"),
-    method: str = more_option("The calibration method, such as ts; auto lets cross-validation choose.", "auto"),
+    answers: str = option(
+        "kept: predictions never change; free: they may, which can raise the accuracy.", "kept"
+    ),
+    method: str = more_option(
+        "The calibration method, such as ts; auto lets cross-validation choose.", "auto"
+    ),
     confidence: float = more_option("The probability that the guarantee holds.", 0.95),
-    pool: str = more_option("Transformations to try; auto: the default ones for such inputs; none: no views.", "auto"),
-    pilot: int = more_option("Try all transformations on this many inputs, then only those that help.", _PILOT),
+    pool: str = more_option(
+        "Transformations to try; auto: the default ones for such inputs; none: no views.", "auto"
+    ),
+    pilot: int = more_option(
+        "Try all transformations on this many inputs, then only those that help.", _PILOT
+    ),
     cross_fit: bool = more_option(
         "Use 80 % to fit and to decide: automates more. Guarantee measured, not proven.", False
     ),
-    again: bool = more_option("Start over instead of resuming; overwrites what the folder holds.", False),
+    again: bool = more_option(
+        "Start over instead of resuming; overwrites what the folder holds.", False
+    ),
     seed: int = more_option("Same seed, same split and same result.", 0),
 ) -> None:
     """Calibrate a model on labelled inputs, and decide which answers can be automated.
 
-    Use inputs that the model was not trained on; a few thousand are enough. They are split at random: half to fit the
-    calibration, 30 % to choose the threshold, 20 % to check both. With --cross-fit, 80 % are used for both,
-    which automates more where labels are few.
+    Use inputs that the model was not trained on; a few thousand are enough. They are split at
+    random: half to fit the calibration, 30 % to choose the threshold, 20 % to check both. With
+    --cross-fit, 80 % are used for both, which automates more where labels are few.
 
-    The folder then holds calibration.recal (calibration and rule), report.html and summary.json. If the run is
-    interrupted, the same command resumes it.
+    The folder then holds calibration.recal (calibration and rule), report.html and summary.json. If
+    the run is interrupted, the same command resumes it.
 
-    Example: [bold]recal calibrate --model net.onnx --data labelled/ --risk 0.01 --out calibrated[/bold]
+    Example: [bold]recal calibrate --model net.onnx --data labelled/ --risk 0.01 --out
+    calibrated[/bold]
 
     Then: [bold]recal apply calibrated --model net.onnx --data new/ --out answers.csv[/bold]
 
-    Answers of any system that were graded as right or wrong need no model: a table with one row per answer and columns
-    of signals, such as a stated confidence, a log-probability or a length.
+    Answers of any system that were graded as right or wrong need no model: a table with one row per
+    answer and columns of signals, such as a stated confidence, a log-probability or a length.
 
-    Example: [bold]recal calibrate graded.csv --correct right --signals stated,logprob --risk 0.1 --out folder[/bold]
+    Example: [bold]recal calibrate graded.csv --correct right --signals stated,logprob --risk 0.1
+    --out folder[/bold]
     """
-    rules: dict[str, Any] = {"risk": risk, "confidence": confidence, "random_state": seed, "one_rule": one_rule}
+    rules: dict[str, Any] = {
+        "risk": risk,
+        "confidence": confidence,
+        "random_state": seed,
+        "one_rule": one_rule,
+    }
     rules |= {"command": SESSION.command, "say": say}
     if graded is not None and (inputs.model is not None or inputs.data is not None):
         raise InputError(f"recal calibrate takes either {graded}, or --model and --data.")
@@ -85,8 +126,14 @@ def calibrate(
         check_exists(graded)
     options: dict[str, Any]
     collecting = {"--pool": pool != "auto", "--pilot": pilot != _PILOT}
-    if graded is not None and (kind_of(graded) in ("table", "text") or graded.suffix.lower() in (".jsonl", ".ndjson")):
-        options = {"--method": method != _DEFAULT_METHOD, "--answers": answers != "kept", "--cross-fit": cross_fit}
+    if graded is not None and (
+        kind_of(graded) in ("table", "text") or graded.suffix.lower() in (".jsonl", ".ndjson")
+    ):
+        options = {
+            "--method": method != _DEFAULT_METHOD,
+            "--answers": answers != "kept",
+            "--cross-fit": cross_fit,
+        }
         options |= collecting | flags_of(inputs, "group", "cluster")
         refuse_unused(options, f"the table of graded answers {graded}")
         _calibrate_table(graded, out, correct, signals, inputs, rules)
@@ -104,17 +151,24 @@ def calibrate(
         views = ask_endpoint(inputs, language, out / "answers.jsonl").views
         about = {"Model": f"{language.model_name} at {inputs.model}", **about}
     # A table without --model is more often a mistake than a log.
-    elif is_log(inputs) and (language.view or str(inputs.data).lower().endswith((".jsonl", ".ndjson", ".json"))):
+    elif is_log(inputs) and (
+        language.view or str(inputs.data).lower().endswith((".jsonl", ".ndjson", ".json"))
+    ):
         refuse_unused(collecting, f"the log {inputs.data}")
         views = read_log(inputs, language).views
     if views is not None:
-        refuse_unused({"--one-rule": one_rule and views.groups is None}, "answers without groups (--group COLUMN)")
+        refuse_unused(
+            {"--one-rule": one_rule and views.groups is None},
+            "answers without groups (--group COLUMN)",
+        )
         from recal.workflow.job import calibrate_views
         from recal.workflow.result import Settings
 
         result = calibrate_views(views, out, Settings(about=about, **rules))
         words = [] if views.groups is None else group_words(inputs.group)  # a log has no groups
-        _print_result(result, out, shell_line("apply", out, "NEW_VIEWS", *words, "--out", "answers.csv"))
+        _print_result(
+            result, out, shell_line("apply", out, "NEW_VIEWS", *words, "--out", "answers.csv")
+        )
         return
     inputs.check_files("calibrate")
     refuse_unused(flags_of(language, *ASKING), f"the model {inputs.model}")
@@ -136,7 +190,12 @@ def calibrate(
 
 
 def _calibrate_table(
-    table: Path, out: Path, correct: str | None, signals: str | None, inputs: ModelOptions, rules: dict[str, Any]
+    table: Path,
+    out: Path,
+    correct: str | None,
+    signals: str | None,
+    inputs: ModelOptions,
+    rules: dict[str, Any],
 ) -> None:
     """Calibrate a table of graded answers, and decide which answers can be automated."""
     if correct is None:
@@ -149,10 +208,18 @@ def _calibrate_table(
     from recal.workflow.graded import calibrate_table
     from recal.workflow.result import Settings
 
-    columns: dict[str, Any] = {"signals": split_names(signals), "group": inputs.group, "cluster": inputs.cluster}
+    columns: dict[str, Any] = {
+        "signals": split_names(signals),
+        "group": inputs.group,
+        "cluster": inputs.cluster,
+    }
     settings = Settings(about={"Data": str(table)}, **rules)
     result = calibrate_table(table, out, settings, correct=correct, **columns)
-    _print_result(result, out, shell_line("apply", out, f"new{table.suffix}", "--out", f"accepted{table.suffix}"))
+    _print_result(
+        result,
+        out,
+        shell_line("apply", out, f"new{table.suffix}", "--out", f"accepted{table.suffix}"),
+    )
 
 
 def _print_result(result: Any, out: Path, next_line: str, **more: Any) -> None:
@@ -172,14 +239,21 @@ def _method(name: str, answers: str, seed: int) -> Any:
     has_choice = "answers" in inspect.signature(find_method(name)[0]).parameters
     calibrator = make(name, {"answers": answers} if has_choice else {}, seed)
     if not has_choice and answers == "free" and calibrator.keeps_accuracy:
-        raise InputError(f"--method {name} never changes answers. Leave out --answers free, or use --method auto.")
+        raise InputError(
+            f"--method {name} never changes answers. Leave out --answers free, or use --method auto."
+        )
     return calibrator
 
 
 def _with_risk(risk: float) -> str:
-    """Return the same command with a risk that the labelled inputs can guarantee; it reuses the collected views."""
+    """Return the same command with a risk that the labelled inputs can guarantee;
+
+    it reuses the collected views.
+    """
     words = list(SESSION.words)
-    place = next((i for i, word in enumerate(words) if word == "--risk" or word.startswith("--risk=")), None)
+    place = next(
+        (i for i, word in enumerate(words) if word == "--risk" or word.startswith("--risk=")), None
+    )
     if place is not None:
         del words[place : place + (1 if "=" in words[place] else 2)]
     return shell_line(*words, "--risk", f"{risk:g}", *(() if "--force" in words else ("--force",)))
@@ -187,30 +261,43 @@ def _with_risk(risk: float) -> str:
 
 def fit(
     *,
-    views: Path = argument("Views with labels: an .npz file, a .zarr folder or its URL (s3://...).", ...),
+    views: Path = argument(
+        "Views with labels: an .npz file, a .zarr folder or its URL (s3://...).", ...
+    ),
     out: Path = option("Where to write the fitted calibration.", ...),
-    method: str = option("The method, such as ts or stack. Each has its own options.", _DEFAULT_METHOD),
+    method: str = option(
+        "The method, such as ts or stack. Each has its own options.", _DEFAULT_METHOD
+    ),
     seed: int = option("Same seed, same result.", 0),
-    labels: Path | None = option("Labels, if the views have none: .npy, or .txt with one per line."),
+    labels: Path | None = option(
+        "Labels, if the views have none: .npy, or .txt with one per line."
+    ),
     classes: str | None = option("The names of the columns in order, if labels are names."),
     **options: Any,
 ) -> None:
     """Fit a calibration on views with labels.
 
-    Without --method, cross-validation on these samples chooses; one sentence says which method and why.
+    Without --method, cross-validation on these samples chooses; one sentence says which method and
+    why.
 
-    Views hold a model's logits for held-out inputs and, where the method uses them, for transformed copies. The
-    method's own options, with their defaults, are shown by [bold]recal fit --method NAME --help[/bold].
+    Views hold a model's logits for held-out inputs and, where the method uses them, for transformed
+    copies. The method's own options, with their defaults, are shown by [bold]recal fit --method
+    NAME --help[/bold].
 
     The calibration also holds a profile of these samples, for [bold]recal watch[/bold] and
     [bold]recal apply --follow[/bold].
 
-    Example: [bold]recal fit held-out.npz --method stack --max-views 1 --out calibration.recal[/bold]
+    Example: [bold]recal fit held-out.npz --method stack --max-views 1 --out
+    calibration.recal[/bold]
     """
     from recal import profile, save
 
     # A typed `none` differs from an omitted option, for which the constructor's default applies.
-    names = [name for name in options if typed_value(f"--{name.replace('_', '-')}", SESSION.words) is not None]
+    names = [
+        name
+        for name in options
+        if typed_value(f"--{name.replace('_', '-')}", SESSION.words) is not None
+    ]
     calibrator = make(method, {name: options[name] for name in names}, seed)
     samples = open_views(views, labels, split_names(classes))
     with working(f"Fitting {method}"):
@@ -219,8 +306,20 @@ def fit(
     save(calibrator, out)
     plan = calibrator.map_.plan
     steps = None if plan is None else len(plan.steps)
-    choice = {name: getattr(calibrator, f"{name}_") for name in ("choice", "reason") if hasattr(calibrator, f"{name}_")}
-    print_json({"method": method, **choice, "parameters": calibrator.get_params(), "steps": steps, "file": out})
+    choice = {
+        name: getattr(calibrator, f"{name}_")
+        for name in ("choice", "reason")
+        if hasattr(calibrator, f"{name}_")
+    }
+    print_json(
+        {
+            "method": method,
+            **choice,
+            "parameters": calibrator.get_params(),
+            "steps": steps,
+            "file": out,
+        }
+    )
     if reason := choice.get("reason"):
         say(reason)
     say(f"Fitted {calibrator} on {views}" + (f": a plan of {steps} steps." if steps else "."))
@@ -248,8 +347,13 @@ def method_options(argv: Sequence[str]) -> dict[str, tuple[Any, Any]]:
 
     name = typed_value("--method", argv) or _DEFAULT_METHOD
     calibrator, _ = find_method(name)
-    kinds, descriptions = parameter_kinds(calibrator), _parameter_descriptions(calibrator.__doc__ or "")
-    options = {"method": (str, option(f"One of: {', '.join(sorted(short_names()))}.", _DEFAULT_METHOD))}
+    kinds, descriptions = (
+        parameter_kinds(calibrator),
+        _parameter_descriptions(calibrator.__doc__ or ""),
+    )
+    options = {
+        "method": (str, option(f"One of: {', '.join(sorted(short_names()))}.", _DEFAULT_METHOD))
+    }
     for parameter in inspect.signature(calibrator).parameters.values():
         if parameter.name == _SEED:
             continue
@@ -279,7 +383,11 @@ def _parameter_descriptions(docstring: str) -> dict[str, str]:
     """Return the description of each parameter in a numpy docstring."""
     descriptions: dict[str, str] = {}
     lines = inspect.cleandoc(docstring).splitlines()
-    starts = [i + 2 for i, line in enumerate(lines[:-1]) if line == "Parameters" and set(lines[i + 1]) == {"-"}]
+    starts = [
+        i + 2
+        for i, line in enumerate(lines[:-1])
+        if line == "Parameters" and set(lines[i + 1]) == {"-"}
+    ]
     name = ""
     for line in lines[starts[0] :] if starts else []:
         if line and not line.startswith(" "):

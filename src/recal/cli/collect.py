@@ -22,7 +22,9 @@ ASKING = ("max_tokens", "top_logprobs", "concurrency", "timeout")
 
 def collect(
     *,
-    out: Path = option("Where to write: .zarr (resumable; a folder or a URL such as s3://...) or .npz.", ...),
+    out: Path = option(
+        "Where to write: .zarr (resumable; a folder or a URL such as s3://...) or .npz.", ...
+    ),
     inputs: ModelOptions,
     language: LanguageOptions,
     pool: str = option(
@@ -31,23 +33,29 @@ def collect(
         "none",
     ),
     seed: int | None = more_option("Same seed, same pool and same pilot."),
-    pilot: int | None = more_option("Try the whole pool on this many labelled samples, then only views that help."),
+    pilot: int | None = more_option(
+        "Try the whole pool on this many labelled samples, then only views that help."
+    ),
     again: bool = more_option("Start over instead of resuming; overwrites the store.", False),
 ) -> None:
     """Run a model on inputs and on transformed copies of them, and store the logits (views).
 
-    Transformations act on the original inputs; normalisation (--divide, --mean, --std, --channels, or a function of
-    your own) comes after them. A .zarr store is written batch by batch: run the same command again to resume after an
-    interruption. With --pilot 1000, all views are computed for 1,000 samples only, and those that help for all.
+    Transformations act on the original inputs; normalisation (--divide, --mean, --std, --channels,
+    or a function of your own) comes after them. A .zarr store is written batch by batch: run the
+    same command again to resume after an interruption. With --pilot 1000, all views are computed
+    for 1,000 samples only, and those that help for all.
 
-    Without --model, --data is a log of a language model: lm-evaluation-harness samples, chat completions or Batch API
-    output with logprobs (.jsonl), or a table with one column per option. --view NAME=FILE adds other prompts for the
-    same questions. With --model http://... a server is asked, and answers are kept as they arrive.
+    Without --model, --data is a log of a language model: lm-evaluation-harness samples, chat
+    completions or Batch API output with logprobs (.jsonl), or a table with one column per option.
+    --view NAME=FILE adds other prompts for the same questions. With --model http://... a server is
+    asked, and answers are kept as they arrive.
 
-    Example: [bold]recal collect --data samples.jsonl --view direct=direct.jsonl --out views.npz[/bold]
+    Example: [bold]recal collect --data samples.jsonl --view direct=direct.jsonl --out
+    views.npz[/bold]
 
-    Example: [bold]recal collect --model net.onnx --data images/ --resize 256 --crop 224 --divide 255 --mean
-    0.485,0.456,0.406 --std 0.229,0.224,0.225 --channels first --pool zoom:0.5-0.9:10 --out views.zarr[/bold]
+    Example: [bold]recal collect --model net.onnx --data images/ --resize 256 --crop 224 --divide
+    255 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --channels first --pool zoom:0.5-0.9:10
+    --out views.zarr[/bold]
     """
     transforming = {"--pool": pool != "none", "--pilot": pilot}
     if is_log(inputs):
@@ -61,7 +69,9 @@ def collect(
     inputs.check_files("collect")
     refuse_unused(flags_of(language, *ASKING), f"the model {inputs.model}")
     if pilot is not None and pool == "none":
-        raise InputError("--pilot finds out which transformations help: name them with --pool, such as --pool auto.")
+        raise InputError(
+            "--pilot finds out which transformations help: name them with --pool, such as --pool auto."
+        )
     from recal.collecting import collect as run
     from recal.collecting import run_pilot
     from recal.collecting.local import as_pool, needs_pilot
@@ -70,9 +80,18 @@ def collect(
     preprocess, model = inputs.preprocessing(), inputs.open_model()
     source = inputs.open_labelled_data(model)
     how: dict[str, Any] = inputs.running() | ({} if seed is None else {"seed": seed})
-    how |= {"out": out, "resume": not again, "preprocess": preprocess, "classes": inputs.class_names}
+    how |= {
+        "out": out,
+        "resume": not again,
+        "preprocess": preprocess,
+        "classes": inputs.class_names,
+    }
     transforms, trial = as_pool(check_pool(pool), seed or 0, source, model), None
-    checks = {name: value for name, value in how.items() if name not in ("engine", "out", "progress", "resume")}
+    checks = {
+        name: value
+        for name, value in how.items()
+        if name not in ("engine", "out", "progress", "resume")
+    }
     note = "No files were written; with --out NAME.zarr a run can be resumed."
     if out.suffix == ".zarr":
         note = f"What is done is kept in {out}: run the same command again to resume."
@@ -87,19 +106,30 @@ def collect(
         if inputs.labels is not None and error.argument == "labels":
             error.at(inputs.labels)
         raise
-    specs, is_labelled = [str(transform) for transform in views.transforms], views.labels is not None
+    specs, is_labelled = (
+        [str(transform) for transform in views.transforms],
+        views.labels is not None,
+    )
     shape = {"samples": views.n_samples, "classes": views.n_classes, "transforms": specs}
-    cost = {} if trial is None else {"pilot": pilot, "passes": trial.passes, "without_pilot": trial.passes_without}
+    cost = (
+        {}
+        if trial is None
+        else {"pilot": pilot, "passes": trial.passes, "without_pilot": trial.passes_without}
+    )
     print_json({**shape, **cost, "labelled": is_labelled, "skipped": source.skipped, "file": out})
     say_skipped(source.skipped)
     labels = () if is_labelled else ("--labels", "FILE")
-    say(f"{views}. Written to {out}. Next: {shell_line('fit', out, *labels, '--out', 'calibration.recal')}")
+    say(
+        f"{views}. Written to {out}. Next: {shell_line('fit', out, *labels, '--out', 'calibration.recal')}"
+    )
 
 
 def check_pool(pool: str) -> str:
     """Refuse an empty pool."""
     if not pool.strip():
-        raise InputError("--pool is empty; give none, auto, or transformations such as zoom:0.5-0.9:10.")
+        raise InputError(
+            "--pool is empty; give none, auto, or transformations such as zoom:0.5-0.9:10."
+        )
     return pool
 
 
@@ -111,7 +141,9 @@ def is_endpoint(model: str | None) -> bool:
 def is_log(inputs: ModelOptions) -> bool:
     """Whether there is data without a model, which can be a log of answers."""
     suffixes = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
-    return inputs.model is None and inputs.data is not None and inputs.data.suffix.lower() in suffixes
+    return (
+        inputs.model is None and inputs.data is not None and inputs.data.suffix.lower() in suffixes
+    )
 
 
 def read_log(inputs: ModelOptions, language: LanguageOptions) -> JoinedViews:
@@ -120,23 +152,37 @@ def read_log(inputs: ModelOptions, language: LanguageOptions) -> JoinedViews:
 
     assert inputs.data is not None
     unused = flags_of(language, "view", "options", "floor", *ASKING)
-    refuse_unused(unused | flags_of(inputs, "data", "labels", "label_column"), f"the log {inputs.data}")
+    refuse_unused(
+        unused | flags_of(inputs, "data", "labels", "label_column"), f"the log {inputs.data}"
+    )
     others = {}
     for text in language.view or ():
         name, equals, path = text.partition("=")
         if not (name and equals and path):
-            raise InputError(f"--view takes NAME=FILE, such as --view direct=direct.jsonl, got {text!r}.")
+            raise InputError(
+                f"--view takes NAME=FILE, such as --view direct=direct.jsonl, got {text!r}."
+            )
         others[name] = Path(path)
-    for file in (inputs.data, *others.values(), *([] if inputs.labels is None else [inputs.labels])):
+    for file in (
+        inputs.data,
+        *others.values(),
+        *([] if inputs.labels is None else [inputs.labels]),
+    ):
         check_exists(file)
     options = split_names(language.options)
-    return _print_joined(open_log(inputs.data, others, options, inputs.labels, inputs.label_column, language.floor))
+    return _print_joined(
+        open_log(inputs.data, others, options, inputs.labels, inputs.label_column, language.floor)
+    )
 
 
 def ask_endpoint(
-    inputs: ModelOptions, language: LanguageOptions, ledger: Path, needed_views: set[str] | None = None
+    inputs: ModelOptions,
+    language: LanguageOptions,
+    ledger: Path,
+    needed_views: set[str] | None = None,
 ) -> JoinedViews:
-    """Send the questions that the server has not answered yet; print the cost before the first request.
+    """Send the questions that the server has not answered yet; print the cost before the first
+    request.
 
     If `needed_views` is given, only these views are requested, besides the first template.
     """
@@ -156,7 +202,9 @@ def ask_endpoint(
     endpoint = Endpoint(str(inputs.model), str(language.model_name), **how)
     askings = ways_to_ask(templates, options, list(questions), language.permute)
     if needed_views is not None:
-        askings = [way for place, way in enumerate(askings) if place == 0 or way.name in needed_views]
+        askings = [
+            way for place, way in enumerate(askings) if place == 0 or way.name in needed_views
+        ]
     interview = Interview(endpoint, questions, options, askings, ledger, labels)
     say(f"{interview.cost()}")
     shows_progress = sys.stderr.isatty() and SESSION.progress
@@ -167,7 +215,9 @@ def ask_endpoint(
             print(f"\r{done:,} of {total:,} answers", end=end, file=sys.stderr, flush=True)
 
     try:
-        with on_interrupt(f"The answers so far are kept in {ledger}: run the same command again to resume."):
+        with on_interrupt(
+            f"The answers so far are kept in {ledger}: run the same command again to resume."
+        ):
             interview.run(progress)
     except Exception as error:
         error.add_note(f"the answers so far are kept in {ledger}; the same command resumes")
@@ -201,7 +251,10 @@ def _write_views(joined: JoinedViews, out: Path) -> None:
     views = joined.views
     views.write(out)
     shape = {"samples": views.n_samples, "classes": views.n_classes, "left_out": joined.n_left_out}
-    specs, is_labelled = [str(transform) for transform in views.transforms], views.labels is not None
+    specs, is_labelled = (
+        [str(transform) for transform in views.transforms],
+        views.labels is not None,
+    )
     counts = {"missing": joined.n_missing, "floor": joined.floor, "unanswered": joined.n_unanswered}
     print_json({**shape, "views": specs, **counts, "labelled": is_labelled, "file": out})
     next_line = shell_line("apply", "FOLDER", out, "--out", "answers.csv")

@@ -1,4 +1,7 @@
-"""`recal decide` and `recal watch`: how much can be automated with a guarantee, and are new inputs still the same?"""
+"""`recal decide` and `recal watch`:
+
+how much can be automated with a guarantee, and are new inputs still the same?
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,15 @@ from recal.cli.files import (
     row_columns,
     rows_of_views,
 )
-from recal.cli.options import LABEL_COLUMN, LABELS, ModelOptions, argument, group_words, option, without_none
+from recal.cli.options import (
+    LABEL_COLUMN,
+    LABELS,
+    ModelOptions,
+    argument,
+    group_words,
+    option,
+    without_none,
+)
 from recal.cli.printing import print_json, print_table, say, shell_line, working
 from recal.errors import InputError
 
@@ -34,30 +45,45 @@ def decide(
         metavar="PROBS|VIEWS...",
     ),
     calibration: Path | None = option("The calibration to apply to the views first."),
-    risk: float | None = option("The largest share of errors among accepted answers.  [default: 0.01]"),
+    risk: float | None = option(
+        "The largest share of errors among accepted answers.  [default: 0.01]"
+    ),
     confidence: float = option("The probability that the guarantee holds.", 0.95),
     cost_error: float | None = option("The cost of an accepted error."),
     cost_review: float | None = option("The cost of a review by a person."),
     per_class: bool = option("Find a threshold with its own guarantee for each class.", False),
-    group: str | None = option("The column of groups; each gets a threshold with its own guarantee."),
-    cluster: str | None = option("The column that names rows that belong together: a video, a patient."),
-    rows: Path | None = option("A table with these columns, one row per sample; by default the first file."),
+    group: str | None = option(
+        "The column of groups; each gets a threshold with its own guarantee."
+    ),
+    cluster: str | None = option(
+        "The column that names rows that belong together: a video, a patient."
+    ),
+    rows: Path | None = option(
+        "A table with these columns, one row per sample; by default the first file."
+    ),
     curve: bool = option("Also show the share that can be accepted at other risks.", False),
-    more_labels: bool = option("Also estimate the share with two and four times the labels.", False),
+    more_labels: bool = option(
+        "Also estimate the share with two and four times the labels.", False
+    ),
     labels: Path | None = LABELS,
     label_column: str = LABEL_COLUMN,
-    out: Path | None = option("Save the rule here; with --calibration, the calibration and the rule."),
-    cross_fit: bool = option("Fit the method of --calibration again and decide on the same samples.", False),
+    out: Path | None = option(
+        "Save the rule here; with --calibration, the calibration and the rule."
+    ),
+    cross_fit: bool = option(
+        "Fit the method of --calibration again and decide on the same samples.", False
+    ),
     seed: int = option("Same seed, same intervals and folds.", 0),
 ) -> None:
     """Find the confidence threshold above which answers can be automated, with a guarantee.
 
-    With the given confidence, at most this share (--risk) of accepted answers is wrong on inputs like these; the search
-    for the threshold is accounted for. Use samples that the calibration was not fitted on. For views without a
-    calibration, the model's own probabilities are used. If there are too few samples, the command says how many more
-    are needed.
+    With the given confidence, at most this share (--risk) of accepted answers is wrong on inputs
+    like these; the search for the threshold is accounted for. Use samples that the calibration was
+    not fitted on. For views without a calibration, the model's own probabilities are used. If there
+    are too few samples, the command says how many more are needed.
 
-    Example: [bold]recal decide test.npz --calibration calibration.recal --risk 0.01 --out ready.recal[/bold]
+    Example: [bold]recal decide test.npz --calibration calibration.recal --risk 0.01 --out
+    ready.recal[/bold]
 
     Example: [bold]recal decide probs.csv --cost-error 50 --cost-review 1[/bold]
     """
@@ -67,7 +93,9 @@ def decide(
     if risk is not None and (cost_error is not None or cost_review is not None):
         raise InputError("Give either --risk or the two costs: costs set the risk by themselves.")
     if (cost_error is None) is not (cost_review is None):
-        raise InputError("The two costs belong together: give --cost-error and --cost-review, or --risk alone.")
+        raise InputError(
+            "The two costs belong together: give --cost-error and --cost-review, or --risk alone."
+        )
     if out is not None and len(sources) > 1:
         raise InputError(f"--out saves the rule of one file, got {len(sources)}.")
     if cross_fit and (calibration is None or len(sources) > 1 or curve or more_labels):
@@ -77,7 +105,12 @@ def decide(
         )
     by: dict[str, Any] = {"groups": None, "clusters": None, **rows_of_views(sources[0])}
     by |= row_columns(rows or sources[0], group, cluster)
-    rules: dict[str, Any] = {"cost_error": cost_error, "cost_review": cost_review, "per_class": per_class, **by}
+    rules: dict[str, Any] = {
+        "cost_error": cost_error,
+        "cost_review": cost_review,
+        "per_class": per_class,
+        **by,
+    }
     rules |= {"confidence": confidence, "random_state": seed, **without_none(risk=risk)}
     calibrator: Any = None if calibration is None else load_calibration(calibration)
     if cross_fit:
@@ -87,20 +120,30 @@ def decide(
     has_unique_stems = len({path.stem for path in sources}) == len(sources)
     for path in sources:
         if calibration is None:
-            one = read_probs(path, labels, label_column, [name for name in (group, cluster) if name is not None])
+            one = read_probs(
+                path, labels, label_column, [name for name in (group, cluster) if name is not None]
+            )
         else:
             one = _calibrated(path, labels, calibration, calibrator, by["groups"])
         try:
-            samples[path.stem if has_unique_stems else str(path)] = one.in_order_of(next(iter(samples.values()), one))
+            samples[path.stem if has_unique_stems else str(path)] = one.in_order_of(
+                next(iter(samples.values()), one)
+            )
         except InputError as error:
             raise error.at(f"{path} does not go with {sources[0]}") from None
     _refuse_fitted(samples)
     name, first = next(iter(samples.items()))
     assert first.labels is not None
-    probs, confidences = ({name: getattr(one, f) for name, one in samples.items()} for f in ("probs", "confidence"))
+    probs, confidences = (
+        {name: getattr(one, f) for name, one in samples.items()} for f in ("probs", "confidence")
+    )
     with working("Deciding"):
         decisions = decide_each(
-            probs, first.labels, confidences=confidences, draws=200 if len(samples) > 1 else 0, **rules
+            probs,
+            first.labels,
+            confidences=confidences,
+            draws=200 if len(samples) > 1 else 0,
+            **rules,
         )
     decision = decisions[name]
     _print_decisions(decisions, first)
@@ -118,9 +161,13 @@ def decide(
         if group is not None and rows is None:  # the groups are in the table of probabilities
             new, words = f"NEW_PROBS{sources[0].suffix}", group_words(group, in_rows=False)
             words += [] if cluster is None else ["--cluster", cluster]
-        elif decision.rule.groups and group is None and calibration is None:  # views hold groups, probabilities do not
+        elif (
+            decision.rule.groups and group is None and calibration is None
+        ):  # views hold groups, probabilities do not
             words = group_words()
-        say(f"Written to {out}. Next: {shell_line('apply', out, new, *words, '--out', 'answers.csv')}")
+        say(
+            f"Written to {out}. Next: {shell_line('apply', out, new, *words, '--out', 'answers.csv')}"
+        )
     elif decision.possible and len(decisions) == 1:
         say("To keep the rule, run the same command with --out rule.recal")
     whole = decision.to_dict() if len(decisions) == 1 else decisions.to_dict()
@@ -149,20 +196,30 @@ def _decide_crossfitted(
         say(f"The calibration, fitted on all samples, with its rule is in {out}.")
 
 
-def _calibrated(path: Path, labels: Path | None, calibration: Path, calibrator: Any, groups: Any) -> Probabilities:
+def _calibrated(
+    path: Path, labels: Path | None, calibration: Path, calibrator: Any, groups: Any
+) -> Probabilities:
     """Return the calibrated probabilities of a file of labelled views."""
     from recal.files.probabilities import Probabilities
 
     if check_kind(path, "views", "probabilities") != "views":
-        raise InputError(f"{path} holds probabilities, and --calibration is applied to views: leave it out.")
+        raise InputError(
+            f"{path} holds probabilities, and --calibration is applied to views: leave it out."
+        )
     views = open_views(path, labels)
     if views.labels is None:
-        raise InputError(f"{path} holds no labels, and without them nothing can be guaranteed: add --labels FILE.")
+        raise InputError(
+            f"{path} holds no labels, and without them nothing can be guaranteed: add --labels FILE."
+        )
     if not hasattr(calibrator, "predict_proba"):
-        raise InputError(f"{calibration} holds a {type(calibrator).__name__}, which cannot be applied to views.")
+        raise InputError(
+            f"{calibration} holds a {type(calibrator).__name__}, which cannot be applied to views."
+        )
     check_views(calibrator, calibration, views, path)
     probs, confidences = calibrator.predict_both(views.assign(groups=groups))
-    return Probabilities(probs, views.labels, views.classes, confidences, calibrator.fitted_rows(views))
+    return Probabilities(
+        probs, views.labels, views.classes, confidences, calibrator.fitted_rows(views)
+    )
 
 
 def _refuse_fitted(samples: dict[str, Probabilities]) -> None:
@@ -178,12 +235,17 @@ def _refuse_fitted(samples: dict[str, Probabilities]) -> None:
             )
 
 
-def _print_curve(samples: dict[str, Probabilities], labels: Any, confidence: float, clusters: Any) -> dict[str, Any]:
+def _print_curve(
+    samples: dict[str, Probabilities], labels: Any, confidence: float, clusters: Any
+) -> dict[str, Any]:
     """Print the share that can be accepted at other risks, and return it for JSON."""
     from recal.decisions import risk_curve
 
     how: dict[str, Any] = {"confidence": confidence, "clusters": clusters}
-    curves = {name: risk_curve(one.probs, labels, confidences=one.confidence, **how) for name, one in samples.items()}
+    curves = {
+        name: risk_curve(one.probs, labels, confidences=one.confidence, **how)
+        for name, one in samples.items()
+    }
     risks = next(iter(curves.values())).risks
     lines = zip(risks, *(one.coverage for one in curves.values()))
     table = [[f"{risk:.2%}", *(f"{share:.1%}" for share in shares)] for risk, *shares in lines]
@@ -192,7 +254,9 @@ def _print_curve(samples: dict[str, Probabilities], labels: Any, confidence: flo
     return {"risks": risks, "methods": shares}
 
 
-def _print_more_labels(first: Probabilities, decision: Decision, seed: int, by: dict[str, Any]) -> list[dict[str, Any]]:
+def _print_more_labels(
+    first: Probabilities, decision: Decision, seed: int, by: dict[str, Any]
+) -> list[dict[str, Any]]:
     """Print how much more could be accepted with more labels, and return it for JSON."""
     from recal.decisions import more_labels
 
@@ -203,7 +267,10 @@ def _print_more_labels(first: Probabilities, decision: Decision, seed: int, by: 
     print_table(
         "What more labels would bring",
         ["labels", "samples", "share, mean", "succeeds"],
-        [[f"{n.times:g}x", f"{n.n_samples:,}", f"{n.coverage:.1%}", f"{n.possible:.0%}"] for n in estimates],
+        [
+            [f"{n.times:g}x", f"{n.n_samples:,}", f"{n.coverage:.1%}", f"{n.possible:.0%}"]
+            for n in estimates
+        ],
         note="From resamples of these samples; the share that a guarantee can reach, on average.",
     )
     return [vars(one) for one in estimates]
@@ -215,9 +282,17 @@ def _print_decisions(decisions: Decisions, first: Probabilities) -> None:
         rows = []
         for name, one in decisions.items():
             gain = decisions.gains.get(name)
-            change = "" if gain is None else "{:+.1%} ({:+.1%} to {:+.1%})".format(gain.difference, *gain.interval)
-            threshold = "" if len(one.thresholds) > 1 or not one.possible else f"{one.threshold:.6g}"
-            rows.append([name, threshold, f"{one.coverage:.1%}", f"{one.n_errors}/{one.n_accepted}", change])
+            change = (
+                ""
+                if gain is None
+                else "{:+.1%} ({:+.1%} to {:+.1%})".format(gain.difference, *gain.interval)
+            )
+            threshold = (
+                "" if len(one.thresholds) > 1 or not one.possible else f"{one.threshold:.6g}"
+            )
+            rows.append(
+                [name, threshold, f"{one.coverage:.1%}", f"{one.n_errors}/{one.n_accepted}", change]
+            )
         print_table(
             f"Accepted at a risk of {decision.risk:.3g}, {100 * decision.confidence:.4g}% confidence",
             ["file", "threshold", "share", "mistakes", f"more than {decisions.baseline}"],
@@ -227,12 +302,20 @@ def _print_decisions(decisions: Decisions, first: Probabilities) -> None:
     for name, one in decisions.items():
         say((f"{name}: " if len(decisions) > 1 else "") + str(one))
     if decision.costs is not None:
-        cost_of_all = decision.costs.error * float((first.probs.argmax(axis=1) != first.labels).mean())
-        say(f"Cost per answer if every answer is reviewed {decision.costs.review:.4g}, if none is {cost_of_all:.4g}.")
+        cost_of_all = decision.costs.error * float(
+            (first.probs.argmax(axis=1) != first.labels).mean()
+        )
+        say(
+            f"Cost per answer if every answer is reviewed {decision.costs.review:.4g}, if none is {cost_of_all:.4g}."
+        )
     if len(decision.parts) > 1 and len(decisions) == 1:
         by_class = decision.rule.per_class
         parts = decision.parts if by_class else decision.table
-        names = first.classes if by_class and first.classes is not None else [part.name for part in parts]
+        names = (
+            first.classes
+            if by_class and first.classes is not None
+            else [part.name for part in parts]
+        )
         rows = [
             [
                 str(name),
@@ -248,7 +331,15 @@ def _print_decisions(decisions: Decisions, first: Probabilities) -> None:
         first_column = "class" if by_class else "group"
         print_table(
             "By predicted class" if by_class else "By group, worst first",
-            [first_column, "threshold", "share", "mistakes", "95 % interval", "samples", "more needed"],
+            [
+                first_column,
+                "threshold",
+                "share",
+                "mistakes",
+                "95 % interval",
+                "samples",
+                "more needed",
+            ],
             rows,
         )
 
@@ -264,15 +355,18 @@ def watch(
     views: Path | None = argument("Views or logits of new inputs. Labels are not read."),
     alpha: float = option("The allowed probability of a false alarm.", 0.01),
     stream: bool = option("Read inputs one by one; the alarm is valid at any time.", False),
-    save_to: Path | None = option("Save the profile of the first file's views here.", flag="--save"),
+    save_to: Path | None = option(
+        "Save the profile of the first file's views here.", flag="--save"
+    ),
     seed: int = option("Same seed, same result.", 0),
 ) -> None:
     """Compare new inputs with those of the fit, without labels, and estimate today's accuracy.
 
-    The test compares confidence, class mix and, if there are views, how answers react to them. The probability of a
-    false alarm is at most --alpha. Calibrations of [bold]recal fit[/bold] have a profile. If it was fitted on views of
-    three or more kinds of damage, accuracy and temperature of the new inputs are estimated from their logits;
-    [bold]recal apply --follow[/bold] uses them. The exit code is 0 with or without an alarm.
+    The test compares confidence, class mix and, if there are views, how answers react to them. The
+    probability of a false alarm is at most --alpha. Calibrations of [bold]recal fit[/bold] have a
+    profile. If it was fitted on views of three or more kinds of damage, accuracy and temperature of
+    the new inputs are estimated from their logits; [bold]recal apply --follow[/bold] uses them. The
+    exit code is 0 with or without an alarm.
 
     Example: [bold]recal watch held-out.npz --save profile.recal[/bold]
 
@@ -305,18 +399,33 @@ def watch(
     with working("Comparing"):
         try:
             result = compare(
-                profile, batch, alpha=alpha, permutations=max(999, math.ceil(1 / alpha)), random_state=seed
+                profile,
+                batch,
+                alpha=alpha,
+                permutations=max(999, math.ceil(1 / alpha)),
+                random_state=seed,
             )
         except InputError as error:
             raise error.at(f"{source} does not go with {reference}") from None
         stream_result = None
         if stream:
-            watcher = StreamWatch(profile, alpha, use_views=profile.held_by(batch), random_state=seed)
+            watcher = StreamWatch(
+                profile, alpha, use_views=profile.held_by(batch), random_state=seed
+            )
             stream_result = watcher.update(batch)
-    facts = None if stream_result is None else {"highest": stream_result.highest, "alarm_at": stream_result.alarm_at}
+    facts = (
+        None
+        if stream_result is None
+        else {"highest": stream_result.highest, "alarm_at": stream_result.alarm_at}
+    )
     print_json({"file": source, **result.to_dict(), "stream": facts})
-    rows = [[one.name, f"{one.at_fit:.3f}", f"{one.today:.3f}", f"{one.p_value:.3g}"] for one in result.findings]
-    reactions = "; the share of answers that views change; the share of views in which confidence rose"
+    rows = [
+        [one.name, f"{one.at_fit:.3f}", f"{one.today:.3f}", f"{one.p_value:.3g}"]
+        for one in result.findings
+    ]
+    reactions = (
+        "; the share of answers that views change; the share of views in which confidence rose"
+    )
     print_table(
         result.test_message,
         ["compared", "at the fit", "today", "p"],

@@ -1,8 +1,10 @@
-"""The rules for outputs, shared by all commands: no input is overwritten, and an existing file needs --force.
+"""The rules for outputs, shared by all commands: no input is overwritten, and an existing file
+needs --force.
 
-`recal.cli.app` calls `check_outputs` before every command. The options in `OUTPUTS` name the outputs of the command;
-every other argument that exists on disk is an input. An existing folder is left to the code that writes into it: a
-store or a folder of parts is resumed, and a folder with other contents is refused.
+`recal.cli.app` calls `check_outputs` before every command. The options in `OUTPUTS` name the
+outputs of the command; every other argument that exists on disk is an input. An existing folder is
+left to the code that writes into it: a store or a folder of parts is resumed, and a folder with
+other contents is refused.
 """
 
 from __future__ import annotations
@@ -31,8 +33,22 @@ SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
 # Commands whose --out is a folder, and the files that they write into it.
 NAMES = {
     "calibrate": (CALIBRATION, PAGE, SUMMARY),
-    "compare": ("comparison.md", "comparison.tex", "comparison.csv", "comparison.json", "report.html"),
-    "demo": ("summary.png", "zoomed.png", "report.html", "calibration.recal", "fit.npz", "decide.npz", "new.npz"),
+    "compare": (
+        "comparison.md",
+        "comparison.tex",
+        "comparison.csv",
+        "comparison.json",
+        "report.html",
+    ),
+    "demo": (
+        "summary.png",
+        "zoomed.png",
+        "report.html",
+        "calibration.recal",
+        "fit.npz",
+        "decide.npz",
+        "new.npz",
+    ),
 }
 # The profile that `export` writes next to the ONNX file.
 PROFILE = ".profile.recal"
@@ -41,8 +57,12 @@ _URLS = {("collect", ".zarr"), ("apply", "")}
 
 
 def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
-    """Refuse an output that is also an input, has the wrong ending, cannot be written, or exists (without --force)."""
-    inputs = [path for name, value in values.items() if name not in OUTPUTS for path in _paths(value)]
+    """Refuse an output that is also an input, has the wrong ending, cannot be written, or exists
+    (without --force).
+    """
+    inputs = [
+        path for name, value in values.items() if name not in OUTPUTS for path in _paths(value)
+    ]
     for name, option in OUTPUTS.items():
         target = values.get(name)
         if target is None:
@@ -59,7 +79,9 @@ def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
                     f"{option} of recal {command} cannot be a URL, got {target}. Views can be collected into "
                     "s3://.../NAME.zarr, and answers applied into a folder such as s3://.../answers."
                 )
-            if any(str(source) == str(target) for source in values.values() if source is not target):
+            if any(
+                str(source) == str(target) for source in values.values() if source is not target
+            ):
                 raise InputError(
                     f"{option} {target} is also an input, which would be overwritten. Choose another name."
                 )
@@ -67,7 +89,9 @@ def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
         for source in inputs:
             _check_apart(target, source, option)
         in_parts = command == "apply" and not target.suffix  # tables by batch
-        _check_place(target, option, folder=command in NAMES or in_parts or target.suffix == ".zarr")
+        _check_place(
+            target, option, folder=command in NAMES or in_parts or target.suffix == ".zarr"
+        )
         if force or values.get("again") or (command == "calibrate" and is_unfinished(target)):
             continue
         beside = [target.with_suffix(PROFILE)] if command == "export" else []
@@ -77,7 +101,10 @@ def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
 
 
 def _paths(value: Any) -> list[Path]:
-    """Return the paths in a value that exist on disk; the value may be a path, its text, or several of them."""
+    """Return the paths in a value that exist on disk;
+
+    the value may be a path, its text, or several of them.
+    """
     if isinstance(value, list | tuple):
         return [path for item in value for path in _paths(item)]
     if not isinstance(value, str | os.PathLike) or not str(value):
@@ -91,7 +118,9 @@ def _paths(value: Any) -> list[Path]:
 
 
 def _check_apart(target: Path, source: Path, option: str) -> None:
-    """Refuse an output that is an input (also through a link), lies inside an input store, or contains an input."""
+    """Refuse an output that is an input (also through a link), lies inside an input store, or
+    contains an input.
+    """
     here, there = Path(os.path.realpath(target)), Path(os.path.realpath(source))
     same = here == there or (target.exists() and os.path.samefile(target, source))
     inside = there in here.parents and there.is_dir() and (there / "zarr.json").exists()
@@ -106,11 +135,17 @@ def _check_apart(target: Path, source: Path, option: str) -> None:
 def _check_place(target: Path, option: str, *, folder: bool) -> None:
     """Refuse a place that cannot be written, before the work starts."""
     if folder and target.is_file():
-        raise InputError(f"{option} {target} is a file, and this command writes a folder. Choose another name.")
+        raise InputError(
+            f"{option} {target} is a file, and this command writes a folder. Choose another name."
+        )
     if not folder and target.is_dir():
-        raise InputError(f"{option} {target} is a folder. Name a file, such as {target / 'name'}{target.suffix}.")
+        raise InputError(
+            f"{option} {target} is a folder. Name a file, such as {target / 'name'}{target.suffix}."
+        )
     above = next(parent for parent in Path(os.path.abspath(target)).parents if parent.exists())
     if not above.is_dir():
         raise InputError(f"{option} {target} cannot be written: {above} is a file, not a folder.")
     if not os.access(above, os.W_OK | os.X_OK):
-        raise InputError(f"{option} {target} cannot be written: you may not write to the folder {above}.")
+        raise InputError(
+            f"{option} {target} cannot be written: you may not write to the folder {above}."
+        )

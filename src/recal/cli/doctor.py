@@ -28,17 +28,22 @@ if TYPE_CHECKING:
     from recal.transforms import BuiltIn
 
 
-_WIDEST = 60  # width of the column of packages; with the two columns before it, a line stays below 100
+_WIDEST = (
+    60  # width of the column of packages; with the two columns before it, a line stays below 100
+)
 
 
 def doctor() -> None:
-    """Show what is installed, which extras work, how many threads there are, and where compiled code is cached.
+    """Show what is installed, which extras work, how many threads there are, and where compiled
+    code is cached.
 
     Every package is imported, which takes some seconds. Example: [bold]recal doctor --json[/bold]
     """
     with working("Importing packages"):
         facts = examine()
-    packages, extras, threads, cache = (facts[name] for name in ("packages", "extras", "threads", "numba_cache"))
+    packages, extras, threads, cache = (
+        facts[name] for name in ("packages", "extras", "threads", "numba_cache")
+    )
     print_json(facts)
     say(f"recal {facts['recal']}, Python {facts['python']}, {facts['platform']}")
     rows = []
@@ -47,33 +52,53 @@ def doctor() -> None:
     print_table("Packages", ("name", "version", "works"), rows)
     rows = []
     for extra, state in extras.items():
-        parts = (f"{name} {one['version' if one['works'] else 'problem']}" for name, one in state["packages"].items())
+        parts = (
+            f"{name} {one['version' if one['works'] else 'problem']}"
+            for name, one in state["packages"].items()
+        )
         rows += _wrap(extra, "yes" if state["works"] else "no", "; ".join(parts))
     print_table("Extras", ("extra", "works", "packages"), rows)
     if absent := [extra for extra, state in extras.items() if not state["works"]]:
         say(f"To add one: {install_command(absent[0])}")
     pools = ", ".join(f"{name} {count}" for name, count in threads["pools"].items()) or "none"
     say(f"Threads: {threads['cpus']} CPUs, numba {threads['numba']}, {pools}")
-    state = "" if cache["writable"] else ", NOT writable: set NUMBA_CACHE_DIR, or every start compiles again"
+    state = (
+        ""
+        if cache["writable"]
+        else ", NOT writable: set NUMBA_CACHE_DIR, or every start compiles again"
+    )
     say(f"Compiled code is cached in {cache['folder']}{state}")
     if not all(package["works"] for package in packages.values()):
         raise typer.Exit(1)
 
 
 def _wrap(first: str, second: str, text: str) -> list[tuple[str, str, str]]:
-    """Return table rows with a long text split over several lines, so that a pipe or a log stays readable."""
+    """Return table rows with a long text split over several lines, so that a pipe or a log stays
+    readable.
+    """
     lines = textwrap.wrap(text, _WIDEST, break_on_hyphens=False) or [""]
     return [(first, second, lines[0]), *(("", "", line) for line in lines[1:])]
 
 
 _DISTRIBUTION = "recal-calibration"
 # Distributions whose import name differs.
-_IMPORTS = {"scikit-learn": "sklearn", "pillow": "PIL", "universal-pathlib": "upath", "universal_pathlib": "upath"}
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_IMPORTS = {
+    "scikit-learn": "sklearn",
+    "pillow": "PIL",
+    "universal-pathlib": "upath",
+    "universal_pathlib": "upath",
+}
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+)
 
 
 def examine() -> dict[str, Any]:
-    """Return what is installed and works. Every package is imported, because an installed package may not work.
+    """Return what is installed and works. Every package is imported, because an installed package
+    may not work.
 
     Examples
     --------
@@ -86,19 +111,32 @@ def examine() -> dict[str, Any]:
 
     required, extras = _requirements()
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    pools = {f"{pool['user_api']} ({pool['internal_api']})": pool["num_threads"] for pool in threadpool_info()}
+    pools = {
+        f"{pool['user_api']} ({pool['internal_api']})": pool["num_threads"]
+        for pool in threadpool_info()
+    }
     variables = {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ}
-    checked = {name: check_package(name) for name in dict.fromkeys(chain(required, *extras.values()))}
+    checked = {
+        name: check_package(name) for name in dict.fromkeys(chain(required, *extras.values()))
+    }
     return {
         "recal": __version__,
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "packages": {name: checked[name] for name in required},
         "extras": {
-            extra: {"works": all(checked[name]["works"] for name in names), "packages": {n: checked[n] for n in names}}
+            extra: {
+                "works": all(checked[name]["works"] for name in names),
+                "packages": {n: checked[n] for n in names},
+            }
             for extra, names in extras.items()
         },
-        "threads": {"cpus": cpus, "numba": numba.get_num_threads(), "pools": pools, "environment": variables},
+        "threads": {
+            "cpus": cpus,
+            "numba": numba.get_num_threads(),
+            "pools": pools,
+            "environment": variables,
+        },
         "numba_cache": numba_cache(),
     }
 
@@ -115,7 +153,10 @@ def check_package(name: str) -> dict[str, Any]:
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:
-    """Return the requirements in recal's own metadata: those of every installation, and those of each extra."""
+    """Return the requirements in recal's own metadata:
+
+    those of every installation, and those of each extra.
+    """
     required: list[str] = []
     extras: dict[str, list[str]] = {}
     try:
@@ -132,7 +173,10 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
 
 
 def numba_cache() -> dict[str, Any]:
-    """Return where compiled kernels are cached; if it is not writable, every start compiles them again."""
+    """Return where compiled kernels are cached;
+
+    if it is not writable, every start compiles them again.
+    """
     import numba
 
     from recal import engine
@@ -141,7 +185,11 @@ def numba_cache() -> dict[str, Any]:
     folder = Path(chosen) if chosen else Path(engine.__path__[0]) / "__pycache__"
     if not chosen and not _writable(folder):
         folder = Path.home() / ".cache" / "numba"  # numba's own second choice
-    return {"folder": str(folder), "writable": _writable(folder), "set_by": "NUMBA_CACHE_DIR" if chosen else None}
+    return {
+        "folder": str(folder),
+        "writable": _writable(folder),
+        "set_by": "NUMBA_CACHE_DIR" if chosen else None,
+    }
 
 
 def _writable(folder: Path) -> bool:
@@ -158,11 +206,12 @@ def transforms(
         "Only transformations for image, video, series, audio, text or tabular.", flag="--for"
     ),
 ) -> None:
-    """List the transformations, or explain one: what it does, how strong it can be, how it is written.
+    """List the transformations, or explain one: what it does, how strong it can be, how it is
+    written.
 
-    A pool is written as parts joined by +. A part is a strength (zoom:0.8), a range from which strengths are drawn
-    (zoom:0.5-0.9:10 draws ten), or a kind alone (zoom draws ten from its useful range). Options come last
-    (zoom:0.8:layout=NHWC).
+    A pool is written as parts joined by +. A part is a strength (zoom:0.8), a range from which
+    strengths are drawn (zoom:0.5-0.9:10 draws ten), or a kind alone (zoom draws ten from its useful
+    range). Options come last (zoom:0.8:layout=NHWC).
 
     Example: [bold]recal transforms zoom[/bold]
 
@@ -190,7 +239,11 @@ def transforms(
             if one.modality == modality:
                 head = f"  {one.kind:<11} {_range(one):<9} "
                 text = _summary(one).replace("``", "`")
-                say(textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * len(head)))
+                say(
+                    textwrap.fill(
+                        text, width, initial_indent=head, subsequent_indent=" " * len(head)
+                    )
+                )
     say(f"Next: recal transforms {kinds[0].kind}")
 
 
@@ -203,8 +256,12 @@ def _explain(kind: type[BuiltIn]) -> None:
     say(f"{kind.kind} ({kind.modality})")
     say((inspect.getdoc(kind) or "").partition("Examples\n")[0].strip())
     say("")
-    bounds = f"{'above ' if strengths.ends[0] == '(' else ''}{strengths.low:g} to {strengths.high:g}"
-    say(f"Strengths   {_range(kind)} are useful, {bounds} are accepted, {strengths.identity:g} changes nothing.")
+    bounds = (
+        f"{'above ' if strengths.ends[0] == '(' else ''}{strengths.low:g} to {strengths.high:g}"
+    )
+    say(
+        f"Strengths   {_range(kind)} are useful, {bounds} are accepted, {strengths.identity:g} changes nothing."
+    )
     say(f"Options     {options or 'none'}")
     if facts["assumes"]:
         say(f"Assumes     {facts['assumes']}")

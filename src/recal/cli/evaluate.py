@@ -1,11 +1,22 @@
-"""`recal evaluate`, `compare`, `groups`, `report` and `demo`: measure, and show the results in tables and pages."""
+"""`recal evaluate`, `compare`, `groups`, `report` and `demo`:
+
+measure, and show the results in tables and pages.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from recal.cli.files import check_kind, open_views, profile_in, read_probs, refuse_unused, rows_of_views, table_columns
+from recal.cli.files import (
+    check_kind,
+    open_views,
+    profile_in,
+    read_probs,
+    refuse_unused,
+    rows_of_views,
+    table_columns,
+)
 from recal.cli.options import BINS, LABEL_COLUMN, LABELS, METHODS, RISK, SPLITS, argument, option
 from recal.cli.printing import SESSION, print_json, print_table, say, shell_line, working
 from recal.errors import InputError
@@ -13,7 +24,9 @@ from recal.errors import InputError
 
 def evaluate(
     *,
-    source: Path = argument("Probabilities (.npz, .csv, .parquet) or views (.npz, .zarr).", ..., metavar="PROBS|VIEWS"),
+    source: Path = argument(
+        "Probabilities (.npz, .csv, .parquet) or views (.npz, .zarr).", ..., metavar="PROBS|VIEWS"
+    ),
     bootstrap: int = option("Bootstrap draws for the 95 % intervals; 0 for none.", 1000),
     bins: int = BINS,
     labels: Path | None = LABELS,
@@ -21,10 +34,11 @@ def evaluate(
     report: Path | None = option("Also write a report (.html)."),
     seed: int = option("Same seed, same intervals.", 0),
 ) -> None:
-    """Measure how well probabilities are calibrated: metrics with 95 % intervals, and a calibration test.
+    """Measure how well probabilities are calibrated: metrics with 95 % intervals, and a calibration
+    test.
 
-    For views, the model's own uncalibrated probabilities are measured. A table has one column for each class, named
-    after the class, and one for the labels.
+    For views, the model's own uncalibrated probabilities are measured. A table has one column for
+    each class, named after the class, and one for the labels.
 
     Example: [bold]recal evaluate probs.csv --label-column truth --report report.html[/bold]
     """
@@ -37,7 +51,10 @@ def evaluate(
 
     probs, confidences = read.probs, read.confidence
     warn_of_fitted(
-        read.fitted_rows, len(probs), "these metrics are better than on new inputs", "Evaluate on other samples."
+        read.fitted_rows,
+        len(probs),
+        "these metrics are better than on new inputs",
+        "Evaluate on other samples.",
     )
     with working("Measuring"):
         clusters = rows_of_views(source).get("clusters")
@@ -47,13 +64,20 @@ def evaluate(
         if report is not None:
             from recal.reporting import report as write_report
 
-            write_report(probs, report, y=read.named_labels, classes=read.classes, command=SESSION.command)
-    print_json({"file": source, **result.to_dict(), "calibration_test": test.to_dict(), "report": report})
+            write_report(
+                probs, report, y=read.named_labels, classes=read.classes, command=SESSION.command
+            )
+    print_json(
+        {"file": source, **result.to_dict(), "calibration_test": test.to_dict(), "report": report}
+    )
     disagreement = test.beside(result.intervals["ece"]) if result.intervals else ""
     print_table(
         str(result).splitlines()[0],
         ["metric", "value", "95 % interval" if result.intervals else ""],
-        [[METRIC_NAMES[name], f"{value:.5f}", result.describe_interval(name)] for name, value in result.items()],
+        [
+            [METRIC_NAMES[name], f"{value:.5f}", result.describe_interval(name)]
+            for name, value in result.items()
+        ],
         note=f"Lower is better, except for AUROC. Calibration test, {test} {disagreement}".rstrip(),
     )
     if report is not None:
@@ -67,21 +91,27 @@ def evaluate(
 def compare(
     *,
     fit_views: Path = argument("Views with labels to fit on: an .npz file or a .zarr folder.", ...),
-    test_views: Path | None = argument("Views with labels to test on. By default the first file is split into halves."),
+    test_views: Path | None = argument(
+        "Views with labels to test on. By default the first file is split into halves."
+    ),
     methods: str | None = METHODS,
     splits: int | None = SPLITS,
     baseline: str = option("Show differences to this method.", "ts"),
     bootstrap: int = option("Bootstrap draws for the intervals of a single split.", 500),
     bins: int = BINS,
     seed: int = option("Same seed, same result.", 0),
-    out: Path | None = option("Folder for the tables (.md .tex .csv .json) and the report (.html)."),
+    out: Path | None = option(
+        "Folder for the tables (.md .tex .csv .json) and the report (.html)."
+    ),
 ) -> None:
     """Compare methods on the same data, with intervals and paired differences.
 
-    By default the file is split ten times into random halves. If you give a second file, methods are tested on it and
-    its rows are resampled. A method that cannot be fitted is left out, with the reason.
+    By default the file is split ten times into random halves. If you give a second file, methods
+    are tested on it and its rows are resampled. A method that cannot be fitted is left out, with
+    the reason.
 
-    Example: [bold]recal compare views.npz --methods ts,vs,ms-odir,dir-odir,recal --splits 10 --out results[/bold]
+    Example: [bold]recal compare views.npz --methods ts,vs,ms-odir,dir-odir,recal --splits 10 --out
+    results[/bold]
     """
     fit, test = open_views(fit_views), None if test_views is None else open_views(test_views)
     from recal.comparison import compare as run
@@ -100,14 +130,25 @@ def compare(
     names = _method_names(methods, fit)
     with working(f"Comparing {len(names)} methods"):
         result = run(
-            names, fit, test, splits=splits, baseline=baseline, bootstrap=bootstrap, n_bins=bins, random_state=seed
+            names,
+            fit,
+            test,
+            splits=splits,
+            baseline=baseline,
+            bootstrap=bootstrap,
+            n_bins=bins,
+            random_state=seed,
         )
         files = [] if out is None else write_results(result, out, SESSION.command)
     best = recommend(result)
     print_json({"recommended": vars(best), **result.to_dict()})
 
     def cell(row: Row, digits: int) -> str:
-        return number(row.value, digits) + row.change(digits) + {"best": "*", "second": "+", "": " "}[row.mark]
+        return (
+            number(row.value, digits)
+            + row.change(digits)
+            + {"best": "*", "second": "+", "": " "}[row.mark]
+        )
 
     print_table(
         f"{len(result.methods)} methods",
@@ -122,7 +163,9 @@ def compare(
     if files:
         say(f"Written: {', '.join(map(str, files))}")
     if best.method in names:
-        say(f"Next: {shell_line('fit', fit_views, '--method', best.method, '--out', 'calibration.recal')}")
+        say(
+            f"Next: {shell_line('fit', fit_views, '--method', best.method, '--out', 'calibration.recal')}"
+        )
 
 
 def groups(
@@ -136,11 +179,12 @@ def groups(
     bins: int = option("Number of bins of the ECE.", 15),
     chart: Path | None = option("Also draw a bar chart of the groups' ranks (.png, .svg, .pdf)."),
 ) -> None:
-    """Show how the model's answers react to each transformation, and how well it is calibrated in each group.
+    """Show how the model's answers react to each transformation, and how well it is calibrated in
+    each group.
 
-    Every sample falls in one of four groups: was the prediction kept or changed, and did the confidence in it rise or
-    not? Shown are each group's share and, where the views have labels, its calibration error (ECE). The paper's group
-    tables are made with --scaled --confidence-at own.
+    Every sample falls in one of four groups: was the prediction kept or changed, and did the
+    confidence in it rise or not? Shown are each group's share and, where the views have labels, its
+    calibration error (ECE). The paper's group tables are made with --scaled --confidence-at own.
 
     Example: [bold]recal groups held-out.npz --scaled --confidence-at own[/bold]
     """
@@ -157,7 +201,9 @@ def groups(
         from recal.reporting.plots import figure_of, save_figure
 
         if source.labels is None:
-            raise InputError(f"{views} holds no labels; without them groups have no error by which to rank them.")
+            raise InputError(
+                f"{views} holds no labels; without them groups have no error by which to rank them."
+            )
         save_figure(figure_of(group_ranks_chart(study)), chart)
     print_json({"samples": source.n_samples, **study.to_dict()})
     lines = []
@@ -185,23 +231,36 @@ def groups(
     if chart is not None:
         say(f"Written to {chart}.")
     labelled = () if source.labels is not None else ("--labels", "FILE")
-    say(f"Next: {shell_line('fit', views, *labelled, '--method', 'recal', '--out', 'calibration.recal')}")
+    say(
+        f"Next: {shell_line('fit', views, *labelled, '--method', 'recal', '--out', 'calibration.recal')}"
+    )
 
 
 def _method_names(text: str | None, views: Any) -> list[str]:
-    """Return the short names in a comma-separated list; `all` means every method, None the usual ones."""
+    """Return the short names in a comma-separated list;
+
+    `all` means every method, None the usual ones.
+    """
     from recal.calibrators import short_names
     from recal.comparison.run import usual_methods
 
-    names = usual_methods(views) if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    names = (
+        usual_methods(views)
+        if text is None
+        else [name.strip() for name in text.split(",") if name.strip()]
+    )
     if not names:
-        raise InputError("--methods names no method; give short names such as ts,ets,recal, or all.")
+        raise InputError(
+            "--methods names no method; give short names such as ts,ets,recal, or all."
+        )
     return list(short_names()) if names == ["all"] else names
 
 
 def report(
     *,
-    source: Path = argument("Views to fit on, or probabilities to evaluate.", ..., metavar="VIEWS|PROBS"),
+    source: Path = argument(
+        "Views to fit on, or probabilities to evaluate.", ..., metavar="VIEWS|PROBS"
+    ),
     test_views: Path | None = argument("Views to test on. By default VIEWS is split into halves."),
     before: Path | None = option("With PROBS: the probabilities or views before calibration."),
     methods: str | None = METHODS,
@@ -210,21 +269,30 @@ def report(
     title: str = option("The title of the page.", "Calibration report"),
     labels: Path | None = LABELS,
     label_column: str = LABEL_COLUMN,
-    by: list[str] | None = option("Also evaluate each value of this column separately; repeatable.", flag="--slice"),
-    group: str | None = option("Also show the errors among automated answers for each value of this column."),
+    by: list[str] | None = option(
+        "Also evaluate each value of this column separately; repeatable.", flag="--slice"
+    ),
+    group: str | None = option(
+        "Also show the errors among automated answers for each value of this column."
+    ),
     rows: Path | None = option("A .csv or .parquet with these columns; by default PROBS itself."),
-    inputs: Path | None = option("The inputs of the tested views, to show them: a folder of images, .npy, .npz, ..."),
+    inputs: Path | None = option(
+        "The inputs of the tested views, to show them: a folder of images, .npy, .npz, ..."
+    ),
     risk: float = RISK,
-    profile: Path | None = option("A calibration or profile fitted with damaged inputs. Default: from VIEWS."),
+    profile: Path | None = option(
+        "A calibration or profile fitted with damaged inputs. Default: from VIEWS."
+    ),
     new: Path | None = option("Views or logits of new inputs, whose accuracy is estimated."),
     seed: int = option("Same seed, same page.", 0),
 ) -> None:
     """Write one HTML page: verdict, threshold slider, tables, figures.
 
-    With views, methods are fitted on one file and tested on the other, or on random halves of the first. With
-    probabilities (.npz, .csv, .parquet), those are evaluated and compared with --before. --rows and --inputs
-    have one row for each tested sample, in the same order. Views of several kinds, or --profile, add a section on
-    damaged inputs, and --new adds the estimated accuracy of new ones.
+    With views, methods are fitted on one file and tested on the other, or on random halves of the
+    first. With probabilities (.npz, .csv, .parquet), those are evaluated and compared with
+    --before. --rows and --inputs have one row for each tested sample, in the same order. Views of
+    several kinds, or --profile, add a section on damaged inputs, and --new adds the estimated
+    accuracy of new ones.
 
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """
@@ -241,7 +309,9 @@ def report(
     with working("Writing the report"):
         if kind == "views":
             if before is not None:
-                raise InputError("--before goes with probabilities; views begin with the uncalibrated model.")
+                raise InputError(
+                    "--before goes with probabilities; views begin with the uncalibrated model."
+                )
             test = None if test_views is None else open_views(test_views)
             fit = open_views(source, labels)
             names = _method_names(methods, fit)
@@ -256,7 +326,10 @@ def report(
             after = read_probs(source, labels, label_column, columns)
             read, n_rows = {"given": after}, len(after.probs)
             warn_of_fitted(
-                after.fitted_rows, n_rows, "the page looks better than new inputs will", "Report on other samples."
+                after.fitted_rows,
+                n_rows,
+                "the page looks better than new inputs will",
+                "Report on other samples.",
             )
             if before is not None:
                 try:
@@ -287,8 +360,16 @@ def report(
         judgement = verdict(result, shown_first(result, best))
         shares = {name: automation(result, name, risk) for name in {result.methods[0], best.method}}
         sentences = [*headline(result, best, shares), *judgement.sentences]
-    recommended = {"method": best.method, "forward_passes": best.passes, "contenders": best.contenders}
-    outcome = {"verdict": sentences, "outcome": judgement.outcome or None, "recommended": recommended}
+    recommended = {
+        "method": best.method,
+        "forward_passes": best.passes,
+        "contenders": best.contenders,
+    }
+    outcome = {
+        "verdict": sentences,
+        "outcome": judgement.outcome or None,
+        "recommended": recommended,
+    }
     print_json({"file": out, **outcome, **result.to_dict()})
     for sentence in sentences:
         say(sentence)
@@ -304,9 +385,13 @@ class _Inputs:
         self.source: Any = as_source(path)
         n_inputs = self.source.n_samples
         if n_inputs is not None and n_inputs != n_rows:
-            raise InputError(f"--inputs {path} holds {n_inputs:,} inputs, and {n_rows:,} answers are judged.")
+            raise InputError(
+                f"--inputs {path} holds {n_inputs:,} inputs, and {n_rows:,} answers are judged."
+            )
         if not hasattr(self.source, "paths") and not hasattr(self.source, "read"):
-            raise InputError(f"The inputs in {path} cannot be read one by one; give a folder of images, .npy or .npz.")
+            raise InputError(
+                f"The inputs in {path} cannot be read one by one; give a folder of images, .npy or .npz."
+            )
 
     def __getitem__(self, row: int) -> Any:
         if not hasattr(self.source, "paths"):
@@ -323,10 +408,11 @@ def demo(
 ) -> None:
     """See the whole job on real images, in about a minute.
 
-    A small network learns handwritten digits and becomes overconfident. Temperature scaling, ReCal and the default of
-    recal correct its confidence, without retraining it and without changing an answer. Then the answers that can be
-    automated with at most 1 % errors are counted, before and after. You get a table, a report, two figures, and the
-    files with which the other commands can be tried.
+    A small network learns handwritten digits and becomes overconfident. Temperature scaling, ReCal
+    and the default of recal correct its confidence, without retraining it and without changing an
+    answer. Then the answers that can be automated with at most 1 % errors are counted, before and
+    after. You get a table, a report, two figures, and the files with which the other commands can
+    be tried.
 
     Example: [bold]recal demo --out demo-output[/bold]
     """
@@ -338,7 +424,9 @@ def demo(
     print_json(
         {
             "seed": seed,
-            "methods": {name: evaluation.to_dict() for name, evaluation in result.evaluations.items()},
+            "methods": {
+                name: evaluation.to_dict() for name, evaluation in result.evaluations.items()
+            },
             "automated": result.shares,
             "decisions": {name: decision.to_dict() for name, decision in result.decisions.items()},
             "reason": result.reason,
@@ -350,8 +438,16 @@ def demo(
     )
     rows = []
     for name, evaluation in result.evaluations.items():
-        rows.append([name, *(f"{evaluation[metric]:.4f}" for metric in METRICS), f"{result.shares[name]:.1%}"])
-        rows.append(["", *("{:.4f}–{:.4f}".format(*evaluation.intervals[metric]) for metric in METRICS), ""])
+        rows.append(
+            [
+                name,
+                *(f"{evaluation[metric]:.4f}" for metric in METRICS),
+                f"{result.shares[name]:.1%}",
+            ]
+        )
+        rows.append(
+            ["", *("{:.4f}–{:.4f}".format(*evaluation.intervals[metric]) for metric in METRICS), ""]
+        )
     size = next(iter(result.evaluations.values())).n_samples
     say("")
     print_table(

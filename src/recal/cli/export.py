@@ -8,7 +8,15 @@ from typing import Any
 
 from recal.cli.destinations import PROFILE
 from recal.cli.files import check_calibration, check_exists, is_calibration, load_saved
-from recal.cli.options import OUTPUTS, TRUST, PreprocessOptions, argument, group_words, option, without_none
+from recal.cli.options import (
+    OUTPUTS,
+    TRUST,
+    PreprocessOptions,
+    argument,
+    group_words,
+    option,
+    without_none,
+)
 from recal.cli.printing import print_json, say, say_facts, shell_line, working
 from recal.errors import InputError
 
@@ -18,12 +26,18 @@ _MOST_GROUPS = 10
 
 def export(
     *,
-    calibration: Path = argument("The calibration: a file, or the folder of `recal calibrate`.", ...),
+    calibration: Path = argument(
+        "The calibration: a file, or the folder of `recal calibrate`.", ...
+    ),
     out: Path = option("Where to write the ONNX file.", ...),
     between: PreprocessOptions,
     model: Path | None = option("The model: an .onnx file, or a .pt2 file of torch.export."),
-    shape: str | None = option("The shape of one input, such as 3,32,32, if the model does not tell it."),
-    dtype: str | None = option("The dtype of the inputs, such as uint8. By default the model's own, or float32."),
+    shape: str | None = option(
+        "The shape of one input, such as 3,32,32, if the model does not tell it."
+    ),
+    dtype: str | None = option(
+        "The dtype of the inputs, such as uint8. By default the model's own, or float32."
+    ),
     outputs: str | None = OUTPUTS,
     trust: str | None = TRUST,
     accept: float | None = option("Add an output `accept`: confidence at or above this threshold."),
@@ -31,10 +45,11 @@ def export(
 ) -> None:
     """Write a calibrated model as one ONNX file: inputs in, calibrated probabilities out.
 
-    The file holds the transformations, the model and the plan, and needs neither Python nor recal to run. The
-    calibration stores how inputs were prepared: shape, dtype and normalisation ([bold]recal plan[/bold] shows them). If
-    it does not, give the options that the views were collected with.
-    Without [bold]--model[/bold] the file holds the plan alone: from `logits`, and `transformed` logits, to `probs`.
+    The file holds the transformations, the model and the plan, and needs neither Python nor recal
+    to run. The calibration stores how inputs were prepared: shape, dtype and normalisation
+    ([bold]recal plan[/bold] shows them). If it does not, give the options that the views were
+    collected with. Without [bold]--model[/bold] the file holds the plan alone: from `logits`, and
+    `transformed` logits, to `probs`.
 
     Example: [bold]recal export calibration.recal --model model.onnx --out calibrated.onnx[/bold]
     """
@@ -45,7 +60,9 @@ def export(
         export_onnx(source, path=out)
         names = source.table_.names
         print_json({"file": out, "signals": names, "bytes": out.stat().st_size})
-        say(f"Written to {out}: signals (n, {len(names)}) in the order {', '.join(names)}; confidence (n,) out.")
+        say(
+            f"Written to {out}: signals (n, {len(names)}) in the order {', '.join(names)}; confidence (n,) out."
+        )
         return
     check_calibration(file, source)
     from recal.export import export_calibration
@@ -56,20 +73,29 @@ def export(
     settings: dict[str, Any] = {}
     with working("Exporting"):
         if model is None:
-            of_model = without_none(shape=shape, dtype=dtype, **vars(between), outputs=outputs, accept=accept)
+            of_model = without_none(
+                shape=shape, dtype=dtype, **vars(between), outputs=outputs, accept=accept
+            )
             if flags := [f"--{name}" for name in of_model]:
-                raise InputError(f"{', '.join(flags)} describe a model's inputs and outputs: give --model, too.")
+                raise InputError(
+                    f"{', '.join(flags)} describe a model's inputs and outputs: give --model, too."
+                )
             n_classes = classes if classes is not None else len(getattr(source, "classes_", ()))
             export_calibration(source, out, n_classes=classes)
         else:
             network = _open_network(model, trust)
             stored = getattr(source, "preprocessing_", None)
             more = without_none(outputs=outputs, accept=accept)
-            preprocess, example = between.preprocessing(stored), _example(network, shape, dtype, stored)
+            preprocess, example = (
+                between.preprocessing(stored),
+                _example(network, shape, dtype, stored),
+            )
             export_onnx(network, example, out, plan=source, preprocess=preprocess, **more)
             n_classes = _n_classes(out)
             settings = {} if stored is None else stored.options()
-            if getattr(source, "profile_", None) is not None:  # a service needs it to watch and follow its logits
+            if (
+                getattr(source, "profile_", None) is not None
+            ):  # a service needs it to watch and follow its logits
                 profile = save(source.profile_, out.with_suffix(PROFILE))
         cost = measure(out, parts, n_classes, with_model=model is not None)
     views = [str(transform) for transform in parts.map.transforms]
@@ -84,12 +110,20 @@ def export(
         what = f", {len(views)} views; each answer costs {1 + len(views)} forward pass{'es' if views else ''}"
     say(f"Written to {out}: {parts.describe()}{what}.")
     if profile is not None:
-        say(f"The profile of the fit's inputs is in {profile}: examples/serve.py watches and follows with it.")
+        say(
+            f"The profile of the fit's inputs is in {profile}: examples/serve.py watches and follows with it."
+        )
     # The ONNX file gets inputs that have already been read from files.
     names = [name for name in ("read", "pixels", "resize", "crop", "seconds") if name in settings]
     if reading := " ".join(f"--{name} {settings[name]}" for name in names):
-        say(f"Not part of the file: {reading}. Prepare inputs in the same way before you pass them.")
-    whole = "The" if cost.whole is None else f"One answer takes {cost.whole:.3g} ms on one thread here, of which the"
+        say(
+            f"Not part of the file: {reading}. Prepare inputs in the same way before you pass them."
+        )
+    whole = (
+        "The"
+        if cost.whole is None
+        else f"One answer takes {cost.whole:.3g} ms on one thread here, of which the"
+    )
     say(f"{whole} calibration alone takes {cost.calibration:.2g} ms.")
 
 
@@ -135,9 +169,13 @@ def _example(model: Any, shape: str | None, dtype: str | None, stored: Any) -> A
     if isinstance(model, Path):
         from recal.export.network import example_of, read_model
 
-        return None if sizes is None and kind is None else example_of(read_model(model), kind, sizes)
+        return (
+            None if sizes is None and kind is None else example_of(read_model(model), kind, sizes)
+        )
     if sizes is None:
-        raise InputError("A torch model is exported with an example input: give --shape, such as 3,32,32.")
+        raise InputError(
+            "A torch model is exported with an example input: give --shape, such as 3,32,32."
+        )
     return np.zeros((1, *sizes), dtype=kind or "float32")
 
 
@@ -150,10 +188,13 @@ def _n_classes(path: Path) -> int:
 
 def plan(
     *,
-    file: Path = argument("A calibration, a rule or a profile: a file, or the folder of `recal calibrate`.", ...),
+    file: Path = argument(
+        "A calibration, a rule or a profile: a file, or the folder of `recal calibrate`.", ...
+    ),
     steps: bool = option("Show every step of a ReCal plan.", False),
 ) -> None:
-    """Show a calibration: its method, the views it needs, forward passes per answer, and how it was fitted.
+    """Show a calibration: its method, the views it needs, forward passes per answer, and how it was
+    fitted.
 
     Example: [bold]recal plan calibration.recal[/bold]
     """
@@ -169,7 +210,9 @@ def plan(
     n_fitted = facts["fitted_on"]
     say(f"{file}: {facts['what']}")
     say_facts(
-        Fitted_on=None if n_fitted is None else f"{n_fitted:,} samples of {facts['classes']:,} classes",
+        Fitted_on=None
+        if n_fitted is None
+        else f"{n_fitted:,} samples of {facts['classes']:,} classes",
         Answers="kept: predictions never change" if facts["keeps_answers"] else "may change",
         Views=", ".join(facts["views"]) or "none: only the original input",
         Inputs=facts["inputs"],
@@ -184,12 +227,15 @@ def plan(
     model_words = ("--model", "MODEL", "--data", "NEW")
     pool = "+".join(facts["views"])
     inputs = model_words if pool or facts["inputs"] is not None else ("NEW_VIEWS",)
-    # `apply` finds the groups by itself if they were a column of the table that the calibration was fitted on.
+    # `apply` finds the groups by itself if they were a column of the table that the calibration was
+    # fitted on.
     knows_column = "group_column" in (facts["preprocessing"] or {})
     groups = group_words() if facts["groups"] and not knows_column else []
     say(f"Next: {shell_line('apply', file, *inputs, *groups, '--out', 'answers.csv')}")
     if pool:
-        say(f"Or keep the views: {shell_line('collect', *model_words, '--pool', pool, '--out', 'new.zarr')}")
+        say(
+            f"Or keep the views: {shell_line('collect', *model_words, '--pool', pool, '--out', 'new.zarr')}"
+        )
 
 
 def describe(calibration: Any) -> dict[str, Any]:
@@ -210,7 +256,11 @@ def describe(calibration: Any) -> dict[str, Any]:
         extra = f"{count} more for each view" if count > 1 else "one more for the view"
         cost = f"{1 + count} forward passes per answer: the input's own and {extra}"
     if stored is not None:
-        shape = "" if stored.shape is None else f"{stored.dtype} of the shape {'x'.join(map(str, stored.shape))}, "
+        shape = (
+            ""
+            if stored.shape is None
+            else f"{stored.dtype} of the shape {'x'.join(map(str, stored.shape))}, "
+        )
         inputs = f"{shape}{f'with {stored}' if str(stored) else 'as they are'}; apply and export do the same"
     return {
         "what": "a plan" if is_plan else repr(holder),
@@ -228,7 +278,10 @@ def describe(calibration: Any) -> dict[str, Any]:
 
 
 def _print_record(file: Path, record: Any) -> None:
-    """Print a file that holds no calibration: a rule of `decide`, a profile of `watch`, prediction sets."""
+    """Print a file that holds no calibration:
+
+    a rule of `decide`, a profile of `watch`, prediction sets.
+    """
     kind, python = type(record).__name__, f"recal.load({str(file)!r})"
     rule, n_samples = _rule_facts(record), len(record.answers) if kind == "Profile" else None
     groups = group_words() if rule["groups"] else []
@@ -236,11 +289,16 @@ def _print_record(file: Path, record: Any) -> None:
     what, next_line = {
         "DecisionRule": ("a rule of recal decide", apply_line),
         "Profile": ("a profile for recal watch", shell_line("watch", file, "NEW_VIEWS")),
-        "PredictionSets": ("prediction sets", f"{python}.predict(probs) says which classes remain possible"),
+        "PredictionSets": (
+            "prediction sets",
+            f"{python}.predict(probs) says which classes remain possible",
+        ),
     }.get(kind, (f"a {kind}", python))
     print_json({"file": file, "class": kind, "what": what, **rule})
     say(f"{file}: {what}")
-    say_facts(Decides=rule["rule"], Taken_from=None if n_samples is None else f"{n_samples:,} samples")
+    say_facts(
+        Decides=rule["rule"], Taken_from=None if n_samples is None else f"{n_samples:,} samples"
+    )
     say(f"Next: {next_line}")
 
 
@@ -249,7 +307,12 @@ def _print_signals(file: Path, calibration: Any) -> None:
     names, importance = calibration.table_.names, calibration.signal_importance_
     rule = _rule_facts(getattr(calibration, "decision_", None))
     facts = {"class": "SignalCalibration", "signals": names, "fitted_on": calibration.n_fitted_}
-    facts |= {"reason": calibration.reason_, "importance": importance, "models": calibration.weights_, **rule}
+    facts |= {
+        "reason": calibration.reason_,
+        "importance": importance,
+        "models": calibration.weights_,
+        **rule,
+    }
     print_json({"file": file, **facts})
     say(f"{file}: SignalCalibration, the confidence of answers from their signals")
     rises = ", ".join(f"{name} {rise:+.4f}" for name, rise in importance.items())
@@ -284,7 +347,11 @@ def _describe_rule(rule: Any) -> str:
         verb = "accepts" if n_infinite == 1 else "accept"
         none = f", {n_infinite} of which {verb} nothing yet" if n_infinite else ""
         return f"{each} of {n_thresholds} classes{none}; {bound}"
-    texts = ["accepts nothing yet" if value == math.inf else f"{value:.6g}" for value in rule.thresholds]
-    shown = ", ".join(f"{name}: {text}" for name, text in list(zip(rule.groups, texts))[:_MOST_GROUPS])
+    texts = [
+        "accepts nothing yet" if value == math.inf else f"{value:.6g}" for value in rule.thresholds
+    ]
+    shown = ", ".join(
+        f"{name}: {text}" for name, text in list(zip(rule.groups, texts))[:_MOST_GROUPS]
+    )
     rest = f" and {n_thresholds - _MOST_GROUPS:,} more" if n_thresholds > _MOST_GROUPS else ""
     return f"{each} group ({shown}{rest}); {bound}"

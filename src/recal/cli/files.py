@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 Kind = Literal["views", "probabilities", "calibration"]
 
 _HEAD_BYTES = 4096
-# The type of a file: a kind in `_DESCRIPTIONS`, or a description; by its first bytes, then by its name.
+# The type of a file: a kind in `_DESCRIPTIONS`, or a description; by its first bytes, then by its
+# name.
 _BEGINNINGS = {
     b"\x93NUMPY": "array",
     b"PAR1": "table",
@@ -57,14 +58,19 @@ _REMEDIES: dict[Any, str] = {
     ("views", "probabilities"): _LOGITS,
     ("views", "table"): _LOGITS,
     ("views", "folder"): "{origin} A folder of inputs is read by recal collect --data.",
-    ("probabilities", "calibration"): "Probabilities come from it by: recal apply {path} VIEWS --out probs.npz",
+    (
+        "probabilities",
+        "calibration",
+    ): "Probabilities come from it by: recal apply {path} VIEWS --out probs.npz",
     "array": "Save it by name: np.savez('views.npz', logits=..., labels=...)",
     "spreadsheet": "{origin} Save the spreadsheet as .csv.",
 }
 
 
 def kind_of(path: Path) -> str:
-    """Return the kind of a file or folder, such as views, table, missing, empty or cut, or a description."""
+    """Return the kind of a file or folder, such as views, table, missing, empty or cut, or a
+    description.
+    """
     if exists(path) and path.is_dir():
         return "views" if path.suffix == ".zarr" or (path / "zarr.json").exists() else "folder"
     if not path.exists():
@@ -81,7 +87,11 @@ def kind_of(path: Path) -> str:
     if head[8:9] == b"{":
         return "calibration" if b'"recal"' in head else "a file of a network's weights"
     by_start = next((kind for start, kind in _BEGINNINGS.items() if head.startswith(start)), None)
-    return by_start or _SUFFIXES.get(path.suffix.lower()) or ("text" if _is_text(head) else "of an unknown kind")
+    return (
+        by_start
+        or _SUFFIXES.get(path.suffix.lower())
+        or ("text" if _is_text(head) else "of an unknown kind")
+    )
 
 
 def _kind_of_archive(path: Path) -> str:
@@ -96,7 +106,9 @@ def _kind_of_archive(path: Path) -> str:
         return "views"
     if "probs" in names:
         return "probabilities"
-    return _SUFFIXES.get(path.suffix.lower()) or ("arrays" if path.suffix == ".npz" else "a zip archive")
+    return _SUFFIXES.get(path.suffix.lower()) or (
+        "arrays" if path.suffix == ".npz" else "a zip archive"
+    )
 
 
 def _is_text(head: bytes) -> bool:
@@ -114,9 +126,13 @@ def check_kind(path: Path, *kinds: Kind) -> str:
         return kind
     check_exists(path)
     if kind == "empty":
-        raise FileError(f"{path} is empty. Write it again: writing it was interrupted or has not started.")
+        raise FileError(
+            f"{path} is empty. Write it again: writing it was interrupted or has not started."
+        )
     if kind == "cut":
-        raise FileError(f"{path} is not a complete .npz file: it is damaged or truncated. Copy or write it again.")
+        raise FileError(
+            f"{path} is not a complete .npz file: it is damaged or truncated. Copy or write it again."
+        )
     raise InputError(_mixed_up(path, kind, kinds[0]))
 
 
@@ -126,11 +142,15 @@ def check_exists(path: Path) -> None:
     if exists(path):
         return
     if is_remote(path):
-        raise FileError(f"There is nothing at {path}. Check the name, and that your credentials may read it.")
+        raise FileError(
+            f"There is nothing at {path}. Check the name, and that your credentials may read it."
+        )
     if not folder.is_dir():
         raise FileError(f"There is no file {path}: the folder {folder} is not there.")
     near = get_close_matches(path.name, [file.name for file in folder.iterdir()], n=1, cutoff=0.75)
-    hint = f"Did you mean {folder / near[0]}?" if near else f"It was looked for in {folder.resolve()}."
+    hint = (
+        f"Did you mean {folder / near[0]}?" if near else f"It was looked for in {folder.resolve()}."
+    )
     raise FileError(f"There is no file or folder {path}. {hint}")
 
 
@@ -145,7 +165,9 @@ def _mixed_up(path: Path, kind: str, expected: Kind) -> str:
             f"{path} cannot be used: it holds no array `{array}`; it holds: {', '.join(names_in(path)[:8])}. Give the "
             f"array that name; if these are a model's inputs: recal collect --model MODEL --data {path} --out views.npz"
         )
-    remedy = (_REMEDIES.get((expected, kind)) or _REMEDIES.get(kind, "{origin}")).format(origin=origin, path=path)
+    remedy = (_REMEDIES.get((expected, kind)) or _REMEDIES.get(kind, "{origin}")).format(
+        origin=origin, path=path
+    )
     verb = "holds" if kind in ("views", "probabilities") else "is"
     return f"{path} {verb} {_DESCRIPTIONS.get(kind, kind)}, not {_DESCRIPTIONS.get(expected, expected)}. {remedy}"
 
@@ -158,7 +180,10 @@ def read_probs(
     *,
     need_labels: bool = True,
 ) -> Probabilities:
-    """Read probabilities, and labels if there are any; for views, the probabilities of the uncalibrated model."""
+    """Read probabilities, and labels if there are any;
+
+    for views, the probabilities of the uncalibrated model.
+    """
     from recal.checks import check_labels
     from recal.files.probabilities import probs_of_file, read_prob_table
 
@@ -166,12 +191,16 @@ def read_probs(
     probs = read_prob_table(path, label_column, leave_out) if is_table else probs_of_file(path)
     if labels is not None:
         try:
-            truth = check_labels(_read_labels(labels), len(probs.probs), probs.probs.shape[1], probs.classes)
+            truth = check_labels(
+                _read_labels(labels), len(probs.probs), probs.probs.shape[1], probs.classes
+            )
         except InputError as error:
             raise error.at(labels) from None
         return replace(probs, labels=truth)
     if probs.labels is None and need_labels:
-        column = f", or name the column that holds them with --label-column; it has no {label_column!r}"
+        column = (
+            f", or name the column that holds them with --label-column; it has no {label_column!r}"
+        )
         raise InputError(
             f"{path} holds no labels, and without them nothing can be measured: add --labels FILE"
             f"{column if is_table else ''}."
@@ -180,7 +209,10 @@ def read_probs(
 
 
 def open_views(path: Path, labels: Path | None = None, classes: list[str] | None = None) -> Views:
-    """Read views, with the labels and classes that were typed; say so if the file is something else."""
+    """Read views, with the labels and classes that were typed;
+
+    say so if the file is something else.
+    """
     from recal import read_views
 
     check_kind(path, "views")
@@ -201,7 +233,10 @@ def _read_labels(path: Path) -> Any:
 
 
 def load_saved(path: Path) -> tuple[Path, Any]:
-    """Load a calibration, rule or profile, also from a folder of `recal calibrate`; return its file and the object."""
+    """Load a calibration, rule or profile, also from a folder of `recal calibrate`;
+
+    return its file and the object.
+    """
     file = calibration_in(path)
     check_kind(file, "calibration")
     from recal.files.saved import load
@@ -229,19 +264,27 @@ def check_calibration(path: Path, content: Any) -> Any:
 
 
 def check_views(calibrator: Any, calibration: Path, views: Views, source: Path) -> None:
-    """Refuse views that lack what the calibration needs, or come from another model, and say how to collect them."""
+    """Refuse views that lack what the calibration needs, or come from another model, and say how to
+    collect them.
+    """
     classes = getattr(calibrator, "classes_", None)
     if classes is not None and len(classes) != views.n_classes:
         raise InputError(
             f"{calibration} was fitted on {len(classes)} classes, and {source} has {views.n_classes}: these are of two "
             "models. Fit a calibration on views of this model."
         )
-    needs = calibrator.needed_transforms() if hasattr(calibrator, "needed_transforms") else calibrator.transforms
+    needs = (
+        calibrator.needed_transforms()
+        if hasattr(calibrator, "needed_transforms")
+        else calibrator.transforms
+    )
     there = {str(transform) for transform in views.transforms}
     absent = [str(transform) for transform in needs if str(transform) not in there]
     holder = getattr(calibrator, "calibrator_", calibrator)
     fitted_map = getattr(holder, "map_", holder)  # a plan is a map itself
-    if absent and fitted_map.needs_views(views.logits).any():  # with a gate, confident samples need no views
+    if (
+        absent and fitted_map.needs_views(views.logits).any()
+    ):  # with a gate, confident samples need no views
         raise InputError(
             f"{calibration} needs logits through {', '.join(absent)}, which {source} does not hold. Collect them: "
             f"recal collect --model MODEL --data INPUTS --pool {'+'.join(map(str, needs))} --out NAME.npz"
@@ -273,8 +316,14 @@ def rows_of_views(path: Path) -> dict[str, Any]:
 
 
 def row_columns(path: Path, group: str | None, cluster: str | None) -> dict[str, Any]:
-    """Read the columns of groups and clusters that were typed, as arguments of `decide` and `Views.assign`."""
-    names = {name: column for name, column in (("groups", group), ("clusters", cluster)) if column is not None}
+    """Read the columns of groups and clusters that were typed, as arguments of `decide` and
+    `Views.assign`.
+    """
+    names = {
+        name: column
+        for name, column in (("groups", group), ("clusters", cluster))
+        if column is not None
+    }
     columns = table_columns(path, list(names.values()))
     return {name: columns[column] for name, column in names.items()}
 
@@ -286,7 +335,9 @@ def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:
     if not names:
         return {}
     if path.suffix not in SUFFIXES:
-        raise InputError(f"{path} has no columns; name a .csv or .parquet file that holds {names[0]!r} with --rows.")
+        raise InputError(
+            f"{path} has no columns; name a .csv or .parquet file that holds {names[0]!r} with --rows."
+        )
     columns = read_columns(path)
     if absent := [name for name in names if name not in columns]:
         raise InputError(f"{path} has no column {absent[0]!r}; it has {', '.join(columns)}.")
@@ -302,4 +353,8 @@ def refuse_unused(options: dict[str, Any], what: str) -> None:
 
 def flags_of(block: Any, *used: str) -> dict[str, Any]:
     """Return the values of a block of options by flag, except those in `used`."""
-    return {f"--{name.replace('_', '-')}": value for name, value in vars(block).items() if name not in used}
+    return {
+        f"--{name.replace('_', '-')}": value
+        for name, value in vars(block).items()
+        if name not in used
+    }

@@ -1,8 +1,9 @@
 """How a command declares its options, and the blocks of options that several commands share.
 
-A command is a function with one parameter per option: ``bins: int = option("Number of bins.", 15)``. The flag follows
-from the parameter's name. A block is a dataclass of options; a parameter annotated with the block's class adds all of
-them: ``inputs: ModelOptions``. `recal.cli.app.command_function` turns both into the form for the parser.
+A command is a function with one parameter per option: ``bins: int = option("Number of bins.",
+15)``. The flag follows from the parameter's name. A block is a dataclass of options; a parameter
+annotated with the block's class adds all of them: ``inputs: ModelOptions``.
+`recal.cli.app.command_function` turns both into the form for the parser.
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ MORE = "More options"
 _TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 
 
-def option(help: str, default: Any = None, *, panel: str | None = None, flag: str = "", **settings: Any) -> Any:
+def option(
+    help: str, default: Any = None, *, panel: str | None = None, flag: str = "", **settings: Any
+) -> Any:
     """Declare an option; the default `...` makes it required."""
-    return typer.Option(default, *([flag] if flag else []), help=help, rich_help_panel=panel, **settings)
+    return typer.Option(
+        default, *([flag] if flag else []), help=help, rich_help_panel=panel, **settings
+    )
 
 
 def argument(help: str, default: Any = None, *, metavar: str | None = None) -> Any:
@@ -77,8 +82,15 @@ def typed_value(flag: str, words: Sequence[str]) -> str | None:
 
 
 def group_words(group: str | None = "COLUMN", *, in_rows: bool = True) -> list[str]:
-    """Return the words that tell `recal apply` the groups of new inputs: a column of a table of rows or of the data."""
-    return [] if group is None else [*(("--rows", "NEW_ROWS.csv") if in_rows else ()), "--group", group]
+    """Return the words that tell `recal apply` the groups of new inputs:
+
+    a column of a table of rows or of the data.
+    """
+    return (
+        []
+        if group is None
+        else [*(("--rows", "NEW_ROWS.csv") if in_rows else ()), "--group", group]
+    )
 
 
 def without_none(**options: Any) -> dict[str, Any]:
@@ -95,20 +107,30 @@ class PreprocessOptions:
     divide: float | None = _image(
         "Divide pixels by this first. The default is 255 with --mean, --std or --channels, and 1 without."
     )
-    channels: str | None = _image("Where the model wants the channels of images: first, last or keep.")
-    preprocess: str | None = _image("module:name of a function that runs after the transformations.")
+    channels: str | None = _image(
+        "Where the model wants the channels of images: first, last or keep."
+    )
+    preprocess: str | None = _image(
+        "module:name of a function that runs after the transformations."
+    )
 
     def preprocessing(self, stored: Any = None) -> Any:
         """Return the preprocess that the options describe, or that of a calibration, or None."""
-        values: dict[str, Any] = without_none(mean=self.mean, std=self.std, divide=self.divide, channels=self.channels)
+        values: dict[str, Any] = without_none(
+            mean=self.mean, std=self.std, divide=self.divide, channels=self.channels
+        )
         for name in [name for name in ("mean", "std") if name in values]:
             try:
                 values[name] = tuple(float(part) for part in values[name].split(","))
             except ValueError:
-                raise InputError(f"--{name} takes numbers separated by commas, got {values[name]!r}.") from None
+                raise InputError(
+                    f"--{name} takes numbers separated by commas, got {values[name]!r}."
+                ) from None
         if self.preprocess is not None:
             if values:
-                raise InputError(f"--preprocess does it all; leave out {', '.join('--' + name for name in values)}.")
+                raise InputError(
+                    f"--preprocess does it all; leave out {', '.join('--' + name for name in values)}."
+                )
             from recal.collecting.models.base import import_object
 
             return import_object(self.preprocess)
@@ -116,15 +138,22 @@ class PreprocessOptions:
             return None
         from recal.collecting import Normalize
 
-        if stored is not None and stored.function is None:  # one option may be repeated without the others
-            _refuse_others(values, {} if stored.normalize is None else vars(stored.normalize), stored)
+        if (
+            stored is not None and stored.function is None
+        ):  # one option may be repeated without the others
+            _refuse_others(
+                values, {} if stored.normalize is None else vars(stored.normalize), stored
+            )
             return stored.normalize
         return Normalize(**values)
 
 
 @dataclass(frozen=True)
 class ModelOptions(PreprocessOptions):
-    """Which model, which inputs, and how inputs are prepared: shared by calibrate, collect, apply and watch."""
+    """Which model, which inputs, and how inputs are prepared:
+
+    shared by calibrate, collect, apply and watch.
+    """
 
     model: str | None = option(
         "An .onnx, .pt2 or .skops file, a Hugging Face folder, or module:name of an object in Python."
@@ -140,7 +169,9 @@ class ModelOptions(PreprocessOptions):
         "The model's classes in order, separated by commas. A model with one output: NEGATIVE,POSITIVE."
     )
     outputs: str | None = OUTPUTS
-    weights: Path | None = _model("A .safetensors file for the torch network that --model module:function builds.")
+    weights: Path | None = _model(
+        "A .safetensors file for the torch network that --model module:function builds."
+    )
     trust: str | None = TRUST
     device: str | None = _model("The device of a torch model, such as cuda.")
     engine: str | None = _model("Where to run: local, or ray for a cluster.")
@@ -158,12 +189,16 @@ class ModelOptions(PreprocessOptions):
     crop: int | None = _image("Crop a square of this side from the middle.")
     seconds: float | None = _table("Cut or pad sounds to this length.")
     text_column: str | None = _table("The one column to read, as texts.")
-    cluster: str | None = _table("The column that says which rows belong together, such as a patient or a video.")
+    cluster: str | None = _table(
+        "The column that says which rows belong together, such as a patient or a video."
+    )
     cluster_by: str | None = _input(
         "For a folder: which files belong together; 'parent' for those in one folder, or a regular expression that "
         "finds the cluster in each name."
     )
-    group: str | None = _table("The column of groups. Each group gets its own offset, threshold and guarantee.")
+    group: str | None = _table(
+        "The column of groups. Each group gets its own offset, threshold and guarantee."
+    )
     rows: Path | None = _table(
         "A table with the columns of --group and --cluster, one row per input, if the data have no columns."
     )
@@ -181,7 +216,9 @@ class ModelOptions(PreprocessOptions):
     def check_files(self, command: str) -> None:
         """Refuse a missing model or missing data, before importing the code that would open them."""
         if self.model is None or self.data is None:
-            absent = " and ".join(f"--{name}" for name in ("model", "data") if getattr(self, name) is None)
+            absent = " and ".join(
+                f"--{name}" for name in ("model", "data") if getattr(self, name) is None
+            )
             was = "were" if self.model is None and self.data is None else "was"
             raise InputError(f"recal {command} needs --model and --data; {absent} {was} not given.")
         if is_remote(self.data):
@@ -200,7 +237,9 @@ class ModelOptions(PreprocessOptions):
         trusted = () if self.trust is None else self.trust.split(",")
         model = import_model(self.model, weights=self.weights, trusted=trusted, device=self.device)
         try:
-            adapter = as_model(model, **without_none(outputs=outputs_for(self.outputs, stored), device=self.device))
+            adapter = as_model(
+                model, **without_none(outputs=outputs_for(self.outputs, stored), device=self.device)
+            )
         except InputError as error:
             if self.model in str(error) or error.argument == "outputs":
                 raise
@@ -213,7 +252,10 @@ class ModelOptions(PreprocessOptions):
         return adapter
 
     def open_data(self, model: Any, stored: Any = None) -> Any:
-        """Return the source of the inputs: read as typed, as for the fit of a calibration, or as the model needs."""
+        """Return the source of the inputs:
+
+        read as typed, as for the fit of a calibration, or as the model needs.
+        """
         from recal.collecting.sources import as_source
 
         assert self.data is not None
@@ -231,7 +273,9 @@ class ModelOptions(PreprocessOptions):
         reading = {
             **self._default_reading(model, stored, reading),
             **reading,
-            **without_none(read=self.read, on_error=self.on_error, cluster_by=self.cluster_by, **columns),
+            **without_none(
+                read=self.read, on_error=self.on_error, cluster_by=self.cluster_by, **columns
+            ),
         }
         source = as_source(self.data, **without_none(**reading))
         if self.rows is not None:
@@ -239,8 +283,11 @@ class ModelOptions(PreprocessOptions):
                 setattr(source, name, values)
         return source
 
-    def open_as_fitted(self, calibrator: Any, *, refuse: bool = False) -> tuple[Any, Any, dict[str, Any]]:
-        """Return the model, the inputs, and how to run them, prepared as they were for the fit of a calibration.
+    def open_as_fitted(
+        self, calibrator: Any, *, refuse: bool = False
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        """Return the model, the inputs, and how to run them, prepared as they were for the fit of a
+        calibration.
 
         If the calibration was fitted for another model, refuse it or print a warning.
         """
@@ -253,9 +300,11 @@ class ModelOptions(PreprocessOptions):
         return model, self.open_data(model, stored), how
 
     def open_labelled_data(self, model: Any) -> Any:
-        """Return the source of inputs to calibrate on, and guess omitted options if only one guess is possible.
+        """Return the source of inputs to calibrate on, and guess omitted options if only one guess
+        is possible.
 
-        The guesses are the columns of labels and texts, and the order of classes; each guess is printed.
+        The guesses are the columns of labels and texts, and the order of classes; each guess is
+        printed.
         """
         from recal.collecting.files import guess_columns
         from recal.collecting.preflight import name_labels
@@ -264,7 +313,9 @@ class ModelOptions(PreprocessOptions):
         columns: dict[str, Any] = {}
         is_table = self.data.suffix.lower() in _TABLE_SUFFIXES
         if is_table and self.labels is None and self.text_column is None:
-            classes = getattr(model, "classes", None) if self.class_names is None else self.class_names
+            classes = (
+                getattr(model, "classes", None) if self.class_names is None else self.class_names
+            )
             features = [str(name) for name in getattr(model, "columns", ())]
             columns = guess_columns(self.data, classes, self.label_column, features)
         for name, column in columns.items():
@@ -278,23 +329,35 @@ class ModelOptions(PreprocessOptions):
         return named
 
     def _default_reading(self, model: Any, stored: Any, reading: dict[str, Any]) -> dict[str, Any]:
-        """Return how to read files if nothing is typed: as for the fit, or in the pixel mode of the model's input."""
+        """Return how to read files if nothing is typed:
+
+        as for the fit, or in the pixel mode of the model's input.
+        """
         assert self.data is not None
         pixels: str | None = getattr(model, "pixels", None)
         if stored is None:
             return {"pixels": pixels} if self.data.is_dir() and pixels != "rgb" else {}
         if self.data.is_dir():
-            names = ("pixels", "resize", "crop") if stored.pixels is not None else ("seconds", "read")
+            names = (
+                ("pixels", "resize", "crop") if stored.pixels is not None else ("seconds", "read")
+            )
             settings = {name: getattr(stored, name) for name in names}
             if stored.pixels is not None:
-                _refuse_others({name: value for name, value in reading.items() if name in names}, settings, stored)
+                _refuse_others(
+                    {name: value for name, value in reading.items() if name in names},
+                    settings,
+                    stored,
+                )
             return settings
         if self.data.suffix.lower() not in _TABLE_SUFFIXES:
             return {}
         from recal.collecting.files import table_columns
 
         columns = table_columns(self.data)
-        optional = {name: getattr(stored, name) for name in ("label_column", "cluster_column", "group_column")}
+        optional = {
+            name: getattr(stored, name)
+            for name in ("label_column", "cluster_column", "group_column")
+        }
         optional = {name: column for name, column in optional.items() if column in columns}
         return {"text_column": stored.text_column, **optional}
 
@@ -321,14 +384,24 @@ class AdaptOptions:
     """How answers are adapted to these inputs, taken together."""
 
     follow: bool = option("Adjust the temperature to these inputs, without labels.", False)
-    accept_unlike: bool = more_option("With --follow: also accept answers to inputs unlike all of the fit.", False)
-    class_mix: str | None = more_option("'follow' to estimate the class mix of these inputs, or cat=0.6,dog=0.4.")
-    impossible: list[str] | None = more_option("A class that cannot occur; may be given several times.")
+    accept_unlike: bool = more_option(
+        "With --follow: also accept answers to inputs unlike all of the fit.", False
+    )
+    class_mix: str | None = more_option(
+        "'follow' to estimate the class mix of these inputs, or cat=0.6,dog=0.4."
+    )
+    impossible: list[str] | None = more_option(
+        "A class that cannot occur; may be given several times."
+    )
 
     @property
     def flag(self) -> str | None:
         """The first option that was typed, if any."""
-        flags = {"--follow": self.follow, "--class-mix": self.class_mix is not None, "--impossible": self.impossible}
+        flags = {
+            "--follow": self.follow,
+            "--class-mix": self.class_mix is not None,
+            "--impossible": self.impossible,
+        }
         return next((flag for flag, typed in flags.items() if typed), None)
 
     def mix(self, calibrator: Any) -> Any:
@@ -338,7 +411,9 @@ class AdaptOptions:
 
         if self.class_mix == "follow":
             if self.impossible:
-                raise InputError("--class-mix follow and --impossible cannot be combined: give one of them.")
+                raise InputError(
+                    "--class-mix follow and --impossible cannot be combined: give one of them."
+                )
             return "follow"
         if self.class_mix is None and not self.impossible:
             return None
@@ -352,7 +427,9 @@ class AdaptOptions:
                     f"--class-mix takes 'follow' or shares such as cat=0.6,dog=0.4, got {self.class_mix!r}."
                 ) from None
         classes = getattr(calibrator, "classes_", None)
-        return class_mix(profile_of(calibrator), shares=shares, impossible=self.impossible or (), classes=classes)
+        return class_mix(
+            profile_of(calibrator), shares=shares, impossible=self.impossible or (), classes=classes
+        )
 
 
 @dataclass(frozen=True)
@@ -364,7 +441,9 @@ class LanguageOptions:
         "A prompt with {column} where a column of the data goes, and {options}. Repeat it for more views."
     )
     options: str | None = _language("The answers, such as A,B,C,D.")
-    view: list[str] | None = _language("NAME=FILE: a log of another prompt for the same questions. May be repeated.")
+    view: list[str] | None = _language(
+        "NAME=FILE: a log of another prompt for the same questions. May be repeated."
+    )
     permute: int = _language("Ask again with the options in this many other orders.", 0)
     floor: float | None = _language(
         "The probability of options that were not returned.",
@@ -377,7 +456,9 @@ class LanguageOptions:
 
 
 def outputs_for(outputs: str | None, stored: Any = None) -> Any:
-    """Return the kind of outputs that was typed, or that the views of a calibration were collected with."""
+    """Return the kind of outputs that was typed, or that the views of a calibration were collected
+    with.
+    """
     if stored is None:
         return outputs
     from recal.transforms.preprocessing import match_outputs

@@ -1,4 +1,7 @@
-"""How every command prints: a table for people, one JSON value for machines, and progress only on a terminal."""
+"""How every command prints:
+
+a table for people, one JSON value for machines, and progress only on a terminal.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ if TYPE_CHECKING:
 # Work that ends sooner than this shows no progress.
 _PATIENCE_SECONDS = 2.0
 # Control characters except line ends and tabs, and marks that change the direction of text.
-_CONTROLS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
+_CONTROLS = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]"
+)
 
 
 @dataclass
@@ -46,13 +51,18 @@ SESSION = Session()
 
 
 def print_json(value: Any) -> None:
-    """With --json, print one JSON value; values that JSON cannot represent (NaN, infinity) become null."""
+    """With --json, print one JSON value;
+
+    values that JSON cannot represent (NaN, infinity) become null.
+    """
     if SESSION.as_json:
         print(json.dumps(_plain(value), indent=2, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:
-    """Return `value` as plain JSON values, converted from numpy numbers and arrays, tuples and paths."""
+    """Return `value` as plain JSON values, converted from numpy numbers and arrays, tuples and
+    paths.
+    """
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -84,7 +94,8 @@ def say_skipped(files: Sequence[str]) -> None:
 
 
 def printable(text: str) -> str:
-    r"""Return the text with terminal control characters escaped, because names in a file may contain them.
+    r"""Return the text with terminal control characters escaped, because names in a file may
+    contain them.
 
     Examples
     --------
@@ -107,11 +118,14 @@ def shell_line(*words: object) -> str:
     return shlex.join(["recal", *(text for word in words if (text := str(word)))])
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "") -> None:
-    """Print a table: first column left-aligned, numbers right-aligned; plain text if the output is not a terminal.
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = ""
+) -> None:
+    """Print a table: first column left-aligned, numbers right-aligned; plain text if the output is
+    not a terminal.
 
-    Numbers are never cut off: if a terminal is too narrow, the remaining columns follow in another table, which repeats
-    the first column.
+    Numbers are never cut off: if a terminal is too narrow, the remaining columns follow in another
+    table, which repeats the first column.
     """
     if SESSION.as_json:
         return
@@ -120,27 +134,37 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     from rich.table import Table
 
     class Pipe(Console):
-        """Raises an error if the reader closes the pipe; rich would end the program with a failure code."""
+        """Raises an error if the reader closes the pipe;
+
+        rich would end the program with a failure code.
+        """
 
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
     # A pipe has no width: make the table as wide as it needs rather than cutting numbers off.
     console = Pipe(highlight=False, markup=False, width=None if sys.stdout.isatty() else 400)
-    console.print(printable(title), style="bold")  # the table's own title would be wrapped to the table's width
+    console.print(
+        printable(title), style="bold"
+    )  # the table's own title would be wrapped to the table's width
     lines = [[printable(str(cell)) for cell in row] for row in (columns, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines)]
     parts: list[list[int]] = [[0]]  # the columns of each table
     for index in range(1, len(columns)):
         # Columns are three blanks apart. A single column that is too wide stays as it is.
-        if len(parts[-1]) > 1 and sum(widths[i] + 3 for i in parts[-1]) + widths[index] > console.width:
+        if (
+            len(parts[-1]) > 1
+            and sum(widths[i] + 3 for i in parts[-1]) + widths[index] > console.width
+        ):
             parts.append([0])
         parts[-1].append(index)
     for part in parts:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for index in part:
             # Only the first column may wrap; numbers never do.
-            table.add_column(lines[0][index], justify="right" if index else "left", no_wrap=bool(index))
+            table.add_column(
+                lines[0][index], justify="right" if index else "left", no_wrap=bool(index)
+            )
         for line in lines[1:]:
             table.add_row(*(line[index] for index in part))
         console.print(table)
@@ -152,7 +176,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
 def working(what: str) -> Iterator[None]:
     """On a terminal, after two seconds, show what is running, its progress and the time left.
 
-    The work reports its loops with `recal.progress.track`; without loops, the time since the start is shown.
+    The work reports its loops with `recal.progress.track`; without loops, the time since the start
+    is shown.
     """
     if SESSION.quiet or not sys.stderr.isatty():
         yield
@@ -169,7 +194,11 @@ def working(what: str) -> Iterator[None]:
             return
         with Console(stderr=True, highlight=False).status(what) as status:
             while not end.wait(0.25):
-                line = Text(_so_far(what, time.monotonic() - started, watcher), no_wrap=True, overflow="ellipsis")
+                line = Text(
+                    _so_far(what, time.monotonic() - started, watcher),
+                    no_wrap=True,
+                    overflow="ellipsis",
+                )
                 status.update(line)
 
     with watching() as watcher:
@@ -193,7 +222,8 @@ def on_interrupt(note: str) -> Iterator[None]:
 
 
 def _so_far(what: str, seconds: float, watcher: Watcher) -> str:
-    """Return one line: what is running, how much of it is done, the time left, and the current loops.
+    """Return one line: what is running, how much of it is done, the time left, and the current
+    loops.
 
     Examples
     --------
@@ -209,7 +239,9 @@ def _so_far(what: str, seconds: float, watcher: Watcher) -> str:
         return f"{what}, {_duration(seconds)}"
     share = f"{100 * watcher.share():.0f} % in {_duration(seconds)}"
     rest = "" if left is None else f", about {_duration(left)} left"
-    loops = ", ".join(f"{stage.what} {min(stage.done + 1, stage.total)} of {stage.total}" for stage in stages[:2])
+    loops = ", ".join(
+        f"{stage.what} {min(stage.done + 1, stage.total)} of {stage.total}" for stage in stages[:2]
+    )
     return f"{what}: {share}{rest}; {loops}"
 
 

@@ -1,7 +1,7 @@
 """From any model to Views: adapters for models, sources of inputs, engines, and the store.
 
-Names load on first use: some need Pillow, a calibrator, or a package that is not always installed. `__init__.pyi` gives
-type checkers the same names.
+Names load on first use: some need Pillow, a calibrator, or a package that is not always installed.
+`__init__.pyi` gives type checkers the same names.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ _PILOT = 2000
 class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     """Calibrate a trained model of any kind.
 
-    The model is never trained or changed, and a clone shares it. For new inputs, only the transformations that the
-    fitted calibrator needs are computed.
+    The model is never trained or changed, and a clone shares it. For new inputs, only the
+    transformations that the fitted calibrator needs are computed.
 
     Parameters
     ----------
@@ -41,8 +41,9 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     calibrator : Calibrator, optional
         The default is ``AutoCalibration()``. It is cloned, not changed.
     pool : str or sequence of transformations, optional
-        The transformations that the calibrator may use, as in `recal.pool`. The default is chosen by the type of the
-        inputs. If that is ambiguous (rows of numbers may be a table, a series or a sound), an error asks.
+        The transformations that the calibrator may use, as in `recal.pool`. The default is chosen
+        by the type of the inputs. If that is ambiguous (rows of numbers may be a table, a series or
+        a sound), an error asks.
     preprocess : callable, optional
         Turns a transformed batch into the model's input.
     batch_size : int
@@ -55,13 +56,14 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     progress : bool
         Show a bar, if this is a terminal.
     pilot : int, optional
-        In `fit`, compute the whole pool only for this many samples, and for the others only the views that help, as in
-        `recal.collect`.
+        In `fit`, compute the whole pool only for this many samples, and for the others only the
+        views that help, as in `recal.collect`.
     engine : {"local", "ray"} or RayEngine
         Where the model runs. A saved file does not keep it.
     follow : bool
-        Let confidences follow damage. `fit` then also collects views of up to 2,000 of its inputs with the pool
-        "damage" (or with `pool`, if given). Each call of `predict_proba` judges its inputs together and needs 50.
+        Let confidences follow damage. `fit` then also collects views of up to 2,000 of its inputs
+        with the pool "damage" (or with `pool`, if given). Each call of `predict_proba` judges its
+        inputs together and needs 50.
 
     Attributes
     ----------
@@ -74,7 +76,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     passes_per_answer_ : float
         The mean number of forward passes per answer in the last `predict_proba`.
     condition_ : WatchResult
-        With `follow`, the assessment of the last call's inputs; ``print(condition_)`` says what was done and why.
+        With `follow`, the assessment of the last call's inputs; ``print(condition_)`` says what was
+        done and why.
 
     Examples
     --------
@@ -146,22 +149,29 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         sample_weight : array-like of shape (n_samples,), optional
             How often each sample counts, as in the calibrator's `fit`.
         clusters : array-like of shape (n_samples,), optional
-            Names of inputs that belong together, such as frames of one video. By default those of the source.
+            Names of inputs that belong together, such as frames of one video. By default those of
+            the source.
         """
         calibrator = AutoCalibration() if self.calibrator is None else clone(self.calibrator)
         source = as_source(X)
         self.pool_: tuple[Transform, ...] = ()
         if calibrator.needs_views or calibrator.reads_views:
             adapter = as_model(self.model, outputs=self.outputs, device=self.device)
-            self.pool_ = as_pool("auto" if self.pool is None else self.pool, self.random_state, source, adapter)
+            self.pool_ = as_pool(
+                "auto" if self.pool is None else self.pool, self.random_state, source, adapter
+            )
         how = {"pilot": self.pilot, "seed": self.random_state, **self._how()}
         views = collect(self.model, source, self.pool_, labels=y, classes=classes, **how)
         if views.labels is None:
             words = f"Pass them as `y`, or use inputs with labels. {ASIDES['no y'].format(type(self).__name__)}"
-            raise InputError("Labels are needed to fit", remedy=Remedy(words, typed="Add --labels FILE"))
+            raise InputError(
+                "Labels are needed to fit", remedy=Remedy(words, typed="Add --labels FILE")
+            )
         if y is not None:
             refuse_codes(views.logits, y, views.labels, views.classes)
-        self.calibrator_: Calibrator = calibrator.fit(views, sample_weight=sample_weight, clusters=clusters)
+        self.calibrator_: Calibrator = calibrator.fit(
+            views, sample_weight=sample_weight, clusters=clusters
+        )
         if self.follow:
             damaged = self._damaged(source, y, views.classes if classes is None else classes, views)
             self.calibrator_.profile_ = profile(damaged, random_state=self.random_state)
@@ -176,20 +186,32 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         return self._apply(X).probs
 
     def predict_confidence(self, X: Any) -> NDArray[np.float64]:
-        """Return the chance that the answer of `predict` is right, (n_samples,); see the calibrator's method."""
+        """Return the chance that the answer of `predict` is right, (n_samples,);
+
+        see the calibrator's method.
+        """
         confidences = self._apply(X).confidences
         assert confidences is not None
         return confidences
 
     def _apply(self, X: Any) -> Predictions:
         self._check_fitted(X)
-        applied = apply(self.calibrator_, self.model, X, transforms=self.pool_, follow=self.follow, **self._how())
+        applied = apply(
+            self.calibrator_,
+            self.model,
+            X,
+            transforms=self.pool_,
+            follow=self.follow,
+            **self._how(),
+        )
         self.passes_per_answer_ = applied.passes_per_answer
         self.condition_ = applied.condition
         return applied
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most probable class of each sample, or the model's own prediction if the calibrator keeps it."""
+        """Return the most probable class of each sample, or the model's own prediction if the
+        calibrator keeps it.
+        """
         self._check_fitted(X)
         if self.calibrator_.keeps_accuracy:  # no views are needed
             views = collect(self.model, X, None, **self._how())
@@ -205,7 +227,10 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         return np.asarray(rule.accept(applied.probs, applied.confidences))
 
     def _damaged(self, source: Source, y: Any, classes: Any, views: Views) -> Views:
-        """Return the views that `follow` learns from: those of `pool`, or of damaged copies of some inputs."""
+        """Return the views that `follow` learns from:
+
+        those of `pool`, or of damaged copies of some inputs.
+        """
         if self.pool is not None and views.transforms:
             return views
         part = source
@@ -214,7 +239,9 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
             rows = np.sort(rng.choice(source.n_samples, _PILOT, replace=False))
             part, y = Subset(source, rows), None if y is None else np.asarray(y)[rows]
         pool = "damage" if self.pool is None else self.pool
-        return collect(self.model, part, pool, labels=y, classes=classes, seed=self.random_state, **self._how())
+        return collect(
+            self.model, part, pool, labels=y, classes=classes, seed=self.random_state, **self._how()
+        )
 
     def _how(self) -> dict[str, Any]:
         names = ("preprocess", "batch_size", "outputs", "device", "progress", "engine")
@@ -222,12 +249,16 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
 
     def _check_fitted(self, X: Any = None) -> None:
         if not hasattr(self, "calibrator_"):
-            raise NotFittedError("This CalibratedClassifier is not fitted yet; call fit(X, y) first.")
+            raise NotFittedError(
+                "This CalibratedClassifier is not fitted yet; call fit(X, y) first."
+            )
         expected = getattr(self, "n_features_in_", None)
         if expected is not None and _is_table(X) and X.shape[1] != expected:
             raise InputError(
                 f"The classifier was fitted on {expected} features, got {X.shape[1]}",
-                remedy=Remedy(ASIDES["width"].format(X.shape[1], type(self).__name__, expected), typed=""),
+                remedy=Remedy(
+                    ASIDES["width"].format(X.shape[1], type(self).__name__, expected), typed=""
+                ),
             )
 
 

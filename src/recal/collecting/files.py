@@ -31,7 +31,8 @@ _FOLDERS: dict[str, type[FileFolder]] = {
 _INPUTS = ("inputs", "images", "x", "X", "data")
 _LABELS = ("labels", "y", "targets")
 TABLES = (".csv", ".tsv", ".parquet")
-# A column with this many words per row on average, most values unique, holds texts rather than categories.
+# A column with this many words per row on average, most values unique, holds texts rather than
+# categories.
 _WORDS = 3
 _ROWS_TO_GUESS = 1000
 _COMMA_NUMBER = re.compile(r'"?[+-]?\d+,\d+"?')
@@ -46,10 +47,13 @@ def open_path(path: Path, **options: Any) -> Source:
     **options
         Options that are None are ignored.
 
-        - of a folder: `read` ("images", "texts", "sounds" or "bytes", by default what most file names say), `on_error`,
-          and `cluster_by` ("parent", or a regular expression that finds the cluster in a file name);
+        - of a folder: `read` ("images", "texts", "sounds" or "bytes", by default what most file
+          names say), `on_error`,
+          and `cluster_by` ("parent", or a regular expression that finds the cluster in a file
+          name);
         - of a folder of images: `resize`, `crop` and `pixels`; of sounds: `seconds`;
-        - of a table: `label_column` (default "label"), `text_column` (the only column that is read, as texts),
+        - of a table: `label_column` (default "label"), `text_column` (the only column that is read,
+          as texts),
           `cluster_column` and `group_column` (these columns are not features).
     """
     if not path.exists():
@@ -87,7 +91,10 @@ def open_path(path: Path, **options: Any) -> Source:
 
 
 def _most(path: Path) -> str:
-    """Return the type of most files in a folder, by their names; the error asks for it if most are unknown."""
+    """Return the type of most files in a folder, by their names;
+
+    the error asks for it if most are unknown.
+    """
     files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
     counts = {
         kind: sum(file.suffix.lower() in _FOLDERS[kind].suffixes for file in files)
@@ -95,7 +102,11 @@ def _most(path: Path) -> str:
     }
     kind = max(counts, key=lambda kind: counts[kind])
     if len(files) - sum(counts.values()) > counts[kind]:
-        part = f"only {counts[kind]} of them {kind}" if counts[kind] else "none of them images, sounds or texts"
+        part = (
+            f"only {counts[kind]} of them {kind}"
+            if counts[kind]
+            else "none of them images, sounds or texts"
+        )
         raise InputError(
             f"{path} holds {len(files)} files, {part} by their names (.png, .wav, .txt, ...)",
             remedy=Remedy(
@@ -108,7 +119,10 @@ def _most(path: Path) -> str:
 
 @contextmanager
 def _reading(path: Path, purpose: str = "") -> Iterator[None]:
-    """Turn the errors of readers into a FileError: zipfile, zlib, struct and numpy raise different errors."""
+    """Turn the errors of readers into a FileError:
+
+    zipfile, zlib, struct and numpy raise different errors.
+    """
     try:
         yield
     except RecalError:
@@ -137,21 +151,34 @@ def clusters_by_name(names: Sequence[str], rule: str) -> NDArray[Any]:
     try:
         pattern = re.compile(rule)
     except re.error as error:
-        raise InputError(f"is no regular expression: {error}, got {rule!r}", argument="cluster_by") from None
+        raise InputError(
+            f"is no regular expression: {error}, got {rule!r}", argument="cluster_by"
+        ) from None
     matches = [pattern.search(name) for name in names]
     if None in matches:
         name = names[matches.index(None)]
-        raise InputError(f"must match the name of every file; it does not match {name!r}", argument="cluster_by")
-    return np.array([match[1] if pattern.groups else match[0] for match in matches if match is not None])
+        raise InputError(
+            f"must match the name of every file; it does not match {name!r}", argument="cluster_by"
+        )
+    return np.array(
+        [match[1] if pattern.groups else match[0] for match in matches if match is not None]
+    )
 
 
 def read_labels(path: Path) -> NDArray[Any]:
-    """Read labels from a .npy file, or from text with one label per line; whole numbers if all labels are."""
+    """Read labels from a .npy file, or from text with one label per line;
+
+    whole numbers if all labels are.
+    """
     with _reading(path, " as labels (.npy, or .txt with one per line)"):
         if path.suffix == ".npy":
-            return np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapping checks the declared size
+            return np.array(
+                np.load(path, mmap_mode="r", allow_pickle=False)
+            )  # mapping checks the declared size
         if path.suffix not in (".txt", ".csv"):
-            raise InputError(f"Labels are read from .npy, or from .txt with one per line, got {path}.")
+            raise InputError(
+                f"Labels are read from .npy, or from .txt with one per line, got {path}."
+            )
         lines = [line.strip() for line in _read_lines(path, trim=True)]
     if "" in lines:
         raise InputError(
@@ -177,7 +204,9 @@ def _read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
         names = list(file.files)
         label = next((name for name in _LABELS if name in names), None)
         others = [name for name in names if name != label]
-        chosen = next((name for name in _INPUTS if name in names), others[0] if len(others) == 1 else None)
+        chosen = next(
+            (name for name in _INPUTS if name in names), others[0] if len(others) == 1 else None
+        )
         if chosen is None:
             views = " These are views already, which recal fit takes." if "logits" in names else ""
             raise InputError(
@@ -194,16 +223,22 @@ class TableSource(IndexedSource):
 
     def __init__(self, frame: Any) -> None:
         if not len(frame) or not len(frame.columns):
-            raise InputError(f"A table must hold at least one row and one column, got the shape {frame.shape}.")
+            raise InputError(
+                f"A table must hold at least one row and one column, got the shape {frame.shape}."
+            )
         if not frame.columns.is_unique:
-            raise InputError(f"A table's columns must have distinct names, got {list(frame.columns)}.")
+            raise InputError(
+                f"A table's columns must have distinct names, got {list(frame.columns)}."
+            )
         words = list(frame.select_dtypes(include=["object", "string"]).columns)
         self.values = frame.astype(dict.fromkeys(words, "category")) if words else frame
         self.n_samples = len(frame)
 
     def fingerprint(self) -> str:
         columns = [(str(name), str(dtype)) for name, dtype in self.values.dtypes.items()]
-        return digest([columns, [digest_array(np.asarray(self.values[name])) for name in self.values.columns]])
+        return digest(
+            [columns, [digest_array(np.asarray(self.values[name])) for name in self.values.columns]]
+        )
 
     def covers_all_bytes(self) -> bool:
         return all(is_read_whole(np.asarray(self.values[name])) for name in self.values.columns)
@@ -213,14 +248,23 @@ class TableSource(IndexedSource):
 
 
 def open_frame(inputs: Any) -> TableSource:
-    """Return the source of a frame. Frames of polars and pyarrow become pandas, which most models take."""
+    """Return the source of a frame.
+
+    Frames of polars and pyarrow become pandas, which most models take.
+    """
     if comes_from(inputs, "pandas"):
         return TableSource(inputs)
     try:
-        frame = inputs.collect() if hasattr(inputs, "collect") and comes_from(inputs, "polars") else inputs
+        frame = (
+            inputs.collect()
+            if hasattr(inputs, "collect") and comes_from(inputs, "polars")
+            else inputs
+        )
         return TableSource(frame.to_pandas())
     except ImportError as error:
-        raise MissingExtraError("pandas and pyarrow", "tables", "Reading a polars or pyarrow table") from error
+        raise MissingExtraError(
+            "pandas and pyarrow", "tables", "Reading a polars or pyarrow table"
+        ) from error
 
 
 def open_table(
@@ -255,11 +299,17 @@ def open_table(
         raise FileError(f"{path} cannot be read as a table: {str(error).rstrip('.')}.") from error
     for name in (label_column, text_column, cluster_column, group_column):
         if name is not None and name not in frame.columns:
-            raise InputError(f"{path} has no column {name!r}; it has {', '.join(map(str, frame.columns))}.")
+            raise InputError(
+                f"{path} has no column {name!r}; it has {', '.join(map(str, frame.columns))}."
+            )
     chosen = label_column or ("label" if "label" in frame.columns else None)
     labels = None if chosen is None else _labels(path, frame.pop(chosen))
-    clusters, groups = (None if name is None else np.asarray(frame[name]) for name in (cluster_column, group_column))
-    frame = frame.drop(columns=[name for name in {cluster_column, group_column} if name is not None])
+    clusters, groups = (
+        None if name is None else np.asarray(frame[name]) for name in (cluster_column, group_column)
+    )
+    frame = frame.drop(
+        columns=[name for name in {cluster_column, group_column} if name is not None]
+    )
     texts = None if text_column is None else frame[text_column].astype(str).tolist()
     source = TableSource(frame) if texts is None else ArraySource(texts)
     source.labels, source.clusters, source.groups = labels, clusters, groups
@@ -269,14 +319,20 @@ def open_table(
 
 
 def _csv_format(path: Path) -> dict[str, str]:
-    """Return the separator and the decimal mark: spreadsheets write `;` and `0,5` in half of the world."""
+    """Return the separator and the decimal mark:
+
+    spreadsheets write `;` and `0,5` in half of the world.
+    """
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         header, first = file.readline(), file.readline()
     if path.suffix.lower() == ".tsv" or header.count("\t") > header.count(","):
         return {"sep": "\t", "decimal": "."}
     if header.count(";") <= header.count(","):
         return {"sep": ",", "decimal": "."}
-    return {"sep": ";", "decimal": "," if any(map(_COMMA_NUMBER.fullmatch, first.strip().split(";"))) else "."}
+    return {
+        "sep": ";",
+        "decimal": "," if any(map(_COMMA_NUMBER.fullmatch, first.strip().split(";"))) else ".",
+    }
 
 
 def _labels(path: Path, column: Any) -> NDArray[Any] | None:
@@ -304,23 +360,34 @@ def table_columns(path: Path) -> list[str]:
 
 
 def guess_columns(
-    path: Path, classes: Sequence[Any] | None, label_column: str | None = None, features: Sequence[str] = ()
+    path: Path,
+    classes: Sequence[Any] | None,
+    label_column: str | None = None,
+    features: Sequence[str] = (),
 ) -> dict[str, str]:
     """Return which columns hold labels and texts, if there is only one way to read a table.
 
-    The labels are in `label_column`, in the only column that is not one of the model's `features`, or in the only
-    column whose values are all classes of the model. The texts are in the only other column, if it holds texts. A
-    column called "label" needs no guess.
+    The labels are in `label_column`, in the only column that is not one of the model's `features`,
+    or in the only column whose values are all classes of the model. The texts are in the only other
+    column, if it holds texts. A column called "label" needs no guess.
     """
     frame = _first_rows(path, _ROWS_TO_GUESS)
-    if frame is None or not len(frame) or (label_column is not None and label_column not in frame.columns):
+    if (
+        frame is None
+        or not len(frame)
+        or (label_column is not None and label_column not in frame.columns)
+    ):
         return {}
     label = label_column
     beyond = [str(name) for name in frame.columns if str(name) not in features]
     if label is None and features and len(beyond) == 1 and len(frame.columns) == len(features) + 1:
         return {"label_column": beyond[0]}
     if label is None:
-        if classes is None or np.asarray(classes).dtype.kind not in "UO" or "label" in frame.columns:
+        if (
+            classes is None
+            or np.asarray(classes).dtype.kind not in "UO"
+            or "label" in frame.columns
+        ):
             return {}
         names = {str(name) for name in classes}
         candidates = [name for name in frame.columns if set(frame[name].map(str)) <= names]
@@ -328,13 +395,23 @@ def guess_columns(
             return {}
         (label,) = candidates
     others = [name for name in frame.columns if name != label]
-    texts = {"text_column": others[0]} if len(others) == 1 and holds_texts(frame[others[0]], words=1) else {}
+    texts = (
+        {"text_column": others[0]}
+        if len(others) == 1 and holds_texts(frame[others[0]], words=1)
+        else {}
+    )
     return texts if label_column is not None else {"label_column": label, **texts}
 
 
 def likely_labels(frame: Any) -> str | None:
-    """Return the only column that looks like labels (few values, each in many rows), to name it in a message."""
-    few = [name for name in frame.columns if 2 <= frame[name].nunique() <= max(2, len(frame) // _ROWS_PER_LABEL)]
+    """Return the only column that looks like labels (few values, each in many rows), to name it in
+    a message.
+    """
+    few = [
+        name
+        for name in frame.columns
+        if 2 <= frame[name].nunique() <= max(2, len(frame) // _ROWS_PER_LABEL)
+    ]
     named = [name for name in few if frame[name].dtype.kind not in "f"]
     return str(named[0]) if len(named) == 1 else None
 
@@ -355,7 +432,10 @@ def check_labelled(source: Source, where: object = "") -> None:
 
 
 def _first_rows(path: Path, count: int) -> Any:
-    """Return the first rows of a .csv or .tsv file, or None if it cannot be read; `open_table` reports the error."""
+    """Return the first rows of a .csv or .tsv file, or None if it cannot be read;
+
+    `open_table` reports the error.
+    """
     if path.suffix.lower() == ".parquet":
         return None
     try:
@@ -367,7 +447,9 @@ def _first_rows(path: Path, count: int) -> Any:
 
 
 def holds_texts(column: Any, words: float = _WORDS) -> bool:
-    """Whether most values of a column are unique texts of at least this many words, not categories or numbers."""
+    """Whether most values of a column are unique texts of at least this many words, not categories
+    or numbers.
+    """
     if getattr(column.dtype, "kind", "O") in "biufcmM":
         return False
     values = [str(value) for value in column.head(_ROWS_TO_GUESS).tolist()]

@@ -1,4 +1,6 @@
-"""Short digests of models and data, to notice a store of another model or other data before work is lost."""
+"""Short digests of models and data, to notice a store of another model or other data before work is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ from numpy.typing import NDArray
 
 from recal.schema import Record, field_names
 
-# Arrays up to this size are read whole; from larger arrays, this many bytes are read, evenly spaced. The digest only
-# has to tell data sets apart: a store also keeps a digest of every batch, which finds a single changed byte.
+# Arrays up to this size are read whole; from larger arrays, this many bytes are read, evenly
+# spaced. The digest only has to tell data sets apart: a store also keeps a digest of every batch,
+# which finds a single changed byte.
 _WHOLE_BYTES = 1 << 28
 _BLOCKS = 256
 _DEPTH = 12
@@ -22,9 +25,14 @@ _ADDRESSES = frozenset(["_stop_words_id"])
 
 
 def digest_array(array: NDArray[Any], *, whole: bool = False) -> str:
-    """Return a digest of an array's shape, dtype and values. A large array is sampled, unless `whole`."""
+    """Return a digest of an array's shape, dtype and values.
+
+    A large array is sampled, unless `whole`.
+    """
     state = _new()
-    state.update(f"{array.shape}{array.dtype.str if array.dtype.kind != 'O' else 'object'}".encode())
+    state.update(
+        f"{array.shape}{array.dtype.str if array.dtype.kind != 'O' else 'object'}".encode()
+    )
     if array.dtype.names is not None:
         for name in array.dtype.names:  # skip the padding bytes between fields
             state.update(digest_array(array[name], whole=whole).encode())
@@ -55,14 +63,17 @@ def digest_texts(texts: Iterable[str]) -> str:
     """Return a digest of a sequence of strings."""
     state = _new()
     for text in texts:
-        state.update(f"{len(text)}:{text}".encode("utf-8", "surrogateescape"))  # names of files need not be UTF-8
+        state.update(
+            f"{len(text)}:{text}".encode("utf-8", "surrogateescape")
+        )  # names of files need not be UTF-8
     return state.hexdigest()
 
 
 def digest(value: Any) -> str:
     """Return a digest of a value's contents: the same in another process, and for an equal value.
 
-    Functions count by name only: a changed function shows in its results, and a script may be run or imported.
+    Functions count by name only: a changed function shows in its results, and a script may be run
+    or imported.
     """
     return digest_texts([_describe(value, 0, {})])
 
@@ -74,11 +85,18 @@ def _new() -> Any:
 def _bytes(array: NDArray[Any]) -> Any:
     """Return the array's values as a buffer, without a copy if possible."""
     whole = np.ascontiguousarray(array)
-    return whole.reshape(-1).view(np.uint8).data if whole.size and whole.dtype.kind in "biufc" else whole.tobytes()
+    return (
+        whole.reshape(-1).view(np.uint8).data
+        if whole.size and whole.dtype.kind in "biufc"
+        else whole.tobytes()
+    )
 
 
 def _describe(value: Any, depth: int, digests: dict[int, tuple[Any, str]]) -> str:
-    """Return a text that differs for different values. `digests` holds the objects seen so far, by id."""
+    """Return a text that differs for different values.
+
+    `digests` holds the objects seen so far, by id.
+    """
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic):
         return repr(value)
     if isinstance(value, np.ndarray):
@@ -88,14 +106,19 @@ def _describe(value: Any, depth: int, digests: dict[int, tuple[Any, str]]) -> st
     if depth > _DEPTH:
         return "deeper"
     if id(value) not in digests:
-        digests[id(value)] = value, "again"  # for a value that contains itself; the reference keeps its id in use
+        digests[id(value)] = (
+            value,
+            "again",
+        )  # for a value that contains itself; the reference keeps its id in use
         parts = [_describe(part, depth + 1, digests) for part in _contents(value)]
         digests[id(value)] = value, digest_texts([type(value).__qualname__, *parts])
     return digests[id(value)][1]
 
 
 def _contents(value: Any) -> Iterable[Any]:
-    if isinstance(value, Record):  # only its fields: a map stores more attributes when it is first used
+    if isinstance(
+        value, Record
+    ):  # only its fields: a map stores more attributes when it is first used
         value = {name: getattr(value, name) for name in field_names(type(value))}
     if isinstance(value, Mapping):
         keys = sorted((key for key in value if key not in _ADDRESSES), key=repr)
@@ -105,7 +128,9 @@ def _contents(value: Any) -> Iterable[Any]:
     if isinstance(value, list | tuple):
         return value
     try:
-        reduced = value.__reduce_ex__(2)  # what the object says it is made of; nothing is serialised
+        reduced = value.__reduce_ex__(
+            2
+        )  # what the object says it is made of; nothing is serialised
     except Exception:  # locks and sessions count by their type only
         return ()
     return () if isinstance(reduced, str) else [part for part in reduced[1:3] if part is not None]

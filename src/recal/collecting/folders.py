@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 OnError = Literal["stop", "skip"]
 Size = int | tuple[int, int]
-# Pillow would try every format that it knows on a file of any name; some of them start other programs (EPS).
+# Pillow would try every format that it knows on a file of any name; some of them start other
+# programs (EPS).
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA", "gray16": "L"}
 
@@ -36,8 +37,9 @@ class FileFolder(IndexedSource):
     root : path
         A folder of class folders, or of files without labels.
     on_error : {"stop", "skip"}
-        A file that cannot be read stops the run, or is left out and listed in `skipped`. With "skip", every file is
-        read once beforehand, so that the batches do not depend on where a run was interrupted.
+        A file that cannot be read stops the run, or is left out and listed in `skipped`. With
+        "skip", every file is read once beforehand, so that the batches do not depend on where a run
+        was interrupted.
     """
 
     suffixes: ClassVar[tuple[str, ...]] = ()
@@ -47,9 +49,15 @@ class FileFolder(IndexedSource):
     def __init__(self, root: Path, *, on_error: OnError = "stop") -> None:
         check(on_error, Choice("stop", "skip"), "on_error")
         self.root = Path(root)
-        folders = sorted(path for path in self.root.iterdir() if path.is_dir() and not path.name.startswith("."))
+        folders = sorted(
+            path for path in self.root.iterdir() if path.is_dir() and not path.name.startswith(".")
+        )
         self.classes = tuple(folder.name for folder in folders) or None
-        paths = [(path, label) for label, folder in enumerate(folders or [self.root]) for path in self._files(folder)]
+        paths = [
+            (path, label)
+            for label, folder in enumerate(folders or [self.root])
+            for path in self._files(folder)
+        ]
         if not paths:
             ends = f", whose names end in {', '.join(self.suffixes)}" if self.suffixes else ""
             raise InputError(
@@ -61,7 +69,9 @@ class FileFolder(IndexedSource):
             self.skipped = tuple(self._name(path) for path, _ in paths if path in damaged)
             paths = [pair for pair in paths if pair[0] not in damaged]
             if not paths:
-                raise InputError(f"None of the {len(damaged)} {self.what} in {self.root} can be read.")
+                raise InputError(
+                    f"None of the {len(damaged)} {self.what} in {self.root} can be read."
+                )
         self.paths = [path for path, _ in paths]
         self.labels = np.array([label for _, label in paths]) if folders else None
         self.n_samples = len(self.paths)
@@ -85,8 +95,12 @@ class FileFolder(IndexedSource):
         return as_objects([self.read_file(path) for path in self.files(rows)])
 
     def _files(self, folder: Path) -> list[Path]:
-        paths = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-        return sorted(path for path in paths if not self.suffixes or path.suffix.lower() in self.suffixes)
+        paths = (
+            path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")
+        )
+        return sorted(
+            path for path in paths if not self.suffixes or path.suffix.lower() in self.suffixes
+        )
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
@@ -100,7 +114,8 @@ class FileFolder(IndexedSource):
 
 
 class ImageFolder(FileFolder):
-    """Images as `root/class/name.jpg`, read as uint8 with channels last. See `FileFolder` for the labels.
+    """Images as `root/class/name.jpg`, read as uint8 with channels last. See `FileFolder` for the
+    labels.
 
     `read_image` describes how sixteen bits, palettes, alpha, CMYK and rotated photographs are read.
 
@@ -115,7 +130,8 @@ class ImageFolder(FileFolder):
     on_error : {"stop", "skip"}
         As in `FileFolder`.
     pixels : {"rgb", "gray", "rgba", "gray16"}
-        What the model was trained on. Grey images come as (n, height, width); sixteen bits as uint16.
+        What the model was trained on. Grey images come as (n, height, width); sixteen bits as
+        uint16.
     """
 
     suffixes: ClassVar[tuple[str, ...]] = (
@@ -153,7 +169,9 @@ class ImageFolder(FileFolder):
                 raise InputError(
                     f"Images must have one size: {paths[0]} is {images[0].shape[:2]} and {path} is "
                     f"{image.shape[:2]} (height, width)",
-                    remedy=Remedy.naming("Use {resize}, and {crop} for other shapes", resize=int, crop=int),
+                    remedy=Remedy.naming(
+                        "Use {resize}, and {crop} for other shapes", resize=int, crop=int
+                    ),
                 )
         return np.stack(images)
 
@@ -186,16 +204,20 @@ def _pair(size: Size | None, name: str) -> tuple[int, int] | None:
         return None
     pair = (size, size) if isinstance(size, int) else tuple(size)
     if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
-        raise InputError(f"must be a positive length or (height, width), got {size!r}", argument=name)
+        raise InputError(
+            f"must be a positive length or (height, width), got {size!r}", argument=name
+        )
     return pair[0], pair[1]
 
 
 def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Image:
-    """Return an image file, rotated upright, in the mode `pixels`: "rgb", "gray", "rgba" with its alpha, or "gray16".
+    """Return an image file, rotated upright, in the mode `pixels`: "rgb", "gray", "rgba" with its
+    alpha, or "gray16".
 
-    Sixteen-bit grey keeps its high byte, as sixteen-bit colours do in Pillow. Palettes become their colours, CMYK and
-    grey become RGB, alpha is dropped, and only the first of several frames is read. Thirty-two-bit pixels are refused,
-    because nothing in the file says which value is white. "gray16" keeps sixteen bits and scales eight bits up to them.
+    Sixteen-bit grey keeps its high byte, as sixteen-bit colours do in Pillow. Palettes become their
+    colours, CMYK and grey become RGB, alpha is dropped, and only the first of several frames is
+    read. Thirty-two-bit pixels are refused, because nothing in the file says which value is white.
+    "gray16" keeps sixteen bits and scales eight bits up to them.
     """
     from PIL import Image, ImageOps  # loaded late: most runs read no image
 
@@ -204,22 +226,33 @@ def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Im
         with Image.open(path, formats=FORMATS) as file:
             admit(path, 4 * file.width * file.height)  # from the header: nothing is decoded yet
             image = ImageOps.exif_transpose(file)
-            # "I" means 32 bits, but Pillow opens 16-bit PGM files as "I", and PNG files before version 11.
-            if image.mode.startswith("I;16") or (image.mode == "I" and file.format in ("PNG", "PPM")):
+            # "I" means 32 bits, but Pillow opens 16-bit PGM files as "I", and PNG files before
+            # version 11.
+            if image.mode.startswith("I;16") or (
+                image.mode == "I" and file.format in ("PNG", "PPM")
+            ):
                 values = np.asarray(image).astype(np.uint16)
                 if pixels == "gray16":
                     return Image.fromarray(values)
                 return Image.fromarray((values >> 8).astype(np.uint8)).convert(_MODES[pixels])
             if image.mode in ("I", "F"):
-                raise ValueError("its pixels have 32 bits, and nothing says which is white; store it with 8 or 16 bits")
+                raise ValueError(
+                    "its pixels have 32 bits, and nothing says which is white; store it with 8 or 16 bits"
+                )
             if image.mode in ("P", "PA") and "transparency" in image.info:
                 image = image.convert("RGBA")  # Pillow warns without this step
             image = image.convert(_MODES[pixels])
-            return Image.fromarray(np.asarray(image).astype(np.uint16) * 257) if pixels == "gray16" else image
+            return (
+                Image.fromarray(np.asarray(image).astype(np.uint16) * 257)
+                if pixels == "gray16"
+                else image
+            )
     except unreadable as error:
         raise FileError(
             f"The image {os.fspath(path)} cannot be read: {str(error).rstrip('.')}",
-            remedy=Remedy.naming("Repair or remove it, or leave such files out with {on_error}", on_error="skip"),
+            remedy=Remedy.naming(
+                "Repair or remove it, or leave such files out with {on_error}", on_error="skip"
+            ),
         ) from error
 
 
@@ -251,9 +284,11 @@ class ByteFolder(FileFolder):
 
 
 class SoundFolder(FileFolder):
-    """Sounds as `root/class/name.wav`, one channel of floats from -1 to 1; several channels are averaged.
+    """Sounds as `root/class/name.wav`, one channel of floats from -1 to 1; several channels are
+    averaged.
 
-    A batch is an array (n, time) if all sounds have the same length, and an object array of arrays otherwise.
+    A batch is an array (n, time) if all sounds have the same length, and an object array of arrays
+    otherwise.
 
     Parameters
     ----------
@@ -266,7 +301,9 @@ class SoundFolder(FileFolder):
     suffixes: ClassVar[tuple[str, ...]] = (".wav", ".flac", ".ogg", ".aiff")
     what: ClassVar[str] = "sounds"
 
-    def __init__(self, root: Path, *, seconds: float | None = None, on_error: OnError = "stop") -> None:
+    def __init__(
+        self, root: Path, *, seconds: float | None = None, on_error: OnError = "stop"
+    ) -> None:
         self.seconds = None if seconds is None else check(seconds, Number(0, ends="(]"), "seconds")
         self.rate: int | None = None
         self.reading = {"seconds": seconds}

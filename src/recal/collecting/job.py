@@ -38,7 +38,8 @@ class Block:
         return len(self.logits)
 
 
-# What a worker does with a block before it sends the result. It may return the block itself, for the driver to keep.
+# What a worker does with a block before it sends the result. It may return the block itself, for
+# the driver to keep.
 Finisher = Callable[[Block], Any]
 
 
@@ -50,13 +51,18 @@ class Job:
     transforms: tuple[Transform, ...] = ()
     preprocess: Preprocess | None = None
     outputs: Outputs = "logits"
-    plan: Map | None = None  # a map with a gate: rows of views that confident samples do not need stay 0
-    preprocessing: Preprocessing | None = None  # the record of these settings, stored with the views
+    plan: Map | None = (
+        None  # a map with a gate: rows of views that confident samples do not need stay 0
+    )
+    preprocessing: Preprocessing | None = (
+        None  # the record of these settings, stored with the views
+    )
 
     def run(self, batch: Batch, describe: Callable[[int], str], *, digests: bool = False) -> Block:
         """Return the logits of one batch, with one forward pass per view.
 
-        If a transformation of recal gives the same inputs as an earlier one, it shares that one's forward pass.
+        If a transformation of recal gives the same inputs as an earlier one, it shares that one's
+        forward pass.
         """
         inputs, rows = self.model.prepare(batch.inputs), np.arange(len(batch))
         logits = self._logits(_copy(inputs), None, batch, describe, rows)
@@ -68,12 +74,15 @@ class Job:
         twins: list[tuple[int, int]] = []
         for place, transform in enumerate(self.transforms if len(rows) else ()):
             is_own = isinstance(transform, BuiltIn)
-            # The inputs are needed again and may be the caller's, so code that may work in place gets a copy.
+            # The inputs are needed again and may be the caller's, so code that may work in place
+            # gets a copy.
             values = inputs if is_own else _copy(inputs)
             whose = "" if is_own else f"Your transformation {transform!s}"
             values = _call(transform, values, whose, _where(transform, batch))
             if is_own and len(self.transforms) > 1 and isinstance(values, list | np.ndarray):
-                key = digest(values) if isinstance(values, list) else digest_array(values, whole=True)
+                key = (
+                    digest(values) if isinstance(values, list) else digest_array(values, whole=True)
+                )
                 if firsts.setdefault(key, place) != place:
                     twins.append((place, firsts[key]))
                     transformed[place] = transformed[firsts[key]]
@@ -94,7 +103,12 @@ class Job:
                 stacklevel=2,
             )
         return Block(
-            batch.index, batch.start, logits, transformed, batch.labels, digest_inputs(batch) if digests else None
+            batch.index,
+            batch.start,
+            logits,
+            transformed,
+            batch.labels,
+            digest_inputs(batch) if digests else None,
         )
 
     def _logits(
@@ -105,7 +119,10 @@ class Job:
         describe: Callable[[int], str],
         rows: NDArray[np.intp],
     ) -> Floats:
-        """Return the logits of one view, checked; `rows` are the rows of the batch that `values` belong to."""
+        """Return the logits of one view, checked;
+
+        `rows` are the rows of the batch that `values` belong to.
+        """
         where = _where(transform, batch)
         if self.preprocess is not None:
             values = _call(self.preprocess, values, "Your preprocess", where)
@@ -128,11 +145,16 @@ class Job:
 
 
 def _call(function: Callable[[Any], Any], batch: Any, whose: str, where: str) -> Any:
-    """Call a function of the user; if it fails, say whose it is and where. An empty `whose` means recal itself."""
+    """Call a function of the user; if it fails, say whose it is and where.
+
+    An empty `whose` means recal itself.
+    """
     try:
         return function(batch)
     except SystemExit as stop:
-        raise InputError(f"{whose} ended Python (sys.exit: {stop.code}) {where}; it must return logits.") from stop
+        raise InputError(
+            f"{whose} ended Python (sys.exit: {stop.code}) {where}; it must return logits."
+        ) from stop
     except Exception as error:
         if not whose or isinstance(error, RecalError):
             error.add_note(where)
@@ -157,7 +179,10 @@ def _where(transform: Transform | None, batch: Batch) -> str:
 
 
 def _form(batch: Any) -> str:
-    """Describe the form of a batch for messages: most models fail on a form that they were not trained on."""
+    """Describe the form of a batch for messages:
+
+    most models fail on a form that they were not trained on.
+    """
     shape = getattr(batch, "shape", None)
     if shape is None or not hasattr(batch, "dtype"):
         return f"a {type(batch).__name__} of {len(batch)}"

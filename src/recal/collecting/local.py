@@ -54,13 +54,21 @@ class ProgressLines:
 
 
 @contextmanager
-def progress_bar(sink: Sink, source: Source, batch_size: int, *, show: bool) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of newly finished samples; show a bar, or a line every 30 seconds."""
+def progress_bar(
+    sink: Sink, source: Source, batch_size: int, *, show: bool
+) -> Iterator[Callable[[int], None]]:
+    """Yield a function to call with the number of newly finished samples;
+
+    show a bar, or a line every 30 seconds.
+    """
     if not show:
         yield lambda count: None
         return
     what, total = sink.doing, source.n_samples
-    done = sum(batch_size if total is None else min(batch_size, total - index * batch_size) for index in sink.done)
+    done = sum(
+        batch_size if total is None else min(batch_size, total - index * batch_size)
+        for index in sink.done
+    )
     if not sys.stderr.isatty():
         yield ProgressLines(what, total, done).advance
         return
@@ -106,25 +114,29 @@ def collect(
 
     Parameters
     ----------
-    model : callable, torch module, fitted scikit-learn classifier, ONNX session, (model, processor), or path
+    model : callable, torch module, fitted scikit-learn classifier, ONNX session, (model,
+    processor), or path
         See `recal.collecting.models.base.as_model`.
     inputs : array, tensor, torch Dataset or DataLoader, iterable of batches, or path
-        Not yet normalised: transformations act on pixels, and `preprocess` runs after them. A folder, dataset or loader
-        is read batch by batch.
+        Not yet normalised: transformations act on pixels, and `preprocess` runs after them. A
+        folder, dataset or loader is read batch by batch.
     pool : str, sequence of transformations, or None
-        As in `recal.pool`; None or "none" for the originals alone; "auto" for the default pool for such inputs.
+        As in `recal.pool`; None or "none" for the originals alone; "auto" for the default pool for
+        such inputs.
     preprocess : callable, optional
-        Turns a transformed batch into the model's input (normalisation, layout). It gets a tensor on the model's
-        device for a torch model, and an array otherwise.
+        Turns a transformed batch into the model's input (normalisation, layout). It gets a tensor
+        on the model's device for a torch model, and an array otherwise.
     labels : array-like or path, optional
         The true classes, if the inputs have no labels.
     classes : sequence, optional
-        The model's columns in order, if labels are not column indices. If neither this nor the model names the
-        classes, named labels are columns in alphabetical order; a few hundred predictions must agree with this order.
+        The model's columns in order, if labels are not column indices. If neither this nor the
+        model names the classes, named labels are columns in alphabetical order; a few hundred
+        predictions must agree with this order.
     batch_size : int
         The number of samples per forward pass. Another size may change the last bits of the logits.
     out : path, optional
-        A name ending in .zarr is a resumable store, written batch by batch; an .npz file is written at the end.
+        A name ending in .zarr is a resumable store, written batch by batch; an .npz file is written
+        at the end.
     engine : {"local", "ray"} or RayEngine
         Where the work is done.
     resume : bool
@@ -132,22 +144,22 @@ def collect(
     progress : bool
         Show a bar; without a terminal, print a line every 30 seconds.
     outputs : {"logits", "probabilities", "votes"} or "probabilities:FLOOR"
-        What the model returns. Probabilities become their logarithms; those below a floor of 1e-12 count as the floor.
-        "votes" are shares of trees or of neighbours, and a share of 0 means too few voters: the floor is
-        0.01 / n_classes. scikit-learn's forests, trees and neighbours are recognised. "probabilities:0.001" sets
-        another floor.
+        What the model returns. Probabilities become their logarithms; those below a floor of 1e-12
+        count as the floor. "votes" are shares of trees or of neighbours, and a share of 0 means too
+        few voters: the floor is 0.01 / n_classes. scikit-learn's forests, trees and neighbours are
+        recognised. "probabilities:0.001" sets another floor.
     device : optional
         Where a torch model runs; it is moved back afterwards.
     seed : int
         For drawing the pool, and the pilot's samples.
     pilot : int, optional
-        Compute all views for this many labelled samples, drawn at random. Then compute only the views that
-        `ViewStacking` chose there, for all samples. The pilot is kept next to the store as ``name.pilot.zarr``. See
-        `recal.collecting.run_pilot`.
+        Compute all views for this many labelled samples, drawn at random. Then compute only the
+        views that `ViewStacking` chose there, for all samples. The pilot is kept next to the store
+        as ``name.pilot.zarr``. See `recal.collecting.run_pilot`.
     **files
-        For inputs given as a path: `read` ("images", "texts", "sounds" or "bytes") and `on_error` ("stop" or "skip")
-        of a folder, `resize`, `crop` and `pixels` ("rgb", "gray", "rgba" or "gray16") of images, `seconds` of sounds,
-        `label_column` and `text_column` of a table.
+        For inputs given as a path: `read` ("images", "texts", "sounds" or "bytes") and `on_error`
+        ("stop" or "skip") of a folder, `resize`, `crop` and `pixels` ("rgb", "gray", "rgba" or
+        "gray16") of images, `seconds` of sounds, `label_column` and `text_column` of a table.
 
     Returns
     -------
@@ -177,8 +189,12 @@ def collect(
     target = None if out is None else as_path(out)
     if pilot is not None and transforms and needs_pilot(source, pilot):
         how |= {"classes": classes, "resume": resume, "progress": progress, "engine": engine}
-        transforms = run_pilot(adapter, source, transforms, pilot, out=target, seed=seed, **how).chosen
-    preprocessing = record(preprocess, outputs, source.reading or {}, source.sample(), adapter.fingerprint())
+        transforms = run_pilot(
+            adapter, source, transforms, pilot, out=target, seed=seed, **how
+        ).chosen
+    preprocessing = record(
+        preprocess, outputs, source.reading or {}, source.sample(), adapter.fingerprint()
+    )
     job = Job(adapter, transforms, preprocess, outputs, preprocessing=preprocessing)
     with _open_sink(target, job, source, classes, batch_size, resume) as sink:
         choose_engine(engine)(job, source, batch_size, sink, progress)
@@ -203,13 +219,19 @@ def as_pool(
     """
     if isinstance(pool, str) and pool in NAMED and source is not None and model is not None:
         return usual_pool(source, model, seed, pool)
-    if pool is None or pool == "none" or (isinstance(pool, Sized) and not isinstance(pool, str) and not len(pool)):
+    if (
+        pool is None
+        or pool == "none"
+        or (isinstance(pool, Sized) and not isinstance(pool, str) and not len(pool))
+    ):
         return ()
     return draw_pool(pool, seed=seed)
 
 
 def open_source(inputs: Any, labels: Any, files: Mapping[str, Any]) -> Source:
-    """Return the source of the caller's inputs with the caller's labels, and warn about skipped files."""
+    """Return the source of the caller's inputs with the caller's labels, and warn about skipped
+    files.
+    """
     source = as_source(inputs, **files)
     if source.skipped and source is not inputs:  # a caller who opened the source can look there
         warnings.warn(
@@ -233,7 +255,12 @@ def open_source(inputs: Any, labels: Any, files: Mapping[str, Any]) -> Source:
 
 
 def _open_sink(
-    target: Path | None, job: Job, source: Source, classes: Sequence[Any] | None, batch_size: int, resume: bool
+    target: Path | None,
+    job: Job,
+    source: Source,
+    classes: Sequence[Any] | None,
+    batch_size: int,
+    resume: bool,
 ) -> Sink:
     if target is not None and target.suffix == ".zarr":
         from recal.collecting.store import StoreSink
@@ -258,7 +285,9 @@ def choose_engine(engine: Any) -> Runner:
     run: Runner | None = getattr(engine, "run", None)
     if run is None:
         remedy = Remedy("A RayEngine sets more", typed="")
-        raise InputError(f"must be 'local' or 'ray', got {engine!r}", argument="engine", remedy=remedy)
+        raise InputError(
+            f"must be 'local' or 'ray', got {engine!r}", argument="engine", remedy=remedy
+        )
     return run
 
 

@@ -1,8 +1,10 @@
-"""Which views to compute: the default pool for the type of the inputs, and a pilot that chooses among candidates.
+"""Which views to compute: the default pool for the type of the inputs, and a pilot that chooses
+among candidates.
 
-A pilot computes all candidate views for a few labelled samples, so that only useful views are computed for all samples.
-The pilot takes random rows, because folders are sorted by class. It has a store of its own, and its rows are computed
-again with all others, so the result has the same bytes as a `collect` of the chosen views and resumes in the same way.
+A pilot computes all candidate views for a few labelled samples, so that only useful views are
+computed for all samples. The pilot takes random rows, because folders are sorted by class. It has a
+store of its own, and its rows are computed again with all others, so the result has the same bytes
+as a `collect` of the chosen views and resumes in the same way.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from recal.views import Views
 
 AUTO = "auto"
 
-# Some views keep all information, for stacking; others lose more and more, for ReCal. About ten passes in all.
+# Some views keep all information, for stacking; others lose more and more, for ReCal. About ten
+# passes in all.
 USUAL: dict[str, str] = {
     "image": "flip+shift+shift:direction=right+zoomin:1.1+zoom:0.9+zoom:0.8+zoom:0.7+zoom:0.55"
     "+brightness:0.7+brightness:0.5",
@@ -55,15 +58,22 @@ _FIRST = 400
 _GAIN_PER_PASS = 0.005
 
 
-def usual_pool(source: Source, model: Model, seed: int = 0, name: str = AUTO) -> tuple[Transform, ...]:
+def usual_pool(
+    source: Source, model: Model, seed: int = 0, name: str = AUTO
+) -> tuple[Transform, ...]:
     """Return the pool of this name, "auto" or "damage", for inputs of unknown type.
 
-    Folders of images and texts are recognised; arrays are recognised by their axes and dtype (see `modality`). If that
-    is ambiguous, an error asks which: no later step would notice a series that was zoomed like a picture.
+    Folders of images and texts are recognised; arrays are recognised by their axes and dtype (see
+    `modality`). If that is ambiguous, an error asks which: no later step would notice a series that
+    was zoomed like a picture.
     """
     is_audio = isinstance(source, SoundFolder) or getattr(model, "takes", None) == "audio"
     kind = "audio" if is_audio else modality(_first(source), model)
-    data = source.values if kind == "tabular" and isinstance(source, ArraySource | TableSource) else None
+    data = (
+        source.values
+        if kind == "tabular" and isinstance(source, ArraySource | TableSource)
+        else None
+    )
     if kind == "tabular" and data is None:
         table = "recal.pool('median:0.1-0.6:8', data=X_train)"
         raise InputError(
@@ -77,7 +87,8 @@ def usual_pool(source: Source, model: Model, seed: int = 0, name: str = AUTO) ->
 
 
 def modality(batch: Any, model: Model | None = None) -> str:
-    """Return the type of a batch: image, video, series, text or tabular; raise an error if it is ambiguous.
+    """Return the type of a batch: image, video, series, text or tabular; raise an error if it is
+    ambiguous.
 
     Examples
     --------
@@ -86,14 +97,18 @@ def modality(batch: Any, model: Model | None = None) -> str:
     >>> modality(np.zeros((2, 32, 32, 3), np.uint8)), modality(np.zeros((2, 3, 50))), modality(["a text"])
     ('image', 'series', 'text')
     """
-    is_sequence = isinstance(batch, list | tuple) or (isinstance(batch, np.ndarray) and batch.dtype == object)
+    is_sequence = isinstance(batch, list | tuple) or (
+        isinstance(batch, np.ndarray) and batch.dtype == object
+    )
     if is_sequence and len(batch) and all(isinstance(item, str | bytes) for item in batch):
         return "text"
     if is_frame(batch):
         return "tabular"
     values = as_array(batch)
     kind, shape = values.dtype.kind, values.shape[1:]
-    is_brightness = kind in "iu" or (kind == "f" and values.size and values.min() >= 0 and values.max() <= 1)
+    is_brightness = kind in "iu" or (
+        kind == "f" and values.size and values.min() >= 0 and values.max() <= 1
+    )
     question = "no modality has this number of axes"
     if kind in "US":
         return "text"
@@ -120,7 +135,9 @@ def modality(batch: Any, model: Model | None = None) -> str:
     elif values.ndim == 3:
         if shape[0] < shape[1]:
             return "series"
-        question = "is time the last axis, (n, channels, time), or the middle one, (n, time, channels)?"
+        question = (
+            "is time the last axis, (n, channels, time), or the middle one, (n, time, channels)?"
+        )
     elif values.ndim == 4:
         image_layout(values.shape)  # refuses ambiguous channels
         if is_brightness and sorted(shape)[1] >= _SMALLEST_SIDE:
@@ -208,7 +225,11 @@ class Pilot:
     def __str__(self) -> str:
         names = ", ".join(short_spec(transform) for transform in self.chosen)
         result = f"chose {names}" if names else "found no view worth a forward pass"
-        early = f", and stopped early: {self.n_planned:,} were planned" if self.n_samples < self.n_planned else ""
+        early = (
+            f", and stopped early: {self.n_planned:,} were planned"
+            if self.n_samples < self.n_planned
+            else ""
+        )
         return (
             f"A pilot of {len(self.candidates)} views on {self.n_samples:,} samples {result}{early}. "
             f"{self.passes:,} forward passes in all instead of {self.passes_without:,}"
@@ -227,9 +248,11 @@ def run_pilot(
     reuse: bool = False,
     **how: Any,
 ) -> Pilot:
-    """Collect all views of `size` samples drawn at random, and choose among them as `ViewStacking` does.
+    """Collect all views of `size` samples drawn at random, and choose among them as `ViewStacking`
+    does.
 
-    After the first 400 samples, the pilot stops if no view comes close to paying for its forward pass.
+    After the first 400 samples, the pilot stops if no view comes close to paying for its forward
+    pass.
 
     Parameters
     ----------
@@ -238,9 +261,11 @@ def run_pilot(
     size : int
         The number of samples.
     out : path, optional
-        Where `collect` will write. The pilot is kept next to it, with `.pilot` before the ending of the name.
+        Where `collect` will write. The pilot is kept next to it, with `.pilot` before the ending of
+        the name.
     reuse : bool
-        Read the views of an earlier run of the same model and inputs, without running the model to compare.
+        Read the views of an earlier run of the same model and inputs, without running the model to
+        compare.
 
     Examples
     --------
@@ -267,7 +292,10 @@ def run_pilot(
             "file or a folder, not a loader or a generator, which give theirs one after the other."
         )
     if source.batch(0, 1).labels is None:
-        remedy = Remedy("Pass `labels`, or inputs with labels", typed="Add --labels FILE, or use data with labels")
+        remedy = Remedy(
+            "Pass `labels`, or inputs with labels",
+            typed="Add --labels FILE, or use data with labels",
+        )
         raise InputError("A pilot learns from labels which views help", remedy=remedy)
     candidates = as_pool(pool, seed)
     model = as_model(model, outputs=how.get("outputs", "logits"), device=how.pop("device", None))
@@ -281,7 +309,11 @@ def run_pilot(
         suffix = f".pilot{number + 1 if number else ''}"
         target = None if out is None else out.with_name(f"{out.stem}{suffix}{out.suffix}")
         new = read_finished(target, candidates) if reuse and target is not None else None
-        new = collect(model, Subset(source, part), candidates, out=target, **how) if new is None else new
+        new = (
+            collect(model, Subset(source, part), candidates, out=target, **how)
+            if new is None
+            else new
+        )
         views = new if views is None else _join(views, new)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DependentRowsWarning)  # the fit on all samples warns
@@ -289,15 +321,21 @@ def run_pilot(
         if not _is_near_paying(stacking, views):
             break
     assert views is not None
-    named = {str(transform): transform for transform in candidates}  # a store has only names, not the user's code
+    named = {
+        str(transform): transform for transform in candidates
+    }  # a store has only names, not the user's code
     chosen = tuple(named[str(transform)] for transform in stacking.needed_transforms())
     # Passes of other processes, and of an earlier run, are not counted here.
     passes = model.n_answered - before or views.n_samples * (1 + len(candidates))
-    return Pilot(views.n_samples, source.n_samples, candidates, chosen, stacking, views, len(rows), passes)
+    return Pilot(
+        views.n_samples, source.n_samples, candidates, chosen, stacking, views, len(rows), passes
+    )
 
 
 def _is_near_paying(stacking: ViewStacking, views: Views) -> bool:
-    """Whether the best view gains, on held-out samples, at least half of what pays for its forward pass."""
+    """Whether the best view gains, on held-out samples, at least half of what pays for its forward
+    pass.
+    """
     logits, labels = np.asarray(views.logits, np.float64), views.labels
     assert labels is not None
     loss = -log_softmax(logits, fit_beta(logits, labels))[np.arange(len(labels)), labels].mean()
@@ -312,7 +350,9 @@ def _join(first: Views, second: Views) -> Views:
         return None if a is None or b is None else np.concatenate([a, b])
 
     transforms = first.transforms
-    transformed: dict[Transform | str, Any] = {t: both(first.transformed(t), second.transformed(t)) for t in transforms}
+    transformed: dict[Transform | str, Any] = {
+        t: both(first.transformed(t), second.transformed(t)) for t in transforms
+    }
     labels, names = both(first.labels, second.labels), first.classes
     return Views(
         both(first.logits, second.logits),

@@ -88,7 +88,9 @@ class PartsSink(Sink):
     doing: ClassVar[str] = "Applying"
     wants_digests: ClassVar[bool] = True
 
-    def __init__(self, job: Job, source: IndexedSource, writer: PartWriter, done: frozenset[int]) -> None:
+    def __init__(
+        self, job: Job, source: IndexedSource, writer: PartWriter, done: frozenset[int]
+    ) -> None:
         super().__init__(job, source, None)
         self.n_samples, self.writer, self.done = source.n_samples, writer, done
         self.written = self.passes = 0
@@ -126,16 +128,20 @@ def apply_distributed(
     transforms: Own = (),
     **files: Any,
 ) -> PredictionFolder:
-    """Apply a calibrator to more inputs than one machine can hold: workers write tables, and nothing is gathered.
+    """Apply a calibrator to more inputs than one machine can hold: workers write tables, and
+    nothing is gathered.
 
     Parameters
     ----------
-    calibrator, model, inputs, preprocess, batch_size, progress, outputs, device, transforms, **files
-        As in `recal.collecting.apply`. Views are computed only for the samples below the calibrator's gate.
+    calibrator, model, inputs, preprocess, batch_size, progress, outputs, device, transforms,
+    **files
+        As in `recal.collecting.apply`. Views are computed only for the samples below the
+        calibrator's gate.
     out : path
-        A folder or URL that all workers can reach. The batches become ``part-000000.parquet`` and so on, in the order
-        of the inputs. Existing parts are kept, so the same call resumes after an interruption. A part has the columns
-        of `recal apply` and `passes`, the number of forward passes of each answer.
+        A folder or URL that all workers can reach. The batches become ``part-000000.parquet`` and
+        so on, in the order of the inputs. Existing parts are kept, so the same call resumes after
+        an interruption. A part has the columns of `recal apply` and `passes`, the number of forward
+        passes of each answer.
     engine : {"ray", "local"} or RayEngine
 
     Returns
@@ -150,11 +156,26 @@ def apply_distributed(
         folder.mkdir(parents=True, exist_ok=True)
     names = {path.name for path in folder.iterdir()} if exists(folder) else set()
     every = range(-(-source.n_samples // batch_size))
-    records = {index: read_job(folder / part_name(index)) or {} for index in every if part_name(index) in names}
+    records = {
+        index: read_job(folder / part_name(index)) or {}
+        for index in every
+        if part_name(index) in names
+    }
     transformed = [str(transform) for transform in job.transforms]
-    computed = [job.model.fingerprint(), transformed, job.outputs, job.preprocess and digest(job.preprocess)]
+    computed = [
+        job.model.fingerprint(),
+        transformed,
+        job.outputs,
+        job.preprocess and digest(job.preprocess),
+    ]
     made_by = digest(
-        [calibrator.get_params(deep=False), calibrator.state(), computed, source.fingerprint(), batch_size]
+        [
+            calibrator.get_params(deep=False),
+            calibrator.state(),
+            computed,
+            source.fingerprint(),
+            batch_size,
+        ]
     )
     other = next((index for index, record in records.items() if record.get("job") != made_by), None)
     other = first_changed_block(source, batch_size, folder, records) if other is None else other
@@ -163,7 +184,11 @@ def apply_distributed(
             f"{folder / part_name(other)} was made with another calibrator, model or other inputs. Parts of two jobs "
             "are not mixed. Choose another folder, or remove the parts in this one."
         )
-    missing = sum(min(batch_size, source.n_samples - index * batch_size) for index in every if index not in records)
+    missing = sum(
+        min(batch_size, source.n_samples - index * batch_size)
+        for index in every
+        if index not in records
+    )
     writer = PartWriter(BlockCalibrator(calibrator, job.transforms), folder, made_by)
     sink = PartsSink(job, source, writer, frozenset(records))
     choose_engine(engine)(job, source, batch_size, sink, progress)

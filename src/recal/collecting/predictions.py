@@ -36,7 +36,9 @@ class Predictions:
     labels: NDArray[Any] | None
     classes: NDArray[Any] | None
     passes: NDArray[np.int64] | None = None  # forward passes of each answer
-    confidences: NDArray[np.float64] | None = None  # the chance that each answer is right (`predict_confidence`)
+    confidences: NDArray[np.float64] | None = (
+        None  # the chance that each answer is right (`predict_confidence`)
+    )
     fitted_rows: int = 0  # how many of the inputs the calibrator was fitted on
     condition: WatchResult | None = None  # the assessment of these inputs, if `follow`
     class_mix: ClassMix | None = None  # if it differs from the class mix of the fit
@@ -56,16 +58,27 @@ class Predictions:
         probs = adapt_to_class_mix(self.probs, mix)
         changed, confidences = probs.argmax(axis=1) != self.probs.argmax(axis=1), self.confidences
         if confidences is not None:
-            confidences = np.where(changed, probs.max(axis=1), followed_confidences(confidences, self.probs, probs))
+            confidences = np.where(
+                changed, probs.max(axis=1), followed_confidences(confidences, self.probs, probs)
+            )
         count = int(changed.sum())
-        return replace(self, probs=probs, confidences=confidences, class_mix=mix, predictions_changed=count)
+        return replace(
+            self, probs=probs, confidences=confidences, class_mix=mix, predictions_changed=count
+        )
 
     def judged(
-        self, profile: Profile, condition: WatchResult | None, mix: ClassMix | None, *, estimated: bool = False
+        self,
+        profile: Profile,
+        condition: WatchResult | None,
+        mix: ClassMix | None,
+        *,
+        estimated: bool = False,
     ) -> Predictions:
-        """Return predictions for the condition and the class mix of these inputs; None skips either.
+        """Return predictions for the condition and the class mix of these inputs; None skips
+        either.
 
-        If an estimated mix alone explains the inputs, they are not damaged, and the temperature stays.
+        If an estimated mix alone explains the inputs, they are not damaged, and the temperature
+        stays.
         """
         if condition is not None and mix is not None and estimated and mix.changed:
             condition = replace(condition, ratio=1.0, beta=profile.beta)
@@ -125,24 +138,26 @@ def apply(
 ) -> Predictions:
     """Return calibrated probabilities of inputs; inputs are read batch by batch.
 
-    If the plan has a gate, views are computed only for the samples below it. `Predictions.passes` has the number of
-    forward passes of each answer.
+    If the plan has a gate, views are computed only for the samples below it. `Predictions.passes`
+    has the number of forward passes of each answer.
 
     Parameters
     ----------
     calibrator : Calibrator
         Fitted on views of the same model.
     model, inputs, preprocess, labels, batch_size, engine, progress, outputs, device, **files
-        As in `recal.collect`. The calibrator keeps the normalisation and the kind of outputs of its views, so they
-        need not be given again; different ones are refused.
+        As in `recal.collect`. The calibrator keeps the normalisation and the kind of outputs of its
+        views, so they need not be given again; different ones are refused.
     transforms : sequence of callables, or mapping of name to callable
         Your own transformations, if the calibrator knows only their names.
     follow : bool
-        Judge these inputs, taken together, by their logits, and use the temperature that suits them. The calibrator
-        needs a ``profile_`` for this. `Predictions.condition` says what was found.
+        Judge these inputs, taken together, by their logits, and use the temperature that suits
+        them. The calibrator needs a ``profile_`` for this. `Predictions.condition` says what was
+        found.
     class_mix : ClassMix or "follow", optional
-        Adapt probabilities to another class mix than the fit's: one from `recal.decisions.class_mix`, or "follow" to
-        estimate it from these inputs. Predictions can change.
+        Adapt probabilities to another class mix than the fit's: one from
+        `recal.decisions.class_mix`, or "follow" to estimate it from these inputs. Predictions can
+        change.
     keep_logits : bool
         Also return the model's logits.
 
@@ -157,7 +172,8 @@ def apply(
     """
     if not (class_mix is None or class_mix == "follow" or isinstance(class_mix, ClassMix)):
         raise InputError(
-            f"is 'follow', or what recal.decisions.class_mix returned, got {class_mix!r}", argument="class_mix"
+            f"is 'follow', or what recal.decisions.class_mix returned, got {class_mix!r}",
+            argument="class_mix",
         )
     source = open_source(inputs, labels, files)
     job = job_of(calibrator, model, source, preprocess, outputs, device, transforms)
@@ -178,7 +194,9 @@ def apply(
     if class_mix != "follow":
         return applied.judged(profile, condition, class_mix)
     assert applied.logits is not None
-    return applied.judged(profile, condition, estimate_class_mix(profile, applied.logits), estimated=True)
+    return applied.judged(
+        profile, condition, estimate_class_mix(profile, applied.logits), estimated=True
+    )
 
 
 def job_of(
@@ -190,7 +208,10 @@ def job_of(
     device: Any,
     transforms: Own,
 ) -> Job:
-    """Return the job of a calibrator: its transformations, its gate, and the preprocessing of its views."""
+    """Return the job of a calibrator:
+
+    its transformations, its gate, and the preprocessing of its views.
+    """
     stored = getattr(calibrator, "preprocessing_", None)
     between = match_preprocess(stored, preprocess)
     if outputs is not None and (stored is None or outputs != stored.outputs):
@@ -211,9 +232,14 @@ def job_of(
 
 
 def needed_transforms(calibrator: Calibrator, functions: Own = ()) -> tuple[Transform, ...]:
-    """Return the transformations that a calibrator needs; those known by name are looked up in `functions`."""
+    """Return the transformations that a calibrator needs;
+
+    those known by name are looked up in `functions`.
+    """
     own = by_name(functions)
-    transforms = tuple(own.get(str(transform), transform) for transform in calibrator.needed_transforms())
+    transforms = tuple(
+        own.get(str(transform), transform) for transform in calibrator.needed_transforms()
+    )
     for transform in transforms:
         if isinstance(transform, Named) and transform.function is None:
             raise InputError(
@@ -225,7 +251,10 @@ def needed_transforms(calibrator: Calibrator, functions: Own = ()) -> tuple[Tran
 
 @dataclass(frozen=True)
 class BlockCalibrator:
-    """Calibrates a block, here or where it was computed. The result has the labels as the source gives them."""
+    """Calibrates a block, here or where it was computed.
+
+    The result has the labels as the source gives them.
+    """
 
     calibrator: Calibrator
     transforms: tuple[Transform, ...]
@@ -237,7 +266,9 @@ class BlockCalibrator:
         transformed: dict[Transform | str, Any] = dict(zip(self.transforms, block.transformed))
         views = Views(block.logits, transformed)
         rows = slice(block.start, block.start + len(block))
-        probs, confidences = self.calibrator.predict_both(views, None if self.groups is None else self.groups[rows])
+        probs, confidences = self.calibrator.predict_both(
+            views, None if self.groups is None else self.groups[rows]
+        )
         return Predictions(
             probs,
             block.labels,

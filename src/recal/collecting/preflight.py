@@ -1,4 +1,7 @@
-"""Checks before a run: labels, classes, columns, shapes, kind of outputs, and whether predictions match labels."""
+"""Checks before a run:
+
+labels, classes, columns, shapes, kind of outputs, and whether predictions match labels.
+"""
 
 from __future__ import annotations
 
@@ -28,20 +31,28 @@ from recal.transforms.preprocessing import Channels, Normalize, Outputs
 _FEWEST, _PER_CLASS, _MOST = 500, 10, 1000
 # Differences must exceed this many standard errors, such as the lower loss of divided pixels.
 _CLEARLY = 3.0
-# Another order is suggested if more than this share of the predictions match in it, and if the share that matches in
-# the assumed order is at most this fraction of it.
+# Another order is suggested if more than this share of the predictions match in it, and if the
+# share that matches in the assumed order is at most this fraction of it.
 _MOSTLY = 0.5
 
 
 def name_labels(source: Source, model: Model, classes: Sequence[Any] | None) -> Source:
-    """Return the source with its labels as columns in alphabetical order, if only the labels name the classes.
+    """Return the source with its labels as columns in alphabetical order, if only the labels name
+    the classes.
 
     Most libraries order classes this way. `check_agreement` detects another order.
     """
     values = source.labels
-    if values is None or classes is not None or model.classes is not None or source.classes is not None:
+    if (
+        values is None
+        or classes is not None
+        or model.classes is not None
+        or source.classes is not None
+    ):
         return source
-    if not len(values) or not all(isinstance(value, str) for value in np.asarray(values).ravel().tolist()):
+    if not len(values) or not all(
+        isinstance(value, str) for value in np.asarray(values).ravel().tolist()
+    ):
         return source
     named = copy.copy(source)  # the caller's source stays as it was
     names, named.labels = np.unique(np.asarray(values, dtype=str), return_inverse=True)
@@ -49,8 +60,13 @@ def name_labels(source: Source, model: Model, classes: Sequence[Any] | None) -> 
     return named
 
 
-def name_and_check(source: Source, model: Model, classes: Sequence[Any] | None, **how: Any) -> Source:
-    """Return the source of `name_labels`; refuse it if a few hundred predictions show another order of columns."""
+def name_and_check(
+    source: Source, model: Model, classes: Sequence[Any] | None, **how: Any
+) -> Source:
+    """Return the source of `name_labels`;
+
+    refuse it if a few hundred predictions show another order of columns.
+    """
     named = name_labels(source, model, classes)
     if named is not source and isinstance(named, IndexedSource):
         check_agreement(model, named, **how)
@@ -77,9 +93,11 @@ def check_agreement(
     outputs: Outputs = "logits",
     batch_size: int = 256,
 ) -> None:
-    """Refuse inputs whose predictions match the labels only with another order of classes, or with divided pixels.
+    """Refuse inputs whose predictions match the labels only with another order of classes, or with
+    divided pixels.
 
-    Orders are tried if only the labels name the classes, and divided pixels if no `preprocess` is given.
+    Orders are tried if only the labels name the classes, and divided pixels if no `preprocess` is
+    given.
     """
     names = () if classes is not None or model.classes is not None else _assumed_classes(source)
     if source.labels is None or not (names or preprocess is None):
@@ -88,10 +106,18 @@ def check_agreement(
     rows = np.sort(np.random.default_rng(0).choice(source.n_samples, size, replace=False))
     starts = range(0, size, batch_size)
     batches = [
-        Batch(start // batch_size, start, *source.take(rows[start : start + batch_size].tolist())) for start in starts
+        Batch(start // batch_size, start, *source.take(rows[start : start + batch_size].tolist()))
+        for start in starts
     ]
-    inputs, labels = batches[0].inputs, np.concatenate([batch.labels for batch in batches if batch.labels is not None])
-    is_pixels = len(getattr(inputs, "shape", ())) >= 3 and str(inputs.dtype).endswith("uint8") and preprocess is None
+    inputs, labels = (
+        batches[0].inputs,
+        np.concatenate([batch.labels for batch in batches if batch.labels is not None]),
+    )
+    is_pixels = (
+        len(getattr(inputs, "shape", ())) >= 3
+        and str(inputs.dtype).endswith("uint8")
+        and preprocess is None
+    )
     names = names if size >= _PER_CLASS * len(names) else ()
     if not (names or is_pixels):
         return
@@ -111,37 +137,60 @@ def check_agreement(
         except Exception:  # a model may raise anything for a layout that it was not made for
             continue
         gain = plain.losses - divided.losses
-        if divided.accuracy > plain.accuracy and gain.mean() > _CLEARLY * gain.std() / np.sqrt(len(gain)):
+        if divided.accuracy > plain.accuracy and gain.mean() > _CLEARLY * gain.std() / np.sqrt(
+            len(gain)
+        ):
             best = divided
         break
     python, typed, why = [], [], ""
     if best.channels is not None:
         python.append(f"preprocess=Normalize(channels={best.channels!r})")
-        typed += ["--divide 255"] if best.channels == "first" else ["--divide 255", f"--channels {best.channels}"]
+        typed += (
+            ["--divide 255"]
+            if best.channels == "first"
+            else ["--divide 255", f"--channels {best.channels}"]
+        )
         why += " Pixels were passed as they are, from 0 to 255."
     if best.order is not None:
         python.append(f"classes={list(best.order)}")
         typed.append(f"--classes {shlex.quote(','.join(best.order))}")
-        why += " The two columns look swapped." if len(names) == 2 else " Classes were taken in alphabetical order."
+        why += (
+            " The two columns look swapped."
+            if len(names) == 2
+            else " Classes were taken in alphabetical order."
+        )
     if why:
         raise InputError(
             f"Only {plain.as_assumed:.0%} of the predictions of {model.name} match the labels of {size} inputs, and "
             f"{best.accuracy:.0%} match as suggested below.{why}",
-            remedy=Remedy(f"Check this and pass {', '.join(python)}", f"Check this and add: {' '.join(typed)}"),
+            remedy=Remedy(
+                f"Check this and pass {', '.join(python)}", f"Check this and add: {' '.join(typed)}"
+            ),
         )
 
 
 def _assumed_classes(source: Source) -> tuple[str, ...]:
-    """Return the classes if their order is only assumed: folders in alphabetical order, or the numbers 0 and 1."""
+    """Return the classes if their order is only assumed:
+
+    folders in alphabetical order, or the numbers 0 and 1.
+    """
     if source.classes is not None:
         return tuple(source.classes)
     labels = None if source.labels is None else np.asarray(source.labels)
-    is_binary = labels is not None and labels.dtype.kind in "iu" and np.array_equal(np.unique(labels), [0, 1])
+    is_binary = (
+        labels is not None
+        and labels.dtype.kind in "iu"
+        and np.array_equal(np.unique(labels), [0, 1])
+    )
     return ("0", "1") if is_binary else ()
 
 
-def _in_best_order(logits: Floats, truth: Labels, names: Sequence[str], channels: Channels | None) -> _Trial:
-    """Return how well logits match the labels, in the order of `names` or, if clearly better, in another one."""
+def _in_best_order(
+    logits: Floats, truth: Labels, names: Sequence[str], channels: Channels | None
+) -> _Trial:
+    """Return how well logits match the labels, in the order of `names` or, if clearly better, in
+    another one.
+    """
     answers = logits.argmax(axis=1)
     accuracy = best = float((answers == truth).mean())
     order, columns = None, truth
@@ -154,7 +203,11 @@ def _in_best_order(logits: Floats, truth: Labels, names: Sequence[str], channels
         share = float((places[answers] == truth).mean())
         swapped = len(names) == 2 and _is_below_chance(answers, truth)
         if share > _MOSTLY and (accuracy <= _MOSTLY * share or swapped):
-            order, columns, best = tuple(names[place] for place in places), np.argsort(places)[truth], share
+            order, columns, best = (
+                tuple(names[place] for place in places),
+                np.argsort(places)[truth],
+                share,
+            )
     scaled = logits.astype(np.float64) / (logits.std(axis=1).mean() or 1.0)
     losses = -log_softmax(scaled, fit_beta(scaled, columns))[np.arange(len(columns)), columns]
     return _Trial(accuracy, best, losses, order, channels)
@@ -206,14 +259,17 @@ def preflight(
     ... # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    recal.errors.InputError: `classes` do not name the label 'ox'; they are ant, bee, cat. Pass the names ...
+    recal.errors.InputError: `classes` do not name the label 'ox'; they are ant, bee, cat. Pass the
+    names ...
     """
     adapter = as_model(model, outputs=outputs, device=device)
     source = name_labels(open_source(inputs, labels, files), adapter, classes)
     transforms = as_pool(pool, seed)
     _check_columns(source, adapter)
     _check_labels(source, adapter, classes)
-    if not isinstance(source, IndexedSource) or not run_model or batch_size < 1:  # `collect` refuses the batch size
+    if (
+        not isinstance(source, IndexedSource) or not run_model or batch_size < 1
+    ):  # `collect` refuses the batch size
         return
     batch = source.batch(0, batch_size)
     kinds = {type(transform): transform for transform in reversed(transforms)}
@@ -229,7 +285,11 @@ def preflight(
         same = "the same logits for all of"
     if same:
         hint = "Check how inputs are prepared: --divide, --mean, --std, --channels."
-        warnings.warn(f"{adapter.name} gives {same} the first {len(logits)} inputs. {hint}", UserWarning, stacklevel=2)
+        warnings.warn(
+            f"{adapter.name} gives {same} the first {len(logits)} inputs. {hint}",
+            UserWarning,
+            stacklevel=2,
+        )
     how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "batch_size": batch_size}
     check_agreement(adapter, source, classes=classes, **how)
 
@@ -257,8 +317,13 @@ def _check_labels(source: Source, model: Model, classes: Sequence[Any] | None) -
 
 
 def _check_columns(source: Source, model: Model) -> None:
-    """Refuse a table of texts that is read as features; warn about a column of texts among features."""
-    if not isinstance(source, TableSource) or hasattr(getattr(model, "estimator", None), "feature_names_in_"):
+    """Refuse a table of texts that is read as features;
+
+    warn about a column of texts among features.
+    """
+    if not isinstance(source, TableSource) or hasattr(
+        getattr(model, "estimator", None), "feature_names_in_"
+    ):
         return
     frame = source.values
     texts = [str(name) for name in frame.columns if holds_texts(frame[name])]
@@ -271,7 +336,16 @@ def _check_columns(source: Source, model: Model) -> None:
         columns = {"text_column": texts[0]}
         columns |= {"label_column": others[0]} if others and source.labels is None else {}
         options = [Remedy.naming(f"{{{name}}}", **{name: value}) for name, value in columns.items()]
-        python, typed = ", ".join(one.python for one in options), " ".join(one.typed for one in options)
-        remedy = Remedy(f"To read it as texts pass {python}", typed=f"To read it as texts add {typed}")
+        python, typed = (
+            ", ".join(one.python for one in options),
+            " ".join(one.typed for one in options),
+        )
+        remedy = Remedy(
+            f"To read it as texts pass {python}", typed=f"To read it as texts add {typed}"
+        )
         raise InputError(f"{problem}.", remedy=remedy)
-    warnings.warn(f"{problem}. If the model takes texts, say text_column={texts[0]!r}.", UserWarning, stacklevel=3)
+    warnings.warn(
+        f"{problem}. If the model takes texts, say text_column={texts[0]!r}.",
+        UserWarning,
+        stacklevel=3,
+    )

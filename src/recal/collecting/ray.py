@@ -1,7 +1,7 @@
 """Jobs on Ray: workers hold the model, read their own samples, and compute batches by number.
 
-It uses plain actors and `ray.wait`, not Ray Data, whose blocks, buffers and statistics cost more than a batch of a
-small network.
+It uses plain actors and `ray.wait`, not Ray Data, whose blocks, buffers and statistics cost more
+than a batch of a small network.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _AHEAD = 2
 _DEATHS = 5
 _ASK_AGAIN_SECONDS = 0.5
 _WARN_AFTER_SECONDS = 60.0
-# Errors which mean that a worker, its machine or its answer is lost. They say nothing about the batch itself.
+# Errors which mean that a worker, its machine or its answer is lost. They say nothing about the
+# batch itself.
 _LOST = (
     exceptions.RayActorError,
     exceptions.ObjectLostError,
@@ -86,7 +87,10 @@ class Worker:
 
 
 def _set_threads(count: int) -> None:
-    """Limit the threads; otherwise each of several workers on one machine would use all of its cores."""
+    """Limit the threads;
+
+    otherwise each of several workers on one machine would use all of its cores.
+    """
     from threadpoolctl import threadpool_limits
 
     os.environ["OMP_NUM_THREADS"] = os.environ["RECAL_NUM_THREADS"] = str(count)
@@ -98,13 +102,18 @@ def _set_threads(count: int) -> None:
 class WorkerPool:
     """Actors that share the batches of one task.
 
-    A worker gets batches only after it has started, so a worker that waits for resources delays no batch. When a worker
-    dies, its batches go to the others, and Ray restarts it if there are resources.
+    A worker gets batches only after it has started, so a worker that waits for resources delays no
+    batch. When a worker dies, its batches go to the others, and Ray restarts it if there are
+    resources.
     """
 
     def __init__(self, task: Task, size: int, threads: int, cpus: float, gpus: float) -> None:
-        actor: Any = ray.remote(Worker).options(num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=0)
-        self._task = ray.put(task)  # kept as long as the workers, because a restarted worker needs it again
+        actor: Any = ray.remote(Worker).options(
+            num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=0
+        )
+        self._task = ray.put(
+            task
+        )  # kept as long as the workers, because a restarted worker needs it again
         self._request = {"CPU": cpus, "GPU": gpus}
         self._finish: Any = None
         self._actors = [actor.remote(threads) for _ in range(size)]
@@ -131,11 +140,15 @@ class WorkerPool:
                 for _ in range(min(_AHEAD - load[worker], len(waiting))):
                     index = waiting.popleft()
                     self._calls[self._actors[worker].run.remote(index)] = (worker, index)
-            for worker in [worker for worker, moment in self._silent.items() if moment <= time.monotonic()]:
+            for worker in [
+                worker for worker, moment in self._silent.items() if moment <= time.monotonic()
+            ]:
                 del self._silent[worker]
                 self._greet(worker)
             if not self._calls and not self._silent:
-                raise RecalError(f"All {len(self._actors)} workers are gone, with {missing} batches still to do.")
+                raise RecalError(
+                    f"All {len(self._actors)} workers are gone, with {missing} batches still to do."
+                )
             if not self._calls:
                 time.sleep(_ASK_AGAIN_SECONDS)
                 continue
@@ -157,7 +170,10 @@ class WorkerPool:
         self._calls[self._actors[worker].begin.remote(self._task, self._finish)] = (worker, None)
 
     def _receive(self, call: Any, worker: int, index: int | None, waiting: deque[int]) -> Any:
-        """Return a batch's answer; None for a greeting, and for a batch that goes back to the queue."""
+        """Return a batch's answer;
+
+        None for a greeting, and for a batch that goes back to the queue.
+        """
         try:
             answer = ray.get(call)
         except _LOST as error:
@@ -185,7 +201,9 @@ class WorkerPool:
                     f"{_DEATHS} workers died with batch {index} under way ({_lines(error)[0].rstrip('.')}). If memory "
                     "is short, take a smaller batch_size, or fewer workers on a machine (RayEngine(cpus=...))."
                 ) from error
-        if isinstance(error, exceptions.ObjectLostError):  # the answer is lost, but the worker may be alive
+        if isinstance(
+            error, exceptions.ObjectLostError
+        ):  # the answer is lost, but the worker may be alive
             return
         self._ready.discard(worker)
         if (worker, None) not in self._calls.values():
@@ -218,7 +236,8 @@ def _lines(error: Exception) -> list[str]:
 
 @dataclass(frozen=True)
 class RayEngine:
-    """Runs a job on the cluster at RAY_ADDRESS, or on a local cluster that is started for it and shut down afterwards.
+    """Runs a job on the cluster at RAY_ADDRESS, or on a local cluster that is started for it and
+    shut down afterwards.
 
     Parameters
     ----------
@@ -227,8 +246,8 @@ class RayEngine:
     cpus, gpus : float
         The resources that each actor requests.
     threads : int, optional
-        The number of threads of each actor. The default is its number of CPUs, at least one. If a local run uses
-        another number of threads, the last bits may differ.
+        The number of threads of each actor. The default is its number of CPUs, at least one. If a
+        local run uses another number of threads, the last bits may differ.
     """
 
     workers: int | None = None
@@ -241,7 +260,10 @@ class RayEngine:
             if (value := getattr(self, name)) is not None and value < 1:
                 raise InputError(f"must be at least 1, got {value!r}", argument=name)
         if self.cpus < 0 or self.gpus < 0:
-            raise InputError(f"must not be negative, got {self.cpus!r} and {self.gpus!r}", argument=("cpus", "gpus"))
+            raise InputError(
+                f"must not be negative, got {self.cpus!r} and {self.gpus!r}",
+                argument=("cpus", "gpus"),
+            )
 
     def run(self, job: Job, source: Source, batch_size: int, sink: Sink, progress: bool) -> None:
         """Compute every batch that the sink lacks."""
@@ -265,8 +287,16 @@ class RayEngine:
 
     def _start_workers(self, task: Task, n_chunks: int) -> WorkerPool:
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        room = [resources.get(name, 0) // each for name, each in (("CPU", self.cpus), ("GPU", self.gpus)) if each]
-        size = max(1, int(min([*room, n_chunks]))) if self.workers is None else min(self.workers, n_chunks)
+        room = [
+            resources.get(name, 0) // each
+            for name, each in (("CPU", self.cpus), ("GPU", self.gpus))
+            if each
+        ]
+        size = (
+            max(1, int(min([*room, n_chunks])))
+            if self.workers is None
+            else min(self.workers, n_chunks)
+        )
         return WorkerPool(task, size, self.threads or max(1, int(self.cpus)), self.cpus, self.gpus)
 
     @contextmanager
@@ -279,17 +309,23 @@ class RayEngine:
         cpus = max(int(np.ceil((self.workers or 0) * self.cpus)), os.cpu_count() or 1)
         local: dict[str, Any] = {} if address else {"include_dashboard": False, "num_cpus": cpus}
         try:
-            ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
+            ray.init(
+                address=address or "local",
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                **local,
+            )
         except Exception as error:  # Ray raises a bare Exception if the start takes too long
             place = f"the Ray cluster at {address}" if address else "a local Ray cluster"
             reason = str(error).rstrip(".")
             if address and os.environ.get("RAY_AUTH_MODE") != "token":
-                # Ray sends its token to an explicit address only in this mode, and reports a refusal as no answer.
-                reason += ". If the cluster asks for a token, set RAY_AUTH_MODE=token beside RAY_ADDRESS"
-            if "timed out" in reason:
+                # Ray sends its token to an explicit address only in this mode, and reports a
+                # refusal as no answer.
                 reason += (
-                    ". A busy machine starts Ray slowly: try again, or give it longer, RAY_raylet_start_wait_time_s=120"
+                    ". If the cluster asks for a token, set RAY_AUTH_MODE=token beside RAY_ADDRESS"
                 )
+            if "timed out" in reason:
+                reason += ". A busy machine starts Ray slowly: try again, or give it longer, RAY_raylet_start_wait_time_s=120"
             raise RecalError(f"Cannot reach {place}: {reason}.") from error
         try:
             yield

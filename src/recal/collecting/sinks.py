@@ -1,4 +1,7 @@
-"""Sinks receive blocks of logits. The sink here keeps them in memory or one file; `store` has the resumable store."""
+"""Sinks receive blocks of logits. The sink here keeps them in memory or one file;
+
+`store` has the resumable store.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ NAME_CLASSES = Remedy(
     "Pass classes=[...], the names of the model's columns in order",
     typed="Give --classes A,B,C, the names of the model's columns in order",
 )
-# A file that changes twice within one clock tick keeps its time, so files this young (ns) are always read again.
+# A file that changes twice within one clock tick keeps its time, so files this young (ns) are
+# always read again.
 _YOUNG = 2_000_000_000
 STAMPS = ".stamps.json"
 # The number of classes and the dtype of the first block.
@@ -35,8 +39,13 @@ First = tuple[int, np.dtype[Any]]
 
 
 def check_block(block: Block, first: First, model: str) -> None:
-    """Refuse a block whose number of classes differs from the first block's, or whose dtype does not fit its dtype."""
-    (n_classes, dtype), (first_classes, first_dtype) = (block.logits.shape[1], block.logits.dtype), first
+    """Refuse a block whose number of classes differs from the first block's, or whose dtype does
+    not fit its dtype.
+    """
+    (n_classes, dtype), (first_classes, first_dtype) = (
+        (block.logits.shape[1], block.logits.dtype),
+        first,
+    )
     if n_classes != first_classes:
         raise InputError(
             f"The number of classes changed: {model} gave {first_classes} before and {n_classes} "
@@ -108,18 +117,31 @@ class Sink(ABC):
     ) -> tuple[Labels | None, NDArray[Any] | None]:
         """Return the labels as column indices, and the names of the columns if there are any.
 
-        `parts` are the labels of each block in order, for a source whose labels are known only after reading.
+        `parts` are the labels of each block in order, for a source whose labels are known only
+        after reading.
         """
-        values, arrays = self.source.labels, [np.asarray(part) for part in parts if part is not None]
+        values, arrays = (
+            self.source.labels,
+            [np.asarray(part) for part in parts if part is not None],
+        )
         if values is None and arrays:
             values = np.concatenate(arrays)
         if values is not None and len(values) != n_samples:
             check_one_each(values, n_samples)
         return self.columns(values, n_classes)
 
-    def columns(self, values: NDArray[Any] | None, n_classes: int) -> tuple[Labels | None, NDArray[Any] | None]:
+    def columns(
+        self, values: NDArray[Any] | None, n_classes: int
+    ) -> tuple[Labels | None, NDArray[Any] | None]:
         folders = self.source.classes
-        names = next((one for one in (self.asked_classes, self.job.model.classes, folders) if one is not None), None)
+        names = next(
+            (
+                one
+                for one in (self.asked_classes, self.job.model.classes, folders)
+                if one is not None
+            ),
+            None,
+        )
         if folders is not None and names is folders and len(folders) != n_classes:
             raise InputError(
                 f"The labels have {len(folders)} classes and the model has {n_classes}, so the order of its columns is "
@@ -127,7 +149,11 @@ class Sink(ABC):
                 remedy=NAME_CLASSES,
             )
         columns = None if names is None else check_classes(names, n_classes)
-        if columns is not None and columns.dtype.kind in "iu" and np.array_equal(columns, np.arange(n_classes)):
+        if (
+            columns is not None
+            and columns.dtype.kind in "iu"
+            and np.array_equal(columns, np.arange(n_classes))
+        ):
             columns = None
         if values is None:
             return None, columns
@@ -139,7 +165,9 @@ class Sink(ABC):
 class MemorySink(Sink):
     """Keeps all logits in memory, and writes them to one .npz file at the end if there is a target."""
 
-    def __init__(self, job: Job, source: Source, classes: Sequence[Any] | None, target: Path | None = None) -> None:
+    def __init__(
+        self, job: Job, source: Source, classes: Sequence[Any] | None, target: Path | None = None
+    ) -> None:
         super().__init__(job, source, classes)
         self.target = target
         self._blocks: dict[int, Block] = {}
@@ -158,7 +186,9 @@ class MemorySink(Sink):
     def finish(self) -> Views:
         n_samples = sum(map(len, self._blocks.values()))
         if self.source.n_samples not in (None, n_samples):
-            raise InputError(f"{self.source.n_samples} samples were expected and {n_samples} arrived.")
+            raise InputError(
+                f"{self.source.n_samples} samples were expected and {n_samples} arrived."
+            )
         assert self._first is not None
         n_classes, dtype = self._first
         parts = [self._blocks[index].labels for index in sorted(self._blocks)]
@@ -171,7 +201,14 @@ class MemorySink(Sink):
         labels, columns = self.labels(parts, n_samples, n_classes)
         named = labels if labels is None or columns is None else columns[labels]
         names = {"clusters": self.source.clusters, "groups": self.source.groups}
-        views = Views(stack[0], transformed, named, classes=columns, preprocessing=self.job.preprocessing, **names)
+        views = Views(
+            stack[0],
+            transformed,
+            named,
+            classes=columns,
+            preprocessing=self.job.preprocessing,
+            **names,
+        )
         if self.target is not None:
             views.write(self.target)
         return views
@@ -182,8 +219,9 @@ def first_changed_block(
 ) -> int | None:
     """Return the first finished block whose inputs differ from its record, or None.
 
-    Every finished block has a digest of its inputs. A file in the output folder records the names, sizes and times of
-    the input files, so that they are not read again if none of them has changed. Losing that file does no harm.
+    Every finished block has a digest of its inputs. A file in the output folder records the names,
+    sizes and times of the input files, so that they are not read again if none of them has changed.
+    Losing that file does no harm.
     """
     if not isinstance(source, IndexedSource) or source.covers_all_bytes():
         return None  # batches of a loader are compared as they arrive; otherwise the fingerprint covers all bytes
@@ -201,11 +239,18 @@ def first_changed_block(
 
 
 def _stamp(paths: Sequence[Path]) -> tuple[str, int]:
-    """Return a digest of the names, sizes and times of files, and the newest of the times in nanoseconds."""
+    """Return a digest of the names, sizes and times of files, and the newest of the times in
+    nanoseconds.
+    """
     infos = [os.stat(path) for path in paths]
     # Unlike the modification time, the time of the last change (ctime) cannot be set by hand.
-    texts = [f"{path} {info.st_size} {info.st_mtime_ns} {info.st_ctime_ns}" for path, info in zip(paths, infos)]
-    return digest_texts(texts), max((max(info.st_mtime_ns, info.st_ctime_ns) for info in infos), default=0)
+    texts = [
+        f"{path} {info.st_size} {info.st_mtime_ns} {info.st_ctime_ns}"
+        for path, info in zip(paths, infos)
+    ]
+    return digest_texts(texts), max(
+        (max(info.st_mtime_ns, info.st_ctime_ns) for info in infos), default=0
+    )
 
 
 def _is_untouched(path: Path, stamp: str, newest: int) -> bool:

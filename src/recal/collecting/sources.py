@@ -20,7 +20,10 @@ from recal.maps.base import namespace
 
 # The options of files and folders, and what each applies to.
 FILE_OPTIONS = {
-    **dict.fromkeys(("label_column", "text_column", "cluster_column", "group_column"), "tables (.csv, .tsv, .parquet)"),
+    **dict.fromkeys(
+        ("label_column", "text_column", "cluster_column", "group_column"),
+        "tables (.csv, .tsv, .parquet)",
+    ),
     **dict.fromkeys(("read", "on_error", "cluster_by"), "folders"),
     **dict.fromkeys(("resize", "crop", "pixels"), "folders of images"),
     "seconds": "folders of sounds",
@@ -50,12 +53,14 @@ class Source(ABC):
     labels : ndarray or None
         One label per sample, if they are known before reading.
     classes : sequence of str or None
-        Names of the integer labels, if the source has names (such as the class folders of an image folder).
+        Names of the integer labels, if the source has names (such as the class folders of an image
+        folder).
     skipped : tuple of str
         Files that could not be read and were left out.
     clusters, groups : ndarray or None
-        The cluster and the group of each sample, taken from a column or from file names. Rows of one cluster depend on
-        each other (frames of a video). Groups are calibrated and decided separately (customers).
+        The cluster and the group of each sample, taken from a column or from file names. Rows of
+        one cluster depend on each other (frames of a video). Groups are calibrated and decided
+        separately (customers).
     reading : mapping or None
         How files are turned into inputs, by the names of `Preprocessing`.
     """
@@ -70,14 +75,22 @@ class Source(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return a digest that changes with the data, as far as is possible without reading everything."""
+        """Return a digest that changes with the data, as far as is possible without reading
+        everything.
+        """
 
     @abstractmethod
     def batches(self, size: int, done: frozenset[int] = frozenset()) -> Iterator[Batch]:
-        """Yield batches of `size` samples; the last may be smaller. Batches in `done` need not be read."""
+        """Yield batches of `size` samples; the last may be smaller.
+
+        Batches in `done` need not be read.
+        """
 
     def names(self) -> Sequence[str] | None:
-        """Return a name for each input, such as its file name; None if inputs have only row numbers."""
+        """Return a name for each input, such as its file name;
+
+        None if inputs have only row numbers.
+        """
         return None
 
     def describe(self, row: int) -> str:
@@ -86,7 +99,9 @@ class Source(ABC):
         return f"sample {row}" if names is None else f"sample {row} ({names[row]})"
 
     def sample(self) -> tuple[tuple[int, ...], str] | None:
-        """Return the shape and dtype of one input, if all inputs share them and they are known without reading all."""
+        """Return the shape and dtype of one input, if all inputs share them and they are known
+        without reading all.
+        """
         return None
 
 
@@ -138,7 +153,9 @@ class Subset(IndexedSource):
         self.source, self.rows, self.n_samples = source, rows, len(rows)
         self.classes, self.skipped, self.reading = source.classes, source.skipped, source.reading
         columns = (source.labels, source.clusters, source.groups)
-        self.labels, self.clusters, self.groups = (None if c is None else np.asarray(c)[rows] for c in columns)
+        self.labels, self.clusters, self.groups = (
+            None if c is None else np.asarray(c)[rows] for c in columns
+        )
 
     def fingerprint(self) -> str:
         return digest([self.source.fingerprint(), self.rows])
@@ -172,10 +189,14 @@ class Subset(IndexedSource):
 class ArraySource(IndexedSource):
     """Inputs in one array or tensor, in memory or mapped from `file`."""
 
-    def __init__(self, values: Any, labels: ArrayLike | None = None, *, file: Path | None = None) -> None:
+    def __init__(
+        self, values: Any, labels: ArrayLike | None = None, *, file: Path | None = None
+    ) -> None:
         self.values, self.file = values if hasattr(values, "detach") else _as_samples(values), file
         if len(self.values.shape) == 0 or self.values.shape[0] == 0:
-            raise InputError(f"Inputs must hold at least one sample, got an array of shape {tuple(self.values.shape)}.")
+            raise InputError(
+                f"Inputs must hold at least one sample, got an array of shape {tuple(self.values.shape)}."
+            )
         self.n_samples = int(self.values.shape[0])
         self.labels = None if labels is None else np.asarray(labels)
         if self.labels is not None:
@@ -194,7 +215,11 @@ class ArraySource(IndexedSource):
         return form_of(self.values)
 
     def read(self, rows: Sequence[int]) -> Any:
-        batch = self.values[rows.start : rows.stop] if isinstance(rows, range) else self.values[list(rows)]
+        batch = (
+            self.values[rows.start : rows.stop]
+            if isinstance(rows, range)
+            else self.values[list(rows)]
+        )
         return np.asarray(batch) if isinstance(batch, np.memmap) else batch
 
 
@@ -209,7 +234,9 @@ def _as_samples(values: Any) -> NDArray[Any]:
     if isinstance(values, np.ndarray):
         return values
     if isinstance(values, list) and values and isinstance(values[0], str | bytes):
-        return np.array(values, dtype=object)  # a fixed-width dtype would pad every text to the longest
+        return np.array(
+            values, dtype=object
+        )  # a fixed-width dtype would pad every text to the longest
     try:
         array = np.asarray(values)
     except ValueError:  # samples of different lengths
@@ -254,9 +281,15 @@ def as_source(inputs: Any, **options: Any) -> Source:
         from recal.collecting.files import open_frame
 
         source = open_frame(inputs)
-    elif comes_from(inputs, "torch.utils.data") and not comes_from(inputs, "torch.utils.data.dataloader"):
+    elif comes_from(inputs, "torch.utils.data") and not comes_from(
+        inputs, "torch.utils.data.dataloader"
+    ):
         source = open_dataset(inputs)
-    elif hasattr(inputs, "__iter__") and not hasattr(inputs, "__array__") and not isinstance(inputs, list | dict | set):
+    elif (
+        hasattr(inputs, "__iter__")
+        and not hasattr(inputs, "__array__")
+        and not isinstance(inputs, list | dict | set)
+    ):
         source = LoaderSource(inputs)
     else:
         source = ArraySource(inputs)
@@ -270,12 +303,19 @@ def open_dataset(inputs: Any) -> Source:
     if hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"):
         return DatasetSource(inputs)
     if hasattr(inputs, "__iter__"):
-        return LoaderSource((_as_batch([item], 0) for item in inputs), name=type(inputs).__qualname__)
-    raise InputError(f"{type(inputs).__name__} has neither __getitem__ and __len__ nor __iter__: not a usable dataset.")
+        return LoaderSource(
+            (_as_batch([item], 0) for item in inputs), name=type(inputs).__qualname__
+        )
+    raise InputError(
+        f"{type(inputs).__name__} has neither __getitem__ and __len__ nor __iter__: not a usable dataset."
+    )
 
 
 class DatasetSource(IndexedSource):
-    """A map-style dataset whose items are inputs, or pairs of input and label. Items are read when they are needed."""
+    """A map-style dataset whose items are inputs, or pairs of input and label.
+
+    Items are read when they are needed.
+    """
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -296,7 +336,9 @@ class DatasetSource(IndexedSource):
 
 
 class LoaderSource(Source):
-    """An iterable of batches of inputs, or of pairs (inputs, labels), regrouped to the requested batch size."""
+    """An iterable of batches of inputs, or of pairs (inputs, labels), regrouped to the requested
+    batch size.
+    """
 
     def __init__(self, loader: Any, *, name: str | None = None) -> None:
         self.loader, self._name = loader, name or type(loader).__qualname__
@@ -317,7 +359,9 @@ class LoaderSource(Source):
             count += len(pairs[-1][0])
             while count >= size:
                 inputs, labels = _join(pairs)
-                yield Batch(index, index * size, inputs[:size], None if labels is None else labels[:size])
+                yield Batch(
+                    index, index * size, inputs[:size], None if labels is None else labels[:size]
+                )
                 pairs = [(inputs[size:], None if labels is None else labels[size:])]
                 count -= size
                 index += 1
@@ -331,10 +375,14 @@ class LoaderSource(Source):
         if not hasattr(inputs, "shape"):
             inputs = np.asarray(inputs)
         if len(inputs.shape) == 0:
-            raise InputError(f"{self._name} gave a single number; each batch must have the shape (n_samples, ...).")
+            raise InputError(
+                f"{self._name} gave a single number; each batch must have the shape (n_samples, ...)."
+            )
         labels = None if labels is None else np.atleast_1d(as_array(labels))
         if labels is not None and len(labels) != len(inputs):
-            raise InputError(f"{self._name} gave a batch of {len(inputs)} inputs with {len(labels)} labels.")
+            raise InputError(
+                f"{self._name} gave a batch of {len(inputs)} inputs with {len(labels)} labels."
+            )
         return inputs, labels
 
 
@@ -358,7 +406,9 @@ def _as_batch(items: Sequence[Any], start: int) -> tuple[Any, NDArray[Any] | Non
     arrays = [item if hasattr(item, "detach") else np.asarray(item) for item in inputs]
     shapes = {tuple(array.shape) for array in arrays}
     if len(shapes) > 1:
-        raise InputError(f"Samples from {start} on have different shapes {sorted(shapes)[:3]}; bring them to one.")
+        raise InputError(
+            f"Samples from {start} on have different shapes {sorted(shapes)[:3]}; bring them to one."
+        )
     values = [as_array(label).item() if hasattr(label, "shape") else label for label in labels]
     return namespace(arrays[0]).stack(arrays), None if labels[0] is None else np.array(values)
 
@@ -370,7 +420,11 @@ def _join(pairs: Sequence[tuple[Any, NDArray[Any] | None]]) -> tuple[Any, NDArra
     if labels and len(labels) != len(pairs):
         raise InputError("Some batches came with labels and some without.")
     if len(inputs) > 1:
-        inputs = [namespace(inputs[0]).concat(inputs) if hasattr(inputs[0], "detach") else np.concatenate(inputs)]
+        inputs = [
+            namespace(inputs[0]).concat(inputs)
+            if hasattr(inputs[0], "detach")
+            else np.concatenate(inputs)
+        ]
     return inputs[0], np.concatenate(labels) if labels else None
 
 

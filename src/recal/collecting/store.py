@@ -1,12 +1,15 @@
-"""The store: views written block by block into a zarr folder, so that an interrupted collect can be resumed.
+"""The store: views written block by block into a zarr folder, so that an interrupted collect can be
+resumed.
 
     name.zarr/logits, labels, transformed   the arrays that `read_views` reads
-    name.zarr/ledger.txt                    the job, and one line per finished block (`recal.files.ledger`)
-    name.zarr/.stamps.json                  times of the input files, so that unchanged files are not read again
+    name.zarr/ledger.txt                    the job, and one line per finished block
+    (`recal.files.ledger`) name.zarr/.stamps.json                  times of the input files, so that
+    unchanged files are not read again
 
-A block's arrays are written first and its line afterwards. A block without a valid line, or with other checksums, is
-computed again, so a kill, a full disk or a power cut loses only the blocks in progress. Only the stamps depend on time,
-location or engine: two runs of one job give the same bytes.
+A block's arrays are written first and its line afterwards. A block without a valid line, or with
+other checksums, is computed again, so a kill, a full disk or a power cut loses only the blocks in
+progress. Only the stamps depend on time, location or engine: two runs of one job give the same
+bytes.
 """
 
 from __future__ import annotations
@@ -46,8 +49,9 @@ _JOB = {
     "labels": "other labels",
     "rows": "other clusters or groups",
 }
-# How far the logits of two machines may differ, in units in the last place of the largest logit. Summing a few thousand
-# products in another order causes such differences; two different models differ by more.
+# How far the logits of two machines may differ, in units in the last place of the largest logit.
+# Summing a few thousand products in another order causes such differences; two different models
+# differ by more.
 _ROUNDING_UNITS = 64
 _REMEDY = Remedy(
     "Choose another name, or pass resume=False to start over and replace it",
@@ -81,7 +85,12 @@ class StoreArrays:
         root = zarr.open_group(str(self.target), mode="a", zarr_format=3)
         root.attrs["recal"] = attributes
         # Compression saves little on logits, and took nearly half of the time to write a store.
-        options: Any = {"dtype": block.logits.dtype, "compressors": None, "fill_value": np.nan, "overwrite": True}
+        options: Any = {
+            "dtype": block.logits.dtype,
+            "compressors": None,
+            "fill_value": np.nan,
+            "overwrite": True,
+        }
         self._arrays["logits"] = root.create_array("logits", shape=(n, k), chunks=(b, k), **options)
         if m:  # all views of a batch are in one file, and each can be read alone
             self._arrays["transformed"] = root.create_array(
@@ -108,7 +117,8 @@ class StoreArrays:
 
     def write(self, block: Block) -> None:
         self.open()
-        # Remove files that a killed or damaged write left behind: zarr would read them before it writes.
+        # Remove files that a killed or damaged write left behind: zarr would read them before it
+        # writes.
         for name in (f"logits/c/{block.index}/0", f"transformed/c/0/{block.index}/0"):
             (self.target / name).unlink(missing_ok=True)
         rows = slice(block.index * self.batch_size, block.index * self.batch_size + len(block))
@@ -142,7 +152,8 @@ def _writing(target: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class BlockWriter:
-    """Lets a worker that can reach the store write its blocks there; otherwise they go back to the driver.
+    """Lets a worker that can reach the store write its blocks there; otherwise they go back to the
+    driver.
 
     The result is the block's record for the ledger.
     """
@@ -174,7 +185,14 @@ class StoreSink(Sink):
     _lock: FolderLock | WriterToken  # after `_open`, no other process can write
 
     def __init__(
-        self, job: Job, source: Source, classes: Sequence[Any] | None, target: Path, *, batch_size: int, resume: bool
+        self,
+        job: Job,
+        source: Source,
+        classes: Sequence[Any] | None,
+        target: Path,
+        *,
+        batch_size: int,
+        resume: bool,
     ) -> None:
         super().__init__(job, source, classes)
         self.target, self.batch_size, self.resume = target, batch_size, resume
@@ -194,16 +212,24 @@ class StoreSink(Sink):
             # The record may have the digest already; computing it takes seconds for a large model.
             "model": (record and record.model) or self.job.model.fingerprint(),
             "pool": [str(transform) for transform in self.job.transforms],
-            "data": {"fingerprint": self.source.fingerprint(), "skipped": list(self.source.skipped)},
+            "data": {
+                "fingerprint": self.source.fingerprint(),
+                "skipped": list(self.source.skipped),
+            },
             "batch_size": self.batch_size,
             "outputs": self.job.outputs,
             "preprocess": None if self.job.preprocess is None else digest(self.job.preprocess),
-            "labels": None if labels is None else digest([np.asarray(labels), self.source.classes, self.asked_classes]),
+            "labels": None
+            if labels is None
+            else digest([np.asarray(labels), self.source.classes, self.asked_classes]),
             "rows": digest(rows) if any(values is not None for values in rows) else None,
         }
 
     def __enter__(self) -> Self:
-        with _writing(self.target), self._locks:  # an error closes the locks here, because __exit__ is not called
+        with (
+            _writing(self.target),
+            self._locks,
+        ):  # an error closes the locks here, because __exit__ is not called
             self._open()
             self._locks = self._locks.pop_all()
         return self
@@ -218,32 +244,44 @@ class StoreSink(Sink):
             self.target.mkdir(parents=True, exist_ok=True)
         self._lock = WriterToken(self.target) if is_remote(self.target) else FolderLock(self.target)
         self._locks.callback(self._lock.close)
-        self._token = self._lock if isinstance(self._lock, WriterToken) else None  # workers use it, too
+        self._token = (
+            self._lock if isinstance(self._lock, WriterToken) else None
+        )  # workers use it, too
         header, ledger = self._ledger.header, self._read_ledger()
         if self.resume and ledger is not None and ledger.blocks:
-            if different := [words for key, words in _JOB.items() if ledger.header.get(key) != header[key]]:
+            if different := [
+                words for key, words in _JOB.items() if ledger.header.get(key) != header[key]
+            ]:
                 raise InputError(
                     f"{self.target} was made with {' and '.join(different)}; views of two jobs are not mixed",
                     remedy=_REMEDY,
                 )
             self._ledger = ledger
             self._drop_damaged_blocks()
-        if not self._ledger.blocks:  # keep the folder, because its handle is the lock; write the new ledger first
+        if (
+            not self._ledger.blocks
+        ):  # keep the folder, because its handle is the lock; write the new ledger first
             self._ledger = Ledger(self.target, header)
             self._ledger.start()
             remove_inside(self.target, ledgers.NAME, ledgers.TOKEN)
             self._arrays = StoreArrays(self.target, self.batch_size)
-        changed = first_changed_block(self.source, self.batch_size, self.target, self._ledger.blocks)
+        changed = first_changed_block(
+            self.source, self.batch_size, self.target, self._ledger.blocks
+        )
         if changed is not None:
             raise self._other_inputs(changed)
         self.done = frozenset(self._ledger.blocks)
         if self.done:
-            # Compute one block again: only its logits can show that a function or preprocess has changed.
+            # Compute one block again: only its logits can show that a function or preprocess has
+            # changed.
             self._first, self._probe = self._arrays.first, min(self.done)
             self.done -= {self._probe}
 
     def _read_ledger(self) -> Ledger | None:
-        """Return the ledger of an existing store, or None for an empty folder. Refuse any other folder."""
+        """Return the ledger of an existing store, or None for an empty folder.
+
+        Refuse any other folder.
+        """
         if self.target.is_dir() and ledgers.is_beginning(self.target):
             return None
         try:
@@ -258,7 +296,10 @@ class StoreSink(Sink):
         return ledger
 
     def _drop_damaged_blocks(self) -> None:
-        """Keep the blocks that match their checksums. A store with a damaged block or description is unfinished."""
+        """Keep the blocks that match their checksums.
+
+        A store with a damaged block or description is unfinished.
+        """
         blocks = self._ledger.blocks
         damaged = [index for index, record in blocks.items() if not self._is_intact(index, record)]
         if self._ledger.end is not None and not damaged:
@@ -269,7 +310,9 @@ class StoreSink(Sink):
         for index in damaged:
             del blocks[index]
         if blocks:
-            partial = () if is_remote(self.target) else ("*.partial", "*.part")  # of zarr, and of recal
+            partial = (
+                () if is_remote(self.target) else ("*.partial", "*.part")
+            )  # of zarr, and of recal
             for path in [path for pattern in partial for path in self.target.rglob(pattern)]:
                 path.unlink()
             self._ledger.write()
@@ -300,14 +343,17 @@ class StoreSink(Sink):
         self.take(block.index, record)
 
     def finisher(self) -> BlockWriter | None:
-        # The driver creates the arrays from the first block, and compares the block that is computed again.
+        # The driver creates the arrays from the first block, and compares the block that is
+        # computed again.
         if self._ledger.end is not None or self._probe is not None or not self._arrays:
             return None
         if self._token is None:
             self._token = WriterToken(self.target, f".writers-{secrets.token_hex(8)}.part")
             self._locks.callback(self._token.close)
         with_labels = self.source.labels is None
-        return BlockWriter(self._arrays, self._token, self._arrays.first, with_labels, self.job.model.name)
+        return BlockWriter(
+            self._arrays, self._token, self._arrays.first, with_labels, self.job.model.name
+        )
 
     def take(self, index: int, result: dict[str, Any]) -> None:
         with _writing(self.target):
@@ -320,11 +366,16 @@ class StoreSink(Sink):
 
     def _compare(self, block: Block, record: dict[str, Any]) -> None:
         stored = self._ledger.blocks[block.index]
-        if record["inputs"] != stored["inputs"] and None not in (record["inputs"], stored["inputs"]):
+        if record["inputs"] != stored["inputs"] and None not in (
+            record["inputs"],
+            stored["inputs"],
+        ):
             raise self._other_inputs(block.index)
         if record["sums"] == stored["sums"]:
             return
-        pairs = zip(self._arrays.read(block.index, stored["rows"]), (block.logits, block.transformed))
+        pairs = zip(
+            self._arrays.read(block.index, stored["rows"]), (block.logits, block.transformed)
+        )
         if not all(old.shape == new.shape and differ_by_rounding(old, new) for old, new in pairs):
             raise InputError(
                 f"{self.target} was made with another model or another preprocess: computed again, its block "
@@ -352,12 +403,21 @@ class StoreSink(Sink):
         missing = set(range(max(blocks, default=-1) + 1)) - set(blocks)
         n_samples = sum(record["rows"] for record in blocks.values())
         if missing or self.source.n_samples not in (None, n_samples):
-            raise InputError(f"{self.target}: {self.source.n_samples} samples were expected and {n_samples} arrived.")
+            raise InputError(
+                f"{self.target}: {self.source.n_samples} samples were expected and {n_samples} arrived."
+            )
         n_classes, pool = self._arrays.first[0], self._ledger.header["pool"]
-        labels, columns = self.labels((blocks[index].get("labels") for index in sorted(blocks)), n_samples, n_classes)
+        labels, columns = self.labels(
+            (blocks[index].get("labels") for index in sorted(blocks)), n_samples, n_classes
+        )
         root: Any = zarr.open_group(str(self.target), mode="a")
-        rows = {name: row_names(getattr(self.source, name), n_samples, name) for name in ("clusters", "groups")}
-        end = describe_store(root, pool, columns, labels, (n_samples, n_classes), self._preprocessing, rows)
+        rows = {
+            name: row_names(getattr(self.source, name), n_samples, name)
+            for name in ("clusters", "groups")
+        }
+        end = describe_store(
+            root, pool, columns, labels, (n_samples, n_classes), self._preprocessing, rows
+        )
         root.attrs["recal"] = description(pool, self._ledger.generation(end), self._preprocessing)
         if self._token is not None and self._token is not self._lock:
             self._token.close()
@@ -367,7 +427,12 @@ class StoreSink(Sink):
 
 
 def differ_by_rounding(old: NDArray[Any], new: NDArray[Any]) -> bool:
-    """Whether two arrays of logits agree except for the last bits, as those of one model on two machines do."""
+    """Whether two arrays of logits agree except for the last bits, as those of one model on two
+    machines do.
+    """
     limits = np.finfo(old.dtype)
     unit = float(limits.eps) * max(float(np.abs(old).max(initial=0.0)), float(limits.tiny))
-    return bool(np.abs(old.astype(np.float64) - new.astype(np.float64)).max(initial=0.0) <= _ROUNDING_UNITS * unit)
+    return bool(
+        np.abs(old.astype(np.float64) - new.astype(np.float64)).max(initial=0.0)
+        <= _ROUNDING_UNITS * unit
+    )

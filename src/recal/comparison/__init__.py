@@ -1,6 +1,7 @@
 """Calibrators on the same data, with paired differences: which is best, and is the difference real?
 
-The folder is not called `compare`, since a module of that name would hide the function `recal.compare`.
+The folder is not called `compare`, since a module of that name would hide the function
+`recal.compare`.
 """
 
 from __future__ import annotations
@@ -9,4 +10,13 @@ from recal.comparison.judgement import Judgement, Recommendation, judge, recomme
 from recal.comparison.results import Comparison, Row
 from recal.comparison.run import compare, compare_probs
 
-__all__ = ["Comparison", "Judgement", "Recommendation", "Row", "compare", "compare_probs", "judge", "recommend"]
+__all__ = [
+    "Comparison",
+    "Judgement",
+    "Recommendation",
+    "Row",
+    "compare",
+    "compare_probs",
+    "judge",
+    "recommend",
+]

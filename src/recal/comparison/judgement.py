@@ -1,4 +1,7 @@
-"""Which methods differ by proper scores, and which one to use: the best of the cheapest that no other beats."""
+"""Which methods differ by proper scores, and which one to use:
+
+the best of the cheapest that no other beats.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,20 @@ import numpy as np
 from recal.comparison.results import Comparison
 
 Outcome = Literal["better", "no difference", "worse", "mixed"]
-# Proper scores reward calibrated and sharp confidence together, so a method cannot win by being miscalibrated.
+# Proper scores reward calibrated and sharp confidence together, so a method cannot win by being
+# miscalibrated.
 PROPER = ("nll", "brier")
 LEVEL = 0.95
-# A method is near the best one if it is worse by at most this many standard errors of the difference.
+# A method is near the best one if it is worse by at most this many standard errors of the
+# difference.
 _NEAR = 0.5
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A method's mean score minus another's on the same rows, with the standard error of that difference."""
+    """A method's mean score minus another's on the same rows, with the standard error of that
+    difference.
+    """
 
     metric: str
     value: float
@@ -41,8 +48,9 @@ class Difference:
 class Judgement:
     """A method beside another: what both proper scores say together.
 
-    `outcome` is "better" or "worse" where at least one score differs distinguishably that way and none the other way,
-    "mixed" where they contradict each other, and "no difference" where these samples show none.
+    `outcome` is "better" or "worse" where at least one score differs distinguishably that way and
+    none the other way, "mixed" where they contradict each other, and "no difference" where these
+    samples show none.
     """
 
     method: str
@@ -58,12 +66,15 @@ class Judgement:
 def difference(comparison: Comparison, metric: str, method: str, other: str) -> Difference:
     """Return the paired difference of a proper score.
 
-    With one split, its standard error comes from the rows; with several, from the splits. Splits of one data set
-    overlap, so this error has Nadeau and Bengio's correction, as in `corrected_interval`.
+    With one split, its standard error comes from the rows; with several, from the splits. Splits of
+    one data set overlap, so this error has Nadeau and Bengio's correction, as in
+    `corrected_interval`.
     """
     setup = comparison.setup
     if setup.splits > 1:
-        one, two = (comparison.values[metric][:, comparison.methods.index(name)] for name in (method, other))
+        one, two = (
+            comparison.values[metric][:, comparison.methods.index(name)] for name in (method, other)
+        )
     else:
         one, two = (getattr(comparison.samples[name], metric) for name in (method, other))
         if metric == "brier":
@@ -73,7 +84,9 @@ def difference(comparison: Comparison, metric: str, method: str, other: str) -> 
     apart = one - two
     if setup.splits > 1:
         scale = math.sqrt(1 / len(apart) + setup.n_test / setup.n_fit)
-        return Difference(metric, float(apart.mean()), float(apart.std(ddof=1)) * scale, len(apart) - 1)
+        return Difference(
+            metric, float(apart.mean()), float(apart.std(ddof=1)) * scale, len(apart) - 1
+        )
     sums = apart - apart.mean()
     if comparison.clusters is not None:  # rows of one cluster are not independent: add them up
         sums = np.bincount(comparison.clusters, weights=sums)
@@ -91,7 +104,8 @@ def _infinite(one: float, two: float) -> float:
 def judge(comparison: Comparison, method: str, other: str, level: float = LEVEL) -> Judgement:
     """Say whether `method` is better or worse than `other`, as far as these samples can show.
 
-    Each of the two scores gets half of the error that `level` allows (Bonferroni), so that both intervals hold at once.
+    Each of the two scores gets half of the error that `level` allows (Bonferroni), so that both
+    intervals hold at once.
 
     Examples
     --------
@@ -115,7 +129,8 @@ def judge(comparison: Comparison, method: str, other: str, level: float = LEVEL)
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The method to use: of those that no other beats distinguishably the cheapest, and of these the best.
+    """The method to use: of those that no other beats distinguishably the cheapest, and of these
+    the best.
 
     Attributes
     ----------
@@ -130,21 +145,28 @@ class Recommendation:
 
 
 def recommend(comparison: Comparison) -> Recommendation:
-    """Choose a method without letting noise on the test rows buy forward passes or replace a calibrated model.
+    """Choose a method without letting noise on the test rows buy forward passes or replace a
+    calibrated model.
 
-    A method is dropped when some other is distinguishably better by proper scores, at a level corrected for the number
-    of methods: the truly best one stays in with a probability of at least 95 % (Hsu's comparisons with the best, by
-    Bonferroni). Of the others, only those with the fewest forward passes per answer are considered. If the model itself
-    is among them and the calibration test does not reject it, it is chosen. Otherwise the choice is the first method
-    within half a standard error of the best one by both scores; methods that keep every answer come first, then the
-    given order counts. All of these cost the same, so a difference need not be proven to be used.
+    A method is dropped when some other is distinguishably better by proper scores, at a level
+    corrected for the number of methods: the truly best one stays in with a probability of at least
+    95 % (Hsu's comparisons with the best, by Bonferroni). Of the others, only those with the fewest
+    forward passes per answer are considered. If the model itself is among them and the calibration
+    test does not reject it, it is chosen. Otherwise the choice is the first method within half a
+    standard error of the best one by both scores; methods that keep every answer come first, then
+    the given order counts. All of these cost the same, so a difference need not be proven to be
+    used.
     """
     methods = comparison.methods
     level = 1 - (1 - LEVEL) / max(len(methods) - 1, 1)
     beaten = {
         name
         for name in methods
-        if any(judge(comparison, other, name, level).outcome == "better" for other in methods if other != name)
+        if any(
+            judge(comparison, other, name, level).outcome == "better"
+            for other in methods
+            if other != name
+        )
     }
     # Two scores could in theory beat each other in a circle.
     unbeaten = tuple(name for name in methods if name not in beaten) or tuple(methods)
@@ -171,6 +193,9 @@ def _near_best(comparison: Comparison, methods: list[str]) -> list[str]:
 
 
 def cost(comparison: Comparison, method: str) -> tuple[float, bool, int]:
-    """What one answer costs, for sorting: forward passes, whether answers may change, the place in the comparison."""
+    """What one answer costs, for sorting:
+
+    forward passes, whether answers may change, the place in the comparison.
+    """
     index = comparison.methods.index(method)
     return comparison.passes[index], not comparison.keeps_accuracy[index], index

@@ -39,7 +39,12 @@ Interval = tuple[float, float]
 _VERSIONS = {"recal": __version__, "python": platform.python_version(), "numpy": np.__version__}
 _NO_INTERVAL = (float("nan"), float("nan"))
 _LATEX = str.maketrans(
-    {**{mark: f"\\{mark}" for mark in "&%_#${}"}, "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
+    {
+        **{mark: f"\\{mark}" for mark in "&%_#${}"},
+        "\\": r"\textbackslash{}",
+        "^": r"\^{}",
+        "~": r"\~{}",
+    }
     | {"−": "$-$", "–": "--"}
 )
 
@@ -82,7 +87,10 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Settings of the comparison, so that it can be repeated; the defaults are those of given probabilities."""
+    """Settings of the comparison, so that it can be repeated;
+
+    the defaults are those of given probabilities.
+    """
 
     n_fit: int = 0
     n_test: int
@@ -98,26 +106,28 @@ class Setup:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Every method's metrics on the same test rows, with intervals and paired differences to a baseline.
+    """Every method's metrics on the same test rows, with intervals and paired differences to a
+    baseline.
 
     Attributes
     ----------
     methods : names, "uncalibrated" first
     values : mapping of metric to an array (n_splits, n_methods)
     fit_seconds : array (n_splits, n_methods), CPU seconds
-    passes : forward passes of the model that each method needs for one new input, the mean over the first split's
+    passes : forward passes of the model that each method needs for one new input, the mean over the
+    first split's
         test rows: a gate may spare most of them the views
     test_labels : the first split's test labels as column indices
     samples : mapping of method to the first split's test rows, their confidence and correctness
     answers : mapping of method to the first split's answers, as column indices
     calibrators : mapping of method to the calibrator fitted on the first split
     failures : mapping of method to why it could not be fitted
-    fit_views, test : the first split's views; None where only probabilities were given: then see `probs`
-    test_rows : the test rows' places in the file they come from; None where they are all of it, in order
-    classes : names of the columns, where they were given
-    passes_known : False if probabilities were given without their number of forward passes
-    clusters : the cluster of each test row of the first split, if clusters were given
-    graded : True if the confidence of each answer was given instead of probabilities; `probs` then holds 1-D arrays,
+    fit_views, test : the first split's views; None where only probabilities were given: then see
+    `probs` test_rows : the test rows' places in the file they come from; None where they are all of
+    it, in order classes : names of the columns, where they were given passes_known : False if
+    probabilities were given without their number of forward passes clusters : the cluster of each
+    test row of the first split, if clusters were given graded : True if the confidence of each
+    answer was given instead of probabilities; `probs` then holds 1-D arrays,
         every prediction is class 0, and `test_labels` are 0 for right answers
     """
 
@@ -151,7 +161,9 @@ class Comparison:
         values = self.values[metric]
         base = self.methods.index(self.baseline)
         marks = self._marks(metric)
-        with np.errstate(invalid="ignore"):  # NaN where both are infinite: the NLL of a certain, wrong answer
+        with np.errstate(
+            invalid="ignore"
+        ):  # NaN where both are infinite: the NLL of a certain, wrong answer
             differences = (values - values[:, [base]]).mean(axis=0).tolist()
         return [
             Row(
@@ -177,14 +189,19 @@ class Comparison:
 
     def digits(self, metric: str) -> int:
         """Number of decimals in tables: enough to tell methods apart."""
-        if metric == "brier":  # divided by the number of classes, a small number where there are many
+        if (
+            metric == "brier"
+        ):  # divided by the number of classes, a small number where there are many
             return 4 + math.ceil(math.log10(self.setup.n_classes))
         return 5 if metric == "aurc" else 4
 
     @cached_property
     def calibration_tests(self) -> Mapping[str, CalibrationTest]:
         """The test of calibration of every method, on the first split's test rows."""
-        return {name: calibration_test_of(rows, self.setup.n_bins) for name, rows in self.samples.items()}
+        return {
+            name: calibration_test_of(rows, self.setup.n_bins)
+            for name, rows in self.samples.items()
+        }
 
     def probabilities(self, method: str) -> NDArray[np.floating[Any]]:
         """A method's probabilities for the first split's test rows."""
@@ -197,7 +214,9 @@ class Comparison:
 
     def _interval(self, metric: str, index: int) -> Interval:
         if self.setup.splits > 1:
-            return corrected_interval(self.values[metric][:, index], self.setup.n_test / self.setup.n_fit)
+            return corrected_interval(
+                self.values[metric][:, index], self.setup.n_test / self.setup.n_fit
+            )
         return self.intervals[metric][index] if self.intervals else _NO_INTERVAL
 
     def _difference_interval(self, metric: str, index: int, base: int) -> Interval:
@@ -217,19 +236,22 @@ class Comparison:
     def _error_difference(self, metric: str, index: int, base: int) -> Interval:
         """Interval of the difference of two calibration errors, from the interval of each (MOVER).
 
-        Noise raises both errors, but not by the same amount. The intervals of single errors allow for that, and the
-        draws lie around the errors without this bias; both only share how strongly the errors vary together.
+        Noise raises both errors, but not by the same amount. The intervals of single errors allow
+        for that, and the draws lie around the errors without this bias; both only share how
+        strongly the errors vary together.
         """
         draws = self.paired[metric][[index, base]]
         one, two = draws.mean(axis=1).tolist()
         spread = draws.std(axis=1)
-        # Draws of two errors share the noise of the bins, so their correlation is too high; the cube shrinks it.
+        # Draws of two errors share the noise of the bins, so their correlation is too high; the
+        # cube shrinks it.
         correlation = float(np.corrcoef(draws)[0, 1]) ** 3 if (spread > 0).all() else 0.0
         if np.array_equal(draws[0], draws[1]):
             return (0.0, 0.0)
         first, second = self.intervals[metric][index], self.intervals[metric][base]
         negative = -second[1], -second[0]
-        # An estimate cannot lie below zero, so it is too large for a calibrated model: zero is tried as well.
+        # An estimate cannot lie below zero, so it is too large for a calibrated model: zero is
+        # tried as well.
         ends = [
             combined_interval(mine, first, -other, negative, -correlation)
             for mine in ((one, 0.0) if first[0] <= 0 else (one,))
@@ -250,15 +272,26 @@ class Comparison:
         return [names.get(level, "") for level in losses]
 
     def table(
-        self, metrics: Sequence[str], cell: Callable[[Row, int], str], escape: Callable[[str], str] = str
+        self,
+        metrics: Sequence[str],
+        cell: Callable[[Row, int], str],
+        escape: Callable[[str], str] = str,
     ) -> list[list[str]]:
-        """Return a line for each method: name, `cell(row, digits)` for each metric, CPU time of the fit, passes."""
+        """Return a line for each method:
+
+        name, `cell(row, digits)` for each metric, CPU time of the fit, passes.
+        """
         unknown = [name for name in metrics if name not in LABELS]
         if unknown:
             raise InputError(f"There is no metric {unknown[0]!r}; there are {', '.join(LABELS)}.")
-        columns = [[cell(row, self.digits(metric)) for row in self.rows(metric)] for metric in metrics]
+        columns = [
+            [cell(row, self.digits(metric)) for row in self.rows(metric)] for metric in metrics
+        ]
         times = [escape(seconds(value)) for value in self.fit_seconds.mean(axis=0).tolist()]
-        return [list(line) for line in zip(map(escape, self.methods), *columns, times, map(passes, self.passes))]
+        return [
+            list(line)
+            for line in zip(map(escape, self.methods), *columns, times, map(passes, self.passes))
+        ]
 
     def describe(self) -> str:
         """One sentence on the data and on where the intervals come from."""
@@ -274,7 +307,11 @@ class Comparison:
                 "correction for overlapping splits."
             )
         start = "One split, " if setup.n_fit else ""
-        draws = f"; 95 % intervals from {setup.draws:,} bootstrap draws of the test rows" if setup.draws else ""
+        draws = (
+            f"; 95 % intervals from {setup.draws:,} bootstrap draws of the test rows"
+            if setup.draws
+            else ""
+        )
         return f"{start}{sizes}{draws}."
 
     def _left_out(self) -> list[str]:
@@ -290,7 +327,10 @@ class Comparison:
         head = ["method", *(LABELS[metric] for metric in MAIN_METRICS), "fit", "passes"]
         lines = [head, *self.table(MAIN_METRICS, cell)]
         first, *widths = (max(map(len, column)) for column in zip(*lines))
-        text = ["  ".join([name.ljust(first), *map(str.rjust, rest, widths)]).rstrip() for name, *rest in lines]
+        text = [
+            "  ".join([name.ljust(first), *map(str.rjust, rest, widths)]).rstrip()
+            for name, *rest in lines
+        ]
         text.insert(1, "-" * max(map(len, text)))
         text.append(f"* best, + second best, ! differs from {self.baseline}. {self.describe()}")
         return "\n".join([*text, *self._left_out()])
@@ -302,7 +342,9 @@ class Comparison:
         marks = {"best": "**", "second": "*", "": ""}
 
         def cell(row: Row, digits: int) -> str:
-            return f"{marks[row.mark]}{number(row.value, digits)}{marks[row.mark]}{row.change(digits)}"
+            return (
+                f"{marks[row.mark]}{number(row.value, digits)}{marks[row.mark]}{row.change(digits)}"
+            )
 
         body = self.table(metrics, cell)
         head = ["method", *(LABELS[metric] for metric in metrics), "fit (CPU)", "passes"]
@@ -313,7 +355,10 @@ class Comparison:
         return "\n".join([*markdown_table(head, body), "", note, *self._left_out()]) + "\n"
 
     def to_latex(self, metrics: Sequence[str] = MAIN_METRICS) -> str:
-        """The same table for a paper: best in bold, second best underlined; needs the package booktabs."""
+        """The same table for a paper: best in bold, second best underlined;
+
+        needs the package booktabs.
+        """
         marks = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
 
         def escape(text: str) -> str:
@@ -325,7 +370,12 @@ class Comparison:
         body = self.table(metrics, cell, escape)
         head = ["method", *(LABELS[metric] for metric in metrics), "fit (CPU)", "passes"]
         columns = "l" + "r" * (len(head) - 1)
-        lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(head) + r" \\", r"\midrule"]
+        lines = [
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            " & ".join(head) + r" \\",
+            r"\midrule",
+        ]
         lines += [" & ".join(line) + r" \\" for line in body]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", "% " + self.describe()]) + "\n"
 
@@ -352,7 +402,11 @@ class Comparison:
         setup = self.setup
         return {
             "baseline": self.baseline,
-            "setup": {**vars(setup), "fingerprints": dict(setup.fingerprints), "versions": dict(setup.versions)},
+            "setup": {
+                **vars(setup),
+                "fingerprints": dict(setup.fingerprints),
+                "versions": dict(setup.versions),
+            },
             "methods": {
                 method: {
                     "fit_cpu_seconds": float(self.fit_seconds[:, index].mean()),
@@ -373,8 +427,8 @@ class Comparison:
 def corrected_interval(values: NDArray[np.float64], test_to_fit: float) -> Interval:
     """A 95 % t-interval for a mean over random splits, with Nadeau and Bengio's correction.
 
-    Splits of one data set overlap, so their spread divided by their number is too optimistic: the variance is
-    multiplied by (1 / splits + n_test / n_fit) instead of 1 / splits.
+    Splits of one data set overlap, so their spread divided by their number is too optimistic: the
+    variance is multiplied by (1 / splits + n_test / n_fit) instead of 1 / splits.
     """
     from scipy.stats import t
 

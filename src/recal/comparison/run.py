@@ -53,16 +53,18 @@ def compare(
     fit, test : Views with labels
         Without `test`, `fit` is cut into random halves.
     splits : int, optional
-        How many random splits: by default 10 halves without `test`. With both, all rows are pooled and split anew.
+        How many random splits: by default 10 halves without `test`. With both, all rows are pooled
+        and split anew.
     baseline : str
         The method to which differences are taken, by its name in the comparison.
     bootstrap : int
-        Draws for the intervals of a single split. Several splits have a corrected t-interval instead, see
-        `corrected_interval`.
+        Draws for the intervals of a single split. Several splits have a corrected t-interval
+        instead, see `corrected_interval`.
     n_bins : int
     clusters : array-like, optional
-        Names of rows that belong together, such as frames of one video: first those of `fit`, then those of `test`.
-        Random splits never divide a cluster, and intervals resample whole clusters. By default those of the views.
+        Names of rows that belong together, such as frames of one video: first those of `fit`, then
+        those of `test`. Random splits never divide a cluster, and intervals resample whole
+        clusters. By default those of the views.
     random_state : int
         Seeds the splits, the draws, and every method that draws at random.
 
@@ -116,7 +118,9 @@ def compare(
     kept = [index for index, name in enumerate(names) if name not in failures]
     fits = {names[index]: first[names[index]][0] for index in kept}
     labels, clusters = _labels(cuts[0].test), cuts[0].test_clusters
-    samples = {name: score(one.probs, labels, confidences=one.confidences) for name, one in fits.items()}
+    samples = {
+        name: score(one.probs, labels, confidences=one.confidences) for name, one in fits.items()
+    }
     return Comparison(
         methods=tuple(fits),
         baseline=baseline,
@@ -142,9 +146,13 @@ def compare(
         test_labels=labels,
         samples=samples,
         answers={name: one.probs.argmax(axis=1) for name, one in fits.items()},
-        calibrators={name: one.calibrator for name, one in fits.items() if one.calibrator is not None},
+        calibrators={
+            name: one.calibrator for name, one in fits.items() if one.calibrator is not None
+        },
         intervals=_intervals([first[name][1] for name in fits]),
-        paired=paired_draws(list(samples.values()), draws, n_bins, random_state, clusters) if draws else {},
+        paired=paired_draws(list(samples.values()), draws, n_bins, random_state, clusters)
+        if draws
+        else {},
         failures=failures,
         fit_views=cuts[0].fit,
         test=cuts[0].test,
@@ -201,12 +209,16 @@ def compare_probs(
         raise InputError(f"The baseline {baseline!r} is not among {', '.join(names)}.")
     arrays = [np.asarray(probs[name]) for name in names]
     if len({array.shape for array in arrays}) > 1:
-        raise InputError(f"All probabilities must have one shape, got {', '.join(str(a.shape) for a in arrays)}.")
+        raise InputError(
+            f"All probabilities must have one shape, got {', '.join(str(a.shape) for a in arrays)}."
+        )
     graded = is_graded(arrays[0])
     truth: NDArray[Any]
     if graded:
         truth = check_graded(arrays[0], y, classes)[1]
-        labels = (~truth).astype(np.intp)  # every prediction is class 0, the label of a right answer
+        labels = (~truth).astype(
+            np.intp
+        )  # every prediction is class 0, the label of a right answer
         predictions = [np.zeros(len(labels), np.intp) for _ in arrays]
     else:
         labels = truth = check_labels(y, len(arrays[0]), arrays[0].shape[1], classes)
@@ -214,12 +226,19 @@ def compare_probs(
     own = [(confidences or {}).get(name) for name in names]
     groups = None if clusters is None else check_clusters(clusters, len(labels))
     options: dict[str, Any] = {"n_bins": n_bins, "random_state": random_state, "clusters": groups}
-    evaluations = [evaluate(probs, truth, bootstrap, confidences=one, **options) for probs, one in zip(arrays, own)]
-    samples = {name: score(probs, truth, confidences=one) for name, probs, one in zip(names, arrays, own)}
+    evaluations = [
+        evaluate(probs, truth, bootstrap, confidences=one, **options)
+        for probs, one in zip(arrays, own)
+    ]
+    samples = {
+        name: score(probs, truth, confidences=one) for name, probs, one in zip(names, arrays, own)
+    }
     return Comparison(
         methods=names,
         baseline=baseline,
-        values={metric: np.array([[one[metric] for one in evaluations]]) for metric in evaluations[0]},
+        values={
+            metric: np.array([[one[metric] for one in evaluations]]) for metric in evaluations[0]
+        },
         fit_seconds=np.zeros((1, len(names))),
         passes=tuple((passes or {}).get(name, 1.0) for name in names),
         passes_known=passes is not None,
@@ -236,7 +255,9 @@ def compare_probs(
         samples=samples,
         answers=dict(zip(names, predictions)),
         intervals=_intervals(evaluations),
-        paired=paired_draws(list(samples.values()), bootstrap, n_bins, random_state, groups) if bootstrap else {},
+        paired=paired_draws(list(samples.values()), bootstrap, n_bins, random_state, groups)
+        if bootstrap
+        else {},
         probs=dict(zip(names, arrays)),
         graded=graded,
         clusters=groups,
@@ -246,7 +267,10 @@ def compare_probs(
 
 @dataclass(frozen=True)
 class _Cut:
-    """Views to fit on and to test on; `rows` are the test rows in the pooled views, None if the test set was given."""
+    """Views to fit on and to test on;
+
+    `rows` are the test rows in the pooled views, None if the test set was given.
+    """
 
     fit: Views
     test: Views
@@ -281,22 +305,30 @@ def _run(calibrator: Calibrator | None, cut: _Cut, seed: int) -> _Fitted:
     seconds = time.process_time() - began
     # A gate spares confident inputs their views.
     views = len(fresh.needed_transforms())
-    passes = 1.0 + (views * float(np.mean(fresh.map_.needs_views(cut.test.logits))) if views else 0.0)
+    passes = 1.0 + (
+        views * float(np.mean(fresh.map_.needs_views(cut.test.logits))) if views else 0.0
+    )
     return _Fitted(fresh, *fresh.predict_both(cut.test), seconds, passes, fresh.keeps_accuracy)
 
 
 def _named(methods: Methods, baseline: str) -> dict[str, Calibrator]:
     if isinstance(methods, str):
         raise InputError(f"must be several: a list such as [{methods!r}]", argument="methods")
-    pairs = methods.items() if isinstance(methods, Mapping) else [("", method) for method in methods]
+    pairs = (
+        methods.items() if isinstance(methods, Mapping) else [("", method) for method in methods]
+    )
     named: dict[str, Calibrator] = {}
     for own_name, method in pairs:
         calibrator = method_by_name(method) if isinstance(method, str) else method
         if not isinstance(calibrator, Calibrator):
-            raise InputError("Methods must be calibrators, such as ReCal(), or their short names, such as 'recal'.")
+            raise InputError(
+                "Methods must be calibrators, such as ReCal(), or their short names, such as 'recal'."
+            )
         name = own_name or name_of(calibrator)
         if name in named or name == UNCALIBRATED:
-            raise InputError(f"The method {name!r} is given twice; give a mapping of your own names to methods.")
+            raise InputError(
+                f"The method {name!r} is given twice; give a mapping of your own names to methods."
+            )
         named[name] = calibrator
     if baseline not in named and baseline != UNCALIBRATED:
         named = {baseline: method_by_name(baseline), **named}
@@ -304,12 +336,26 @@ def _named(methods: Methods, baseline: str) -> dict[str, Calibrator]:
 
 
 def usual_methods(views: Views) -> list[str]:
-    """Methods to compare by default: one of each useful kind, with those that use views if there are any."""
-    return ["ts", "ets", "spline", "irm", "svs", "ensemble", *(["recal", "stack"] if views.transforms else [])]
+    """Methods to compare by default:
+
+    one of each useful kind, with those that use views if there are any.
+    """
+    return [
+        "ts",
+        "ets",
+        "spline",
+        "irm",
+        "svs",
+        "ensemble",
+        *(["recal", "stack"] if views.transforms else []),
+    ]
 
 
 def method_by_name(name: str) -> Calibrator:
-    """Return a calibrator with its defaults, by its short name; `svs (kept)` is `svs` with its answers kept."""
+    """Return a calibrator with its defaults, by its short name;
+
+    `svs (kept)` is `svs` with its answers kept.
+    """
     kind, options = find_method(name)
     return kind(**options)
 
@@ -318,7 +364,9 @@ def _cuts(
     fit: Views, test: Views | None, splits: int | None, seed: int, clusters: ArrayLike | None
 ) -> tuple[Views, list[_Cut]]:
     """Return the views from which rows are taken, and the cuts."""
-    if splits is not None and (isinstance(splits, bool) or not isinstance(splits, int) or splits < 1):
+    if splits is not None and (
+        isinstance(splits, bool) or not isinstance(splits, int) or splits < 1
+    ):
         raise InputError(f"must be a whole number of at least 1, got {splits!r}", argument="splits")
     both = [fit] if test is None else [fit, test]
     for views in both:
@@ -327,7 +375,8 @@ def _cuts(
         _labels(views)
     if test is not None and fit.n_classes != test.n_classes:
         raise InputError(
-            f"must have the same classes, got {fit.n_classes} and {test.n_classes}", argument=("fit", "test")
+            f"must have the same classes, got {fit.n_classes} and {test.n_classes}",
+            argument=("fit", "test"),
         )
     n = sum(views.n_samples for views in both)
     own = [views.clusters for views in both if views.clusters is not None]
@@ -336,7 +385,10 @@ def _cuts(
     groups = None if clusters is None else check_clusters(clusters, n)
 
     def clusters_of(*parts: Any) -> list[NDArray[np.intp] | None]:
-        return [None if groups is None else np.unique(groups[rows], return_inverse=True)[1] for rows in parts]
+        return [
+            None if groups is None else np.unique(groups[rows], return_inverse=True)[1]
+            for rows in parts
+        ]
 
     if test is not None and splits is None:
         rows = slice(fit.n_samples), slice(fit.n_samples, None)
@@ -354,7 +406,10 @@ def _cuts(
         else:
             first, second = split_by_cluster(groups, (size / n, 1 - size / n), rng)
             if not (len(first) and len(second)):
-                raise InputError("There are too few clusters to fit on some and test on others.", argument="clusters")
+                raise InputError(
+                    "There are too few clusters to fit on some and test on others.",
+                    argument="clusters",
+                )
         cuts.append(_Cut(pooled[first], pooled[second], second, *clusters_of(first, second)))
     return pooled, cuts
 
@@ -362,9 +417,16 @@ def _cuts(
 def pool_views(one: Views, other: Views) -> Views:
     """Join two sets of rows, with the transformations that both have."""
     shared = [transform for transform in one.transforms if transform in other.transforms]
-    joined: dict[Any, NDArray[Any]] = {t: np.concatenate([one.transformed(t), other.transformed(t)]) for t in shared}
-    logits, labels = np.concatenate([one.logits, other.logits]), np.concatenate([_labels(one), _labels(other)])
-    return Views(logits, joined, labels if one.classes is None else one.classes[labels], classes=one.classes)
+    joined: dict[Any, NDArray[Any]] = {
+        t: np.concatenate([one.transformed(t), other.transformed(t)]) for t in shared
+    }
+    logits, labels = (
+        np.concatenate([one.logits, other.logits]),
+        np.concatenate([_labels(one), _labels(other)]),
+    )
+    return Views(
+        logits, joined, labels if one.classes is None else one.classes[labels], classes=one.classes
+    )
 
 
 def _labels(views: Views) -> NDArray[np.intp]:
@@ -381,7 +443,10 @@ def _labels(views: Views) -> NDArray[np.intp]:
 
 def _intervals(evaluations: Sequence[Evaluation]) -> dict[str, list[tuple[float, float]]]:
     """Return the intervals of each metric, method by method; none if nothing was resampled."""
-    return {metric: [one.intervals[metric] for one in evaluations] for metric in evaluations[0].intervals}
+    return {
+        metric: [one.intervals[metric] for one in evaluations]
+        for metric in evaluations[0].intervals
+    }
 
 
 def _digest(array: NDArray[Any], labels: NDArray[Any] | None, *words: str) -> str:

@@ -1,8 +1,9 @@
-"""Uses of calibrated confidence: which predictions to accept, which classes to keep, when to stop trusting a model.
+"""Uses of calibrated confidence: which predictions to accept, which classes to keep, when to stop
+trusting a model.
 
-Start with `decide`: it finds the threshold above which predictions can be accepted. Its `DecisionRule` is all that a
-runtime needs. Names load on first use, so reading a rule from a file does not load the code that finds one.
-`__init__.pyi` lists the same names for type checkers.
+Start with `decide`: it finds the threshold above which predictions can be accepted. Its
+`DecisionRule` is all that a runtime needs. Names load on first use, so reading a rule from a file
+does not load the code that finds one. `__init__.pyi` lists the same names for type checkers.
 """
 
 from __future__ import annotations

@@ -7,10 +7,7 @@ from .decision import (
     Part as Part,
     risk_by_group as risk_by_group,
 )
-from .guarantee import (
-    decide as decide,
-    decide_crossfitted as decide_crossfitted,
-)
+from .guarantee import decide as decide, decide_crossfitted as decide_crossfitted
 from .curves import (
     Decisions as Decisions,
     Gain as Gain,
@@ -20,9 +17,7 @@ from .curves import (
     more_labels as more_labels,
     risk_curve as risk_curve,
 )
-from .rule import (
-    DecisionRule as DecisionRule,
-)
+from .rule import DecisionRule as DecisionRule
 from .sets import (
     PredictionSets as PredictionSets,
     SetReport as SetReport,
@@ -34,17 +29,11 @@ from .watching.class_mix import (
     adapt_to_class_mix as adapt_to_class_mix,
     class_mix as class_mix,
 )
-from .watching.profile import (
-    Profile as Profile,
-    profile as profile,
-)
+from .watching.profile import Profile as Profile, profile as profile
 from .watching.result import (
     Finding as Finding,
     WatchResult as WatchResult,
     accept_followed as accept_followed,
     to_the_power as to_the_power,
 )
-from .watching.shift import (
-    StreamWatch as StreamWatch,
-    watch as watch,
-)
+from .watching.shift import StreamWatch as StreamWatch, watch as watch

@@ -1,23 +1,29 @@
-"""The search for a threshold with a guarantee: which sets of most confident predictions are certified.
+"""The search for a threshold with a guarantee: which sets of most confident predictions are
+certified.
 
-One binomial bound is exact for one threshold; trying many and keeping the best would break it. Thresholds are therefore
-tested one after the other, from the strictest on, and each test is only made if the one before it succeeded
-(fixed-sequence testing; as a search over thresholds: Angelopoulos, Bates, Candes, Jordan and Lei, "Learn then Test",
-2021). One early mistake with high confidence would end such a sequence, so part of the allowed error probability is
-kept for later starts (the fallback procedure of Wiens, 2003, which still errs at most as often as allowed). The older
-search by halving (SGR; Geifman and El-Yaniv, 2017) spends error probability on every step and accepts less.
+One binomial bound is exact for one threshold; trying many and keeping the best would break it.
+Thresholds are therefore tested one after the other, from the strictest on, and each test is only
+made if the one before it succeeded (fixed-sequence testing; as a search over thresholds:
+Angelopoulos, Bates, Candes, Jordan and Lei, "Learn then Test", 2021). One early mistake with high
+confidence would end such a sequence, so part of the allowed error probability is kept for later
+starts (the fallback procedure of Wiens, 2003, which still errs at most as often as allowed). The
+older search by halving (SGR; Geifman and El-Yaniv, 2017) spends error probability on every step and
+accepts less.
 
-Sets are defined by size: "the m most confident", for a fixed list of m. Given the confidence of the next one, these m
-are independent draws from all predictions above it, so their mistakes are binomial for any confidence scale. Sets never
-divide predictions of equal confidence. The guarantee is exact if the chance of a mistake does not fall as confidence
-falls; `docs/deciding.md` shows what happens otherwise.
+Sets are defined by size: "the m most confident", for a fixed list of m. Given the confidence of the
+next one, these m are independent draws from all predictions above it, so their mistakes are
+binomial for any confidence scale. Sets never divide predictions of equal confidence. The guarantee
+is exact if the chance of a mistake does not fall as confidence falls; `docs/deciding.md` shows what
+happens otherwise.
 
-**Clusters.** Rows of one video or one patient are dependent, and a binomial bound over rows is wrong. The independent
-units are then the clusters. One random row per cluster is an independent sample again, and the exact search is made on
-these rows. Clusters smaller than the largest are drawn in proportion to their size, so that every row is equally likely
-and the guarantee is about rows. No valid bound can count a cluster as more than one row without assumptions about the
-dependence, because all rows of a cluster may be wrong together. Bounds on the loss per cluster (betting, Hoeffding) and
-averages of p-values over many draws are valid, too, and accept less: see `benchmarks/decide_clusters.py`.
+**Clusters.** Rows of one video or one patient are dependent, and a binomial bound over rows is
+wrong. The independent units are then the clusters. One random row per cluster is an independent
+sample again, and the exact search is made on these rows. Clusters smaller than the largest are
+drawn in proportion to their size, so that every row is equally likely and the guarantee is about
+rows. No valid bound can count a cluster as more than one row without assumptions about the
+dependence, because all rows of a cluster may be wrong together. Bounds on the loss per cluster
+(betting, Hoeffding) and averages of p-values over many draws are valid, too, and accept less: see
+`benchmarks/decide_clusters.py`.
 """
 
 from __future__ import annotations
@@ -38,24 +44,30 @@ Counts = NDArray[np.intp]
 _NEVER = 1e15
 # How fast the tested sets grow: at most this share of the possible coverage is lost.
 _GROWTH = 1.005
-# Where sequences start, by the number of mistakes that their first set may have, and their shares of the allowed error
-# probability. With few samples the first gets almost all; with many, one mistake near the top must not end the search.
+# Where sequences start, by the number of mistakes that their first set may have, and their shares
+# of the allowed error probability. With few samples the first gets almost all; with many, one
+# mistake near the top must not end the search.
 _FEW = ((0, 0.8),)
 _MANY = ((0, 0.3), (3, 0.5))
 # "Many" samples: this many times the fewest predictions that could certify anything.
 _MANY_TIMES = 8
 # The remaining sequences start at sets that are 4, 16, ... times as large.
 _APART = 4
-# Every prediction counts as wrong with at least this share of the risk, because some labels are wrong.
+# Every prediction counts as wrong with at least this share of the risk, because some labels are
+# wrong.
 _LEAST_DOUBT = 0.2
 
 
 def chance_of_so_few(errors: ArrayLike, counts: ArrayLike, risk: float) -> Vector:
-    """P(at most `errors` mistakes among `counts` predictions) if each is wrong with probability `risk`.
+    """P(at most `errors` mistakes among `counts` predictions) if each is wrong with probability
+    `risk`.
 
-    It is the exact p-value of "the true share of mistakes is at least `risk`"; 1 if there are no predictions.
+    It is the exact p-value of "the true share of mistakes is at least `risk`"; 1 if there are no
+    predictions.
     """
-    from scipy.special import betainc  # importing it takes half the time of a command that never needs it
+    from scipy.special import (
+        betainc,
+    )  # importing it takes half the time of a command that never needs it
 
     count, wrong = np.asarray(counts, dtype=np.float64), np.asarray(errors, dtype=np.float64)
     right = np.maximum(count - wrong, 0.0)
@@ -64,9 +76,11 @@ def chance_of_so_few(errors: ArrayLike, counts: ArrayLike, risk: float) -> Vecto
 
 
 def share_interval(hits: NDArray[np.bool_], clusters: Counts | None, confidence: float) -> Interval:
-    """Return the Clopper-Pearson interval of a share; for dependent rows, with the effective number of rows.
+    """Return the Clopper-Pearson interval of a share; for dependent rows, with the effective number
+    of rows.
 
-    The number of rows is divided by the design effect, the variance of the mean by clusters over that by rows.
+    The number of rows is divided by the design effect, the variance of the mean by clusters over
+    that by rows.
     """
     n, share = len(hits), float(hits.mean())
     if clusters is None:
@@ -88,17 +102,28 @@ def fewest_answers(risk: float, level: float) -> int:
 
 
 def smallest_size(errors: int, risk: float, level: float) -> int:
-    """Return how many predictions are needed to show a risk at this level with this many mistakes among them."""
+    """Return how many predictions are needed to show a risk at this level with this many mistakes
+    among them.
+    """
     high = errors + 1
     while chance_of_so_few(errors, high, risk) > level:
         high *= 2
     sizes = range(errors + 1, high)
-    return errors + 1 + bisect_left(sizes, True, key=lambda size: bool(chance_of_so_few(errors, size, risk) <= level))
+    return (
+        errors
+        + 1
+        + bisect_left(
+            sizes, True, key=lambda size: bool(chance_of_so_few(errors, size, risk) <= level)
+        )
+    )
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """Predictions from the most to the least confident; cuts are only possible where the confidence changes."""
+    """Predictions from the most to the least confident;
+
+    cuts are only possible where the confidence changes.
+    """
 
     confidence: Vector  # (n,), falling
     errors: Vector  # (n + 1,): mistakes among the m most confident
@@ -108,7 +133,10 @@ class Ranked:
         return len(self.confidence)
 
     def threshold(self, count: int) -> float:
-        """Return the shortest decimal that accepts exactly the `count` most confident; `count` is one of `ends`."""
+        """Return the shortest decimal that accepts exactly the `count` most confident;
+
+        `count` is one of `ends`.
+        """
         if count == 0:
             return math.inf
         if count == len(self):
@@ -126,21 +154,29 @@ def ranked(confidence: Vector, wrong: NDArray[np.bool_]) -> Ranked:
     order = np.argsort(-confidence, kind="stable")
     falling = np.asarray(confidence, dtype=np.float64)[order]
     errors = np.concatenate([[0.0], np.cumsum(wrong[order], dtype=np.float64)])
-    ends = np.flatnonzero(np.r_[falling[1:] != falling[:-1], True]) + 1 if len(falling) else np.empty(0, np.intp)
+    ends = (
+        np.flatnonzero(np.r_[falling[1:] != falling[:-1], True]) + 1
+        if len(falling)
+        else np.empty(0, np.intp)
+    )
     return Ranked(falling, errors, ends)
 
 
 def certified(answers: Ranked, risk: float, level: float, *, calibrated: bool = False) -> Counts:
-    """Return the sizes of all sets of most confident predictions whose share of mistakes is shown to be below `risk`.
+    """Return the sizes of all sets of most confident predictions whose share of mistakes is shown
+    to be below `risk`.
 
-    With probability at least 1 - `level` this is true for all of them, so any of them may be chosen by any rule. If
-    confidences are `calibrated` and samples are few, the confidences decide where the search starts; labels do not.
+    With probability at least 1 - `level` this is true for all of them, so any of them may be chosen
+    by any rule. If confidences are `calibrated` and samples are few, the confidences decide where
+    the search starts; labels do not.
     """
     start = likely_start(answers, risk, level) if calibrated else None
     planned, weights = _sequence(len(answers), risk, level, start)
     if not len(planned):
         return np.empty(0, np.intp)
-    sizes = answers.ends[np.searchsorted(answers.ends, planned)]  # a set never divides predictions of equal confidence
+    sizes = answers.ends[
+        np.searchsorted(answers.ends, planned)
+    ]  # a set never divides predictions of equal confidence
     chances = chance_of_so_few(answers.errors[sizes], sizes, risk)
     passed, carried = np.zeros(len(sizes), np.bool_), 0.0
     starts = np.flatnonzero(weights)
@@ -154,7 +190,8 @@ def certified(answers: Ranked, risk: float, level: float, *, calibrated: bool = 
 
 
 def one_row_per_cluster(confidence: Vector, wrong: NDArray[np.bool_], clusters: Counts) -> Counts:
-    """Draw at most one row of each cluster at random, each row with the same probability; return them sorted.
+    """Draw at most one row of each cluster at random, each row with the same probability; return
+    them sorted.
 
     The draw does not depend on the order of the rows.
     """
@@ -166,10 +203,12 @@ def one_row_per_cluster(confidence: Vector, wrong: NDArray[np.bool_], clusters: 
 
 
 def likely_start(answers: Ranked, risk: float, level: float) -> int | None:
-    """Return the size that is most likely to be certified if confidences are true; None with too few or many samples.
+    """Return the size that is most likely to be certified if confidences are true; None with too
+    few or many samples.
 
-    If m mistakes are expected from the confidences and k are allowed at a size, this is the probability that a Poisson
-    number with mean m is at most k. Only sizes at which one more mistake is allowed are compared.
+    If m mistakes are expected from the confidences and k are allowed at a size, this is the
+    probability that a Poisson number with mean m is at most k. Only sizes at which one more mistake
+    is allowed are compared.
     """
     from scipy.special import pdtr
 
@@ -179,12 +218,16 @@ def likely_start(answers: Ranked, risk: float, level: float) -> int | None:
     sizes: list[int] = []
     while (size := smallest_size(len(sizes), risk, level)) <= n:
         sizes.append(size)
-    doubt = np.cumsum(np.maximum(1.0 - answers.confidence, _LEAST_DOUBT * risk))[np.array(sizes) - 1]
+    doubt = np.cumsum(np.maximum(1.0 - answers.confidence, _LEAST_DOUBT * risk))[
+        np.array(sizes) - 1
+    ]
     return sizes[int(np.argmax(pdtr(np.arange(len(sizes)), doubt)))]
 
 
 def _sequence(n: int, risk: float, level: float, start: int | None = None) -> tuple[Counts, Vector]:
-    """Return the sizes to test, from the smallest on, and the error probability with which each starts a sequence."""
+    """Return the sizes to test, from the smallest on, and the error probability with which each
+    starts a sequence.
+    """
     starts = _starts(n, risk, level) if start is None else {start: level}
     if not starts:
         return np.empty(0, np.intp), np.empty(0)
@@ -198,7 +241,10 @@ def _sequence(n: int, risk: float, level: float, start: int | None = None) -> tu
 
 
 def _starts(n: int, risk: float, level: float) -> dict[int, float]:
-    """Return the sizes at which sequences start and their error probabilities; fixed before labels are seen."""
+    """Return the sizes at which sequences start and their error probabilities;
+
+    fixed before labels are seen.
+    """
     if (fewest := fewest_answers(risk, level)) > n:
         return {}
     shares = _MANY if n >= _MANY_TIMES * fewest else _FEW
@@ -214,10 +260,11 @@ def _starts(n: int, risk: float, level: float) -> dict[int, float]:
 
 
 def further_answers(answers: Ranked, risk: float, level: float) -> tuple[int | None, bool]:
-    """Return about how many more labelled samples are needed to certify any set, and whether this is only a minimum.
+    """Return about how many more labelled samples are needed to certify any set, and whether this
+    is only a minimum.
 
-    For each set, compute how large it must be if mistakes continue at the same rate. One mistake is added, because the
-    best of many sets is partly lucky. None if all sets are wrong too often.
+    For each set, compute how large it must be if mistakes continue at the same rate. One mistake is
+    added, because the best of many sets is partly lucky. None if all sets are wrong too often.
     """
     n, sizes = len(answers), answers.ends
     errors = answers.errors[sizes]
@@ -233,6 +280,8 @@ def further_answers(answers: Ranked, risk: float, level: float) -> tuple[int | N
     low, high = np.full(len(sizes), 1.0), np.full(len(sizes), 1e12)
     for _ in range(60):
         middle = np.sqrt(low * high)
-        enough = chance_of_so_few(np.ceil(rates * middle), np.ceil(middle), risk) <= _FEW[0][1] * level
+        enough = (
+            chance_of_so_few(np.ceil(rates * middle), np.ceil(middle), risk) <= _FEW[0][1] * level
+        )
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return max(1, math.ceil(float((n * (high / sizes - 1)).min()))), False

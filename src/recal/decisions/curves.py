@@ -36,9 +36,14 @@ class Gain:
 
 
 class Decisions(dict[str, Decision]):
-    """A `Decision` for each method, and the gains in coverage over the first one; made by `decide_each`."""
+    """A `Decision` for each method, and the gains in coverage over the first one;
 
-    def __init__(self, decisions: Mapping[str, Decision], gains: Mapping[str, Gain], baseline: str) -> None:
+    made by `decide_each`.
+    """
+
+    def __init__(
+        self, decisions: Mapping[str, Decision], gains: Mapping[str, Gain], baseline: str
+    ) -> None:
         super().__init__(decisions)
         self.gains, self.baseline = gains, baseline
 
@@ -67,13 +72,15 @@ def decide_each(
 ) -> Decisions:
     """Decide with the probabilities of each method, and compare the shares that they accept.
 
-    A gain is the difference to the first method. Its interval comes from resampled rows, the same for all methods. Each
-    method searches its threshold again on every resample, so the interval includes how the search varies. Each
-    guarantee holds for its own method; choosing the method with the largest share afterwards is not covered.
+    A gain is the difference to the first method. Its interval comes from resampled rows, the same
+    for all methods. Each method searches its threshold again on every resample, so the interval
+    includes how the search varies. Each guarantee holds for its own method; choosing the method
+    with the largest share afterwards is not covered.
 
     Parameters
     ----------
-    methods : mapping of name to probabilities of shape (n_samples, n_classes), or confidences of shape (n_samples,)
+    methods : mapping of name to probabilities of shape (n_samples, n_classes), or confidences of
+    shape (n_samples,)
         All for the same samples.
     y, risk, confidence, groups, clusters, per_class, classes : as in `decide`
         Resamples are drawn by cluster.
@@ -108,44 +115,64 @@ def decide_each(
             f"Methods must answer for the same samples and classes, got {' and '.join(map(str, sorted(shapes)))}."
         )
     own = confidences or {}
-    common: dict[str, Any] = {"groups": groups, "clusters": clusters, "per_class": per_class, "classes": classes}
+    common: dict[str, Any] = {
+        "groups": groups,
+        "clusters": clusters,
+        "per_class": per_class,
+        "classes": classes,
+    }
     decisions = {
         name: decide(probs, y, risk, confidence, confidences=own.get(name), **common, **options)
         for name, probs in methods.items()
     }
     answers = [read_answers(probs, y, own.get(name), **common) for name, probs in methods.items()]
     baseline = next(iter(methods))
-    shares = _resampled_shares(answers, decisions[baseline], draws, np.random.default_rng(random_state))
+    shares = _resampled_shares(
+        answers, decisions[baseline], draws, np.random.default_rng(random_state)
+    )
     gains = {}
     for index, name in enumerate(methods):
         if name != baseline:
-            low, high = np.quantile(shares[index] - shares[0], [(1 - confidence) / 2, (1 + confidence) / 2])
-            gains[name] = Gain(decisions[name].coverage - decisions[baseline].coverage, (float(low), float(high)))
+            low, high = np.quantile(
+                shares[index] - shares[0], [(1 - confidence) / 2, (1 + confidence) / 2]
+            )
+            gains[name] = Gain(
+                decisions[name].coverage - decisions[baseline].coverage, (float(low), float(high))
+            )
     return Decisions(decisions, gains, baseline)
 
 
 def _resampled_shares(
     answers: list[Answers], like: Decision, draws: int, rng: np.random.Generator, times: float = 1.0
 ) -> Vector:
-    """Return the share that each method accepts in each draw of `times` the number of rows, (n_methods, draws)."""
+    """Return the share that each method accepts in each draw of `times` the number of rows,
+    (n_methods, draws).
+    """
     shares = np.empty((len(answers), draws))
     for draw in track(range(draws), "draw"):
         rows, clusters = resample(answers[0], times, rng)
         for index, one in enumerate(answers):
             level = (1.0 - like.confidence) / one.n_groups
             parts = one.take(rows, clusters).parts()
-            counts = [decide_part(part, like.risk, level, like.costs, one.calibrated).n_accepted for part in parts]
+            counts = [
+                decide_part(part, like.risk, level, like.costs, one.calibrated).n_accepted
+                for part in parts
+            ]
             shares[index, draw] = sum(counts) / len(rows)
     return shares
 
 
-def resample(answers: Answers, times: float, rng: np.random.Generator) -> tuple[Counts, Counts | None]:
+def resample(
+    answers: Answers, times: float, rng: np.random.Generator
+) -> tuple[Counts, Counts | None]:
     """Draw rows with replacement, or whole clusters, and number the drawn clusters."""
     if answers.clusters is None:
         return np.asarray(rng.integers(len(answers), size=round(times * len(answers)))), None
     order, counts = np.argsort(answers.clusters, kind="stable"), np.bincount(answers.clusters)
     members = np.split(order, np.cumsum(counts)[:-1])
-    drawn = [members[cluster] for cluster in rng.integers(len(counts), size=round(times * len(counts)))]
+    drawn = [
+        members[cluster] for cluster in rng.integers(len(counts), size=round(times * len(counts)))
+    ]
     numbers = np.repeat(np.arange(len(drawn)), [len(one) for one in drawn])
     return np.concatenate(drawn), numbers
 
@@ -154,8 +181,9 @@ def resample(answers: Answers, times: float, rng: np.random.Generator) -> tuple[
 class RiskCurve:
     """The share of predictions that can be accepted at each risk, as found by `decide`.
 
-    Every point has its own guarantee; there is none for the whole curve at once. `seen` is the share at which mistakes
-    reach the risk in these samples, without a guarantee. More labels could close the distance between the two.
+    Every point has its own guarantee; there is none for the whole curve at once. `seen` is the
+    share at which mistakes reach the risk in these samples, without a guarantee. More labels could
+    close the distance between the two.
     """
 
     risks: tuple[float, ...]
@@ -195,7 +223,12 @@ def risk_curve(
     rates = rows.errors[rows.ends] / rows.ends
     thresholds = []
     for risk in risks:
-        sizes = certified(evidence, check_share(risk, "risks"), 1.0 - confidence, calibrated=confidences is not None)
+        sizes = certified(
+            evidence,
+            check_share(risk, "risks"),
+            1.0 - confidence,
+            calibrated=confidences is not None,
+        )
         thresholds.append(evidence.threshold(int(sizes[-1]) if len(sizes) else 0))
     counts = [int((rows.confidence >= threshold).sum()) for threshold in thresholds]
     within = [rows.ends[rates <= risk] for risk in risks]
@@ -235,7 +268,8 @@ def more_labels(
 ) -> tuple[Promise, ...]:
     """Estimate the share that could be accepted with several times the labelled samples.
 
-    The samples represent the population: samples (or clusters) are drawn from them with replacement and decided on.
+    The samples represent the population: samples (or clusters) are drawn from them with replacement
+    and decided on.
 
     Examples
     --------
@@ -248,8 +282,12 @@ def more_labels(
     (True, 1.0, 6400)
     """
     if like.rule.groups and groups is None:
-        raise InputError("This decision was made by group: pass groups=, one per sample.", argument="groups")
-    answers = read_answers(probs, y, confidences, groups, clusters, per_class=like.rule.per_class, classes=like.classes)
+        raise InputError(
+            "This decision was made by group: pass groups=, one per sample.", argument="groups"
+        )
+    answers = read_answers(
+        probs, y, confidences, groups, clusters, per_class=like.rule.per_class, classes=like.classes
+    )
     rng = np.random.default_rng(random_state)
     promises = []
     for factor in track(times, "sizes"):
@@ -257,5 +295,7 @@ def more_labels(
         low, high = np.quantile(shares, [0.025, 0.975])
         possible = float((shares > 0).mean())
         n = round(factor * len(answers))
-        promises.append(Promise(float(factor), n, float(np.mean(shares)), (float(low), float(high)), possible))
+        promises.append(
+            Promise(float(factor), n, float(np.mean(shares)), (float(low), float(high)), possible)
+        )
     return tuple(promises)

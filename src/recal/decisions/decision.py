@@ -20,7 +20,8 @@ from recal.metrics.exact import Interval, rate_interval
 from recal.metrics.rows import score
 from recal.schema import Number, check
 
-# A rule counts as broken in a group if the data would otherwise be this unlikely, corrected for the number of groups.
+# A rule counts as broken in a group if the data would otherwise be this unlikely, corrected for the
+# number of groups.
 _BROKEN_LEVEL = 0.05
 
 
@@ -33,7 +34,11 @@ class Costs:
 
     def __post_init__(self) -> None:
         for name, value in (("cost_error", self.error), ("cost_review", self.review)):
-            check(value, Number(0.0, ends="()", hint="Give both costs, cost_error and cost_review"), name)
+            check(
+                value,
+                Number(0.0, ends="()", hint="Give both costs, cost_error and cost_review"),
+                name,
+            )
         if self.review >= self.error:
             raise InputError(
                 f"A review ({self.review:g}) costs as much as a mistake ({self.error:g}) or more: accepting every "
@@ -45,13 +50,18 @@ class Costs:
         """The share of mistakes below which accepting a prediction costs less than a review."""
         return max(self.review / self.error, 1e-300)  # the quotient may underflow to 0
 
-    def per_answer(self, errors: int | NDArray[Any], accepted: int | NDArray[Any], n_samples: int) -> Any:
+    def per_answer(
+        self, errors: int | NDArray[Any], accepted: int | NDArray[Any], n_samples: int
+    ) -> Any:
         return (self.error * errors + self.review * (n_samples - accepted)) / n_samples
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a rule does with some labelled samples; `name` is their class or group, None for all samples."""
+    """What a rule does with some labelled samples;
+
+    `name` is their class or group, None for all samples.
+    """
 
     name: Any = None
     n_samples: int
@@ -85,7 +95,8 @@ class Part(Outcome):
     n_samples, n_accepted, n_errors : int
         Labelled samples, those accepted, and the mistakes among these.
     needed : int or None
-        About how many more labelled samples are needed to accept anything; 0 if none, None if no number is enough.
+        About how many more labelled samples are needed to accept anything; 0 if none, None if no
+        number is enough.
     needed_at_least : bool
         Whether `needed` is only a minimum.
     interval : (low, high)
@@ -107,8 +118,8 @@ class Part(Outcome):
 class GroupRisk(Outcome):
     """How one rule does in one group of labelled samples.
 
-    `interval` is the 95 % interval of the share of mistakes among accepted predictions. `broken` says whether this
-    share is clearly above the risk, after correcting for the number of groups.
+    `interval` is the 95 % interval of the share of mistakes among accepted predictions. `broken`
+    says whether this share is clearly above the risk, after correcting for the number of groups.
     """
 
     broken: bool
@@ -125,8 +136,8 @@ def risk_by_group(
 ) -> tuple[GroupRisk, ...]:
     """Return how one rule does in each group of labelled samples, the worst group first.
 
-    A rule that holds on average can fail in a group. A warning names the groups in which it is clearly broken; `decide`
-    with `groups=` gives each group its own threshold and guarantee.
+    A rule that holds on average can fail in a group. A warning names the groups in which it is
+    clearly broken; `decide` with `groups=` gives each group its own threshold and guarantee.
 
     Examples
     --------
@@ -147,8 +158,17 @@ def risk_by_group(
     chances = 1.0 - chance_of_so_few(errors - 1, counts, rule.risk)
     broken = holm(np.where(errors > 0, chances, 1.0)) <= _BROKEN_LEVEL
     rows = [
-        GroupRisk(name=name, n_samples=n, n_accepted=m, n_errors=k, interval=rate_interval(k, m), broken=bad)
-        for name, n, m, k, bad in zip(names, *(column.tolist() for column in (totals, counts, errors, broken)))
+        GroupRisk(
+            name=name,
+            n_samples=n,
+            n_accepted=m,
+            n_errors=k,
+            interval=rate_interval(k, m),
+            broken=bad,
+        )
+        for name, n, m, k, bad in zip(
+            names, *(column.tolist() for column in (totals, counts, errors, broken))
+        )
     ]
     rows.sort(key=lambda row: (-row.interval[0], -np.nan_to_num(row.error_rate), row.name))
     if bad := [row for row in rows if row.broken]:
@@ -182,7 +202,8 @@ class Decision(Outcome):
     n_clusters : int or None
         The number of clusters, if clusters were given.
     needed : int or None
-        0 if the samples suffice, else about how many more labelled samples are needed; None if no number is enough.
+        0 if the samples suffice, else about how many more labelled samples are needed; None if no
+        number is enough.
     rule : DecisionRule
         All that a runtime needs.
     parts : tuple of Part
@@ -191,11 +212,11 @@ class Decision(Outcome):
     supported_risk : float or None
         If nothing can be accepted: the lowest risk at which something could be.
     n_fitted : int
-        About how many of the samples the calibrator was fitted on; only known if `decide` was given the calibrator.
-        Above 0 there is no guarantee.
+        About how many of the samples the calibrator was fitted on; only known if `decide` was given
+        the calibrator. Above 0 there is no guarantee.
     lowest_cost : float
-        The mean cost of a prediction at the threshold that is cheapest in these samples, without a guarantee. The
-        guarantee costs `cost` minus this. NaN if no costs were given.
+        The mean cost of a prediction at the threshold that is cheapest in these samples, without a
+        guarantee. The guarantee costs `cost` minus this. NaN if no costs were given.
     bins : BinTable or None
         The samples in 15 bins of confidence, which notebooks draw as a reliability diagram.
     """
@@ -237,7 +258,9 @@ class Decision(Outcome):
 
     @property
     def suggested_risk(self) -> float | None:
-        """`supported_risk` rounded up to two digits, and to another number than `risk` when both are printed."""
+        """`supported_risk` rounded up to two digits, and to another number than `risk` when both
+        are printed.
+        """
         if self.supported_risk is None:
             return None
         as_printed = max(float(f"{self.risk:.{digits}g}") for digits in (2, 3))
@@ -254,24 +277,42 @@ class Decision(Outcome):
 
     @property
     def table(self) -> tuple[Part, ...]:
-        """The parts, worst first: those that accept nothing, then by the share of mistakes among accepted ones."""
-        return tuple(sorted(self.parts, key=lambda part: (part.possible, -np.nan_to_num(part.error_rate))))
+        """The parts, worst first:
+
+        those that accept nothing, then by the share of mistakes among accepted ones.
+        """
+        return tuple(
+            sorted(self.parts, key=lambda part: (part.possible, -np.nan_to_num(part.error_rate)))
+        )
 
     def accept(
-        self, probs: ArrayLike, confidences: ArrayLike | None = None, groups: ArrayLike | None = None
+        self,
+        probs: ArrayLike,
+        confidences: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
     ) -> NDArray[np.bool_]:
         """Return whether each prediction is accepted; see `DecisionRule.accept`."""
         return self.rule.accept(probs, confidences, groups)
 
     def by_group(
-        self, probs: ArrayLike, y: ArrayLike, groups: ArrayLike, confidences: ArrayLike | None = None
+        self,
+        probs: ArrayLike,
+        y: ArrayLike,
+        groups: ArrayLike,
+        confidences: ArrayLike | None = None,
     ) -> tuple[GroupRisk, ...]:
-        """Return how this rule does in each group of labelled samples, worst first; see `risk_by_group`."""
+        """Return how this rule does in each group of labelled samples, worst first;
+
+        see `risk_by_group`.
+        """
         return risk_by_group(self.rule, probs, y, groups, confidences, classes=self.classes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; a threshold that accepts nothing is None."""
-        plain = _read(self, ("possible", "risk", "confidence", "coverage", "n_samples", "n_accepted", "n_errors"))
+        plain = _read(
+            self,
+            ("possible", "risk", "confidence", "coverage", "n_samples", "n_accepted", "n_errors"),
+        )
         plain |= _read(self, ("needed", "supported_risk", "n_fitted"))
         plain |= {"interval": list(self.interval), "message": str(self)}
         if self.n_clusters is not None:
@@ -283,7 +324,11 @@ class Decision(Outcome):
             return {"threshold": finite(self.threshold), **plain}
         parts = self.table if self.rule.groups else self.parts
         thresholds = [finite(value) for value in self.thresholds]
-        return {"thresholds": thresholds, **plain, f"by_{self._each}": [part.to_dict(self._each) for part in parts]}
+        return {
+            "thresholds": thresholds,
+            **plain,
+            f"by_{self._each}": [part.to_dict(self._each) for part in parts],
+        }
 
     def _repr_html_(self) -> str:
         # Import by name, because reporting imports decisions, not the other way round.
@@ -294,7 +339,11 @@ class Decision(Outcome):
             return f"No answer can be accepted: {self._why()}"
         (low, high), each = self.interval, self._each
         where = "" if each else f"from a confidence of {self.threshold:.6g} on, "
-        void = f" No guarantee: {self.n_fitted:,} of these samples were used in the fit." if self.n_fitted else ""
+        void = (
+            f" No guarantee: {self.n_fitted:,} of these samples were used in the fit."
+            if self.n_fitted
+            else ""
+        )
         units = "" if self.n_clusters is None else f" in {count_of_clusters(self.n_clusters)}"
         price = f" Cost per answer {self.cost:.3g}; at the threshold that was cheapest in these samples, without a "
         price += f"guarantee, {self.lowest_cost:.3g}."
@@ -316,7 +365,11 @@ class Decision(Outcome):
             return ""
         names = []
         for part in refused[:3]:
-            why = "too many mistakes" if part.needed is None else f"about {two_digits(part.needed):,} more labels"
+            why = (
+                "too many mistakes"
+                if part.needed is None
+                else f"about {two_digits(part.needed):,} more labels"
+            )
             names.append(f"{part.name} ({why})")
         rest = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
         return f" No answer can be accepted yet in {len(refused)} groups: {', '.join(names)}{rest}."
@@ -332,7 +385,11 @@ class Decision(Outcome):
                 f"in these {samples} mistakes are more frequent than {_percent(self.risk)} even among the most "
                 f"confident answers. More labels would not change that; a higher risk or a better model would.{instead}"
             )
-        least = "at least " if all(part.needed_at_least for part in self.parts if part.needed == self.needed) else ""
+        least = (
+            "at least "
+            if all(part.needed_at_least for part in self.parts if part.needed == self.needed)
+            else ""
+        )
         each = f"for each {self._each} " if self._each else ""
         return (
             f"{samples} cannot show a risk below {_percent(self.risk)} {each}at {_percent(self.confidence)} "
@@ -341,10 +398,15 @@ class Decision(Outcome):
 
 
 def holm(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Correct p-values for their number (Holm, 1979): never weaker than Bonferroni, and valid for any dependence."""
+    """Correct p-values for their number (Holm, 1979):
+
+    never weaker than Bonferroni, and valid for any dependence.
+    """
     order = np.argsort(values, kind="stable")
     corrected = np.empty_like(values)
-    corrected[order] = np.minimum(np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1.0)
+    corrected[order] = np.minimum(
+        np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1.0
+    )
     return corrected
 
 

@@ -1,4 +1,7 @@
-"""How much can be automated: the threshold above which predictions can be accepted, with a guarantee."""
+"""How much can be automated:
+
+the threshold above which predictions can be accepted, with a guarantee.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,13 @@ from recal.decisions.certify import (
 )
 from recal.decisions.decision import Costs, Decision, Part
 from recal.decisions.rule import DecisionRule, Reads, check_share
-from recal.engine.clusters import check_clusters, check_names, cluster_folds, near_duplicates, stratified_folds
+from recal.engine.clusters import (
+    check_clusters,
+    check_names,
+    cluster_folds,
+    near_duplicates,
+    stratified_folds,
+)
 from recal.engine.same_rows import matters, warn_of_fitted
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError
 from recal.metrics.calibration_error import table_of
@@ -55,42 +64,48 @@ def decide(
     per_class: bool = False,
     classes: Classes = None,
 ) -> Decision:
-    """Find the confidence threshold above which at most a share `risk` of the predictions is wrong, with a guarantee.
+    """Find the confidence threshold above which at most a share `risk` of the predictions is wrong,
+    with a guarantee.
 
-    With probability at least `confidence` over the labelled samples, the true share of mistakes among accepted
-    predictions is at most `risk`. The bound is exact (binomial), and the search over thresholds is accounted for: see
-    `recal.decisions.certify`. The samples must be like those to come, and must not be those of the calibrator's fit.
-    This is only checked if you pass the calibrator; plain arrays do not say where they come from.
+    With probability at least `confidence` over the labelled samples, the true share of mistakes
+    among accepted predictions is at most `risk`. The bound is exact (binomial), and the search over
+    thresholds is accounted for: see `recal.decisions.certify`. The samples must be like those to
+    come, and must not be those of the calibrator's fit. This is only checked if you pass the
+    calibrator; plain arrays do not say where they come from.
 
     Parameters
     ----------
     probs : array-like of shape (n_samples, n_classes) or (n_samples,)
-        Probabilities of all classes; or the confidence of each answer of any system, and `y` says which are right. The
-        guarantee holds for any numbers. A better confidence accepts more.
+        Probabilities of all classes; or the confidence of each answer of any system, and `y` says
+        which are right. The guarantee holds for any numbers. A better confidence accepts more.
     y : array-like of shape (n_samples,)
-        Labels: integers are column indices, anything else needs `classes`. With 1-D confidences, whether each answer
-        is right.
+        Labels: integers are column indices, anything else needs `classes`. With 1-D confidences,
+        whether each answer is right.
     risk : float
         The largest share of mistakes among accepted predictions. Costs replace it.
     confidence : float
         The probability that the guarantee holds.
     confidences : array-like of shape (n_samples,), optional
-        Result of `predict_confidence`; by default the largest probability of each row. If a calibrator keeps
-        predictions that it finds unlikely, they rank predictions better, and the rule then reads them, too. Because
-        they are calibrated, they also decide where the search starts, which accepts more with few samples.
+        Result of `predict_confidence`; by default the largest probability of each row. If a
+        calibrator keeps predictions that it finds unlikely, they rank predictions better, and the
+        rule then reads them, too. Because they are calibrated, they also decide where the search
+        starts, which accepts more with few samples.
     groups : array-like of shape (n_samples,), optional
-        One threshold and one guarantee for each group (subject, customer, camera), all of them at once. Groups without
-        enough evidence accept nothing; `Decision.table` says how many labels they need.
+        One threshold and one guarantee for each group (subject, customer, camera), all of them at
+        once. Groups without enough evidence accept nothing; `Decision.table` says how many labels
+        they need.
     clusters : array-like of shape (n_samples,), optional
-        Rows that belong together: frames of a video, samples of a patient. They are dependent, and the guarantee only
-        holds if you pass the clusters. The evidence then comes from one random row per cluster.
+        Rows that belong together: frames of a video, samples of a patient. They are dependent, and
+        the guarantee only holds if you pass the clusters. The evidence then comes from one random
+        row per cluster.
     calibrator : Calibrator, optional
         The fitted calibrator that gave `probs`, to check that these are not the samples of its fit.
     cost_error, cost_review : float, optional
-        The cost of an accepted mistake and of a review. The threshold is then the cheapest of those that are cheaper
-        than reviewing everything, with the given confidence.
+        The cost of an accepted mistake and of a review. The threshold is then the cheapest of those
+        that are cheaper than reviewing everything, with the given confidence.
     per_class : bool
-        One threshold and one guarantee for each predicted class: the predicted classes are the groups.
+        One threshold and one guarantee for each predicted class: the predicted classes are the
+        groups.
     classes : sequence of length n_classes, optional
         The names of the columns, in order.
 
@@ -106,18 +121,22 @@ def decide(
     >>> decide(np.where(right, 0.9, 0.6), right, risk=0.02).threshold  # the confidence of each answer
     0.75
     >>> print(decide([[0.9, 0.1], [0.8, 0.2]], [0, 0]))  # doctest: +NORMALIZE_WHITESPACE
-    No answer can be accepted: 2 labelled samples cannot show a risk below 1% at 95% confidence. You need at least
-    about 300 more labelled samples.
+    No answer can be accepted: 2 labelled samples cannot show a risk below 1% at 95% confidence. You
+    need at least about 300 more labelled samples.
     """
     check_share(risk, "risk")
     level = 1.0 - check_share(confidence, "confidence")
     costs = None if cost_error is cost_review is None else Costs(cost_error, cost_review)  # type: ignore[arg-type]
     bound = risk if costs is None else costs.risk
-    answers = read_answers(probs, y, confidences, groups, clusters, per_class=per_class, classes=classes)
+    answers = read_answers(
+        probs, y, confidences, groups, clusters, per_class=per_class, classes=classes
+    )
     n_fitted = _fitted_rows(calibrator, probs, len(answers))
     copies = 0
     if clusters is None and not is_graded(probs):
-        copies = near_duplicates(np.log(np.maximum(np.asarray(probs, np.float64), 1e-12)), answers.wrong)
+        copies = near_duplicates(
+            np.log(np.maximum(np.asarray(probs, np.float64), 1e-12)), answers.wrong
+        )
     if copies:
         warnings.warn(
             f"{copies:,} of {len(answers):,} rows are near-copies of another row, and rows must be independent for "
@@ -150,7 +169,9 @@ def decide(
         classes=None if classes is None else tuple(np.asarray(classes).tolist()),
         supported_risk=_supported(pieces[0].evidence, bound, level) if alone else None,
         n_fitted=n_fitted,
-        lowest_cost=math.nan if costs is None else _lowest([piece.all_rows for piece in pieces], costs),
+        lowest_cost=math.nan
+        if costs is None
+        else _lowest([piece.all_rows for piece in pieces], costs),
         n_clusters=None if answers.clusters is None else int(answers.clusters.max()) + 1,
         bins=table_of(answers.confidence, ~answers.wrong, equal_width_edges(15)),
     )
@@ -158,7 +179,10 @@ def decide(
 
 @dataclass(frozen=True)
 class Evidence:
-    """Predictions of one group, and those that the bound is computed from: all, or one row per cluster."""
+    """Predictions of one group, and those that the bound is computed from:
+
+    all, or one row per cluster.
+    """
 
     all_rows: Ranked
     evidence: Ranked
@@ -174,7 +198,9 @@ class Answers:
     names: tuple[Any, ...]  # of the groups
     clusters: Counts | None
     reads: Reads
-    calibrated: bool  # whether confidences were given, so that they may choose where the search starts
+    calibrated: (
+        bool  # whether confidences were given, so that they may choose where the search starts
+    )
 
     def __len__(self) -> int:
         return len(self.confidence)
@@ -191,7 +217,9 @@ class Answers:
     def parts(self) -> list[Evidence]:
         """Return the predictions of each group."""
         order, parts = np.argsort(self.group, kind="stable"), []
-        for rows in np.split(order, np.searchsorted(self.group[order], np.arange(1, self.n_groups))):
+        for rows in np.split(
+            order, np.searchsorted(self.group[order], np.arange(1, self.n_groups))
+        ):
             confidence, wrong = self.confidence[rows], self.wrong[rows]
             evidence = everything = ranked(confidence, wrong)
             if self.clusters is not None and len(rows):
@@ -215,26 +243,39 @@ def read_answers(
     """Check the arguments of `decide` and convert them to one form."""
     rows, array = score(probs, y, classes, confidences), np.asarray(probs)
     if per_class and rows.graded:
-        raise InputError("A threshold per class needs the probabilities of all classes.", argument="per_class")
+        raise InputError(
+            "A threshold per class needs the probabilities of all classes.", argument="per_class"
+        )
     if groups is not None and per_class:
-        raise InputError("cannot be combined: leave one of them out", argument=("groups", "per_class"))
+        raise InputError(
+            "cannot be combined: leave one of them out", argument=("groups", "per_class")
+        )
     n = len(rows)
     names: tuple[Any, ...] = (None,)
     group = np.zeros(n, np.intp)
     if groups is not None:
         names, group = check_names(groups, n, "groups")
     elif per_class:
-        names = tuple(range(rows.n_classes)) if classes is None else tuple(np.asarray(classes).tolist())
+        names = (
+            tuple(range(rows.n_classes)) if classes is None else tuple(np.asarray(classes).tolist())
+        )
         group = array.argmax(axis=1)
     units = None if clusters is None else check_clusters(clusters, n)
     # If confidences equal the largest probabilities, the rule does not need them as well.
     equal = not rows.graded and np.allclose(array.max(axis=1), rows.confidence, rtol=1e-6, atol=0.0)
     reads: Reads = "maximum" if equal else "confidence"
-    return Answers(rows.confidence, ~rows.correct, group, names, units, reads, confidences is not None)
+    return Answers(
+        rows.confidence, ~rows.correct, group, names, units, reads, confidences is not None
+    )
 
 
 def decide_part(
-    rows: Evidence, risk: float, level: float, costs: Costs | None, calibrated: bool, name: Any = None
+    rows: Evidence,
+    risk: float,
+    level: float,
+    costs: Costs | None,
+    calibrated: bool,
+    name: Any = None,
 ) -> Part:
     """Decide about one group: the largest certified set, or the cheapest one."""
     n, evidence = len(rows.all_rows), rows.evidence
@@ -242,7 +283,11 @@ def decide_part(
     threshold, labels, at_least = math.inf, None, True
     if len(sizes):
         errors = evidence.errors[sizes]
-        best = len(sizes) - 1 if costs is None else int(np.argmin(costs.per_answer(errors, sizes, len(evidence))))
+        best = (
+            len(sizes) - 1
+            if costs is None
+            else int(np.argmin(costs.per_answer(errors, sizes, len(evidence))))
+        )
         threshold, labels, at_least = evidence.threshold(int(sizes[best])), 0, False
     elif n:
         labels, at_least = further_answers(evidence, risk, level)
@@ -262,12 +307,17 @@ def decide_part(
 
 
 def _fitted_rows(calibrator: Any, probs: ArrayLike, n_samples: int) -> int:
-    """Return how many samples the calibrator was fitted on, with a warning; 0 if no calibrator was given."""
+    """Return how many samples the calibrator was fitted on, with a warning;
+
+    0 if no calibrator was given.
+    """
     if calibrator is None:
         return 0
     if not hasattr(calibrator, "fitted_rows"):
         rule = f"must be a fitted calibrator of logits or views, got {type(calibrator).__name__}"
-        raise InputError(rule, argument="calibrator", remedy="Others keep no record of their rows: leave it out")
+        raise InputError(
+            rule, argument="calibrator", remedy="Others keep no record of their rows: leave it out"
+        )
     count = int(calibrator.fitted_rows(probs))
     warn_of_fitted(count, n_samples, "the guarantee does not hold", _OTHER_SAMPLES, stacklevel=4)
     return count if matters(count, n_samples) else 0
@@ -308,12 +358,12 @@ def decide_crossfitted(
 ) -> tuple[Calibrator, Decision]:
     """Fit a calibrator and decide on the same samples, if there are too few of them to split.
 
-    The samples are divided into folds. The confidence of each sample comes from a calibrator that was fitted on the
-    other folds, and the threshold is searched among these confidences. The calibrator that is returned is fitted on all
-    samples and has the rule as its `decision_`.
+    The samples are divided into folds. The confidence of each sample comes from a calibrator that
+    was fitted on the other folds, and the threshold is searched among these confidences. The
+    calibrator that is returned is fitted on all samples and has the rule as its `decision_`.
 
-    The guarantee is measured, not proven, because the final calibrator differs slightly from those of the folds.
-    `docs/deciding.md` shows how often the true share of mistakes was above the risk.
+    The guarantee is measured, not proven, because the final calibrator differs slightly from those
+    of the folds. `docs/deciding.md` shows how often the true share of mistakes was above the risk.
 
     Parameters
     ----------
@@ -324,7 +374,8 @@ def decide_crossfitted(
     risk, confidence, classes, **options : as in `decide`
     folds : int
     clusters : array-like of shape (n_samples,), optional
-        As in `decide`; folds never divide a cluster. Clusters and groups are by default those of the views.
+        As in `decide`; folds never divide a cluster. Clusters and groups are by default those of
+        the views.
     random_state : int
         Seed of the folds.
 
@@ -349,19 +400,34 @@ def decide_crossfitted(
     views = as_views(X, needs_views=calibrator.needs_views, method=type(calibrator).__name__)
     names = classes if classes is not None else views.classes
     if y is None and views.labels is None:
-        raise InputError("Labels are needed to decide: pass them as `y`, or use views that hold them.")
+        raise InputError(
+            "Labels are needed to decide: pass them as `y`, or use views that hold them."
+        )
     labels = views.labels if y is None else check_labels(y, views.n_samples, views.n_classes, names)
     assert labels is not None
     clusters = views.clusters if clusters is None else clusters
     views = views if options.get("groups") is None else views.assign(groups=options["groups"])
     options["groups"] = views.groups
     probs, confidences = crossfitted_answers(
-        calibrator, views, labels, folds=folds, clusters=clusters, classes=names, random_state=random_state
+        calibrator,
+        views,
+        labels,
+        folds=folds,
+        clusters=clusters,
+        classes=names,
+        random_state=random_state,
     )
     truth = labels if names is None else np.asarray(names)[labels]
     columns = None if names is None else tuple(np.asarray(names).tolist())
     decision = decide(
-        probs, truth, risk, confidence, confidences=confidences, clusters=clusters, classes=columns, **options
+        probs,
+        truth,
+        risk,
+        confidence,
+        confidences=confidences,
+        clusters=clusters,
+        classes=columns,
+        **options,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DependentRowsWarning)  # `decide` has warned
@@ -380,13 +446,20 @@ def crossfitted_answers(
     random_state: int,
     clusters: ArrayLike | None = None,
 ) -> tuple[Floats, Floats]:
-    """Return each sample's probabilities and confidence from a fit on the other folds; `labels` are columns."""
+    """Return each sample's probabilities and confidence from a fit on the other folds;
+
+    `labels` are columns.
+    """
     from sklearn.base import clone
 
     check(folds, Number(2, len(labels), whole=True), "folds")
     rng = np.random.default_rng(random_state)
     together = None if clusters is None else check_clusters(clusters, len(labels))
-    fold = stratified_folds(labels, folds, rng) if together is None else cluster_folds(together, labels, folds, rng)
+    fold = (
+        stratified_folds(labels, folds, rng)
+        if together is None
+        else cluster_folds(together, labels, folds, rng)
+    )
     truth = labels if classes is None else np.asarray(classes)[labels]
     probs, confidences = np.empty(views.logits.shape), np.empty(len(labels))
     for number in range(folds):

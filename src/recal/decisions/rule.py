@@ -44,8 +44,9 @@ class DecisionRule(Record):
     confidence : float
         The probability that the bound holds, in (0, 1).
     reads : {"maximum", "confidence"}
-        What is compared with the threshold: the largest probability of a row, or its confidence as given by
-        `predict_confidence`. The two differ if a calibrator keeps predictions that it finds unlikely.
+        What is compared with the threshold: the largest probability of a row, or its confidence as
+        given by `predict_confidence`. The two differ if a calibrator keeps predictions that it
+        finds unlikely.
     groups : tuple of str
         The name of the group of each threshold; empty if thresholds do not depend on groups.
 
@@ -60,7 +61,9 @@ class DecisionRule(Record):
     """
 
     # A finite threshold above 1 would accept nothing and is most likely a typing error.
-    thresholds: Annotated[tuple[float, ...], ListOf(OrInfinity(0.0, 1.0, meaning="accept nothing"), keep=tuple)]
+    thresholds: Annotated[
+        tuple[float, ...], ListOf(OrInfinity(0.0, 1.0, meaning="accept nothing"), keep=tuple)
+    ]
     risk: Annotated[float, SHARE]
     confidence: Annotated[float, SHARE]
     reads: Reads = "maximum"
@@ -69,7 +72,9 @@ class DecisionRule(Record):
     def check(self) -> None:
         if not self.thresholds:
             raise InputError("must hold one or more numbers, got ()", argument="thresholds")
-        if self.groups and (len(self.groups) != len(self.thresholds) or len(set(self.groups)) < len(self.groups)):
+        if self.groups and (
+            len(self.groups) != len(self.thresholds) or len(set(self.groups)) < len(self.groups)
+        ):
             raise InputError("must name each threshold once", argument="groups")
 
     @property
@@ -78,7 +83,10 @@ class DecisionRule(Record):
         return len(self.thresholds) > 1 and not self.groups
 
     def accept(
-        self, probs: ArrayLike, confidences: ArrayLike | None = None, groups: ArrayLike | None = None
+        self,
+        probs: ArrayLike,
+        confidences: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
     ) -> NDArray[np.bool_]:
         """Return whether each prediction is accepted, (n_samples,).
 
@@ -89,7 +97,8 @@ class DecisionRule(Record):
         confidences : array-like of shape (n_samples,), optional
             Result of `predict_confidence`. Needed if the rule reads confidences, ignored otherwise.
         groups : array-like of shape (n_samples,), optional
-            Needed if the rule has a threshold per group. Groups without a threshold accept nothing, with a warning.
+            Needed if the rule has a threshold per group. Groups without a threshold accept nothing,
+            with a warning.
         """
         confidence, predictions = self._read(probs, confidences)
         thresholds = np.asarray(self.thresholds)
@@ -98,7 +107,9 @@ class DecisionRule(Record):
         if not self.per_class:
             return np.asarray(confidence >= thresholds[0])
         if predictions is None:
-            raise InputError("This rule has a threshold per class: pass the probabilities of all classes.")
+            raise InputError(
+                "This rule has a threshold per class: pass the probabilities of all classes."
+            )
         return np.asarray(confidence >= thresholds[predictions])
 
     def _read(
@@ -150,5 +161,7 @@ def check_share(value: float, name: str) -> float:
         return float(SHARE.read(value, {}))
     except ValueError:
         share = value if isinstance(value, int | float) and 1 < value < 100 else 5
-        text = f"must be strictly between 0 and 1, as {share / 100:g} for {share:g} %, got {value!r}"
+        text = (
+            f"must be strictly between 0 and 1, as {share / 100:g} for {share:g} %, got {value!r}"
+        )
         raise InputError(text, argument=name) from None

@@ -1,21 +1,25 @@
-"""Prediction sets: the classes that remain possible, so that the true class is among them with a given probability.
+"""Prediction sets: the classes that remain possible, so that the true class is among them with a
+given probability.
 
-Split-conformal prediction (Vovk, Gammerman and Shafer, 2005): a score says how badly a class fits a sample. On labelled
-samples the score of the true class is at most q in a share `coverage` of them. A new sample keeps the classes whose
-score is at most q. For samples like the labelled ones, the true class is then kept with at least that probability, for
-any model. Three scores:
+Split-conformal prediction (Vovk, Gammerman and Shafer, 2005): a score says how badly a class fits a
+sample. On labelled samples the score of the true class is at most q in a share `coverage` of them.
+A new sample keeps the classes whose score is at most q. For samples like the labelled ones, the
+true class is then kept with at least that probability, for any model. Three scores:
 
 - lac: 1 - p. The smallest sets on average (Sadinle, Lei and Wasserman, 2019); also called THR.
-- aps: the probability of all classes that are likelier, and a random part of the class's own (Romano, Sesia and
+- aps: the probability of all classes that are likelier, and a random part of the class's own
+  (Romano, Sesia and
   Candes, 2020). Hard samples get larger sets.
-- raps: aps with a penalty on every rank beyond the first few (Angelopoulos, Bates, Malik and Jordan, 2021); the
+- raps: aps with a penalty on every rank beyond the first few (Angelopoulos, Bates, Malik and
+  Jordan, 2021); the
   penalty is chosen on a part of the samples.
 
-The penalty must be fixed before looking at the samples that the limit comes from, or the coverage would not hold. A
-random part of the samples therefore chooses the penalty with the smallest sets, and the others give the limit.
+The penalty must be fixed before looking at the samples that the limit comes from, or the coverage
+would not hold. A random part of the samples therefore chooses the penalty with the smallest sets,
+and the others give the limit.
 
-The random part is computed from the sample's own probabilities. A sample then gets the same set alone or in a batch,
-and the guarantee needs no random numbers.
+The random part is computed from the sample's own probabilities. A sample then gets the same set
+alone or in a batch, and the guarantee needs no random numbers.
 """
 
 from __future__ import annotations
@@ -50,7 +54,8 @@ _FEWEST = 50
 
 
 class PredictionSets(Record):
-    """A rule for which classes remain possible: those whose score is at most a limit; made by `prediction_sets`.
+    """A rule for which classes remain possible: those whose score is at most a limit; made by
+    `prediction_sets`.
 
     Parameters
     ----------
@@ -58,11 +63,13 @@ class PredictionSets(Record):
     coverage : float
         The share of samples whose true class must be kept.
     limits : tuple of float
-        The largest score that is kept: one limit for all classes, or one for each; ``inf`` always keeps a class.
+        The largest score that is kept: one limit for all classes, or one for each; ``inf`` always
+        keeps a class.
     penalty, free_ranks : float, int
         For raps: each rank beyond the free ones adds the penalty to the score.
     randomised : bool
-        Whether aps and raps count a random part of the class's own probability, rather than all of it.
+        Whether aps and raps count a random part of the class's own probability, rather than all of
+        it.
     at_least_one : bool
         Whether the likeliest class is kept if the set would otherwise be empty.
 
@@ -76,7 +83,9 @@ class PredictionSets(Record):
 
     method: Method
     coverage: Annotated[float, SHARE]
-    limits: Annotated[tuple[float, ...], ListOf(OrInfinity(meaning="keep a class always"), keep=tuple)]
+    limits: Annotated[
+        tuple[float, ...], ListOf(OrInfinity(meaning="keep a class always"), keep=tuple)
+    ]
     penalty: NotNegative = 0.1
     free_ranks: Size = 2
     randomised: bool = True
@@ -94,13 +103,16 @@ class PredictionSets(Record):
     def check_classes(self, n_classes: int) -> None:
         """Refuse probabilities whose number of classes differs from the number of limits."""
         if self.per_class and len(self.limits) != n_classes:
-            raise InputError(f"These sets have a limit for each of {len(self.limits)} classes, got {n_classes}.")
+            raise InputError(
+                f"These sets have a limit for each of {len(self.limits)} classes, got {n_classes}."
+            )
 
     def scores(self, probs: ArrayLike, u: ArrayLike | None = None) -> Vector:
         """The score of every class, (n_samples, n_classes); a lower score is a better fit.
 
-        `u` in [0, 1], one per sample, is the part of a class's own probability that aps and raps count. By default the
-        part is computed from the sample's probabilities, or it is 1 if the sets are not randomised.
+        `u` in [0, 1], one per sample, is the part of a class's own probability that aps and raps
+        count. By default the part is computed from the sample's probabilities, or it is 1 if the
+        sets are not randomised.
         """
         array = np.asarray(check_probs(probs), dtype=np.float64)
         if self.method == "lac":
@@ -110,7 +122,9 @@ class PredictionSets(Record):
         falling = np.take_along_axis(array, order, axis=1)
         scores = np.cumsum(falling, axis=1) - (1.0 - parts[:, None]) * falling
         if self.method == "raps":
-            scores += self.penalty * np.maximum(np.arange(1, array.shape[1] + 1) - self.free_ranks, 0)
+            scores += self.penalty * np.maximum(
+                np.arange(1, array.shape[1] + 1) - self.free_ranks, 0
+            )
         by_class = np.empty_like(scores)
         np.put_along_axis(by_class, order, scores, axis=1)
         return by_class
@@ -128,7 +142,9 @@ class PredictionSets(Record):
         if u is not None:
             parts = np.asarray(u, dtype=np.float64)
             if parts.shape != (len(array),) or not ((parts >= 0) & (parts <= 1)).all():
-                raise InputError(f"must hold a number in [0, 1] for each of {len(array)} samples", argument="u")
+                raise InputError(
+                    f"must hold a number in [0, 1] for each of {len(array)} samples", argument="u"
+                )
             return parts
         return content_uniforms(array) if self.randomised else np.ones(len(array))
 
@@ -136,8 +152,9 @@ class PredictionSets(Record):
 def content_uniforms(array: Vector) -> Vector:
     """Return a number in [0, 1) for each row that looks random and depends only on the row.
 
-    Values are rounded to float32, so that small differences in how they were computed seldom matter. Their bits go
-    through the mixing steps of splitmix64 (Steele, Lea and Flood, 2014), column after column.
+    Values are rounded to float32, so that small differences in how they were computed seldom
+    matter. Their bits go through the mixing steps of splitmix64 (Steele, Lea and Flood, 2014),
+    column after column.
     """
     bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32).astype(np.uint64)
     state = np.full(len(bits), 0x9E3779B97F4A7C15, dtype=np.uint64)
@@ -164,10 +181,11 @@ def prediction_sets(
     calibrator: Any = None,
     classes: Any = None,
 ) -> PredictionSets:
-    """Find the sets of classes that contain the true one with probability `coverage`, from labelled samples.
+    """Find the sets of classes that contain the true one with probability `coverage`, from labelled
+    samples.
 
-    The samples must be like those to come, and must not be those of the calibrator's fit. This is only checked if you
-    pass the calibrator; plain arrays do not say where they come from.
+    The samples must be like those to come, and must not be those of the calibrator's fit. This is
+    only checked if you pass the calibrator; plain arrays do not say where they come from.
 
     Parameters
     ----------
@@ -177,12 +195,12 @@ def prediction_sets(
         Integers are column indices; anything else needs `classes`.
     coverage, method, randomised, at_least_one : see `PredictionSets`
     penalty, free_ranks : float, int
-        For raps; see `PredictionSets`. Without a penalty, a random fifth of the samples chooses both for the smallest
-        sets, and the others give the limit, so that the coverage holds. With fewer than 250 samples, or fewer than
-        ``5 / (1 - coverage)``, the penalty is 0.1.
+        For raps; see `PredictionSets`. Without a penalty, a random fifth of the samples chooses
+        both for the smallest sets, and the others give the limit, so that the coverage holds. With
+        fewer than 250 samples, or fewer than ``5 / (1 - coverage)``, the penalty is 0.1.
     per_class : bool
-        Guarantee the coverage for the samples of each true class, with a limit for each (Mondrian). A class with fewer
-        than about ``1 / (1 - coverage)`` labelled samples is then always kept.
+        Guarantee the coverage for the samples of each true class, with a limit for each (Mondrian).
+        A class with fewer than about ``1 / (1 - coverage)`` labelled samples is then always kept.
     u : array-like of shape (n_samples,), optional
         The random parts, if they should not be computed from the samples.
     calibrator : Calibrator, optional
@@ -206,14 +224,20 @@ def prediction_sets(
     labels = check_labels(y, len(array), array.shape[1], classes)
     if calibrator is not None:
         fitted = int(calibrator.fitted_rows(array))
-        warn_of_fitted(fitted, len(array), "the coverage does not hold", "Make the sets on other samples.")
-    form = PredictionSets(method, coverage, (math.inf,), 0.1 if penalty is None else penalty, free_ranks, randomised)
+        warn_of_fitted(
+            fitted, len(array), "the coverage does not hold", "Make the sets on other samples."
+        )
+    form = PredictionSets(
+        method, coverage, (math.inf,), 0.1 if penalty is None else penalty, free_ranks, randomised
+    )
     parts = None if u is None else form._parts(np.asarray(array), u)
     kept = np.arange(len(array))
     if method == "raps" and penalty is None:
         chosen, kept = parted(len(array), coverage)
         if len(chosen):
-            scores = replace(form, method="aps").scores(array[chosen], None if parts is None else parts[chosen])
+            scores = replace(form, method="aps").scores(
+                array[chosen], None if parts is None else parts[chosen]
+            )
             ranks = np.argsort(np.argsort(-array[chosen], axis=1, kind="stable"), axis=1) + 1
             penalty, free_ranks = smallest(scores, ranks, labels[chosen], coverage)
             form = replace(form, penalty=penalty, free_ranks=free_ranks)
@@ -227,7 +251,9 @@ def prediction_sets(
 
 
 def parted(n_samples: int, coverage: float) -> tuple[Rows, Rows]:
-    """Return random rows that choose the penalty, none if there are few rows, and those that give the limit."""
+    """Return random rows that choose the penalty, none if there are few rows, and those that give
+    the limit.
+    """
     order = np.random.default_rng(0).permutation(n_samples)
     size = min(int(_PART * n_samples), _MOST)
     if size < max(_FEWEST, fewest_scores(coverage)):
@@ -236,7 +262,10 @@ def parted(n_samples: int, coverage: float) -> tuple[Rows, Rows]:
 
 
 def smallest(scores: Vector, ranks: Rows, labels: Rows, coverage: float) -> tuple[float, int]:
-    """Return the penalty and the free ranks with the smallest sets on average; among ties, the mildest."""
+    """Return the penalty and the free ranks with the smallest sets on average;
+
+    among ties, the mildest.
+    """
     rows = np.arange(len(labels))
     sizes = []
     for penalty in PENALTIES:
@@ -254,12 +283,17 @@ def fewest_scores(coverage: float) -> int:
 
 
 def limit(scores: Vector, coverage: float) -> float:
-    """Return the k-th smallest score, k = ceil((n + 1) coverage): a new score is at most this with that probability."""
+    """Return the k-th smallest score, k = ceil((n + 1) coverage):
+
+    a new score is at most this with that probability.
+    """
     rank = math.ceil((len(scores) + 1) * coverage - 1e-9)  # so that 10 x 0.9 gives 9
     return float(np.partition(scores, rank - 1)[rank - 1]) if rank <= len(scores) else math.inf
 
 
-def _warn_of_whole_sets(limits: tuple[float, ...], counts: list[int], scores: Vector, coverage: float) -> None:
+def _warn_of_whole_sets(
+    limits: tuple[float, ...], counts: list[int], scores: Vector, coverage: float
+) -> None:
     """Warn if classes are in every set, or every set contains every class, and say what to do."""
     fewest, endless, per_class = fewest_scores(coverage), limits.count(math.inf), len(limits) > 1
     if endless and endless < len(limits):
@@ -268,7 +302,11 @@ def _warn_of_whole_sets(limits: tuple[float, ...], counts: list[int], scores: Ve
             f"{coverage:g} needs, and stay in every set. Add samples of these classes, or lower the coverage."
         )
     elif endless:
-        which = f"None of the {len(limits)} classes has" if per_class else f"{sum(counts)} samples are fewer than"
+        which = (
+            f"None of the {len(limits)} classes has"
+            if per_class
+            else f"{sum(counts)} samples are fewer than"
+        )
         first = "Use per_class=False, add" if per_class else "Add"
         text = (
             f"{which} the {fewest} labelled samples that a coverage of {coverage:g} needs, so every set holds every "
@@ -287,7 +325,9 @@ def _warn_of_whole_sets(limits: tuple[float, ...], counts: list[int], scores: Ve
 
 @dataclass(frozen=True)
 class SetReport:
-    """Coverage of sets on labelled samples with its interval, their sizes, and the coverage of each class."""
+    """Coverage of sets on labelled samples with its interval, their sizes, and the coverage of each
+    class.
+    """
 
     coverage: float
     interval: Interval
@@ -298,7 +338,12 @@ class SetReport:
 
 
 def evaluate_sets(
-    sets: PredictionSets, probs: ArrayLike, y: ArrayLike, confidence: float = 0.95, *, classes: Any = None
+    sets: PredictionSets,
+    probs: ArrayLike,
+    y: ArrayLike,
+    confidence: float = 0.95,
+    *,
+    classes: Any = None,
 ) -> SetReport:
     """Measure sets on labelled samples that were not used to make them."""
     array = check_probs(probs)
@@ -306,7 +351,9 @@ def evaluate_sets(
     kept = sets.predict(array)
     covered, sizes = kept[np.arange(len(array)), labels], kept.sum(axis=1)
     counts = np.bincount(labels, minlength=array.shape[1])
-    by_class = np.bincount(labels, weights=covered, minlength=array.shape[1]) / np.where(counts > 0, counts, np.nan)
+    by_class = np.bincount(labels, weights=covered, minlength=array.shape[1]) / np.where(
+        counts > 0, counts, np.nan
+    )
     return SetReport(
         coverage=float(covered.mean()),
         interval=rate_interval(int(covered.sum()), len(covered), confidence),

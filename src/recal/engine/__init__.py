@@ -1,8 +1,9 @@
 """Numerical work on logits: compiled loops, and the numpy code that uses them.
 
-Kernel modules import numba, which takes longer than a command that reads a file and predicts. Therefore
-``from recal.engine import rows`` gives a stand-in that imports the module when one of its kernels is first used. Other
-modules refer to a kernel through its module, as ``rows.softmax``; kernels import each other by name.
+Kernel modules import numba, which takes longer than a command that reads a file and predicts.
+Therefore ``from recal.engine import rows`` gives a stand-in that imports the module when one of its
+kernels is first used. Other modules refer to a kernel through its module, as ``rows.softmax``;
+kernels import each other by name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Rows that belong together: frames of one video, samples of one patient, copies of one input.
 
-Rows of one cluster are dependent. A split, a fold or a resample must therefore take a cluster as a whole: if one frame
-of a video is in the fit and the next one in the test, the test looks better than it is. Folds are drawn here.
+Rows of one cluster are dependent. A split, a fold or a resample must therefore take a cluster as a
+whole: if one frame of a video is in the fit and the next one in the test, the test looks better
+than it is. Folds are drawn here.
 """
 
 from __future__ import annotations
@@ -17,23 +18,28 @@ from recal.errors import InputError
 
 Rows = NDArray[np.intp]
 
-# Two rows are nearly equal if no number differs by more than this share of the spread of all numbers.
+# Two rows are nearly equal if no number differs by more than this share of the spread of all
+# numbers.
 _NEAR = 0.01
 # Rows are compared within cells of a few random projections, this many times as wide as `_NEAR`.
 _CELL = 4.0
 _PROJECTIONS = 4
-# A row that makes up more than this share of all rows is an output that the model gives to many inputs, not a copy.
+# A row that makes up more than this share of all rows is an output that the model gives to many
+# inputs, not a copy.
 _MOST_COPIES = 0.05
-# Copies are right or wrong together. Near-equal pairs count as copies if they disagree at most this share as often as
-# independent pairs would, and if at least `_FEWEST_EXPECTED` disagreements were expected.
+# Copies are right or wrong together. Near-equal pairs count as copies if they disagree at most this
+# share as often as independent pairs would, and if at least `_FEWEST_EXPECTED` disagreements were
+# expected.
 _DISAGREE = 0.25
 _FEWEST_EXPECTED = 5.0
-# With fewer clusters, the dependence of their rows cannot be estimated; each cluster then counts as one row.
+# With fewer clusters, the dependence of their rows cannot be estimated; each cluster then counts as
+# one row.
 _FEWEST_CLUSTERS = 10
 
 
 def check_clusters(clusters: ArrayLike, n_samples: int, name: str = "clusters") -> Rows:
-    """Return the number of each row's cluster, counted from 0; clusters may be named by words or numbers.
+    """Return the number of each row's cluster, counted from 0; clusters may be named by words or
+    numbers.
 
     Examples
     --------
@@ -50,10 +56,15 @@ def count_of_clusters(count: int) -> str:
 
 
 def check_names(values: ArrayLike, n_samples: int, name: str) -> tuple[tuple[str, ...], Rows]:
-    """Return the distinct names of a column of words or whole numbers, as text, and the index of each row's name."""
+    """Return the distinct names of a column of words or whole numbers, as text, and the index of
+    each row's name.
+    """
     array = np.asarray(values)
     if array.shape != (n_samples,):
-        raise InputError(f"must have one value per sample, {n_samples}, got the shape {array.shape}", argument=name)
+        raise InputError(
+            f"must have one value per sample, {n_samples}, got the shape {array.shape}",
+            argument=name,
+        )
     if array.dtype.kind == "f" and not (np.isfinite(array) & (array == np.rint(array))).all():
         raise InputError("must be words or whole numbers, none of them missing", argument=name)
     if array.dtype.kind == "f":
@@ -65,7 +76,8 @@ def check_names(values: ArrayLike, n_samples: int, name: str) -> tuple[tuple[str
 
 
 def row_names(values: ArrayLike | None, n_samples: int, name: str) -> NDArray[np.str_] | None:
-    """Return a column of clusters or groups as text, (n_samples,); whole numbers are written without a fraction.
+    """Return a column of clusters or groups as text, (n_samples,); whole numbers are written
+    without a fraction.
 
     Examples
     --------
@@ -79,8 +91,11 @@ def row_names(values: ArrayLike | None, n_samples: int, name: str) -> NDArray[np
     return np.array(names, dtype=np.str_)[index]
 
 
-def split_by_cluster(clusters: ArrayLike, shares: Sequence[float], rng: np.random.Generator) -> list[Rows]:
-    """Split rows at random into parts of about these shares of the rows; a cluster is never divided.
+def split_by_cluster(
+    clusters: ArrayLike, shares: Sequence[float], rng: np.random.Generator
+) -> list[Rows]:
+    """Split rows at random into parts of about these shares of the rows; a cluster is never
+    divided.
 
     Parameters
     ----------
@@ -113,10 +128,11 @@ def split_by_cluster(clusters: ArrayLike, shares: Sequence[float], rng: np.rando
 
 
 def copies_of(logits: Floats, labels: Labels) -> Rows | None:
-    """Return a number for each sample, counted from 0, that its copies share; None if there are no copies.
+    """Return a number for each sample, counted from 0, that its copies share; None if there are no
+    copies.
 
-    Equal rows are not copies if their labels differ or if one of them is very frequent: the model then gives the same
-    output for many inputs.
+    Equal rows are not copies if their labels differ or if one of them is very frequent: the model
+    then gives the same output for many inputs.
 
     Examples
     --------
@@ -126,7 +142,9 @@ def copies_of(logits: Floats, labels: Labels) -> Rows | None:
     >>> bool((numbers[-2:] == numbers[:2]).all()), copies_of(rows, np.zeros(50, dtype=int)) is None
     (True, True)
     """
-    _, first, number, counts = np.unique(row_hashes(logits), return_index=True, return_inverse=True, return_counts=True)
+    _, first, number, counts = np.unique(
+        row_hashes(logits), return_index=True, return_inverse=True, return_counts=True
+    )
     if len(first) == len(labels) or counts.max() > max(1.0, _MOST_COPIES * len(labels)):
         return None
     return number if (labels[first][number] == labels).all() else None
@@ -139,13 +157,15 @@ def stratified_folds(
     copies: Rows | None = None,
     clusters: Rows | None = None,
 ) -> Rows:
-    """Return the fold of each sample, 0..n_folds-1. Sizes differ by at most one, overall and within each class.
+    """Return the fold of each sample, 0..n_folds-1. Sizes differ by at most one, overall and within
+    each class.
 
     A class with fewer samples than folds is absent from some of them.
 
-    Samples with the same number in `copies` share a fold, so that no sample is predicted by a fit to its own copy.
-    Samples of one cluster share a fold, too; the folds are as even as the clusters allow, and their number is at most
-    the number of clusters. If there are clusters, copies are ignored.
+    Samples with the same number in `copies` share a fold, so that no sample is predicted by a fit
+    to its own copy. Samples of one cluster share a fold, too; the folds are as even as the clusters
+    allow, and their number is at most the number of clusters. If there are clusters, copies are
+    ignored.
 
     Examples
     --------
@@ -167,8 +187,11 @@ def stratified_folds(
     return fold
 
 
-def cluster_folds(clusters: ArrayLike, labels: Labels, n_folds: int, rng: np.random.Generator) -> Rows:
-    """Return the fold of each row, 0..n_folds-1; a cluster is never divided, and classes are spread evenly.
+def cluster_folds(
+    clusters: ArrayLike, labels: Labels, n_folds: int, rng: np.random.Generator
+) -> Rows:
+    """Return the fold of each row, 0..n_folds-1; a cluster is never divided, and classes are spread
+    evenly.
 
     Examples
     --------
@@ -181,7 +204,9 @@ def cluster_folds(clusters: ArrayLike, labels: Labels, n_folds: int, rng: np.ran
     index = check_clusters(clusters, len(labels))
     sizes = np.bincount(index)
     if len(sizes) < n_folds:
-        raise InputError(f"There are {len(sizes)} clusters, too few for {n_folds} folds.", argument="clusters")
+        raise InputError(
+            f"There are {len(sizes)} clusters, too few for {n_folds} folds.", argument="clusters"
+        )
     order = np.argsort(index, kind="stable")
     members = np.split(labels[order], np.cumsum(sizes)[:-1])
     fold, filled = np.empty(len(sizes), np.intp), np.zeros(n_folds)
@@ -198,16 +223,23 @@ def cluster_folds(clusters: ArrayLike, labels: Labels, n_folds: int, rng: np.ran
 
 
 def cluster_sums(values: NDArray[np.float64], clusters: Rows | None) -> NDArray[np.float64]:
-    """Return the sum of the values of each cluster, or the values themselves if there are no clusters."""
-    return values if clusters is None else np.asarray(np.bincount(clusters, values)[np.unique(clusters)])
+    """Return the sum of the values of each cluster, or the values themselves if there are no
+    clusters.
+    """
+    return (
+        values
+        if clusters is None
+        else np.asarray(np.bincount(clusters, values)[np.unique(clusters)])
+    )
 
 
 def effective_count(values: NDArray[np.float64], clusters: Rows | None) -> float:
-    """Return the number of independent rows that would estimate the mean of these values as well as the clustered rows.
+    """Return the number of independent rows that would estimate the mean of these values as well as
+    the clustered rows.
 
-    That is the number of rows divided by the design effect: the variance of the mean with clusters over the variance
-    without them (Kish, 1965). The estimate is raised by two of its standard errors, and it never counts a cluster as
-    less than one row of average size.
+    That is the number of rows divided by the design effect: the variance of the mean with clusters
+    over the variance without them (Kish, 1965). The estimate is raised by two of its standard
+    errors, and it never counts a cluster as less than one row of average size.
 
     Examples
     --------
@@ -232,16 +264,19 @@ def effective_count(values: NDArray[np.float64], clusters: Rows | None) -> float
 
 
 def _large_first(sizes: Rows, rng: np.random.Generator) -> Rows:
-    """Return the clusters in random order, larger ones first, so that small ones can even out the sizes."""
+    """Return the clusters in random order, larger ones first, so that small ones can even out the
+    sizes.
+    """
     shuffled = rng.permutation(len(sizes))
     return shuffled[np.argsort(-sizes[shuffled], kind="stable")]
 
 
 def near_duplicates(values: ArrayLike, wrong: NDArray[np.bool_]) -> int:
-    """Return the approximate number of rows that are near-copies of another row; 0 if chance explains the resemblance.
+    """Return the approximate number of rows that are near-copies of another row; 0 if chance
+    explains the resemblance.
 
-    Nearly equal rows alone prove nothing: with two classes and many samples, independent rows are close, too. But
-    copies are right or wrong together, and independent rows are not.
+    Nearly equal rows alone prove nothing: with two classes and many samples, independent rows are
+    close, too. But copies are right or wrong together, and independent rows are not.
 
     Parameters
     ----------
@@ -258,7 +293,9 @@ def near_duplicates(values: ArrayLike, wrong: NDArray[np.bool_]) -> int:
     rng = np.random.default_rng(0)
     places = rows @ rng.normal(size=(rows.shape[1], _PROJECTIONS)) / np.sqrt(rows.shape[1])
     spread = places.std(axis=0)
-    cells = np.floor(places / np.where(spread > 0, _CELL * _NEAR * spread, 1.0) + rng.random(_PROJECTIONS))
+    cells = np.floor(
+        places / np.where(spread > 0, _CELL * _NEAR * spread, 1.0) + rng.random(_PROJECTIONS)
+    )
     order = np.lexsort((places[:, 0], *cells.T))
     first, second = order[:-1], order[1:]
     near = np.zeros(n - 1, np.bool_)

@@ -1,15 +1,18 @@
-"""Compile loops with numba, and run them over rows: on all cores, and in pieces if the rows lie in a file.
+"""Compile loops with numba, and run them over rows: on all cores, and in pieces if the rows lie in
+a file.
 
-A first fit waits for its kernels, so each is compiled once and kept on disk, without an entry for C callers. Division
-by zero gives the same result as in numpy; otherwise loops that divide would not be vectorised.
+A first fit waits for its kernels, so each is compiled once and kept on disk, without an entry for C
+callers. Division by zero gives the same result as in numpy; otherwise loops that divide would not
+be vectorised.
 
-Kernels run on plain threads and release the interpreter. numba's own parallel loops would take four times as long to
-compile, start threads at import and fail after a fork.
+Kernels run on plain threads and release the interpreter. numba's own parallel loops would take four
+times as long to compile, start threads at import and fail after a fork.
 
-Logits larger than memory are one array, mapped from a scratch file. A pass over a mapped array makes all of it
-resident, and the system takes memory back only when it runs short. `over_rows` therefore works piece by piece and
-releases each piece: a fit needs a few megabytes. The files of a store are not mapped: a block is not a whole number of
-pages, so rows of two blocks are not contiguous.
+Logits larger than memory are one array, mapped from a scratch file. A pass over a mapped array
+makes all of it resident, and the system takes memory back only when it runs short. `over_rows`
+therefore works piece by piece and releases each piece: a fit needs a few megabytes. The files of a
+store are not mapped: a block is not a whole number of pages, so rows of two blocks are not
+contiguous.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from numpy.typing import NDArray
 
 # Below this many values numpy is used: it finishes before a compiler has been loaded.
 SMALL = 100_000
-# Sums may be reordered to use vector instructions; the order depends on the number of classes alone.
+# Sums may be reordered to use vector instructions; the order depends on the number of classes
+# alone.
 FAST = {"reassoc", "contract", "nsz"}
 # How many values of a mapped array are read before their memory is released: 128 MB of float32.
 PIECE_VALUES = 32_000_000
@@ -47,7 +51,9 @@ def kernel(*function: Callable[..., Any], **options: Any) -> Any:
     """Compile a function, or return a decorator that compiles it."""
     from numba import njit
 
-    return njit(*function, cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)
+    return njit(
+        *function, cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options
+    )
 
 
 def part_of_kernel(*function: Callable[..., Any], **options: Any) -> Any:
@@ -56,7 +62,9 @@ def part_of_kernel(*function: Callable[..., Any], **options: Any) -> Any:
 
 
 class MappedRows(np.ndarray):
-    """Read-only rows in an unnamed scratch file, which disappears with its last user, even after a kill."""
+    """Read-only rows in an unnamed scratch file, which disappears with its last user, even after a
+    kill.
+    """
 
     _map: mmap.mmap | None = None
 
@@ -64,7 +72,11 @@ class MappedRows(np.ndarray):
         self._map = getattr(other, "_map", None)
 
     def __getitem__(self, rows: Any) -> Any:
-        if isinstance(rows, np.ndarray) and rows.dtype.kind in "iu" and (rows.ndim, self.ndim) == (1, 2):
+        if (
+            isinstance(rows, np.ndarray)
+            and rows.dtype.kind in "iu"
+            and (rows.ndim, self.ndim) == (1, 2)
+        ):
             return self._pick(rows)
         picked = super().__getitem__(rows)
         if not isinstance(picked, MappedRows) or np.may_share_memory(picked, self):
@@ -73,8 +85,14 @@ class MappedRows(np.ndarray):
         return picked.view(np.ndarray)
 
     def _pick(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        """Copy rows, a few at a time: each loads its neighbours into memory, and many would load the whole file."""
-        plain, picked = self.view(np.ndarray), np.empty((len(rows), self.shape[1]), dtype=self.dtype)
+        """Copy rows, a few at a time:
+
+        each loads its neighbours into memory, and many would load the whole file.
+        """
+        plain, picked = (
+            self.view(np.ndarray),
+            np.empty((len(rows), self.shape[1]), dtype=self.dtype),
+        )
         for begin in range(0, len(rows), _ROWS_AT_A_TIME):
             part = slice(begin, begin + _ROWS_AT_A_TIME)
             picked[part] = plain[rows[part]]
@@ -82,7 +100,10 @@ class MappedRows(np.ndarray):
         return picked
 
     def argmax(self, axis: Any = None, out: Any = None, **options: Any) -> Any:
-        """Return the columns of the largest values of all rows, piece by piece; other axes as numpy does."""
+        """Return the columns of the largest values of all rows, piece by piece;
+
+        other axes as numpy does.
+        """
         plain = self.view(np.ndarray)
         if (axis, out, self.ndim, options) != (1, None, 2, {}):
             return plain.argmax(axis, out, **options)
@@ -99,8 +120,12 @@ class MappedRows(np.ndarray):
             self._map.madvise(mmap.MADV_DONTNEED)
 
 
-def map_rows(pieces: Iterable[NDArray[Any]], shape: tuple[int, int], dtype: Any, beside: Path) -> MappedRows:
-    """Return rows that come in pieces as one array, in a file beside a path or in the folder for temporary files."""
+def map_rows(
+    pieces: Iterable[NDArray[Any]], shape: tuple[int, int], dtype: Any, beside: Path
+) -> MappedRows:
+    """Return rows that come in pieces as one array, in a file beside a path or in the folder for
+    temporary files.
+    """
     folder = str(beside) if os.access(beside, os.W_OK) else None
     with tempfile.TemporaryFile(dir=folder, prefix=".recal-scratch-") as file:
         for piece in pieces:
@@ -113,7 +138,10 @@ def map_rows(pieces: Iterable[NDArray[Any]], shape: tuple[int, int], dtype: Any,
 
 
 def thread_count() -> int:
-    """The number of threads to use: RECAL_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use."""
+    """The number of threads to use:
+
+    RECAL_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use.
+    """
     for name in ("RECAL_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(name, "")
         if text.isdigit() and int(text) > 0:
@@ -127,7 +155,9 @@ def _workers(process: int, count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=count, thread_name_prefix="recal")
 
 
-def over_rows(kernel: Callable[..., None], rows: Any, *arguments: Any, size: int | None = None) -> None:
+def over_rows(
+    kernel: Callable[..., None], rows: Any, *arguments: Any, size: int | None = None
+) -> None:
     """Call kernel(rows, start, stop, *arguments) so that all rows are covered once.
 
     `size` is how many values the kernel reads, if that differs from the size of `rows`.
@@ -138,7 +168,10 @@ def over_rows(kernel: Callable[..., None], rows: Any, *arguments: Any, size: int
     if not mapped:
         _over_part(kernel, (rows, *arguments), 0, count, work)
         return
-    plain = tuple(value.view(np.ndarray) if isinstance(value, MappedRows) else value for value in (rows, *arguments))
+    plain = tuple(
+        value.view(np.ndarray) if isinstance(value, MappedRows) else value
+        for value in (rows, *arguments)
+    )
     # Reading a single row also loads its neighbours: 64 kB, or several times that.
     most = count if isinstance(rows, MappedRows) else _PICKED
     pieces = max(1, min(count, -(-work // PIECE_VALUES)), -(-count // most))
@@ -148,9 +181,15 @@ def over_rows(kernel: Callable[..., None], rows: Any, *arguments: Any, size: int
             value.release()
 
 
-def _over_part(kernel: Callable[..., None], arguments: tuple[Any, ...], first: int, last: int, work: int) -> None:
+def _over_part(
+    kernel: Callable[..., None], arguments: tuple[Any, ...], first: int, last: int, work: int
+) -> None:
     rows, *others = arguments
-    threads = 1 if work < 2 * _WORTH_A_THREAD else min(thread_count(), work // _WORTH_A_THREAD, last - first)
+    threads = (
+        1
+        if work < 2 * _WORTH_A_THREAD
+        else min(thread_count(), work // _WORTH_A_THREAD, last - first)
+    )
     if threads <= 1:
         kernel(rows, first, last, *others)
         return
@@ -174,8 +213,8 @@ def _libraries() -> Any:
 def one_thread(multiplications: int = 0) -> Iterator[None]:
     """Keep matrix products on one thread unless they have very many multiplications.
 
-    numpy's products use every core, even for small matrices, where threads wait for memory and for each other: a fit
-    of 3,000 x 300 used twice the CPU time and was no faster.
+    numpy's products use every core, even for small matrices, where threads wait for memory and for
+    each other: a fit of 3,000 x 300 used twice the CPU time and was no faster.
     """
     if multiplications >= WORTH_THREADS:
         yield

@@ -1,9 +1,11 @@
-"""ReCal's steps: sort samples into four groups by how the model reacts to a transformed copy, and rescale each group.
+"""ReCal's steps: sort samples into four groups by how the model reacts to a transformed copy, and
+rescale each group.
 
-`Rows`, `replay` and `groups` are ReCal's steps in plain numpy: the reference for compiled loops and for other array
-libraries (`recal.maps.steps`), which give the same groups. Small arrays are computed here. So is every comparison of
-two confidences that is too close for a compiled loop to decide: `comparable` is the rule for ties, and numpy's order of
-summation is part of it. All sums run along a row, so a sample gets the same result, bit for bit, alone and in a batch.
+`Rows`, `replay` and `groups` are ReCal's steps in plain numpy: the reference for compiled loops and
+for other array libraries (`recal.maps.steps`), which give the same groups. Small arrays are
+computed here. So is every comparison of two confidences that is too close for a compiled loop to
+decide: `comparable` is the rule for ties, and numpy's order of summation is part of it. All sums
+run along a row, so a sample gets the same result, bit for bit, alone and in a batch.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_logits
-from recal.engine.scaled import SCALE_RANGE, Columns, ScaledLogits, ScaledRows, Vector, rescale_floored
+from recal.engine.scaled import (
+    SCALE_RANGE,
+    Columns,
+    ScaledLogits,
+    ScaledRows,
+    Vector,
+    rescale_floored,
+)
 from recal.errors import InputError
 from recal.schema import Number, Record
 
@@ -27,10 +36,12 @@ Matrix = NDArray[np.float64]
 Program = tuple[NDArray[np.intp], NDArray[np.float64]]
 # How many exponentials the rule for ties computes at a time.
 _PIECE = 1_000_000
-# Two float32 softmax values whose logarithms differ by more than this are never equal or reversed: the errors of all
-# exponentials, of their pairwise sum and of the quotient add up to less than 2e-6 for up to a million classes.
+# Two float32 softmax values whose logarithms differ by more than this are never equal or reversed:
+# the errors of all exponentials, of their pairwise sum and of the quotient add up to less than 2e-6
+# for up to a million classes.
 _CLOSE = 1e-5
-# If the log-odds against a prediction are below this, its float32 confidence is 1 in any order of summation (2**-24).
+# If the log-odds against a prediction are below this, its float32 confidence is 1 in any order of
+# summation (2**-24).
 _SATURATED = -16.8
 # Groups counted from 0, as betas are stored.
 GroupIndex = NDArray[np.int8]
@@ -51,9 +62,11 @@ class Rule(Record):
     Parameters
     ----------
     confidence_at : {"original", "own"}
-        Where a view's confidence is read: at the original's prediction, or at the view's own maximum.
+        Where a view's confidence is read: at the original's prediction, or at the view's own
+        maximum.
     ties : {"float32", "exact"}
-        How confidences are compared: as float32 softmax values, where saturated ones are equal, or as log-odds.
+        How confidences are compared: as float32 softmax values, where saturated ones are equal, or
+        as log-odds.
     floor : float or None
         The smallest probability before a logarithm is taken; None for no floor.
     """
@@ -78,8 +91,8 @@ def group(
     confidence_at : {"original", "own"}
         Read the copy's confidence at the original's prediction, or at its own.
     ties : {"float32", "exact"}
-        Compare float32 softmax values, where saturated confidences are equal, or log-odds, where nothing saturates.
-        Equal counts as "did not rise".
+        Compare float32 softmax values, where saturated confidences are equal, or log-odds, where
+        nothing saturates. Equal counts as "did not rise".
 
     Examples
     --------
@@ -99,7 +112,8 @@ def group(
 
 
 class Rows:
-    """Logits minus the largest of their row, with one scale per row; `answers` are the columns of the largest logits.
+    """Logits minus the largest of their row, with one scale per row; `answers` are the columns of
+    the largest logits.
 
     With a floor, no probability falls below it, and each rescaling writes the rows again.
     """
@@ -116,7 +130,9 @@ class Rows:
     def rescale(self, factors: Vector | float) -> None:
         if self.floor is None:
             low, high = SCALE_RANGE
-            self.scales = np.minimum(np.maximum(self.scales * factors, low), high)  # np.clip takes three times as long
+            self.scales = np.minimum(
+                np.maximum(self.scales * factors, low), high
+            )  # np.clip takes three times as long
             return
         self.drops = rescale_floored(self.drops, factors, self.floor)
 
@@ -125,9 +141,17 @@ class Rows:
 
 
 def replay(
-    program: Program, start: float, finish: float, rule: Rule, logits: Floats, transformed: Sequence[Floats] | Floats
+    program: Program,
+    start: float,
+    finish: float,
+    rule: Rule,
+    logits: Floats,
+    transformed: Sequence[Floats] | Floats,
 ) -> Rows:
-    """Return the originals' rows after all steps. Each step groups samples by original and view, and rescales both."""
+    """Return the originals' rows after all steps.
+
+    Each step groups samples by original and view, and rescales both.
+    """
     original = Rows(logits, rule.floor)
     views = [Rows(view, rule.floor) for view in transformed]
     for rows in (original, *views):
@@ -141,17 +165,22 @@ def replay(
 
 
 def groups(original: Rows, view: Rows, rule: Rule) -> NDArray[np.int8]:
-    """Return each sample's group, counted from 0: 2 [answer kept] + [the confidence fell or stayed]."""
+    """Return each sample's group, counted from 0:
+
+    2 [answer kept] + [the confidence fell or stayed].
+    """
     at = view.answers if rule.confidence_at == "own" else original.answers
     fell = comparable(original.now(), original.answers, rule) >= comparable(view.now(), at, rule)
     return (2 * (original.answers == view.answers) + fell).astype(np.int8)
 
 
 def comparable(rows: Matrix, at: Labels, rule: Rule) -> NDArray[np.floating]:
-    """Return the values that the rule for ties compares: one per scaled row, whose largest entry is 0, at a column.
+    """Return the values that the rule for ties compares: one per scaled row, whose largest entry is
+    0, at a column.
 
-    "float32": a softmax whose exponentials are rounded to float32 and divided, in float32, by their float32 sum;
-    saturated confidences are then equal. "exact": the log-odds, in which nothing saturates.
+    "float32": a softmax whose exponentials are rounded to float32 and divided, in float32, by their
+    float32 sum; saturated confidences are then equal. "exact": the log-odds, in which nothing
+    saturates.
     """
     every = np.arange(len(rows))
     if rule.ties == "float32":
@@ -166,8 +195,9 @@ def comparable(rows: Matrix, at: Labels, rule: Rule) -> NDArray[np.floating]:
 def group_indices(original: ScaledRows, view: ScaledRows, drops: Vector, rule: Rule) -> GroupIndex:
     """Return the groups, counted from 0, of originals and a view at their current scales.
 
-    Logarithms of confidences are compared first, using the series of the view's rows. Rows whose series is too
-    inaccurate are read; the rule for ties is used only if the logarithms are too close to call.
+    Logarithms of confidences are compared first, using the series of the view's rows. Rows whose
+    series is too inaccurate are read; the rule for ties is used only if the logarithms are too
+    close to call.
 
     Parameters
     ----------
@@ -188,12 +218,16 @@ def group_indices(original: ScaledRows, view: ScaledRows, drops: Vector, rule: R
     unclear = np.flatnonzero((np.abs(margin) <= _CLOSE + error) & (error > 0.0) & ~settled)
     if len(unclear):
         odds = view.look(unclear)
-        margin[unclear] = own[unclear] - view.scales[unclear] * gaps[unclear] + np.logaddexp(0.0, odds)
+        margin[unclear] = (
+            own[unclear] - view.scales[unclear] * gaps[unclear] + np.logaddexp(0.0, odds)
+        )
     fell = (margin > 0.0) | settled
     ties = np.flatnonzero((close | (np.abs(margin) <= _CLOSE)) & ~settled)
     if len(ties):
         at = view.columns if rule.confidence_at == "own" else original.columns
-        fell[ties] = _comparable(original, ties, original.columns, rule) >= _comparable(view, ties, at, rule)
+        fell[ties] = _comparable(original, ties, original.columns, rule) >= _comparable(
+            view, ties, at, rule
+        )
     return (2 * (original.columns == view.columns) + fell).astype(np.int8)
 
 

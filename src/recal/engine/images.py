@@ -1,4 +1,7 @@
-"""Resize images along both axes: every pixel of the result is a weighted sum of a few rows, then of a few columns."""
+"""Resize images along both axes:
+
+every pixel of the result is a weighted sum of a few rows, then of a few columns.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,26 @@ _LANES = 32
 
 @kernel()
 def resample(  # type: ignore[no-untyped-def]
-    lines, start, stop, channels, rows_to, rows_at, rows_by, columns_to, columns_at, columns_by, steps, out
+    lines,
+    start,
+    stop,
+    channels,
+    rows_to,
+    rows_at,
+    rows_by,
+    columns_to,
+    columns_at,
+    columns_by,
+    steps,
+    out,
 ):
-    """Fill images `start` to `stop` of `out`; `recal.transforms.resampling.Bands` explains the arguments.
+    """Fill images `start` to `stop` of `out`; `recal.transforms.resampling.Bands` explains the
+    arguments.
 
-    `lines` is (n, height, width * channels). Sums are taken in the dtype of the weights, tap after tap, with the same
-    bits as numpy's elementwise operations. If `steps` is not 0, they are rounded to that many steps and then to
-    whole numbers. Taps are read in pairs, which halves the number of writes.
+    `lines` is (n, height, width * channels). Sums are taken in the dtype of the weights, tap after
+    tap, with the same bits as numpy's elementwise operations. If `steps` is not 0, they are rounded
+    to that many steps and then to whole numbers. Taps are read in pairs, which halves the number of
+    writes.
     """
     height, wide = lines.shape[1], lines.shape[2]
     across = np.zeros((_LANES, wide), rows_by.dtype)

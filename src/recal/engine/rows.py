@@ -1,8 +1,10 @@
-"""Kernels over rows of logits: softmax, series of log-odds, bins, and the sums that a fit of stacking needs.
+"""Kernels over rows of logits: softmax, series of log-odds, bins, and the sums that a fit of
+stacking needs.
 
-Kernels take arrays and fill arrays for the rows `start` to `stop`. Rows do not affect each other, so a row's result
-has the same bits in every batch. `compiled.over_rows` runs kernels on all cores. Loops use indices because recent
-numba versions compile `for value in row` without vector instructions, five times slower.
+Kernels take arrays and fill arrays for the rows `start` to `stop`. Rows do not affect each other,
+so a row's result has the same bits in every batch. `compiled.over_rows` runs kernels on all cores.
+Loops use indices because recent numba versions compile `for value in row` without vector
+instructions, five times slower.
 """
 
 from __future__ import annotations
@@ -15,13 +17,19 @@ from recal.engine.scaled import ABOVE_ZERO, AT, BELOW_ONE, REACH, SCALE, SCALE_R
 
 # Rounding may make a weight above this as large as the largest weight.
 CLOSE_TO_ONE = 1.0 - 1e-9
-# Adding 1.5 * 2**52 leaves the nearest integer in the low bits of a float64: this way of rounding vectorises.
+# Adding 1.5 * 2**52 leaves the nearest integer in the low bits of a float64: this way of rounding
+# vectorises.
 _ROUND = 6755399441055744.0
 # ln 2 in two parts, the first with trailing zeros, so that k times it is exact.
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-# As in `engine.grouping`: the rule for ties decides anything closer than CLOSE. Below _SATURATED_SUM, a prediction's
-# float32 confidence is 1; below _ALMOST_SURE_SUM, the logarithm of its confidence is closer to 0 than CLOSE.
-CLOSE, _SATURATED_SUM, _ALMOST_SURE_SUM = 1e-5, 1.0 + float(np.exp(-16.8)), 1.0 + float(np.exp(-11.5))
+# As in `engine.grouping`: the rule for ties decides anything closer than CLOSE. Below
+# _SATURATED_SUM, a prediction's float32 confidence is 1; below _ALMOST_SURE_SUM, the logarithm of
+# its confidence is closer to 0 than CLOSE.
+CLOSE, _SATURATED_SUM, _ALMOST_SURE_SUM = (
+    1e-5,
+    1.0 + float(np.exp(-16.8)),
+    1.0 + float(np.exp(-11.5)),
+)
 # How many short rows are summed together; this many stay in the L1 cache.
 _TOGETHER = 256
 # How many rows of a stack are summed together.
@@ -30,10 +38,11 @@ CHUNK = 1024
 
 @part_of_kernel(fastmath={"contract"})
 def exp(x):  # type: ignore[no-untyped-def]
-    """Return e**x for x up to a few hundred, to one unit in the last place; exp(0) is exactly 1, and 0 below -708.
+    """Return e**x for x up to a few hundred, to one unit in the last place; exp(0) is exactly 1,
+    and 0 below -708.
 
-    Computed as 2**k e**r, with k the integer nearest to x / ln 2 and e**r a polynomial. numba's own exp is one call per
-    value, which no compiler can vectorise.
+    Computed as 2**k e**r, with k the integer nearest to x / ln 2 and e**r a polynomial. numba's own
+    exp is one call per value, which no compiler can vectorise.
     """
     bounded = x if x >= -708.0 else -708.0
     shifted = np.float64(bounded * 1.4426950408889634 + _ROUND)
@@ -51,7 +60,9 @@ def exp(x):  # type: ignore[no-untyped-def]
     p = p * r + 0.5
     p = p * r + 1.0
     p = p * r + 1.0
-    bits = np.float64(p).view(np.int64) + (shifted.view(np.int64) << 52)  # k is added to the exponent
+    bits = np.float64(p).view(np.int64) + (
+        shifted.view(np.int64) << 52
+    )  # k is added to the exponent
     power = np.int64(bits).view(np.float64)
     return power if x >= -708.0 else 0.0
 
@@ -62,10 +73,11 @@ _fill_terms = part_of_kernel(scaled.fill_terms)
 
 @part_of_kernel(fastmath=FAST)
 def read(row, column, numbers):  # type: ignore[no-untyped-def]
-    """Read a row at its scale: fill the sums of w d**k, k = 0..8, over all classes but the likeliest, as terms.
+    """Read a row at its scale: fill the sums of w d**k, k = 0..8, over all classes but the
+    likeliest, as terms.
 
-    d = z - max z and w = exp(scale * d). The likeliest class is left out by a weight of 0 instead of splitting the
-    loop: short loops are not vectorised.
+    d = z - max z and w = exp(scale * d). The likeliest class is left out by a weight of 0 instead
+    of splitting the loop: short loops are not vectorised.
     """
     top, scale = numbers[TOP], numbers[SCALE]
     m0 = m1 = m2 = m3 = m4 = m5 = m6 = m7 = m8 = 0.0
@@ -100,9 +112,11 @@ def read_rows(where, start, stop, logits, columns, numbers):  # type: ignore[no-
 
 @kernel()
 def expand(scales, start, stop, terms, tolerance, out):  # type: ignore[no-untyped-def]
-    """Fill x, the first two derivatives of the log-partition, and a bound on the error of x, at these scales.
+    """Fill x, the first two derivatives of the log-partition, and a bound on the error of x, at
+    these scales.
 
-    Rows with a scale of 0 are skipped. If the slope may be wrong by more than the tolerance, x becomes NaN.
+    Rows with a scale of 0 are skipped. If the slope may be wrong by more than the tolerance, x
+    becomes NaN.
     """
     for i in range(start, stop):
         if scales[i] == 0.0:
@@ -152,8 +166,8 @@ def plain_softmax(logits, start, stop, beta, probs):  # type: ignore[no-untyped-
 def softmax(logits, start, stop, columns, find, scales, probs, confidences, close):  # type: ignore[no-untyped-def]
     """Fill softmax(s * z), never exactly 0 or 1, and the probability at each row's largest logit.
 
-    If `find` is set, the columns of the largest logits are filled too: for short rows numpy is slower. `close` marks
-    rows in which rounding may have made another class equally probable.
+    If `find` is set, the columns of the largest logits are filled too: for short rows numpy is
+    slower. `close` marks rows in which rounding may have made another class equally probable.
     """
     for i in range(start, stop):
         row, out = logits[i], probs[i]
@@ -176,7 +190,9 @@ def softmax(logits, start, stop, columns, find, scales, probs, confidences, clos
 
 @kernel()
 def transpose(logits, start, stop, columns, drops):  # type: ignore[no-untyped-def]
-    """Fill the column of each row's largest logit, and drops[j, i], how far the others lie below it."""
+    """Fill the column of each row's largest logit, and drops[j, i], how far the others lie below
+    it.
+    """
     for i in range(start, stop):
         row = logits[i]
         columns[i] = place_of_largest(row)
@@ -193,11 +209,12 @@ def add_exponentials(sums, scales, drops):  # type: ignore[no-untyped-def]
 
 @kernel()
 def short_step(tied, start, stop, drops, view, kept, scales, view_scales, gaps, betas, exact):  # type: ignore[no-untyped-def]
-    """Group each row by its confidence and its view's, and rescale both by their group's beta: one step of ReCal.
+    """Group each row by its confidence and its view's, and rescale both by their group's beta: one
+    step of ReCal.
 
-    Rows that are too close to call are marked as tied. `gaps` is how far the view's logit at the column of its
-    confidence lies below its largest. Classes are the first axis of `drops` and `view`, so that vector instructions run
-    along the samples.
+    Rows that are too close to call are marked as tied. `gaps` is how far the view's logit at the
+    column of its confidence lies below its largest. Classes are the first axis of `drops` and
+    `view`, so that vector instructions run along the samples.
     """
     sums, view_sums = np.empty(_TOGETHER), np.empty(_TOGETHER)
     for first in range(start, stop, _TOGETHER):
@@ -209,7 +226,9 @@ def short_step(tied, start, stop, drops, view, kept, scales, view_scales, gaps, 
             add_exponentials(view_sums, view_scales[first:last], view[j, first:last])
         for i in range(first, last):
             own, other = sums[i - first], view_sums[i - first]
-            level = own * exp(view_scales[i] * gaps[i])  # the view's sum for which both confidences are equal
+            level = own * exp(
+                view_scales[i] * gaps[i]
+            )  # the view's sum for which both confidences are equal
             saturated = not exact and own < _SATURATED_SUM  # a confidence of 1 cannot be exceeded
             close = abs(other - level) <= CLOSE * other and not saturated
             tied[i] = close or (exact and own < _ALMOST_SURE_SUM)
@@ -219,13 +238,16 @@ def short_step(tied, start, stop, drops, view, kept, scales, view_scales, gaps, 
                 view_scales[i] = min(max(view_scales[i] * beta, SCALE_RANGE[0]), SCALE_RANGE[1])
 
 
-# Stacked log-probabilities: features are (n_views, n_samples, n_classes) float32, sums are float64. Sums over samples
-# are kept per chunk of rows and added up by the caller, so that they do not depend on the number of threads.
+# Stacked log-probabilities: features are (n_views, n_samples, n_classes) float32, sums are float64.
+# Sums over samples are kept per chunk of rows and added up by the caller, so that they do not
+# depend on the number of threads.
 
 
 @kernel(fastmath=FAST)
 def stacked_probs(probs, start, stop, features, used, weights, offsets, labels, losses):  # type: ignore[no-untyped-def]
-    """Fill softmax(sum of weight * feature + offsets) and each row's loss, minus the log of its label's probability."""
+    """Fill softmax(sum of weight * feature + offsets) and each row's loss, minus the log of its
+    label's probability.
+    """
     n_classes = probs.shape[1]
     scores = np.empty(n_classes)
     for i in range(start, stop):
@@ -253,10 +275,12 @@ def stacked_probs(probs, start, stop, features, used, weights, offsets, labels, 
 
 @kernel(fastmath=FAST)
 def moments(by_views, start, stop, by_classes, probs, features, used, labels, rows):  # type: ignore[no-untyped-def]
-    """Fill each chunk's sums of the gradient and of the Hessian's blocks; `rows` are the samples' weights.
+    """Fill each chunk's sums of the gradient and of the Hessian's blocks; `rows` are the samples'
+    weights.
 
-    by_views (n_chunks, m, m + 1): the gradient and the weights' block; by_classes (n_chunks, m + 2, n_classes): the
-    offsets' gradient, the sum of probabilities, and the block between weights and offsets.
+    by_views (n_chunks, m, m + 1): the gradient and the weights' block; by_classes (n_chunks, m + 2,
+    n_classes): the offsets' gradient, the sum of probabilities, and the block between weights and
+    offsets.
     """
     n_samples, n_classes = probs.shape
     m = len(used)
@@ -284,7 +308,9 @@ def moments(by_views, start, stop, by_classes, probs, features, used, labels, ro
                         total += np.float64(probs[i, j]) * np.float64(row[j]) * np.float64(other[j])
                     by_views[chunk, v, u + 1] += share * (total - means[v] * means[u])
                 for j in range(n_classes):
-                    by_classes[chunk, v + 2, j] += share * np.float64(probs[i, j]) * (np.float64(row[j]) - means[v])
+                    by_classes[chunk, v + 2, j] += (
+                        share * np.float64(probs[i, j]) * (np.float64(row[j]) - means[v])
+                    )
             for j in range(n_classes):
                 by_classes[chunk, 1, j] += share * np.float64(probs[i, j])
             by_classes[chunk, 0, labels[i]] -= share
@@ -294,7 +320,8 @@ def moments(by_views, start, stop, by_classes, probs, features, used, labels, ro
 
 @kernel(fastmath=FAST)
 def first_order(out, start, stop, probs, features, candidates, used, labels, rows):  # type: ignore[no-untyped-def]
-    """Fill the slope and curvature of each candidate's weight at 0, and its coupling with the weights in use.
+    """Fill the slope and curvature of each candidate's weight at 0, and its coupling with the
+    weights in use.
 
     out (n_chunks, n_candidates, 2 + m).
     """
@@ -335,8 +362,8 @@ def first_order(out, start, stop, probs, features, candidates, used, labels, row
 def look_up(scores, start, stop, edges, values, out):  # type: ignore[no-untyped-def]
     """Fill the value of the bin that each class's score falls into; a bin includes its upper edge.
 
-    All edges are compared: with vector instructions this is faster than a binary search, whose branches cannot be
-    predicted.
+    All edges are compared: with vector instructions this is faster than a binary search, whose
+    branches cannot be predicted.
     """
     for i in range(start, stop):
         for j in range(scores.shape[1]):

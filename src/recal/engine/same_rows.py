@@ -1,14 +1,15 @@
-"""Check whether rows were used in a fit: a calibrator keeps hashes of its rows, and other rows are compared with them.
+"""Check whether rows were used in a fit: a calibrator keeps hashes of its rows, and other rows are
+compared with them.
 
-A guarantee, a prediction set or a metric that is computed on the rows of the fit is too optimistic. A calibrator
-therefore keeps a bounded number of hashes of its rows' logits and probabilities. Nothing is stored outside the
-calibrator, so only functions that receive the calibrator can check. Files of probabilities written by `recal apply`
-hold the number of fitted rows.
+A guarantee, a prediction set or a metric that is computed on the rows of the fit is too optimistic.
+A calibrator therefore keeps a bounded number of hashes of its rows' logits and probabilities.
+Nothing is stored outside the calibrator, so only functions that receive the calibrator can check.
+Files of probabilities written by `recal apply` hold the number of fitted rows.
 
-Rows of two samples can be equal by chance if a model or a binning calibrator gives few different outputs. Therefore
-the number of rows that occur once in both sets is compared with the number that occur twice in one of them: in
-independent draws of equal size, the two numbers are about equal. Two sets that contain the same rows equally often are
-the same set.
+Rows of two samples can be equal by chance if a model or a binning calibrator gives few different
+outputs. Therefore the number of rows that occur once in both sets is compared with the number that
+occur twice in one of them: in independent draws of equal size, the two numbers are about equal. Two
+sets that contain the same rows equally often are the same set.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from recal.errors import SameRowsWarning
 
 Hashes = NDArray[np.uint64]
 
-# How many hashes of logits a calibrator keeps: the smallest ones, which are a random sample of the rows.
+# How many hashes of logits a calibrator keeps: the smallest ones, which are a random sample of the
+# rows.
 MOST_HASHES = 8192
 # How many hashes of probabilities it keeps, of the rows with the smallest hashes.
 MOST_PROB_HASHES = 1024
@@ -36,15 +38,17 @@ _LEAST_SHARE = 0.01
 _BLOCK = 1_000_000
 # The step from one state of SplitMix64 to the next.
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-# Two independent draws from at least this many distinct rows almost never contain each of them equally often.
+# Two independent draws from at least this many distinct rows almost never contain each of them
+# equally often.
 _ENOUGH_KINDS = 5
 
 
 def row_hashes(rows: ArrayLike) -> Hashes:
     """Return a hash of each row, (n_samples,) uint64, of its first 64 numbers as float32.
 
-    The hash is the sum of the numbers' bits times odd factors, modulo 2**64, mixed once more. Rows that differ in one
-    number never share a hash; other rows share one with a probability below 2**-40.
+    The hash is the sum of the numbers' bits times odd factors, modulo 2**64, mixed once more. Rows
+    that differ in one number never share a hash; other rows share one with a probability below
+    2**-40.
 
     Examples
     --------
@@ -60,7 +64,9 @@ def row_hashes(rows: ArrayLike) -> Hashes:
     size = max(1, _BLOCK // width)
     for begin in range(0, len(array), size):
         with np.errstate(over="ignore"):  # values beyond float32 become inf
-            block = np.ascontiguousarray(array[begin : begin + size, :width], dtype=np.float32) + np.float32(0.0)
+            block = np.ascontiguousarray(
+                array[begin : begin + size, :width], dtype=np.float32
+            ) + np.float32(0.0)
         hashes[begin : begin + size] = mix(np.einsum("ij,j->i", block.view(np.uint32), factors))
         if isinstance(rows, MappedRows):
             rows.release()
@@ -76,26 +82,36 @@ def mix(values: Hashes) -> Hashes:
 
 
 def kept_hashes(logits: ArrayLike) -> Hashes:
-    """Return the hashes that a calibrator keeps of the rows of its fit: the smallest ones if there are many."""
+    """Return the hashes that a calibrator keeps of the rows of its fit:
+
+    the smallest ones if there are many.
+    """
     return np.sort(row_hashes(logits))[:MOST_HASHES]
 
 
 def sampled_rows(hashes: Hashes) -> NDArray[np.intp]:
-    """Return the rows of a fit whose probabilities are hashed: those with the smallest hashes of logits."""
+    """Return the rows of a fit whose probabilities are hashed:
+
+    those with the smallest hashes of logits.
+    """
     if len(hashes) <= MOST_PROB_HASHES:
         return np.arange(len(hashes))
     return np.sort(np.argpartition(hashes, MOST_PROB_HASHES)[:MOST_PROB_HASHES])
 
 
 def count_fitted(rows: ArrayLike, kept: Hashes, n_fitted: int) -> int:
-    """Return the approximate number of rows that were in a fit; 0 if chance explains all equal rows.
+    """Return the approximate number of rows that were in a fit; 0 if chance explains all equal
+    rows.
 
-    `kept` are all hashes of the fit, or a random sample of them; `n_fitted` is the number of rows of the fit.
+    `kept` are all hashes of the fit, or a random sample of them; `n_fitted` is the number of rows
+    of the fit.
     """
     n = len(np.asarray(rows))
     if n < LEAST_ROWS or not len(kept):
         return 0
-    n_there = max(n_fitted, len(kept)) if len(kept) in (MOST_HASHES, MOST_PROB_HASHES) else len(kept)
+    n_there = (
+        max(n_fitted, len(kept)) if len(kept) in (MOST_HASHES, MOST_PROB_HASHES) else len(kept)
+    )
     share_kept = len(kept) / n_there
     here, counts = np.unique(row_hashes(rows), return_counts=True)
     there, times = np.unique(kept, return_counts=True)
@@ -104,7 +120,8 @@ def count_fitted(rows: ArrayLike, kept: Hashes, n_fitted: int) -> int:
         return n
     alone = counts == 1
     single = int((alone & np.isin(here, there[times == 1], assume_unique=True)).sum())
-    # By chance, there are as many equal rows between the sets as pairs within them; fewer if one set is smaller.
+    # By chance, there are as many equal rows between the sets as pairs within them; fewer if one
+    # set is smaller.
     doubles = share_kept * int((counts == 2).sum()) + int((times == 2).sum())
     by_chance = doubles * 2.0 * n * n_there / (n**2 + n_there**2)
     # Both numbers vary, so their difference has twice the variance of one.

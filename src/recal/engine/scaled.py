@@ -1,14 +1,15 @@
 """Logits with one scale per row, and their confidences as the scales change.
 
-The logits are never copied or changed: rescaling a sample is one multiplication. They are also seldom read: near a
-scale at which a row was read, a short series gives its log-odds. The row is read again only if the series is too
-inaccurate.
+The logits are never copied or changed: rescaling a sample is one multiplication. They are also
+seldom read: near a scale at which a row was read, a short series gives its log-odds. The row is
+read again only if the series is too inaccurate.
 
-The log-odds against the likeliest class at the scale s are x(s) = log sum_j exp(s d_j) over all other classes, where
-d_j = z_j - max z. Around a scale at which the row was read, x(s + t) = x(s) + t m + log E exp(t (d - m)), with m the
-mean of d under weights exp(s d). The exponential's series up to the eighth power, whose terms are central moments, is
-accurate for steps of several per cent, and Taylor's remainder bounds the error. numpy applies this arithmetic to
-arrays, and kernels apply it to numbers.
+The log-odds against the likeliest class at the scale s are x(s) = log sum_j exp(s d_j) over all
+other classes, where d_j = z_j - max z. Around a scale at which the row was read, x(s + t) = x(s) +
+t m + log E exp(t (d - m)), with m the mean of d under weights exp(s d). The exponential's series up
+to the eighth power, whose terms are central moments, is accurate for steps of several per cent, and
+Taylor's remainder bounds the error. numpy applies this arithmetic to arrays, and kernels apply it
+to numbers.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from recal.engine.compiled import SMALL, MappedRows, over_rows
 
 Vector = NDArray[np.float64]
 Columns = NDArray[np.intp]
-# Returns an array that contains the requested rows, perhaps among others, and their positions in it.
+# Returns an array that contains the requested rows, perhaps among others, and their positions in
+# it.
 ReadRows = Callable[[Columns], tuple[Floats, Columns]]
 # No sequence of betas takes a scale out of this range, so nothing over- or underflows to inf or 0.
 SCALE_RANGE = (1e-100, 1e100)
-# Probabilities stay within these bounds: a probability of exactly 0 for the true class is an infinite loss.
+# Probabilities stay within these bounds: a probability of exactly 0 for the true class is an
+# infinite loss.
 ABOVE_ZERO, BELOW_ONE = float(np.finfo(np.float64).tiny), 1.0 - 2.0**-53
 # How many logits are read at a time: logits on disk need not fit in memory.
 _PIECE = 16_000_000
@@ -40,9 +43,11 @@ _FEW_CLASSES = 64
 # A tolerance that accepts every row that was read at all.
 _ANY = 1e200
 DEGREE = 8
-# The terms of a row: the scale, x and m at this scale, E (d - m)**k / k! for k = 2..8, and the largest |d - m|.
+# The terms of a row: the scale, x and m at this scale, E (d - m)**k / k! for k = 2..8, and the
+# largest |d - m|.
 AT, REACH, TERMS = 0, 10, 11
-# Additional numbers for reading a row: the scale, the largest logit, and how far the smallest lies below it.
+# Additional numbers for reading a row: the scale, the largest logit, and how far the smallest lies
+# below it.
 SCALE, TOP, LOWEST, NUMBERS = 11, 12, 13, 14
 # The error of the slope is at most this many times the error of x divided by t.
 SHARPER = 9.0
@@ -55,10 +60,12 @@ class ScaledRows:
     Parameters
     ----------
     read : function
-        Returns an array that contains the requested rows, perhaps among others, and their positions in it.
+        Returns an array that contains the requested rows, perhaps among others, and their positions
+        in it.
     shape : (n_samples, n_classes)
     tolerance : float
-        The largest error of s x'(s) before a row is read again. With 0, every new scale reads the row.
+        The largest error of s x'(s) before a row is read again. With 0, every new scale reads the
+        row.
 
     Attributes
     ----------
@@ -81,7 +88,8 @@ class ScaledRows:
         self._x: Vector | None = None
         self._lowest: Vector | None = None
         self._drops: Vector | None = None
-        # The terms of each row near its current scale, and near another scale that was only evaluated.
+        # The terms of each row near its current scale, and near another scale that was only
+        # evaluated.
         self._here, self._there = np.zeros((2, TERMS, self.shape[0]))
         self._here[REACH] = self._there[REACH] = np.inf  # nothing is known
 
@@ -126,7 +134,10 @@ class ScaledRows:
         return out
 
     def bounded_log_odds(self) -> tuple[Vector, Vector]:
-        """Return x from the last reading of each row, and a bound on its error; rows never read are read now."""
+        """Return x from the last reading of each row, and a bound on its error;
+
+        rows never read are read now.
+        """
         x, _, _, error = self._expand(self._here, self.scales, _ANY)
         if len(unknown := np.flatnonzero(error > 1.0)):
             x[unknown], error[unknown] = self.look(unknown), 0.0
@@ -161,9 +172,14 @@ class ScaledRows:
         return out[1], out[2]
 
     def _slopes_of_all(self, wanted: Vector) -> tuple[Vector, Vector]:
-        """Return the slopes from all logits; for a few short rows this is cheaper than evaluating the series."""
+        """Return the slopes from all logits;
+
+        for a few short rows this is cheaper than evaluating the series.
+        """
         if self._drops is None:
-            self._drops = np.concatenate([block for _, block in self.blocks()]) - self.maxima[:, None]
+            self._drops = (
+                np.concatenate([block for _, block in self.blocks()]) - self.maxima[:, None]
+            )
         drops, chosen = self._drops, slice(None) if wanted.all() else wanted > 0.0
         drops, scales = drops[chosen], wanted[chosen]
         weights = np.exp(scales[:, None] * drops)
@@ -171,11 +187,16 @@ class ScaledRows:
         weights *= drops
         first, second = np.zeros((2, len(wanted)))
         first[chosen] = mean = weights.sum(axis=1) / totals
-        second[chosen] = np.maximum(np.einsum("ij,ij->i", weights, drops) / totals - mean * mean, 0.0)
+        second[chosen] = np.maximum(
+            np.einsum("ij,ij->i", weights, drops) / totals - mean * mean, 0.0
+        )
         return first, second
 
     def _evaluate(self, wanted: Vector) -> Vector:
-        """Return x, two derivatives and the error at these scales, (4, n_samples); 0 where a scale is 0."""
+        """Return x, two derivatives and the error at these scales, (4, n_samples);
+
+        0 where a scale is 0.
+        """
         out = self._expand(self._here, wanted)
         far = np.flatnonzero(np.isnan(out[0]))
         if len(far):
@@ -208,7 +229,9 @@ class ScaledRows:
     def _look(self, chosen: Columns, scales: Vector) -> Vector:
         """Read some rows at these scales and return their terms, (TERMS, n_rows)."""
         if self._lowest is None:
-            self._lowest = np.concatenate([block.min(axis=1) for _, block in self.blocks()]) - self.maxima
+            self._lowest = (
+                np.concatenate([block.min(axis=1) for _, block in self.blocks()]) - self.maxima
+            )
         numbers, begin = np.empty((NUMBERS, len(chosen))), 0
         numbers[SCALE], numbers[TOP] = scales, self.maxima[chosen]
         numbers[LOWEST] = self._lowest[chosen]
@@ -218,11 +241,21 @@ class ScaledRows:
                 _read_rows(array[where], self.columns[part], numbers[:, piece])
             else:
                 work = len(part) * self.shape[1]
-                over_rows(kernels.read_rows, where, array, self.columns[part], numbers[:, piece], size=work)
+                over_rows(
+                    kernels.read_rows,
+                    where,
+                    array,
+                    self.columns[part],
+                    numbers[:, piece],
+                    size=work,
+                )
         return numbers[:TERMS]
 
     def drop_at(self, columns: Columns) -> Vector:
-        """Return how far the logit at each row's column lies below the row's largest, unscaled; at most 0."""
+        """Return how far the logit at each row's column lies below the row's largest, unscaled;
+
+        at most 0.
+        """
         picked = [block[np.arange(len(part)), columns[part]] for part, block in self.blocks()]
         return np.concatenate(picked).astype(np.float64) - self.maxima
 
@@ -248,8 +281,8 @@ class ScaledLogits(ScaledRows):
 class FlooredLogits(ScaledLogits):
     """Log-probabilities that never fall below log(floor).
 
-    A floor breaks the proportion between a row's logits, so each rescaling writes all rows again. This is the only
-    dense state. It exists for comparison with published results.
+    A floor breaks the proportion between a row's logits, so each rescaling writes all rows again.
+    This is the only dense state. It exists for comparison with published results.
     """
 
     def __init__(self, logits: Floats, floor: float) -> None:
@@ -262,7 +295,9 @@ class FlooredLogits(ScaledLogits):
 
 
 def rescale_floored(logits: Floats, factors: Vector | float, floor: float) -> Vector:
-    """Return rescaled log-probabilities, none below log(floor), with the largest of each row moved to 0."""
+    """Return rescaled log-probabilities, none below log(floor), with the largest of each row moved
+    to 0.
+    """
     wide = logits.astype(np.float64)
     scaled = np.reshape(factors, (-1, 1)) * (wide - wide.max(axis=1, keepdims=True))
     logs = np.maximum(scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True)), np.log(floor))
@@ -278,7 +313,9 @@ def as_rows(logits: Floats) -> Floats:
 
 
 def _readable(logits: Floats, rows: Columns) -> tuple[Floats, Columns]:
-    """Return an array that kernels can read, the given one or a copy of the rows, and the rows' indices in it."""
+    """Return an array that kernels can read, the given one or a copy of the rows, and the rows'
+    indices in it.
+    """
     if logits.dtype != np.float16 and logits.flags.c_contiguous:
         return logits, rows
     return as_rows(logits[rows]), np.arange(len(rows))
@@ -296,7 +333,9 @@ def _read_rows(block: Floats, columns: Columns, numbers: Vector) -> None:
 
 
 def _near_an_edge(x: Vector, n_bins: int, error: Vector) -> Columns:
-    """Return the rows whose confidence is so near an edge of equally wide bins that the error of x may cross it."""
+    """Return the rows whose confidence is so near an edge of equally wide bins that the error of x
+    may cross it.
+    """
     place = n_bins / (1.0 + np.exp(np.minimum(x, 700.0)))
     return np.flatnonzero(np.abs(place - np.round(place)) < n_bins * error)
 
@@ -308,7 +347,9 @@ def fill_terms(numbers: Any) -> None:
     for k in range(1, DEGREE + 1):
         numbers[1 + k] = numbers[1 + k] / total
     numbers[1] = 1.0
-    for done in range(1, DEGREE + 1):  # each round turns d**(k - done + 1) into (d - m) d**(k - done)
+    for done in range(
+        1, DEGREE + 1
+    ):  # each round turns d**(k - done + 1) into (d - m) d**(k - done)
         for k in range(DEGREE, done - 1, -1):
             numbers[1 + k] = numbers[1 + k] - mean * numbers[k]
     for k in range(2, DEGREE + 1):
@@ -318,7 +359,8 @@ def fill_terms(numbers: Any) -> None:
 
 
 def remainder(t: Any, last: Any, reach: Any) -> Any:
-    """Return a bound on the error of the sum: the next term is at most c8 t**8 q / 9, and later ones add less.
+    """Return a bound on the error of the sum: the next term is at most c8 t**8 q / 9, and later
+    ones add less.
 
     This holds as long as q, the largest |t (d - m)|, is below 4.
     """
@@ -328,11 +370,20 @@ def remainder(t: Any, last: Any, reach: Any) -> Any:
     return np.abs(last) * fourth * fourth * q * 0.25 + 1e300 * (q > 4.0)
 
 
-def expand(t: Any, x: Any, mean: Any, c2: Any, c3: Any, c4: Any, c5: Any, c6: Any, c7: Any, c8: Any) -> Any:
-    """Return x, and the first two derivatives of the log-partition log(1 + e**x), at a step t from the scale."""
+def expand(
+    t: Any, x: Any, mean: Any, c2: Any, c3: Any, c4: Any, c5: Any, c6: Any, c7: Any, c8: Any
+) -> Any:
+    """Return x, and the first two derivatives of the log-partition log(1 + e**x), at a step t from
+    the scale.
+    """
     rise = t * t * (c2 + t * (c3 + t * (c4 + t * (c5 + t * (c6 + t * (c7 + t * c8))))))
-    once = t * (2 * c2 + t * (3 * c3 + t * (4 * c4 + t * (5 * c5 + t * (6 * c6 + t * (7 * c7 + t * (8 * c8)))))))
-    twice = 2 * c2 + t * (6 * c3 + t * (12 * c4 + t * (20 * c5 + t * (30 * c6 + t * (42 * c7 + t * (56 * c8))))))
+    once = t * (
+        2 * c2
+        + t * (3 * c3 + t * (4 * c4 + t * (5 * c5 + t * (6 * c6 + t * (7 * c7 + t * (8 * c8))))))
+    )
+    twice = 2 * c2 + t * (
+        6 * c3 + t * (12 * c4 + t * (20 * c5 + t * (30 * c6 + t * (42 * c7 + t * (56 * c8)))))
+    )
     first, second = once / (1.0 + rise), twice / (1.0 + rise)
     odds = x + t * mean + np.log1p(rise)
     against = 1.0 / (1.0 + np.exp(-np.maximum(odds, -700.0)))

@@ -1,4 +1,7 @@
-"""What an exported model does with logits and probabilities. This module needs neither torch nor onnx."""
+"""What an exported model does with logits and probabilities.
+
+This module needs neither torch nor onnx.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,17 @@ class Calibration:
     n_classes: int | None = None
 
     def with_gate(self, gate: float | None) -> Calibration:
-        """Return the same calibration with another gate; with None, views are computed for all samples."""
+        """Return the same calibration with another gate;
+
+        with None, views are computed for all samples.
+        """
         return replace(self, map=self.map.with_gate(gate))  # type: ignore[attr-defined]
 
     def answer(self, z: Array, views: Views) -> tuple[Array, Array]:
-        """Return probabilities, (n, n_classes), and the confidence in each prediction, (n,); for any kind of array."""
+        """Return probabilities, (n, n_classes), and the confidence in each prediction, (n,);
+
+        for any kind of array.
+        """
         return answer(self.map, z, views, kept=self.kept)
 
     def check_classes(self, n_classes: int) -> None:
@@ -38,14 +47,18 @@ class Calibration:
             raise InputError(f"A classifier has at least two classes, got {n_classes}.")
         self.map.check_classes(n_classes)
         if self.n_classes not in (None, n_classes):
-            raise InputError(f"The calibration was fitted on {self.n_classes} classes, got {n_classes}.")
+            raise InputError(
+                f"The calibration was fitted on {self.n_classes} classes, got {n_classes}."
+            )
 
     def describe(self) -> str:
         """Return the shape of the calibration in a few words."""
         if not isinstance(self.map, Plan):
             return type(self.map).__name__
         steps = len(self.map.steps)
-        return "a blend" if self.map.blend is not None else f"{steps} step{'' if steps == 1 else 's'}"
+        return (
+            "a blend" if self.map.blend is not None else f"{steps} step{'' if steps == 1 else 's'}"
+        )
 
 
 def calibration_of(source: Any) -> Calibration:
@@ -66,7 +79,8 @@ def calibration_of(source: Any) -> Calibration:
 def keep_classes(sets: PredictionSets, probs: Array) -> Array:
     """Return whether each class is in the set, (n, n_classes), as `PredictionSets.predict` does.
 
-    Probabilities may be arrays of any library, such as torch tensors; the result is of the same kind.
+    Probabilities may be arrays of any library, such as torch tensors; the result is of the same
+    kind.
 
     Examples
     --------

@@ -1,4 +1,7 @@
-"""A calibration without its model as an ONNX file: for logits, for signals, or from probabilities to sets."""
+"""A calibration without its model as an ONNX file:
+
+for logits, for signals, or from probabilities to sets.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ from recal.transforms import Transform
 _RUNS = 15
 
 
-def export_calibration(plan: Plan | Any, path: str | os.PathLike[str], n_classes: int | None = None) -> Path:
+def export_calibration(
+    plan: Plan | Any, path: str | os.PathLike[str], n_classes: int | None = None
+) -> Path:
     """Write only the calibration: from logits to calibrated probabilities.
 
     Parameters
@@ -39,9 +44,10 @@ def export_calibration(plan: Plan | Any, path: str | os.PathLike[str], n_classes
 
     Returns
     -------
-    The path. The file's inputs are `logits` (n, n_classes) and, if views are needed, `transformed` (m, n, n_classes),
-    the logits through ``plan.transforms`` in that order, both float32. Its outputs are `probs` and `confidence`, the
-    chance that each prediction is right. Views of samples above a plan's gate are not read.
+    The path. The file's inputs are `logits` (n, n_classes) and, if views are needed, `transformed`
+    (m, n, n_classes), the logits through ``plan.transforms`` in that order, both float32. Its
+    outputs are `probs` and `confidence`, the chance that each prediction is right. Views of samples
+    above a plan's gate are not read.
     """
     calibration = calibration_of(plan)
     classes = n_classes if n_classes is not None else len(getattr(plan, "classes_", ()))
@@ -49,7 +55,11 @@ def export_calibration(plan: Plan | Any, path: str | os.PathLike[str], n_classes
         raise InputError("A plan does not know how many classes there are: pass n_classes.")
     rule = getattr(plan, "decision_", None)
     rule = getattr(rule, "rule", rule)  # of a Decision
-    return write(calibration_model(calibration, int(classes)), path, metadata(plan, calibration.map.transforms, rule))
+    return write(
+        calibration_model(calibration, int(classes)),
+        path,
+        metadata(plan, calibration.map.transforms, rule),
+    )
 
 
 def calibration_model(calibration: Calibration, n_classes: int) -> onnx.ModelProto:
@@ -64,8 +74,11 @@ def calibration_model(calibration: Calibration, n_classes: int) -> onnx.ModelPro
     return graph.model(inputs, {"probs": probs.float(), "confidence": confidence.float()})
 
 
-def own_probs(calibration: Calibration, logits: Symbol, transformed: Symbol | None = None) -> Symbol:
-    """Return the map's own probabilities, (n, K) float64, from logits, (n, K), and those of all views, (m, n, K).
+def own_probs(
+    calibration: Calibration, logits: Symbol, transformed: Symbol | None = None
+) -> Symbol:
+    """Return the map's own probabilities, (n, K) float64, from logits, (n, K), and those of all
+    views, (m, n, K).
 
     Without views, all samples count as above the gate.
     """
@@ -78,10 +91,11 @@ def own_probs(calibration: Calibration, logits: Symbol, transformed: Symbol | No
 
 
 def answers(calibration: Calibration, own: Symbol, logits: Symbol) -> tuple[Symbol, Symbol, Symbol]:
-    """Return probabilities, (n, K), the index of the prediction and the confidence in it, both (n,).
+    """Return probabilities, (n, K), the index of the prediction and the confidence in it, both
+    (n,).
 
-    All come from the map's own probabilities. The confidence is the prediction's probability before the guard raises
-    it to keep the model's answer.
+    All come from the map's own probabilities. The confidence is the prediction's probability before
+    the guard raises it to keep the model's answer.
     """
     scores = logits.to("float64") if calibration.kept else own
     answer = xp.argmax(scores, axis=1, keepdims=True)
@@ -94,24 +108,29 @@ def answers(calibration: Calibration, own: Symbol, logits: Symbol) -> tuple[Symb
 def export_signals(calibration: SignalCalibration, path: str | os.PathLike[str]) -> Path:
     """Write a fitted SignalCalibration to one ONNX file.
 
-    The input `signals` is (n, n_signals) float64, with NaN for missing signals. Columns of text and groups hold codes:
-    the position of the level among the levels of the fit, and NaN for any other level. The file's metadata
-    `recal_signals` lists the levels as JSON. The output `confidence` (n,) is the probability that each answer is right.
+    The input `signals` is (n, n_signals) float64, with NaN for missing signals. Columns of text and
+    groups hold codes: the position of the level among the levels of the fit, and NaN for any other
+    level. The file's metadata `recal_signals` lists the levels as JSON. The output `confidence`
+    (n,) is the probability that each answer is right.
     """
     calibration.state()  # refuses one that is not fitted
     table, graph = calibration.table_, Graph()
     signals = graph.input("signals", "float64", (OPEN, len(table.names)))
     model = graph.model([signals], {"confidence": calibration.map_.confidence(signals)})
     onnx.checker.check_model(model, full_check=True)
-    columns = [{"name": name, "levels": list(levels)} for name, levels in zip(table.names, table.levels)]
+    columns = [
+        {"name": name, "levels": list(levels)} for name, levels in zip(table.names, table.levels)
+    ]
     return write(model, path, {"signals": columns})
 
 
 def export_sets(sets: PredictionSets, path: str | os.PathLike[str], n_classes: int) -> Path:
-    """Write prediction sets as an ONNX file: `probs` (n, n_classes) float32 in, `sets` (n, n_classes) bool out.
+    """Write prediction sets as an ONNX file: `probs` (n, n_classes) float32 in, `sets` (n,
+    n_classes) bool out.
 
-    aps and raps derive random numbers from the bits of the probabilities, which ONNX cannot read. Make such sets with
-    ``randomised=False``, which keeps the guarantee and makes them a little larger.
+    aps and raps derive random numbers from the bits of the probabilities, which ONNX cannot read.
+    Make such sets with ``randomised=False``, which keeps the guarantee and makes them a little
+    larger.
 
     Examples
     --------
@@ -138,7 +157,9 @@ def metadata(source: Any, transforms: tuple[Transform, ...], rule: Any) -> dict[
     if (classes := getattr(source, "classes_", None)) is not None:
         values["classes"] = np.asarray(classes).tolist()
     if rule is not None:
-        values["thresholds"] = [None if np.isinf(limit) else float(limit) for limit in rule.thresholds]
+        values["thresholds"] = [
+            None if np.isinf(limit) else float(limit) for limit in rule.thresholds
+        ]
         values |= {"reads": rule.reads, "risk": rule.risk, "confidence": rule.confidence}
         values["groups"] = list(rule.groups) or None
     if stored is not None:
@@ -157,13 +178,18 @@ def write(model: onnx.ModelProto, path: str | os.PathLike[str], facts: dict[str,
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds per row: for the whole file (None if it holds no model), and for the calibration alone."""
+    """Milliseconds per row:
+
+    for the whole file (None if it holds no model), and for the calibration alone.
+    """
 
     whole: float | None
     calibration: float
 
 
-def measure(path: str | os.PathLike[str], calibration: Calibration, n_classes: int, *, with_model: bool) -> Cost:
+def measure(
+    path: str | os.PathLike[str], calibration: Calibration, n_classes: int, *, with_model: bool
+) -> Cost:
     """Return how long one row takes: the median of a few runs on one thread, with random inputs."""
     alone = _median(calibration_model(calibration, n_classes).SerializeToString())
     return Cost(_median(os.fspath(path)) if with_model else None, alone)
@@ -172,7 +198,9 @@ def measure(path: str | os.PathLike[str], calibration: Calibration, n_classes: i
 def _median(model: str | bytes) -> float:
     session, rng, feeds = open_session(model, *ON_ONE_THREAD), np.random.default_rng(0), {}
     for value in session.get_inputs():
-        kind = {"tensor(float)": "float32", "tensor(double)": "float64"}.get(value.type, value.type[7:-1])
+        kind = {"tensor(float)": "float32", "tensor(double)": "float64"}.get(
+            value.type, value.type[7:-1]
+        )
         shape = [size if isinstance(size, int) else 1 for size in value.shape]
         feeds[value.name] = rng.random(shape).astype(kind)
     session.run(None, feeds)  # warm up

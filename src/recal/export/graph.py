@@ -1,4 +1,7 @@
-"""An ONNX graph under construction: its nodes in order, its constants, and copies of other graphs inside it."""
+"""An ONNX graph under construction:
+
+its nodes in order, its constants, and copies of other graphs inside it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ OPSET, IR_VERSION = 18, 8
 
 
 class Nodes:
-    """A graph, or the body of a loop or branch inside `parent`; a body can read names of the graphs around it."""
+    """A graph, or the body of a loop or branch inside `parent`;
+
+    a body can read names of the graphs around it.
+    """
 
     def __init__(self, parent: Nodes | None = None) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -45,7 +51,9 @@ class Nodes:
     def ops(self, kind: str, *inputs: str, outputs: int, **attributes: Any) -> list[str]:
         """Add a node and return the names of its outputs."""
         names = [self.name() for _ in range(outputs)]
-        self.nodes.append(helper.make_node(kind, list(inputs), names, name=f"{names[0]}_{kind}", **attributes))
+        self.nodes.append(
+            helper.make_node(kind, list(inputs), names, name=f"{names[0]}_{kind}", **attributes)
+        )
         return names
 
     def const(self, values: ArrayLike) -> str:
@@ -58,16 +66,26 @@ class Nodes:
         return names[key]
 
     def as_graph(
-        self, name: str, inputs: Sequence[onnx.ValueInfoProto] = (), outputs: Sequence[onnx.ValueInfoProto] = ()
+        self,
+        name: str,
+        inputs: Sequence[onnx.ValueInfoProto] = (),
+        outputs: Sequence[onnx.ValueInfoProto] = (),
     ) -> onnx.GraphProto:
         """Return the graph with only the nodes and constants that the outputs need."""
         sources = _sources(self.nodes, [value.name for value in outputs])
         nodes = [node for node in self.nodes if sources.intersection(node.output)]
-        constants = [value for key, value in self.constants.items() if key in sources] if self.root is self else []
+        constants = (
+            [value for key, value in self.constants.items() if key in sources]
+            if self.root is self
+            else []
+        )
         return helper.make_graph(nodes, name, list(inputs), list(outputs), initializer=constants)
 
-    def splice(self, graph: onnx.GraphProto, prefix: str, feeds: dict[str, str], output: str) -> str:
-        """Copy the nodes that `output` needs from `graph`, with inputs from `feeds`; return the output's new name.
+    def splice(
+        self, graph: onnx.GraphProto, prefix: str, feeds: dict[str, str], output: str
+    ) -> str:
+        """Copy the nodes that `output` needs from `graph`, with inputs from `feeds`; return the
+        output's new name.
 
         Constants are stored once, under `prefix`, however often the graph is copied.
         """
@@ -82,7 +100,9 @@ class Nodes:
                 kept.CopyFrom(constant)
                 kept.name = names[constant.name]
                 self.root.constants[kept.name] = kept
-        self.nodes += [self._renamed(node, names) for node in graph.node if sources.intersection(node.output)]
+        self.nodes += [
+            self._renamed(node, names) for node in graph.node if sources.intersection(node.output)
+        ]
         return names[output]
 
     def _renamed(self, node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
@@ -100,7 +120,9 @@ class Nodes:
         return copy
 
     def _rename_inside(self, graph: onnx.GraphProto, names: dict[str, str]) -> None:
-        """Rename in the body of a loop or branch, which can read names around it or shadow them with its own."""
+        """Rename in the body of a loop or branch, which can read names around it or shadow them
+        with its own.
+        """
         inner = dict(names)
         for value in (*graph.input, *graph.initializer):
             inner[value.name] = self.name()
@@ -115,7 +137,9 @@ class Nodes:
 def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """Return the graphs inside a loop or branch."""
     kinds = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-    return [body for value in node.attribute if value.type in kinds for body in (value.g, *value.graphs)]
+    return [
+        body for value in node.attribute if value.type in kinds for body in (value.g, *value.graphs)
+    ]
 
 
 def _sources(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> set[str]:

@@ -1,7 +1,9 @@
-"""The parts of an exported file before its calibration: the user's network, its preprocessing, the views.
+"""The parts of an exported file before its calibration: the user's network, its preprocessing, the
+views.
 
-A part is an ONNX graph with one input and one output. Exporters often fix the batch size of a network. This module
-makes it variable ("opens" it), and runs the changed network to check that its answers stay the same.
+A part is an ONNX graph with one input and one output. Exporters often fix the batch size of a
+network. This module makes it variable ("opens" it), and runs the changed network to check that its
+answers stay the same.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.collecting.models.onnx import FLOATS, Output, check_external_data, choose_output, open_session, reason_of
+from recal.collecting.models.onnx import (
+    FLOATS,
+    Output,
+    check_external_data,
+    choose_output,
+    open_session,
+    reason_of,
+)
 from recal.errors import FileError, InputError
 from recal.export import traced_functions as xp
 from recal.export.graph import IR_VERSION, OPSET, TensorProto, dtype_of, onnx, tensor
@@ -47,7 +56,9 @@ class Part:
         """Add a copy of the part that reads `rows`, and return its output."""
         graph, feeds = rows.device, {self.input.name: rows.to(dtype_of(self.input)).name}
         name = graph.nodes.splice(self.model.graph, prefix, feeds, self.output.name)
-        return graph.input(name, dtype_of(self.output), [size or OPEN for size in sizes(self.output)])
+        return graph.input(
+            name, dtype_of(self.output), [size or OPEN for size in sizes(self.output)]
+        )
 
     @property
     def ends_in_softmax(self) -> bool:
@@ -74,7 +85,10 @@ def rows_of(part: Part) -> int:
 
 
 def as_part(model: onnx.ModelProto) -> Part:
-    """Return a model with one input as a part; if it has several outputs, take the one with the class scores."""
+    """Return a model with one input as a part;
+
+    if it has several outputs, take the one with the class scores.
+    """
     constants = {constant.name for constant in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in constants]
     if len(inputs) != 1:
@@ -105,7 +119,9 @@ def _unzipped(model: onnx.ModelProto, output: onnx.ValueInfoProto) -> onnx.Value
         )
     inferred = onnx.shape_inference.infer_shapes(model)
     kinds = {value.name: element_type(value) for value in inferred.graph.value_info}
-    return tensor(node.input[0], kinds.get(node.input[0]) or TensorProto.FLOAT, ["batch", len(labels[0])])
+    return tensor(
+        node.input[0], kinds.get(node.input[0]) or TensorProto.FLOAT, ["batch", len(labels[0])]
+    )
 
 
 def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> Part:
@@ -113,10 +129,15 @@ def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> Part:
     if not isinstance(model, onnx.ModelProto):
         model = _load(model)
     if model.graph.sparse_initializer:
-        raise InputError("The ONNX model holds sparse weights, which cannot be exported; write them as dense ones.")
+        raise InputError(
+            "The ONNX model holds sparse weights, which cannot be exported; write them as dense ones."
+        )
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
-    version = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=OPSET)
+    version = max(
+        (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")),
+        default=OPSET,
+    )
     if version < OPSET:
         try:
             model = onnx.version_converter.convert_version(model, OPSET)
@@ -135,10 +156,14 @@ def _load(path: str | os.PathLike[str]) -> onnx.ModelProto:
     except OSError as error:
         raise FileError(f"Cannot read {path}: {error.strerror or error}.") from error
     except Exception as error:
-        raise FileError(f"{path} is not an ONNX model: {reason_of(error)}. Copy or export it again.") from error
+        raise FileError(
+            f"{path} is not an ONNX model: {reason_of(error)}. Copy or export it again."
+        ) from error
 
 
-def example_of(part: Part, dtype: Any = None, shape: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
+def example_of(
+    part: Part, dtype: Any = None, shape: Sequence[int] | None = None
+) -> np.ndarray[Any, Any]:
     """Return a batch of one row of zeros; shape and dtype default to the model's own."""
     if shape is None:
         shape = sizes(part.input)[1:]
@@ -156,14 +181,18 @@ def channel_part(part: Part) -> Part:
 
 
 def two_column_part(part: Part, outputs: str) -> Part | None:
-    """Return a part that turns a binary model's only output into two columns, or None (see `checks.two_columns`)."""
+    """Return a part that turns a binary model's only output into two columns, or None (see
+    `checks.two_columns`).
+    """
     shape = sizes(part.output)
     if not (len(shape) == 1 or shape[1:] == [1]):
         return None
     # A batch that could not be opened stays fixed.
     one = Graph().input("one", dtype_of(part.output), [rows_of(part) or OPEN, *shape[1:]])
     second = one.reshape((OPEN, 1))
-    return _traced(one, xp.concat([second - second if outputs == "logits" else 1 - second, second], axis=1))
+    return _traced(
+        one, xp.concat([second - second if outputs == "logits" else 1 - second, second], axis=1)
+    )
 
 
 def _traced(inputs: Symbol, output: Symbol, opset: int = OPSET) -> Part:
@@ -194,13 +223,20 @@ def trace_module(module: Any, example: Any) -> Part:
 
 
 def view_part(transforms: Sequence[Transform], batch: Any, opset: int = OPSET) -> Part:
-    """Return the part that computes the rows of all views, one transformation after the other, for such batches."""
+    """Return the part that computes the rows of all views, one transformation after the other, for
+    such batches.
+    """
     inputs = _batch_like(batch, opset)
-    return _traced(inputs, xp.concat([transform(inputs) for transform in transforms], axis=0), opset)
+    return _traced(
+        inputs, xp.concat([transform(inputs) for transform in transforms], axis=0), opset
+    )
 
 
 def normalize_part(normalize: Normalize, batch: Any) -> Part:
-    """Return the part that normalises batches like this one; only their shape (without n) and dtype matter."""
+    """Return the part that normalises batches like this one;
+
+    only their shape (without n) and dtype matter.
+    """
     inputs = _batch_like(batch, OPSET)
     return _traced(inputs, normalize(inputs))
 
@@ -211,18 +247,24 @@ def _batch_like(batch: Any, opset: int) -> Symbol:
 
 
 def open_batch(part: Part, shape: tuple[int, ...]) -> Part:
-    """Return a model with a fixed batch size as one that takes any number of rows and gives the same answers.
+    """Return a model with a fixed batch size as one that takes any number of rows and gives the
+    same answers.
 
-    `shape` is the shape of one input. The answers to a few random rows are compared; if they change, the model is
-    refused.
+    `shape` is the shape of one input. The answers to a few random rows are compared; if they
+    change, the model is refused.
     """
     fixed = rows_of(part)
     free = fix_reshapes(part, shape, fixed)
     rows = _random(fixed + 1, shape, part)
     try:
-        apart = [run(part.model, part.input.name, some)[part.output.name] for some in (rows[:-1], rows[1:])]
+        apart = [
+            run(part.model, part.input.name, some)[part.output.name]
+            for some in (rows[:-1], rows[1:])
+        ]
         together = run(free.model, free.input.name, rows)[free.output.name]
-        same = np.allclose(together, np.concatenate([apart[0], apart[1][-1:]]), rtol=_CLOSE, atol=_CLOSE)
+        same = np.allclose(
+            together, np.concatenate([apart[0], apart[1][-1:]]), rtol=_CLOSE, atol=_CLOSE
+        )
     except InputError:
         same = False
     if not same:
@@ -237,12 +279,15 @@ def open_batch(part: Part, shape: tuple[int, ...]) -> Part:
 def fix_reshapes(part: Part, shape: tuple[int, ...], fixed: int | None = None) -> Part:
     """Return the model with an open batch, in which every Reshape gives all sizes except the first.
 
-    Some exporters write Reshapes that copy the batch size and infer another size, which fails for an empty batch.
-    Others write a `fixed` batch size. The other sizes are taken from a run of the model.
+    Some exporters write Reshapes that copy the batch size and infer another size, which fails for
+    an empty batch. Others write a `fixed` batch size. The other sizes are taken from a run of the
+    model.
     """
     model = onnx.ModelProto()
     model.CopyFrom(part.model)
-    inner = _sizes_of_reshapes(part, [_random(count, shape, part) for count in ((fixed,) if fixed else (2, 3))])
+    inner = _sizes_of_reshapes(
+        part, [_random(count, shape, part) for count in ((fixed,) if fixed else (2, 3))]
+    )
     for number, node in enumerate(model.graph.node):
         if node.output[0] in inner:
             name = f"recal_shape_{number}"
@@ -260,28 +305,39 @@ def fix_reshapes(part: Part, shape: tuple[int, ...], fixed: int | None = None) -
 
 
 def _sizes_of_reshapes(part: Part, batches: list[NDArray[Any]]) -> dict[str, tuple[int, ...]]:
-    """Return the output shape of every Reshape, without the first size, if it is the same in all runs."""
+    """Return the output shape of every Reshape, without the first size, if it is the same in all
+    runs.
+    """
     model = onnx.ModelProto()
     model.CopyFrom(part.model)
     names = [node.output[0] for node in model.graph.node if node.op_type == "Reshape"]
     listed = {value.name for value in model.graph.output}
-    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in listed)
+    model.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in names if name not in listed
+    )
     try:
         answers = [run(model, part.input.name, rows) for rows in batches]
     except InputError:  # a model that does not run shows no sizes
         return {}
-    first, last = ({name: each[name].shape[1:] for name in names} for each in (answers[0], answers[-1]))
+    first, last = (
+        {name: each[name].shape[1:] for name in names} for each in (answers[0], answers[-1])
+    )
     return {name: first[name] for name in names if first[name] == last[name]}
 
 
 def run(model: onnx.ModelProto, name: str, batch: NDArray[Any] | None) -> dict[str, NDArray[Any]]:
-    """Return the model's outputs by name, or none without a batch; raise if onnxruntime refuses the model."""
+    """Return the model's outputs by name, or none without a batch;
+
+    raise if onnxruntime refuses the model.
+    """
     try:
         session = open_session(model.SerializeToString(), *ON_ONE_THREAD)
         names = [value.name for value in session.get_outputs()]
         return {} if batch is None else dict(zip(names, session.run(names, {name: batch})))
     except Exception as error:
-        raise InputError(f"onnxruntime cannot run this model: {reason_of(error)}. No file was written.") from error
+        raise InputError(
+            f"onnxruntime cannot run this model: {reason_of(error)}. No file was written."
+        ) from error
 
 
 def _random(count: int, shape: tuple[int, ...], part: Part) -> NDArray[Any]:

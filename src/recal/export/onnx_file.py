@@ -52,7 +52,8 @@ from recal.transforms.preprocessing import (
 
 # A gate below every confidence: no sample needs its views.
 _NEVER = 1e-300
-# As in Python: values slightly above full scale are rounding errors, larger ones mean another scale.
+# As in Python: values slightly above full scale are rounding errors, larger ones mean another
+# scale.
 _ABOVE = 1.001
 _THRESHOLDS = Either(Number(0.0, 1.0), ListOf(Number(0.0, 1.0)))
 _THRESHOLDS.rule = "a threshold in [0, 1], or one for each class"
@@ -72,36 +73,42 @@ def export_onnx(
 
     Parameters
     ----------
-    model : CalibratedModule, torch.nn.Module, the path of an ONNX file, or a fitted SignalCalibration
-        A CalibratedModule has its own calibration and preprocessing. An ONNX file needs no torch, except for your own
-        transformations or `preprocess`. A fixed batch size is made variable if predictions stay the same. A
-        SignalCalibration needs only `path`; its file reads `signals` and returns `confidence`.
+    model : CalibratedModule, torch.nn.Module, the path of an ONNX file, or a fitted
+    SignalCalibration
+        A CalibratedModule has its own calibration and preprocessing. An ONNX file needs no torch,
+        except for your own transformations or `preprocess`. A fixed batch size is made variable if
+        predictions stay the same. A SignalCalibration needs only `path`; its file reads `signals`
+        and returns `confidence`.
     example : array or tensor of shape (n, ...)
-        A batch of inputs as the file will get them; only its shape (without n) and dtype matter. Not needed if the
-        calibrator knows the inputs of its views, or if an ONNX model has a fixed input shape.
+        A batch of inputs as the file will get them; only its shape (without n) and dtype matter.
+        Not needed if the calibrator knows the inputs of its views, or if an ONNX model has a fixed
+        input shape.
     path : where to write
     plan : Plan, or a fitted calibrator
         Any of recal's methods.
     preprocess : callable, optional
-        Runs after the transformations and before the model; must consist of torch operations. The default, also for
-        `outputs`, is what the calibrator's views were collected with; a contradiction is refused.
+        Runs after the transformations and before the model; must consist of torch operations. The
+        default, also for `outputs`, is what the calibrator's views were collected with; a
+        contradiction is refused.
     outputs : {"logits", "probabilities", "votes"} or "probabilities:FLOOR", optional
         What the model returns, as in `recal.collect`; logits by default.
     accept : DecisionRule, float, or one number per class, optional
-        The confidence threshold for accepting a prediction, one for all classes or one per predicted class; by default
-        that of the calibrator's `decision_`.
+        The confidence threshold for accepting a prediction, one for all classes or one per
+        predicted class; by default that of the calibrator's `decision_`.
 
     Returns
     -------
-    The path. The file has one input, `inputs` (or the ONNX model's own name, if nothing comes before the model), with
-    any number of rows. Its outputs are `probs` (n, n_classes), `prediction` (n,), the index of the class, `confidence`
-    (n,), the chance that it is right, as `predict_confidence` gives it, `passes` (n,), the number of forward passes of
-    each row, `accept` (n,) if there is a threshold, and `logits` (n, n_classes), the model's own, for a watch. If the
-    plan has a gate, views are computed only for the rows below it. Rows that a transformation would refuse in Python,
-    such as floats above white, get NaN and the prediction -1.
+    The path. The file has one input, `inputs` (or the ONNX model's own name, if nothing comes
+    before the model), with any number of rows. Its outputs are `probs` (n, n_classes), `prediction`
+    (n,), the index of the class, `confidence` (n,), the chance that it is right, as
+    `predict_confidence` gives it, `passes` (n,), the number of forward passes of each row, `accept`
+    (n,) if there is a threshold, and `logits` (n, n_classes), the model's own, for a watch. If the
+    plan has a gate, views are computed only for the rows below it. Rows that a transformation would
+    refuse in Python, such as floats above white, get NaN and the prediction -1.
 
-    The file's metadata holds, as JSON: `recal_classes`, `recal_transforms`, `recal_thresholds`, `recal_risk`,
-    `recal_confidence`, `recal_reads` and `recal_preprocessing`, as far as they are known.
+    The file's metadata holds, as JSON: `recal_classes`, `recal_transforms`, `recal_thresholds`,
+    `recal_risk`, `recal_confidence`, `recal_reads` and `recal_preprocessing`, as far as they are
+    known.
 
     Examples
     --------
@@ -136,16 +143,25 @@ def export_onnx(
             )
         if outputs == "logits" and gives_probabilities(model, preprocess, example):
             raise _ends_in_softmax()
-        front, batch = _with_two_columns([trace_module(logits_of(model, preprocess), example)], outputs), example
+        front, batch = (
+            _with_two_columns([trace_module(logits_of(model, preprocess), example)], outputs),
+            example,
+        )
     n_classes = _classes_of(front[-1])
     calibration.check_classes(n_classes)
-    views = _views(calibration.map.transforms, batch, opsets_of(*(part.model for part in front))[""])
+    views = _views(
+        calibration.map.transforms, batch, opsets_of(*(part.model for part in front))[""]
+    )
     rule = _rule(getattr(plan, "decision_", None) if accept is None else accept, n_classes)
     file = _File(front, views, calibration, n_classes, outputs, batch, rule)
     if calibration.map.gate is not None:
         file = _gateable(file)
     whole = file.model()
-    run(whole, whole.graph.input[0].name, _zeros(front[0] if batch is None else batch, rows_of(front[-1])))
+    run(
+        whole,
+        whole.graph.input[0].name,
+        _zeros(front[0] if batch is None else batch, rows_of(front[-1])),
+    )
     return write(whole, path, metadata(plan, calibration.map.transforms, rule))
 
 
@@ -164,8 +180,8 @@ class _Rule:
 class _File:
     """The pieces of a file: parts from inputs to logits, the views, the calibration.
 
-    `branched` is for models that cannot take an empty batch: views behind a gate are then computed in a branch, which
-    runtimes optimise less than the main graph.
+    `branched` is for models that cannot take an empty batch: views behind a gate are then computed
+    in a branch, which runtimes optimise less than the main graph.
     """
 
     front: Sequence[Part]
@@ -193,7 +209,9 @@ class _File:
         parts = [*self.front, self.views] if self.views is not None else [*self.front]
         version = max(IR_VERSION, *(part.model.ir_version for part in parts))
         results = self._results(*self._answers(inputs))
-        whole = inputs.device.model([inputs], results, opsets_of(*(part.model for part in parts)), version)
+        whole = inputs.device.model(
+            [inputs], results, opsets_of(*(part.model for part in parts)), version
+        )
         if fixed := rows_of(self.front[-1]):  # a fixed batch that could not be opened
             whole.graph.input[0].type.tensor_type.shape.dim[0].dim_value = fixed
         return whole
@@ -207,7 +225,9 @@ class _File:
         return rows
 
     def _answers(self, inputs: Symbol) -> tuple[Symbol, Symbol, Symbol]:
-        """Return the logits of the originals, the map's own float64 probabilities, and the passes of each row."""
+        """Return the logits of the originals, the map's own float64 probabilities, and the passes
+        of each row.
+        """
         calibration, n_views = self.calibration, len(self.calibration.map.transforms)
         if self.views is None:
             logits = self._logits(inputs)
@@ -236,8 +256,12 @@ class _File:
         }
         return logits, some.op("If", shape=above.shape, dtype=above.dtype, **branches), passes
 
-    def _below_gate(self, inputs: Symbol, logits: Symbol, is_below: Symbol, above: Symbol) -> Symbol:
-        """Gather the rows below the gate, run them with their views, and put their probabilities back."""
+    def _below_gate(
+        self, inputs: Symbol, logits: Symbol, is_below: Symbol, above: Symbol
+    ) -> Symbol:
+        """Gather the rows below the gate, run them with their views, and put their probabilities
+        back.
+        """
         assert self.views is not None
         rows = is_below.op("NonZero", shape=(1, OPEN), dtype="int64").reshape((OPEN,))
         stack = self._logits(self.views.put(inputs[rows], "views_")).reshape(
@@ -262,8 +286,14 @@ class _File:
 
 
 def _refused(logits: Symbol, transforms: tuple[Transform, ...], inputs: Symbol) -> Symbol:
-    """Return logits, (..., n, K), with NaN in the rows of inputs that a transformation would refuse in Python."""
-    limits = [scale(inputs.dtype) for t in transforms if (scale := getattr(t, "full_scale", None)) is not None]
+    """Return logits, (..., n, K), with NaN in the rows of inputs that a transformation would refuse
+    in Python.
+    """
+    limits = [
+        scale(inputs.dtype)
+        for t in transforms
+        if (scale := getattr(t, "full_scale", None)) is not None
+    ]
     limits = [limit for limit in limits if limit is not None]
     if not limits:
         return logits
@@ -272,7 +302,10 @@ def _refused(logits: Symbol, transforms: tuple[Transform, ...], inputs: Symbol) 
 
 
 def _gateable(file: _File) -> _File:
-    """Return the file in a form that also works if no row of a batch needs views; use a branch as a last resort."""
+    """Return the file in a form that also works if no row of a batch needs views;
+
+    use a branch as a last resort.
+    """
     one = _zeros(file.example)
     assert one is not None
     front, never = list(file.front), file.calibration.with_gate(_NEVER)
@@ -285,7 +318,10 @@ def _gateable(file: _File) -> _File:
 
 
 def _zeros(source: Any, fixed: int = 0) -> NDArray[Any] | None:
-    """Return zeros like a batch, or like a model's inputs if their shape is known: one row, or `fixed` rows."""
+    """Return zeros like a batch, or like a model's inputs if their shape is known:
+
+    one row, or `fixed` rows.
+    """
     if isinstance(source, Part):
         if len(sizes(source.input)) < 2 or 0 in sizes(source.input)[1:]:
             return None
@@ -306,12 +342,16 @@ def _rule(accept: Any, n_classes: int) -> DecisionRule | _Rule | None:
         )
     count = len(rule.thresholds)
     if count not in (1, n_classes):
-        raise InputError(f"is one number, or one for each of {n_classes} classes, got {count}", argument="accept")
+        raise InputError(
+            f"is one number, or one for each of {n_classes} classes, got {count}", argument="accept"
+        )
     return rule
 
 
 def _thresholds(accept: Any) -> tuple[float, ...]:
-    numbers = check(accept.tolist() if isinstance(accept, np.ndarray) else accept, _THRESHOLDS, "accept")
+    numbers = check(
+        accept.tolist() if isinstance(accept, np.ndarray) else accept, _THRESHOLDS, "accept"
+    )
     return tuple(np.ravel(numbers).astype(float).tolist())
 
 
@@ -337,7 +377,10 @@ def _onnx_front(
         front.append(channel_part(own))
         shape = [*shape, 1] if sizes(own.input)[1] != 1 else [shape[0], 1, *shape[1:]]
     if rows_of(own):
-        inner = [size or other for size, other in zip(sizes(own.input)[1:], shape[1:] or sizes(own.input)[1:])]
+        inner = [
+            size or other
+            for size, other in zip(sizes(own.input)[1:], shape[1:] or sizes(own.input)[1:])
+        ]
         try:
             own = open_batch(own, tuple(inner))
         except InputError:
@@ -353,10 +396,16 @@ def _with_two_columns(front: list[Part], outputs: str) -> list[Part]:
 
 
 def _ends_in_softmax() -> InputError:
-    before, after = "Export the model without its softmax, or say", ", as when the views were collected"
+    before, after = (
+        "Export the model without its softmax, or say",
+        ", as when the views were collected",
+    )
     return InputError(
         "The model ends in a softmax: it gives probabilities, and logits are needed",
-        remedy=Remedy(f"{before} outputs='probabilities'{after}", typed=f"{before} --outputs probabilities{after}"),
+        remedy=Remedy(
+            f"{before} outputs='probabilities'{after}",
+            typed=f"{before} --outputs probabilities{after}",
+        ),
     )
 
 
@@ -374,7 +423,9 @@ def _classes_of(part: Part) -> int:
     shape = part.output.type.tensor_type.shape.dim
     if len(shape) != 2 or shape[1].dim_value < 2:
         sizes = [axis.dim_value or axis.dim_param or "?" for axis in shape]
-        raise InputError(f"The model must give logits of the shape (n, n_classes) with known n_classes, got {sizes}.")
+        raise InputError(
+            f"The model must give logits of the shape (n, n_classes) with known n_classes, got {sizes}."
+        )
     return int(shape[1].dim_value)
 
 

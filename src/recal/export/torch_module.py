@@ -28,10 +28,11 @@ _CPU_ROWS, _CPU_VALUES, _DEVICE_ROWS = 32, 100_000, 256
 
 
 class CalibrationLayer(torch.nn.Module):
-    """From a model's logits, and those of the views, to calibrated logits, on the tensors' own device.
+    """From a model's logits, and those of the views, to calibrated logits, on the tensors' own
+    device.
 
-    Plain CPU tensors share their memory with numpy, which runs the map, with compiled code if it is large. On other
-    devices, in a trace or if a gradient is needed, torch runs the same map.
+    Plain CPU tensors share their memory with numpy, which runs the map, with compiled code if it is
+    large. On other devices, in a trace or if a gradient is needed, torch runs the same map.
 
     Parameters
     ----------
@@ -42,7 +43,8 @@ class CalibrationLayer(torch.nn.Module):
         super().__init__()
         self.calibration: Calibration = calibration_of(source)
         if isinstance(plan := self.calibration.map, Plan):
-            # Cached properties take a lock when they are first read, which torch.compile cannot trace.
+            # Cached properties take a lock when they are first read, which torch.compile cannot
+            # trace.
             _ = plan.program, plan.transforms
 
     def forward(self, logits: Tensor, transformed: Tensor) -> Tensor:
@@ -51,13 +53,22 @@ class CalibrationLayer(torch.nn.Module):
         Parameters
         ----------
         logits : (n, n_classes)
-        transformed : (m, n, n_classes), the logits through each of the calibration's transformations
+        transformed : (m, n, n_classes), the logits through each of the calibration's
+        transformations
         """
         return self.both(logits, transformed)[0]
 
     def both(self, logits: Tensor, transformed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return calibrated logits, and the confidence in each prediction, (n,): its probability before any guard."""
-        if is_plain(logits) and is_plain(transformed) and logits.dtype in _PLAIN_DTYPES and len(logits):
+        """Return calibrated logits, and the confidence in each prediction, (n,):
+
+        its probability before any guard.
+        """
+        if (
+            is_plain(logits)
+            and is_plain(transformed)
+            and logits.dtype in _PLAIN_DTYPES
+            and len(logits)
+        ):
             rows, views = logits.detach().numpy(), transformed.detach().numpy()
             # A NaN in the inputs must give NaN, which compiled loops do not guarantee.
             if np.isfinite(rows).all() and np.isfinite(views).all():
@@ -89,23 +100,26 @@ def _dtype(logits: Tensor) -> torch.dtype:
 class CalibratedModule(torch.nn.Module):
     """A model that returns calibrated logits: their softmax gives calibrated probabilities.
 
-    Only the transformations that the plan needs are computed, joined with the originals into larger batches. If the
-    plan has a gate, they are computed only for the samples below it. The logits of each row are shifted so that the
-    largest is 0. This does not change the softmax, and rounding can then never change a prediction.
+    Only the transformations that the plan needs are computed, joined with the originals into larger
+    batches. If the plan has a gate, they are computed only for the samples below it. The logits of
+    each row are shifted so that the largest is 0. This does not change the softmax, and rounding
+    can then never change a prediction.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Returns logits of shape (n, n_classes), or an object with such `logits`. It is put into eval mode for good.
+        Returns logits of shape (n, n_classes), or an object with such `logits`. It is put into eval
+        mode for good.
     plan : Plan, or a fitted calibrator that has one
         What `ViewStacking`, `ReCal` or `TemperatureScaling` fitted on this model's logits.
     preprocess : callable, optional
-        Runs after the transformation and before the model, as in `collect`: normalisation, for instance. If `plan` is a
-        calibrator that knows the normalisation of its views, that is the default, and a different one is refused.
+        Runs after the transformation and before the model, as in `collect`: normalisation, for
+        instance. If `plan` is a calibrator that knows the normalisation of its views, that is the
+        default, and a different one is refused.
     max_batch : int, optional
-        The maximum number of rows per forward pass: views are joined up to it, and a larger batch is split. By default
-        views are joined up to 256 rows, or 32 on a CPU (fewer if inputs are large, to stay within its caches); a larger
-        batch is not split and runs one view at a time.
+        The maximum number of rows per forward pass: views are joined up to it, and a larger batch
+        is split. By default views are joined up to 256 rows, or 32 on a CPU (fewer if inputs are
+        large, to stay within its caches); a larger batch is not split and runs one view at a time.
 
     Attributes
     ----------
@@ -116,9 +130,10 @@ class CalibratedModule(torch.nn.Module):
 
     Notes
     -----
-    `torch.export` and `torch.compile` do not see values, so they compute the views of all rows, with the same answers.
-    An ONNX file written by `recal.export` keeps the gate. `torch.jit.trace` is refused: it would freeze the choices
-    made for one batch. After ``.half()``, confidences are still compared with the plan's gate as before.
+    `torch.export` and `torch.compile` do not see values, so they compute the views of all rows,
+    with the same answers. An ONNX file written by `recal.export` keeps the gate. `torch.jit.trace`
+    is refused: it would freeze the choices made for one batch. After ``.half()``, confidences are
+    still compared with the plan's gate as before.
 
     Examples
     --------
@@ -140,9 +155,15 @@ class CalibratedModule(torch.nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(model, torch.nn.Module):
-            raise InputError(f"CalibratedModule wraps a torch.nn.Module, got {type(model).__name__}.")
-        if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
-            raise InputError(f"must be a whole number from 1 on, got {max_batch!r}", argument="max_batch")
+            raise InputError(
+                f"CalibratedModule wraps a torch.nn.Module, got {type(model).__name__}."
+            )
+        if max_batch is not None and (
+            isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1
+        ):
+            raise InputError(
+                f"must be a whole number from 1 on, got {max_batch!r}", argument="max_batch"
+            )
         self.model = model
         self.preprocess = match_preprocess(getattr(plan, "preprocessing_", None), preprocess)
         self.max_batch = max_batch
@@ -154,7 +175,8 @@ class CalibratedModule(torch.nn.Module):
                     f"Give its code when loading: load(path, transforms={{{transform.name!r}: your_function}})."
                 )
         self._outputs_checked = False
-        # Use a dictionary, because setting an attribute of a torch module costs more than the counting.
+        # Use a dictionary, because setting an attribute of a torch module costs more than the
+        # counting.
         self._counts: dict[str, Any] = {"last": 0, "rows": 0, "passes": 0, "answers": 0}
         self.train(False)
 
@@ -182,11 +204,15 @@ class CalibratedModule(torch.nn.Module):
         return self.layer(*self._all_logits(inputs))
 
     def predict_confidence(self, inputs: Tensor) -> Tensor:
-        """Return the chance that each answer is right, (n,), as a calibrator's `predict_confidence` does."""
+        """Return the chance that each answer is right, (n,), as a calibrator's `predict_confidence`
+        does.
+        """
         return self.predict_both(inputs)[1]
 
     def predict_both(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return calibrated logits, (n, n_classes), and the confidence in each answer, (n,), from the same passes."""
+        """Return calibrated logits, (n, n_classes), and the confidence in each answer, (n,), from
+        the same passes.
+        """
         return self.layer.both(*self._all_logits(inputs))
 
     def _all_logits(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -215,12 +241,16 @@ class CalibratedModule(torch.nn.Module):
         rows = is_below.nonzero()[:, 0]
         transformed = logits.new_zeros((len(transforms), *logits.shape))
         if len(rows):
-            transformed = transformed.index_copy(1, rows, self._logits(inputs[rows], transforms, False))
+            transformed = transformed.index_copy(
+                1, rows, self._logits(inputs[rows], transforms, False)
+            )
         self._count(is_below.shape[0], 1 + len(transforms) * is_below.to(torch.int64).cpu())
         return logits, transformed
 
     def _logits(self, inputs: Tensor, views: tuple[Transform | None, ...], tracing: bool) -> Tensor:
-        """Return the model's logits of all views, (m, n, n_classes), with several views per forward pass."""
+        """Return the model's logits of all views, (m, n, n_classes), with several views per forward
+        pass.
+        """
         joined = len(views) if tracing else self._joined(inputs)  # a graph has no sizes to split by
         parts = []
         for start in range(0, len(views), joined):
@@ -231,7 +261,10 @@ class CalibratedModule(torch.nn.Module):
             if count <= most:
                 parts.append(self.logits_of(together))
             else:
-                parts += [self.logits_of(together[begin : begin + most]) for begin in range(0, count, most)]
+                parts += [
+                    self.logits_of(together[begin : begin + most])
+                    for begin in range(0, count, most)
+                ]
         logits = torch.cat(parts) if len(parts) > 1 else parts[0]
         return logits.reshape((len(views), inputs.shape[0], logits.shape[-1]))
 
@@ -265,7 +298,9 @@ class CalibratedModule(torch.nn.Module):
             prepared = prepared.to(weight.dtype)  # as `collect` does; token ids are left alone
         outputs = self.model(prepared)
         logits = getattr(outputs, "logits", outputs)
-        if isinstance(logits, Tensor) and is_single_column(logits.shape):  # log-odds of the second of two classes
+        if isinstance(logits, Tensor) and is_single_column(
+            logits.shape
+        ):  # log-odds of the second of two classes
             logits = torch.stack([torch.zeros_like(logits.reshape(-1)), logits.reshape(-1)], dim=1)
         if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[0] != rows.shape[0]:
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -284,7 +319,10 @@ class CalibratedModule(torch.nn.Module):
 
 
 def _view(transform: Transform | None, inputs: Tensor) -> Tensor:
-    """Return the transformed inputs; code that may work in place gets a copy, because the inputs are still needed."""
+    """Return the transformed inputs;
+
+    code that may work in place gets a copy, because the inputs are still needed.
+    """
     if isinstance(transform, BuiltIn):
         return transform(inputs)
     mine = inputs.clone()

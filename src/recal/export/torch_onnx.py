@@ -20,9 +20,14 @@ _OPSET = 18
 
 
 class Function(torch.nn.Module):
-    """A function as a module, because torch exports modules; `model` holds the weights that the function reads."""
+    """A function as a module, because torch exports modules;
 
-    def __init__(self, function: Callable[[Tensor], Tensor], model: torch.nn.Module | None = None) -> None:
+    `model` holds the weights that the function reads.
+    """
+
+    def __init__(
+        self, function: Callable[[Tensor], Tensor], model: torch.nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.function, self.model = function, model
         self.training = False
@@ -37,7 +42,10 @@ def views_of(transforms: tuple[Transform, ...]) -> Function:
 
 
 def logits_of(model: torch.nn.Module, preprocess: Any) -> Function:
-    """Return a function from inputs to the model's own logits: preprocess, cast to its weights' dtype, model."""
+    """Return a function from inputs to the model's own logits:
+
+    preprocess, cast to its weights' dtype, model.
+    """
     calibrated = CalibratedModule(model, Plan(), preprocess)
     return Function(calibrated.logits_of, calibrated)
 
@@ -46,10 +54,14 @@ def parts_of(model: Any, plan: Any, preprocess: Any) -> tuple[torch.nn.Module, A
     """Return model, plan and preprocess; a CalibratedModule has all three."""
     if isinstance(model, CalibratedModule):
         if plan is not None or preprocess is not None:
-            raise InputError("A CalibratedModule has its own plan and preprocess; do not pass others.")
+            raise InputError(
+                "A CalibratedModule has its own plan and preprocess; do not pass others."
+            )
         return model.model, model.source, model.preprocess
     if not isinstance(model, torch.nn.Module):
-        raise InputError(f"A torch module or the path of an ONNX file is needed, got {type(model).__name__}.")
+        raise InputError(
+            f"A torch module or the path of an ONNX file is needed, got {type(model).__name__}."
+        )
     return model, plan, preprocess
 
 
@@ -61,11 +73,15 @@ def gives_probabilities(model: torch.nn.Module, preprocess: Any, example: Any) -
     if like.is_floating_point():
         inputs = torch.rand(shape, generator=draw).to(like.dtype)
     else:  # pixels, or token ids (every vocabulary has at least two)
-        inputs = torch.randint(0, 256 if like.dtype == torch.uint8 else 2, shape, generator=draw).to(like.dtype)
+        inputs = torch.randint(
+            0, 256 if like.dtype == torch.uint8 else 2, shape, generator=draw
+        ).to(like.dtype)
     weight = next(model.parameters(), None)
     try:
         with torch.no_grad():
-            answers = logits_of(model, preprocess)(inputs if weight is None else inputs.to(weight.device))
+            answers = logits_of(model, preprocess)(
+                inputs if weight is None else inputs.to(weight.device)
+            )
     except InputError:
         raise
     except Exception:  # the export itself will say what is wrong with the example
@@ -74,10 +90,14 @@ def gives_probabilities(model: torch.nn.Module, preprocess: Any, example: Any) -
 
 
 def as_onnx(module: torch.nn.Module, example: Any, output: str) -> Any:
-    """Return a module as an ONNX model with one input, `inputs`, of any number of rows, and one output."""
+    """Return a module as an ONNX model with one input, `inputs`, of any number of rows, and one
+    output.
+    """
     batch = torch.as_tensor(example)
     if batch.ndim < 2:
-        raise InputError(f"The example must be a batch of inputs, (n, ...), got the shape {tuple(batch.shape)}.")
+        raise InputError(
+            f"The example must be a batch of inputs, (n, ...), got the shape {tuple(batch.shape)}."
+        )
     batch = torch.cat([batch[:1], batch[:1]])  # a batch of one would be taken for a fixed size
     try:
         with _quiet(), torch.no_grad():
@@ -94,12 +114,16 @@ def as_onnx(module: torch.nn.Module, example: Any, output: str) -> Any:
     except InputError:
         raise
     except ImportError as error:
-        raise MissingExtraError(error.name or "onnxscript", "onnx", "Writing a torch model as ONNX") from error
+        raise MissingExtraError(
+            error.name or "onnxscript", "onnx", "Writing a torch model as ONNX"
+        ) from error
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"torch could not write this model as ONNX: {first}") from error
     model = program.model_proto if program is not None else None
-    if model is not None and model.graph.input[0].type.tensor_type.shape.dim[0].HasField("dim_value"):
+    if model is not None and model.graph.input[0].type.tensor_type.shape.dim[0].HasField(
+        "dim_value"
+    ):
         raise InputError(
             "torch wrote this model for a fixed number of rows: its forward takes that number as a constant, with "
             "len(x) for instance. Write x.shape[0] or x.flatten(1) in its place."

@@ -1,4 +1,5 @@
-"""The namespace of traced arrays: the array API functions that maps use, and the torch functions of transformations.
+"""The namespace of traced arrays: the array API functions that maps use, and the torch functions of
+transformations.
 
 If numpy has a function of the same name, it computes constants.
 """
@@ -59,7 +60,11 @@ def astype(x: Symbol, dtype: Any, *, copy: Any = True, device: Any = None) -> Sy
 
 
 def asarray(values: Any, *, dtype: str | None = None, device: Any = None, copy: Any = None) -> Any:
-    return values.to(dtype or values.dtype) if isinstance(values, Symbol) else np.asarray(values, dtype=dtype)
+    return (
+        values.to(dtype or values.dtype)
+        if isinstance(values, Symbol)
+        else np.asarray(values, dtype=dtype)
+    )
 
 
 def tensor(values: ArrayLike, dtype: str, device: Any) -> NDArray[Any]:
@@ -87,7 +92,9 @@ def ones_like(x: Symbol, *, dtype: str | None = None, device: Any = None) -> Any
 
 
 def _reduction(kind: str, *, of_bools: builtins.bool = False) -> Any:
-    def function(x: Symbol, axis: Any = None, *, keepdims: builtins.bool = False, dtype: Any = None) -> Symbol:
+    def function(
+        x: Symbol, axis: Any = None, *, keepdims: builtins.bool = False, dtype: Any = None
+    ) -> Symbol:
         result = (x.to("int64") if x.dtype == "bool" else x).reduce(kind, axis, keepdims)
         return result.to("bool") if of_bools else result
 
@@ -123,7 +130,9 @@ def argsort(x: Symbol, *, axis: int = -1, stable: builtins.bool = True) -> Symbo
 
 def _ordered(x: Symbol, axis: int) -> tuple[Symbol, Symbol]:
     at, g = axis % x.ndim, x.device.nodes
-    values, places = g.ops("TopK", x.name, g.const([x.shape[at]]), outputs=2, axis=at, largest=0, sorted=1)
+    values, places = g.ops(
+        "TopK", x.name, g.const([x.shape[at]]), outputs=2, axis=at, largest=0, sorted=1
+    )
     return Symbol(x.device, values, x.dtype, x.shape), Symbol(x.device, places, "int64", x.shape)
 
 
@@ -131,7 +140,9 @@ def take(x: Any, places: Any, *, axis: int = 0) -> Symbol:
     if isinstance(x, Symbol):
         return x.take(places, axis % x.ndim)
     shape = resized(x.shape, axis, *places.shape)
-    return places.device.op("Gather", x, places, shape=shape, dtype=x.dtype.name, axis=axis % x.ndim)
+    return places.device.op(
+        "Gather", x, places, shape=shape, dtype=x.dtype.name, axis=axis % x.ndim
+    )
 
 
 def take_along_axis(x: Symbol, places: Symbol, *, axis: int = -1) -> Symbol:
@@ -173,7 +184,11 @@ def concat(parts: Sequence[Any], axis: int = 0) -> Symbol:
     first = next(part for part in parts if isinstance(part, Symbol))
     at = axis % first.ndim
     sizes = [part.shape[at] for part in parts]
-    shape = resized(broadcast(*(part.shape for part in parts)), at, OPEN if OPEN in sizes else int(np.sum(sizes)))
+    shape = resized(
+        broadcast(*(part.shape for part in parts)),
+        at,
+        OPEN if OPEN in sizes else int(np.sum(sizes)),
+    )
     return first.device.op("Concat", *parts, shape=shape, dtype=first.dtype, axis=at)
 
 
@@ -185,9 +200,11 @@ def stack(parts: Sequence[Symbol], *, axis: int = 0) -> Symbol:
 
 
 class fft:
-    """Spectra of real series along axis 1: both halves, with a last axis for real and imaginary parts.
+    """Spectra of real series along axis 1: both halves, with a last axis for real and imaginary
+    parts.
 
-    They use float64: onnxruntime's float32 transform is off by 1e-4 if a length is not a power of two.
+    They use float64: onnxruntime's float32 transform is off by 1e-4 if a length is not a power of
+    two.
     """
 
     @staticmethod
@@ -211,7 +228,9 @@ class _Spectrum:
         self.pairs, self.dtype = pairs, dtype
 
     def __mul__(self, gain: NDArray[Any]) -> _Spectrum:
-        """Multiply the lower half by fixed gains, and the upper half by the same gains in reverse order."""
+        """Multiply the lower half by fixed gains, and the upper half by the same gains in reverse
+        order.
+        """
         both = np.concatenate([gain, gain[:, -2:0:-1]], axis=1)
         return _Spectrum(self.pairs * both[..., None].astype(np.float64), self.dtype)
 
@@ -225,11 +244,16 @@ def parts(x: Symbol, sizes: Sequence[int], *, axis: int) -> list[Symbol]:
         return [x]
     g = x.device.nodes
     names = g.ops("Split", x.name, g.const(np.array(sizes)), outputs=len(sizes), axis=axis % x.ndim)
-    return [Symbol(x.device, name, x.dtype, resized(x.shape, axis, size)) for name, size in zip(names, sizes)]
+    return [
+        Symbol(x.device, name, x.dtype, resized(x.shape, axis, size))
+        for name, size in zip(names, sizes)
+    ]
 
 
 def repeated(count: int, step: Callable[[Symbol, Symbol], Symbol], state: Symbol) -> Symbol:
-    """Apply ``state = step(number, state)`` for each number, an array of shape (1,), as an ONNX loop."""
+    """Apply ``state = step(number, state)`` for each number, an array of shape (1,), as an ONNX
+    loop.
+    """
     graph, body = state.device, Nodes(state.device.nodes)
     number, going, now = body.name(), body.name(), body.name()
     with graph.inside(body):
@@ -237,10 +261,16 @@ def repeated(count: int, step: Callable[[Symbol, Symbol], Symbol], state: Symbol
         after = step(position, Symbol(graph, now, state.dtype, state.shape)).name
         goes_on = body.op("Identity", going)
     kind, shape = kind_of(state.dtype), [None if size == OPEN else size for size in state.shape]
-    inputs = [typed(number, TensorProto.INT64, []), typed(going, TensorProto.BOOL, []), typed(now, kind, shape)]
+    inputs = [
+        typed(number, TensorProto.INT64, []),
+        typed(going, TensorProto.BOOL, []),
+        typed(now, kind, shape),
+    ]
     outputs = [typed(goes_on, TensorProto.BOOL, []), typed(after, kind, shape)]
     loop = body.as_graph("recal_loop", inputs, outputs)
-    return graph.op("Loop", np.int64(count), "", state, body=loop, shape=state.shape, dtype=state.dtype)
+    return graph.op(
+        "Loop", np.int64(count), "", state, body=loop, shape=state.shape, dtype=state.dtype
+    )
 
 
 def _or_numpy(function: Callable[..., Any], numpy: Callable[..., Any]) -> Any:
@@ -256,5 +286,11 @@ def _or_numpy(function: Callable[..., Any], numpy: Callable[..., Any]) -> Any:
 
 
 for _name, _function in list(globals().items()):
-    if getattr(_function, "__module__", "") == __name__ and callable(_function) and hasattr(np, _name):
-        globals()[_name] = _function if _name in ("asarray", "fft") else _or_numpy(_function, getattr(np, _name))
+    if (
+        getattr(_function, "__module__", "") == __name__
+        and callable(_function)
+        and hasattr(np, _name)
+    ):
+        globals()[_name] = (
+            _function if _name in ("asarray", "fft") else _or_numpy(_function, getattr(np, _name))
+        )

@@ -1,8 +1,10 @@
-"""Symbolic arrays: calling a function of arrays with one of them turns it into nodes of an ONNX graph.
+"""Symbolic arrays: calling a function of arrays with one of them turns it into nodes of an ONNX
+graph.
 
-Maps (`recal.maps`) use the Python array API, and transformations (`recal.transforms`) the operations that numpy and
-torch share. Both take a `Symbol` in place of an array, so neither needs a second version for graphs. Constants stay
-numpy arrays: numpy computes what depends only on them, and they enter the graph when they are combined with a symbol.
+Maps (`recal.maps`) use the Python array API, and transformations (`recal.transforms`) the
+operations that numpy and torch share. Both take a `Symbol` in place of an array, so neither needs a
+second version for graphs. Constants stay numpy arrays: numpy computes what depends only on them,
+and they enter the graph when they are combined with a symbol.
 """
 
 from __future__ import annotations
@@ -54,10 +56,14 @@ class Graph:
             node = onnx.helper.make_node("Identity", [value.name], [name], name=f"{name}_Identity")
             self.nodes.nodes.append(node)
         results = [value.described(name) for name, value in outputs.items()]
-        graph = self.nodes.as_graph("recal", [value.described(value.name) for value in inputs], results)
+        graph = self.nodes.as_graph(
+            "recal", [value.described(value.name) for value in inputs], results
+        )
         versions = (opsets or {"": self.opset}).items()
         imports = [onnx.helper.make_opsetid(domain, version) for domain, version in versions]
-        return onnx.helper.make_model(graph, opset_imports=imports, ir_version=ir_version, producer_name="recal")
+        return onnx.helper.make_model(
+            graph, opset_imports=imports, ir_version=ir_version, producer_name="recal"
+        )
 
     def op(self, kind: str, *inputs: Any, shape: Shape, dtype: str, **attributes: Any) -> Symbol:
         """Add a node that reads symbols and constants; an empty string marks an omitted input."""
@@ -69,7 +75,9 @@ class Graph:
 
 
 def elementwise(kind: str, *operands: Any, dtype: str | None = None) -> Symbol:
-    """Add a node whose operands are converted to one dtype, as numpy promotes them, and broadcast to one shape."""
+    """Add a node whose operands are converted to one dtype, as numpy promotes them, and broadcast
+    to one shape.
+    """
     graph = next(each.device for each in operands if isinstance(each, Symbol))
     inputs, common = promoted(*operands)
     return graph.op(kind, *inputs, shape=broadcast(*map(np.shape, inputs)), dtype=dtype or common)
@@ -79,7 +87,9 @@ def promoted(*operands: Any) -> tuple[list[Any], str]:
     """Return the operands converted to one dtype, as numpy promotes them, and that dtype."""
     kinds = [np.dtype(each.dtype) if hasattr(each, "dtype") else each for each in operands]
     dtype = np.result_type(*kinds).name
-    return [each.to(dtype) if isinstance(each, Symbol) else np.asarray(each, dtype) for each in operands], dtype
+    return [
+        each.to(dtype) if isinstance(each, Symbol) else np.asarray(each, dtype) for each in operands
+    ], dtype
 
 
 def _binary(kind: str, dtype: str | None = None, *, swapped: bool = False) -> Callable[..., Symbol]:
@@ -106,7 +116,9 @@ class Symbol(Traced):
         return self.namespace
 
     def __bool__(self) -> bool:
-        raise TypeError("A traced array has no values: write where(condition, a, b) in place of `if condition`.")
+        raise TypeError(
+            "A traced array has no values: write where(condition, a, b) in place of `if condition`."
+        )
 
     def __len__(self) -> int:
         raise TypeError("The number of rows of a traced array is open.")
@@ -120,9 +132,16 @@ class Symbol(Traced):
             sizes[sizes.index(None)] = "batch"
         return tensor(name, kind_of(self.dtype), sizes)
 
-    def op(self, kind: str, *inputs: Any, shape: Shape, dtype: str | None = None, **attributes: Any) -> Symbol:
-        """Add a node that reads this symbol and `inputs`; the result has the same dtype unless `dtype` is given."""
-        return self.device.op(kind, self, *inputs, shape=shape, dtype=dtype or self.dtype, **attributes)
+    def op(
+        self, kind: str, *inputs: Any, shape: Shape, dtype: str | None = None, **attributes: Any
+    ) -> Symbol:
+        """Add a node that reads this symbol and `inputs`;
+
+        the result has the same dtype unless `dtype` is given.
+        """
+        return self.device.op(
+            kind, self, *inputs, shape=shape, dtype=dtype or self.dtype, **attributes
+        )
 
     __add__ = __radd__ = _binary("Add")
     __mul__ = __rmul__ = _binary("Mul")
@@ -138,7 +157,11 @@ class Symbol(Traced):
         return ~(self == other)
 
     def __pow__(self, other: Any) -> Symbol:
-        return self * self if isinstance(other, int) and other == 2 else elementwise("Pow", self, other)
+        return (
+            self * self
+            if isinstance(other, int) and other == 2
+            else elementwise("Pow", self, other)
+        )
 
     def __neg__(self) -> Symbol:
         return elementwise("Neg", self)
@@ -150,7 +173,10 @@ class Symbol(Traced):
         return elementwise("Not", self)
 
     def __matmul__(self, other: Any) -> Symbol:
-        """Multiply by a fixed matrix, with the rows flattened: otherwise onnxruntime refuses an empty batch."""
+        """Multiply by a fixed matrix, with the rows flattened:
+
+        otherwise onnxruntime refuses an empty batch.
+        """
         matrix = np.asarray(other, self.dtype)
         if self.ndim == 2:
             return self.op("MatMul", matrix, shape=(self.shape[0], matrix.shape[1]))
@@ -189,7 +215,9 @@ class Symbol(Traced):
         return self.reduce("ReduceMean", axis)
 
     def permute(self, *order: int) -> Symbol:
-        return self.op("Transpose", shape=tuple(self.shape[axis] for axis in order), perm=list(order))
+        return self.op(
+            "Transpose", shape=tuple(self.shape[axis] for axis in order), perm=list(order)
+        )
 
     def swapaxes(self, first: int, second: int) -> Symbol:
         order = list(range(self.ndim))
@@ -215,11 +243,15 @@ class Symbol(Traced):
         keys = list(key) if isinstance(key, tuple) else [key]
         dots = [at for at, each in enumerate(keys) if each is Ellipsis]
         if dots:
-            keys[dots[0] : dots[0] + 1] = [slice(None)] * (self.ndim - sum(each is not None for each in keys) + 1)
+            keys[dots[0] : dots[0] + 1] = [slice(None)] * (
+                self.ndim - sum(each is not None for each in keys) + 1
+            )
         part, axis = self, 0
         for each in keys:
             if each is None:
-                part = part.op("Unsqueeze", [axis], shape=(*part.shape[:axis], 1, *part.shape[axis:]))
+                part = part.op(
+                    "Unsqueeze", [axis], shape=(*part.shape[:axis], 1, *part.shape[axis:])
+                )
             elif isinstance(each, slice):
                 part = part.part(each, axis)
             else:
@@ -236,7 +268,9 @@ class Symbol(Traced):
         axes = range(self.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
         places = sorted(each % self.ndim for each in axes)
         kept = [1 if at in places else size for at, size in enumerate(self.shape)]
-        shape = kept if keepdims else [size for at, size in enumerate(self.shape) if at not in places]
+        shape = (
+            kept if keepdims else [size for at, size in enumerate(self.shape) if at not in places]
+        )
         return self.op(kind, places, shape=tuple(shape), keepdims=int(keepdims))
 
     def part(self, rows: slice, axis: int) -> Symbol:
@@ -247,7 +281,9 @@ class Symbol(Traced):
         if (size, step) == (self.shape[axis], 1):
             return self
         stop = stop if stop >= 0 else -self.shape[axis] - 1  # backwards, including the first
-        return self.op("Slice", [start], [stop], [axis], [step], shape=resized(self.shape, axis, size))
+        return self.op(
+            "Slice", [start], [stop], [axis], [step], shape=resized(self.shape, axis, size)
+        )
 
 
 def resized(shape: Shape, axis: int, *sizes: int) -> Shape:

@@ -1,7 +1,9 @@
-"""Values as JSON and arrays, and back: everything that a fitted calibrator may consist of, and nothing that runs.
+"""Values as JSON and arrays, and back: everything that a fitted calibrator may consist of, and
+nothing that runs.
 
-Plain JSON values are written as they are. Everything else is an object whose key ``$`` says what it is. The decoder
-knows a closed list of these tags and of classes. It never imports anything else that a file names.
+Plain JSON values are written as they are. Everything else is an object whose key ``$`` says what it
+is. The decoder knows a closed list of these tags and of classes. It never imports anything else
+that a file names.
 """
 
 from __future__ import annotations
@@ -38,7 +40,11 @@ _FIELDS = {
 _MAX_DEPTH = 40
 # The dtypes that a file may hold, and their names in it.
 DTYPES = {"bool": "BOOL", "float16": "F16", "float32": "F32", "float64": "F64"}
-DTYPES |= {f"{sign}int{bits}": f"{sign or 'i'}{bits}".upper() for sign in ("", "u") for bits in (8, 16, 32, 64)}
+DTYPES |= {
+    f"{sign}int{bits}": f"{sign or 'i'}{bits}".upper()
+    for sign in ("", "u")
+    for bits in (8, 16, 32, 64)
+}
 # The dataclasses that a file may hold besides maps, and their modules. They check their own fields.
 _RECORDS = {
     **dict.fromkeys(("Blend", "Plan", "Rule", "Step"), "maps.plan"),
@@ -55,15 +61,23 @@ _RECORDS = {
 
 
 def record_named(name: Any) -> type[Any] | None:
-    """Return the map or record of this name without loading the others, or None if files cannot hold it."""
+    """Return the map or record of this name without loading the others, or None if files cannot
+    hold it.
+    """
     if not isinstance(name, str):
         return None
-    return getattr(import_module(f"recal.{_RECORDS[name]}"), name) if name in _RECORDS else map_named(name)
+    return (
+        getattr(import_module(f"recal.{_RECORDS[name]}"), name)
+        if name in _RECORDS
+        else map_named(name)
+    )
 
 
 def calibrator_named(name: Any) -> type[Any] | None:
     """Return the calibrator of this name, or None."""
-    return import_module("recal.calibrators").calibrator_named(name) if isinstance(name, str) else None
+    return (
+        import_module("recal.calibrators").calibrator_named(name) if isinstance(name, str) else None
+    )
 
 
 class Encoder:
@@ -92,7 +106,10 @@ class Encoder:
         if type(value) is tuple:
             return {_TAG: "tuple", "items": self.encode(list(value), where, depth)}
         if type(value) is dict:
-            items = {key: self.encode(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
+            items = {
+                key: self.encode(item, f"{where}[{key!r}]", depth + 1)
+                for key, item in value.items()
+            }
             if all(type(key) is str for key in value) and _TAG not in value:
                 return items
             keys = [self.encode(key, f"a key of {where}", depth + 1) for key in value]
@@ -101,13 +118,21 @@ class Encoder:
         if record_named(name) is type(value):
             values = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
             return {_TAG: "record", "name": name, "fields": self.encode(values, where, depth + 1)}
-        if isinstance(value, Transform) and type(value).__str__ is not object.__str__:  # a bare function has no spec
+        if (
+            isinstance(value, Transform) and type(value).__str__ is not object.__str__
+        ):  # a bare function has no spec
             return {_TAG: "transform", "spec": _spec_of(value)}
         if calibrator_named(name) is type(value):
             parts = {"params": value.get_params(deep=False), "state": value.state()}
-            return {_TAG: "calibrator", "class": name, **{key: self.items(parts[key], name, depth) for key in parts}}
+            return {
+                _TAG: "calibrator",
+                "class": name,
+                **{key: self.items(parts[key], name, depth) for key in parts},
+            }
         if name == "Decision":
-            raise InputError(f"{where} is a Decision, and a file holds its rule: pass decision.rule instead.")
+            raise InputError(
+                f"{where} is a Decision, and a file holds its rule: pass decision.rule instead."
+            )
         raise InputError(
             f"{where} is a {name}, which a file cannot hold: only numbers, text, lists, tuples, dicts, arrays, plans "
             "and transformations are stored. For a random generator pass an integer seed instead."
@@ -115,19 +140,26 @@ class Encoder:
 
     def items(self, values: Mapping[str, Any], owner: str, depth: int = 0) -> dict[str, Any]:
         """Return the parameters or attributes of an object as JSON, by name."""
-        return {key: self.encode(value, f"{owner}.{key}", depth + 1) for key, value in values.items()}
+        return {
+            key: self.encode(value, f"{owner}.{key}", depth + 1) for key, value in values.items()
+        }
 
     def _keep(self, array: NDArray[Any], where: str) -> str:
         if array.dtype.name not in DTYPES:
             raise InputError(f"{where} is an array of {array.dtype}, which cannot be stored.")
         name = f"a{len(self.arrays)}"
         # safetensors needs C order and little-endian bytes; a 0-d array must stay 0-d.
-        self.arrays[name] = np.array(array, dtype=array.dtype.newbyteorder("<"), order="C", copy=True)
+        self.arrays[name] = np.array(
+            array, dtype=array.dtype.newbyteorder("<"), order="C", copy=True
+        )
         return name
 
 
 def _spec_of(transform: Transform) -> str:
-    """Return the spec of a transformation for a file; refuse a spec that means another transformation."""
+    """Return the spec of a transformation for a file;
+
+    refuse a spec that means another transformation.
+    """
     spec = str(transform)
     again = as_transform(spec)
     if (not isinstance(again, Named) and again != transform) or spec.startswith("<"):
@@ -140,7 +172,9 @@ def _spec_of(transform: Transform) -> str:
 
 @dataclass
 class Decoder:
-    """Turns JSON back into values, with the arrays of the file and the caller's own transformations by name."""
+    """Turns JSON back into values, with the arrays of the file and the caller's own transformations
+    by name.
+    """
 
     arrays: Mapping[str, NDArray[Any]]
     own: Mapping[str, Callable[[Any], Any]]
@@ -161,7 +195,9 @@ class Decoder:
         if names is None:
             raise FileError(f"a value is marked as {tag!r}, which is unknown")
         if set(body) != set(names):
-            raise FileError(f"a value marked as {tag!r} must have the fields {', '.join(names)}, got {sorted(body)}")
+            raise FileError(
+                f"a value marked as {tag!r} must have the fields {', '.join(names)}, got {sorted(body)}"
+            )
         return self._read(tag, body, depth + 1)
 
     def _read(self, tag: str, body: dict[str, Any], depth: int) -> Any:
@@ -174,7 +210,9 @@ class Decoder:
             if not isinstance(body["items"], list):
                 raise FileError("`items` must be a list")
             items = self.decode(body["items"], depth)
-            if tag == "dict" and not all(isinstance(pair, list) and len(pair) == 2 for pair in items):
+            if tag == "dict" and not all(
+                isinstance(pair, list) and len(pair) == 2 for pair in items
+            ):
                 raise FileError("the items of a dict must be pairs")
             return tuple(items) if tag == "tuple" else dict(items)
         if tag == "float":
@@ -188,15 +226,21 @@ class Decoder:
         return self._record(depth, **body) if tag == "record" else self._calibrator(depth, **body)
 
     def items(self, values: Any, depth: int = 0) -> dict[str, Any]:
-        """Return an object's items by name; here, an object with the key of a tag is a plain object, too."""
+        """Return an object's items by name;
+
+        here, an object with the key of a tag is a plain object, too.
+        """
         if not isinstance(values, dict):
-            raise FileError(f"fields, parameters and attributes must be objects, got {type(values).__name__}")
+            raise FileError(
+                f"fields, parameters and attributes must be objects, got {type(values).__name__}"
+            )
         return {key: self.decode(item, depth + 1) for key, item in values.items()}
 
     def array(self, name: Any) -> NDArray[Any]:
         if not isinstance(name, str) or name not in self.arrays:
             raise FileError(f"it refers to an array {name!r} that is not there")
-        # Each value may copy its array, so without this check a small file could use any amount of memory.
+        # Each value may copy its array, so without this check a small file could use any amount of
+        # memory.
         if name in self.used_arrays:
             raise FileError(f"it refers to the array {name!r} twice")
         self.used_arrays.add(name)
@@ -220,7 +264,11 @@ class Decoder:
         values, declared = self.items(fields, depth), dataclasses.fields(family)
         names = {one.name for one in declared}
         # A field with a default may be missing, so a later version can add fields.
-        required = {one.name for one in declared if one.default is MISSING and one.default_factory is MISSING}
+        required = {
+            one.name
+            for one in declared
+            if one.default is MISSING and one.default_factory is MISSING
+        }
         if not required <= set(values) <= names:
             raise FileError(f"a {name} must have the fields {', '.join(sorted(names))}")
         return family(**values)
@@ -254,11 +302,16 @@ def _read_text(shape: Any, values: Any, width: Any) -> NDArray[Any]:
         raise FileError("`values` must be a list of str")
     if any(len(value) > width for value in values):
         raise FileError("text is longer than its width")
-    # numpy pads every text to the same width, and the padding must not exceed the file's memory limit.
+    # numpy pads every text to the same width, and the padding must not exceed the file's memory
+    # limit.
     size = len(values)
     if (padded := 4 * width * size) > allowance(sum(map(len, values)) + size):
         raise FileError(f"its texts would take {padded:,} bytes, most of them padding")
-    sizes = isinstance(shape, list) and len(shape) <= 8 and all(type(n) is int and 0 <= n <= size for n in shape)
+    sizes = (
+        isinstance(shape, list)
+        and len(shape) <= 8
+        and all(type(n) is int and 0 <= n <= size for n in shape)
+    )
     if not sizes or math.prod(shape) != size:
         raise FileError(f"`shape` must be a list of sizes for {size} values, got {shape!r}")
     return np.array(values, dtype=f"<U{width}").reshape(shape)

@@ -1,15 +1,19 @@
-"""The ledger of a store of views: its job, a checksum for every block of rows, and a lock for its one writer.
+"""The ledger of a store of views: its job, a checksum for every block of rows, and a lock for its
+one writer.
 
     name.zarr/ledger.txt    each line is a CRC-32 of its text and a JSON record:
-        header              kind, version, batch_size and, for a store of `collect`, the identity of the job
-        block               its number and rows, a CRC-32 of the logits and of each view, a digest of its inputs
-        end                 a digest of the description and a CRC-32 of the labels; only in a finished store
+        header              kind, version, batch_size and, for a store of `collect`, the identity of
+        the job block               its number and rows, a CRC-32 of the logits and of each view, a
+        digest of its inputs end                 a digest of the description and a CRC-32 of the
+        labels; only in a finished store
 
-`collect` writes a block's arrays first and appends its line afterwards. A line that was cut off or changed does not
-match its CRC and is ignored, so its block is computed again. Finishing replaces the file by one with sorted lines and
-the end. In an object store, where files cannot be appended to, lines are objects below ``ledger/`` until then.
+`collect` writes a block's arrays first and appends its line afterwards. A line that was cut off or
+changed does not match its CRC and is ignored, so its block is computed again. Finishing replaces
+the file by one with sorted lines and the end. In an object store, where files cannot be appended
+to, lines are objects below ``ledger/`` until then.
 
-`zarr_rows.py` compares a block with its checksums when it is first read. CRC-32 detects accidents, not forgery.
+`zarr_rows.py` compares a block with its checksums when it is first read. CRC-32 detects accidents,
+not forgery.
 """
 
 from __future__ import annotations
@@ -51,7 +55,10 @@ def block_record(logits: NDArray[Any], transformed: Iterable[NDArray[Any]], **mo
 
 
 def describe(
-    specs: list[str], classes: list[Any] | None, shape: tuple[int, ...], preprocessing: Any | None = None
+    specs: list[str],
+    classes: list[Any] | None,
+    shape: tuple[int, ...],
+    preprocessing: Any | None = None,
 ) -> str:
     """Return a digest of a store's description: names of views and classes, shape, preprocessing."""
     return _digest([specs, classes, list(shape), preprocessing])
@@ -73,21 +80,31 @@ class Ledger:
     """
 
     def __init__(
-        self, folder: Path, header: Record, blocks: dict[int, Record] | None = None, end: Record | None = None
+        self,
+        folder: Path,
+        header: Record,
+        blocks: dict[int, Record] | None = None,
+        end: Record | None = None,
     ) -> None:
         self.folder, self.header, self.blocks, self.end = folder, header, blocks or {}, end
 
     @property
     def sums(self) -> list[list[int]]:
         """The checksums of the logits and of each view, one per block."""
-        return [list(layer) for layer in zip(*(self.blocks[index]["sums"] for index in sorted(self.blocks)))]
+        return [
+            list(layer)
+            for layer in zip(*(self.blocks[index]["sums"] for index in sorted(self.blocks)))
+        ]
 
     def generation(self, end: Record) -> str:
         """Return a digest of all checksums; equal views have equal digests."""
         return _digest([self.header["batch_size"], end, self.sums])
 
     def start(self) -> None:
-        """Begin with only the header. Remove objects of an earlier run first: none may appear under this header."""
+        """Begin with only the header. Remove objects of an earlier run first:
+
+        none may appear under this header.
+        """
         if is_remote(self.folder):
             remove_tree(self.folder / _OBJECTS)
         self.write()
@@ -113,7 +130,10 @@ class Ledger:
 
 
 def read_ledger(folder: Path) -> Ledger:
-    """Return a store's ledger. Raise ValueError or OSError if there is none, or if its header is damaged."""
+    """Return a store's ledger.
+
+    Raise ValueError or OSError if there is none, or if its header is damaged.
+    """
     path = folder / NAME
     if not path.is_file():
         raise ValueError("it is missing")
@@ -157,7 +177,12 @@ def _record(line: bytes) -> Record | None:
 def _is_block(record: Record) -> bool:
     sums = record.get("sums")
     numbers = isinstance(sums, list) and bool(sums) and all(type(value) is int for value in sums)
-    return numbers and type(record.get("block")) is int and record["block"] >= 0 and _is_count(record.get("rows"))
+    return (
+        numbers
+        and type(record.get("block")) is int
+        and record["block"] >= 0
+        and _is_count(record.get("rows"))
+    )
 
 
 def _is_count(value: Any) -> bool:
@@ -185,7 +210,9 @@ def attributes(folder: Path) -> Record:
 
 
 def is_beginning(folder: Path) -> bool:
-    """Whether a folder holds only what `collect` leaves if it is stopped before its ledger is written."""
+    """Whether a folder holds only what `collect` leaves if it is stopped before its ledger is
+    written.
+    """
     return folder.is_dir() and all(
         path.name.startswith(".") and path.name.endswith(".part") for path in folder.iterdir()
     )
@@ -194,14 +221,17 @@ def is_beginning(folder: Path) -> bool:
 class WriterToken:
     """A file in a folder with a random token.
 
-    It locks an object store, which has no locks of its own: the last run to start writes its token, and a run that
-    finds another token stops. It also lets workers write: one that can read the token can reach the folder, and the
-    token is gone once the run has ended or another one has taken over.
+    It locks an object store, which has no locks of its own: the last run to start writes its token,
+    and a run that finds another token stops. It also lets workers write: one that can read the
+    token can reach the folder, and the token is gone once the run has ended or another one has
+    taken over.
     """
 
     def __init__(self, folder: Path, name: str = TOKEN) -> None:
         self.folder, self.token = folder, secrets.token_hex(8)
-        self.path = folder.absolute() / name  # a run that opens the folder removes files with such names
+        self.path = (
+            folder.absolute() / name
+        )  # a run that opens the folder removes files with such names
         self.path.write_text(self.token, encoding="ascii")
 
     def is_valid(self) -> bool:
@@ -212,7 +242,9 @@ class WriterToken:
 
     def check(self) -> None:
         if not self.is_valid():
-            raise FileError(f"Another collect has started to write {self.folder}; this one stops. Let it finish.")
+            raise FileError(
+                f"Another collect has started to write {self.folder}; this one stops. Let it finish."
+            )
 
     def close(self) -> None:
         if self.is_valid():
@@ -220,7 +252,10 @@ class WriterToken:
 
 
 class FolderLock:
-    """Locks a local folder by its own handle: no file is left behind, and the lock ends with the process."""
+    """Locks a local folder by its own handle:
+
+    no file is left behind, and the lock ends with the process.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -234,7 +269,9 @@ class FolderLock:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.close()
-            raise FileError(f"Another collect is writing {folder} now; wait for it, or choose another name.") from error
+            raise FileError(
+                f"Another collect is writing {folder} now; wait for it, or choose another name."
+            ) from error
         except OSError:  # some network file systems have no locks
             return
 
@@ -246,7 +283,9 @@ class FolderLock:
         except OSError:
             same = False
         if not same:
-            raise FileError(f"{self.folder} was removed or replaced while it was written. Run the same command again.")
+            raise FileError(
+                f"{self.folder} was removed or replaced while it was written. Run the same command again."
+            )
 
     def close(self) -> None:
         if self._handle is not None:

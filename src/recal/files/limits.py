@@ -1,8 +1,9 @@
 """Limits on how much memory an untrusted file may need.
 
-A few kilobytes can declare, or unpack to, more than any machine has, so every reader checks the declared size first. A
-file may use 200 times its own size, up to 4 GiB; 256 MiB and twice its size are always allowed. Logits, images, sounds
-and tables stay far below that. ``RECAL_MAX_BYTES=16GB`` raises the limit.
+A few kilobytes can declare, or unpack to, more than any machine has, so every reader checks the
+declared size first. A file may use 200 times its own size, up to 4 GiB; 256 MiB and twice its size
+are always allowed. Logits, images, sounds and tables stay far below that. ``RECAL_MAX_BYTES=16GB``
+raises the limit.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ def allowance(size: int) -> int:
 
 
 def admit(path: str | os.PathLike[str], n_bytes: int, size: int | None = None) -> None:
-    """Refuse a file that needs more memory than allowed; `size` is the size of the part to read (default: all)."""
+    """Refuse a file that needs more memory than allowed;
+
+    `size` is the size of the part to read (default: all).
+    """
     size = os.stat(path).st_size if size is None else size
     if n_bytes > (allowed := allowance(size)):
         raise FileError(
@@ -50,7 +54,10 @@ def refuse_bombs(path: Path, members: Sequence[zipfile.ZipInfo] | None = None) -
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
     # Compare with the members' own bytes: other bytes in the file would raise the limit.
-    total, packed = sum(info.file_size for info in members), sum(info.compress_size for info in members)
+    total, packed = (
+        sum(info.file_size for info in members),
+        sum(info.compress_size for info in members),
+    )
     if packed > (size := path.stat().st_size):
         raise FileError(f"{path}: its {size:,} bytes claim to be {packed:,}.")
     admit(path, total, packed)
@@ -59,7 +66,8 @@ def refuse_bombs(path: Path, members: Sequence[zipfile.ZipInfo] | None = None) -
 def admit_folder(path: Path, n_bytes: int, chunks: int) -> None:
     """Refuse a folder whose arrays declare far more bytes, or far more chunks, than its files have.
 
-    A folder is read in pieces, so its size has no limit. Each chunk is a file, and looking for a file takes time.
+    A folder is read in pieces, so its size has no limit. Each chunk is a file, and looking for a
+    file takes time.
     """
     n_bytes = 0 if n_bytes <= max(_SMALL, _user_limit() or 0) else n_bytes
     expected_files = 0 if chunks <= _FEW_CHUNKS else chunks // 2
@@ -71,7 +79,9 @@ def admit_folder(path: Path, n_bytes: int, chunks: int) -> None:
         if n_bytes <= _RATIO * size and expected_files <= files:
             return
     if n_bytes <= _RATIO * size:
-        raise FileError(f"{path}: its arrays declare {chunks:,} chunks, but it has {files:,} files: most are missing.")
+        raise FileError(
+            f"{path}: its arrays declare {chunks:,} chunks, but it has {files:,} files: most are missing."
+        )
     raise FileError(
         f"{path}: its {size:,} bytes declare arrays of {n_bytes:,}, so nearly all of their values are missing. If you "
         f"trust the folder, set {LIMIT}={n_bytes}."

@@ -1,11 +1,12 @@
 """Paths of local files and of objects in a store, and atomic writes to both.
 
-`as_path` returns a path for both. For a URL it comes from universal_pathlib, which gives fsspec's file systems the
-methods of `pathlib`; zarr opens the same URLs itself. An object store has no folders, locks, renames or appends, but
-writing an object is atomic. The store's own package reads credentials from the environment or its configuration files;
-recal never writes them.
+`as_path` returns a path for both. For a URL it comes from universal_pathlib, which gives fsspec's
+file systems the methods of `pathlib`; zarr opens the same URLs itself. An object store has no
+folders, locks, renames or appends, but writing an object is atomic. The store's own package reads
+credentials from the environment or its configuration files; recal never writes them.
 
-`replacing` writes a file atomically: after a kill or on a full disk it has either its old or its new content.
+`replacing` writes a file atomically: after a kill or on a full disk it has either its old or its
+new content.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def as_path(path: Any) -> Path:
     if match is None:
         return Path(path)
     if match[1] not in _PROTOCOLS:
-        raise InputError(f"{path} is not a URL that can be used. URLs begin with {', '.join(_PROTOCOLS)}.")
+        raise InputError(
+            f"{path} is not a URL that can be used. URLs begin with {', '.join(_PROTOCOLS)}."
+        )
     package, extra = _PROTOCOLS[match[1]]
     try:
         __import__(package)
@@ -94,7 +97,9 @@ def exists(path: Path) -> bool:
 def refuse_single_file(path: Path) -> None:
     """Refuse an .npz file of views at a URL: it can only be read and written as a whole."""
     if is_remote(path):
-        raise InputError(f"Views at a URL are a zarr folder, got {path}. Choose a name that ends in .zarr.")
+        raise InputError(
+            f"Views at a URL are a zarr folder, got {path}. Choose a name that ends in .zarr."
+        )
 
 
 def version_stamp(path: Path) -> tuple[Any, ...] | None:
@@ -107,7 +112,8 @@ def version_stamp(path: Path) -> tuple[Any, ...] | None:
         return info.st_ino, info.st_mtime_ns, info.st_size
     details = info.as_info()
     return tuple(
-        str(details.get(key)) for key in ("ETag", "etag", "size", "LastModified", "mtime", "updated", "created")
+        str(details.get(key))
+        for key in ("ETag", "etag", "size", "LastModified", "mtime", "updated", "created")
     )
 
 
@@ -133,7 +139,9 @@ def sizes_in(folder: Path) -> Iterator[int]:
     """Yield the size of every file below a folder."""
     if is_remote(folder):
         store: Any = folder
-        yield from (int(info.get("size") or 0) for info in store.fs.find(store.path, detail=True).values())
+        yield from (
+            int(info.get("size") or 0) for info in store.fs.find(store.path, detail=True).values()
+        )
         return
     for above, _, names in os.walk(folder):
         for name in names:
@@ -162,8 +170,8 @@ def docs_dir() -> Path:
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Write a file under a temporary name, and rename it when the block ends without an error.
 
-    A reader of `path` sees either the old or the new content, even after a kill, a full disk or a power cut. A kill
-    leaves a hidden file that ends in ``.part``, which is never read.
+    A reader of `path` sees either the old or the new content, even after a kill, a full disk or a
+    power cut. A kill leaves a hidden file that ends in ``.part``, which is never read.
 
     Examples
     --------
@@ -193,7 +201,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         os.replace(partial, target)
         sync_folder(target.parent)
     except OSError as error:
-        raise FileError(f"Cannot write {path}: {error.strerror or error}. No files were written.") from error
+        raise FileError(
+            f"Cannot write {path}: {error.strerror or error}. No files were written."
+        ) from error
     finally:
         if not remote and partial.parent.is_dir():
             partial.unlink(missing_ok=True)
@@ -232,7 +242,8 @@ def partial_name(target: Path) -> Path:
 def exchange(one: Path, other: Path) -> bool:
     """Swap the names of two folders atomically; return False if the system cannot.
 
-    With two renames, a kill in between would leave nothing under the name. Python has no function for this system call.
+    With two renames, a kill in between would leave nothing under the name. Python has no function
+    for this system call.
     """
     try:
         library = ctypes.CDLL(None, use_errno=True)

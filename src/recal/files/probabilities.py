@@ -1,14 +1,16 @@
 """Probabilities on disk: .npz files, and tables with one row per sample.
 
-An .npz file has `probs` (n, K) and optionally `labels` (n,), `classes` (K,), `confidence` (n,) as `predict_confidence`
-returns it, and `fitted_rows`, the number of rows that the calibration was fitted on.
+An .npz file has `probs` (n, K) and optionally `labels` (n,), `classes` (K,), `confidence` (n,) as
+`predict_confidence` returns it, and `fitted_rows`, the number of rows that the calibration was
+fitted on.
 
-A table that recal writes has the columns `input` (if inputs have names), `answer`, `confidence`, `accepted` (if the
-calibration has a rule), `passes` (if forward passes were counted), `label` (if known) and, in Parquet, ``p_CLASS`` for
-every class. A CSV file is for people and spreadsheets, so it has no probabilities of the classes.
+A table that recal writes has the columns `input` (if inputs have names), `answer`, `confidence`,
+`accepted` (if the calibration has a rule), `passes` (if forward passes were counted), `label` (if
+known) and, in Parquet, ``p_CLASS`` for every class. A CSV file is for people and spreadsheets, so
+it has no probabilities of the classes.
 
-In any other table one column, `label` by default, has the true classes, and every other column is named after a class.
-Labels are names of columns, or numbers of columns from 0.
+In any other table one column, `label` by default, has the true classes, and every other column is
+named after a class. Labels are names of columns, or numbers of columns from 0.
 """
 
 from __future__ import annotations
@@ -57,18 +59,28 @@ class Probabilities:
         return self.labels if self.classes is None else self.classes[self.labels]
 
     def in_order_of(self, other: Probabilities) -> Probabilities:
-        """Return the same probabilities with columns in the order of `other`, which must have the same samples."""
+        """Return the same probabilities with columns in the order of `other`, which must have the
+        same samples.
+        """
         if self.probs.shape != other.probs.shape:
             raise InputError(
                 f"Both must hold the same samples and classes, got {self.probs.shape}, {other.probs.shape}."
             )
         if self.classes is not None and other.classes is not None:
-            columns = check_labels(other.classes, len(other.classes), len(self.classes), self.classes)
+            columns = check_labels(
+                other.classes, len(other.classes), len(self.classes), self.classes
+            )
             labels = None if self.labels is None else np.argsort(columns)[self.labels]
-            result = replace(self, probs=self.probs[:, columns], labels=labels, classes=other.classes)
+            result = replace(
+                self, probs=self.probs[:, columns], labels=labels, classes=other.classes
+            )
         else:
             result = self
-        if result.labels is not None and other.labels is not None and (result.labels != other.labels).any():
+        if (
+            result.labels is not None
+            and other.labels is not None
+            and (result.labels != other.labels).any()
+        ):
             row = int(np.argmax(result.labels != other.labels))
             raise InputError(
                 f"The labels of row {row} differ, so these are not the same samples in the same order. Sort both alike."
@@ -83,13 +95,21 @@ def read_probs(path: str | os.PathLike[str]) -> Probabilities:
     try:
         probs = check_probs(arrays["probs"], binary=True)
         classes = check_classes(arrays["classes"], probs.shape[1]) if "classes" in arrays else None
-        labels = check_labels(arrays["labels"], len(probs), probs.shape[1], classes) if "labels" in arrays else None
-        confidence = check_confidences(arrays["confidence"], len(probs)) if "confidence" in arrays else None
+        labels = (
+            check_labels(arrays["labels"], len(probs), probs.shape[1], classes)
+            if "labels" in arrays
+            else None
+        )
+        confidence = (
+            check_confidences(arrays["confidence"], len(probs)) if "confidence" in arrays else None
+        )
     except InputError as error:
         raise error.at(source) from None
     fitted = arrays.get("fitted_rows", np.array(0))
     if fitted.shape != () or fitted.dtype.kind not in "iu":
-        raise InputError(f"{source}: fitted_rows must be one whole number, got the shape {fitted.shape}.")
+        raise InputError(
+            f"{source}: fitted_rows must be one whole number, got the shape {fitted.shape}."
+        )
     return Probabilities(probs, labels, classes, confidence, int(fitted))
 
 
@@ -107,7 +127,9 @@ def probs_of_file(path: str | os.PathLike[str]) -> Probabilities:
 def check_prob_name(path: Path) -> None:
     """Refuse a name with the wrong ending, before the work starts."""
     if path.suffix not in (".npz", ".parquet", ".csv"):
-        raise InputError(f"Answers are written to a name ending in .npz, .parquet or .csv, got {path.name!r}.")
+        raise InputError(
+            f"Answers are written to a name ending in .npz, .parquet or .csv, got {path.name!r}."
+        )
     if path.suffix == ".parquet":
         pyarrow_for("Writing a .parquet table")
 
@@ -125,10 +147,11 @@ def write_prob_file(
     job: Mapping[str, Any] | None = None,
     fitted_rows: int = 0,
 ) -> Path:
-    """Write answers to an .npz file, a Parquet table or a CSV table, by the ending of the name, atomically.
+    """Write answers to an .npz file, a Parquet table or a CSV table, by the ending of the name,
+    atomically.
 
-    The confidence is the largest probability of a row by default. The metadata of a Parquet table keeps `job`, the
-    record of what it was computed from, which `read_job` returns.
+    The confidence is the largest probability of a row by default. The metadata of a Parquet table
+    keeps `job`, the record of what it was computed from, which `read_job` returns.
     """
     check_prob_name(path)
     names = np.arange(probs.shape[1]) if classes is None else classes
@@ -136,14 +159,21 @@ def write_prob_file(
     if path.suffix == ".npz":
         count = np.array(fitted_rows) if fitted_rows else None
         truth = labels if labels is None or classes is None else classes[labels]
-        arrays = {"probs": check_probs(probs), "labels": truth, "classes": classes, "confidence": confidence}
+        arrays = {
+            "probs": check_probs(probs),
+            "labels": truth,
+            "classes": classes,
+            "confidence": confidence,
+        }
         arrays |= {"fitted_rows": count, "answer": answer, "accepted": accepted}
         write_npz(path, {name: values for name, values in arrays.items() if values is not None})
         return path
     confidence = probs.max(axis=1) if confidence is None else confidence
     if inputs is None and path.suffix == ".csv":  # people need the row number
         inputs = [str(row) for row in range(len(probs))]
-    table = zip(_OWN, (None if inputs is None else list(inputs), answer, confidence, accepted, passes))
+    table = zip(
+        _OWN, (None if inputs is None else list(inputs), answer, confidence, accepted, passes)
+    )
     columns: dict[str, Any] = {name: values for name, values in table if values is not None}
     if labels is not None:
         columns[_LABEL] = names[labels]
@@ -163,18 +193,26 @@ def write_prob_file(
     # Probabilities rarely repeat: a dictionary would take a sixth more bytes and twice the time.
     repeating = [name for name in columns if name != "confidence" and not name.startswith(_PREFIX)]
     with replacing(path) as file:
-        parquet.write_table(arrow.table(columns).replace_schema_metadata(metadata), file, use_dictionary=repeating)
+        parquet.write_table(
+            arrow.table(columns).replace_schema_metadata(metadata), file, use_dictionary=repeating
+        )
     return path
 
 
 def _csv_cells(values: NDArray[Any]) -> list[str]:
-    """Return a column as text: numbers to six digits, and no cell that a spreadsheet would run as a formula."""
+    """Return a column as text:
+
+    numbers to six digits, and no cell that a spreadsheet would run as a formula.
+    """
     if values.dtype.kind == "f":
         return [f"{value:.6g}" for value in values.tolist()]
     if values.dtype.kind == "b":
         return ["true" if value else "false" for value in values.tolist()]
     texts = [str(value) for value in values.tolist()]
-    return [f"'{text}" if text[:1] in "=+-@\t\r" and text and not is_number(text) else text for text in texts]
+    return [
+        f"'{text}" if text[:1] in "=+-@\t\r" and text and not is_number(text) else text
+        for text in texts
+    ]
 
 
 def read_job(path: Path) -> dict[str, Any] | None:
@@ -196,7 +234,9 @@ def read_prob_table(
     `leave_out` names columns with other contents, such as the camera of each row.
     """
     source = Path(path)
-    columns = {name: values for name, values in read_columns(source).items() if name not in leave_out}
+    columns = {
+        name: values for name, values in read_columns(source).items() if name not in leave_out
+    }
     number_names = [name for name in columns if is_number(name) and not name.isdecimal()]
     if number_names and source.suffix == ".csv":
         raise FileError(
@@ -217,7 +257,9 @@ def read_prob_table(
         )
     columns = {name: columns[name] for name in classes_only} if own else columns
     if not columns:
-        raise FileError(f"{source} has no columns beside {label_column!r}; every other column must be a class.")
+        raise FileError(
+            f"{source} has no columns beside {label_column!r}; every other column must be a class."
+        )
     names = np.array([name.removeprefix(_PREFIX) if own else name for name in columns])
     try:
         values = np.column_stack([_numbers(name, column) for name, column in columns.items()])
@@ -225,7 +267,11 @@ def read_prob_table(
             names = _binary_classes(str(names[0]), labels)
         probs = check_probs(values, binary=len(names) == 2)
         # recal writes numbers for classes without names.
-        classes = None if own and names.tolist() == [str(number) for number in range(len(names))] else names
+        classes = (
+            None
+            if own and names.tolist() == [str(number) for number in range(len(names))]
+            else names
+        )
         truth = None if labels is None else _label_columns(labels, names)
         if not own or confidence is None:
             return Probabilities(probs, truth, classes)
@@ -236,7 +282,8 @@ def read_prob_table(
 
 
 def _binary_classes(column: str, labels: NDArray[Any] | None) -> NDArray[Any]:
-    """Return the two classes of a table whose only column of probabilities is that of the second class.
+    """Return the two classes of a table whose only column of probabilities is that of the second
+    class.
 
     The second class is the column's name if that is a label, and otherwise the label 1.
     """
@@ -283,7 +330,8 @@ def _numbers(name: str, values: NDArray[Any]) -> NDArray[np.float64]:
         raise InputError(
             f"{some}holds {value!r}",
             remedy=Remedy.naming(
-                "If it holds the labels, use {label_column}; else remove the column", label_column=name
+                "If it holds the labels, use {label_column}; else remove the column",
+                label_column=name,
             ),
         ) from None
 
@@ -292,5 +340,9 @@ def _fitted_rows(path: Path) -> int:
     """Return how many rows of the table the calibration was fitted on."""
     if path.suffix != ".parquet":
         return 0
-    number = (pyarrow_for("Reading Parquet files")[1].read_schema(path).metadata or {}).get(_FITTED, b"0")
-    return int(number) if number.isdigit() and len(number) < 20 else 0  # Python refuses very long numbers
+    number = (pyarrow_for("Reading Parquet files")[1].read_schema(path).metadata or {}).get(
+        _FITTED, b"0"
+    )
+    return (
+        int(number) if number.isdigit() and len(number) < 20 else 0
+    )  # Python refuses very long numbers

@@ -1,9 +1,10 @@
-"""`save` and `load`: fitted calibrators, classifiers, plans and decision rules in one file of data, never code.
+"""`save` and `load`: fitted calibrators, classifiers, plans and decision rules in one file of data,
+never code.
 
-It is a safetensors file. The metadata hold one JSON text under ``recal``: the version of the format, the version of
-recal that wrote it, and the content (`encoding.py`). The arrays are the tensors of the file. A reader compares every
-declared size with the size of the file before it uses any of them. A digest of the content detects damage, but not
-forgery.
+It is a safetensors file. The metadata hold one JSON text under ``recal``: the version of the
+format, the version of recal that wrote it, and the content (`encoding.py`). The arrays are the
+tensors of the file. A reader compares every declared size with the size of the file before it uses
+any of them. A digest of the content detects damage, but not forgery.
 """
 
 from __future__ import annotations
@@ -22,14 +23,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import FileError, InputError, NotFittedError
-from recal.files.encoding import DTYPES, Decoder, Encoder, calibrator_named, check_params, record_named
+from recal.files.encoding import (
+    DTYPES,
+    Decoder,
+    Encoder,
+    calibrator_named,
+    check_params,
+    record_named,
+)
 from recal.files.paths import as_path, replacing
 from recal.maps.base import Map
 from recal.transforms.pool import Own, by_name
 
 if TYPE_CHECKING:
-    # A fitted calibrator, SignalCalibration or CalibratedClassifier; a map such as a Plan; a DecisionRule,
-    # PredictionSets or a Profile. Only maps can be named here: the packages of the others import this one.
+    # A fitted calibrator, SignalCalibration or CalibratedClassifier; a map such as a Plan; a
+    # DecisionRule, PredictionSets or a Profile. Only maps can be named here: the packages of the
+    # others import this one.
     Savable: TypeAlias = Map | Any
 
 VERSION = 1
@@ -47,21 +56,25 @@ _BEGINNINGS = {
     b"\x80\x05": "it is a pickle, and recal never opens pickles",
 }
 _CLASSIFIER = "recal.collecting.classifier"
-# The code of a classifier, which `load` takes as arguments, and settings that depend on the machine.
+# The code of a classifier, which `load` takes as arguments, and settings that depend on the
+# machine.
 _NOT_STORED = ("model", "preprocess", "device", "calibrator", "engine")
 # Marks a classifier whose inputs were prepared by a function.
 _MISSING = object()
 
 
 def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
-    """Write a fitted calibrator, a fitted classifier, a plan or a decision rule to one file that holds data only.
+    """Write a fitted calibrator, a fitted classifier, a plan or a decision rule to one file that
+    holds data only.
 
-    The write is atomic: an existing file stays until the new one is complete. The model of a classifier is not stored,
-    only its path if it was given as a path. Pass the model to `load` again.
+    The write is atomic: an existing file stays until the new one is complete. The model of a
+    classifier is not stored, only its path if it was given as a path. Pass the model to `load`
+    again.
 
     Parameters
     ----------
-    obj : a fitted calibrator or CalibratedClassifier, a Plan, a DecisionRule, PredictionSets or a Profile
+    obj : a fitted calibrator or CalibratedClassifier, a Plan, a DecisionRule, PredictionSets or a
+    Profile
         What is attached to a calibrator, such as its `decision_`, is saved with it.
     path : where to write; any name will do, ``.recal`` is usual
 
@@ -75,26 +88,27 @@ def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
     True
     """
     encoder, name = Encoder(), type(obj).__name__
-    # If the module of the classifier is not loaded, `obj` is no classifier. Importing it would load scikit-learn.
+    # If the module of the classifier is not loaded, `obj` is no classifier. Importing it would load
+    # scikit-learn.
     classifier = getattr(sys.modules.get(_CLASSIFIER), "CalibratedClassifier", None)
     if classifier is not None and isinstance(obj, classifier):
         content = {"$": "classifier", **_encode_classifier(obj, encoder)}
     elif type(obj) in (record_named(name), calibrator_named(name)):
         content = encoder.encode(obj, name)
     elif hasattr(obj, "set_state"):
-        raise InputError(f"Only recal's own calibrators can be saved, and {name} is not one of them.")
+        raise InputError(
+            f"Only recal's own calibrators can be saved, and {name} is not one of them."
+        )
     else:
-        raise InputError(f"Fitted calibrators, classifiers, plans and decision rules can be saved, got a {name}.")
+        raise InputError(
+            f"Fitted calibrators, classifiers, plans and decision rules can be saved, got a {name}."
+        )
     _write(path, {"kind": content.pop("$"), **content}, encoder.arrays)
     return as_path(path)
 
 
 def load(
-    path: str | os.PathLike[str],
-    transforms: Own = (),
-    *,
-    model: Any = None,
-    preprocess: Any = None,
+    path: str | os.PathLike[str], transforms: Own = (), *, model: Any = None, preprocess: Any = None
 ) -> Any:
     """Read what `save` wrote. Any other file raises a FileError that says what is wrong.
 
@@ -104,8 +118,9 @@ def load(
     transforms : mapping of name to callable, or sequence of callables that have names
         Your own transformations, whose code files never hold.
     model, preprocess : optional
-        For a CalibratedClassifier: its trained model and the function that prepares inputs for it, which files never
-        hold either. A file may remember the model's path, but the model is only opened if you pass it.
+        For a CalibratedClassifier: its trained model and the function that prepares inputs for it,
+        which files never hold either. A file may remember the model's path, but the model is only
+        opened if you pass it.
 
     Returns
     -------
@@ -117,22 +132,38 @@ def load(
         header, arrays, as_written = _read(source)
         decoder = Decoder(arrays, own)
         kind = header.get("kind")
-        content = {key: value for key, value in header.items() if key not in ("kind", "version", "written_by")}
+        content = {
+            key: value
+            for key, value in header.items()
+            if key not in ("kind", "version", "written_by")
+        }
         if kind not in ("classifier", "calibrator", "record"):
             raise FileError(f"it holds a {kind!r}; calibrators, classifiers and records are known")
         is_classifier = kind == "classifier"
-        loaded = _restore_classifier(content, decoder) if is_classifier else decoder.decode({"$": kind, **content})
+        loaded = (
+            _restore_classifier(content, decoder)
+            if is_classifier
+            else decoder.decode({"$": kind, **content})
+        )
         if unused := set(arrays) - decoder.used_arrays:
-            raise FileError(f"it holds arrays that nothing refers to: {', '.join(sorted(unused)[:3])}")
+            raise FileError(
+                f"it holds arrays that nothing refers to: {', '.join(sorted(unused)[:3])}"
+            )
         if not as_written:  # checked last, because an error about a value says more
-            raise FileError("its content differs from what was saved: it was changed or damaged. Copy it again")
+            raise FileError(
+                "its content differs from what was saved: it was changed or damaged. Copy it again"
+            )
     except OSError as error:
         raise FileError(f"Cannot read {source}: {error.strerror or error}.") from error
     except MemoryError as error:
         raise FileError(f"Cannot read {source}: there is not enough memory.") from error
-    except Exception as error:  # a constructor may raise anything for values that `save` never writes
+    except (
+        Exception
+    ) as error:  # a constructor may raise anything for values that `save` never writes
         reason = "values are nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise FileError(f"{source} is not a file that recal can use: {reason.rstrip('.')}.") from error
+        raise FileError(
+            f"{source} is not a file that recal can use: {reason.rstrip('.')}."
+        ) from error
     if unknown := set(own) - set(decoder.transforms):
         used = ", ".join(decoder.transforms) or "none"
         raise InputError(f"{source} uses no transformation {min(unknown)!r}; it uses: {used}.")
@@ -144,11 +175,19 @@ def load(
 
 
 def _encode_classifier(classifier: Any, encoder: Encoder) -> dict[str, Any]:
-    """Return the fitted calibrator, the pool, the plain settings, and the model's path if there is one."""
+    """Return the fitted calibrator, the pool, the plain settings, and the model's path if there is
+    one.
+    """
     if not hasattr(classifier, "calibrator_"):
-        raise NotFittedError("This CalibratedClassifier is not fitted yet; call fit(inputs, y) first.")
+        raise NotFittedError(
+            "This CalibratedClassifier is not fitted yet; call fit(inputs, y) first."
+        )
     name, model = "CalibratedClassifier", classifier.model
-    settings = {key: value for key, value in classifier.get_params(deep=False).items() if key not in _NOT_STORED}
+    settings = {
+        key: value
+        for key, value in classifier.get_params(deep=False).items()
+        if key not in _NOT_STORED
+    }
     return {
         "model": os.fspath(model) if isinstance(model, str | os.PathLike) else None,
         "had_preprocess": classifier.preprocess is not None,
@@ -171,7 +210,11 @@ def _restore_classifier(header: dict[str, Any], decoder: Decoder) -> Any:
     if not isinstance(pool, list) or not all(callable(transform) for transform in pool):
         raise FileError("`pool` must be a list of transformations")
     classifier = family(model, calibrator, **settings)
-    classifier.calibrator_, classifier.classes_, classifier.pool_ = calibrator, calibrator.classes_, tuple(pool)
+    classifier.calibrator_, classifier.classes_, classifier.pool_ = (
+        calibrator,
+        calibrator.classes_,
+        tuple(pool),
+    )
     if header.get("had_preprocess") is True:  # a Normalize is data, a function is code
         preprocessing = getattr(calibrator, "preprocessing_", None)
         classifier.preprocess = getattr(preprocessing, "normalize", None) or _MISSING
@@ -179,7 +222,10 @@ def _restore_classifier(header: dict[str, Any], decoder: Decoder) -> Any:
 
 
 def _add_code(classifier: Any, code: dict[str, Any], source: Path) -> Any:
-    """Add the model and the function that the caller passes. A model that only the file names is never opened."""
+    """Add the model and the function that the caller passes.
+
+    A model that only the file names is never opened.
+    """
     path, classifier.model = classifier.model, None
     for name, value in code.items():
         if value is not None:
@@ -190,7 +236,9 @@ def _add_code(classifier: Any, code: dict[str, Any], source: Path) -> Any:
                 f"{source} names the model {path!r}, and recal does not open a model because a file names it. "
                 f"If you trust it: load(path, model={path!r})."
             )
-        raise InputError(f"{source} holds a classifier without its model; pass it: load(path, model=your_model).")
+        raise InputError(
+            f"{source} holds a classifier without its model; pass it: load(path, model=your_model)."
+        )
     if classifier.preprocess is _MISSING:
         raise InputError(
             f"{source} holds a classifier whose inputs were prepared by a function; pass it: "
@@ -202,16 +250,23 @@ def _add_code(classifier: Any, code: dict[str, Any], source: Path) -> Any:
 # --- the file
 
 
-def _write(path: str | os.PathLike[str], content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+def _write(
+    path: str | os.PathLike[str], content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> None:
     """Write a header and the arrays that it refers to, atomically."""
     from safetensors.numpy import save as to_bytes
 
     from recal import __version__
 
-    header = json.dumps({"version": VERSION, "written_by": f"recal {__version__}", **content}, allow_nan=False)
+    header = json.dumps(
+        {"version": VERSION, "written_by": f"recal {__version__}", **content}, allow_nan=False
+    )
     if len(header) > MAX_HEADER_BYTES // 2:
-        raise InputError(f"Without its arrays it takes {len(header):,} bytes; at most {MAX_HEADER_BYTES // 2:,} fit.")
-    # The digest is the last entry of the header, because separate metadata entries have no fixed order.
+        raise InputError(
+            f"Without its arrays it takes {len(header):,} bytes; at most {MAX_HEADER_BYTES // 2:,} fit."
+        )
+    # The digest is the last entry of the header, because separate metadata entries have no fixed
+    # order.
     sealed = header.removesuffix("}") + _seal(_digest(header, arrays))
     with replacing(path) as file:
         file.write(to_bytes(dict(arrays), metadata={_KEY: sealed}))
@@ -246,9 +301,12 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], bool]:
     except SafetensorError as error:
         raise FileError(f"its arrays are damaged ({error})") from error
     for name, array in arrays.items():
-        # A boolean is a byte of 0 or 1. Any other byte would count as true in some places and as false in others.
+        # A boolean is a byte of 0 or 1. Any other byte would count as true in some places and as
+        # false in others.
         if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
-            raise FileError(f"the array {name!r} holds truth values that are neither true nor false")
+            raise FileError(
+                f"the array {name!r} holds truth values that are neither true nor false"
+            )
     digest = inner.pop(_DIGEST, None)  # a file that `save` did not write may have none
     plain = header["__metadata__"][_KEY].removesuffix(_seal(digest)) + "}"
     return inner, arrays, digest is None or digest == _digest(plain, arrays)
@@ -259,7 +317,10 @@ def _seal(digest: Any) -> str:
 
 
 def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return a digest of the header and the arrays; without it, one changed bit of a weight would go unnoticed."""
+    """Return a digest of the header and the arrays;
+
+    without it, one changed bit of a weight would go unnoticed.
+    """
     state = hashlib.blake2b(header.encode(), digest_size=16)
     for name, array in sorted(arrays.items()):
         state.update(f"{name} {array.dtype.str} {array.shape} ".encode())
@@ -270,15 +331,20 @@ def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
 def _outer_header(content: bytes) -> dict[str, Any]:
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or content[8:9] != b"{":
-        # Checked only here: the length of a valid header may begin with the bytes of a pickle or a gzip file.
+        # Checked only here: the length of a valid header may begin with the bytes of a pickle or a
+        # gzip file.
         for beginning, reason in _BEGINNINGS.items():
             if content.startswith(beginning):
                 raise FileError(reason)
         raise FileError("it does not begin as one" if content else "it is empty")
     if length > MAX_HEADER_BYTES:
-        raise FileError(f"its header declares {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read")
+        raise FileError(
+            f"its header declares {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read"
+        )
     if len(content) < 8 + length:
-        raise FileError(f"it is cut short: the header needs {8 + length:,} bytes and the file has {len(content):,}")
+        raise FileError(
+            f"it is cut short: the header needs {8 + length:,} bytes and the file has {len(content):,}"
+        )
     header = _parse(content[8 : 8 + length])
     metadata = header.get("__metadata__")
     if not isinstance(metadata, dict) or not isinstance(metadata.get(_KEY), str):
@@ -295,7 +361,9 @@ def _outer_header(content: bytes) -> dict[str, Any]:
         end = max([end, *offsets])
     if len(content) != 8 + length + end:
         fault = "cut short" if len(content) < 8 + length + end else "longer than it says"
-        raise FileError(f"it is {fault}: its header declares {8 + length + end:,} bytes and it has {len(content):,}")
+        raise FileError(
+            f"it is {fault}: its header declares {8 + length + end:,} bytes and it has {len(content):,}"
+        )
     return header
 
 

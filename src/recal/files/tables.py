@@ -1,4 +1,7 @@
-"""CSV and Parquet tables. The declared sizes of a Parquet file are checked before anything is decoded."""
+"""CSV and Parquet tables.
+
+The declared sizes of a Parquet file are checked before anything is decoded.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from numpy.typing import NDArray
 from recal.errors import FileError, MissingExtraError
 from recal.files.limits import admit
 
-# The maximum number of bytes per decoded value. A column of texts stores one number per row, and each text once.
+# The maximum number of bytes per decoded value. A column of texts stores one number per row, and
+# each text once.
 _WIDTH = 8
 SUFFIXES = (".csv", ".parquet")
 _TEXTS = ("string", "binary")
@@ -44,7 +48,8 @@ def pyarrow_for(purpose: str, extra: str = "report") -> tuple[Any, Any]:
 
 
 def read_parquet(path: Path, extra: str = "report") -> Any:
-    """Return a file as a pyarrow table with texts as dictionaries. Refuse nested columns and impossible sizes.
+    """Return a file as a pyarrow table with texts as dictionaries. Refuse nested columns and
+    impossible sizes.
 
     A few hundred bytes can declare any number of equal rows, each with the same long text.
     """
@@ -52,15 +57,23 @@ def read_parquet(path: Path, extra: str = "report") -> Any:
     try:
         with parquet.ParquetFile(path) as file:
             admit(path, _decoded_bytes(path, file.metadata))
-            texts = [field.name for field in file.schema_arrow if str(field.type).removeprefix("large_") in _TEXTS]
+            texts = [
+                field.name
+                for field in file.schema_arrow
+                if str(field.type).removeprefix("large_") in _TEXTS
+            ]
         table = parquet.read_table(path, read_dictionary=texts, partitioning=None)
         table.validate(full=True)  # a damaged page may refer to texts that do not exist
     except FileError:
         raise
     except MemoryError as error:
         raise FileError(f"{path} does not fit in memory.") from error
-    except Exception as error:  # Arrow and its C++ code raise many kinds of errors for damaged files
-        raise FileError(f"{path} is not a readable Parquet file: {str(error).rstrip('.')}.") from error
+    except (
+        Exception
+    ) as error:  # Arrow and its C++ code raise many kinds of errors for damaged files
+        raise FileError(
+            f"{path} is not a readable Parquet file: {str(error).rstrip('.')}."
+        ) from error
     if table.num_rows == 0:
         raise FileError(f"{path} holds no rows.")
     return table
@@ -84,20 +97,29 @@ def _decoded_bytes(path: Path, metadata: Any) -> int:
     for place in range(metadata.num_columns):
         column = metadata.schema.column(place)
         if column.max_repetition_level or "." in column.path:
-            raise FileError(f"{path}: the column {column.path.split('.')[0]!r} is nested; one value per row is needed.")
+            raise FileError(
+                f"{path}: the column {column.path.split('.')[0]!r} is nested; one value per row is needed."
+            )
         total += metadata.num_rows * max(_WIDTH, column.length or 0)
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group)
-        total += sum(max(0, rows.column(place).total_uncompressed_size) for place in range(rows.num_columns))
+        total += sum(
+            max(0, rows.column(place).total_uncompressed_size) for place in range(rows.num_columns)
+        )
     return total
 
 
 def read_csv(path: Path, separators: str = ",") -> dict[str, NDArray[Any]]:
-    """Return the columns of a CSV file as texts; the separator is the most frequent of `separators` in the header."""
+    """Return the columns of a CSV file as texts;
+
+    the separator is the most frequent of `separators` in the header.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
         separator = max(separators, key=text.partition("\n")[0].count)
-        header, *rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if row] or [[]]
+        header, *rows = [
+            row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if row
+        ] or [[]]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise FileError(
             f"{path} is not a readable CSV file: {getattr(error, 'strerror', None) or error}. Save it as text in "
@@ -112,10 +134,14 @@ def read_csv(path: Path, separators: str = ",") -> dict[str, NDArray[Any]]:
             )
     for number, row in enumerate(rows, 2):
         if len(row) != len(header):
-            raise FileError(f"{path}: the header has {len(header)} columns and row {number} has {len(row)}.")
+            raise FileError(
+                f"{path}: the header has {len(header)} columns and row {number} has {len(row)}."
+            )
     if len(set(header)) != len(header):
         twice = next(name for name in header if header.count(name) > 1)
-        raise FileError(f"{path}: the header names {twice!r} twice; give each column a name of its own.")
+        raise FileError(
+            f"{path}: the header names {twice!r} twice; give each column a name of its own."
+        )
     return {name: np.array(column, dtype=object) for name, column in zip(header, zip(*rows))}
 
 

@@ -1,8 +1,9 @@
 """Views on disk: one `.npz` file, or a `.zarr` folder for views that do not fit in memory.
 
-Both have `logits` (n, K), optional `labels`, `clusters` and `groups` (n,), optional `classes` (K,), `transforms` (m,)
-specs, `transformed` (m, n, K) and optional `preprocessing`: JSON that says how inputs were prepared for the model. They
-are written under a temporary name and renamed, so a reader never sees an incomplete file.
+Both have `logits` (n, K), optional `labels`, `clusters` and `groups` (n,), optional `classes` (K,),
+`transforms` (m,) specs, `transformed` (m, n, K) and optional `preprocessing`: JSON that says how
+inputs were prepared for the model. They are written under a temporary name and renamed, so a reader
+never sees an incomplete file.
 """
 
 from __future__ import annotations
@@ -30,7 +31,16 @@ from recal.views import Views
 npy: Any = numpy_format  # it has no type annotations
 # About 4 MB of float32: large enough to be fast, small enough to keep several in memory.
 _PART_VALUES = 1_000_000
-_NAMES = ("logits", "labels", "classes", "transforms", "transformed", "preprocessing", "clusters", "groups")
+_NAMES = (
+    "logits",
+    "labels",
+    "classes",
+    "transforms",
+    "transformed",
+    "preprocessing",
+    "clusters",
+    "groups",
+)
 
 
 def read_views(
@@ -46,7 +56,8 @@ def read_views(
     ----------
     path : the file or folder
     verify : bool
-        Compare each block of a folder with its checksum when it is first read. Files are always checked.
+        Compare each block of a folder with its checksum when it is first read. Files are always
+        checked.
     labels, classes : optional
         Replace those in the file; as in `Views`.
 
@@ -79,7 +90,9 @@ def read_views(
             dict(zip(names.tolist(), transformed)),
             arrays.get("labels") if labels is None else labels,
             classes=arrays.get("classes") if classes is None else classes,
-            preprocessing=_read_preprocessing(arrays["preprocessing"]) if "preprocessing" in arrays else None,
+            preprocessing=_read_preprocessing(arrays["preprocessing"])
+            if "preprocessing" in arrays
+            else None,
             clusters=arrays.get("clusters"),
             groups=arrays.get("groups"),
         )
@@ -88,14 +101,19 @@ def read_views(
 
 
 def write_views(views: Views, target: Path) -> Path:
-    """Write a ``.npz`` file or a ``.zarr`` folder, by the ending of the name; replace an old one when complete."""
+    """Write a ``.npz`` file or a ``.zarr`` folder, by the ending of the name;
+
+    replace an old one when complete.
+    """
     if target.suffix == ".zarr":
         from recal.files.zarr_views import write_folder
 
         write_folder(views, target)
         return target
     if target.suffix != ".npz":
-        raise InputError(f"Views are written to a name ending in .npz or .zarr, got {target.name!r}.")
+        raise InputError(
+            f"Views are written to a name ending in .npz or .zarr, got {target.name!r}."
+        )
     refuse_single_file(target)
     shape = (views.n_samples, views.n_classes)
     slices = list(row_parts(*shape))
@@ -107,14 +125,23 @@ def write_views(views: Views, target: Path) -> Path:
         arrays["transformed"] = Parts(
             (len(views.transforms), *shape),
             transformed_dtype(views),
-            (views[rows].transformed(transform) for transform in views.transforms for rows in slices),
+            (
+                views[rows].transformed(transform)
+                for transform in views.transforms
+                for rows in slices
+            ),
         )
     if views.labels is not None:
-        # Write names of classes, not columns: with numeric names, a column number would be read as a name.
+        # Write names of classes, not columns: with numeric names, a column number would be read as
+        # a name.
         arrays["labels"] = views.labels if views.classes is None else views.classes[views.labels]
     if views.classes is not None:
         arrays["classes"] = views.classes
-    arrays |= {name: values for name in ("clusters", "groups") if (values := getattr(views, name)) is not None}
+    arrays |= {
+        name: values
+        for name in ("clusters", "groups")
+        if (values := getattr(views, name)) is not None
+    }
     if views.preprocessing is not None:
         arrays["preprocessing"] = np.array(json.dumps(views.preprocessing.as_json()))
     write_npz(target, arrays)
@@ -134,7 +161,9 @@ def row_parts(n_samples: int, n_classes: int) -> Iterator[slice]:
 
 def transformed_dtype(views: Views) -> np.dtype[Any]:
     """Return a dtype that can represent the logits of every transformation exactly."""
-    return np.result_type(*(views[:1].transformed(transform).dtype for transform in views.transforms))
+    return np.result_type(
+        *(views[:1].transformed(transform).dtype for transform in views.transforms)
+    )
 
 
 def _read_preprocessing(text: NDArray[Any]) -> Preprocessing:
@@ -148,14 +177,20 @@ def _read_preprocessing(text: NDArray[Any]) -> Preprocessing:
     return Preprocessing.from_json(values)
 
 
-def check_layout(path: Path, shape: tuple[int, ...], names: NDArray[Any], transformed: tuple[int, ...]) -> None:
+def check_layout(
+    path: Path, shape: tuple[int, ...], names: NDArray[Any], transformed: tuple[int, ...]
+) -> None:
     """Refuse a file whose arrays do not fit together."""
     if names.ndim != 1 or (len(names) and names.dtype.kind != "U"):
-        raise FileError(f"{path}: `transforms` must be a list of specs, got dtype {names.dtype}, shape {names.shape}.")
+        raise FileError(
+            f"{path}: `transforms` must be a list of specs, got dtype {names.dtype}, shape {names.shape}."
+        )
     if len(set(names.tolist())) != len(names):
         raise FileError(f"{path}: `transforms` names a transformation twice.")
     if transformed != (len(names), *shape):
-        raise FileError(f"{path}: `transformed` must have the shape {(len(names), *shape)}, got {transformed}.")
+        raise FileError(
+            f"{path}: `transformed` must have the shape {(len(names), *shape)}, got {transformed}."
+        )
 
 
 # --- arrays in an .npz file
@@ -172,16 +207,23 @@ class Parts:
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any] | Parts]) -> None:
     """Write arrays as `numpy.load` reads them, atomically. Equal arrays give equal bytes."""
-    with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+    with (
+        replacing(path) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
+    ):
         for name, array in arrays.items():
-            parts = Parts(array.shape, array.dtype, [array]) if isinstance(array, np.ndarray) else array
+            parts = (
+                Parts(array.shape, array.dtype, [array]) if isinstance(array, np.ndarray) else array
+            )
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 _write_array(member, parts)
 
 
 def _write_array(file: Any, array: Parts) -> None:
     dtype = array.dtype
-    npy.write_array_header_1_0(file, {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": array.shape})
+    npy.write_array_header_1_0(
+        file, {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": array.shape}
+    )
     for part in array.parts:
         file.write(np.ascontiguousarray(part, dtype=dtype).tobytes())
 
@@ -196,19 +238,28 @@ def names_in(path: Path) -> tuple[str, ...]:
 
 
 def read_npz(path: Path, names: Sequence[str], *, required: str) -> dict[str, NDArray[Any]]:
-    """Return the named arrays that the file has. Other arrays are not read, and pickles are never opened."""
+    """Return the named arrays that the file has.
+
+    Other arrays are not read, and pickles are never opened.
+    """
     if not path.is_file():
-        raise FileError(f"There is no file {path}." if not path.exists() else f"{path} is not a regular file.")
+        raise FileError(
+            f"There is no file {path}." if not path.exists() else f"{path} is not a regular file."
+        )
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             stored = [info.filename.removesuffix(".npy") for info in archive.infolist()]
             if required not in stored:
-                raise FileError(f"it holds no array `{required}`; it holds: {', '.join(stored[:8]) or 'nothing'}")
+                raise FileError(
+                    f"it holds no array `{required}`; it holds: {', '.join(stored[:8]) or 'nothing'}"
+                )
             if len(set(stored)) != len(stored):
                 raise FileError("it holds two arrays of one name")
             members = [info for info, name in zip(archive.infolist(), stored) if name in names]
             refuse_bombs(path, members)
-            return {info.filename.removesuffix(".npy"): _read_array(archive, info) for info in members}
+            return {
+                info.filename.removesuffix(".npy"): _read_array(archive, info) for info in members
+            }
     except zipfile.BadZipFile as error:
         raise FileError(f"{path} is not a complete .npz file: {error}.") from error
     except FileError as error:

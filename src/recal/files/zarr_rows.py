@@ -1,4 +1,7 @@
-"""Rows of a zarr folder: only the requested rows are read, and each block is compared with its checksum once."""
+"""Rows of a zarr folder:
+
+only the requested rows are read, and each block is compared with its checksum once.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ COMPRESSORS = ("zstd", "blosc", "gzip")
 
 
 class Snapshot:
-    """The state of a store when it was opened: notices if the store is written again, and checks each block once."""
+    """The state of a store when it was opened:
+
+    notices if the store is written again, and checks each block once.
+    """
 
     def __init__(self, folder: Path, generation: str, ledger: Ledger | None) -> None:
         self.folder, self.generation = folder, generation
@@ -51,7 +57,10 @@ class Snapshot:
         self._stamp = stamp
 
     def unchecked(self, layer: int, first: int, last: int) -> list[int]:
-        """Return the blocks from first to last that are not compared yet; layer 0 is the logits, 1 the first view."""
+        """Return the blocks from first to last that are not compared yet;
+
+        layer 0 is the logits, 1 the first view.
+        """
         if self.sums is None:
             return []
         return [block for block in range(first, last + 1) if (layer, block) not in self._checked]
@@ -72,10 +81,13 @@ class Snapshot:
 class StoredRows:
     """A stored array, or one layer of a stack, that reads only the requested rows."""
 
-    def __init__(self, snapshot: Snapshot, stored: Any, layer: int | None = None, *, compared: bool = True) -> None:
+    def __init__(
+        self, snapshot: Snapshot, stored: Any, layer: int | None = None, *, compared: bool = True
+    ) -> None:
         self._snapshot, self._stored, self._layer = snapshot, stored, layer
         self._path = snapshot.folder
-        # The number of rows per checksum (0 without checksums), and the position of the checksum in a record.
+        # The number of rows per checksum (0 without checksums), and the position of the checksum in
+        # a record.
         self._block_rows = snapshot.rows if compared and snapshot.sums is not None else 0
         self._sum = 0 if layer is None else layer + 1
         self.shape: tuple[int, ...] = stored.shape if layer is None else stored.shape[1:]
@@ -90,7 +102,9 @@ class StoredRows:
                 run = range(*rows.indices(self.shape[0]))
                 if run.step == 1:
                     whole = len(self.shape) == 2 and len(run) == self.shape[0]
-                    large = math.prod(self.shape) * self._stored.dtype.itemsize > _MAX_BYTES_IN_MEMORY
+                    large = (
+                        math.prod(self.shape) * self._stored.dtype.itemsize > _MAX_BYTES_IN_MEMORY
+                    )
                     return self._mapped() if whole and large else self._run(run.start, run.stop)
                 rows = np.arange(run.start, run.stop, run.step)
             self._compare_blocks(rows)
@@ -98,16 +112,22 @@ class StoredRows:
         except (FileError, InputError):
             raise
         except MemoryError as error:
-            raise FileError(f"{self._path} does not fit in memory; select fewer rows at a time.") from error
+            raise FileError(
+                f"{self._path} does not fit in memory; select fewer rows at a time."
+            ) from error
         except Exception as error:
             self._snapshot.check_unchanged()  # it may have been removed just now
             raise FileError(f"{self._path} is damaged: {error}.") from error
 
     def _mapped(self) -> NDArray[Any]:
-        """Return all rows as an array that is mapped from a scratch file, so they need not fit in memory."""
+        """Return all rows as an array that is mapped from a scratch file, so they need not fit in
+        memory.
+        """
         if self._scratch is None:
             step = max(1, PIECE_VALUES // self.shape[1])
-            step = max(step - step % self._step, self._step)  # whole blocks, which are compared as they are read
+            step = max(
+                step - step % self._step, self._step
+            )  # whole blocks, which are compared as they are read
             starts = range(0, self.shape[0], step)
             pieces = (self._run(start, min(start + step, self.shape[0])) for start in starts)
             dtype = np.float32 if self._stored.dtype == np.float16 else self._stored.dtype
@@ -122,13 +142,20 @@ class StoredRows:
     def _run(self, start: int, stop: int) -> NDArray[Any]:
         """Read adjacent rows. Blocks are compared as they are read, so no block is read twice."""
         size = self._block_rows
-        blocks = self._snapshot.unchecked(self._sum, start // size, (stop - 1) // size) if size else []
+        blocks = (
+            self._snapshot.unchecked(self._sum, start // size, (stop - 1) // size) if size else []
+        )
         if not blocks:
             return self._read(start, stop)
-        first, last = min(start, blocks[0] * size), min(max(stop, (blocks[-1] + 1) * size), self.shape[0])
+        first, last = (
+            min(start, blocks[0] * size),
+            min(max(stop, (blocks[-1] + 1) * size), self.shape[0]),
+        )
         values = self._read(first, last)
         for block in blocks:
-            self._snapshot.compare(self._sum, block, values[block * size - first : (block + 1) * size - first])
+            self._snapshot.compare(
+                self._sum, block, values[block * size - first : (block + 1) * size - first]
+            )
         return values[start - first : stop - first]
 
     def _compare_blocks(self, rows: NDArray[np.intp]) -> None:
@@ -142,7 +169,9 @@ class StoredRows:
             return self._plain.read(np.arange(start, stop))
         check_chunks(self._stored, self._layer, range(start, stop))
         rows = slice(start, stop)
-        return np.asarray(self._stored[rows] if self._layer is None else self._stored[self._layer, rows])
+        return np.asarray(
+            self._stored[rows] if self._layer is None else self._stored[self._layer, rows]
+        )
 
     def _pick(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         """Read rows chunk by chunk, so that rows far apart do not load everything in between."""
@@ -164,8 +193,8 @@ def _by_chunk(rows: NDArray[np.intp], step: int) -> list[NDArray[np.intp]]:
 class PlainChunks:
     """Reads rows of an uncompressed array, or of one layer of a stack, directly from its files.
 
-    A fit on disk reads a few rows in a hundred repeatedly. zarr reads and copies whole chunks; reading the bytes of
-    single rows is fifty times faster.
+    A fit on disk reads a few rows in a hundred repeatedly. zarr reads and copies whole chunks;
+    reading the bytes of single rows is fifty times faster.
     """
 
     def __init__(self, stored: Any, layer: int | None) -> None:
@@ -180,11 +209,15 @@ class PlainChunks:
             self._read_chunk(int(rows[part[0]]) // self._step, rows, part, out)
         return out
 
-    def _read_chunk(self, chunk: int, rows: NDArray[np.intp], part: NDArray[np.intp], out: NDArray[Any]) -> None:
+    def _read_chunk(
+        self, chunk: int, rows: NDArray[np.intp], part: NDArray[np.intp], out: NDArray[Any]
+    ) -> None:
         index = (chunk, 0) if self._layer is None else (self._layer, chunk, 0)
         path = self._folder / self._stored.metadata.encode_chunk_key(index)
         try:
-            handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # opening a pipe could block forever
+            handle = os.open(
+                path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
+            )  # opening a pipe could block forever
         except FileNotFoundError:  # zarr reads a missing chunk as the fill value
             return
         row_size = out.dtype.itemsize * self._width
@@ -201,7 +234,9 @@ class PlainChunks:
 
 
 def plain_chunks(stored: Any, layer: int | None = None) -> PlainChunks | None:
-    """Return a reader of the array's files, or None if they are compressed, remote or contain parts of rows."""
+    """Return a reader of the array's files, or None if they are compressed, remote or contain parts
+    of rows.
+    """
     root = getattr(stored.store, "root", None)
     chunks, metadata = stored.chunks, stored.metadata.to_dict()
     full_rows = chunks[-1] == stored.shape[-1] and all(size == 1 for size in chunks[:-2])
@@ -210,13 +245,19 @@ def plain_chunks(stored: Any, layer: int | None = None) -> PlainChunks | None:
 
 
 def check_chunks(stored: Any, layer: int | None, rows: range) -> None:
-    """Refuse chunks that are a pipe or a device, or that would unpack to more than a chunk, before zarr opens them."""
+    """Refuse chunks that are a pipe or a device, or that would unpack to more than a chunk, before
+    zarr opens them.
+    """
     root = getattr(stored.store, "root", None)
     if not isinstance(root, Path) or not rows:
         return
     sizes = stored.shards or stored.chunks
     step = sizes[0] if layer is None else sizes[1]
-    columns = [range(-(-full // size)) for full, size in zip(stored.shape[-1:], sizes[-1:])] if len(sizes) > 1 else []
+    columns = (
+        [range(-(-full // size)) for full, size in zip(stored.shape[-1:], sizes[-1:])]
+        if len(sizes) > 1
+        else []
+    )
     codecs = [codec["name"] for codec in stored.metadata.to_dict().get("codecs", ())]
     compressors = [name for name in codecs if name in COMPRESSORS]
     expected = math.prod(sizes) * np.dtype(stored.dtype).itemsize
@@ -231,11 +272,16 @@ def check_chunks(stored: Any, layer: int | None, rows: range) -> None:
             raise ValueError(f"{path} is compressed {len(compressors)} times, which is not opened")
         size = _unpacked_size(path, compressors[0], expected) if compressors else 0
         if size is None or size > expected + 64:
-            raise ValueError(f"{path} unpacks to {size or 'an unknown number of'} bytes, and {expected} were expected")
+            raise ValueError(
+                f"{path} unpacks to {size or 'an unknown number of'} bytes, and {expected} were expected"
+            )
 
 
 def _unpacked_size(path: Path, compressor: str, expected: int) -> int | None:
-    """Return the size of a chunk from its header, or None if it has none. A gzip file is unpacked up to the limit."""
+    """Return the size of a chunk from its header, or None if it has none.
+
+    A gzip file is unpacked up to the limit.
+    """
     if compressor == "gzip":
         with gzip.open(path) as unpacked:
             return len(unpacked.read(expected + 65))

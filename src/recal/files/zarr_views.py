@@ -1,4 +1,7 @@
-"""Views in a zarr folder: written block by block, and opened without reading logits (`zarr_rows.py` reads them)."""
+"""Views in a zarr folder:
+
+written block by block, and opened without reading logits (`zarr_rows.py` reads them).
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,11 @@ _REPAIR = "Collect again to repair it, or open it with verify=False."
 
 
 def write_folder(views: Views, target: Path) -> None:
-    """Write a zarr folder under a temporary name and rename it. Only a folder of views without a writer is replaced.
+    """Write a zarr folder under a temporary name and rename it. Only a folder of views without a
+    writer is replaced.
 
-    An object store cannot rename. There the description is written last, and without it there are no views.
+    An object store cannot rename. There the description is written last, and without it there are
+    no views.
     """
     remote = is_remote(target)
     target = target if remote else Path(os.path.realpath(target))
@@ -98,7 +103,9 @@ def _write(views: Views, path: Path) -> None:
     if views.transforms:
         shape, chunks = (len(views.transforms), n, k), (1, rows, k)
         dtype = transformed_dtype(views)
-        arrays.append(root.create_array("transformed", shape=shape, chunks=chunks, dtype=dtype, **options))
+        arrays.append(
+            root.create_array("transformed", shape=shape, chunks=chunks, dtype=dtype, **options)
+        )
     ledger = Ledger(path, {"kind": ledgers.WRITTEN, "version": ledgers.VERSION, "batch_size": rows})
     for index, part in enumerate(slices):
         block = views[part]
@@ -116,7 +123,9 @@ def _write(views: Views, path: Path) -> None:
         root, specs(views).tolist(), views.classes, views.labels, (n, k), preprocessing, rows_of
     )
     ledger.write()
-    root.attrs["recal"] = description(specs(views).tolist(), ledger.generation(ledger.end), preprocessing)
+    root.attrs["recal"] = description(
+        specs(views).tolist(), ledger.generation(ledger.end), preprocessing
+    )
 
 
 def describe_store(
@@ -128,7 +137,9 @@ def describe_store(
     preprocessing: dict[str, Any] | None,
     names_of_rows: Mapping[str, NDArray[Any] | None] = MappingProxyType({}),
 ) -> ledgers.Record:
-    """Write labels, clusters, groups and names of classes into a store, and return the end of its ledger."""
+    """Write labels, clusters, groups and names of classes into a store, and return the end of its
+    ledger.
+    """
     names = None if classes is None else classes.tolist()
     stored = None if labels is None else labels.astype(np.int64)
     if stored is not None:
@@ -136,7 +147,10 @@ def describe_store(
     if names is not None:
         root.attrs["classes"] = names
     digest = describe(transforms, names, (len(transforms), *shape), preprocessing)
-    end: ledgers.Record = {"description": digest, "labels": None if stored is None else checksum(stored)}
+    end: ledgers.Record = {
+        "description": digest,
+        "labels": None if stored is None else checksum(stored),
+    }
     for name, values in names_of_rows.items():
         if values is not None:
             text = np.frombuffer(json.dumps(values.tolist()).encode(), np.uint8)
@@ -145,7 +159,9 @@ def describe_store(
     return end
 
 
-def description(transforms: list[str], generation: str, preprocessing: dict[str, Any] | None = None) -> dict[str, Any]:
+def description(
+    transforms: list[str], generation: str, preprocessing: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the attributes that mark a zarr folder as views."""
     own = {"kind": "views", "version": VERSION, "transforms": transforms, "generation": generation}
     return own if preprocessing is None else {**own, "preprocessing": preprocessing}
@@ -155,7 +171,11 @@ def description(transforms: list[str], generation: str, preprocessing: dict[str,
 
 
 def open_folder(
-    path: Path, *, verify: bool, labels: ArrayLike | None, classes: Sequence[Any] | NDArray[Any] | None
+    path: Path,
+    *,
+    verify: bool,
+    labels: ArrayLike | None,
+    classes: Sequence[Any] | NDArray[Any] | None,
 ) -> Views:
     """Open views without reading their logits; `labels` and `classes` replace those of the folder."""
     import zarr
@@ -176,17 +196,25 @@ def open_folder(
     try:
         root: Any = zarr.open_group(str(path), mode="r", zarr_format=3)
         header, names = root.attrs.get("recal"), root.attrs.get("classes")
-        arrays = {name: root[name] for name in ("logits", "labels", "transformed", *_ROW_NAMES) if name in root}
+        arrays = {
+            name: root[name]
+            for name in ("logits", "labels", "transformed", *_ROW_NAMES)
+            if name in root
+        }
         codecs = {name for array in arrays.values() for name in _codecs(array.metadata.to_dict())}
     except Exception as error:  # zarr has no common error for broken folders
         raise FileError(f"{path} is not a zarr folder of views: {error}.") from error
     transforms = _check_header(path, header)
     _check_sizes(path, arrays)
     if codecs - _CODECS:
-        raise FileError(f"{path} is packed with {sorted(codecs - _CODECS)[0]!r}, which is not opened.")
+        raise FileError(
+            f"{path} is packed with {sorted(codecs - _CODECS)[0]!r}, which is not opened."
+        )
     logits = _check_array(path, arrays, "logits", 2)
     stack = _check_array(path, arrays, "transformed", 3) if "transformed" in arrays else None
-    check_layout(path, logits.shape, transforms, stack.shape if stack is not None else (0, *logits.shape))
+    check_layout(
+        path, logits.shape, transforms, stack.shape if stack is not None else (0, *logits.shape)
+    )
     generation, stored = header.get("generation"), header.get("preprocessing")
     try:
         columns = None if names is None else check_classes(names, logits.shape[1])
@@ -194,25 +222,41 @@ def open_folder(
         if isinstance(generation, str) and verify:
             digest = describe(transforms.tolist(), names, (len(transforms), *logits.shape), stored)
             if ledger is None or ledger.end is None:
-                raise FileError(f"{path} is damaged: its {ledgers.NAME} cannot be used ({problem}). {_REPAIR}")
-            if ledger.generation(ledger.end) != generation or ledger.end.get("description") != digest:
+                raise FileError(
+                    f"{path} is damaged: its {ledgers.NAME} cannot be used ({problem}). {_REPAIR}"
+                )
+            if (
+                ledger.generation(ledger.end) != generation
+                or ledger.end.get("description") != digest
+            ):
                 raise FileError(
                     f"{path} is damaged: what it says about its views is not what was written with them. {_REPAIR}"
                 )
         else:  # a folder that recal did not write has no checksums
             ledger = None
         snapshot = Snapshot(path, generation, ledger)
-        values, *texts = (_read_column(name, arrays, snapshot, ledger) for name in ("labels", *_ROW_NAMES))
+        values, *texts = (
+            _read_column(name, arrays, snapshot, ledger) for name in ("labels", *_ROW_NAMES)
+        )
         truth = None if values is None else check_labels(values, *logits.shape)
-        rows = [_row_names(path, name, text, logits.shape[0]) for name, text in zip(_ROW_NAMES, texts)]
-        layers = {as_transform(str(spec)): StoredRows(snapshot, stack, index) for index, spec in enumerate(transforms)}
+        rows = [
+            _row_names(path, name, text, logits.shape[0]) for name, text in zip(_ROW_NAMES, texts)
+        ]
+        layers = {
+            as_transform(str(spec)): StoredRows(snapshot, stack, index)
+            for index, spec in enumerate(transforms)
+        }
     except InputError as error:
         raise error.at(path) from None
     if len(layers) != len(transforms):
         raise FileError(f"{path}: `transforms` names a transformation twice.")
     columns = columns if classes is None else check_classes(classes, logits.shape[1])
-    truth = truth if labels is None else check_labels(labels, logits.shape[0], logits.shape[1], columns)
-    return Views.unchecked(StoredRows(snapshot, logits), layers, truth, columns, preprocessing, *rows)
+    truth = (
+        truth if labels is None else check_labels(labels, logits.shape[0], logits.shape[1], columns)
+    )
+    return Views.unchecked(
+        StoredRows(snapshot, logits), layers, truth, columns, preprocessing, *rows
+    )
 
 
 def _check_sizes(path: Path, arrays: dict[str, Any]) -> None:
@@ -229,14 +273,20 @@ def _check_sizes(path: Path, arrays: dict[str, Any]) -> None:
 
 
 def _codecs(metadata: Any, inside: str = "") -> Iterator[str]:
-    """Yield the name of every codec in the description of an array, including codecs inside other codecs.
+    """Yield the name of every codec in the description of an array, including codecs inside other
+    codecs.
 
-    Compression inside a shard gets a name of its own, since its size cannot be checked before it is unpacked.
+    Compression inside a shard gets a name of its own, since its size cannot be checked before it is
+    unpacked.
     """
     for key, value in metadata.items():
         if key in ("codecs", "index_codecs"):
             for codec in value:
-                yield f"{codec['name']} in shards" if inside and codec["name"] in COMPRESSORS else codec["name"]
+                yield (
+                    f"{codec['name']} in shards"
+                    if inside and codec["name"] in COMPRESSORS
+                    else codec["name"]
+                )
                 yield from _codecs(codec, codec["name"])
         elif key == "configuration":
             yield from _codecs(value, inside)
@@ -247,7 +297,9 @@ def _check_header(path: Path, header: Any) -> NDArray[Any]:
         raise FileError(f"{path} is a zarr folder, but not one of recal's views.")
     version, transforms = header.get("version"), header.get("transforms", [])
     if type(version) is not int or version > VERSION:
-        raise FileError(f"{path} has the format {version!r} and this recal reads up to {VERSION}; update recal.")
+        raise FileError(
+            f"{path} has the format {version!r} and this recal reads up to {VERSION}; update recal."
+        )
     if not isinstance(transforms, list) or not all(isinstance(spec, str) for spec in transforms):
         raise FileError(f"{path}: `transforms` must be a list of specs, got {transforms!r}.")
     return np.array(transforms, dtype=np.str_)
@@ -257,12 +309,18 @@ def _check_array(path: Path, arrays: dict[str, Any], name: str, ndim: int) -> An
     array = arrays.get(name)
     if array is None or array.ndim != ndim or np.dtype(array.dtype).name not in _FLOATS:
         content = "nothing" if array is None else f"{array.dtype}, shape {array.shape}"
-        raise FileError(f"{path}: `{name}` must be an array of floats with {ndim} dimensions, got {content}.")
+        raise FileError(
+            f"{path}: `{name}` must be an array of floats with {ndim} dimensions, got {content}."
+        )
     return array
 
 
-def _read_column(name: str, arrays: dict[str, Any], snapshot: Snapshot, ledger: Ledger | None) -> NDArray[Any] | None:
-    """Return the labels, or the text of the clusters or groups, after comparing them with their checksum."""
+def _read_column(
+    name: str, arrays: dict[str, Any], snapshot: Snapshot, ledger: Ledger | None
+) -> NDArray[Any] | None:
+    """Return the labels, or the text of the clusters or groups, after comparing them with their
+    checksum.
+    """
     path, stored = snapshot.folder, arrays.get(name)
     expected = None if ledger is None or ledger.end is None else ledger.end.get(name)
     if stored is None:
@@ -270,14 +328,18 @@ def _read_column(name: str, arrays: dict[str, Any], snapshot: Snapshot, ledger: 
             raise FileError(f"{path} is damaged: its {name} are missing. {_REPAIR}")
         return None
     if stored.ndim != 1 or np.dtype(stored.dtype).kind not in "iu":
-        raise FileError(f"{path}: `{name}` must be one row of integers, got {stored.dtype}, shape {stored.shape}.")
+        raise FileError(
+            f"{path}: `{name}` must be one row of integers, got {stored.dtype}, shape {stored.shape}."
+        )
     values = StoredRows(snapshot, stored, compared=False)[:]
     if ledger is not None and checksum(values) != expected:
         raise FileError(f"{path} is damaged: its {name} are not what was written. {_REPAIR}")
     return values
 
 
-def _row_names(path: Path, name: str, text: NDArray[Any] | None, n_samples: int) -> NDArray[np.str_] | None:
+def _row_names(
+    path: Path, name: str, text: NDArray[Any] | None, n_samples: int
+) -> NDArray[np.str_] | None:
     """Return clusters or groups from the bytes of a JSON list."""
     if text is None:
         return None

@@ -1,7 +1,7 @@
 """What a fitted calibrator computes: frozen values with one pure function on arrays of any library.
 
-`base.py` defines a map, `arrays.py` has the functions that several maps share, and `guard.py` keeps predictions.
-A new map is one class in one of the modules below.
+`base.py` defines a map, `arrays.py` has the functions that several maps share, and `guard.py` keeps
+predictions. A new map is one class in one of the modules below.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ def map_named(name: str) -> type[Map] | None:
     for home in () if name.startswith("_") else _HOMES:
         module = import_module(f"{__name__}.{home}")
         family = vars(module).get(name)
-        if isinstance(family, type) and issubclass(family, module.Map) and family.__module__ == module.__name__:
+        if (
+            isinstance(family, type)
+            and issubclass(family, module.Map)
+            and family.__module__ == module.__name__
+        ):
             return family
     return None

@@ -1,4 +1,7 @@
-"""Maps that combine several inputs: means, weighted sums and votes over views, and mixtures of other maps."""
+"""Maps that combine several inputs:
+
+means, weighted sums and votes over views, and mixtures of other maps.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ class _OfViews(Map):
 
 
 class ViewMean(_OfViews):
-    """The mean of the probabilities of the original and its views, at a temperature: test-time augmentation."""
+    """The mean of the probabilities of the original and its views, at a temperature:
+
+    test-time augmentation.
+    """
 
     beta: Scale
 
@@ -73,7 +79,9 @@ class ViewSum(_OfViews):
 
 
 class AdaptiveMixture(_OfViews):
-    """The model's own probabilities mixed with a learned sum of the views, as far as the prediction does not change."""
+    """The model's own probabilities mixed with a learned sum of the views, as far as the prediction
+    does not change.
+    """
 
     weights: Annotated[Vector, Floats("M", "W")]
     share: Share
@@ -98,7 +106,10 @@ class AdaptiveMixture(_OfViews):
 
 
 class Votes(_OfViews):
-    """How often each class wins when the same noise is added to the logits: consistency calibration."""
+    """How often each class wins when the same noise is added to the logits:
+
+    consistency calibration.
+    """
 
     noise: Annotated[float, Number(0.0, LARGEST)]
     draws: Annotated[int, Number(1, whole=True)]
@@ -129,7 +140,8 @@ def tame(logits: Array) -> Array:
 def allowed_share(own: Array, other: Array, columns: Array, share: float) -> Array:
     """Return the share of `other` for each sample, (n_samples, 1).
 
-    It is `share`, lowered in steps of 0.01 until the prediction in `columns`, (n_samples, 1), stays the largest.
+    It is `share`, lowered in steps of 0.01 until the prediction in `columns`, (n_samples, 1), stays
+    the largest.
     """
     xp = namespace(own)
     lead = at(own, columns) - own
@@ -172,9 +184,11 @@ class Mixture(Map):
     members : maps that need no views
     weights : (n_members,), 0 for a member that is only read by others
     reads : (n_members,)
-        The earlier member whose log-probabilities a member reads instead of the logits; -1 for the logits.
+        The earlier member whose log-probabilities a member reads instead of the logits; -1 for the
+        logits.
     plan : Plan, optional
-        A blend of the mixture's log-probabilities with those of temperature scaling and a few views.
+        A blend of the mixture's log-probabilities with those of temperature scaling and a few
+        views.
     """
 
     names: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
@@ -197,7 +211,9 @@ class Mixture(Map):
 
     @property
     def n_classes(self) -> int | None:
-        return next((member.n_classes for member in self.members if member.n_classes is not None), None)
+        return next(
+            (member.n_classes for member in self.members if member.n_classes is not None), None
+        )
 
     def check_classes(self, n_classes: int) -> None:
         for part in (*self.members, *([] if self.plan is None else [self.plan])):
@@ -226,14 +242,19 @@ class Mixture(Map):
     def mixed(self, z: Array) -> Array:
         """Return the weighted mean of the members' probabilities, (n_samples, n_classes)."""
         total = None
-        for weight, probs in zip(self.weights.tolist(), member_probs(self.members, self.reads.tolist(), z)):
+        for weight, probs in zip(
+            self.weights.tolist(), member_probs(self.members, self.reads.tolist(), z)
+        ):
             if weight > 0.0:
                 total = probs * weight if total is None else total + probs * weight
         return total
 
 
 def member_probs(members: Sequence[Map], reads: Sequence[int], z: Array) -> list[Array]:
-    """Return the probabilities of each member, (n_samples, n_classes) each; `reads` as in `Mixture`."""
+    """Return the probabilities of each member, (n_samples, n_classes) each;
+
+    `reads` as in `Mixture`.
+    """
     probs: list[Array] = []
     for member, source in zip(members, reads):
         probs.append(member.probs(z if source < 0 else safe_log(probs[source])))

@@ -1,8 +1,8 @@
 """Functions on arrays that several maps share, written against the array API.
 
-Arrays are (n_samples, n_classes) float64. Everything works row by row, so that a row gets the same result alone and in
-a batch. Numpy arrays of at least `SMALL` values go to compiled loops if these are clearly faster; fewer values are not
-worth the start of a compiler.
+Arrays are (n_samples, n_classes) float64. Everything works row by row, so that a row gets the same
+result alone and in a batch. Numpy arrays of at least `SMALL` values go to compiled loops if these
+are clearly faster; fewer values are not worth the start of a compiler.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from recal.maps.base import Array, indices, like, namespace, wide
 
 # Terms of a sum below this may have underflowed.
 _UNDERFLOWING = 1e-290
-# Scores with a smaller relative difference count as equal. Libraries round the last bit of a logarithm differently; a
-# sample whose score equals an edge, or a score of the fit, must not change sides because of that.
+# Scores with a smaller relative difference count as equal. Libraries round the last bit of a
+# logarithm differently; a sample whose score equals an edge, or a score of the fit, must not change
+# sides because of that.
 TIE = 1e-12
-# Matrix products take this many rows at a time: products of equal shape sum every row in the same order.
+# Matrix products take this many rows at a time: products of equal shape sum every row in the same
+# order.
 _BLOCK = 64
 
 
@@ -95,7 +97,9 @@ def safe_log(probs: Array) -> Array:
 
 
 def soft_log_probs(z: Array, beta: float, epsilon: float) -> Array:
-    """Return log((1 - epsilon) softmax(beta z) + epsilon / K), which is never below log(epsilon / K)."""
+    """Return log((1 - epsilon) softmax(beta z) + epsilon / K), which is never below log(epsilon /
+    K).
+    """
     xp = namespace(z)
     return xp.log(softmax(z, beta) * (1.0 - epsilon) + epsilon / z.shape[1])
 
@@ -110,16 +114,30 @@ def top_column(z: Array) -> Array:
 
 def at(z: Array, columns: Array) -> Array:
     """Return the values at some columns of each row, both (n_samples, count)."""
-    return z[np.arange(len(z))[:, None], columns] if isinstance(z, np.ndarray) else take_along(z, columns, axis=1)
+    return (
+        z[np.arange(len(z))[:, None], columns]
+        if isinstance(z, np.ndarray)
+        else take_along(z, columns, axis=1)
+    )
 
 
 def take_along(x: Array, places: Array, axis: int) -> Array:
-    """Return take_along_axis(x, places); torch's own version would fix the number of rows of an exported program."""
-    return x.gather(axis, places) if hasattr(x, "gather") else namespace(x).take_along_axis(x, places, axis=axis)
+    """Return take_along_axis(x, places);
+
+    torch's own version would fix the number of rows of an exported program.
+    """
+    return (
+        x.gather(axis, places)
+        if hasattr(x, "gather")
+        else namespace(x).take_along_axis(x, places, axis=axis)
+    )
 
 
 def repeated(z: Array, count: int, step: Callable[[Array, Array], Array], state: Array) -> Array:
-    """Apply state = step(number, state) for each number, an array of shape (1,); a tracer writes it as one loop."""
+    """Apply state = step(number, state) for each number, an array of shape (1,);
+
+    a tracer writes it as one loop.
+    """
     xp = namespace(z)
     if xp is not np and hasattr(xp, "repeated"):
         return xp.repeated(count, step, state)
@@ -136,8 +154,8 @@ def is_at(z: Array, columns: Array) -> Array:
 def class_scores(z: Array, beta: float = 1.0) -> Array:
     """Return each class's log-odds at the scale beta: one against the rest.
 
-    They have the order of the probabilities and still differ if probabilities saturate. With two classes they are
-    the difference of the logits, however large.
+    They have the order of the probabilities and still differ if probabilities saturate. With two
+    classes they are the difference of the logits, however large.
     """
     if z.shape[1] == 2:
         z = wide(z)
@@ -149,8 +167,8 @@ def class_scores(z: Array, beta: float = 1.0) -> Array:
 def log_odds(log_probs: Array) -> Array:
     """Return log(p / (1 - p)) of each class.
 
-    For the largest class, 1 - p is computed as the sum of the other probabilities; the subtraction would lose digits.
-    If the sum underflows, it is computed relative to the largest of them.
+    For the largest class, 1 - p is computed as the sum of the other probabilities; the subtraction
+    would lose digits. If the sum underflows, it is computed relative to the largest of them.
     """
     xp = namespace(log_probs)
     probs = xp.exp(log_probs)
@@ -177,8 +195,8 @@ def normalise(scores: Array) -> Array:
 def linear(x: Array, weights: np.ndarray, shift: np.ndarray | float = 0.0) -> Array:
     """Return x @ weights.T + shift; in numpy each row has the same bits in any batch.
 
-    The order of summation in a matrix product may depend on the number of rows. Rows therefore go in blocks of one
-    size.
+    The order of summation in a matrix product may depend on the number of rows. Rows therefore go
+    in blocks of one size.
     """
     if not isinstance(x, np.ndarray):
         xp = namespace(x)
@@ -197,8 +215,8 @@ def linear(x: Array, weights: np.ndarray, shift: np.ndarray | float = 0.0) -> Ar
 def interpolate(scores: Array, knots: np.ndarray, values: np.ndarray, offsets: np.ndarray) -> Array:
     """Apply a piecewise linear function to each column, constant beyond its ends.
 
-    The knots of all columns are concatenated; those of column k go from offsets[k] to offsets[k + 1]. If there is only
-    one function, it applies to all columns.
+    The knots of all columns are concatenated; those of column k go from offsets[k] to offsets[k +
+    1]. If there is only one function, it applies to all columns.
     """
     if isinstance(scores, np.ndarray):
         out = np.empty_like(scores)
@@ -219,9 +237,11 @@ def interpolate(scores: Array, knots: np.ndarray, values: np.ndarray, offsets: n
 
 
 def look_up(scores: Array, edges: np.ndarray, values: np.ndarray, offsets: np.ndarray) -> Array:
-    """Replace each score by the value of its bin; every column has its own bins, and a bin includes its upper edge.
+    """Replace each score by the value of its bin; every column has its own bins, and a bin includes
+    its upper edge.
 
-    The bins of all columns are concatenated, as in `interpolate`; each column's last edge is infinite.
+    The bins of all columns are concatenated, as in `interpolate`; each column's last edge is
+    infinite.
     """
     scores = _below_ties(scores)
     if isinstance(scores, np.ndarray):
@@ -234,12 +254,15 @@ def look_up(scores: Array, edges: np.ndarray, values: np.ndarray, offsets: np.nd
 
 
 def _below_ties(scores: Array) -> Array:
-    """Return scores lowered slightly, so that a score that equals an edge up to rounding lies below the edge."""
+    """Return scores lowered slightly, so that a score that equals an edge up to rounding lies below
+    the edge.
+    """
     return scores - TIE * (1.0 + namespace(scores).abs(scores))
 
 
 def pieces_at(scores: Array, edges: np.ndarray, tables: Sequence[np.ndarray]) -> list[Array]:
-    """Return the entries of several tables for the piece that each score lies in; a piece includes its lower edge.
+    """Return the entries of several tables for the piece that each score lies in; a piece includes
+    its lower edge.
 
     All columns share the pieces. Rising edges separate them, so there is one piece more than edges.
     """
@@ -253,7 +276,10 @@ def pieces_at(scores: Array, edges: np.ndarray, tables: Sequence[np.ndarray]) ->
 
 
 def largest_columns(z: Array, count: int) -> Array:
-    """Return the columns of each row's largest values, largest first, (n_samples, count); ties keep their order."""
+    """Return the columns of each row's largest values, largest first, (n_samples, count);
+
+    ties keep their order.
+    """
     if not isinstance(z, np.ndarray):
         xp = namespace(z)
         return xp.argsort(-z, axis=1, stable=True)[:, :count]
@@ -268,7 +294,9 @@ def largest_columns(z: Array, count: int) -> Array:
 
 
 def put(z: Array, columns: Array, values: Array | float) -> Array:
-    """Return z with each row's values at the given columns, both (n_samples, count), or one number at all of them."""
+    """Return z with each row's values at the given columns, both (n_samples, count), or one number
+    at all of them.
+    """
     if isinstance(z, np.ndarray):
         out = np.array(z)
         out[np.arange(len(z))[:, None], columns] = values
@@ -281,7 +309,8 @@ def put(z: Array, columns: Array, values: Array | float) -> Array:
 
 
 def look_up_table(scores: Array, edges: np.ndarray, values: np.ndarray) -> Array:
-    """Do the same as `look_up` with equally many bins in each column, or one table for all: (n_tables, n_bins).
+    """Do the same as `look_up` with equally many bins in each column, or one table for all:
+    (n_tables, n_bins).
 
     There is one edge less than bins; the last bin has no upper edge.
     """
@@ -303,11 +332,14 @@ def _parts(scores: np.ndarray, offsets: np.ndarray) -> Any:
         yield column, slice(int(offsets[column]), int(offsets[column + 1]))
 
 
-def _search(scores: Array, edges: np.ndarray, offsets: np.ndarray, *, inclusive: bool) -> tuple[Array, np.ndarray]:
-    """Return the index of the last edge below each score (or equal to it), or one before the first if there is none.
+def _search(
+    scores: Array, edges: np.ndarray, offsets: np.ndarray, *, inclusive: bool
+) -> tuple[Array, np.ndarray]:
+    """Return the index of the last edge below each score (or equal to it), or one before the first
+    if there is none.
 
-    All columns are searched together by bisection: a few operations for each doubling of the longest table, for any
-    number of columns.
+    All columns are searched together by bisection: a few operations for each doubling of the
+    longest table, for any number of columns.
     """
     xp = namespace(scores)
     starts, ends = offsets[:-1][None, :], offsets[1:][None, :]

@@ -1,7 +1,9 @@
-"""A map turns logits, and the logits of a few views, into probabilities. It is data and one pure function.
+"""A map turns logits, and the logits of a few views, into probabilities. It is data and one pure
+function.
 
-`probs` is written once, against the Python array API: numpy and torch run it, and ONNX export traces it. The fields are
-declared by annotations (`recal.schema`), which also check a map that is built or read from a file.
+`probs` is written once, against the Python array API: numpy and torch run it, and ONNX export
+traces it. The fields are declared by annotations (`recal.schema`), which also check a map that is
+built or read from a file.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class TransformList(Kind):
     rule = "a list of distinct transformations"
 
     def read(self, value: Any, sizes: Sizes) -> tuple[Transform, ...]:
-        if not isinstance(value, list | tuple) or not all(isinstance(one, str | Transform) for one in value):
+        if not isinstance(value, list | tuple) or not all(
+            isinstance(one, str | Transform) for one in value
+        ):
             raise ValueError
         transforms = tuple(as_transform(one) for one in value)
         if len(set(transforms)) != len(transforms):
@@ -38,16 +42,21 @@ class TransformList(Kind):
 
 
 class Map(Record):
-    """The base of all maps. A subclass declares its fields and defines `probs`; it becomes a frozen dataclass."""
+    """The base of all maps. A subclass declares its fields and defines `probs`;
+
+    it becomes a frozen dataclass.
+    """
 
     keeps_order: ClassVar[bool] = False
     """Whether the largest probability always belongs to the largest logit, except for rounding."""
     in_parts: ClassVar[bool] = True
-    """Whether a large numpy array is evaluated a few rows at a time, in float64. False if `compiled` reads it directly.
+    """Whether a large numpy array is evaluated a few rows at a time, in float64. False if
+    `compiled` reads it directly.
     """
 
     def probs(self, z: Array, views: Views = ()) -> Array:
-        """Return the method's own probabilities, (n_samples, n_classes), before predictions are kept.
+        """Return the method's own probabilities, (n_samples, n_classes), before predictions are
+        kept.
 
         Parameters
         ----------
@@ -59,7 +68,8 @@ class Map(Record):
         raise NotImplementedError
 
     def compiled(self, z: Array, views: Views) -> tuple[Array, Array] | None:
-        """Return probabilities and confidences of a large numpy array by compiled loops; None if the map has no loops.
+        """Return probabilities and confidences of a large numpy array by compiled loops; None if
+        the map has no loops.
 
         Only maps that keep the order of logits have such a shortcut. `maps.guard.answer` uses it.
         """
@@ -97,11 +107,16 @@ class Map(Record):
     def check_classes(self, n_classes: int) -> None:
         """Refuse logits with a different number of classes."""
         if self.n_classes not in (None, n_classes):
-            raise InputError(f"The map was fitted on {self.n_classes} classes, got logits of {n_classes}.")
+            raise InputError(
+                f"The map was fitted on {self.n_classes} classes, got logits of {n_classes}."
+            )
 
 
 def namespace(z: Array) -> Any:
-    """Return the namespace of an array: numpy itself, torch through array-api-compat, or the one the array names."""
+    """Return the namespace of an array:
+
+    numpy itself, torch through array-api-compat, or the one the array names.
+    """
     if isinstance(z, np.ndarray):
         return np
     if hasattr(z, "__array_namespace__"):
@@ -112,9 +127,11 @@ def namespace(z: Array) -> Any:
 
 
 def wide(z: Array) -> Array:
-    """Return logits in float64, in which maps are evaluated, or in float32 on devices without float64.
+    """Return logits in float64, in which maps are evaluated, or in float32 on devices without
+    float64.
 
-    In numpy, rows become contiguous: the order of summation along a row must not depend on how it was stored.
+    In numpy, rows become contiguous: the order of summation along a row must not depend on how it
+    was stored.
     """
     if isinstance(z, np.ndarray):
         return np.ascontiguousarray(z, dtype=np.float64)

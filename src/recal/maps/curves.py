@@ -1,4 +1,6 @@
-"""Maps that apply a curve to each class's log-odds, one against the rest, and divide rows by their sums."""
+"""Maps that apply a curve to each class's log-odds, one against the rest, and divide rows by their
+sums.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ from recal.maps.scaling import Scale
 from recal.schema import Floats, Integers, Number
 
 Vector = NDArray[np.float64]
-# The curves of all classes are concatenated: their inputs, their values, and the offsets at which each begins and ends.
+# The curves of all classes are concatenated: their inputs, their values, and the offsets at which
+# each begins and ends.
 Inputs = Annotated[Vector, Floats("N", low=-np.inf, high=np.inf)]
 Values = Annotated[Vector, Floats("N", low=0.0, high=1.0)]
 Offsets = Annotated[NDArray[np.int64], Integers("K+1", low=0, high=2**62)]
@@ -60,7 +63,9 @@ class Lines(Map):
         check_curves(self.knots, self.offsets, "knots")
 
     def probs(self, z: Array, views: Views = ()) -> Array:
-        return normalise(interpolate(class_scores(z, self.beta), self.knots, self.values, self.offsets))
+        return normalise(
+            interpolate(class_scores(z, self.beta), self.knots, self.values, self.offsets)
+        )
 
 
 class SharedLine(Map):
@@ -117,7 +122,9 @@ class InformativeBins(Map):
 
     def probs(self, z: Array, views: Views = ()) -> Array:
         odds = clip(log_odds(log_softmax(z)), -CERTAIN, CERTAIN)
-        return normalise(look_up_table(odds, self.edges, self.values) * (1.0 + 1e-9 * sigmoid(odds)))
+        return normalise(
+            look_up_table(odds, self.edges, self.values) * (1.0 + 1e-9 * sigmoid(odds))
+        )
 
 
 class Brackets(Map):
@@ -146,7 +153,10 @@ class Brackets(Map):
 
 
 class TopLine(Map):
-    """A piecewise linear curve for the prediction's confidence; other classes share the rest: spline calibration."""
+    """A piecewise linear curve for the prediction's confidence; other classes share the rest:
+
+    spline calibration.
+    """
 
     scores: Annotated[Vector, Floats("N", low=0.0, high=1.0, rising=True)]
     values: Annotated[Vector, Floats("N", low=0.0, high=1.0)]
@@ -156,12 +166,15 @@ class TopLine(Map):
 
     def probs(self, z: Array, views: Views = ()) -> Array:
         column = top_column(z)
-        confidence = interpolate(at(softmax(z), column), self.scores, self.values, np.array([0, len(self.scores)]))
+        confidence = interpolate(
+            at(softmax(z), column), self.scores, self.values, np.array([0, len(self.scores)])
+        )
         return spread_rest(z, self.beta, column, confidence)
 
 
 class LogisticCurves(Map):
-    """sigmoid(a x + b x^2 + c) of each class's log-odds x, clipped to bounds: Platt, affine and quadratic scaling.
+    """sigmoid(a x + b x^2 + c) of each class's log-odds x, clipped to bounds: Platt, affine and
+    quadratic scaling.
 
     `coefficients` holds a and c, or a, b and c, of each class.
     """
@@ -204,10 +217,14 @@ def beta_features(scores: Array, limit: float) -> tuple[Array, Array]:
     return xp.maximum(log_p, -limit), xp.minimum(scores - log_p, limit)
 
 
-def check_curves(inputs: Vector, offsets: NDArray[np.int64], name: str, last: float | None = None) -> None:
+def check_curves(
+    inputs: Vector, offsets: NDArray[np.int64], name: str, last: float | None = None
+) -> None:
     """Refuse curves that leave gaps between offsets, that fall, or whose last edge is not `last`."""
     if offsets[0] != 0 or offsets[-1] != len(inputs) or not (offsets[1:] > offsets[:-1]).all():
-        raise InputError(f"must rise from 0 to {len(inputs)}, got {offsets.tolist()[:4]}", argument="offsets")
+        raise InputError(
+            f"must rise from 0 to {len(inputs)}, got {offsets.tolist()[:4]}", argument="offsets"
+        )
     falls = np.flatnonzero(inputs[1:] < inputs[:-1]) + 1
     if not np.isin(falls, offsets).all():
         raise InputError("must not fall within a curve", argument=name)
@@ -216,10 +233,11 @@ def check_curves(inputs: Vector, offsets: NDArray[np.int64], name: str, last: fl
 
 
 def spread_rest(z: Array, beta: float, column: Array, confidence: Array) -> Array:
-    """Give the prediction its confidence, at least 1 / n_classes, and divide the rest among the other classes.
+    """Give the prediction its confidence, at least 1 / n_classes, and divide the rest among the
+    other classes.
 
-    The others share the rest as in softmax(beta z). If one of them would overtake the prediction, the differences
-    between their logits are shrunk by a common factor until it just does not.
+    The others share the rest as in softmax(beta z). If one of them would overtake the prediction,
+    the differences between their logits are shrunk by a common factor until it just does not.
     """
     xp = namespace(z)
     confidence = xp.maximum(confidence, 1.0 / z.shape[1])
@@ -242,7 +260,8 @@ def spread_rest(z: Array, beta: float, column: Array, confidence: Array) -> Arra
 
 
 def _drawn_together(drops: Array, here: Array, most: Array) -> Array:
-    """Return the softmax of drops times the largest factor in [0, 1] for which no share in a row exceeds `most`.
+    """Return the softmax of drops times the largest factor in [0, 1] for which no share in a row
+    exceeds `most`.
 
     The largest drop of a row is 0. The prediction, at `here`, is left out.
     """

@@ -21,7 +21,8 @@ _EDGE = 1e-12
 
 
 class GroupOffsets(Record):
-    """Shift the log-odds of each confidence by the offset of its group; unknown groups are not shifted.
+    """Shift the log-odds of each confidence by the offset of its group; unknown groups are not
+    shifted.
 
     Parameters
     ----------
@@ -42,16 +43,24 @@ class GroupOffsets(Record):
 
     def check(self) -> None:
         if len(set(self.names)) != len(self.offsets):
-            raise InputError("must name each group once, with one number each in `offsets`", argument="names")
+            raise InputError(
+                "must name each group once, with one number each in `offsets`", argument="names"
+            )
 
     def shifts(self, groups: ArrayLike, n_samples: int) -> Vector:
-        """Return the offset of each row's group, (n_samples,); 0 for groups that were not in the fit."""
+        """Return the offset of each row's group, (n_samples,);
+
+        0 for groups that were not in the fit.
+        """
         names, index = check_names(groups, n_samples, "groups")
         offsets = dict(zip(self.names, self.offsets.tolist()))
         return np.array([offsets.get(name, 0.0) for name in names])[index]
 
     def apply(self, confidence: Array, groups: ArrayLike) -> Array:
-        """Return confidences shifted by the offsets of their groups; those without an offset do not change at all."""
+        """Return confidences shifted by the offsets of their groups;
+
+        those without an offset do not change at all.
+        """
         shifts = like(confidence, self.shifts(groups, len(confidence)))
         xp = namespace(confidence)
         return xp.where(shifts == 0.0, confidence, sigmoid(log_odds(confidence) + shifts))
@@ -59,7 +68,11 @@ class GroupOffsets(Record):
 
 def log_odds(confidence: Array) -> Array:
     """Return the log-odds of confidences, finite even for 0 and 1."""
-    inside = clip(confidence if is_array(confidence) else np.asarray(confidence, np.float64), _EDGE, 1.0 - _EDGE)
+    inside = clip(
+        confidence if is_array(confidence) else np.asarray(confidence, np.float64),
+        _EDGE,
+        1.0 - _EDGE,
+    )
     xp = namespace(inside)
     return xp.log(inside) - xp.log1p(-inside)
 

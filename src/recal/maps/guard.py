@@ -1,7 +1,8 @@
-"""Evaluate a map a few rows at a time, keep probabilities strictly between 0 and 1, and apply the guard.
+"""Evaluate a map a few rows at a time, keep probabilities strictly between 0 and 1, and apply the
+guard.
 
-A map may give the largest probability to a class other than the model's prediction. If predictions are kept, the guard
-moves just enough probability to make the prediction the likeliest class again.
+A map may give the largest probability to a class other than the model's prediction. If predictions
+are kept, the guard moves just enough probability to make the prediction the likeliest class again.
 """
 
 from __future__ import annotations
@@ -23,16 +24,23 @@ from recal.views import Views as ViewSet
 
 Rows = slice | NDArray[np.intp]
 
-# The relative distance of a rival below a kept prediction: large enough for float32 to distinguish them.
+# The relative distance of a rival below a kept prediction: large enough for float32 to distinguish
+# them.
 MARGIN = 1e-6
-# How many values, and how many rows, are evaluated at a time: enough to make Python's overhead negligible.
+# How many values, and how many rows, are evaluated at a time: enough to make Python's overhead
+# negligible.
 _PART_VALUES, _PART_ROWS = 131_072, 256
 # The same for views on disk, where each read has a cost.
 _DISK_VALUES, _DISK_ROWS = 4_000_000, 8_000
 
 
-def answer_views(fitted: Map, views: ViewSet, *, kept: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Call `answer` on a few rows at a time: intermediate arrays stay in the cache, and stored views stay on disk."""
+def answer_views(
+    fitted: Map, views: ViewSet, *, kept: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Call `answer` on a few rows at a time:
+
+    intermediate arrays stay in the cache, and stored views stay on disk.
+    """
     n, k = views.n_samples, views.n_classes
     fitted.check_classes(k)
     if not views.in_memory:
@@ -45,12 +53,17 @@ def answer_views(fitted: Map, views: ViewSet, *, kept: bool) -> tuple[NDArray[np
     for start, stop in pairwise(n * part // max(count, 1) for part in range(max(count, 1) + 1)):
         part = views if count < 2 else views[start:stop]
         for rows, logits, others in by_need(fitted, part):
-            probs[start:stop][rows], confidence[start:stop][rows] = answer(fitted, logits, others, kept=kept)
+            probs[start:stop][rows], confidence[start:stop][rows] = answer(
+                fitted, logits, others, kept=kept
+            )
     return probs, confidence
 
 
 def by_need(fitted: Map, views: ViewSet) -> Iterator[tuple[Rows, Floats, list[Floats]]]:
-    """Yield the rows that need no views, then the others: their indices, their logits and those of their views."""
+    """Yield the rows that need no views, then the others:
+
+    their indices, their logits and those of their views.
+    """
     needed = fitted.needs_views(views.logits)
     if needed.all() or not needed.any():
         yield slice(None), views.logits, _view_logits(fitted, views) if needed.any() else []
@@ -77,9 +90,11 @@ def _held(fitted: Map, transforms: Collection[Transform]) -> tuple[Transform, ..
 
 
 def answer(fitted: Map, z: Array, views: Views = (), *, kept: bool) -> tuple[Array, Array]:
-    """Return a map's probabilities, (n_samples, n_classes), and its confidence in each prediction, (n_samples,).
+    """Return a map's probabilities, (n_samples, n_classes), and its confidence in each prediction,
+    (n_samples,).
 
-    If predictions are kept, the confidence is the map's probability of the prediction before the guard raises it.
+    If predictions are kept, the confidence is the map's probability of the prediction before the
+    guard raises it.
     """
     if fitted.keeps_order and isinstance(z, np.ndarray):
         shortcut = fitted.compiled(z, views)
@@ -99,7 +114,8 @@ def answer(fitted: Map, z: Array, views: Views = (), *, kept: bool) -> tuple[Arr
 def answer_array(
     fitted: Map, logits: Array, others: Mapping[Any, Array], *, kept: bool, method: str
 ) -> tuple[Array, Array]:
-    """Return the result of `answer` for arrays of another library than numpy, which `check_tensor` returned.
+    """Return the result of `answer` for arrays of another library than numpy, which `check_tensor`
+    returned.
 
     `others` holds the logits of the views by transformation.
     """
@@ -120,7 +136,9 @@ def check_tensor(logits: Array) -> Array:
         second = xp.reshape(logits, (-1,))
         logits = xp.stack([xp.zeros_like(second), second], axis=1)
     if logits.ndim != 2 or not logits.shape[0]:
-        raise InputError(f"must have the shape (n_samples, n_classes), got {tuple(logits.shape)}", argument="X")
+        raise InputError(
+            f"must have the shape (n_samples, n_classes), got {tuple(logits.shape)}", argument="X"
+        )
     if not bool(xp.all(xp.isfinite(logits))):
         raise InputError("must be finite", argument="X", remedy="Remove rows with NaN or inf")
     return logits
@@ -129,8 +147,8 @@ def check_tensor(logits: Array) -> Array:
 def bounded(probs: Array) -> Array:
     """Return probabilities strictly inside (0, 1).
 
-    A probability that underflowed to 0 becomes the smallest normal float (a loss of 708, not infinity); one that was
-    rounded to 1 becomes the float before 1.
+    A probability that underflowed to 0 becomes the smallest normal float (a loss of 708, not
+    infinity); one that was rounded to 1 becomes the float before 1.
     """
     if isinstance(probs, np.ndarray):
         return clip(probs, ABOVE_ZERO, BELOW_ONE)
@@ -139,13 +157,15 @@ def bounded(probs: Array) -> Array:
 
 
 def keep_answers(probs: Array, columns: Array) -> Array:
-    """Return the nearest probabilities in which each row's prediction is the likeliest class: the guard.
+    """Return the nearest probabilities in which each row's prediction is the likeliest class: the
+    guard.
 
-    If rivals are likelier, the prediction and the rivals above it share their probability equally. Sort the rivals by
-    falling probability; the level is the largest of the means over the prediction and the first m rivals, m = 0, 1, ...
-    Rivals above the level are lowered to it, and the prediction gets what they lose. Other classes do not change. Of
-    all probabilities that keep the prediction, these have the lowest expected NLL and the lowest expected Brier score
-    if `probs` are true: for every such score, averaging the values that violate an order is optimal.
+    If rivals are likelier, the prediction and the rivals above it share their probability equally.
+    Sort the rivals by falling probability; the level is the largest of the means over the
+    prediction and the first m rivals, m = 0, 1, ... Rivals above the level are lowered to it, and
+    the prediction gets what they lose. Other classes do not change. Of all probabilities that keep
+    the prediction, these have the lowest expected NLL and the lowest expected Brier score if
+    `probs` are true: for every such score, averaging the values that violate an order is optimal.
 
     Parameters
     ----------
@@ -162,7 +182,9 @@ def keep_answers(probs: Array, columns: Array) -> Array:
     if not isinstance(probs, np.ndarray):
         return _levelled(probs, columns)
     # In numpy only the doubtful rows are sorted; the others stay as they are, bit for bit.
-    doubtful = (row_max(put(probs, columns, -1.0)) > at(probs, columns) * (1.0 - MARGIN))[:, 0].nonzero()[0]
+    doubtful = (row_max(put(probs, columns, -1.0)) > at(probs, columns) * (1.0 - MARGIN))[
+        :, 0
+    ].nonzero()[0]
     if len(doubtful):
         probs = np.array(probs)
         probs[doubtful] = _levelled(probs[doubtful], columns[doubtful])
@@ -182,10 +204,11 @@ def _levelled(probs: Array, columns: Array) -> Array:
 
 
 def lift_answers(probs: Array, columns: Array) -> Array:
-    """Give each row's prediction the largest probability if rounding gave it to another class or made a tie.
+    """Give each row's prediction the largest probability if rounding gave it to another class or
+    made a tie.
 
-    The two values are equal or differ by rounding, and are swapped. If the prediction is still tied with an earlier
-    class, it is raised by one unit in the last place.
+    The two values are equal or differ by rounding, and are swapped. If the prediction is still tied
+    with an earlier class, it is raised by one unit in the last place.
     """
     if not isinstance(probs, np.ndarray):
         return _lifted(probs, columns)

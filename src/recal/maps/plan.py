@@ -1,4 +1,7 @@
-"""The plan that a fit produces and every runtime replays: a small immutable value with steps or a blend."""
+"""The plan that a fit produces and every runtime replays:
+
+a small immutable value with steps or a blend.
+"""
 
 from __future__ import annotations
 
@@ -65,15 +68,23 @@ class ViewWeights(Kind):
     rule = "pairs of a transformation and a number"
 
     def read(self, value: Any, sizes: Sizes) -> tuple[tuple[Transform, float], ...]:
-        if not isinstance(value, list | tuple) or not all(isinstance(pair, list | tuple) for pair in value):
+        if not isinstance(value, list | tuple) or not all(
+            isinstance(pair, list | tuple) for pair in value
+        ):
             raise ValueError
         if any(len(pair) != 2 for pair in value):
             raise ValueError
-        return tuple((as_transform(key), check(weight, _WEIGHT, f"the weight of {key}")) for key, weight in value)
+        return tuple(
+            (as_transform(key), check(weight, _WEIGHT, f"the weight of {key}"))
+            for key, weight in value
+        )
 
 
 class Step(Record):
-    """One transformation and one beta for each group, by `Group`: CHANGED_ROSE, CHANGED_FELL, KEPT_ROSE, KEPT_FELL."""
+    """One transformation and one beta for each group, by `Group`:
+
+    CHANGED_ROSE, CHANGED_FELL, KEPT_ROSE, KEPT_FELL.
+    """
 
     transform: Annotated[Transform, OneTransform()]
     betas: Annotated[tuple[float, float, float, float], Betas()]
@@ -91,9 +102,10 @@ class Blend(Record):
 
         softmax(own x(original) + sum of weight x(view) + offsets),
 
-    or, if its confidence softmax(start z) reaches `gate`, softmax(gated_own x(original) + gated_offsets), which needs
-    no view. If answers are kept, the model's prediction stays the likeliest class (`recal.maps.guard`). With
-    `matrices`, M x is added for the original and each view below the gate: class-wise weights.
+    or, if its confidence softmax(start z) reaches `gate`, softmax(gated_own x(original) +
+    gated_offsets), which needs no view. If answers are kept, the model's prediction stays the
+    likeliest class (`recal.maps.guard`). With `matrices`, M x is added for the original and each
+    view below the gate: class-wise weights.
 
     Parameters
     ----------
@@ -103,15 +115,16 @@ class Blend(Record):
         Empty for a map that needs no views.
     offsets : one number per class, or ()
     epsilon : float in (0, 1)
-        The share of each prediction that is replaced by the uniform distribution, so that every logarithm is finite.
+        The share of each prediction that is replaced by the uniform distribution, so that every
+        logarithm is finite.
     gate : float in (0, 1] or None
         Samples with at least this confidence use no views; with None, all samples use them.
     gated_own, gated_offsets :
         The weight of the original and the offsets at and above the gate.
     answers : {"kept", "free"}
     mixture, gated_mixture : float >= 0
-        The weight of log((1 - epsilon) p + epsilon / K) below and above the gate, where p are the probabilities of an
-        ensemble's mixture. Such a blend is replayed by its ensemble.
+        The weight of log((1 - epsilon) p + epsilon / K) below and above the gate, where p are the
+        probabilities of an ensemble's mixture. Such a blend is replayed by its ensemble.
     matrices : one matrix of n_classes rows and columns for the original and each view, or ()
         Entry (i, j) is the weight of the log-probability of class j in the score of class i.
 
@@ -142,14 +155,25 @@ class Blend(Record):
                 f"A blend's `offsets` and `gated_offsets` must have one number per class each, got {size} and {above}."
             )
         if self.matrices and len(self.matrices) != 1 + len(self.weights):
-            raise InputError("must be one matrix for the original and each view", argument="matrices")
-        if any(len(matrix) != size or any(len(row) != size for row in matrix) for matrix in self.matrices):
-            raise InputError("must have a row and a column for each of the `offsets`", argument="matrices")
+            raise InputError(
+                "must be one matrix for the original and each view", argument="matrices"
+            )
+        if any(
+            len(matrix) != size or any(len(row) != size for row in matrix)
+            for matrix in self.matrices
+        ):
+            raise InputError(
+                "must have a row and a column for each of the `offsets`", argument="matrices"
+            )
         useless = [str(transform) for transform, weight in self.weights if weight == 0.0]
         if useless and not self.matrices:
-            raise InputError(f"A view of weight 0 would cost a forward pass for nothing; leave out {useless[0]}.")
+            raise InputError(
+                f"A view of weight 0 would cost a forward pass for nothing; leave out {useless[0]}."
+            )
         if len({transform for transform, _ in self.weights}) != len(self.weights):
-            raise InputError(f"A blend names a transformation twice: {', '.join(str(key) for key, _ in self.weights)}.")
+            raise InputError(
+                f"A blend names a transformation twice: {', '.join(str(key) for key, _ in self.weights)}."
+            )
 
     @property
     def needs_mixture(self) -> bool:
@@ -180,9 +204,11 @@ class Blend(Record):
 
 
 class Plan(Map):
-    """Scale all logits by `start`, then replay `steps` and scale the original's logits by `finish`, or apply `blend`.
+    """Scale all logits by `start`, then replay `steps` and scale the original's logits by `finish`,
+    or apply `blend`.
 
-    A plan has steps or a blend, never both. Plain temperature scaling is a plan with a start and neither.
+    A plan has steps or a blend, never both. Plain temperature scaling is a plan with a start and
+    neither.
 
     Examples
     --------
@@ -200,7 +226,9 @@ class Plan(Map):
 
     def check(self) -> None:
         if self.blend is not None and (self.steps or self.finish != 1.0 or self.rule != Rule()):
-            raise InputError("A plan has steps or a blend, not both; a blend has no use for `finish` and `rule`.")
+            raise InputError(
+                "A plan has steps or a blend, not both; a blend has no use for `finish` and `rule`."
+            )
 
     @cached_property
     def transforms(self) -> tuple[Transform, ...]:
@@ -233,7 +261,10 @@ class Plan(Map):
 
     @cached_property
     def program(self) -> Program:
-        """The steps that change something, as arrays: each one's index in `transforms`, and its four betas."""
+        """The steps that change something, as arrays:
+
+        each one's index in `transforms`, and its four betas.
+        """
         index = {transform: number for number, transform in enumerate(self.transforms)}
         steps = [step for step in self.steps if not step.is_neutral]
         views = np.array([index[step.transform] for step in steps], dtype=np.intp)
@@ -244,7 +275,8 @@ class Plan(Map):
         return self
 
     def needs_views(self, logits: Array) -> Array:
-        """Return for each sample whether its confidence is below the gate, so that it needs its views, (n_samples,).
+        """Return for each sample whether its confidence is below the gate, so that it needs its
+        views, (n_samples,).
 
         This depends on the original's logits alone and is computed row by row in float64.
         """
@@ -268,7 +300,9 @@ class Plan(Map):
         if self.blend is None:
             return step_probs(self.program, self.start, self.finish, self.rule, z, views)
         if self.blend.needs_mixture:
-            raise InputError("This plan is part of an ensemble of calibrators", remedy="Use the ensemble itself")
+            raise InputError(
+                "This plan is part of an ensemble of calibrators", remedy="Use the ensemble itself"
+            )
         return self.blended(z, views)
 
     @property
@@ -278,10 +312,13 @@ class Plan(Map):
     def compiled(self, z: Array, views: Views) -> tuple[Array, Array] | None:
         if self.rule.floor is not None or is_small(self.program, z):
             return None
-        return scaled_answers(z, compiled_scales(self.program, self.start, self.finish, self.rule, z, views))
+        return scaled_answers(
+            z, compiled_scales(self.program, self.start, self.finish, self.rule, z, views)
+        )
 
     def blended(self, z: Array, views: Views = (), mixed: Array | None = None) -> Array:
-        """Return the probabilities of the blend; `mixed` are those of an ensemble's mixture, if the blend contains one.
+        """Return the probabilities of the blend; `mixed` are those of an ensemble's mixture, if the
+        blend contains one.
 
         Without views, all samples are treated as above the gate.
         """
@@ -292,7 +329,9 @@ class Plan(Map):
         if mixed is not None and blend.needs_mixture:
             members = namespace(z).log(mixed * (1.0 - blend.epsilon) + blend.epsilon / z.shape[1])
         if blend.weights and not views:
-            return softmax(_weighed(x, blend.gated_own, blend.gated_offsets, members, blend.gated_mixture))
+            return softmax(
+                _weighed(x, blend.gated_own, blend.gated_offsets, members, blend.gated_mixture)
+            )
         scores = _weighed(x, blend.own, blend.offsets, members, blend.mixture)
         parts = [soft_log_probs(view, self.start, blend.epsilon) for view in views]
         for (_, weight), part in zip(blend.weights, parts):
@@ -310,12 +349,18 @@ class Plan(Map):
         if self.blend is not None:
             changes = "never change" if self.blend.answers == "kept" else "may change"
             return "\n".join(
-                [f"{start}, then stacking with {self._views()}. Predictions {changes}.", *self.blend.lines()]
+                [
+                    f"{start}, then stacking with {self._views()}. Predictions {changes}.",
+                    *self.blend.lines(),
+                ]
             )
         steps = f"{len(self.steps)} step{'' if len(self.steps) == 1 else 's'}"
-        lines = [f"{start}, then {steps} with {self._views()}" if self.steps else f"{start}, no steps"]
+        lines = [
+            f"{start}, then {steps} with {self._views()}" if self.steps else f"{start}, no steps"
+        ]
         lines += [
-            f"  {number:>3}  {step.transform!s:<16} " + " ".join(f"{beta:.4f}" for beta in step.betas)
+            f"  {number:>3}  {step.transform!s:<16} "
+            + " ".join(f"{beta:.4f}" for beta in step.betas)
             for number, step in enumerate(self.steps, 1)
         ]
         if self.finish != 1.0:
@@ -329,7 +374,9 @@ class Plan(Map):
         return f"{count} view{'' if count == 1 else 's'} ({named})" if count else "no views"
 
 
-def _weighed(x: Array, own: float, offsets: tuple[float, ...], members: Array | None, mixture: float) -> Array:
+def _weighed(
+    x: Array, own: float, offsets: tuple[float, ...], members: Array | None, mixture: float
+) -> Array:
     scores = x * own
     scores = scores + like(x, np.array(offsets)) if offsets else scores
     return scores if members is None else scores + members * mixture
@@ -340,10 +387,16 @@ def _range(values: tuple[float, ...]) -> str:
 
 
 def check_plan(plan: Any, n_classes: int) -> None:
-    """Refuse a plan for a different number of classes, and one whose numbers together exceed `LARGEST`."""
+    """Refuse a plan for a different number of classes, and one whose numbers together exceed
+    `LARGEST`.
+    """
     if not isinstance(plan, Plan):
         raise InputError(f"must be a plan, got {type(plan).__name__}", argument="plan_")
-    widest = math.log(plan.start) + math.log(plan.finish) + sum(math.log(max(step.betas)) for step in plan.steps)
+    widest = (
+        math.log(plan.start)
+        + math.log(plan.finish)
+        + sum(math.log(max(step.betas)) for step in plan.steps)
+    )
     blend, numbers = plan.blend, [plan.start]
     if blend is not None:
         numbers += [blend.own, blend.gated_own, blend.mixture, blend.gated_mixture]
@@ -353,12 +406,14 @@ def check_plan(plan: Any, n_classes: int) -> None:
         raise InputError(f"holds numbers that together exceed {LARGEST:g}", argument="plan_")
     if blend is not None and blend.n_classes not in (None, n_classes):
         raise InputError(
-            f"has offsets for {blend.n_classes} classes, and `classes_` names {n_classes}", argument="plan_"
+            f"has offsets for {blend.n_classes} classes, and `classes_` names {n_classes}",
+            argument="plan_",
         )
 
 
 def calibrated_probs(plan: Plan, views: ViewSet) -> np.ndarray:
-    """Return the probabilities that the plan gives, (n_samples, n_classes); a row does not depend on the others.
+    """Return the probabilities that the plan gives, (n_samples, n_classes); a row does not depend
+    on the others.
 
     `Plan()` gives the model's own probabilities.
     """

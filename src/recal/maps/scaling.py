@@ -1,4 +1,7 @@
-"""Maps that scale logits: one temperature, a scale and a shift for each class, a matrix, or a rising curve."""
+"""Maps that scale logits:
+
+one temperature, a scale and a shift for each class, a matrix, or a rising curve.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ Share = Annotated[float, Number(0.0, 1.0)]
 _SHORT = 32
 # e to the power of this can be squared without overflow.
 _LARGEST_EXPONENT = 230.0
-# Features up to this size can be squared and multiplied; a class that is ruled out may have a logit of -3e38.
+# Features up to this size can be squared and multiplied; a class that is ruled out may have a logit
+# of -3e38.
 _LARGEST_FEATURE = 1e9
 
 
@@ -87,7 +91,8 @@ class TemperatureMixture(Map):
 class Affine(Map):
     """softmax(scale * z + shift), with a scale and a shift for each class: vector scaling.
 
-    If a row has a logit beyond `limit`, its maximum is subtracted, and values below -limit are set to -limit.
+    If a row has a logit beyond `limit`, its maximum is subtracted, and values below -limit are set
+    to -limit.
     """
 
     scale: PerClass
@@ -99,7 +104,9 @@ class Affine(Map):
 
 
 class StructuredAffine(Map):
-    """The same on log-probabilities at a temperature, mixed with a share of the uniform distribution."""
+    """The same on log-probabilities at a temperature, mixed with a share of the uniform
+    distribution.
+    """
 
     beta: Scale
     uniform: Share
@@ -107,7 +114,10 @@ class StructuredAffine(Map):
     shift: PerClass
 
     def probs(self, z: Array, views: Views = ()) -> Array:
-        return softmax(soft_log_probs(z * self.beta, 1.0, self.uniform) * like(z, self.scale) + like(z, self.shift))
+        return softmax(
+            soft_log_probs(z * self.beta, 1.0, self.uniform) * like(z, self.scale)
+            + like(z, self.shift)
+        )
 
 
 class Linear(Map):
@@ -134,13 +144,17 @@ class StructuredLinear(Map):
     intercept: PerClass
 
     def probs(self, z: Array, views: Views = ()) -> Array:
-        return softmax(linear(soft_log_probs(z * self.beta, 1.0, self.uniform), self.weights, self.intercept))
+        return softmax(
+            linear(soft_log_probs(z * self.beta, 1.0, self.uniform), self.weights, self.intercept)
+        )
 
 
 class LatentFunction(Map):
-    """The mean of softmax(x + g(x)) over several functions g; x are log-probabilities at a temperature: GP.
+    """The mean of softmax(x + g(x)) over several functions g; x are log-probabilities at a
+    temperature: GP.
 
-    g is the same for all classes: a weighted sum of Gaussians of one width at `points`; each g has a row of weights.
+    g is the same for all classes: a weighted sum of Gaussians of one width at `points`; each g has
+    a row of weights.
     """
 
     beta: Scale
@@ -151,7 +165,8 @@ class LatentFunction(Map):
     def probs(self, z: Array, views: Views = ()) -> Array:
         xp = namespace(z)
         logs = log_softmax(z * self.beta)
-        # Far from all points the Gaussians are 0; clipping keeps the squares of saturated log-probabilities finite.
+        # Far from all points the Gaussians are 0; clipping keeps the squares of saturated
+        # log-probabilities finite.
         clipped = xp.reshape(xp.maximum(logs, -1e6), (-1, 1))
         distance = (clipped - like(z, self.points[None, :])) / self.length
         bends = linear(xp.exp(-0.5 * (distance * distance)), self.draws)
@@ -164,8 +179,8 @@ class LatentFunction(Map):
 class RisingCurve(Map):
     """One increasing, piecewise linear curve for the log-probabilities of all classes.
 
-    Pieces are numbered from 0 downwards: piece j lies between knots[j] and knots[j + 1] and has the slope
-    exp(log_slopes[j]); the last piece has no end.
+    Pieces are numbered from 0 downwards: piece j lies between knots[j] and knots[j + 1] and has the
+    slope exp(log_slopes[j]); the last piece has no end.
     """
 
     knots: Annotated[Vector, Floats("N", high=0.0)]
@@ -190,10 +205,12 @@ class RisingCurve(Map):
 
 
 class GapNetwork(Map):
-    """A small network that reads the gaps between the largest logits and returns a positive factor for each gap.
+    """A small network that reads the gaps between the largest logits and returns a positive factor
+    for each gap.
 
-    tanh units read the logarithms of the distances from the top; then there is one softplus output for each gap. If
-    fewer ranks are read than there are classes, the last output is the factor of all distances below the last rank.
+    tanh units read the logarithms of the distances from the top; then there is one softplus output
+    for each gap. If fewer ranks are read than there are classes, the last output is the factor of
+    all distances below the last rank.
     """
 
     inputs: Annotated[Vector, Floats(2, "R")]
@@ -208,10 +225,14 @@ class GapNetwork(Map):
 
     def check(self) -> None:
         if self.inputs[1].min() < SMALLEST or self.inputs.shape[1] >= self.classes:
-            raise InputError("must hold a mean and a positive scale for each rank but one", argument="inputs")
+            raise InputError(
+                "must hold a mean and a positive scale for each rank but one", argument="inputs"
+            )
         sizes = [math.prod(shape) for shape in self.shapes]
         if self.n_hidden < 0 or sum(sizes) != len(self.parameters):
-            raise InputError("has no number of parameters that a network has", argument="parameters")
+            raise InputError(
+                "has no number of parameters that a network has", argument="parameters"
+            )
 
     @property
     def n_hidden(self) -> int:
@@ -233,7 +254,9 @@ class GapNetwork(Map):
         weights, offsets, out_weights, out_offsets = unpack(self.parameters, self.shapes)
         columns = largest_columns(z, n_ranks)
         values = at(z, columns)
-        features = (xp.log1p(values[:, :1] - values[:, 1:]) - like(z, self.inputs[0])) / like(z, self.inputs[1])
+        features = (xp.log1p(values[:, :1] - values[:, 1:]) - like(z, self.inputs[0])) / like(
+            z, self.inputs[1]
+        )
         hidden = xp.tanh(_dense(features, weights, offsets))
         factors = softplus(_dense(hidden, out_weights, out_offsets))
         gaps = values[:, :-1] - values[:, 1:]
@@ -261,7 +284,9 @@ def linear_features(z: Array, kind: str) -> Array:
 
 
 def scaled_answers(logits: FloatArray, scales: Vector) -> tuple[Vector, Vector]:
-    """Return softmax(s z) by compiled loops, with one scale per row, and its value at each row's largest logit."""
+    """Return softmax(s z) by compiled loops, with one scale per row, and its value at each row's
+    largest logit.
+    """
     logits, probs = as_rows(logits), np.empty(logits.shape)
     short = logits.shape[1] <= _SHORT
     columns = np.empty(len(logits), np.intp) if short else logits.argmax(axis=1)
@@ -286,7 +311,9 @@ def unpack(parameters: Vector, shapes: tuple[tuple[int, ...], ...]) -> list[Vect
 
 
 def _dense(inputs: Array, weights: Vector, offsets: Vector) -> Array:
-    """Return inputs @ weights + offsets, summed in the same order for every row, unlike a matrix product."""
+    """Return inputs @ weights + offsets, summed in the same order for every row, unlike a matrix
+    product.
+    """
     total = like(inputs, offsets[None, :])
     for column, row in enumerate(weights):
         total = total + inputs[:, column : column + 1] * like(inputs, row[None, :])

@@ -1,8 +1,9 @@
 """The map from the signals of an answer to the probability that the answer is right.
 
-The input is an (n_samples, n_signals) array with NaN where a signal is missing. Text columns and groups arrive as
-numeric codes: 0, 1, 2, ... for the levels of the fit, in sorted order, and NaN for a level that was not in the fit.
-Every model below reads the same standardised signals and returns log-odds.
+The input is an (n_samples, n_signals) array with NaN where a signal is missing. Text columns and
+groups arrive as numeric codes: 0, 1, 2, ... for the levels of the fit, in sorted order, and NaN for
+a level that was not in the fit. Every model below reads the same standardised signals and returns
+log-odds.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class SignalScale(Map):
     spread: Spread
 
     def standardise(self, signals: Array) -> tuple[Array, Array]:
-        """Return the standardised signals, 0 if missing, and an indicator that is 1.0 if a signal is missing."""
+        """Return the standardised signals, 0 if missing, and an indicator that is 1.0 if a signal
+        is missing.
+        """
         xp = namespace(signals)
         zeros = xp.zeros_like(signals)
         missing = signals != signals
@@ -55,9 +58,13 @@ class SignalScale(Map):
         positive = xp.maximum(filled + like(signals, self.shift), SMALLEST)
         scaled = xp.where(self._is(signals, LOG_ODDS), xp.log(share) - xp.log(1.0 - share), filled)
         scaled = xp.where(self._is(signals, LOGARITHM), xp.log(positive), scaled)
-        scaled = xp.minimum(xp.maximum(scaled, like(signals, self.lower)), like(signals, self.upper))
+        scaled = xp.minimum(
+            xp.maximum(scaled, like(signals, self.lower)), like(signals, self.upper)
+        )
         scaled = (scaled - like(signals, self.centre)) / like(signals, self.spread)
-        return xp.where(missing | self._is(signals, CATEGORY), zeros, scaled), xp.where(missing, zeros + 1.0, zeros)
+        return xp.where(missing | self._is(signals, CATEGORY), zeros, scaled), xp.where(
+            missing, zeros + 1.0, zeros
+        )
 
     def _is(self, signals: Array, kind: int) -> Array:
         return like(signals, (self.kind == kind).astype(np.float64)) > 0.5
@@ -78,7 +85,8 @@ class LinearSignals(Map):
 class SplineSignals(Map):
     """Logistic regression on a quadratic spline of each signal; constant beyond the outer knots.
 
-    The spline is c0 t + c1 t^2 + sum of c (t - knot)^2 to the right of each inner knot; `weights` has this order.
+    The spline is c0 t + c1 t^2 + sum of c (t - knot)^2 to the right of each inner knot; `weights`
+    has this order.
     """
 
     intercept: float
@@ -88,7 +96,9 @@ class SplineSignals(Map):
 
     def log_odds(self, scaled: Array, missing: Array) -> Array:
         xp, knots, weights = namespace(scaled), self.knots, self.weights
-        inside = xp.minimum(xp.maximum(scaled, like(scaled, knots[:, 0])), like(scaled, knots[:, -1]))
+        inside = xp.minimum(
+            xp.maximum(scaled, like(scaled, knots[:, 0])), like(scaled, knots[:, -1])
+        )
         total = inside * like(scaled, weights[:, 0]) + inside * inside * like(scaled, weights[:, 1])
         for place in range(1, knots.shape[1] - 1):
             beyond = xp.maximum(inside - like(scaled, knots[:, place]), 0.0)
@@ -100,9 +110,10 @@ class SplineSignals(Map):
 class TreeSignals(Map):
     """Boosted trees: the sum over all trees of the `value` of the leaf that a row reaches.
 
-    `signal`, `threshold` and `missing_left` describe the inner nodes: a row goes left if its signal is not above the
-    threshold, and a missing signal goes left if `missing_left` is 1. `path` is 1 if a leaf lies in the left subtree of
-    a node, -1 if it lies in the right one, and 0 otherwise. A row reaches the leaf whose signs agree with all outcomes.
+    `signal`, `threshold` and `missing_left` describe the inner nodes: a row goes left if its signal
+    is not above the threshold, and a missing signal goes left if `missing_left` is 1. `path` is 1
+    if a leaf lies in the left subtree of a node, -1 if it lies in the right one, and 0 otherwise. A
+    row reaches the leaf whose signs agree with all outcomes.
     """
 
     intercept: float
@@ -115,7 +126,9 @@ class TreeSignals(Map):
 
     def check(self) -> None:
         if self.signal.max() >= self.n_signals:
-            raise InputError(f"names a signal that does not exist, got {self.signal.max()}", argument="signal")
+            raise InputError(
+                f"names a signal that does not exist, got {self.signal.max()}", argument="signal"
+            )
 
     def log_odds(self, scaled: Array, missing: Array) -> Array:
         xp = namespace(scaled)
@@ -142,10 +155,11 @@ SignalModel = LinearSignals | SplineSignals | TreeSignals
 
 
 class SignalMap(Map):
-    """Confidence of an answer: a mixture of models of its signals, then a slope and offsets on its log-odds.
+    """Confidence of an answer: a mixture of models of its signals, then a slope and offsets on its
+    log-odds.
 
-    `offsets` has one row per signal: the offset of each of its levels, padded with zeros. Signals that are not
-    categories and levels that were not in the fit have no offsets.
+    `offsets` has one row per signal: the offset of each of its levels, padded with zeros. Signals
+    that are not categories and levels that were not in the fit have no offsets.
     """
 
     scale: SignalScale
@@ -156,10 +170,14 @@ class SignalMap(Map):
 
     def check(self) -> None:
         if len(self.models) != len(self.weights):
-            raise InputError(f"There are {len(self.models)} models and {len(self.weights)} weights.")
+            raise InputError(
+                f"There are {len(self.models)} models and {len(self.weights)} weights."
+            )
         sizes = {len(self.scale.kind), len(self.offsets)}
         for model in self.models:
-            sizes.add(model.n_signals if isinstance(model, TreeSignals) else len(model.missing_weights))
+            sizes.add(
+                model.n_signals if isinstance(model, TreeSignals) else len(model.missing_weights)
+            )
         if len(sizes) != 1:
             raise InputError(f"The models read different numbers of signals: {sorted(sizes)}.")
 
@@ -180,6 +198,8 @@ class SignalMap(Map):
         return sigmoid(log_odds)
 
     def probs(self, z: Array, views: Views = ()) -> Array:
-        """Return the probabilities that an answer is wrong and right, (n_samples, 2), from its signals."""
+        """Return the probabilities that an answer is wrong and right, (n_samples, 2), from its
+        signals.
+        """
         right = self.confidence(z)
         return namespace(z).stack([1.0 - right, right], axis=1)

@@ -1,13 +1,14 @@
 """ReCal's steps on arrays of any library.
 
-`recal.engine.grouping` replays small numpy arrays. Compiled loops replay large ones and leave ties to numpy. Arrays of
-other libraries go through the same arithmetic here, written against the array API; in numpy it would take ten times as
-long.
+`recal.engine.grouping` replays small numpy arrays. Compiled loops replay large ones and leave ties
+to numpy. Arrays of other libraries go through the same arithmetic here, written against the array
+API; in numpy it would take ten times as long.
 
-Arithmetic is float64. Only the rule for ties compares float32 confidences, and the last bit of a float32 sum depends on
-its order. numpy halves a row until a block has at most 128 values. It adds each block in eight lanes, then the lanes in
-pairs, the remaining values of the last block one by one, and finally the blocks along the tree of halves. Sums here
-follow that order, so that all samples fall into the same groups.
+Arithmetic is float64. Only the rule for ties compares float32 confidences, and the last bit of a
+float32 sum depends on its order. numpy halves a row until a block has at most 128 values. It adds
+each block in eight lanes, then the lanes in pairs, the remaining values of the last block one by
+one, and finally the blocks along the tree of halves. Sums here follow that order, so that all
+samples fall into the same groups.
 """
 
 from __future__ import annotations
@@ -28,27 +29,33 @@ from recal.engine.scaled import SCALE_RANGE, ScaledLogits, Vector, as_rows
 from recal.maps.arrays import repeated, softmax, take_along
 from recal.maps.base import Array, Views, indices, like, namespace
 
-# How many rows compiled loops process at a time: a dozen numbers of each row and of its views stay in the cache. Not a
-# power of 2, because its multiples would share cache lines.
+# How many rows compiled loops process at a time: a dozen numbers of each row and of its views stay
+# in the cache. Not a power of 2, because its multiples would share cache lines.
 _ROWS = 8_000
-# In numpy, a step takes about ten passes over its rows. Above this number of values times steps, use compiled loops.
+# In numpy, a step takes about ten passes over its rows. Above this number of values times steps,
+# use compiled loops.
 _SMALL_STEPS = 4_000_000
 # Up to this many classes, a row's exponentials cost less than its series.
 _SHORT_STEPS = 64
-# The accuracy of the series of longer rows; a row is read again if its group depends on a smaller difference.
+# The accuracy of the series of longer rows; a row is read again if its group depends on a smaller
+# difference.
 _TOLERANCE = 1e-4
 BLOCK, LANES = 128, 8
-# Eight lanes are added in pairs, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). In this order each level adds two halves.
+# Eight lanes are added in pairs, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). In this order each
+# level adds two halves.
 _PAIRED = [0, 4, 2, 6, 1, 5, 3, 7]
 
 
-def step_probs(program: Program, start: float, finish: float, rule: Rule, z: Array, views: Views) -> Array:
+def step_probs(
+    program: Program, start: float, finish: float, rule: Rule, z: Array, views: Views
+) -> Array:
     """Return the probabilities after all steps, (n_samples, n_classes).
 
     Parameters
     ----------
     program : the view of each step, (n_steps,), and its four betas, (n_steps, 4)
-    start, finish : the factor of all logits before the steps, and of the original's logits after them
+    start, finish : the factor of all logits before the steps, and of the original's logits after
+    them
     """
     if isinstance(z, np.ndarray):
         rows = replay(program, start, finish, rule, z, views)
@@ -58,13 +65,16 @@ def step_probs(program: Program, start: float, finish: float, rule: Rule, z: Arr
     return softmax(z, _scales(program, start, finish, rule, z, views))
 
 
-def _scales(program: Program, start: float, finish: float, rule: Rule, z: Array, views: Views) -> Array:
+def _scales(
+    program: Program, start: float, finish: float, rule: Rule, z: Array, views: Views
+) -> Array:
     """Return each sample's scale after all steps, (n_samples, 1)."""
     xp, first = namespace(z), min(max(start, SCALE_RANGE[0]), SCALE_RANGE[1])
     if not len(program[0]):
         return like(z, np.clip(first * finish, *SCALE_RANGE).reshape(1, 1))
     rows = _Stack(z, views, program, rule)
-    # Steps only multiply rows by scales, so rows are laid out once, and the loop carries the scales, (1 + m, 1, n).
+    # Steps only multiply rows by scales, so rows are laid out once, and the loop carries the
+    # scales, (1 + m, 1, n).
     laid = rows.lay_out(rows.drops, rows.read)
     begun = xp.zeros_like(laid[:, :1, :]) + first
 
@@ -77,8 +87,13 @@ def _scales(program: Program, start: float, finish: float, rule: Rule, z: Array,
     return xp.expand_dims(xp.clip(scales * finish, *SCALE_RANGE), axis=1)
 
 
-def _floored_rows(program: Program, start: float, finish: float, rule: Rule, z: Array, views: Views) -> Array:
-    """Return the originals' log-probabilities after all steps, none below log(floor); the largest of a row is 0."""
+def _floored_rows(
+    program: Program, start: float, finish: float, rule: Rule, z: Array, views: Views
+) -> Array:
+    """Return the originals' log-probabilities after all steps, none below log(floor);
+
+    the largest of a row is 0.
+    """
     xp, rows, least = namespace(z), _Stack(z, views, program, rule), math.log(rule.floor or 1.0)
 
     def rescaled(state: Array, factors: Array | float) -> Array:
@@ -98,7 +113,9 @@ def _floored_rows(program: Program, start: float, finish: float, rule: Rule, z: 
 
 
 class _Stack:
-    """The originals and their views as one array, (1 + m, n, K), and the parts of it that each step reads."""
+    """The originals and their views as one array, (1 + m, n, K), and the parts of it that each step
+    reads.
+    """
 
     def __init__(self, z: Array, views: Views, program: Program, rule: Rule) -> None:
         xp = namespace(z)
@@ -124,7 +141,9 @@ class _Stack:
         return (self.places == 0) | (self.places == self.xp.reshape(pair[1:], (1, 1, 1)))
 
     def lay_out(self, rows: Array, read: Array) -> Array:
-        """Return rows, (..., n, K), as (..., classes, n) in the order of summation, followed by the value to read."""
+        """Return rows, (..., n, K), as (..., classes, n) in the order of summation, followed by the
+        value to read.
+        """
         xp = self.xp
         value = take_along(rows, read, axis=2)
         if self.rule.ties == "exact":
@@ -149,7 +168,10 @@ class _Stack:
         return xp.reshape(xp.take(self.betas, xp.reshape(group, (-1,)), axis=0), (1, 1, -1))
 
     def _comparable(self, laid: Array) -> Array:
-        """Return the values that the rule for ties compares, (2, 1, n); see `recal.engine.grouping.comparable`."""
+        """Return the values that the rule for ties compares, (2, 1, n);
+
+        see `recal.engine.grouping.comparable`.
+        """
         xp = self.xp
         if self.rule.ties == "exact":
             others, value = _parts(laid, [self.n_classes, 1])
@@ -193,7 +215,10 @@ def _in_turn(parts: Sequence[Any]) -> Any:
 
 
 def _in_pairs(sums: list[Any], count: int) -> Any:
-    """Add up the sums of blocks along the tree of halves; removes its blocks from the front of the list."""
+    """Add up the sums of blocks along the tree of halves;
+
+    removes its blocks from the front of the list.
+    """
     if count <= BLOCK:
         return sums.pop(0)
     left = _in_pairs(sums, half_of(count))
@@ -207,7 +232,11 @@ def half_of(count: int) -> int:
 
 def block_sizes(count: int) -> list[int]:
     """Return the sizes of the blocks, from left to right."""
-    return [count] if count <= BLOCK else block_sizes(half_of(count)) + block_sizes(count - half_of(count))
+    return (
+        [count]
+        if count <= BLOCK
+        else block_sizes(half_of(count)) + block_sizes(count - half_of(count))
+    )
 
 
 def lanes_shape(count: int) -> tuple[int, int]:
@@ -218,9 +247,11 @@ def lanes_shape(count: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=32)
 def _layout(n_classes: int) -> tuple[int, ...]:
-    """Return the order of the classes: the rows of eight lanes of all blocks, lane by lane, then the remaining classes.
+    """Return the order of the classes: the rows of eight lanes of all blocks, lane by lane, then
+    the remaining classes.
 
-    `n_classes` itself marks a gap. The numbers are plain, because torch.compile would treat numpy's as tensors.
+    `n_classes` itself marks a gap. The numbers are plain, because torch.compile would treat numpy's
+    as tensors.
     """
     if n_classes < LANES:
         return tuple(range(n_classes))
@@ -236,8 +267,13 @@ def _layout(n_classes: int) -> tuple[int, ...]:
     return (*places, *range(n_classes - n_classes % LANES, n_classes))
 
 
-def compiled_scales(program: Program, start: float, finish: float, rule: Rule, z: Floats, views: Views) -> Vector:
-    """Return each sample's scale after all steps, (n_samples,), by compiled loops; the rule must have no floor."""
+def compiled_scales(
+    program: Program, start: float, finish: float, rule: Rule, z: Floats, views: Views
+) -> Vector:
+    """Return each sample's scale after all steps, (n_samples,), by compiled loops;
+
+    the rule must have no floor.
+    """
     scales = np.empty(len(z))
     replayed = _short_scales if z.shape[1] <= _SHORT_STEPS else _long_scales
     for begin in range(0, len(z), _ROWS):
@@ -246,8 +282,13 @@ def compiled_scales(program: Program, start: float, finish: float, rule: Rule, z
     return np.clip(scales * finish, *SCALE_RANGE)
 
 
-def _long_scales(program: Program, start: float, rule: Rule, z: Floats, views: Sequence[Floats]) -> Vector:
-    """Return the scales after all steps as a fit computes them: a row is read only if its series cannot decide."""
+def _long_scales(
+    program: Program, start: float, rule: Rule, z: Floats, views: Sequence[Floats]
+) -> Vector:
+    """Return the scales after all steps as a fit computes them:
+
+    a row is read only if its series cannot decide.
+    """
     rows = [ScaledLogits(each, tolerance=_TOLERANCE) for each in (z, *views)]
     for each in rows:
         each.rescale(start)
@@ -260,10 +301,15 @@ def _long_scales(program: Program, start: float, rule: Rule, z: Floats, views: S
     return original.scales
 
 
-def _short_scales(program: Program, start: float, rule: Rule, z: Floats, views: Sequence[Floats]) -> Vector:
+def _short_scales(
+    program: Program, start: float, rule: Rule, z: Floats, views: Sequence[Floats]
+) -> Vector:
     """Return the same scales by reading all rows at every step; ties are left to the reference."""
     original, others = _ShortRows(z, start), [_ShortRows(view, start) for view in views]
-    gaps = [view.drop_at(view.columns if rule.confidence_at == "own" else original.columns) for view in others]
+    gaps = [
+        view.drop_at(view.columns if rule.confidence_at == "own" else original.columns)
+        for view in others
+    ]
     tied = np.empty(len(z), dtype=np.bool_)
     for number, betas in zip(*program):
         view = others[number]

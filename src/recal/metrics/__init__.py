@@ -1,7 +1,8 @@
 """Metrics are functions (probs, y) -> number.
 
 A 1-D `probs` is the confidence of each answer, and `y` then says which answers are right.
-`METRICS` lists them all for the tests; `LABELS` holds the names that `evaluate` and every table show.
+`METRICS` lists them all for the tests; `LABELS` holds the names that `evaluate` and every table
+show.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from recal.metrics.calibration_error import (
 )
 from recal.metrics.consistency import CalibrationTest, calibration_test
 from recal.metrics.evaluation import LABELS, Evaluation, StreamingMetrics, evaluate
-from recal.metrics.scores import Decomposition, aurc, auroc, brier, decompose, error_rate, ks_error, nll
+from recal.metrics.scores import (
+    Decomposition,
+    aurc,
+    auroc,
+    brier,
+    decompose,
+    error_rate,
+    ks_error,
+    nll,
+)
 
 METRICS = tuple(globals()[name] for name in LABELS)
 

@@ -1,6 +1,7 @@
 """Calibration errors: distances between confidence and accuracy, in bins, or smoothed without bins.
 
-A bin is (lo, hi]; a confidence of exactly 0 belongs to the first bin, and one of exactly 1 to the last.
+A bin is (lo, hi]; a confidence of exactly 0 belongs to the first bin, and one of exactly 1 to the
+last.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from recal.metrics.rows import (
 )
 from recal.schema import check
 
-# Each confidence is split between the two nearest points of a grid of this size; the error changes by less than 1e-6.
+# Each confidence is split between the two nearest points of a grid of this size; the error changes
+# by less than 1e-6.
 _GRID = 4096
 # Bisection of the bandwidth stops at this width.
 _BANDWIDTH_TOLERANCE = 1e-9
@@ -34,9 +36,11 @@ _BANDWIDTH_TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class BinTable:
-    """Sums per bin from which the binned errors are computed: weights (rows), confidences and right answers.
+    """Sums per bin from which the binned errors are computed: weights (rows), confidences and right
+    answers.
 
-    `squares` holds the sums of squared weights, if rows are weighted; only the proportions of weights matter.
+    `squares` holds the sums of squared weights, if rows are weighted; only the proportions of
+    weights matter.
     """
 
     edges: Vector
@@ -47,10 +51,15 @@ class BinTable:
 
     @property
     def effective(self) -> Vector:
-        """Effective number of rows in each bin (Kish): the number of equally weighted rows with the same variance."""
+        """Effective number of rows in each bin (Kish):
+
+        the number of equally weighted rows with the same variance.
+        """
         if self.squares is None:
             return self.counts
-        return np.divide(self.counts**2, self.squares, out=np.zeros(len(self.counts)), where=self.squares > 0)
+        return np.divide(
+            self.counts**2, self.squares, out=np.zeros(len(self.counts)), where=self.squares > 0
+        )
 
     @property
     def total(self) -> float:
@@ -76,7 +85,9 @@ class BinTable:
         return self._mean(self.confidence_sums)
 
     def _mean(self, sums: Vector) -> Vector:
-        return np.divide(sums, self.counts, out=np.full(len(self.counts), np.nan), where=self.counts > 0)
+        return np.divide(
+            sums, self.counts, out=np.full(len(self.counts), np.nan), where=self.counts > 0
+        )
 
     def ece(self) -> float:
         return float(np.abs(self.confidence_sums - self.correct).sum() / self.total)
@@ -99,12 +110,19 @@ class BinTable:
         # The mean absolute value of a normal variable.
         deviation = np.sqrt(np.maximum(variance / rows, 1e-300))
         ratio = np.abs(gaps) / deviation
-        expected = deviation * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2) + np.abs(gaps) * erf(ratio / np.sqrt(2))
+        expected = deviation * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2) + np.abs(gaps) * erf(
+            ratio / np.sqrt(2)
+        )
         return float(2 * self.ece() - shares @ expected)
 
 
 def bin_table(
-    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+    probs: ArrayLike,
+    y: ArrayLike,
+    n_bins: int = 15,
+    *,
+    classes: Classes = None,
+    sample_weight: ArrayLike | None = None,
 ) -> BinTable:
     """Bin rows by the confidence of their prediction, in bins of equal width."""
     edges = equal_width_edges(n_bins)
@@ -113,16 +131,23 @@ def bin_table(
 
 
 def ece(
-    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+    probs: ArrayLike,
+    y: ArrayLike,
+    n_bins: int = 15,
+    *,
+    classes: Classes = None,
+    sample_weight: ArrayLike | None = None,
 ) -> float:
-    """Expected calibration error: the mean gap between confidence and accuracy over bins, weighted by their rows.
+    """Expected calibration error: the mean gap between confidence and accuracy over bins, weighted
+    by their rows.
 
     Parameters
     ----------
     probs : array-like of shape (n_samples, n_classes) or (n_samples,)
         Probabilities; a 1-D array is the confidence of each answer.
     y : array-like of shape (n_samples,)
-        Integers are column indices; other labels need `classes`. With a 1-D `probs`: which answers are right.
+        Integers are column indices; other labels need `classes`. With a 1-D `probs`: which answers
+        are right.
     n_bins : int
         Bins of equal width (lo, hi] over [0, 1].
     classes : sequence of length n_classes, optional
@@ -140,9 +165,15 @@ def ece(
 
 
 def mce(
-    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+    probs: ArrayLike,
+    y: ArrayLike,
+    n_bins: int = 15,
+    *,
+    classes: Classes = None,
+    sample_weight: ArrayLike | None = None,
 ) -> float:
-    """Maximum calibration error: the largest gap between mean confidence and accuracy over all bins with rows.
+    """Maximum calibration error: the largest gap between mean confidence and accuracy over all bins
+    with rows.
 
     Examples
     --------
@@ -162,17 +193,19 @@ def debiased_ece(
     classes: Classes = None,
     sample_weight: ArrayLike | None = None,
 ) -> float:
-    """Calibration error without most of the upward bias of finite samples (Kumar, Liang and Ma, 2019).
+    """Calibration error without most of the upward bias of finite samples (Kumar, Liang and Ma,
+    2019).
 
-    A plain ECE is positive even for a calibrated model, because the accuracy of a bin is noisy. The default subtracts
-    the expected squared noise, acc (1 - acc) / (count - 1), from each bin's squared gap and returns the square root of
-    the weighted sum, or 0 if the sum is negative. This is an L2 error: it may exceed `ece`, an L1 error, if gaps differ
-    a lot between bins. ``norm=1`` returns 2 ece - E[ece], where the accuracies are redrawn from normal distributions
-    and the expectation is exact; this removes less of the bias.
+    A plain ECE is positive even for a calibrated model, because the accuracy of a bin is noisy. The
+    default subtracts the expected squared noise, acc (1 - acc) / (count - 1), from each bin's
+    squared gap and returns the square root of the weighted sum, or 0 if the sum is negative. This
+    is an L2 error: it may exceed `ece`, an L1 error, if gaps differ a lot between bins. ``norm=1``
+    returns 2 ece - E[ece], where the accuracies are redrawn from normal distributions and the
+    expectation is exact; this removes less of the bias.
 
-    Bins are those of `ece`. A bin with one row counts 0 in the L2 error, because its noise cannot be estimated. With
-    weights, the count of a bin is its effective number of rows. The authors' package gives other values, because it
-    uses bins of equal mass and all classes by default.
+    Bins are those of `ece`. A bin with one row counts 0 in the L2 error, because its noise cannot
+    be estimated. With weights, the count of a bin is its effective number of rows. The authors'
+    package gives other values, because it uses bins of equal mass and all classes by default.
 
     Examples
     --------
@@ -186,11 +219,16 @@ def debiased_ece(
 
 
 def equal_mass_edges(confidence: Vector, n_bins: int, weights: Vector | None = None) -> Vector:
-    """Edges of bins with equal numbers of rows, as far as ties allow: equal confidences share a bin."""
+    """Edges of bins with equal numbers of rows, as far as ties allow:
+
+    equal confidences share a bin.
+    """
     if weights is not None and np.ptp(weights) > 0:
         order = np.argsort(confidence)
         shares = np.cumsum(weights[order]) / weights.sum()
-        ends = np.searchsorted(shares, np.arange(1, check(n_bins, COUNT, "n_bins")) / n_bins * (1 - 1e-12))
+        ends = np.searchsorted(
+            shares, np.arange(1, check(n_bins, COUNT, "n_bins")) / n_bins * (1 - 1e-12)
+        )
         inner = np.unique(np.r_[confidence[order][ends], confidence[order][-1]])
         return np.concatenate([[0.0], inner[:-1], [1.0]])
     n, ordered = len(confidence), np.sort(confidence)
@@ -201,7 +239,9 @@ def equal_mass_edges(confidence: Vector, n_bins: int, weights: Vector | None = N
     return np.concatenate([[0.0], inner[:-1], [1.0]])
 
 
-def table_of(confidence: Vector, correct: NDArray[np.bool_], edges: Vector, weights: Vector | None = None) -> BinTable:
+def table_of(
+    confidence: Vector, correct: NDArray[np.bool_], edges: Vector, weights: Vector | None = None
+) -> BinTable:
     """Bin rows by their confidence, between any edges."""
     bin_of = assign_bins(confidence, edges)
 
@@ -215,11 +255,17 @@ def table_of(confidence: Vector, correct: NDArray[np.bool_], edges: Vector, weig
 
 
 def adaptive_ece(
-    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+    probs: ArrayLike,
+    y: ArrayLike,
+    n_bins: int = 15,
+    *,
+    classes: Classes = None,
+    sample_weight: ArrayLike | None = None,
 ) -> float:
     """ECE with bins of equal numbers of rows, so that no bin is nearly empty.
 
-    Rows of equal confidence share a bin. With many ties there are fewer bins, or bins of unequal size.
+    Rows of equal confidence share a bin. With many ties there are fewer bins, or bins of unequal
+    size.
 
     Examples
     --------
@@ -233,7 +279,12 @@ def adaptive_ece(
 
 
 def classwise_ece(
-    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+    probs: ArrayLike,
+    y: ArrayLike,
+    n_bins: int = 15,
+    *,
+    classes: Classes = None,
+    sample_weight: ArrayLike | None = None,
 ) -> float:
     """Mean over all classes of the binary ECE of the class's probability.
 
@@ -256,19 +307,29 @@ def classwise_ece(
     return classwise_ece_of(array, labels, edges, weights)
 
 
-def classwise_ece_of(probs: Floats, labels: Labels, edges: Vector, weights: Vector | None = None) -> float:
+def classwise_ece_of(
+    probs: Floats, labels: Labels, edges: Vector, weights: Vector | None = None
+) -> float:
     total = len(probs) if weights is None else float(weights.sum())
-    return float(np.abs(classwise_gaps(probs, labels, edges, weights=weights)).sum() / (total * probs.shape[1]))
+    return float(
+        np.abs(classwise_gaps(probs, labels, edges, weights=weights)).sum()
+        / (total * probs.shape[1])
+    )
 
 
 def smooth_ece(
-    probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+    probs: ArrayLike,
+    y: ArrayLike,
+    *,
+    classes: Classes = None,
+    sample_weight: ArrayLike | None = None,
 ) -> float:
     """Smooth ECE of the prediction's confidence: no bins (Blasiok and Nakkiran, 2023).
 
-    The residuals, confidence minus outcome, are smoothed over [0, 1] with a Gaussian kernel that is reflected at both
-    ends. The error at bandwidth s is the integral of their absolute value. It falls as s grows; the smooth ECE is the
-    error at the bandwidth that equals it. It has no parameter and is continuous in the probabilities.
+    The residuals, confidence minus outcome, are smoothed over [0, 1] with a Gaussian kernel that is
+    reflected at both ends. The error at bandwidth s is the integral of their absolute value. It
+    falls as s grows; the smooth ECE is the error at the bandwidth that equals it. It has no
+    parameter and is continuous in the probabilities.
 
     Examples
     --------
@@ -285,7 +346,10 @@ def smooth_ece_of(rows: RowScores, weights: Vector | None = None) -> float:
 
 
 def cosine_coefficients(confidence: Vector, weights: Vector) -> Vector:
-    """Cosine transform of weighted points on a grid; a reflected Gaussian kernel multiplies it elementwise."""
+    """Cosine transform of weighted points on a grid;
+
+    a reflected Gaussian kernel multiplies it elementwise.
+    """
     place = confidence * _GRID
     left = np.minimum(place.astype(np.intp), _GRID - 1)
     right_share = place - left

@@ -24,8 +24,9 @@ from recal.metrics.rows import (
 )
 from recal.schema import check
 
-# Added to the variance of each bin's number of right answers. Even a calibrated model makes an error now and then
-# where confidence is near 1. Without this term, a single such error would outweigh all other bins.
+# Added to the variance of each bin's number of right answers. Even a calibrated model makes an
+# error now and then where confidence is near 1. Without this term, a single such error would
+# outweigh all other bins.
 _LEAST_VARIANCE = 0.1
 # The end of an interval below this is printed as 0.
 _SHOWN_AS_ZERO = 5e-5
@@ -69,10 +70,12 @@ class CalibrationTest:
         return f"a calibrated model would give a result this far off in {bound}{100 * self.p_value:.2g} % of samples"
 
     def beside(self, interval: Interval) -> str:
-        """Explain why the test and the ECE's interval seem to contradict each other; empty if they do not.
+        """Explain why the test and the ECE's interval seem to contradict each other; empty if they
+        do not.
 
-        The interval estimates how large the error is and assumes that the observed pattern of gaps is the true one.
-        The test only asks whether there is any error, without that assumption, and also looks at all rows together.
+        The interval estimates how large the error is and assumes that the observed pattern of gaps
+        is the true one. The test only asks whether there is any error, without that assumption, and
+        also looks at all rows together.
         """
         reaches_zero = interval[0] <= _SHOWN_AS_ZERO
         if self.rejected and reaches_zero:
@@ -107,11 +110,13 @@ def calibration_test(
 ) -> CalibrationTest:
     """Test whether the top class is right as often as its confidence says.
 
-    The statistic sums the squared gap between the expected and the observed number of right answers, divided by its
-    variance under calibration, over bins with equal numbers of rows. It adds the same term for all rows together, which
-    shows overconfidence that is too small to be seen bin by bin. Its distribution under calibration is simulated: each
-    answer is right with a probability equal to its confidence (consistency resampling), so the level holds for any
-    number of rows and for confidences near 1. The p-value is (1 + simulated at least as large) / (1 + draws).
+    The statistic sums the squared gap between the expected and the observed number of right
+    answers, divided by its variance under calibration, over bins with equal numbers of rows. It
+    adds the same term for all rows together, which shows overconfidence that is too small to be
+    seen bin by bin. Its distribution under calibration is simulated: each answer is right with a
+    probability equal to its confidence (consistency resampling), so the level holds for any number
+    of rows and for confidences near 1. The p-value is (1 + simulated at least as large) / (1 +
+    draws).
 
     Do not use it on the data that a calibrator was fitted on.
 
@@ -139,7 +144,8 @@ def calibration_test_of(
         gaps = np.add.reduceat(right - sizes * confidence, bin_starts, axis=-1)
         bins_apart = (gaps**2 / (variance + _LEAST_VARIANCE)).sum(axis=-1)
         together = gaps.sum(axis=-1) ** 2 / (variance.sum() + _LEAST_VARIANCE)
-        # The sum of m squared normal gaps varies sqrt(m) times as much as one: this gives both parts equal weight.
+        # The sum of m squared normal gaps varies sqrt(m) times as much as one: this gives both
+        # parts equal weight.
         return np.asarray(bins_apart + np.sqrt(len(variance)) * together)
 
     observed = float(statistic(np.add.reduceat(buckets.counts * buckets.correct, starts)))

@@ -1,4 +1,7 @@
-"""Paired bootstrap of several methods: each draw uses the same rows for all of them, so sampling noise cancels."""
+"""Paired bootstrap of several methods:
+
+each draw uses the same rows for all of them, so sampling noise cancels.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,11 @@ from recal.metrics.rows import (
 
 Clusters = NDArray[np.intp] | None
 CALIBRATION_ERRORS = ("ece", "mce", "adaptive_ece", "debiased_ece", "ks_error")
-# All metrics except the class-wise ECE, which needs the probabilities of all classes, and the slow smooth ECE.
+# All metrics except the class-wise ECE, which needs the probabilities of all classes, and the slow
+# smooth ECE.
 PAIRED = (*CALIBRATION_ERRORS, "brier", "nll", "error_rate", "aurc", "auroc")
-# Many rows are dealt into this many blocks. A standard deviation is then accurate to 1 / sqrt(2 x 1000), about 2 %.
+# Many rows are dealt into this many blocks. A standard deviation is then accurate to 1 / sqrt(2 x
+# 1000), about 2 %.
 _BLOCKS = 1_000
 
 
@@ -38,10 +43,12 @@ def paired_draws(
     random_state: int | None = 0,
     clusters: Clusters = None,
 ) -> dict[str, Vector]:
-    """Draws of each metric of `PAIRED`, (n_methods, draws); with clusters, whole clusters are drawn.
+    """Draws of each metric of `PAIRED`, (n_methods, draws); with clusters, whole clusters are
+    drawn.
 
-    Draws of a calibration error are centred at the error without the bias from noise. This bias is large for a
-    calibrated model and small for a miscalibrated one, so it would not cancel in a difference.
+    Draws of a calibration error are centred at the error without the bias from noise. This bias is
+    large for a calibrated model and small for a miscalibrated one, so it would not cancel in a
+    difference.
     """
     n = len(methods[0])
     if any(len(rows) != n for rows in methods):
@@ -63,8 +70,11 @@ def paired_draws(
     for part, counts, weights in _draws(all_buckets, draws, rng, clusters, block):
         for index, buckets in enumerate(all_buckets):
             values = plain_metrics(buckets, counts[index], None)
-            # Proper scores come from the rows themselves: within a bucket, the scores of two methods are not paired.
-            values |= {name: weights @ column / (weights @ sizes) for name, column in sums[index].items()}
+            # Proper scores come from the rows themselves: within a bucket, the scores of two
+            # methods are not paired.
+            values |= {
+                name: weights @ column / (weights @ sizes) for name, column in sums[index].items()
+            }
             for name, error in all_errors[index].items():
                 gaps = error.drawn_gaps(buckets, counts[index])
                 error.add(gaps)
@@ -75,10 +85,16 @@ def paired_draws(
     for index, errors in enumerate(all_errors):
         for name, error in errors.items():
             size = error.size
-            unbiased = math.sqrt(max(size, 0.0)) if name == "debiased_ece" else error.factor(0.5) * size
+            unbiased = (
+                math.sqrt(max(size, 0.0)) if name == "debiased_ece" else error.factor(0.5) * size
+            )
             result[name][index] += unbiased - result[name][index].mean()
     stretch = cluster_stretch(clusters)
-    return result if stretch == 1.0 else {name: _stretch(values, stretch) for name, values in result.items()}
+    return (
+        result
+        if stretch == 1.0
+        else {name: _stretch(values, stretch) for name, values in result.items()}
+    )
 
 
 def _stretch(values: Vector, factor: float) -> Vector:
@@ -111,7 +127,9 @@ def _draws(
     clusters: Clusters,
     block: NDArray[np.intp] | None,
 ) -> Iterator[tuple[slice, list[Vector], Vector]]:
-    """Yield the indices of some draws, and how often each method's buckets and each row or block were drawn."""
+    """Yield the indices of some draws, and how often each method's buckets and each row or block
+    were drawn.
+    """
     n = all_buckets[0].n_samples
     n_blocks = 0 if block is None else int(block.max()) + 1
     parts = [] if block is None else [buckets.in_blocks(block, n_blocks) for buckets in all_buckets]
@@ -119,7 +137,9 @@ def _draws(
     for first in range(0, draws, step):
         size = min(step, draws - first)
         if block is not None:
-            weights = rng.multinomial(n_blocks, np.full(n_blocks, 1 / n_blocks), size=size).astype(np.float64)
+            weights = rng.multinomial(n_blocks, np.full(n_blocks, 1 / n_blocks), size=size).astype(
+                np.float64
+            )
             counts = [weights @ part for part in parts]
         else:
             if clusters is not None:

@@ -23,7 +23,16 @@ from recal.metrics.calibration_error import (
 from recal.metrics.exact import NO_INTERVAL, Interval, extend_for_few_mistakes, loss_if_wrong
 from recal.metrics.intervals import FEWEST_CLUSTERS, classwise_interval
 from recal.metrics.intervals import bootstrap as bootstrap_buckets
-from recal.metrics.rows import Classes, RowScores, Vector, check_pair, classwise_gaps, equal_width_edges, gather, score
+from recal.metrics.rows import (
+    Classes,
+    RowScores,
+    Vector,
+    check_pair,
+    classwise_gaps,
+    equal_width_edges,
+    gather,
+    score,
+)
 from recal.metrics.scores import aurc_of, auroc_of, ks_of, runs
 from recal.schema import Number, check
 
@@ -47,7 +56,8 @@ HIGHER_IS_BETTER = frozenset({"auroc"})
 
 @dataclass(frozen=True)
 class Evaluation(Mapping[str, float]):
-    """The value of every metric, ``evaluation["ece"]``, and its 95 % interval, ``evaluation.intervals["ece"]``.
+    """The value of every metric, ``evaluation["ece"]``, and its 95 % interval,
+    ``evaluation.intervals["ece"]``.
 
     Attributes
     ----------
@@ -77,8 +87,13 @@ class Evaluation(Mapping[str, float]):
         return len(self.values_)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; infinite and undefined numbers become "inf" and "nan", which `float` reads back."""
-        rows: dict[str, dict[str, Any]] = {name: {"value": _plain(value)} for name, value in self.values_.items()}
+        """Plain values for JSON;
+
+        infinite and undefined numbers become "inf" and "nan", which `float` reads back.
+        """
+        rows: dict[str, dict[str, Any]] = {
+            name: {"value": _plain(value)} for name, value in self.values_.items()
+        }
         for name, interval in self.intervals.items():
             rows[name]["interval"] = [_plain(bound) for bound in interval]
             rows[name]["draws"] = self.draws[name]
@@ -92,7 +107,9 @@ class Evaluation(Mapping[str, float]):
         }
 
     def __str__(self) -> str:
-        classes = "graded answers" if self.n_classes is None else f"samples, {self.n_classes:,} classes"
+        classes = (
+            "graded answers" if self.n_classes is None else f"samples, {self.n_classes:,} classes"
+        )
         lines = [f"{self.n_samples:,} {classes}, {self.n_bins} bins"]
         if self.intervals:
             most = max(self.draws.values())
@@ -107,7 +124,10 @@ class Evaluation(Mapping[str, float]):
     __repr__ = __str__
 
     def describe_interval(self, name: str) -> str:
-        """The interval of a metric as text, or the reason why there is none; empty without a bootstrap."""
+        """The interval of a metric as text, or the reason why there is none;
+
+        empty without a bootstrap.
+        """
         if name in self.notes or name not in self.intervals:
             return self.notes.get(name, "")
         low, high = self.intervals[name]
@@ -135,26 +155,29 @@ def evaluate(
     Parameters
     ----------
     probs : array-like of shape (n_samples, n_classes) or (n_samples,)
-        Probabilities. A 1-D array is the confidence of each answer, from any system whose answers were graded; the
-        NLL and the Brier score are then those of the two outcomes right and wrong, without a class-wise ECE.
+        Probabilities. A 1-D array is the confidence of each answer, from any system whose answers
+        were graded; the NLL and the Brier score are then those of the two outcomes right and wrong,
+        without a class-wise ECE.
     y : array-like of shape (n_samples,)
-        Integers are column indices; other labels need `classes`. With a 1-D `probs`: which answers are right, as
-        booleans or 0 and 1.
+        Integers are column indices; other labels need `classes`. With a 1-D `probs`: which answers
+        are right, as booleans or 0 and 1.
     bootstrap : int
-        Number of draws, such as 1000; 0 for no intervals. Beyond 16,384 rows, buckets of 512 confidence quantiles are
-        resampled instead of single rows, so that a million rows cost little more than ten thousand.
+        Number of draws, such as 1000; 0 for no intervals. Beyond 16,384 rows, buckets of 512
+        confidence quantiles are resampled instead of single rows, so that a million rows cost
+        little more than ten thousand.
     sample_weight : array-like of shape (n_samples,), optional
         Relative weights of the rows. There are no intervals with weights.
     confidences : array-like of shape (n_samples,), optional
-        Result of `predict_confidence`; by default the largest probability of each row. Class-wise ECE, Brier score,
-        NLL and error rate do not use them.
+        Result of `predict_confidence`; by default the largest probability of each row. Class-wise
+        ECE, Brier score, NLL and error rate do not use them.
     n_bins : int
         For the binned errors.
     classes : sequence of length n_classes, optional
         Names of the columns, in order.
     clusters : array-like of shape (n_samples,), optional
-        Names of rows that belong together, such as frames of one video or samples of one patient. Intervals then
-        resample whole clusters; they are wider, because rows of one cluster are not independent.
+        Names of rows that belong together, such as frames of one video or samples of one patient.
+        Intervals then resample whole clusters; they are wider, because rows of one cluster are not
+        independent.
     random_state : int or None
         Seed of the draws.
 
@@ -190,7 +213,9 @@ def evaluate(
     if not draws:
         return Evaluation(values, n, k, n_bins)
     groups = None if clusters is None else check_clusters(clusters, n)
-    intervals, used, notes = _intervals(rows, pair, values, (width, mass), draws, groups, random_state)
+    intervals, used, notes = _intervals(
+        rows, pair, values, (width, mass), draws, groups, random_state
+    )
     return Evaluation(values, n, k, n_bins, intervals, used, notes)
 
 
@@ -208,7 +233,11 @@ def _intervals(
     n_clusters = len(rows) if clusters is None else int(clusters.max()) + 1
     if clusters is not None and n_clusters < FEWEST_CLUSTERS:
         note = f"no interval: {n_clusters} clusters, at least {FEWEST_CLUSTERS} are needed"
-        return dict.fromkeys(values, NO_INTERVAL), dict.fromkeys(values, 0), dict.fromkeys(values, note)
+        return (
+            dict.fromkeys(values, NO_INTERVAL),
+            dict.fromkeys(values, 0),
+            dict.fromkeys(values, note),
+        )
     intervals = bootstrap_buckets(gather(rows, edges, clusters), values, *tables, draws, rng)
     used = dict.fromkeys(intervals, draws)
     loss = None
@@ -217,14 +246,21 @@ def _intervals(
         intervals["classwise_ece"], used["classwise_ece"] = classwise
         loss = loss_if_wrong(pair[0], rows.confidence)
     intervals, notes = extend_for_few_mistakes(rows, values, intervals, clusters, loss)
-    # A small calibration error is mostly noise and may lie above its interval, which is then extended to it.
+    # A small calibration error is mostly noise and may lie above its interval, which is then
+    # extended to it.
     for name, (low, high) in intervals.items():
-        intervals[name] = (low, high) if math.isnan(low) else (min(low, values[name]), max(high, values[name]))
+        intervals[name] = (
+            (low, high) if math.isnan(low) else (min(low, values[name]), max(high, values[name]))
+        )
     return {name: intervals[name] for name in values}, used, notes
 
 
 def _values(
-    rows: RowScores, width: BinTable, mass: BinTable, classwise: float | None, weights: Vector | None = None
+    rows: RowScores,
+    width: BinTable,
+    mass: BinTable,
+    classwise: float | None,
+    weights: Vector | None = None,
 ) -> dict[str, float]:
     gathered = runs(rows, weights)
     values = {
@@ -245,10 +281,11 @@ def _values(
 
 
 class StreamingMetrics:
-    """ECE, MCE, class-wise and debiased ECE, Brier score, NLL and error rate of batches; no row is kept.
+    """ECE, MCE, class-wise and debiased ECE, Brier score, NLL and error rate of batches; no row is
+    kept.
 
-    Memory is O(n_classes x n_bins) for any number of rows, and the results equal those of all rows at once. The other
-    metrics need the order of all rows and are left out.
+    Memory is O(n_classes x n_bins) for any number of rows, and the results equal those of all rows
+    at once. The other metrics need the order of all rows and are left out.
 
     Parameters
     ----------

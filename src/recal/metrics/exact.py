@@ -1,13 +1,17 @@
-"""Intervals that hold with few mistakes, where a bootstrap fails: it cannot draw a mistake that the sample lacks.
+"""Intervals that hold with few mistakes, where a bootstrap fails: it cannot draw a mistake that the
+sample lacks.
 
-With fewer than 30 mistakes, or 30 right answers (fewer still if both are common), `extend_for_few_mistakes` extends the
-bootstrap intervals to exact ones. NLL, Brier score, AURC and AUROC are sums over the mistakes; the AURC, for one, is
-the sum of -log(coverage at which the mistake is accepted) / n. Four methods, each for one kind of number:
+With fewer than 30 mistakes, or 30 right answers (fewer still if both are common),
+`extend_for_few_mistakes` extends the bootstrap intervals to exact ones. NLL, Brier score, AURC and
+AUROC are sums over the mistakes; the AURC, for one, is the sum of -log(coverage at which the
+mistake is accepted) / n. Four methods, each for one kind of number:
 
 - a rate: Clopper and Pearson (1934), exact;
-- a sum of scores over rare rows, such as the losses of all mistakes: the gamma interval of Fay and Feuer (1997), which
+- a sum of scores over rare rows, such as the losses of all mistakes: the gamma interval of Fay and
+  Feuer (1997), which
   adds one pseudo-observation and equals the exact Poisson interval if all scores are equal;
-- a mean of a few numbers between 0 and 1, such as the AUROC: the Clopper-Pearson interval for the same number of coin
+- a mean of a few numbers between 0 and 1, such as the AUROC: the Clopper-Pearson interval for the
+  same number of coin
   flips, which vary more than any other numbers with this mean;
 - a sum or a difference of two estimates that each have an interval: MOVER (Zou and Donner, 2008).
 """
@@ -30,15 +34,16 @@ LEVEL = 0.95
 # 97.5 % quantile of the normal distribution.
 DEVIATIONS = 1.96
 NO_INTERVAL = (math.nan, math.nan)
-# Below this number of mistakes (or of right answers), intervals are extended to the exact ones. The exact ones assume
-# rare events; the number falls to 0 as the error rate goes to one half.
+# Below this number of mistakes (or of right answers), intervals are extended to the exact ones. The
+# exact ones assume rare events; the number falls to 0 as the error rate goes to one half.
 FEW = 30
 # The smallest probability of a wrong answer: the resolution of float32 next to 1.
 _LEAST_DOUBT = 2.0**-24
 
 
 def rate_interval(count: float, n: float, level: float = LEVEL) -> Interval:
-    """Clopper-Pearson interval of a rate; `count` and `n` may be effective numbers, which are not whole.
+    """Clopper-Pearson interval of a rate; `count` and `n` may be effective numbers, which are not
+    whole.
 
     Examples
     --------
@@ -56,7 +61,8 @@ def rate_interval(count: float, n: float, level: float = LEVEL) -> Interval:
 
 
 def sum_interval(scores: Vector, pseudo: float, level: float = LEVEL) -> Interval:
-    """Interval of the expected sum of scores over rare events, from the scores of the events that occurred.
+    """Interval of the expected sum of scores over rare events, from the scores of the events that
+    occurred.
 
     Parameters
     ----------
@@ -83,14 +89,20 @@ def sum_interval(scores: Vector, pseudo: float, level: float = LEVEL) -> Interva
     total, squares = total + pseudo, squares + pseudo**2
     if not math.isfinite(total):
         return low, total
-    high = squares / total * float(gammaincinv(total**2 / squares, 1 - tail)) if squares > 0 else 0.0
+    high = (
+        squares / total * float(gammaincinv(total**2 / squares, 1 - tail)) if squares > 0 else 0.0
+    )
     return low, high
 
 
-def combined_interval(one: float, first: Interval, two: float, second: Interval, correlation: float = 0.0) -> Interval:
-    """MOVER: interval of ``one + two`` from the interval of each; `correlation` is the correlation of the estimates.
+def combined_interval(
+    one: float, first: Interval, two: float, second: Interval, correlation: float = 0.0
+) -> Interval:
+    """MOVER: interval of ``one + two`` from the interval of each; `correlation` is the correlation
+    of the estimates.
 
-    For a difference pass the negative of the second estimate, of its interval and of the correlation.
+    For a difference pass the negative of the second estimate, of its interval and of the
+    correlation.
 
     Examples
     --------
@@ -113,23 +125,29 @@ def extend_for_few_mistakes(
     clusters: NDArray[np.intp] | None = None,
     wrong_nll: float | None = None,
 ) -> tuple[dict[str, Interval], dict[str, str]]:
-    """Replace or extend bootstrap intervals by exact ones; return them with notes on those that need one.
+    """Replace or extend bootstrap intervals by exact ones; return them with notes on those that
+    need one.
 
     `wrong_nll` is the mean loss of a mistake; see `loss_if_wrong`. A cluster counts as one event.
     """
     n, wrong = len(rows), ~rows.correct
     rare = wrong if wrong.sum() <= n / 2 else rows.correct
     of_rare = None if clusters is None else clusters[rare]
-    # The number of rare rows in an event that did not occur: the largest cluster of them, or a typical whole cluster.
+    # The number of rare rows in an event that did not occur: the largest cluster of them, or a
+    # typical whole cluster.
     scale = 1.0
     if clusters is not None:
         sizes = np.bincount(clusters)
-        scale = float(np.bincount(clusters[rare]).max() if rare.any() else sizes @ sizes / sizes.sum())
+        scale = float(
+            np.bincount(clusters[rare]).max() if rare.any() else sizes @ sizes / sizes.sum()
+        )
 
     def rare_sum(column: Vector, pseudo: float) -> tuple[float, Interval]:
         """Sum of a score over the rare rows, divided by n, and its interval."""
         scores = cluster_sums(column[rare], of_rare)
-        low, high = sum_interval(scores, max(pseudo * scale, float(scores.mean()) if len(scores) else 0.0))
+        low, high = sum_interval(
+            scores, max(pseudo * scale, float(scores.mean()) if len(scores) else 0.0)
+        )
         return float(scores.sum()) / n, (low / n, high / n)
 
     def extend(name: str, exact: Interval) -> None:
@@ -138,7 +156,9 @@ def extend_for_few_mistakes(
         result[name] = exact if missing else (min(exact[0], drawn[0]), max(exact[1], drawn[1]))
 
     def mirror(interval: Interval) -> Interval:
-        """Turn an interval for the rare rows into one for a number from 0 (all rows right) to 1 (all wrong)."""
+        """Turn an interval for the rare rows into one for a number from 0 (all rows right) to 1
+        (all wrong).
+        """
         low, high = interval[0], min(interval[1], 1.0)
         return (low, high) if rare is wrong else (1.0 - high, 1.0 - low)
 
@@ -162,7 +182,10 @@ def extend_for_few_mistakes(
     if events:
         # The same number of coin flips varies more than any other numbers in [0, 1] with this mean.
         extend("auroc", rate_interval(values["auroc"] * events, events))
-    margin = max(result["error_rate"][1] - values["error_rate"], values["error_rate"] - result["error_rate"][0])
+    margin = max(
+        result["error_rate"][1] - values["error_rate"],
+        values["error_rate"] - result["error_rate"][0],
+    )
     for name in result.keys() - {"nll", "brier", "aurc", "auroc", "error_rate"}:
         # A mistake changes the gap of one confidence, or the gaps of two classes.
         most = values[name] + (2 * margin / rows.n_classes if name == "classwise_ece" else margin)
@@ -171,9 +194,16 @@ def extend_for_few_mistakes(
 
 
 def _mean_interval(
-    column: Vector, rare: NDArray[np.bool_], clusters: NDArray[np.intp] | None, rare_part: float, exact: Interval
+    column: Vector,
+    rare: NDArray[np.bool_],
+    clusters: NDArray[np.intp] | None,
+    rare_part: float,
+    exact: Interval,
 ) -> Interval:
-    """Interval of the mean of a column: normal for the common rows, exact for the sum over the rare ones."""
+    """Interval of the mean of a column:
+
+    normal for the common rows, exact for the sum over the rare ones.
+    """
     common = np.where(rare, 0.0, column)
     mean = float(common.mean())
     residuals = cluster_sums(common - mean, clusters)
@@ -185,22 +215,36 @@ def _mean_interval(
 
 
 def _coverage(confidence: Vector) -> Vector:
-    """Share of rows with at least each row's confidence; rows of equal confidence count one half of each other."""
+    """Share of rows with at least each row's confidence;
+
+    rows of equal confidence count one half of each other.
+    """
     order = np.sort(confidence)
-    below, through = np.searchsorted(order, confidence, "left"), np.searchsorted(order, confidence, "right")
+    below, through = (
+        np.searchsorted(order, confidence, "left"),
+        np.searchsorted(order, confidence, "right"),
+    )
     return np.asarray((len(order) - 0.5 * (below + through)) / len(order))
 
 
 def _mean_loss(doubt: Vector) -> float:
-    """Mean of -log(doubt), with 0 replaced by the resolution of float32; infinite if most rows have a doubt of 0."""
-    return math.inf if np.median(doubt) <= 0 else float(-np.log(np.maximum(doubt, _LEAST_DOUBT)).mean())
+    """Mean of -log(doubt), with 0 replaced by the resolution of float32;
+
+    infinite if most rows have a doubt of 0.
+    """
+    return (
+        math.inf
+        if np.median(doubt) <= 0
+        else float(-np.log(np.maximum(doubt, _LEAST_DOUBT)).mean())
+    )
 
 
 def loss_if_wrong(probs: Floats, confidence: Vector, most: int = 2000) -> float:
-    """Mean NLL of a mistake if all rows are equally likely to be wrong and the other classes have the model's odds.
+    """Mean NLL of a mistake if all rows are equally likely to be wrong and the other classes have
+    the model's odds.
 
-    This is cautious: mistakes are more likely in rows of low confidence, where they cost less. At most `most` rows,
-    evenly spaced in confidence, are read.
+    This is cautious: mistakes are more likely in rows of low confidence, where they cost less. At
+    most `most` rows, evenly spaced in confidence, are read.
     """
     chosen = np.argsort(confidence, kind="stable")[:: max(1, len(confidence) // most)]
     rest = np.sort(probs[chosen].astype(np.float64), axis=1)[:, :-1]

@@ -1,8 +1,9 @@
-"""Numbers that most metrics need from (probs, y): each row's confidence, whether it is right, and two proper scores.
+"""Numbers that most metrics need from (probs, y): each row's confidence, whether it is right, and
+two proper scores.
 
-Probabilities are read in blocks of rows, as float64, so that a large array needs little additional memory. For
-resampling, rows are gathered into buckets of nearly equal confidence: a bootstrap draw then costs O(buckets), not
-O(rows).
+Probabilities are read in blocks of rows, as float64, so that a large array needs little additional
+memory. For resampling, rows are gathered into buckets of nearly equal confidence: a bootstrap draw
+then costs O(buckets), not O(rows).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ Starts = NDArray[np.intp]
 
 # Up to this many rows, each row is its own bucket, and a draw is an ordinary bootstrap sample.
 EXACT_ROWS = 16_384
-# With more slots, intervals of rank metrics do not change. Each slot has a bucket of right and one of wrong rows.
+# With more slots, intervals of rank metrics do not change. Each slot has a bucket of right and one
+# of wrong rows.
 _SLOTS = 512
 # Draws come in blocks of about this many numbers, to limit memory.
 DRAWN_AT_ONCE = 1_000_000
@@ -46,8 +48,8 @@ _BLOCK = 200_000
 class RowScores:
     """Per-row numbers, each of shape (n_samples,), in the order of the rows.
 
-    `graded` is True if only the confidence of each answer and whether it is right are known. `brier` and `nll` are then
-    those of the two outcomes "right" and "wrong", and `n_classes` is 2.
+    `graded` is True if only the confidence of each answer and whether it is right are known.
+    `brier` and `nll` are then those of the two outcomes "right" and "wrong", and `n_classes` is 2.
     """
 
     confidence: Vector
@@ -75,11 +77,14 @@ class RowScores:
         )
 
 
-def score(probs: ArrayLike, y: ArrayLike, classes: Classes = None, confidences: ArrayLike | None = None) -> RowScores:
+def score(
+    probs: ArrayLike, y: ArrayLike, classes: Classes = None, confidences: ArrayLike | None = None
+) -> RowScores:
     """Check and score every row.
 
-    This is the one place that accepts both kinds of input: probabilities of shape (n_samples, n_classes) with labels,
-    and a 1-D array with the confidence of each answer; `y` then says which answers are right.
+    This is the one place that accepts both kinds of input: probabilities of shape (n_samples,
+    n_classes) with labels, and a 1-D array with the confidence of each answer; `y` then says which
+    answers are right.
 
     Parameters
     ----------
@@ -101,7 +106,9 @@ def score(probs: ArrayLike, y: ArrayLike, classes: Classes = None, confidences: 
     if is_graded(probs):
         confidence, correct = check_graded(probs, y, classes, confidences)
         losses = _negative_log(np.where(correct, confidence, 1.0 - confidence))
-        return RowScores(confidence, correct, 2.0 * (confidence - correct) ** 2, losses, 2, graded=True)
+        return RowScores(
+            confidence, correct, 2.0 * (confidence - correct) ** 2, losses, 2, graded=True
+        )
     array, labels = check_pair(probs, y, classes)
     n = len(array)
     rows = RowScores(np.empty(n), np.empty(n, np.bool_), np.empty(n), np.empty(n), array.shape[1])
@@ -111,7 +118,9 @@ def score(probs: ArrayLike, y: ArrayLike, classes: Classes = None, confidences: 
         rows.nll[block] = _negative_log(values[row, truth])
         values[row, truth] -= 1.0
         rows.brier[block] = np.einsum("ij,ij->i", values, values)
-    return rows if confidences is None else replace(rows, confidence=check_confidences(confidences, n))
+    return (
+        rows if confidences is None else replace(rows, confidence=check_confidences(confidences, n))
+    )
 
 
 def weighted_rows(
@@ -151,7 +160,10 @@ def equal_width_edges(n_bins: int) -> Vector:
 
 
 def assign_bins(values: NDArray[Any], edges: Vector) -> NDArray[np.intp]:
-    """Return the bin of each value: the b with edges[b] < value <= edges[b + 1], or the first or last."""
+    """Return the bin of each value:
+
+    the b with edges[b] < value <= edges[b + 1], or the first or last.
+    """
     return np.searchsorted(edges[1:-1], values, side="left")
 
 
@@ -163,12 +175,15 @@ def classwise_gaps(
     n_parts: int = 1,
     weights: Vector | None = None,
 ) -> Vector:
-    """Sums of probability minus outcome for each part of the rows, class and bin, (n_parts, n_classes, n_bins)."""
+    """Sums of probability minus outcome for each part of the rows, class and bin, (n_parts,
+    n_classes, n_bins).
+    """
     k, n_bins = probs.shape[1], len(edges) - 1
     part = np.zeros(len(probs), np.intp) if part is None else part
     gaps = np.zeros((n_parts, k, n_bins))
     for rows, values in _blocks(probs, np.argsort(part, kind="stable") if n_parts > 1 else None):
-        # Most probabilities are small: those of the first bin are summed by column, and only the others individually.
+        # Most probabilities are small: those of the first bin are summed by column, and only the
+        # others individually.
         row, column = np.nonzero(values > edges[1])
         place = (part[rows][row] * k + column) * n_bins + assign_bins(values[row, column], edges)
         values[np.arange(len(values)), labels[rows]] -= 1.0
@@ -185,9 +200,9 @@ def classwise_gaps(
 class Buckets:
     """Buckets in the order of confidence; right and wrong answers are never in the same bucket.
 
-    `means` and `deviations` hold the mean and the standard deviation within each bucket of "gap" (confidence minus
-    outcome), "brier" and "nll". `infinite` is the share of rows with an infinite NLL, which "nll" leaves out. `run`
-    numbers groups of buckets whose confidences count as equal.
+    `means` and `deviations` hold the mean and the standard deviation within each bucket of "gap"
+    (confidence minus outcome), "brier" and "nll". `infinite` is the share of rows with an infinite
+    NLL, which "nll" leaves out. `run` numbers groups of buckets whose confidences count as equal.
     """
 
     counts: NDArray[np.int64]
@@ -198,16 +213,23 @@ class Buckets:
     deviations: dict[str, Vector]
     infinite: Vector
     bucket: NDArray[np.intp]  # the bucket of each row
-    clusters: NDArray[np.intp] | None = None  # the cluster of each row; rows of one cluster are drawn together
+    clusters: NDArray[np.intp] | None = (
+        None  # the cluster of each row; rows of one cluster are drawn together
+    )
 
     @property
     def n_samples(self) -> int:
         return int(self.counts.sum())
 
     def draw(self, draws: int, rng: np.random.Generator) -> Iterator[Vector]:
-        """Yield blocks of resampled counts, (some draws, n_buckets); rows or clusters are drawn with replacement."""
+        """Yield blocks of resampled counts, (some draws, n_buckets);
+
+        rows or clusters are drawn with replacement.
+        """
         n = self.n_samples
-        block = max(1, min(draws, DRAWN_AT_ONCE // (len(self.counts) if self.clusters is None else n)))
+        block = max(
+            1, min(draws, DRAWN_AT_ONCE // (len(self.counts) if self.clusters is None else n))
+        )
         for first in range(0, draws, block):
             size = min(block, draws - first)
             if self.clusters is None:
@@ -219,7 +241,9 @@ class Buckets:
         """Turn weights of rows, (draws, n_samples), into weights of buckets."""
         if len(self.counts) == self.n_samples:
             return weights[:, np.argsort(self.bucket)]
-        return np.stack([np.bincount(self.bucket, weights=row, minlength=len(self.counts)) for row in weights])
+        return np.stack(
+            [np.bincount(self.bucket, weights=row, minlength=len(self.counts)) for row in weights]
+        )
 
     def in_blocks(self, block: NDArray[np.intp], n_blocks: int) -> Vector:
         """Number of rows of each bucket in each block of rows, (n_blocks, n_buckets)."""
@@ -228,15 +252,24 @@ class Buckets:
         return numbers.reshape(n_blocks, size).astype(np.float64)
 
     def runs(self) -> tuple[Starts, NDArray[np.int64], Vector]:
-        """First bucket, number of rows and confidence of each run; a calibrated model depends on nothing else."""
+        """First bucket, number of rows and confidence of each run;
+
+        a calibrated model depends on nothing else.
+        """
         starts = first_of_each(self.run)
         sizes = np.add.reduceat(self.counts, starts)
-        return starts, sizes, np.clip(np.add.reduceat(self.counts * self.confidence, starts) / sizes, 0.0, 1.0)
+        return (
+            starts,
+            sizes,
+            np.clip(np.add.reduceat(self.counts * self.confidence, starts) / sizes, 0.0, 1.0),
+        )
 
     def simulate_calibrated(self, draws: int, rng: np.random.Generator) -> Iterator[Vector]:
-        """Yield blocks of sums of gaps, (some draws, n_buckets), of a calibrated model with these confidences.
+        """Yield blocks of sums of gaps, (some draws, n_buckets), of a calibrated model with these
+        confidences.
 
-        Each row is right with a probability equal to its confidence. The sum of a run is put into its first bucket.
+        Each row is right with a probability equal to its confidence. The sum of a run is put into
+        its first bucket.
         """
         starts, sizes, confidence = self.runs()
         block = max(1, min(draws, DRAWN_AT_ONCE // len(self.counts)))
@@ -250,11 +283,14 @@ class Buckets:
             gaps[:, starts] = sizes * confidence - right
             yield gaps
 
-    def sums(self, score: str, drawn: Vector, starts: Starts, rng: np.random.Generator | None) -> Vector:
+    def sums(
+        self, score: str, drawn: Vector, starts: Starts, rng: np.random.Generator | None
+    ) -> Vector:
         """Resampled sums of a score over consecutive groups of buckets, (draws, groups).
 
-        `starts` holds the first bucket of each group. The sum within a bucket is drawn from a normal distribution; it
-        is exact if the bucket is a single row. Without `rng` the sums are expectations.
+        `starts` holds the first bucket of each group. The sum within a bucket is drawn from a
+        normal distribution; it is exact if the bucket is a single row. Without `rng` the sums are
+        expectations.
         """
         total = np.add.reduceat(drawn * self.means[score], starts, axis=1)
         spread = self.deviations[score]
@@ -277,7 +313,9 @@ def draw_clusters(clusters: NDArray[np.intp], draws: int, rng: np.random.Generat
 
 
 def gather(rows: RowScores, edges: Vector, clusters: NDArray[np.intp] | None = None) -> Buckets:
-    """Gather rows into buckets that never straddle an edge, a run of equal confidence, or right and wrong."""
+    """Gather rows into buckets that never straddle an edge, a run of equal confidence, or right and
+    wrong.
+    """
     bucket, run = _single_buckets(rows) if len(rows) <= EXACT_ROWS else _shared_buckets(rows, edges)
     counts = np.bincount(bucket, minlength=len(run))
 
@@ -285,7 +323,11 @@ def gather(rows: RowScores, edges: Vector, clusters: NDArray[np.intp] | None = N
         return np.bincount(bucket, weights=values, minlength=len(run)) / counts
 
     infinite = np.isinf(rows.nll)
-    scores = {"gap": rows.gap, "brier": rows.brier / rows.n_classes, "nll": np.where(infinite, 0.0, rows.nll)}
+    scores = {
+        "gap": rows.gap,
+        "brier": rows.brier / rows.n_classes,
+        "nll": np.where(infinite, 0.0, rows.nll),
+    }
     means = {name: mean(values) for name, values in scores.items()}
     single = len(run) == len(rows)
     deviations = {
@@ -298,7 +340,9 @@ def gather(rows: RowScores, edges: Vector, clusters: NDArray[np.intp] | None = N
     return Buckets(
         counts.astype(np.int64),
         mean(rows.correct) > 0.5,
-        np.clip(mean(rows.confidence), lowest, highest),  # rounding must not move a mean across an edge
+        np.clip(
+            mean(rows.confidence), lowest, highest
+        ),  # rounding must not move a mean across an edge
         run,
         means,
         deviations,

@@ -1,4 +1,6 @@
-"""Proper scores, the error rate, scores of the ranking by confidence, and the decomposition of a proper score."""
+"""Proper scores, the error rate, scores of the ranking by confidence, and the decomposition of a
+proper score.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ def brier(
     classes: Classes = None,
     sample_weight: ArrayLike | None = None,
 ) -> float:
-    """Mean squared distance between the probabilities and the one-hot label, divided by the number of classes.
+    """Mean squared distance between the probabilities and the one-hot label, divided by the number
+    of classes.
 
     Tables call it "Brier / K". Most libraries do not divide if there are more than two classes; use
     ``normalised=False`` to compare with them.
@@ -30,11 +33,14 @@ def brier(
     Parameters
     ----------
     probs : array-like of shape (n_samples, n_classes) or (n_samples,)
-        Probabilities. A 1-D array is the confidence of each answer; the two outcomes are then right and wrong.
+        Probabilities. A 1-D array is the confidence of each answer; the two outcomes are then right
+        and wrong.
     y : array-like of shape (n_samples,)
-        Integers are column indices; other labels need `classes`. With a 1-D `probs`: which answers are right.
+        Integers are column indices; other labels need `classes`. With a 1-D `probs`: which answers
+        are right.
     normalised : bool
-        Divide by the number of classes, as the ReCal paper does. False gives the plain score between 0 and 2.
+        Divide by the number of classes, as the ReCal paper does. False gives the plain score
+        between 0 and 2.
     classes : sequence of length n_classes, optional
     sample_weight : array-like of shape (n_samples,), optional
         Relative weights: multiplying all of them by a number changes nothing.
@@ -50,8 +56,15 @@ def brier(
     return mean / rows.n_classes if normalised else mean
 
 
-def nll(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None) -> float:
-    """Mean negative log-likelihood of the label, in nats; infinite if a label has the probability 0.
+def nll(
+    probs: ArrayLike,
+    y: ArrayLike,
+    *,
+    classes: Classes = None,
+    sample_weight: ArrayLike | None = None,
+) -> float:
+    """Mean negative log-likelihood of the label, in nats; infinite if a label has the probability
+    0.
 
     Examples
     --------
@@ -64,7 +77,11 @@ def nll(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weigh
 
 
 def error_rate(
-    probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+    probs: ArrayLike,
+    y: ArrayLike,
+    *,
+    classes: Classes = None,
+    sample_weight: ArrayLike | None = None,
 ) -> float:
     """Share of rows whose most probable class is not the label; among ties, the first class counts.
 
@@ -81,7 +98,8 @@ def error_rate(
 class Runs(NamedTuple):
     """Runs of rows with equal confidence, least confident first.
 
-    `sizes` and `correct` are sums of weights, if rows are weighted; `rows` is then the number of rows in each run.
+    `sizes` and `correct` are sums of weights, if rows are weighted; `rows` is then the number of
+    rows in each run.
     """
 
     sizes: Vector
@@ -104,12 +122,16 @@ def runs(rows: RowScores, weights: Vector | None = None) -> Runs:
 
 
 def ks_error(
-    probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+    probs: ArrayLike,
+    y: ArrayLike,
+    *,
+    classes: Classes = None,
+    sample_weight: ArrayLike | None = None,
 ) -> float:
     """Kolmogorov-Smirnov calibration error (Gupta et al., 2021): no bins.
 
-    Rows are sorted by confidence. The error is the largest distance between the cumulative sums of confidence and of
-    right answers, divided by the number of rows.
+    Rows are sorted by confidence. The error is the largest distance between the cumulative sums of
+    confidence and of right answers, divided by the number of rows.
 
     Examples
     --------
@@ -125,11 +147,19 @@ def ks_of(gathered: Runs) -> float:
     return float(np.abs(gaps).max() / gathered.sizes.sum())
 
 
-def aurc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None) -> float:
-    """Area under the risk-coverage curve: the error rate among the i most confident rows, averaged over i = 1..n.
+def aurc(
+    probs: ArrayLike,
+    y: ArrayLike,
+    *,
+    classes: Classes = None,
+    sample_weight: ArrayLike | None = None,
+) -> float:
+    """Area under the risk-coverage curve: the error rate among the i most confident rows, averaged
+    over i = 1..n.
 
-    Low if wrong predictions have low confidence; 0 if every row is right and 1 if every row is wrong. Rows of equal
-    confidence count with the expectation over their order. With weights, the error rates and the average are weighted.
+    Low if wrong predictions have low confidence; 0 if every row is right and 1 if every row is
+    wrong. Rows of equal confidence count with the expectation over their order. With weights, the
+    error rates and the average are weighted.
 
     Examples
     --------
@@ -144,7 +174,8 @@ def aurc_of(gathered: Runs, harmonic: Vector | None = None) -> float:
     if gathered.rows is None:
         numbers = harmonic_numbers(int(gathered.sizes.sum())) if harmonic is None else harmonic
         return risk_coverage_area(gathered.sizes, gathered.correct, numbers)
-    # The weighted mean of the risk at each row's coverage; the rows of a run share its weight and its errors equally.
+    # The weighted mean of the risk at each row's coverage; the rows of a run share its weight and
+    # its errors equally.
     sizes, correct, rows = gathered.sizes, gathered.correct, gathered.rows
     weights = np.repeat(sizes / rows, rows)[::-1]
     wrong = np.repeat((sizes - correct) / rows, rows)[::-1]
@@ -156,10 +187,18 @@ def harmonic_numbers(n: int) -> Vector:
     return np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, n + 1))])
 
 
-def auroc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None) -> float:
-    """How well confidence separates right from wrong predictions: the chance that a right one has more confidence.
+def auroc(
+    probs: ArrayLike,
+    y: ArrayLike,
+    *,
+    classes: Classes = None,
+    sample_weight: ArrayLike | None = None,
+) -> float:
+    """How well confidence separates right from wrong predictions: the chance that a right one has
+    more confidence.
 
-    Equal confidences count one half. NaN if every row is right or every row is wrong, because there is no pair.
+    Equal confidences count one half. NaN if every row is right or every row is wrong, because there
+    is no pair.
 
     Examples
     --------
@@ -182,9 +221,9 @@ def auroc_of(gathered: Runs) -> float:
 def risk_coverage_area(sizes: Vector, correct: Vector, harmonic: Vector) -> float:
     """Mean risk over all coverages, from runs of equal confidence, least confident first.
 
-    Errors are spread evenly within a run, which is the expectation over the order of its rows. After s rows with e
-    errors, the risks at the run's m coverages are (e + r j) / (s + j) for j = 1..m; their sum is
-    r m + (e - r s)(H(s+m) - H(s)).
+    Errors are spread evenly within a run, which is the expectation over the order of its rows.
+    After s rows with e errors, the risks at the run's m coverages are (e + r j) / (s + j) for j =
+    1..m; their sum is r m + (e - r s)(H(s+m) - H(s)).
     """
     filled = np.flatnonzero(sizes)[::-1]
     size = sizes[filled].astype(np.intp)
@@ -206,8 +245,8 @@ class Decomposition:
     refinement : float
         Loss after cross-validated recalibration. Only a better model, or views, can reduce it.
     calibration : float
-        ``loss - refinement``: what post-hoc calibration could still gain. It is near 0, or slightly negative, if there
-        is nothing to gain; recalibration on a finite sample then costs a little.
+        ``loss - refinement``: what post-hoc calibration could still gain. It is near 0, or slightly
+        negative, if there is nothing to gain; recalibration on a finite sample then costs a little.
     """
 
     loss: float
@@ -225,10 +264,12 @@ def decompose(
     classes: Classes = None,
     random_state: int = 0,
 ) -> Decomposition:
-    """Split a proper loss into its calibration and refinement parts by cross-validated recalibration.
+    """Split a proper loss into its calibration and refinement parts by cross-validated
+    recalibration.
 
-    Each fold is recalibrated by a method fitted on the other folds. The reduction of the loss is the calibration part.
-    It is a lower bound of what calibration could gain: a better method, or more samples, may gain more.
+    Each fold is recalibrated by a method fitted on the other folds. The reduction of the loss is
+    the calibration part. It is a lower bound of what calibration could gain: a better method, or
+    more samples, may gain more.
 
     Parameters
     ----------
@@ -237,8 +278,8 @@ def decompose(
         Integers are column indices; other labels need `classes`.
     loss : {"nll", "brier"}
     calibrator : Calibrator, optional
-        Method of recalibration; a copy is fitted for each fold. By default structured matrix scaling, or structured
-        vector scaling if there are more than 100 classes.
+        Method of recalibration; a copy is fitted for each fold. By default structured matrix
+        scaling, or structured vector scaling if there are more than 100 classes.
     n_folds : int
     classes : sequence of length n_classes, optional
     random_state : int
@@ -267,7 +308,9 @@ def decompose(
     array = array.astype(np.float64)
     check(n_folds, Number(2, len(labels), whole=True), "n_folds")
     if calibrator is None:
-        calibrator = StructuredMatrixScaling() if array.shape[1] <= 100 else StructuredVectorScaling()
+        calibrator = (
+            StructuredMatrixScaling() if array.shape[1] <= 100 else StructuredVectorScaling()
+        )
     logs = np.log(np.maximum(array, PROBABILITY_FLOOR))
     fold_of = stratified_folds(labels, n_folds, np.random.default_rng(random_state))
     recalibrated = np.empty_like(array)

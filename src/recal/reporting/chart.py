@@ -1,7 +1,8 @@
 """A figure as a value: two axes and marks in data coordinates, and its rendering as SVG.
 
-Every figure of recal is one function in `charts` that returns a `Chart`. The page, notebooks and the documentation show
-it as SVG; `plots` draws the same value into matplotlib axes. Colours are named here once, for light and dark ground.
+Every figure of recal is one function in `charts` that returns a `Chart`. The page, notebooks and
+the documentation show it as SVG; `plots` draws the same value into matplotlib axes. Colours are
+named here once, for light and dark ground.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from recal.comparison.tables import number, signed
 Values = NDArray[Any] | Sequence[float]
 Ticks = tuple[tuple[float, str], ...]
 
-# Name: colour on light ground, colour on dark ground. Neighbours differ in lightness, so grey prints stay readable.
+# Name: colour on light ground, colour on dark ground. Neighbours differ in lightness, so grey
+# prints stay readable.
 PALETTE = {
     "ink": ("#1b2430", "#e6ebf1"),
     "soft": ("#566272", "#a7b2bf"),
@@ -57,7 +59,10 @@ _LINE_HEIGHT = 16
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis: its range, its label, and ticks as (position, text). A line break in a text starts a second line."""
+    """One axis: its range, its label, and ticks as (position, text).
+
+    A line break in a text starts a second line.
+    """
 
     low: float
     high: float
@@ -89,7 +94,10 @@ class Area:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Rectangles; `words` explain each of them, and `inset` narrows each by this many units of the SVG."""
+    """Rectangles;
+
+    `words` explain each of them, and `inset` narrows each by this many units of the SVG.
+    """
 
     left: Values
     right: Values
@@ -164,7 +172,9 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     step = float(10 ** floor(log10(span / about)))
     step *= next((factor for factor in (1, 2, 5) if span / (step * factor) <= about), 10)
     first = ceil(low / step - 1e-9)
-    return [round((first + i) * step, 12) for i in range(int((high - first * step) / step + 1e-9) + 1)]
+    return [
+        round((first + i) * step, 12) for i in range(int((high - first * step) / step + 1e-9) + 1)
+    ]
 
 
 def svg(chart: Chart, *, id: str = "", alone: bool = False) -> Markup:
@@ -172,8 +182,8 @@ def svg(chart: Chart, *, id: str = "", alone: bool = False) -> Markup:
 
     Parameters
     ----------
-    id : of the element; with it, the script of the page can find the frame of the data in its attributes
-    alone : draw title, keys and colours (light and dark) as well, for a file of its own
+    id : of the element; with it, the script of the page can find the frame of the data in its
+    attributes alone : draw title, keys and colours (light and dark) as well, for a file of its own
     """
     return render("chart.svg", chart=chart, id=id, alone=alone, frame=_Frame(chart, alone))
 
@@ -184,12 +194,19 @@ def style_sheet(scope: str = "") -> str:
 
     `scope` is a selector that all rules are limited to, for a chart inside a page that is not ours.
     """
-    light, dark = (" ".join(f"--{name}: {pair[index]};" for name, pair in PALETTE.items()) for index in (0, 1))
+    light, dark = (
+        " ".join(f"--{name}: {pair[index]};" for name, pair in PALETTE.items()) for index in (0, 1)
+    )
     root = scope or ":root"
-    rules = [f"{root} {{ {light} }}", f"@media screen and (prefers-color-scheme: dark) {{ {root} {{ {dark} }} }}"]
+    rules = [
+        f"{root} {{ {light} }}",
+        f"@media screen and (prefers-color-scheme: dark) {{ {root} {{ {dark} }} }}",
+    ]
     for rule in read_template("chart.css").splitlines():
         selectors, brace, body = rule.partition(" {")
-        rules.append(", ".join(f"{scope} {one}".strip() for one in selectors.split(", ")) + brace + body)
+        rules.append(
+            ", ".join(f"{scope} {one}".strip() for one in selectors.split(", ")) + brace + body
+        )
     return "\n".join(rules)
 
 
@@ -219,7 +236,13 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"svg": svg, "count": "{:,}".format, "percent": percent, "number": number, "signed": signed}
+    environment.filters |= {
+        "svg": svg,
+        "count": "{:,}".format,
+        "percent": percent,
+        "number": number,
+        "signed": signed,
+    }
     # Keeps a number and its percent sign on one line.
     environment.filters["words"] = lambda text: escape(text).replace(" %", "\u00a0%")
     environment.globals |= {"style_sheet": style_sheet, "read_template": read_template}
@@ -236,15 +259,23 @@ class _Frame:
         self.top = _TOP + (26 + (22 if chart.keys else 0) if alone else 0)
         self.left, self.right = chart.left, WIDTH - _RIGHT
         self.height = chart.height + self.top - _TOP
-        self.bottom = self.height - (_BOTTOM - _LINE_HEIGHT + label) - max(lines - 1, 0) * _LINE_HEIGHT
+        self.bottom = (
+            self.height - (_BOTTOM - _LINE_HEIGHT + label) - max(lines - 1, 0) * _LINE_HEIGHT
+        )
 
     def x(self, value: float) -> float:
         axis = self.chart.x
-        return float(self.left + (value - axis.low) / ((axis.high - axis.low) or 1.0) * (self.right - self.left))
+        return float(
+            self.left
+            + (value - axis.low) / ((axis.high - axis.low) or 1.0) * (self.right - self.left)
+        )
 
     def y(self, value: float) -> float:
         axis = self.chart.y
-        return float(self.bottom - (value - axis.low) / ((axis.high - axis.low) or 1.0) * (self.bottom - self.top))
+        return float(
+            self.bottom
+            - (value - axis.low) / ((axis.high - axis.low) or 1.0) * (self.bottom - self.top)
+        )
 
     def text(self, value: float) -> str:
         return f"{value:.1f}".removesuffix(".0")
@@ -257,7 +288,9 @@ class _Frame:
 
     def boxes(self, mark: Boxes) -> Iterator[tuple[str, ...]]:
         """Yield left, top, width, height and words of each box."""
-        for x0, x1, y0, y1, words in zip(mark.left, mark.right, mark.bottom, mark.top, mark.words or repeat("")):
+        for x0, x1, y0, y1, words in zip(
+            mark.left, mark.right, mark.bottom, mark.top, mark.words or repeat("")
+        ):
             left, right = sorted((self.x(x0), self.x(x1)))
             top, bottom = sorted((self.y(y0), self.y(y1)))
             width = max(right - left - 2 * mark.inset, 0.5)

@@ -1,7 +1,8 @@
 """Samples that a person should look at, and how the page shows them.
 
-These are the most confident mistakes, and the predictions that change most under transformations. A string that comes
-from the data is a text and never a path: only a `Path`, which the caller made, is opened.
+These are the most confident mistakes, and the predictions that change most under transformations. A
+string that comes from the data is a text and never a path: only a `Path`, which the caller made, is
+opened.
 """
 
 from __future__ import annotations
@@ -57,9 +58,14 @@ class Examples:
 
 
 def examples(comparison: Comparison, method: str, most: int = 8) -> Examples:
-    """Return the most confident mistakes of a method, and the predictions that most views contradict."""
+    """Return the most confident mistakes of a method, and the predictions that most views
+    contradict.
+    """
     rows, labels = comparison.samples[method], comparison.test_labels
-    answers, before = comparison.answers[method], comparison.samples[comparison.methods[0]].confidence
+    answers, before = (
+        comparison.answers[method],
+        comparison.samples[comparison.methods[0]].confidence,
+    )
     doubt = view_doubt(comparison.test)
     names = comparison.classes
 
@@ -68,13 +74,16 @@ def examples(comparison: Comparison, method: str, most: int = 8) -> Examples:
         words = [str(value if names is None else names[value]) for value in (answer, truth)]
         place = index if comparison.test_rows is None else int(comparison.test_rows[index])
         share = float("nan") if doubt is None else float(doubt[index])
-        return Example(place, words[0], words[1], float(before[index]), float(rows.confidence[index]), share)
+        return Example(
+            place, words[0], words[1], float(before[index]), float(rows.confidence[index]), share
+        )
 
     wrong = np.flatnonzero(~rows.correct)
     mistakes = wrong[np.argsort(-rows.confidence[wrong], kind="stable")[:most]]
     doubted: NDArray[np.intp] = np.empty(0, np.intp)
     if doubt is not None:
-        # Among equally doubted predictions the most confident come first: there, views add the most.
+        # Among equally doubted predictions the most confident come first: there, views add the
+        # most.
         ranked = np.lexsort((-rows.confidence, -doubt))[:most]
         doubted = ranked[doubt[ranked] > 0]
     return Examples(tuple(map(example, mistakes.tolist())), tuple(map(example, doubted.tolist())))
@@ -86,7 +95,10 @@ def too_large(views: Views, times: int) -> bool:
 
 
 def view_doubt(views: Views | None) -> NDArray[np.float64] | None:
-    """Return the share of views in which the prediction changes; None without views or with too many of them."""
+    """Return the share of views in which the prediction changes;
+
+    None without views or with too many of them.
+    """
     if views is None or not views.transforms or too_large(views, len(views.transforms)):
         return None
     own = views.logits.argmax(axis=1)
@@ -97,7 +109,10 @@ def view_doubt(views: Views | None) -> NDArray[np.float64] | None:
 
 
 def shown_input(inputs: Any, row: int) -> Markup:
-    """Return markup for one input: a picture, a link to a file, the beginning of a text, or nothing."""
+    """Return markup for one input:
+
+    a picture, a link to a file, the beginning of a text, or nothing.
+    """
     value = inputs[row]
     if isinstance(value, str):
         more = "…" if len(value) > _MOST_LETTERS else ""
@@ -126,7 +141,9 @@ def _picture(pixels: NDArray[np.uint8], words: str) -> Markup:
     factor = _SIDE / max(image.size)
     # Small images are enlarged pixel by pixel, so that people see what the model sees.
     how = Image.Resampling.NEAREST if factor > 1 else Image.Resampling.BILINEAR
-    image = image.resize((max(round(image.width * factor), 1), max(round(image.height * factor), 1)), how)
+    image = image.resize(
+        (max(round(image.width * factor), 1), max(round(image.height * factor), 1)), how
+    )
     buffer = io.BytesIO()
     image.save(buffer, format="PNG", optimize=True)
     code = base64.b64encode(buffer.getvalue()).decode("ascii")
@@ -147,5 +164,11 @@ def _as_pixels(array: NDArray[Any]) -> NDArray[np.uint8] | None:
     values = array.astype(np.float64)
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     # Normalised images have any range, so they are stretched to the visible one.
-    low, high = (0.0, 1.0) if low >= 0 and high <= 1 else (0.0, 255.0) if low >= 0 and high <= 255 else (low, high)
+    low, high = (
+        (0.0, 1.0)
+        if low >= 0 and high <= 1
+        else (0.0, 255.0)
+        if low >= 0 and high <= 255
+        else (low, high)
+    )
     return np.clip(255 * (values - low) / ((high - low) or 1.0), 0, 255).astype(np.uint8)

@@ -1,4 +1,7 @@
-"""What notebooks show for a fitted calibrator, a decision and a comparison: a small table and a figure, no script."""
+"""What notebooks show for a fitted calibrator, a decision and a comparison:
+
+a small table and a figure, no script.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +39,19 @@ def calibrator_html(calibrator: Calibrator) -> str:
     if views := calibrator.needed_transforms():
         facts["Views"] = ", ".join(map(str, views[:4])) + (" …" if len(views) > 4 else "")
     if (rule := getattr(calibrator, "decision_", None)) is not None:
-        facts["Rule"] = f"at most {100 * rule.risk:g} % errors at {100 * rule.confidence:g} % confidence"
+        facts["Rule"] = (
+            f"at most {100 * rule.risk:g} % errors at {100 * rule.confidence:g} % confidence"
+        )
     chart = _confidence_chart(calibrator)
     charts = [] if chart is None else [chart]
     return render("card.html", title=repr(calibrator), facts=facts, comparison=None, charts=charts)
 
 
 def _confidence_chart(calibrator: Calibrator) -> Chart | None:
-    """Confidence after calibration against confidence before, for one class against equal others; None with views."""
+    """Confidence after calibration against confidence before, for one class against equal others;
+
+    None with views.
+    """
     n_classes = len(calibrator.classes_)
     before = np.linspace(1 / n_classes + 0.01, 0.999, 80)
     margins = np.log(before * (n_classes - 1) / (1 - before))
@@ -66,7 +74,9 @@ def _confidence_chart(calibrator: Calibrator) -> Chart | None:
 
 
 def decision_html(decision: Decision) -> str:
-    """Return a card with the rule, what it accepts, and the reliability of the samples that it was made on."""
+    """Return a card with the rule, what it accepts, and the reliability of the samples that it was
+    made on.
+    """
     facts = {
         "Guarantee": f"at most {100 * decision.risk:g} % errors at {100 * decision.confidence:g} % confidence",
         "Samples": f"{decision.n_samples:,} labelled",
@@ -98,9 +108,13 @@ def comparison_html(comparison: Comparison) -> str:
     """Return a card with the main metrics of every method, and reliability before and after."""
     methods = dict.fromkeys((comparison.methods[0], comparison.best("nll")))
     charts = [
-        reliability_chart(reliability(comparison.samples[name]), "after" if index else "before", name)
+        reliability_chart(
+            reliability(comparison.samples[name]), "after" if index else "before", name
+        )
         for index, name in enumerate(methods)
     ]
     title = f"{len(comparison.methods)} methods on {comparison.setup.n_test:,} samples"
     metrics = {metric: LABELS[metric] for metric in MAIN_METRICS if metric in comparison.values}
-    return render("card.html", title=title, facts=None, comparison=comparison, metrics=metrics, charts=charts)
+    return render(
+        "card.html", title=title, facts=None, comparison=comparison, metrics=metrics, charts=charts
+    )

@@ -1,4 +1,7 @@
-"""Confidence against outcomes: errors expected and made, and the numbers behind the figures. Nothing here draws."""
+"""Confidence against outcomes: errors expected and made, and the numbers behind the figures.
+
+Nothing here draws.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,17 @@ Counts = NDArray[np.int64]
 THRESHOLDS = (*(round(i / 100, 2) for i in range(100)), 0.995, 0.999, 0.9999)
 # If the median part has fewer answers than this, no part can be judged by itself.
 FEW = 20
-# A method is drawn at the end of the axis, with its value, when it is this many typical distances from the best one.
+# A method is drawn at the end of the axis, with its value, when it is this many typical distances
+# from the best one.
 _FAR = 4.0
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Answers with at least one confidence. A calibrated model makes `low` to `high` errors in 95 % of samples."""
+    """Answers with at least one confidence.
+
+    A calibrated model makes `low` to `high` errors in 95 % of samples.
+    """
 
     threshold: float
     n_samples: int
@@ -65,7 +72,9 @@ Thresholds = dict[float, Acceptance]
 def threshold_table(rows: RowScores, thresholds: Sequence[float] = THRESHOLDS) -> Thresholds:
     """Count the rows whose confidence reaches each threshold, as `DecisionRule.accept` does."""
     # Rows between two thresholds count alike, so they need not be sorted.
-    sums = _sums(rows, np.searchsorted(thresholds, rows.confidence, side="right"), len(thresholds) + 1)
+    sums = _sums(
+        rows, np.searchsorted(thresholds, rows.confidence, side="right"), len(thresholds) + 1
+    )
     accepted, errors, expected, variance = (np.cumsum(column[::-1])[::-1][1:] for column in sums)
     columns = (accepted, errors, expected, *calibrated_range(expected, variance))
     lines = zip(thresholds, *(column.tolist() for column in columns))
@@ -76,31 +85,45 @@ def _sums(rows: RowScores, place: NDArray[np.intp], size: int) -> tuple[NDArray[
     """Return rows, errors, errors expected and their variance by place."""
     doubt = 1.0 - rows.confidence
     errors = np.bincount(place[~rows.correct], minlength=size)
-    expected, variance = (np.bincount(place, weights, size) for weights in (doubt, doubt * rows.confidence))
+    expected, variance = (
+        np.bincount(place, weights, size) for weights in (doubt, doubt * rows.confidence)
+    )
     return np.bincount(place, minlength=size), errors, expected, variance
 
 
-def calibrated_range(mean: ArrayLike, variance: ArrayLike, level: float = 0.95) -> tuple[Counts, Counts]:
-    """Return how many errors a calibrated model makes, with this probability, if its doubts sum to `mean`.
+def calibrated_range(
+    mean: ArrayLike, variance: ArrayLike, level: float = 0.95
+) -> tuple[Counts, Counts]:
+    """Return how many errors a calibrated model makes, with this probability, if its doubts sum to
+    `mean`.
 
-    The number of errors is a sum of independent events with different probabilities (Poisson binomial). A binomial of
-    the same mean and variance is close: its ends lie within one error of the exact ones over a wide range of
-    confidences. Its number of trials need not be whole, so its tails are read from the incomplete beta function.
+    The number of errors is a sum of independent events with different probabilities (Poisson
+    binomial). A binomial of the same mean and variance is close: its ends lie within one error of
+    the exact ones over a wide range of confidences. Its number of trials need not be whole, so its
+    tails are read from the incomplete beta function.
     """
-    means, variances = np.atleast_1d(np.asarray(mean, np.float64)), np.atleast_1d(np.asarray(variance, np.float64))
+    means, variances = (
+        np.atleast_1d(np.asarray(mean, np.float64)),
+        np.atleast_1d(np.asarray(variance, np.float64)),
+    )
     tail = (1 - level) / 2
     return _quantile(means, variances, tail), _quantile(means, variances, 1 - tail)
 
 
 def p_values(errors: NDArray[Any], mean: Vector, variance: Vector) -> Vector:
-    """Return the probability that a calibrated model is at least this far off: twice the smaller tail, at most 1."""
+    """Return the probability that a calibrated model is at least this far off:
+
+    twice the smaller tail, at most 1.
+    """
     below = _below(errors.astype(np.float64), mean, variance)
     above = 1 - _below(errors - 1.0, mean, variance)
     return np.minimum(2 * np.minimum(below, above), 1.0)
 
 
 def _quantile(mean: Vector, variance: Vector, probability: float) -> Counts:
-    """Return the smallest count that is not exceeded with at least this probability, by bisection for all at once."""
+    """Return the smallest count that is not exceeded with at least this probability, by bisection
+    for all at once.
+    """
     reach = 12 * np.sqrt(variance) + 12  # twelve standard deviations contain everything
     low, high = np.floor(np.maximum(mean - reach, 0)) - 1, np.ceil(mean + reach)
     while (high - low > 1).any():
@@ -111,7 +134,10 @@ def _quantile(mean: Vector, variance: Vector, probability: float) -> Counts:
 
 
 def _below(k: Vector, mean: Vector, variance: Vector) -> Vector:
-    """Return the probability of at most k errors: binomial, or Poisson where every single probability is tiny."""
+    """Return the probability of at most k errors:
+
+    binomial, or Poisson where every single probability is tiny.
+    """
     from scipy.special import betainc, pdtr
 
     success = 1 - np.divide(variance, mean, out=np.ones_like(mean), where=mean > 0)
@@ -125,11 +151,13 @@ def _below(k: Vector, mean: Vector, variance: Vector) -> Vector:
 
 @dataclass(frozen=True)
 class Slices:
-    """Parts of the answers, worst first, with errors expected and observed, and the range of a calibrated model.
+    """Parts of the answers, worst first, with errors expected and observed, and the range of a
+    calibrated model.
 
     Attributes
     ----------
-    p_values : corrected for the number of parts (Holm), so that for 95 of 100 calibrated models no part is called off
+    p_values : corrected for the number of parts (Holm), so that for 95 of 100 calibrated models no
+    part is called off
     """
 
     by: str
@@ -153,7 +181,9 @@ class Slices:
 
     @property
     def off(self) -> NDArray[np.bool_]:
-        """Which parts are miscalibrated by more than chance explains, corrected for the number of parts."""
+        """Which parts are miscalibrated by more than chance explains, corrected for the number of
+        parts.
+        """
         return self.p_values < 0.05
 
     @property
@@ -170,12 +200,16 @@ class Slices:
         """Return only these parts, in this order."""
         index = [self.names.index(name) for name in names]
         columns: dict[str, Any] = {
-            key: column[index] for key, column in vars(self).items() if isinstance(column, np.ndarray)
+            key: column[index]
+            for key, column in vars(self).items()
+            if isinstance(column, np.ndarray)
         }
         return replace(self, names=tuple(names), **columns)
 
 
-def slices_of(rows: RowScores, values: ArrayLike, by: str, names: Sequence[Any] | NDArray[Any] | None = None) -> Slices:
+def slices_of(
+    rows: RowScores, values: ArrayLike, by: str, names: Sequence[Any] | NDArray[Any] | None = None
+) -> Slices:
     """Split the answers by `values`, one for each row, such as the predicted class or the camera.
 
     Parameters
@@ -195,7 +229,9 @@ def slices_of(rows: RowScores, values: ArrayLike, by: str, names: Sequence[Any] 
     """
     column = np.asarray(values)
     if column.shape != (len(rows),):
-        raise InputError(f"{by!r} needs one value for each of the {len(rows):,} answers, got shape {column.shape}.")
+        raise InputError(
+            f"{by!r} needs one value for each of the {len(rows):,} answers, got shape {column.shape}."
+        )
     levels, place = np.unique(column, return_inverse=True)
     counts, errors, expected, variance = _sums(rows, place, len(levels))
     low, high = calibrated_range(expected, variance)
@@ -209,7 +245,10 @@ def slices_of(rows: RowScores, values: ArrayLike, by: str, names: Sequence[Any] 
 
 @dataclass(frozen=True)
 class Reliability:
-    """A reliability diagram: edges, rows, mean confidence, accuracy and 95 % band of each bin that has rows."""
+    """A reliability diagram:
+
+    edges, rows, mean confidence, accuracy and 95 % band of each bin that has rows.
+    """
 
     low: Vector
     high: Vector
@@ -221,7 +260,8 @@ class Reliability:
 
 
 def reliability(rows: RowScores, n_bins: int = 15) -> Reliability:
-    """Return the accuracy in bins of confidence. The band contains 95 % of the accuracies of resampled bins.
+    """Return the accuracy in bins of confidence. The band contains 95 % of the accuracies of
+    resampled bins.
 
     The number of correct rows in a resampled bin is binomial, so no draws are needed. Its rate is
     (correct + 1/2) / (rows + 1); otherwise a bin with a few rows, all correct, would look certain.
@@ -251,10 +291,12 @@ def reliability_of(table: BinTable) -> Reliability:
 
 @dataclass(frozen=True)
 class RankBins:
-    """Bins with equally many answers, least confident first, with the expected and the observed error rate.
+    """Bins with equally many answers, least confident first, with the expected and the observed
+    error rate.
 
-    Most answers of a good model fall into the top bin of a reliability diagram; here they fill most of the figure. A
-    calibrated model's error rate in a bin lies between `low` and `high` in 95 % of samples.
+    Most answers of a good model fall into the top bin of a reliability diagram; here they fill most
+    of the figure. A calibrated model's error rate in a bin lies between `low` and `high` in 95 % of
+    samples.
     """
 
     left: Vector  # shares of all answers, from 0 to 1
@@ -269,7 +311,9 @@ class RankBins:
 
 
 def rank_bins(rows: RowScores, n_bins: int = 20) -> RankBins:
-    """Put equally many answers into each bin, as far as equal confidences, which stay together, allow."""
+    """Put equally many answers into each bin, as far as equal confidences, which stay together,
+    allow.
+    """
     edges = equal_mass_edges(rows.confidence, n_bins)
     place = np.clip(np.searchsorted(edges, rows.confidence, side="left") - 1, 0, len(edges) - 2)
     sums = _sums(rows, place, len(edges) - 1)
@@ -279,7 +323,9 @@ def rank_bins(rows: RowScores, n_bins: int = 20) -> RankBins:
     ends = np.cumsum(counts) / len(rows)
     edges = np.r_[rows.confidence.min(), edges[1:-1], rows.confidence.max()]
     starts, lowest, highest = ends - counts / len(rows), edges[:-1][filled], edges[1:][filled]
-    return RankBins(starts, ends, lowest, highest, expected / counts, errors / counts, low, high, counts)
+    return RankBins(
+        starts, ends, lowest, highest, expected / counts, errors / counts, low, high, counts
+    )
 
 
 @dataclass(frozen=True)
@@ -307,7 +353,10 @@ def risk_coverage(rows: RowScores, points: int = 200) -> Curve:
 
 @dataclass(frozen=True)
 class MethodValues:
-    """The values of one metric, and an axis for them. `beyond` names the methods that lie outside the axis."""
+    """The values of one metric, and an axis for them.
+
+    `beyond` names the methods that lie outside the axis.
+    """
 
     label: str
     digits: int
@@ -324,7 +373,9 @@ class MethodValues:
 
 
 def method_values(comparison: Comparison, metric: str) -> MethodValues:
-    """Choose an axis by the better half of the methods, so that one bad method does not squash the others."""
+    """Choose an axis by the better half of the methods, so that one bad method does not squash the
+    others.
+    """
     rows = comparison.rows(metric)
     finite = np.array([row.value for row in rows if np.isfinite(row.value)])
     far: set[str] = {row.method for row in rows if not np.isfinite(row.value)}
@@ -334,8 +385,12 @@ def method_values(comparison: Comparison, metric: str) -> MethodValues:
         typical = max(middle - best, float(np.median(widths)) if widths else 0.0)
         far |= {row.method for row in rows if typical > 0 and row.value > best + _FAR * typical}
     near = [row for row in rows if row.method not in far] or list(rows)
-    values = [value for row in near for value in (row.value, *row.interval) if np.isfinite(value)] or [0.0]
+    values = [
+        value for row in near for value in (row.value, *row.interval) if np.isfinite(value)
+    ] or [0.0]
     low, high = min(values), max(values)
     pad = 0.06 * ((high - low) or abs(high) or 1.0)
     ends = low - pad, high + pad
-    return MethodValues(LABELS[metric], comparison.digits(metric), rows, comparison.baseline, *ends, frozenset(far))
+    return MethodValues(
+        LABELS[metric], comparison.digits(metric), rows, comparison.baseline, *ends, frozenset(far)
+    )

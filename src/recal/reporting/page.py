@@ -28,8 +28,23 @@ from recal.metrics.rows import Classes
 from recal.reporting import charts, outcomes, studies
 from recal.reporting.chart import percent, render
 from recal.reporting.examples import Examples, examples, shown_input, too_large
-from recal.reporting.outcomes import THRESHOLDS, Curve, Slices, Thresholds, risk_coverage, slices_of, threshold_table
-from recal.reporting.studies import DamageStudy, GroupStudy, PlanPath, damage_study, group_study, path_of
+from recal.reporting.outcomes import (
+    THRESHOLDS,
+    Curve,
+    Slices,
+    Thresholds,
+    risk_coverage,
+    slices_of,
+    threshold_table,
+)
+from recal.reporting.studies import (
+    DamageStudy,
+    GroupStudy,
+    PlanPath,
+    damage_study,
+    group_study,
+    path_of,
+)
 from recal.reporting.verdict import (
     AnswerChange,
     Automation,
@@ -70,11 +85,13 @@ def report(
     profile: Profile | None = None,
     new: ArrayLike | None = None,
 ) -> Path:
-    """Write the report on a comparison, or on probabilities of any origin: one HTML file that needs no network.
+    """Write the report on a comparison, or on probabilities of any origin: one HTML file that needs
+    no network.
 
     Parameters
     ----------
-    results : what `recal.compare` returned, or probabilities of shape (n_samples, n_classes) together with `y`
+    results : what `recal.compare` returned, or probabilities of shape (n_samples, n_classes)
+    together with `y`
         A 1-D array is the confidence of each answer.
     path : name of the file, ending in .html
     y : labels of the probabilities; for a 1-D array, which answers are right
@@ -82,22 +99,23 @@ def report(
     classes : the columns' names, optional
     bootstrap : number of resamples for the intervals of probabilities; a comparison brings its own
     title : shown at the top
-    about : facts shown below the title, such as ``{"Model": "resnet.onnx", "Data": "photos/", "Date": "2026-01-31"}``
-    rows : what the rows of the page are called, such as "checking inputs"; shown with their number
-    command : how to make the report again, shown at its end
-    inputs : indexable by the rows of the tested file, optional
+    about : facts shown below the title, such as ``{"Model": "resnet.onnx", "Data": "photos/",
+    "Date": "2026-01-31"}`` rows : what the rows of the page are called, such as "checking inputs";
+    shown with their number command : how to make the report again, shown at its end inputs :
+    indexable by the rows of the tested file, optional
         Arrays are shown as images, paths (`pathlib.Path`) are linked, strings are shown as texts.
         A string is a text and never a path.
     columns : mapping of name to one value per row of that file, optional
         Calibration is also judged by the values of each, such as ``{"camera": [...]}``.
     groups : one value per row of that file, or a mapping of a name to such values, optional
-        Shows the errors among accepted answers in each group, worst first, and warns if one rule for all is broken.
+        Shows the errors among accepted answers in each group, worst first, and warns if one rule
+        for all is broken.
     risk : the largest share of errors among automated answers
     decisions : mapping of method to a `Decision` that was made on other rows, optional
         By default the rule of each method is searched on the rows of the page.
-    curves : mapping of method to what `recal.decisions.risk_curve` gave for these other rows, optional
-    change : what changed answers would gain, where the caller knows it
-    profile : what `recal.profile` returned, optional
+    curves : mapping of method to what `recal.decisions.risk_curve` gave for these other rows,
+    optional change : what changed answers would gain, where the caller knows it profile : what
+    `recal.profile` returned, optional
         Adds a section on damaged inputs: what its views taught about temperature and accuracy.
     new : logits of new inputs of shape (n_samples, n_classes), optional
         With `profile`: shows their estimated temperature and accuracy.
@@ -124,22 +142,42 @@ def report(
         comparison = compare_probs(named, y, classes=classes, bootstrap=bootstrap)
     if new is not None and profile is None:
         raise InputError("New inputs are judged by a profile: pass it as `profile`.")
-    damage = None if profile is None else damage_study(profile, None if new is None else check_logits(new))
+    damage = (
+        None
+        if profile is None
+        else damage_study(profile, None if new is None else check_logits(new))
+    )
     page = Page(
-        comparison, title, about, rows, command, inputs, columns, groups, risk, decisions, curves, change, damage
+        comparison,
+        title,
+        about,
+        rows,
+        command,
+        inputs,
+        columns,
+        groups,
+        risk,
+        decisions,
+        curves,
+        change,
+        damage,
     )
     with replacing(path) as file:
         file.write(page.html().encode())
     return Path(path)
 
 
-def write_results(comparison: Comparison, folder: str | PathLike[str], command: str = "") -> tuple[Path, ...]:
+def write_results(
+    comparison: Comparison, folder: str | PathLike[str], command: str = ""
+) -> tuple[Path, ...]:
     """Write comparison.md, .tex, .csv, .json and report.html, all of them or none."""
     contents = {
         "comparison.md": f"{comparison.to_markdown()}\n".encode(),
         "comparison.tex": comparison.to_latex().encode(),
         "comparison.csv": comparison.to_csv().encode(),
-        "comparison.json": (json.dumps(comparison.to_dict(), indent=2, allow_nan=False) + "\n").encode(),
+        "comparison.json": (
+            json.dumps(comparison.to_dict(), indent=2, allow_nan=False) + "\n"
+        ).encode(),
         "report.html": Page(comparison, command=command).html().encode(),
     }
     return write_together(Path(folder), contents)
@@ -165,8 +203,15 @@ class Page:
 
     def html(self) -> str:
         modules = {"charts": charts, "outcomes": outcomes, "studies": studies}
-        names = {"LABELS": LABELS, "HIGHER_IS_BETTER": HIGHER_IS_BETTER, "MOST_PARTS": _MOST_PARTS, "steps": _STEPS}
-        return str(render("page.html", page=self, passes=passes, seconds=seconds, **modules, **names))
+        names = {
+            "LABELS": LABELS,
+            "HIGHER_IS_BETTER": HIGHER_IS_BETTER,
+            "MOST_PARTS": _MOST_PARTS,
+            "steps": _STEPS,
+        }
+        return str(
+            render("page.html", page=self, passes=passes, seconds=seconds, **modules, **names)
+        )
 
     @property
     def before(self) -> str | None:
@@ -211,7 +256,12 @@ class Page:
         groups = next(iter(self.group_values.values()), None)
         return {
             name: automation(
-                self.comparison, name, self.risk, decision=rules.get(name), curve=curves.get(name), groups=groups
+                self.comparison,
+                name,
+                self.risk,
+                decision=rules.get(name),
+                curve=curves.get(name),
+                groups=groups,
             )
             for name in self.comparison.methods
         }
@@ -224,7 +274,9 @@ class Page:
     def advice(self) -> str:
         """Why this method, unless the headline says so or advises against it."""
         first, method = self.comparison.methods[0], self.choice.method
-        if self.before is None or (method != first and automates_less(self.automated[first], self.automated[method])):
+        if self.before is None or (
+            method != first and automates_less(self.automated[first], self.automated[method])
+        ):
             return ""
         words = advice(self.comparison, self.choice)
         return "" if words in self.headline else words
@@ -235,7 +287,10 @@ class Page:
 
     @cached_property
     def stop(self) -> float:
-        """The threshold at which the slider opens: that of the rule, or 0.9 where there is no single one."""
+        """The threshold at which the slider opens:
+
+        that of the rule, or 0.9 where there is no single one.
+        """
         thresholds = self.automated[self.shown].decision.rule.thresholds
         return float(thresholds[0]) if len(thresholds) == 1 and thresholds[0] <= 1 else 0.9
 
@@ -245,7 +300,10 @@ class Page:
 
     @cached_property
     def tables(self) -> dict[str, Thresholds]:
-        return {name: threshold_table(scores, self.stops) for name, scores in self.comparison.samples.items()}
+        return {
+            name: threshold_table(scores, self.stops)
+            for name, scores in self.comparison.samples.items()
+        }
 
     @property
     def slider_tables(self) -> dict[str, Thresholds]:
@@ -286,11 +344,19 @@ class Page:
         return self._test_values(self.columns)
 
     def _test_values(self, columns: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
-        """Return the values of columns for the test rows; a column may cover the whole file that they come from."""
+        """Return the values of columns for the test rows;
+
+        a column may cover the whole file that they come from.
+        """
         rows, shape, values = self.comparison.test_rows, (self.comparison.setup.n_test,), {}
         for name, whole in (columns or {}).items():
             column = np.asarray(whole)
-            if column.shape != shape and rows is not None and column.ndim == 1 and len(column) > int(rows.max()):
+            if (
+                column.shape != shape
+                and rows is not None
+                and column.ndim == 1
+                and len(column) > int(rows.max())
+            ):
                 column = column[rows]
             if column.shape != shape:
                 raise InputError(
@@ -303,30 +369,48 @@ class Page:
     def accepts_any(self) -> bool:
         return any(self.automated[name].accepted.any() for name in self.choices)
 
-    def parts(self, name: str, by: str, values: NDArray[Any] | None) -> tuple[str, dict[str, Slices]]:
+    def parts(
+        self, name: str, by: str, values: NDArray[Any] | None
+    ) -> tuple[str, dict[str, Slices]]:
         """Return a finding, and the worst parts by "before" and "after".
 
         A part has the same value of a column; without `values`, the same predicted class.
         """
         comparison = self.comparison
         slices = {
-            key: slices_of(comparison.samples[method], comparison.answers[method], by, comparison.classes)
+            key: slices_of(
+                comparison.samples[method], comparison.answers[method], by, comparison.classes
+            )
             if values is None
             else slices_of(comparison.samples[method], values, by)
             for key, method in self.pair(name).items()
         }
         names = slices["after"].names
-        # A method that changes answers may never predict a class that was predicted before, and the other way round.
-        both = [part for part in names[:_MOST_PARTS] if all(part in one.names for one in slices.values())]
-        rest = f" The {len(both)} worst of {len(names):,} are shown." if len(both) < len(names) else ""
-        return slices["after"].words + rest, {key: one.of(both) for key, one in slices.items()} if both else {}
+        # A method that changes answers may never predict a class that was predicted before, and the
+        # other way round.
+        both = [
+            part
+            for part in names[:_MOST_PARTS]
+            if all(part in one.names for one in slices.values())
+        ]
+        rest = (
+            f" The {len(both)} worst of {len(names):,} are shown." if len(both) < len(names) else ""
+        )
+        return slices["after"].words + rest, {
+            key: one.of(both) for key, one in slices.items()
+        } if both else {}
 
     @property
     def metrics(self) -> dict[str, str]:
-        return {metric: LABELS[metric] for metric in MAIN_METRICS if metric in self.comparison.values}
+        return {
+            metric: LABELS[metric] for metric in MAIN_METRICS if metric in self.comparison.values
+        }
 
     def coverage_curves(self, name: str) -> dict[str, Curve]:
-        return {method: risk_coverage(self.comparison.samples[method]) for method in self.pair(name).values()}
+        return {
+            method: risk_coverage(self.comparison.samples[method])
+            for method in self.pair(name).values()
+        }
 
     @cached_property
     def examples(self) -> dict[str, Examples]:
@@ -341,7 +425,9 @@ class Page:
 
     @cached_property
     def iterations(self) -> dict[str, tuple[Sequence[Iteration], PlanPath | None, int]]:
-        """Iterations, metrics on the test rows (None if they are too many) and number of transformations of fits."""
+        """Iterations, metrics on the test rows (None if they are too many) and number of
+        transformations of fits.
+        """
         test, fits = self.comparison.test, {}
         for name, calibrator in self.comparison.calibrators.items():
             history, plan = getattr(calibrator, "history_", ()), calibrator.map_.plan

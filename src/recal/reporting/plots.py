@@ -1,4 +1,7 @@
-"""Charts drawn with matplotlib, for papers and for figures that users change; the only module that imports it."""
+"""Charts drawn with matplotlib, for papers and for figures that users change;
+
+the only module that imports it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,12 @@ _DPI = 150
 
 
 def reliability_diagram(
-    probs: ArrayLike, y: ArrayLike, ax: Axes | None = None, *, n_bins: int = 15, classes: Sequence[Any] | None = None
+    probs: ArrayLike,
+    y: ArrayLike,
+    ax: Axes | None = None,
+    *,
+    n_bins: int = 15,
+    classes: Sequence[Any] | None = None,
 ) -> Axes:
     """Draw accuracy against confidence, with a 95 % band for each bin. It needs matplotlib.
 
@@ -64,7 +72,10 @@ def reliability_diagram(
     'confidence'
     """
     data = reliability(score(probs, y, classes), n_bins)
-    return draw(charts.reliability_chart(data, "after"), new_figure(4.6, 3.8).subplots() if ax is None else ax)
+    return draw(
+        charts.reliability_chart(data, "after"),
+        new_figure(4.6, 3.8).subplots() if ax is None else ax,
+    )
 
 
 def draw(chart: Chart, ax: Axes) -> Axes:
@@ -79,7 +90,9 @@ def draw(chart: Chart, ax: Axes) -> Axes:
     if chart.keys:
         from matplotlib.patches import Patch
 
-        handles = [Patch(color=PALETTE[style][0], label=words) for style, words in chart.keys.items()]
+        handles = [
+            Patch(color=PALETTE[style][0], label=words) for style, words in chart.keys.items()
+        ]
         ax.legend(handles=handles, frameon=False, fontsize=8)
     return ax
 
@@ -94,7 +107,9 @@ def _draw_mark(ax: Axes, mark: Mark) -> None:
     elif isinstance(mark, Area):
         ax.fill_between(mark.x, mark.low, mark.high, color=PALETTE[rest[-1]][0], alpha=0.15, lw=0)
     elif isinstance(mark, Boxes):
-        left, right, bottom, top = (np.asarray(v, np.float64) for v in (mark.left, mark.right, mark.bottom, mark.top))
+        left, right, bottom, top = (
+            np.asarray(v, np.float64) for v in (mark.left, mark.right, mark.bottom, mark.top)
+        )
         edge = {"edgecolor": PALETTE["group-edge"][0], "lw": 0.5} if kind == "rank" else {"lw": 0}
         inset = 2 * mark.inset / WIDTH * (ax.get_xlim()[1] if kind == "rank" else 1.0)
         ax.bar(
@@ -103,7 +118,9 @@ def _draw_mark(ax: Axes, mark: Mark) -> None:
         )  # fmt: skip
     elif isinstance(mark, Dots):
         colour = PALETTE[{"plain": "ink", "hollow": "after"}.get(rest[-1], rest[-1])][0]
-        hollow: dict[str, Any] = {"mfc": "white", "mew": 1.5} if rest[-1] in ("before", "plain", "hollow") else {}
+        hollow: dict[str, Any] = (
+            {"mfc": "white", "mew": 1.5} if rest[-1] in ("before", "plain", "hollow") else {}
+        )
         ax.plot(mark.x, mark.y, "o", color=colour, ms=1.2 * mark.size, ls="", **hollow)
     else:
         sides = {"start": "left", "middle": "center", "end": "right"}
@@ -111,7 +128,10 @@ def _draw_mark(ax: Axes, mark: Mark) -> None:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of this size in inches. It needs no display and leaves the state of pyplot alone."""
+    """Return an empty figure of this size in inches.
+
+    It needs no display and leaves the state of pyplot alone.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -138,7 +158,12 @@ def save_figure(figure: Figure, path: str | PathLike[str]) -> Path:
         "pdf": {"Creator": "recal", "CreationDate": None},
     }
     if kind not in metadata:
-        raise InputError(f"Figures are written to a name ending in .png, .svg or .pdf, got {target.name!r}.")
-    with replacing(target) as file, rc_context({"svg.hashsalt": "recal"}):  # otherwise ids inside are random
+        raise InputError(
+            f"Figures are written to a name ending in .png, .svg or .pdf, got {target.name!r}."
+        )
+    with (
+        replacing(target) as file,
+        rc_context({"svg.hashsalt": "recal"}),
+    ):  # otherwise ids inside are random
         figure.savefig(file, format=kind, metadata=metadata[kind])
     return target

@@ -1,4 +1,7 @@
-"""What views show: the four groups of ReCal, the iterations of its fit, and how damage changes the accuracy."""
+"""What views show:
+
+the four groups of ReCal, the iterations of its fit, and how damage changes the accuracy.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,12 @@ FEWEST_RANKED = 20
 
 
 def places(errors: Sequence[float | None], sizes: Sequence[float | None]) -> dict[int, int]:
-    """Return the rank of each group that can be ranked, from 0 for the smallest error to 3 for the largest.
+    """Return the rank of each group that can be ranked, from 0 for the smallest error to 3 for the
+    largest.
 
-    Groups without an error and groups of fewer than 20 samples have no rank; a size of None counts as large enough.
-    Of three groups the middle one ranks second, of two one is smallest and one largest, and a single group has no
-    rank. Groups with equal errors rank in their own order.
+    Groups without an error and groups of fewer than 20 samples have no rank; a size of None counts
+    as large enough. Of three groups the middle one ranks second, of two one is smallest and one
+    largest, and a single group has no rank. Groups with equal errors rank in their own order.
 
     Examples
     --------
@@ -70,14 +74,15 @@ def by_strength(spec: str) -> tuple[str, float, str]:
 
 @dataclass(frozen=True)
 class GroupStudy:
-    """Per transformation (rows) and group (columns, in the order of `Group`): size and calibration error.
+    """Per transformation (rows) and group (columns, in the order of `Group`): size and calibration
+    error.
 
     Attributes
     ----------
     transforms : specs, m of them
     sizes : (m, 4)
-    errors : (m, 4), the ECE of the original inputs in the group; NaN for an empty group or without labels
-    confidence_at : at which class the confidence in the transformed copy was read
+    errors : (m, 4), the ECE of the original inputs in the group; NaN for an empty group or without
+    labels confidence_at : at which class the confidence in the transformed copy was read
     temperature : the temperature that all logits were divided by
     """
 
@@ -89,7 +94,10 @@ class GroupStudy:
 
     @property
     def ranks(self) -> NDArray[np.int64]:
-        """How often each group (rows) had the smallest to the largest error (columns); see `places`."""
+        """How often each group (rows) had the smallest to the largest error (columns);
+
+        see `places`.
+        """
         counts = np.zeros((4, 4), np.int64)
         for errors, sizes in zip(self.errors.tolist(), self.sizes.tolist()):
             for index, place in places(errors, sizes).items():
@@ -104,7 +112,9 @@ class GroupStudy:
     @property
     def sized_labels(self) -> list[str]:
         """The names of the groups with their median sizes."""
-        return [f"{label} ({size:,})" for label, size in zip(GROUP_LABELS.values(), self.usual_sizes)]
+        return [
+            f"{label} ({size:,})" for label, size in zip(GROUP_LABELS.values(), self.usual_sizes)
+        ]
 
     def lines(self) -> list[tuple[str, list[int], list[float]]]:
         """Return transformation, sizes and errors of the four groups, sorted by kind and strength."""
@@ -112,13 +122,21 @@ class GroupStudy:
         return sorted(rows, key=lambda row: by_strength(row[0]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON: size and ECE by transformation and group; None for an empty group."""
+        """Return plain values for JSON: size and ECE by transformation and group;
+
+        None for an empty group.
+        """
         names = [member.name.lower() for member in Group]
-        errors = [[None if np.isnan(error) else float(error) for error in row] for row in self.errors]
+        errors = [
+            [None if np.isnan(error) else float(error) for error in row] for row in self.errors
+        ]
         return {
             "confidence_at": self.confidence_at,
             "temperature": self.temperature,
-            "groups": {spec: dict(zip(names, row)) for spec, row in zip(self.transforms, self.sizes.tolist())},
+            "groups": {
+                spec: dict(zip(names, row))
+                for spec, row in zip(self.transforms, self.sizes.tolist())
+            },
             "ece": {spec: dict(zip(names, row)) for spec, row in zip(self.transforms, errors)},
             "ranks": dict(zip(names, self.ranks.tolist())),
             "ranked_from": FEWEST_RANKED,
@@ -140,8 +158,8 @@ def group_study(
     views : Views with transformations; with labels for the errors
     confidence_at, ties : see `recal.group`
     scaled : bool
-        First divide all logits by one temperature, fitted on these views. The paper's group tables do this, with
-        ``confidence_at="own"``.
+        First divide all logits by one temperature, fitted on these views. The paper's group tables
+        do this, with ``confidence_at="own"``.
     n_bins : int
 
     Examples
@@ -154,7 +172,9 @@ def group_study(
     """
     if not views.transforms:
         raise InputError("These views hold no transformations, so there is nothing to group.")
-    beta = float(TemperatureScaling().fit(views).beta_) if scaled and views.labels is not None else 1.0
+    beta = (
+        float(TemperatureScaling().fit(views).beta_) if scaled and views.labels is not None else 1.0
+    )
     if scaled and views.labels is None:
         raise InputError("`scaled=True` fits a temperature, which needs labels.")
     original = views.logits if beta == 1.0 else views.logits * beta
@@ -184,15 +204,23 @@ class PlanPath:
     def rows(self) -> list[tuple[float, ...]]:
         """Return steps, ECE, NLL and Brier score of at most eight points, evenly spaced."""
         kept = np.unique(np.linspace(0, len(self.steps) - 1, 8).astype(int))
-        return list(zip(*(column[kept].tolist() for column in (self.steps, self.ece, self.nll, self.brier))))
+        return list(
+            zip(*(column[kept].tolist() for column in (self.steps, self.ece, self.nll, self.brier)))
+        )
 
 
-def path_of(plan: Plan, views: Views, labels: NDArray[np.intp], n_bins: int = 15, points: int = 21) -> PlanPath:
+def path_of(
+    plan: Plan, views: Views, labels: NDArray[np.intp], n_bins: int = 15, points: int = 21
+) -> PlanPath:
     """Apply longer and longer parts of a plan, `points` of them, to rows that it was not fitted on."""
     lengths = np.unique(np.linspace(0, len(plan.steps), points).astype(np.int64))
     evaluations = []
     for length in lengths:
-        part = replace(plan, steps=plan.steps[:length], finish=plan.finish if length == len(plan.steps) else 1.0)
+        part = replace(
+            plan,
+            steps=plan.steps[:length],
+            finish=plan.finish if length == len(plan.steps) else 1.0,
+        )
         evaluations.append(evaluate(calibrated_probs(part, views), labels, n_bins=n_bins))
     columns = [np.array([one[name] for one in evaluations]) for name in ("ece", "nll", "brier")]
     return PlanPath(lengths, *columns)
@@ -210,7 +238,8 @@ class DamageStudy:
     damaging : the kinds that lower the accuracy
     n_samples : number of labelled samples
     notes : sentences on new inputs, if there are any
-    place : estimated accuracy and temperature of the new inputs; None where they cannot be estimated
+    place : estimated accuracy and temperature of the new inputs; None where they cannot be
+    estimated
     """
 
     kinds: tuple[str, ...]
@@ -227,22 +256,33 @@ class DamageStudy:
         return sentences("damage", self, FEWEST_KINDS)[0]
 
     def rows(self) -> list[tuple[str, int, tuple[float, float], tuple[float, float]]]:
-        """Return kind, number of views, and ranges of accuracy and temperature; the most damaging kind first."""
+        """Return kind, number of views, and ranges of accuracy and temperature;
+
+        the most damaging kind first.
+        """
         rows = []
         for kind in dict.fromkeys(self.kinds):
             own = np.array([one == kind for one in self.kinds])
             accuracy, heat = self.accuracy[own], self.temperature[own]
-            ranges = (float(accuracy.min()), float(accuracy.max())), (float(heat.min()), float(heat.max()))
+            ranges = (
+                (float(accuracy.min()), float(accuracy.max())),
+                (float(heat.min()), float(heat.max())),
+            )
             rows.append((kind, int(own.sum()), *ranges))
         return sorted(rows, key=lambda row: row[2])
 
 
 def damage_study(profile: Profile, logits: Floats | None = None) -> DamageStudy | None:
-    """Return what a profile knows about damage and about new inputs; None if it has no labelled views."""
+    """Return what a profile knows about damage and about new inputs;
+
+    None if it has no labelled views.
+    """
     learned = profile.following
     if learned is None:
         return None
-    whole = np.flatnonzero([kind != "" and size == 0 for kind, size in zip(learned.kinds, learned.sizes)])
+    whole = np.flatnonzero(
+        [kind != "" and size == 0 for kind, size in zip(learned.kinds, learned.sizes)]
+    )
     views = whole[: len(whole) // 2]  # the other half mixes these with inputs as they are
     if not len(views):
         return None

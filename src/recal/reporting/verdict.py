@@ -1,4 +1,7 @@
-"""The verdict on a method: which one to use, whether it is better, how much it automates, which answers it changes."""
+"""The verdict on a method:
+
+which one to use, whether it is better, how much it automates, which answers it changes.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ CONFIDENCE = 0.95
 _LEVELS = (0.9, 0.8, 0.7, 0.6, 0.5)
 # The verdict speaks about a level if at least this share of the answers reaches it.
 _ENOUGH = 0.05
-# Sets need a higher coverage than the accuracy, or they would be single answers: the first of these above it.
+# Sets need a higher coverage than the accuracy, or they would be single answers: the first of these
+# above it.
 _COVERAGES = (0.9, 0.95, 0.99, 0.999)
 RISKS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2)
 # More rows than this would not change the sizes of prediction sets visibly.
@@ -49,12 +53,12 @@ class Automation(Outcome):
 
     Attributes
     ----------
-    decision : the rule; chosen on these rows, unless the caller brought one that was chosen on others
-    rows : confidence and correctness of each row of the page
-    accepted : for each row, whether the rule accepts the answer
-    curve : the share of these rows that can be accepted at each risk; None if the thresholds are not known
-    set_coverage : requested coverage of the prediction sets: the first of 90, 95, 99, 99.9 % above the accuracy
-    sets : prediction sets made on a random half of the rows and measured on the other; None for fewer than 40 rows
+    decision : the rule; chosen on these rows, unless the caller brought one that was chosen on
+    others rows : confidence and correctness of each row of the page accepted : for each row,
+    whether the rule accepts the answer curve : the share of these rows that can be accepted at each
+    risk; None if the thresholds are not known set_coverage : requested coverage of the prediction
+    sets: the first of 90, 95, 99, 99.9 % above the accuracy sets : prediction sets made on a random
+    half of the rows and measured on the other; None for fewer than 40 rows
     """
 
     decision: Decision
@@ -68,7 +72,8 @@ class Automation(Outcome):
         """Return how the rule does in each group of the rows, worst first."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GroupRiskWarning)  # the page says it
-            # What matters is which answers are accepted, so the rule is restated for a confidence of 1 or 0.
+            # What matters is which answers are accepted, so the rule is restated for a confidence
+            # of 1 or 0.
             rule = DecisionRule((0.5,), self.decision.risk, self.decision.confidence)
             return risk_by_group(rule, self.accepted.astype(np.float64), self.rows.correct, groups)
 
@@ -85,15 +90,19 @@ def automation(
 ) -> Automation:
     """Apply a rule to the test rows, or search one there, and build prediction sets.
 
-    `decision` and `curve` come from other rows: their thresholds are applied to these rows. `groups` are those of a
-    decision that has a threshold for each group.
+    `decision` and `curve` come from other rows: their thresholds are applied to these rows.
+    `groups` are those of a decision that has a threshold for each group.
     """
     rows, graded, labels = comparison.samples[method], comparison.graded, comparison.test_labels
     probs = comparison.probabilities(method)
     truth = rows.correct if graded else labels
     # The model's own confidence is not calibrated, so it cannot say where the search should start.
     confidences = None if graded or method == comparison.methods[0] else rows.confidence
-    chosen = decide(probs, truth, risk, CONFIDENCE, confidences=confidences) if decision is None else decision
+    chosen = (
+        decide(probs, truth, risk, CONFIDENCE, confidences=confidences)
+        if decision is None
+        else decision
+    )
     own = groups if chosen.rule.groups else None
     accepted = chosen.accept(probs, None if graded else rows.confidence, own)
     if curve is not None:
@@ -107,7 +116,9 @@ def automation(
     report = None
     if len(first) >= 20 and not graded:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FewSamplesWarning)  # the page shows how large the sets are
+            warnings.simplefilter(
+                "ignore", FewSamplesWarning
+            )  # the page shows how large the sets are
             sets = prediction_sets(probs[first], labels[first], coverage, at_least_one=True)
         report = evaluate_sets(sets, probs[second], labels[second])
     return Automation(
@@ -182,13 +193,17 @@ def answer_change(
     won = int(((kept != labels) & (free == labels)).sum())
     p_value = float(binom.sf(won - 1, won + lost, 0.5)) if won + lost else 1.0
     accuracies = [float((answers == labels).mean()) for answers in (kept, free)]
-    return AnswerChange(int((kept != free).sum()), len(labels), accuracies[0], accuracies[1], p_value, method)
+    return AnswerChange(
+        int((kept != free).sum()), len(labels), accuracies[0], accuracies[1], p_value, method
+    )
 
 
 def best_change(comparison: Comparison, method: str) -> AnswerChange | None:
-    """Return what the best method that changes answers would gain over one that keeps them; None if nothing clear.
+    """Return what the best method that changes answers would gain over one that keeps them; None if
+    nothing clear.
 
-    The method with the lowest NLL is looked at, so that no search over methods has to be corrected for.
+    The method with the lowest NLL is looked at, so that no search over methods has to be corrected
+    for.
     """
     keeps = dict(zip(comparison.methods, comparison.keeps_accuracy))
     losses = dict(zip(comparison.methods, comparison.values["nll"].mean(axis=0).tolist()))
@@ -196,7 +211,9 @@ def best_change(comparison: Comparison, method: str) -> AnswerChange | None:
     if not free or not keeps[method]:
         return None
     best = min(free, key=lambda name: losses[name])
-    change = answer_change(comparison.answers[method], comparison.answers[best], comparison.test_labels, best)
+    change = answer_change(
+        comparison.answers[method], comparison.answers[best], comparison.test_labels, best
+    )
     return change if change.clear else None
 
 
@@ -207,11 +224,11 @@ class Verdict:
     Attributes
     ----------
     judgement : by proper scores, against the model before; None if there is nothing to compare with
-    before, after : answers that reach a confidence: errors expected and observed, and the range of a calibrated model
-    tests : the calibration tests over all answers, before and after
-    changed : how many answers differ from those before
-    ece_high : the largest ECE that agrees with the samples; NaN if no interval was computed
-    change : what changed answers would gain, where they are kept and the gain is clear
+    before, after : answers that reach a confidence: errors expected and observed, and the range of
+    a calibrated model tests : the calibration tests over all answers, before and after changed :
+    how many answers differ from those before ece_high : the largest ECE that agrees with the
+    samples; NaN if no interval was computed change : what changed answers would gain, where they
+    are kept and the gain is clear
     """
 
     method: str
@@ -231,19 +248,25 @@ class Verdict:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """In the order in which people read them; the first says better, worse, or no significant difference."""
+        """In the order in which people read them;
+
+        the first says better, worse, or no significant difference.
+        """
         return sentences("verdict", self)
 
 
 def verdict(comparison: Comparison, method: str, change: AnswerChange | None = None) -> Verdict:
-    """Judge a method against the model before it, by expected and observed errors and by proper scores.
+    """Judge a method against the model before it, by expected and observed errors and by proper
+    scores.
 
-    `change` is what the caller knows about changed answers; otherwise the other methods of the comparison tell.
+    `change` is what the caller knows about changed answers; otherwise the other methods of the
+    comparison tell.
     """
     first = comparison.methods[0]
     names = [method] if method == first else [first, method]
     tables = [threshold_table(comparison.samples[name]) for name in names]
-    # The first level that enough answers reach, before and after: not the one at which the method looks best.
+    # The first level that enough answers reach, before and after: not the one at which the method
+    # looks best.
     level = next((v for v in _LEVELS if all(table[v].share >= _ENOUGH for table in tables)), 0.0)
     tests = tuple(comparison.calibration_tests[name] for name in names)
     interval = comparison.row("ece", method).interval
@@ -270,20 +293,35 @@ def advice(comparison: Comparison, choice: Recommendation) -> str:
 
 
 def shown_first(comparison: Comparison, choice: Recommendation) -> str:
-    """Return the method that the page opens with: the recommended one, or the cheapest contender if that is none."""
+    """Return the method that the page opens with:
+
+    the recommended one, or the cheapest contender if that is none.
+    """
     first = comparison.methods[0]
     if choice.method != first or len(comparison.methods) == 1:
         return choice.method
-    others = [name for name in choice.contenders if name != first] or [n for n in comparison.methods if n != first]
+    others = [name for name in choice.contenders if name != first] or [
+        n for n in comparison.methods if n != first
+    ]
     return min(others, key=lambda name: cost(comparison, name))
 
 
-def headline(comparison: Comparison, choice: Recommendation, automated: Mapping[str, Automation]) -> tuple[str, ...]:
-    """Return the lines that a reader in a hurry needs: which method, what it costs, how much it automates."""
+def headline(
+    comparison: Comparison, choice: Recommendation, automated: Mapping[str, Automation]
+) -> tuple[str, ...]:
+    """Return the lines that a reader in a hurry needs:
+
+    which method, what it costs, how much it automates.
+    """
     first = comparison.methods[0]
     after, before = automated[choice.method], automated[first] if choice.method != first else None
     return sentences(
-        "headline", comparison, choice, before, after, before is not None and automates_less(before, after)
+        "headline",
+        comparison,
+        choice,
+        before,
+        after,
+        before is not None and automates_less(before, after),
     )
 
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from recal.transforms.audio import Bits, Clip, Echo, Faster, HighPass, LowPass, Noise, Quieter, TimeMask
+from recal.transforms.audio import (
+    Bits,
+    Clip,
+    Echo,
+    Faster,
+    HighPass,
+    LowPass,
+    Noise,
+    Quieter,
+    TimeMask,
+)
 from recal.transforms.base import BuiltIn, Named, Transform, format_strength
 from recal.transforms.image import (
     Blur,

@@ -1,8 +1,9 @@
-"""Numpy arrays and torch tensors: a transformation is written once, with the operations that both libraries have.
+"""Numpy arrays and torch tensors: a transformation is written once, with the operations that both
+libraries have.
 
-This module never imports torch: a caller with a tensor has already imported it. Numpy computes CPU tensors in their own
-memory, so both libraries give the same bits. Tensors on other devices stay there; they, traced tensors and tensors that
-need a gradient go through torch's own operations.
+This module never imports torch: a caller with a tensor has already imported it. Numpy computes CPU
+tensors in their own memory, so both libraries give the same bits. Tensors on other devices stay
+there; they, traced tensors and tensors that need a gradient go through torch's own operations.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from recal.errors import InputError
 Array = Any  # numpy.ndarray or torch.Tensor
 _INTEGERS = ("uint8", "uint16", "int8", "int16", "int32")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-# Sums are rounded to multiples of 1 / STEPS before they are rounded to whole numbers. Otherwise the order of summation,
-# which changes the last bits, would decide how a half is rounded. Multiplying by a power of two is exact.
+# Sums are rounded to multiples of 1 / STEPS before they are rounded to whole numbers. Otherwise the
+# order of summation, which changes the last bits, would decide how a half is rounded. Multiplying
+# by a power of two is exact.
 STEPS = 2.0**20
 
 
 class Traced:
-    """Base class of arrays that record a graph instead of computing; they have torch's methods and a namespace."""
+    """Base class of arrays that record a graph instead of computing;
+
+    they have torch's methods and a namespace.
+    """
 
     __array_ufunc__ = None  # numpy leaves arithmetic with its own numbers to the traced array
     namespace: Any
@@ -32,7 +37,9 @@ class Traced:
 
 def is_tensor(value: Any) -> bool:
     """Whether `value` is a torch tensor or a traced array, without importing torch."""
-    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # another thread may be loading torch just now
+    tensor = getattr(
+        sys.modules.get("torch"), "Tensor", None
+    )  # another thread may be loading torch just now
     return isinstance(value, Traced) or (tensor is not None and isinstance(value, tensor))
 
 
@@ -46,8 +53,8 @@ def namespace(array: Array) -> Any:
 def apply(function: Callable[[Array], Array], inputs: Any, *, traceable: bool) -> Array:
     """Call `function` on `inputs`: arrays directly, tensors on their device or through numpy.
 
-    `traceable` says that torch has all operations of `function`; other functions run on the CPU, and the result is
-    sent back to the inputs' device.
+    `traceable` says that torch has all operations of `function`; other functions run on the CPU,
+    and the result is sent back to the inputs' device.
     """
     if not is_tensor(inputs):
         return function(np.asarray(inputs))
@@ -61,7 +68,10 @@ def apply(function: Callable[[Array], Array], inputs: Any, *, traceable: bool) -
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether numpy can compute in the tensor's own memory: on the CPU, not traced, without a gradient."""
+    """Whether numpy can compute in the tensor's own memory:
+
+    on the CPU, not traced, without a gradient.
+    """
     if isinstance(tensor, Traced):
         return False
     torch = sys.modules["torch"]
@@ -87,7 +97,10 @@ def check_numeric(array: Array, what: str, integers: tuple[str, ...] = _INTEGERS
 
 
 def check_full_scale(x: Array, full: float, spec: str, remedy: str) -> None:
-    """Refuse floats beyond full scale, which is never guessed from a batch. Traced arrays have no values to check."""
+    """Refuse floats beyond full scale, which is never guessed from a batch.
+
+    Traced arrays have no values to check.
+    """
     if (is_tensor(x) and not is_plain(x)) or 0 in x.shape:
         return
     largest = max(float(x.max()), -float(x.min()))
@@ -96,25 +109,32 @@ def check_full_scale(x: Array, full: float, spec: str, remedy: str) -> None:
 
 
 def to_working(array: Array) -> Array:
-    """Return floats wide enough that rounding back to the dtype gives the value nearest to the exact result."""
+    """Return floats wide enough that rounding back to the dtype gives the value nearest to the
+    exact result.
+    """
     name = dtype_name(array)
     if name in ("float32", "float64"):
         return array
-    # Half floats lose nothing in float32. Whole numbers are rounded afterwards and need the wider type.
+    # Half floats lose nothing in float32. Whole numbers are rounded afterwards and need the wider
+    # type.
     lacks_float64 = is_tensor(array) and array.device.type == "mps"
     return cast(array, "float32" if name in ("float16", "bfloat16") or lacks_float64 else "float64")
 
 
 def cast(array: Array, dtype: str) -> Array:
     """Convert `array` to the dtype of this name."""
-    return array.to(getattr(namespace(array), dtype)) if is_tensor(array) else array.astype(dtype, copy=False)
+    return (
+        array.to(getattr(namespace(array), dtype))
+        if is_tensor(array)
+        else array.astype(dtype, copy=False)
+    )
 
 
 def from_working(result: Array, dtype: str) -> Array:
     """Convert back to `dtype`; whole numbers are rounded to nearest, halves to even, and clipped.
 
-    A weighted sum of pixels is often exactly a half, and each runtime sums in its own order. Rounding to a grid of
-    2**-20 first makes all runtimes round it the same way.
+    A weighted sum of pixels is often exactly a half, and each runtime sums in its own order.
+    Rounding to a grid of 2**-20 first makes all runtimes round it the same way.
     """
     if dtype in _INTEGERS:
         limits = np.iinfo(dtype)
@@ -131,7 +151,10 @@ def constant(values: Any, like: Array) -> Array:
 
 
 def number(value: float, like: Array) -> Any:
-    """Return a number for arithmetic with `like`. A trace may store a plain float as float32, which changes halves."""
+    """Return a number for arithmetic with `like`.
+
+    A trace may store a plain float as float32, which changes halves.
+    """
     return constant(value, like) if is_tensor(like) else value
 
 
@@ -146,8 +169,8 @@ def copy(array: Array) -> Array:
 def shift(array: Array, axis: int, by: int, fill: str, *, forward: bool) -> Array:
     """Shift an array by `by` places along an axis that is counted from the end.
 
-    The free places are filled with the values that left at the other end ("wrap"), with zeros ("zero", "black"), or
-    with the value at the edge.
+    The free places are filled with the values that left at the other end ("wrap"), with zeros
+    ("zero", "black"), or with the value at the edge.
     """
     xp, size = namespace(array), int(array.shape[axis])  # the size is a constant when traced
     by = by % size if fill == "wrap" else min(by, size)

@@ -17,8 +17,8 @@ from recal.transforms.series import SeriesTransform, along_time
 _STEEPNESS = 12
 # Up to this length a traced filter is a matrix, of at most a megabyte in float32.
 _LONGEST_MATRIX = 512
-# Where the repeats of an echo start, as shares of the sound's length. The gaps grow, so the repeats do not sound like
-# a tone.
+# Where the repeats of an echo start, as shares of the sound's length. The gaps grow, so the repeats
+# do not sound like a tone.
 _REPEATS = (0.03, 0.07, 0.12, 0.18, 0.25)
 
 
@@ -39,12 +39,18 @@ class SoundTransform(SeriesTransform):
 
 
 def silence_of(dtype: str) -> float:
-    """Return the value of silence: the middle of the range for unsigned samples, zero for all others."""
+    """Return the value of silence:
+
+    the middle of the range for unsigned samples, zero for all others.
+    """
     return 2.0 ** (np.iinfo(dtype).bits - 1) if dtype.startswith("uint") else 0.0
 
 
 def _filter(x: Array, gain: Array) -> Array:
-    """Multiply the spectrum by gains. The signal is mirrored so that its end does not leak into its beginning."""
+    """Multiply the spectrum by gains.
+
+    The signal is mirrored so that its end does not leak into its beginning.
+    """
     xp, length = arrays.namespace(x), int(x.shape[1])
     spectrum = xp.fft.rfft(xp.concatenate([x, xp.flip(x, (1,))], 1), 2 * length, 1)
     return xp.fft.irfft(spectrum * gain, 2 * length, 1)[:, :length]
@@ -54,8 +60,8 @@ def _filter(x: Array, gain: Array) -> Array:
 class LowPass(SoundTransform):
     """Damp frequencies above `cutoff`, a share of the highest one (half the sampling rate).
 
-    The damping is smooth (half the amplitude at the cut-off, 72 dB per octave), keeps phases, and mirrors the signal
-    at its ends, so that the end does not leak into the beginning.
+    The damping is smooth (half the amplitude at the cut-off, 72 dB per octave), keeps phases, and
+    mirrors the signal at its ends, so that the end does not leak into the beginning.
     """
 
     kind: ClassVar[str] = "lowpass"
@@ -84,7 +90,8 @@ def _filter_matrix(lowpass: LowPass, length: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Bits(SoundTransform):
-    """Keep `bits` bits of each value: floats are rounded to multiples of ``2 * full / 2**bits`` and clipped there.
+    """Keep `bits` bits of each value: floats are rounded to multiples of ``2 * full / 2**bits`` and
+    clipped there.
 
     Floats run from -`full` to `full`, whole numbers over their dtype. 32 bits change nothing.
     """
@@ -116,7 +123,8 @@ class Bits(SoundTransform):
 
 @dataclass(frozen=True, slots=True)
 class TimeMask(SoundTransform):
-    """Silence one stretch of ``round(share * time)`` samples, at least one and never all, in all channels.
+    """Silence one stretch of ``round(share * time)`` samples, at least one and never all, in all
+    channels.
 
     Its position follows from `seed` and the sound itself.
 
@@ -142,7 +150,9 @@ class TimeMask(SoundTransform):
         width = min(max(round(self.share * length), 1), length - 1)
         starts = uniforms(content_keys(x, self.kind, self.seed), 1) * (length - width + 1)
         places = np.arange(length) - np.floor(starts).astype(np.intp)
-        return np.where(along_time((places >= 0) & (places < width), x), x.dtype.type(silence_of(dtype)), x)
+        return np.where(
+            along_time((places >= 0) & (places < width), x), x.dtype.type(silence_of(dtype)), x
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +180,11 @@ class Quieter(SoundTransform):
 
 @dataclass(frozen=True, slots=True)
 class Noise(SoundTransform):
-    """Add white noise at a signal-to-noise ratio of `snr` decibels, measured over each sound; 100 changes nothing.
+    """Add white noise at a signal-to-noise ratio of `snr` decibels, measured over each sound; 100
+    changes nothing.
 
-    The noise follows from `seed` and the sound itself. Silence stays silent, and whole numbers are clipped.
+    The noise follows from `seed` and the sound itself. Silence stays silent, and whole numbers are
+    clipped.
 
     Examples
     --------
@@ -207,10 +219,11 @@ class Noise(SoundTransform):
 
 @dataclass(frozen=True, slots=True)
 class HighPass(SoundTransform):
-    """Damp frequencies below `cutoff`, a share of the highest one (half the sampling rate), as a small speaker does.
+    """Damp frequencies below `cutoff`, a share of the highest one (half the sampling rate), as a
+    small speaker does.
 
-    The damping is smooth (half the amplitude at the cut-off, 72 dB per octave), keeps phases, and mirrors the signal
-    at its ends. The mean is damped, too.
+    The damping is smooth (half the amplitude at the cut-off, 72 dB per octave), keeps phases, and
+    mirrors the signal at its ends. The mean is damped, too.
 
     Examples
     --------
@@ -236,7 +249,8 @@ class HighPass(SoundTransform):
 
 @dataclass(frozen=True, slots=True)
 class Clip(SoundTransform):
-    """Clip samples louder than `level` times the loudest sample of the sound, as an overdriven microphone does.
+    """Clip samples louder than `level` times the loudest sample of the sound, as an overdriven
+    microphone does.
 
     Examples
     --------
@@ -290,7 +304,8 @@ class Faster(SoundTransform):
 
 @dataclass(frozen=True, slots=True)
 class Echo(SoundTransform):
-    """Add five repeats of the sound, each `loudness` times as loud as the one before, as a room does.
+    """Add five repeats of the sound, each `loudness` times as loud as the one before, as a room
+    does.
 
     Examples
     --------

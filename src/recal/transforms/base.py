@@ -1,8 +1,9 @@
-"""Transformations: small immutable values that are called on a batch of inputs and have a text form, the spec.
+"""Transformations: small immutable values that are called on a batch of inputs and have a text
+form, the spec.
 
-Random numbers belong to the sample: they follow from a seed and the sample's own content. A sample is therefore changed
-in the same way alone, in any batch and at any position. The key is a digest of the sample's bytes, and number j of its
-stream is a hash of the key and j; samples share nothing.
+Random numbers belong to the sample: they follow from a seed and the sample's own content. A sample
+is therefore changed in the same way alone, in any batch and at any position. The key is a digest of
+the sample's bytes, and number j of its stream is a hash of the key and j; samples share nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Transform(Protocol):
 
 
 def format_strength(value: float) -> str:
-    """Write a number so that it reads back as the same number, and without a '+', which joins specs."""
+    """Write a number so that it reads back as the same number, and without a '+', which joins
+    specs.
+    """
     number = tidy(value)
     short = format(number, ".12g")
     return (short if float(short) == number else repr(number)).replace("e+", "e")
@@ -54,7 +57,10 @@ def short_spec(transform: object) -> str:
 
 
 def tidy(value: float) -> float:
-    """Return a number without rounding errors in its last digits: 0.3 for 0.1 + 0.2, but 2/3 unchanged."""
+    """Return a number without rounding errors in its last digits:
+
+    0.3 for 0.1 + 0.2, but 2/3 unchanged.
+    """
     number = float(value) + 0.0  # turns -0.0 into 0.0
     short = float(format(number, ".12g"))
     return short if abs(short - number) <= 4 * math.ulp(number) else number
@@ -69,7 +75,8 @@ class Strengths(Number):
     identity : the strength that changes nothing
     domain : the accepted range
     ends : which ends of the domain are accepted, as in "(]"
-    whole : whether only whole numbers are accepted; pools then draw from a grid of step 1 instead of 0.01
+    whole : whether only whole numbers are accepted; pools then draw from a grid of step 1 instead
+    of 0.01
     """
 
     def __init__(
@@ -87,7 +94,9 @@ class Strengths(Number):
         self.step = 1 if whole else 0.01
 
     def read(self, value: Any, sizes: Sizes) -> float:
-        is_whole = self.whole and isinstance(value, float) and value.is_integer()  # specs are read as floats
+        is_whole = (
+            self.whole and isinstance(value, float) and value.is_integer()
+        )  # specs are read as floats
         return float(super().read(int(value) if is_whole else value, sizes))
 
 
@@ -118,10 +127,10 @@ Numbers = Annotated[tuple[float, ...], _Numbers(Number(), keep=tuple)]
 class BuiltIn(ABC):
     """Base class of the transformations that come with recal.
 
-    A new one is a frozen dataclass in the module of its kind of input. Its first field is the strength; the other
-    fields are options with defaults, and their annotations say what is allowed (`recal.schema`). It sets the class
-    variables below and defines `__call__`. The spec is ``kind:strength[:option=value]...``, without fields at their
-    defaults.
+    A new one is a frozen dataclass in the module of its kind of input. Its first field is the
+    strength; the other fields are options with defaults, and their annotations say what is allowed
+    (`recal.schema`). It sets the class variables below and defines `__call__`. The spec is
+    ``kind:strength[:option=value]...``, without fields at their defaults.
     """
 
     __slots__ = ()
@@ -130,11 +139,16 @@ class BuiltIn(ABC):
     modality: ClassVar[str]
     """The kind of input: image, video, series, audio, text or tabular."""
     assumes: ClassVar[str]
-    """What must be true of a task for the label to be kept; users read this when they choose a pool."""
-    keeps_information: ClassVar[bool] = False
-    """Whether the result has as much information as the original, as a mirrored image has; otherwise detail is lost.
+    """What must be true of a task for the label to be kept;
 
-    ReCal measures how a sample reacts to lost detail, so it draws no kinds that keep it; stacking prefers those."""
+    users read this when they choose a pool.
+    """
+    keeps_information: ClassVar[bool] = False
+    """Whether the result has as much information as the original, as a mirrored image has;
+    otherwise detail is lost.
+
+    ReCal measures how a sample reacts to lost detail, so it draws no kinds that keep it; stacking
+    prefers those."""
     has_strength: ClassVar[bool] = True
     """Whether the first field is a strength; a kind without a strength has only one form."""
     strengths: ClassVar[Strengths] = Strengths(1, 1, identity=0, domain=(1, 1))
@@ -157,7 +171,9 @@ class BuiltIn(ABC):
         return fields(cls)[0].default is MISSING  # type: ignore[arg-type]
 
     def full_scale(self, dtype: str) -> float | None:
-        """Return the largest value that inputs of this dtype may have, or None if there is no limit."""
+        """Return the largest value that inputs of this dtype may have, or None if there is no
+        limit.
+        """
         return None
 
     @property
@@ -171,27 +187,39 @@ class BuiltIn(ABC):
 
     @abstractmethod
     def __call__(self, inputs: Any, /) -> Any:
-        """Return a transformed copy of a batch with the same shape and dtype; the inputs do not change."""
+        """Return a transformed copy of a batch with the same shape and dtype;
+
+        the inputs do not change.
+        """
 
     def __str__(self) -> str:
         parts = [self.kind]
         for place, own in enumerate(fields(self)):  # type: ignore[arg-type]
             value = getattr(self, own.name)
             if value != own.default:
-                parts.append(("" if place < self.has_strength else f"{own.name}=") + _format_value(value))
+                parts.append(
+                    ("" if place < self.has_strength else f"{own.name}=") + _format_value(value)
+                )
         return ":".join(parts)
 
     def __post_init__(self) -> None:
         family: Any = type(self)
         kinds = field_kinds(family)
         for place, own in enumerate(fields(self)):  # type: ignore[arg-type]
-            kind, value = self.strengths if place < self.has_strength else kinds[own.name], getattr(self, own.name)
+            kind, value = (
+                self.strengths if place < self.has_strength else kinds[own.name],
+                getattr(self, own.name),
+            )
             try:
                 number = kind.read(value, {})
             except ValueError:
-                raise InputError(f"{self.kind}'s {own.name} must be {kind.rule}, got {value!r}{kind.hint}.") from None
+                raise InputError(
+                    f"{self.kind}'s {own.name} must be {kind.rule}, got {value!r}{kind.hint}."
+                ) from None
             # Round as the spec does, so that transformations with equal specs are equal.
-            object.__setattr__(self, own.name, tidy(number) if isinstance(number, float) else number)
+            object.__setattr__(
+                self, own.name, tidy(number) if isinstance(number, float) else number
+            )
 
 
 def _format_value(value: Any) -> str:
@@ -204,8 +232,8 @@ def _format_value(value: Any) -> str:
 class Named:
     """A user's own transformation: any callable under a name.
 
-    Files store the name but never the code. After loading, pass the callable again to apply the transformation. Two
-    transformations are equal if their names are equal.
+    Files store the name but never the code. After loading, pass the callable again to apply the
+    transformation. Two transformations are equal if their names are equal.
 
     Examples
     --------
@@ -220,7 +248,9 @@ class Named:
 
     def __post_init__(self) -> None:
         if not self.name or any(c in self.name for c in "+,\n"):
-            raise InputError(f"A transformation's name must not be empty nor hold '+' or ',', got {self.name!r}.")
+            raise InputError(
+                f"A transformation's name must not be empty nor hold '+' or ',', got {self.name!r}."
+            )
 
     def __str__(self) -> str:
         return self.name
@@ -255,13 +285,19 @@ def uniforms(keys: Keys, count: int, stream: int = 0) -> NDArray[np.float64]:
 
 
 def uniforms_at(keys: Keys, places: NDArray[np.uint64], stream: int = 0) -> NDArray[np.float64]:
-    """Return the numbers at `places` of each key's stream, (n_keys, n_places); each key may have its own places."""
+    """Return the numbers at `places` of each key's stream, (n_keys, n_places);
+
+    each key may have its own places.
+    """
     mixed = mix(keys[:, None] + (places + np.uint64(stream << 40)) * GOLDEN)
     return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def choose(keys: Keys, size: int, share: float) -> NDArray[np.bool_]:
-    """Mark ``round(share * size)`` of `size` places in each row, at least one and never all: (n_keys, size)."""
+    """Mark ``round(share * size)`` of `size` places in each row, at least one and never all:
+
+    (n_keys, size).
+    """
     chosen = np.zeros((len(keys), size), dtype=bool)
     count = min(max(round(share * size), 1), size - 1)
     if count > 0 and len(keys):

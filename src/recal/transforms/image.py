@@ -1,11 +1,14 @@
-"""Transformations of images, before the model's normalisation: they remove detail or move the image.
+"""Transformations of images, before the model's normalisation: they remove detail or move the
+image.
 
-`resampling.image_layout` reads shapes; pass ``layout=`` to any transformation if that rule does not fit. Whole numbers
-are rounded to nearest and clipped to their dtype. Floats run from 0 (black) to 1 (white) unless ``white=`` gives
-another value, such as 255; it matters only if a result is clipped or pixels are drawn.
+`resampling.image_layout` reads shapes; pass ``layout=`` to any transformation if that rule does not
+fit. Whole numbers are rounded to nearest and clipped to their dtype. Floats run from 0 (black) to 1
+(white) unless ``white=`` gives another value, such as 255; it matters only if a result is clipped
+or pixels are drawn.
 
-A mirrored, shifted or cropped image is as good as the original, so stacking gains most from such views
-(docs/methods.md). Whether the label survives depends on the task: see what each kind `assumes`.
+A mirrored, shifted or cropped image is as good as the original, so stacking gains most from such
+views (docs/methods.md). Whether the label survives depends on the task: see what each kind
+`assumes`.
 """
 
 from __future__ import annotations
@@ -24,10 +27,18 @@ from recal.errors import InputError
 from recal.transforms import arrays, resampling
 from recal.transforms.arrays import Array
 from recal.transforms.base import BuiltIn, Strengths, content_keys, uniforms, uniforms_at
-from recal.transforms.resampling import Bands, Layout, as_planes, from_planes, image_layout, image_size
+from recal.transforms.resampling import (
+    Bands,
+    Layout,
+    as_planes,
+    from_planes,
+    image_layout,
+    image_size,
+)
 
 _LEVELS = np.arange(256, dtype=np.float64)[None]
-# The number of values that RandomPixels processes at once: enough for numpy, few enough for the processor's cache.
+# The number of values that RandomPixels processes at once: enough for numpy, few enough for the
+# processor's cache.
 _VALUES_AT_ONCE = 1 << 16
 
 
@@ -83,27 +94,33 @@ class Pointwise(ImageTransform):
         if dtype == "uint8" and not arrays.is_tensor(images):
             tables = arrays.from_working(self._values(_LEVELS, flat, dtype), dtype)
             pairs = [(flat, tables[0])] if len(tables) == 1 else zip(flat, tables)
-            # `bytes.translate` is six times as fast as a lookup in numpy, which widens indices to 64 bits.
-            changed = b"".join(values.tobytes().translate(table.tobytes()) for values, table in pairs)
+            # `bytes.translate` is six times as fast as a lookup in numpy, which widens indices to
+            # 64 bits.
+            changed = b"".join(
+                values.tobytes().translate(table.tobytes()) for values, table in pairs
+            )
             return np.frombuffer(bytearray(changed), np.uint8).reshape(images.shape)
         x = arrays.to_working(flat)
         return arrays.from_working(self._values(x, x, dtype), dtype).reshape(images.shape)
 
     @abstractmethod
     def _values(self, x: Array, images: Array, dtype: str) -> Array:
-        """Return the new values of the floats `x` in each image, (n, values); `dtype` is that of the user's images.
+        """Return the new values of the floats `x` in each image, (n, values); `dtype` is that of
+        the user's images.
 
-        For bytes, `x` holds the 256 levels, and the result has one row for all images or one row per image.
+        For bytes, `x` holds the 256 levels, and the result has one row for all images or one row
+        per image.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ZoomOut(Resampled):
-    """Shrink to `scale` of the side and pad back with black: the object stays whole, detail is lost.
+    """Shrink to `scale` of the side and pad back with black: the object stays whole, detail is
+    lost.
 
-    The image is padded with ``int(W * (1 - scale) / scale)`` black pixels in all; an odd pixel goes to the right or
-    bottom. It is then resized back with an antialiased bilinear filter. Both steps are linear and separable, so
-    together they are A x B^T with two fixed matrices.
+    The image is padded with ``int(W * (1 - scale) / scale)`` black pixels in all; an odd pixel goes
+    to the right or bottom. It is then resized back with an antialiased bilinear filter. Both steps
+    are linear and separable, so together they are A x B^T with two fixed matrices.
 
     Examples
     --------
@@ -117,7 +134,9 @@ class ZoomOut(Resampled):
     """
 
     kind: ClassVar[str] = "zoom"
-    assumes: ClassVar[str] = "the object is recognisable from fewer pixels, and its size does not determine its label"
+    assumes: ClassVar[str] = (
+        "the object is recognisable from fewer pixels, and its size does not determine its label"
+    )
     strengths: ClassVar[Strengths] = Strengths(0.9, 0.1, identity=1, ends="(]")
 
     scale: float
@@ -129,10 +148,11 @@ class ZoomOut(Resampled):
 
 @dataclass(frozen=True, slots=True)
 class Brightness(Pointwise):
-    """Multiply every value by `factor` and clip: below 1 darkens, above 1 brightens until highlights are lost.
+    """Multiply every value by `factor` and clip: below 1 darkens, above 1 brightens until
+    highlights are lost.
 
-    Float images are clipped at `white`, and only if `factor` exceeds 1; values above `white` are then refused, because
-    white is never guessed from a batch.
+    Float images are clipped at `white`, and only if `factor` exceeds 1; values above `white` are
+    then refused, because white is never guessed from a batch.
     """
 
     kind: ClassVar[str] = "brightness"
@@ -148,7 +168,11 @@ class Brightness(Pointwise):
 
     def _values(self, x: Array, images: Array, dtype: str) -> Array:
         bright = x * arrays.number(self.factor, x)
-        return bright if self.factor <= 1 else bright.clip(None, check_white(x, dtype, self.white, self.kind))
+        return (
+            bright
+            if self.factor <= 1
+            else bright.clip(None, check_white(x, dtype, self.white, self.kind))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +208,10 @@ class Blur(Resampled):
 
 @dataclass(frozen=True, slots=True)
 class Pixelate(Resampled):
-    """Keep `scale` of the resolution: each side becomes ``round(scale * size)`` blocks, each filled with its mean."""
+    """Keep `scale` of the resolution:
+
+    each side becomes ``round(scale * size)`` blocks, each filled with its mean.
+    """
 
     kind: ClassVar[str] = "pixelate"
     assumes: ClassVar[str] = "the label does not rest on fine detail alone"
@@ -198,16 +225,22 @@ class Pixelate(Resampled):
 
 
 def check_white(x: Array, dtype: str, white: float, kind: str) -> float:
-    """Return full brightness: the dtype's largest whole number, or `white`. Refuse float images that exceed it."""
+    """Return full brightness: the dtype's largest whole number, or `white`.
+
+    Refuse float images that exceed it.
+    """
     limit = float(np.iinfo(dtype).max) if "int" in dtype else white
-    remedy = f"For values from 0 to 255 write '{kind}:...:white=255', and transform before normalising."
+    remedy = (
+        f"For values from 0 to 255 write '{kind}:...:white=255', and transform before normalising."
+    )
     arrays.check_full_scale(x, limit, kind, remedy)
     return limit
 
 
 @dataclass(frozen=True, slots=True)
 class Jpeg(ImageTransform):
-    """Store as JPEG of `quality` and read back. Three channels are coded as colour, any others one by one as grey.
+    """Store as JPEG of `quality` and read back. Three channels are coded as colour, any others one
+    by one as grey.
 
     Values are rounded to 256 levels of `white` on the way; a quality of 100 means no coding at all.
     """
@@ -228,14 +261,21 @@ class Jpeg(ImageTransform):
         if dtype != "uint8":
             x = arrays.to_working(images)
             if np.isnan(x).any():
-                raise InputError("jpeg has no code for NaN, and these images hold one; fill in missing pixels first.")
-            levels, scale = np.rint(np.clip(x * (255.0 / white), 0, 255)).astype(np.uint8), x.dtype.type(white / 255.0)
+                raise InputError(
+                    "jpeg has no code for NaN, and these images hold one; fill in missing pixels first."
+                )
+            levels, scale = (
+                np.rint(np.clip(x * (255.0 / white), 0, 255)).astype(np.uint8),
+                x.dtype.type(white / 255.0),
+            )
         coded = np.empty(images.shape, np.uint8)
         over_rows(_code, as_planes(levels, layout), int(self.quality), as_planes(coded, layout))
         return coded if dtype == "uint8" else np.asarray(arrays.from_working(coded * scale, dtype))
 
 
-def _code(planes: NDArray[np.uint8], start: int, stop: int, quality: int, out: NDArray[np.uint8]) -> None:
+def _code(
+    planes: NDArray[np.uint8], start: int, stop: int, quality: int, out: NDArray[np.uint8]
+) -> None:
     from PIL import Image  # Pillow takes longer to load than the rest of this package
 
     for image, target in zip(planes[start:stop], out[start:stop]):
@@ -244,16 +284,19 @@ def _code(planes: NDArray[np.uint8], start: int, stop: int, quality: int, out: N
         for pixels, result in zip(image, target):
             source, buffer = Image.fromarray(np.ascontiguousarray(pixels)), BytesIO()
             source.save(buffer, "JPEG", quality=quality)
-            # Call the decoder directly: opening the data as a file would parse its header in Python, which takes 75 us.
-            result[...] = Image.frombytes(source.mode, source.size, buffer.getvalue(), "jpeg", source.mode, "")
+            # Call the decoder directly: opening the data as a file would parse its header in
+            # Python, which takes 75 us.
+            result[...] = Image.frombytes(
+                source.mode, source.size, buffer.getvalue(), "jpeg", source.mode, ""
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class RandomPixels(ImageTransform):
     """Overwrite each pixel with a random colour, with probability `share`.
 
-    The pixels and their colours follow from `seed` and the image's own content, so an image is treated the same way
-    in any batch.
+    The pixels and their colours follow from `seed` and the image's own content, so an image is
+    treated the same way in any batch.
     """
 
     kind: ClassVar[str] = "pixels"
@@ -273,7 +316,9 @@ class RandomPixels(ImageTransform):
         over_rows(self._overwrite, planes, white, as_planes(changed, layout))
         return changed
 
-    def _overwrite(self, planes: NDArray[Any], start: int, stop: int, white: float, out: NDArray[Any]) -> None:
+    def _overwrite(
+        self, planes: NDArray[Any], start: int, stop: int, white: float, out: NDArray[Any]
+    ) -> None:
         channels, height, width = planes.shape[1:]
         count = max(1, _VALUES_AT_ONCE // planes[0].size)
         for begin in range(start, stop, count):
@@ -281,8 +326,12 @@ class RandomPixels(ImageTransform):
             keys = content_keys(exact, self.kind, self.seed)
             image, hit = np.nonzero(uniforms(keys, height * width) < self.share)
             places = hit[:, None] + np.arange(channels) * (height * width)
-            colour = uniforms_at(keys[image], places.astype(np.uint64), stream=1).astype(exact.dtype)
-            colour = arrays.from_working(colour * exact.dtype.type(white), arrays.dtype_name(planes))
+            colour = uniforms_at(keys[image], places.astype(np.uint64), stream=1).astype(
+                exact.dtype
+            )
+            colour = arrays.from_working(
+                colour * exact.dtype.type(white), arrays.dtype_name(planes)
+            )
             out[begin + image, :, hit // width, hit % width] = colour
 
 
@@ -300,22 +349,26 @@ class Flip(ImageTransform):
     """
 
     kind: ClassVar[str] = "flip"
-    assumes: ClassVar[str] = "a mirrored object keeps its label: true of a cat, not of a digit, letter or traffic sign"
+    assumes: ClassVar[str] = (
+        "a mirrored object keeps its label: true of a cat, not of a digit, letter or traffic sign"
+    )
     keeps_information: ClassVar[bool] = True
     has_strength: ClassVar[bool] = False
 
     layout: Layout = "auto"
 
     def _transformed(self, images: Array, layout: str) -> Array:
-        return arrays.copy(arrays.namespace(images).flip(images, (layout.index("W") - len(layout),)))
+        return arrays.copy(
+            arrays.namespace(images).flip(images, (layout.index("W") - len(layout),))
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Shift(ImageTransform):
     """Move the image by whole `pixels`; what leaves on one side comes back on the other.
 
-    The bare spec `shift` means 2 pixels down, wrapped. `fill` puts something else into the free pixels: ``edge``
-    repeats the pixels at the edge, ``black`` is zero.
+    The bare spec `shift` means 2 pixels down, wrapped. `fill` puts something else into the free
+    pixels: ``edge`` repeats the pixels at the edge, ``black`` is zero.
 
     Examples
     --------
@@ -341,12 +394,15 @@ class Shift(ImageTransform):
 
     def _transformed(self, images: Array, layout: str) -> Array:
         axis = layout.index("H" if self.direction in ("down", "up") else "W") - len(layout)
-        return arrays.shift(images, axis, int(self.pixels), self.fill, forward=self.direction in ("down", "right"))
+        return arrays.shift(
+            images, axis, int(self.pixels), self.fill, forward=self.direction in ("down", "right")
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Crop(Resampled):
-    """Keep `share` of each side, at a corner, and enlarge it to the full size: about ``1 - share`` is cut off.
+    """Keep `share` of each side, at a corner, and enlarge it to the full size: about ``1 - share``
+    is cut off.
 
     The corner is chosen with `at`; for the centre see `ZoomIn`.
     """
@@ -378,7 +434,9 @@ class ZoomIn(Resampled):
     """
 
     kind: ClassVar[str] = "zoomin"
-    assumes: ClassVar[str] = "the object's telling parts do not lie at the border, nor does its size tell its label"
+    assumes: ClassVar[str] = (
+        "the object's telling parts do not lie at the border, nor does its size tell its label"
+    )
     keeps_information: ClassVar[bool] = True
     strengths: ClassVar[Strengths] = Strengths(1.05, 1.3, identity=1, domain=(1, 10))
 
@@ -386,4 +444,6 @@ class ZoomIn(Resampled):
     layout: Layout = "auto"
 
     def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
-        return resampling.window(height, 1.0 / self.factor, 0.5), resampling.window(width, 1.0 / self.factor, 0.5)
+        return resampling.window(height, 1.0 / self.factor, 0.5), resampling.window(
+            width, 1.0 / self.factor, 0.5
+        )

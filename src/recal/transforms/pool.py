@@ -34,12 +34,15 @@ DAMAGE: dict[str, str] = {
 }
 
 
-# All kinds, in the order in which their modules define them. The command line, the loader and contract tests read this.
+# All kinds, in the order in which their modules define them. The command line, the loader and
+# contract tests read this.
 TRANSFORMS: tuple[type[BuiltIn], ...] = tuple(
     value
     for module in (image, series, audio, text, tabular)
     for value in vars(module).values()
-    if isinstance(value, type) and issubclass(value, BuiltIn) and value.__module__ == module.__name__
+    if isinstance(value, type)
+    and issubclass(value, BuiltIn)
+    and value.__module__ == module.__name__
     if "kind" in vars(value)
 )
 KINDS: dict[str, type[BuiltIn]] = {transform.kind: transform for transform in TRANSFORMS}
@@ -55,8 +58,8 @@ Own = Mapping[str, Callable[[Any], Any]] | Iterable[Callable[[Any], Any]]
 def as_transform(value: Any) -> Transform:
     """Return the transformation for a spec, a transformation or a named callable.
 
-    A spec of a kind that is not built in, or one that lacks a required strength, is taken as the name of a user's own
-    transformation: views from elsewhere may hold any name.
+    A spec of a kind that is not built in, or one that lacks a required strength, is taken as the
+    name of a user's own transformation: views from elsewhere may hold any name.
 
     Examples
     --------
@@ -76,7 +79,9 @@ def as_transform(value: Any) -> Transform:
     named = value if isinstance(value, Named) else _name_callable(value)
     if _is_built_in(named.name):
         kind = named.name.partition(":")[0]
-        raise InputError(f"The name {named.name!r} means recal's own {kind}; give your transformation another name.")
+        raise InputError(
+            f"The name {named.name!r} means recal's own {kind}; give your transformation another name."
+        )
     return named
 
 
@@ -86,17 +91,25 @@ def _is_built_in(spec: str) -> bool:
 
 
 def by_name(transforms: Own) -> dict[str, Transform]:
-    """Return transformations by name, from callables that have names or from a mapping of names to callables."""
+    """Return transformations by name, from callables that have names or from a mapping of names to
+    callables.
+    """
     if isinstance(transforms, Mapping):
         transforms = [Named(name, code) for name, code in transforms.items()]
-    elif callable(transforms) or isinstance(transforms, str) or not isinstance(transforms, Iterable):
-        raise InputError(f"Your transformations come as {{name: function}} or [function, ...], got {transforms!r}.")
+    elif (
+        callable(transforms) or isinstance(transforms, str) or not isinstance(transforms, Iterable)
+    ):
+        raise InputError(
+            f"Your transformations come as {{name: function}} or [function, ...], got {transforms!r}."
+        )
     return {str(transform): transform for transform in map(as_transform, transforms)}
 
 
 def _name_callable(value: Any) -> Named:
     if not callable(value) or isinstance(value, type):
-        raise InputError(f"A transformation is a spec such as 'zoom:0.37' or a callable value, got {value!r}.")
+        raise InputError(
+            f"A transformation is a spec such as 'zoom:0.37' or a callable value, got {value!r}."
+        )
     name = getattr(value, "__name__", None) or getattr(value, "name", None)
     if not isinstance(name, str) or name == "<lambda>":
         raise InputError(
@@ -111,7 +124,9 @@ def _split(spec: str) -> tuple[type[BuiltIn], list[str], dict[str, Any]]:
     kind, *parts = spec.split(":")
     plain = [part for part in parts if "=" not in part]
     if parts[: len(plain)] != plain:
-        raise InputError(f"Options come last, got {spec!r}; write for instance 'zoom:0.1-0.9:20:layout=NHWC'.")
+        raise InputError(
+            f"Options come last, got {spec!r}; write for instance 'zoom:0.1-0.9:20:layout=NHWC'."
+        )
     names, kinds, options = KINDS[kind].options(), field_kinds(KINDS[kind]), {}
     for option in parts[len(plain) :]:
         name, _, value = (part.strip() for part in option.partition("="))
@@ -131,7 +146,9 @@ def _build(spec: str, family: Any, plain: list[str], options: dict[str, Any]) ->
         return family(**options)
     kind = family.kind
     if not family.has_strength:
-        raise InputError(f"{kind} has no strength; it is written '{kind}' and nothing more, got {spec!r}.")
+        raise InputError(
+            f"{kind} has no strength; it is written '{kind}' and nothing more, got {spec!r}."
+        )
     try:
         (strength,) = map(float, plain)
     except ValueError:
@@ -139,7 +156,8 @@ def _build(spec: str, family: Any, plain: list[str], options: dict[str, Any]) ->
             f"A {kind} is written '{kind}:strength', a number from {family.strengths.low:g} to "
             f"{family.strengths.high:g}, got {spec!r}",
             remedy=Remedy(
-                f"A range belongs in pool('{kind}:0.1-0.9:5')", typed=f"A range needs a count: {kind}:0.1-0.9:5"
+                f"A range belongs in pool('{kind}:0.1-0.9:5')",
+                typed=f"A range needs a count: {kind}:0.1-0.9:5",
             ),
         ) from None
     return family(strength, **options)
@@ -164,14 +182,17 @@ def pool(spec: Any, seed: int = 0, *, data: Any = None) -> tuple[Transform, ...]
     Parameters
     ----------
     spec : str, transformation, callable, or a sequence of these
-        Text joins parts with ``+``; a part is ``kind:low-high:count`` (a grid of step 0.01, or 1 for kinds of whole
-        strengths; the upper end excluded; drawn without replacement), ``kind:strength``, or a bare ``kind``: for
-        ``flip`` and ``shift`` their default form, for others 10 strengths from their declared range. Options
-        follow: ``zoom:0.1-0.9:20:layout=NHWC``. Callables are known by their name. ``damage`` means seven kinds of
-        damage to images at three strengths each, from which a profile learns to follow; ``damage:audio``,
-        ``damage:series``, ``damage:text``, ``damage:tabular`` and ``damage:video`` are for other inputs.
+        Text joins parts with ``+``; a part is ``kind:low-high:count`` (a grid of step 0.01, or 1
+        for kinds of whole strengths; the upper end excluded; drawn without replacement),
+        ``kind:strength``, or a bare ``kind``: for ``flip`` and ``shift`` their default form, for
+        others 10 strengths from their declared range. Options follow:
+        ``zoom:0.1-0.9:20:layout=NHWC``. Callables are known by their name. ``damage`` means seven
+        kinds of damage to images at three strengths each, from which a profile learns to follow;
+        ``damage:audio``, ``damage:series``, ``damage:text``, ``damage:tabular`` and
+        ``damage:video`` are for other inputs.
     seed : int
-        The same seed draws the same pool; the strengths of a part do not depend on the other kinds in the pool.
+        The same seed draws the same pool; the strengths of a part do not depend on the other kinds
+        in the pool.
     data : array-like of shape (n_samples, n_features), optional
         Training inputs, for kinds that learn from them: ``median`` takes the medians.
 
@@ -184,16 +205,22 @@ def pool(spec: Any, seed: int = 0, *, data: Any = None) -> tuple[Transform, ...]
     check(seed, Number(0, whole=True), "seed")
     items = [spec] if isinstance(spec, str) or callable(spec) else spec
     if not isinstance(items, Iterable):
-        raise InputError(f"A pool is text such as 'zoom:0.1-0.9:20', or a sequence of transformations, got {spec!r}.")
+        raise InputError(
+            f"A pool is text such as 'zoom:0.1-0.9:20', or a sequence of transformations, got {spec!r}."
+        )
     parts = [part for item in items for part in _parts(item, data)]
     if not parts:
-        raise InputError("A pool needs at least one transformation, such as pool('zoom:0.5-0.9:10').")
+        raise InputError(
+            "A pool needs at least one transformation, such as pool('zoom:0.5-0.9:10')."
+        )
     # Single transformations come first, so that a range never draws one of them.
     drawn: set[Transform] = set()
     for part in parts:
         if not isinstance(part, _Range):
             if part in drawn:
-                raise InputError(f"The transformation {str(part)!r} is in the pool twice; each must be distinct.")
+                raise InputError(
+                    f"The transformation {str(part)!r} is in the pool twice; each must be distinct."
+                )
             drawn.add(part)
     result: list[Transform] = []
     for part in parts:
@@ -218,15 +245,21 @@ def _part(spec: str, data: Any) -> _Range | Transform:
     kind, *rest = spec.split(":")
     if kind not in KINDS:
         if kind.partition("=")[0] in KINDS:
-            raise InputError(f"A strength follows a colon, got {spec!r}; write {spec.replace('=', ':', 1)!r}.")
+            raise InputError(
+                f"A strength follows a colon, got {spec!r}; write {spec.replace('=', ':', 1)!r}."
+            )
         near = get_close_matches(kind, KINDS, n=1, cutoff=0.4)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InputError(
             f"There is no transformation {kind!r} in {spec!r}; there are: {', '.join(KINDS)}.{hint}",
-            remedy=Remedy("Your own are passed as callables: pool([your_function, 'zoom:0.5'])", typed=""),
+            remedy=Remedy(
+                "Your own are passed as callables: pool([your_function, 'zoom:0.5'])", typed=""
+            ),
         )
     if any(part.partition(",")[2].strip() in KINDS for part in rest):
-        raise InputError(f"Transformations are joined with +, got {spec!r}; write {spec.replace(',', '+')!r}.")
+        raise InputError(
+            f"Transformations are joined with +, got {spec!r}; write {spec.replace(',', '+')!r}."
+        )
     family, plain, options = _split(spec)
     if data is not None:
         options = {**family.options_from(data), **options}
@@ -266,12 +299,15 @@ def _checked(part: _Range) -> _Range:
 def _grid(family: type[BuiltIn], low: float, high: float) -> list[float]:
     # Count whole steps, because 0.1 + 79 * 0.01 is not 0.89.
     step = family.strengths.step
-    return [round(low + index * step, 10) for index in range(int(np.ceil((high - low) / step - 1e-9)))]
+    return [
+        round(low + index * step, 10) for index in range(int(np.ceil((high - low) / step - 1e-9)))
+    ]
 
 
 def _draw(part: _Range, seed: int, drawn: set[Transform]) -> list[Transform]:
     grid: list[Transform] = [
-        part.family(strength, **part.options) for strength in _grid(part.family, part.low, part.high)
+        part.family(strength, **part.options)
+        for strength in _grid(part.family, part.low, part.high)
     ]
     free = [transform for transform in grid if transform not in drawn]
     if part.n > len(free):

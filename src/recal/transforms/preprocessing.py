@@ -1,4 +1,7 @@
-"""How inputs reach a model and what it returns: normalisation, kinds of outputs, and the record that files keep."""
+"""How inputs reach a model and what it returns:
+
+normalisation, kinds of outputs, and the record that files keep.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ Outputs = str
 
 # For computed probabilities: a 0 among them has underflowed, and even 1e-10 is informative.
 PROBABILITY_FLOOR = 1e-12
-# For shares of votes (of trees or neighbours), where 0 means too few voters. The floor is this number divided by the
-# number of classes; it was chosen on one half of 28 data sets and confirmed on the other (docs/methods.md).
+# For shares of votes (of trees or neighbours), where 0 means too few voters. The floor is this
+# number divided by the number of classes; it was chosen on one half of 28 data sets and confirmed
+# on the other (docs/methods.md).
 VOTES_FLOOR = 0.01
 Sides = Annotated[tuple[int, ...], ListOf(Number(0, whole=True), keep=tuple)]
 
@@ -71,7 +75,8 @@ PerChannel = Annotated[float | Sequence[float], _PerChannel()]
 
 
 class Normalize(Record):
-    """Divide by `divide`, subtract `mean`, divide by `std`, per channel; for arrays and tensors, to float32.
+    """Divide by `divide`, subtract `mean`, divide by `std`, per channel; for arrays and tensors, to
+    float32.
 
     Parameters
     ----------
@@ -79,8 +84,8 @@ class Normalize(Record):
     divide : float
         255 brings uint8 pixels to [0, 1].
     channels : {"first", "last", "keep"}
-        Where the model expects the channels of (n, h, w, c) or (n, c, h, w) batches. Grey (n, h, w) batches get a
-        channel axis.
+        Where the model expects the channels of (n, h, w, c) or (n, c, h, w) batches. Grey (n, h, w)
+        batches get a channel axis.
 
     Examples
     --------
@@ -100,7 +105,9 @@ class Normalize(Record):
             raise InputError("must not be 0", argument=("divide", "std"))
 
     def __call__(self, images: Any) -> Any:
-        values = images.float() if arrays.is_tensor(images) else np.asarray(images, dtype=np.float32)
+        values = (
+            images.float() if arrays.is_tensor(images) else np.asarray(images, dtype=np.float32)
+        )
         values = values / self.divide
         if self.channels != "keep":
             values = self._place_channels(values)
@@ -112,7 +119,9 @@ class Normalize(Record):
         if len(shape) == 3:
             return values[:, None] if self.channels == "first" else values[..., None]
         if len(shape) != 4:
-            raise InputError(f"Images come as (n, h, w), (n, h, w, c) or (n, c, h, w); got {tuple(shape)}.")
+            raise InputError(
+                f"Images come as (n, h, w), (n, h, w, c) or (n, c, h, w); got {tuple(shape)}."
+            )
         is_last = shape[-1] in (1, 3, 4) and shape[1] not in (1, 3, 4)
         if is_last == (self.channels == "last"):
             return values
@@ -138,7 +147,8 @@ class Preprocessing(Record):
     normalize : Normalize, optional
         What ran after the transformations.
     function : str, optional
-        The name of the user's function that ran in its place. Files hold no code, so it must be given again.
+        The name of the user's function that ran in its place. Files hold no code, so it must be
+        given again.
     outputs : str
         What the model returned: "logits", "probabilities", "votes" or "probabilities:FLOOR".
     read, pixels, resize, crop, seconds : optional
@@ -187,18 +197,33 @@ class Preprocessing(Record):
     def from_json(cls, values: Any) -> Preprocessing:
         """Return what `as_json` wrote; refuse anything else."""
         if not isinstance(values, Mapping) or not set(values) <= set(field_names(cls)):
-            raise InputError(f"a preprocessing has the fields {', '.join(field_names(cls))}, got {values!r}")
+            raise InputError(
+                f"a preprocessing has the fields {', '.join(field_names(cls))}, got {values!r}"
+            )
         try:
             normalize = values.get("normalize")
-            return cls(**{**values, "normalize": None if normalize is None else Normalize(**normalize)})
+            return cls(
+                **{**values, "normalize": None if normalize is None else Normalize(**normalize)}
+            )
         except (TypeError, ValueError) as error:
             raise InputError(f"a preprocessing cannot hold {values!r}: {error}") from None
 
     def options(self) -> dict[str, str]:
-        """Return the same as command-line options, by name; label columns are left out because they change no input."""
-        values = {name: getattr(self.normalize, name, None) for name in ("divide", "mean", "std", "channels")}
-        values |= {"preprocess": self.function, "outputs": None if self.outputs == "logits" else self.outputs}
-        values |= {name: getattr(self, name) for name in ("read", "pixels", "resize", "crop", "seconds")}
+        """Return the same as command-line options, by name;
+
+        label columns are left out because they change no input.
+        """
+        values = {
+            name: getattr(self.normalize, name, None)
+            for name in ("divide", "mean", "std", "channels")
+        }
+        values |= {
+            "preprocess": self.function,
+            "outputs": None if self.outputs == "logits" else self.outputs,
+        }
+        values |= {
+            name: getattr(self, name) for name in ("read", "pixels", "resize", "crop", "seconds")
+        }
         values["text-column"] = self.text_column
         return {name: _text(value) for name, value in values.items() if value is not None}
 
@@ -220,25 +245,33 @@ def record(
 ) -> Preprocessing:
     """Return the record of one collection.
 
-    `sample` is the shape and dtype of one input, if all have the same, and `model` the model's digest.
+    `sample` is the shape and dtype of one input, if all have the same, and `model` the model's
+    digest.
     """
     shape, dtype = (None, None) if sample is None else sample
     normalize = preprocess if isinstance(preprocess, Normalize) else None
     function = None if preprocess is None or normalize is not None else _name(preprocess)
-    return Preprocessing(normalize, function, outputs, shape=shape, dtype=dtype, model=model, **reading)
+    return Preprocessing(
+        normalize, function, outputs, shape=shape, dtype=dtype, model=model, **reading
+    )
 
 
 def _name(function: Callable[[Any], Any]) -> str:
     # Functions of numpy 2.0 have only the shorter of the two names, and no module of their own.
-    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", type(function).__qualname__)
+    name = getattr(function, "__qualname__", None) or getattr(
+        function, "__name__", type(function).__qualname__
+    )
     return f"{getattr(function, '__module__', None) or type(function).__module__}:{name}"
 
 
-def match_preprocess(stored: Preprocessing | None, own: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    """Return the function to run between transformations and model: the user's own, or that of the collection.
+def match_preprocess(
+    stored: Preprocessing | None, own: Callable[[Any], Any] | None
+) -> Callable[[Any], Any] | None:
+    """Return the function to run between transformations and model: the user's own, or that of the
+    collection.
 
-    A normalisation that contradicts the stored one is refused. Functions cannot be compared, so a different name only
-    causes a warning.
+    A normalisation that contradicts the stored one is refused. Functions cannot be compared, so a
+    different name only causes a warning.
     """
     if stored is None:
         return own
@@ -255,7 +288,9 @@ def match_preprocess(stored: Preprocessing | None, own: Callable[[Any], Any] | N
                 f"{own} contradicts the calibration, whose views were collected with "
                 f"{stored.normalize or 'no preprocessing'}; leave it out, or collect and fit again."
             )
-    elif stored.function not in (None, name := _name(own)) and "<" not in f"{stored.function}{name}":
+    elif (
+        stored.function not in (None, name := _name(own)) and "<" not in f"{stored.function}{name}"
+    ):
         warnings.warn(
             f"The views were collected with {stored.function!r} after the transformations; here it is {name!r}.",
             UserWarning,
@@ -278,10 +313,16 @@ def check_model(stored: Preprocessing | None, model: str, *, refuse: bool = Fals
 
 
 def match_outputs(stored: Preprocessing | None, outputs: Outputs | None) -> Outputs:
-    """Return the kind of outputs, as the user gives it or as stored with the views; refuse a contradiction."""
+    """Return the kind of outputs, as the user gives it or as stored with the views;
+
+    refuse a contradiction.
+    """
     if stored is None:
         return outputs or "logits"
-    if outputs not in (None, stored.outputs) and (outputs, stored.outputs) != ("probabilities", "votes"):
+    if outputs not in (None, stored.outputs) and (outputs, stored.outputs) != (
+        "probabilities",
+        "votes",
+    ):
         raise InputError(
             f"{outputs!r} contradicts the calibration, whose views were collected with {stored.outputs!r}",
             argument="outputs",

@@ -1,4 +1,7 @@
-"""Image layouts and resampling: which axes are height, width and channels, and how an image is resized."""
+"""Image layouts and resampling:
+
+which axes are height, width and channels, and how an image is resized.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,14 @@ _CHANNELS = (1, 3, 4)
 
 
 def image_layout(shape: tuple[int, ...], layout: str = "auto") -> str:
-    """Return the layout of an image array; batches of frames (5 axes) are named by their last three axes.
+    """Return the layout of an image array; batches of frames (5 axes) are named by their last three
+    axes.
 
-    An axis of length 1, 3 or 4 holds the channels. If both ends or neither have such a length, the two equal axes are
-    height and width. If that does not decide either, channels come first if both ends are possible; otherwise the
-    shape is refused. Three axes are a batch of grey images, or one image if the last has length 1, 3 or 4 and the one
-    before is longer than 4. The batch size does not matter, so a sample is read the same way in any batch.
+    An axis of length 1, 3 or 4 holds the channels. If both ends or neither have such a length, the
+    two equal axes are height and width. If that does not decide either, channels come first if both
+    ends are possible; otherwise the shape is refused. Three axes are a batch of grey images, or one
+    image if the last has length 1, 3 or 4 and the one before is longer than 4. The batch size does
+    not matter, so a sample is read the same way in any batch.
 
     Examples
     --------
@@ -36,7 +41,9 @@ def image_layout(shape: tuple[int, ...], layout: str = "auto") -> str:
     if layout != "auto":
         axes = len(layout)
         if len(shape) != axes and not (axes == 4 and len(shape) == 5):
-            raise InputError(f"The layout {layout} has {axes} axes, but the images have the shape {tuple(shape)}.")
+            raise InputError(
+                f"The layout {layout} has {axes} axes, but the images have the shape {tuple(shape)}."
+            )
         return layout
     if len(shape) == 3:
         return "HWC" if shape[2] in _CHANNELS and shape[1] > max(_CHANNELS) else "NHW"
@@ -72,7 +79,9 @@ def image_size(shape: tuple[int, ...], layout: str) -> tuple[int, int]:
 def as_planes(images: Array, layout: str) -> Array:
     """Return a view of the shape (n, channels, height, width); frames count as images."""
     if images.ndim != 4:
-        images = images.reshape((-1, *images.shape[-3:]) if "C" in layout else (-1, 1, *images.shape[-2:]))
+        images = images.reshape(
+            (-1, *images.shape[-3:]) if "C" in layout else (-1, 1, *images.shape[-2:])
+        )
     return images.swapaxes(-1, -2).swapaxes(-2, -3) if layout.endswith("C") else images
 
 
@@ -91,16 +100,18 @@ Places = NDArray[np.int64]
 class Bands:
     """A matrix of weights, (target, source), and its nonzero part as `taps`: ``to, at, by``.
 
-    Row j of the taps holds the targets from ``to[j]`` up to ``to[j + 1]``, whose rows are equal; rows of zeros are left
-    out. Its weights ``by[j]`` belong to the sources from ``at[j]`` on. The number of weights is even; if a zero was
-    added, it may lie beyond the last source.
+    Row j of the taps holds the targets from ``to[j]`` up to ``to[j + 1]``, whose rows are equal;
+    rows of zeros are left out. Its weights ``by[j]`` belong to the sources from ``at[j]`` on. The
+    number of weights is even; if a zero was added, it may lie beyond the last source.
     """
 
     matrix: Matrix
 
     @cached_property
     def taps(self) -> tuple[Places, Places, Matrix]:
-        """The arrays `to`, `at` and `by`, computed on first use because a trace needs only the matrix."""
+        """The arrays `to`, `at` and `by`, computed on first use because a trace needs only the
+        matrix.
+        """
         matrix = self.matrix
         used = np.flatnonzero(matrix.any(axis=1))
         if not len(used):
@@ -116,14 +127,18 @@ class Bands:
         return used[0] + np.r_[begins, used[-1] + 1 - used[0]], at, by
 
 
-def resample(pixels: NDArray[np.generic], layout: str, rows: Bands, columns: Bands) -> NDArray[np.generic]:
+def resample(
+    pixels: NDArray[np.generic], layout: str, rows: Bands, columns: Bands
+) -> NDArray[np.generic]:
     """Return rows @ pixels @ columns.T for each plane of an array of this layout, in its dtype.
 
-    Numpy computes small inputs, and a compiled kernel computes large ones on all cores. Both sum in the same order, so
-    a sample gets the same bits alone and in a batch.
+    Numpy computes small inputs, and a compiled kernel computes large ones on all cores. Both sum in
+    the same order, so a sample gets the same bits alone and in a batch.
     """
     dtype, (height, width) = arrays.dtype_name(pixels), image_size(pixels.shape, layout)
-    channels = pixels.shape[-1] if layout.endswith("C") else 1  # channels that come first count as images
+    channels = (
+        pixels.shape[-1] if layout.endswith("C") else 1
+    )  # channels that come first count as images
     lines = contiguous(pixels if dtype != "float16" else arrays.to_working(pixels))
     lines = lines.reshape((-1, height, width * channels))
     out, exact = np.zeros_like(lines), arrays.to_working(lines[:0]).dtype
@@ -148,7 +163,9 @@ def _weighted(values: NDArray[Any], at: Places, by: Matrix, axis: int) -> NDArra
     total = np.zeros((*values.shape[:axis], len(at), *values.shape[axis + 1 :]), values.dtype)
     wide = tuple(-1 if place == axis else 1 for place in range(values.ndim))
     for k in range(by.shape[1]):
-        total += by[:, k].reshape(wide) * values.take(np.minimum(at + k, values.shape[axis] - 1), axis)
+        total += by[:, k].reshape(wide) * values.take(
+            np.minimum(at + k, values.shape[axis] - 1), axis
+        )
     return total
 
 
@@ -156,8 +173,9 @@ def _weighted(values: NDArray[Any], at: Places, by: Matrix, axis: int) -> NDArra
 def zoomed(size: int, scale: float) -> Bands:
     """Pad with black, then resize back with antialiasing: (size, size).
 
-    The filter is a triangle as wide as a target pixel. The weights of a target pixel sum to 1 over the padded axis.
-    Only the pixels under the triangle are visited, because the padding may be huge.
+    The filter is a triangle as wide as a target pixel. The weights of a target pixel sum to 1 over
+    the padded axis. Only the pixels under the triangle are visited, because the padding may be
+    huge.
     """
     border = int(size * (1 - scale) / scale)
     padded, before = size + border, border // 2
@@ -203,5 +221,7 @@ def window(size: int, share: float, place: float) -> Bands:
     The window covers `share` of the axis; `place` runs from 0 (start of the axis) to 1 (its end).
     """
     middles = (size - size * share) * place + (np.arange(size) + 0.5) * share - 0.5
-    weights = np.maximum(0.0, 1.0 - np.abs(np.arange(size) - np.clip(middles, 0, size - 1)[:, None]))
+    weights = np.maximum(
+        0.0, 1.0 - np.abs(np.arange(size) - np.clip(middles, 0, size - 1)[:, None])
+    )
     return Bands(weights / weights.sum(axis=1, keepdims=True))

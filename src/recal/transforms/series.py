@@ -1,8 +1,9 @@
-"""Transformations of time series and videos: they drop or move parts of the time axis, or make values coarser.
+"""Transformations of time series and videos: they drop or move parts of the time axis, or make
+values coarser.
 
-The first axis counts samples. Time is the last axis, (n, time) or (n, channels, time), unless ``axis=`` says otherwise
-(1 for arrays of the shape (n, time, channels)); frames of a video lie along axis 1. Series of different lengths come as
-a list, or an object array, of arrays.
+The first axis counts samples. Time is the last axis, (n, time) or (n, channels, time), unless
+``axis=`` says otherwise (1 for arrays of the shape (n, time, channels)); frames of a video lie
+along axis 1. Series of different lengths come as a list, or an object array, of arrays.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class SeriesTransform(BuiltIn):
 
     def _values(self, series: Array) -> Array:
         arrays.check_numeric(series, "Series")
-        if series.ndim < 2 or not (1 <= self.axis < series.ndim or 1 - series.ndim <= self.axis < 0):
+        if series.ndim < 2 or not (
+            1 <= self.axis < series.ndim or 1 - series.ndim <= self.axis < 0
+        ):
             raise InputError(
                 f"{self.kind} needs samples along the first axis and time along axis {self.axis}, got the shape "
                 f"{tuple(series.shape)}. For a single series pass series[None]; for another time axis pass axis=."
@@ -58,16 +61,19 @@ class SeriesTransform(BuiltIn):
 
 
 def along_time(values: NDArray[Any], x: Array) -> NDArray[Any]:
-    """Return numbers of the shape (time,) or (n, time) with further axes, so that they broadcast to (n, time, ...)."""
+    """Return numbers of the shape (time,) or (n, time) with further axes, so that they broadcast to
+    (n, time, ...).
+    """
     return values.reshape((*values.shape[:-1], values.shape[-1], *(1,) * (x.ndim - 2)))
 
 
 @dataclass(frozen=True, slots=True)
 class DropSamples(SeriesTransform):
-    """Lose ``round(share * time)`` samples of each series (at least one, never all), in all channels at once.
+    """Lose ``round(share * time)`` samples of each series (at least one, never all), in all
+    channels at once.
 
-    A lost sample becomes zero, repeats the last value kept, or is interpolated between its neighbours. The choice of
-    samples follows from `seed` and the series' own content.
+    A lost sample becomes zero, repeats the last value kept, or is interpolated between its
+    neighbours. The choice of samples follows from `seed` and the series' own content.
     """
 
     kind: ClassVar[str] = "drop"
@@ -90,7 +96,10 @@ class DropSamples(SeriesTransform):
 
 @dataclass(frozen=True, slots=True)
 class DropFrames(DropSamples):
-    """Lose ``round(share * frames)`` frames of each video: each is replaced by the last frame kept, or by black."""
+    """Lose ``round(share * frames)`` frames of each video:
+
+    each is replaced by the last frame kept, or by black.
+    """
 
     kind: ClassVar[str] = "frames"
     assumes: ClassVar[str] = "the label does not rest on single frames"
@@ -103,7 +112,10 @@ class DropFrames(DropSamples):
 
 @dataclass(frozen=True, slots=True)
 class Coarse(SeriesTransform):
-    """Sample at `rate` of the original rate; the values in between are interpolated or repeat the last sample."""
+    """Sample at `rate` of the original rate;
+
+    the values in between are interpolated or repeat the last sample.
+    """
 
     kind: ClassVar[str] = "coarse"
     assumes: ClassVar[str] = "the label does not rest on the fastest changes alone"
@@ -120,10 +132,11 @@ class Coarse(SeriesTransform):
 
 
 def _fill(x: Array, lost: NDArray[np.bool_], fill: str) -> Array:
-    """Replace lost values with the last kept value ("hold"), or interpolate between the kept values around them.
+    """Replace lost values with the last kept value ("hold"), or interpolate between the kept values
+    around them.
 
-    `lost` has one row for each series, or one for all. Before the first and after the last kept value there is only one
-    neighbour.
+    `lost` has one row for each series, or one for all. Before the first and after the last kept
+    value there is only one neighbour.
     """
     length = lost.shape[1]
     places = np.arange(length)
@@ -142,7 +155,9 @@ def _fill(x: Array, lost: NDArray[np.bool_], fill: str) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Quantise(SeriesTransform):
-    """Round values to steps of `share` of the channel's range in this sample, counted from its minimum."""
+    """Round values to steps of `share` of the channel's range in this sample, counted from its
+    minimum.
+    """
 
     kind: ClassVar[str] = "quantise"
     assumes: ClassVar[str] = "the label does not rest on small differences in value"
@@ -162,9 +177,11 @@ class Quantise(SeriesTransform):
 
 @dataclass(frozen=True, slots=True)
 class TimeShift(SeriesTransform):
-    """Move a series by ``round(share * time)`` samples, at least one; what leaves at one end comes back at the other.
+    """Move a series by ``round(share * time)`` samples, at least one; what leaves at one end comes
+    back at the other.
 
-    `fill` puts something else into the free places: ``hold`` repeats the end value, ``zero`` is silence.
+    `fill` puts something else into the free places: ``hold`` repeats the end value, ``zero`` is
+    silence.
 
     Examples
     --------

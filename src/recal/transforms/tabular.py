@@ -18,7 +18,9 @@ from recal.transforms.base import BuiltIn, Keys, Numbers, Strengths, choose, con
 
 def is_frame(value: Any) -> bool:
     """Whether `value` is a pandas DataFrame."""
-    frame = getattr(sys.modules.get("pandas"), "DataFrame", None)  # another thread may be loading pandas just now
+    frame = getattr(
+        sys.modules.get("pandas"), "DataFrame", None
+    )  # another thread may be loading pandas just now
     return frame is not None and isinstance(value, frame)
 
 
@@ -27,7 +29,10 @@ def is_category(column: Any) -> bool:
 
 
 def to_numbers(frame: Any) -> NDArray[np.float64]:
-    """Return the columns as floats, (n_samples, n_features); codes for categories, NaN for what is missing."""
+    """Return the columns as floats, (n_samples, n_features);
+
+    codes for categories, NaN for what is missing.
+    """
     table = np.empty(frame.shape, dtype=np.float64)
     for place, name in enumerate(frame.columns):
         column = frame.iloc[:, place]
@@ -45,7 +50,8 @@ def to_numbers(frame: Any) -> NDArray[np.float64]:
 
 
 def with_numbers(frame: Any, table: NDArray[np.float64], changed: NDArray[np.bool_]) -> Any:
-    """Return a copy of `frame` with the cells marked in `changed` taken from `table`, in their columns' dtypes.
+    """Return a copy of `frame` with the cells marked in `changed` taken from `table`, in their
+    columns' dtypes.
 
     A NaN is a missing value; a column of whole numbers becomes floats if it gets one.
     """
@@ -53,11 +59,17 @@ def with_numbers(frame: Any, table: NDArray[np.float64], changed: NDArray[np.boo
     for place in np.flatnonzero(changed.any(axis=0)):
         column, hit, values = frame.iloc[:, place], changed[:, place], table[:, place]
         if is_category(column):
-            codes = np.where(hit, np.where(np.isnan(values), -1, values), column.cat.codes.to_numpy()).astype(np.int64)
+            codes = np.where(
+                hit, np.where(np.isnan(values), -1, values), column.cat.codes.to_numpy()
+            ).astype(np.int64)
             new: Any = pandas.Categorical.from_codes(codes, dtype=column.dtype)
         else:
             whole = column.dtype.kind in "iub"
-            mixed = np.where(hit, np.rint(values) if whole else values, column.to_numpy(np.float64, na_value=np.nan))
+            mixed = np.where(
+                hit,
+                np.rint(values) if whole else values,
+                column.to_numpy(np.float64, na_value=np.nan),
+            )
             dtype = getattr(column.dtype, "numpy_dtype", column.dtype)
             new = mixed if np.isnan(mixed).any() and whole else mixed.astype(dtype)
         result.isetitem(int(place), pandas.Series(new, index=frame.index))
@@ -88,13 +100,17 @@ class TableTransform(BuiltIn):
             return rows.copy()
         lost, keys = self._lost(table)
         if self.numbers_only:
-            lost = lost & ~np.array([is_category(rows.iloc[:, place]) for place in range(table.shape[1])])
+            lost = lost & ~np.array(
+                [is_category(rows.iloc[:, place]) for place in range(table.shape[1])]
+            )
         return with_numbers(rows, np.where(lost, self._instead(table, keys), table), lost)
 
     def _rows(self, rows: NDArray[Any]) -> NDArray[Any]:
         arrays.check_numeric(rows, "Rows")
         if rows.ndim != 2:
-            raise InputError(f"{self.kind} takes rows of features, (n, features); got the shape {rows.shape}.")
+            raise InputError(
+                f"{self.kind} takes rows of features, (n, features); got the shape {rows.shape}."
+            )
         lost, keys = self._lost(rows)
         if self.is_identity or not rows.size:
             return rows.copy()
@@ -103,12 +119,16 @@ class TableTransform(BuiltIn):
     def _lost(self, rows: NDArray[Any]) -> tuple[NDArray[np.bool_], Keys]:
         count = self._n_features()
         if count not in (None, rows.shape[1]):
-            raise InputError(f"This {self.kind} knows {count} features; these rows have {rows.shape[1]}.")
+            raise InputError(
+                f"This {self.kind} knows {count} features; these rows have {rows.shape[1]}."
+            )
         keys = content_keys(rows, self.kind, self.seed)
         return choose(keys, rows.shape[1], self.share), keys
 
     def _n_features(self) -> int | None:
-        """Return the number of features that this transformation learned from, or None if it takes any number."""
+        """Return the number of features that this transformation learned from, or None if it takes
+        any number.
+        """
         return None
 
     @abstractmethod
@@ -118,12 +138,13 @@ class TableTransform(BuiltIn):
 
 @dataclass(frozen=True, slots=True)
 class MedianFill(TableTransform):
-    """Replace ``round(share * n_features)`` features of each row by their medians: at least one, never all.
+    """Replace ``round(share * n_features)`` features of each row by their medians: at least one,
+    never all.
 
-    The medians are part of the transformation and its spec (to 9 digits), so a saved calibrator contains them and never
-    depends on new data. Take them from the training inputs: ``MedianFill.of(X, 0.3)`` or
-    ``pool("median:0.1-0.9:5", data=X)``. For a category, the most frequent value is used. The choice of features
-    follows from `seed` and the row itself.
+    The medians are part of the transformation and its spec (to 9 digits), so a saved calibrator
+    contains them and never depends on new data. Take them from the training inputs:
+    ``MedianFill.of(X, 0.3)`` or ``pool("median:0.1-0.9:5", data=X)``. For a category, the most
+    frequent value is used. The choice of features follows from `seed` and the row itself.
 
     Examples
     --------
@@ -150,7 +171,10 @@ class MedianFill(TableTransform):
 
     @classmethod
     def of(cls, data: ArrayLike, share: float, seed: int = 0) -> Self:
-        """Return the transformation with the medians of `data`, (n_samples, n_features); NaN is ignored."""
+        """Return the transformation with the medians of `data`, (n_samples, n_features);
+
+        NaN is ignored.
+        """
         return cls(share, seed=seed, **cls.options_from(data))
 
     @classmethod
@@ -173,11 +197,13 @@ class MedianFill(TableTransform):
 
 @dataclass(frozen=True, slots=True)
 class Permute(TableTransform):
-    """Replace ``round(share * n_features)`` features of each row by values that other rows have there.
+    """Replace ``round(share * n_features)`` features of each row by values that other rows have
+    there.
 
-    Each value is drawn from eleven levels of the feature's distribution, from its minimum to its maximum. The
-    transformation stores them in `levels`, feature by feature. The effect is that of shuffling the column, but a row
-    changes in the same way alone. Take the levels from the training inputs: ``pool("permute:0.1-0.5:5", data=X)``.
+    Each value is drawn from eleven levels of the feature's distribution, from its minimum to its
+    maximum. The transformation stores them in `levels`, feature by feature. The effect is that of
+    shuffling the column, but a row changes in the same way alone. Take the levels from the training
+    inputs: ``pool("permute:0.1-0.5:5", data=X)``.
 
     Examples
     --------
@@ -220,10 +246,12 @@ class Permute(TableTransform):
 
 @dataclass(frozen=True, slots=True)
 class Missing(TableTransform):
-    """Leave out ``round(share * n_features)`` features of each row: NaN, or a frame's missing value.
+    """Leave out ``round(share * n_features)`` features of each row: NaN, or a frame's missing
+    value.
 
-    For models that accept missing values, such as boosted trees and pipelines with an imputer. Rows must be floats,
-    since whole numbers have no missing value; a frame's columns of whole numbers become floats.
+    For models that accept missing values, such as boosted trees and pipelines with an imputer. Rows
+    must be floats, since whole numbers have no missing value; a frame's columns of whole numbers
+    become floats.
 
     Examples
     --------
@@ -234,7 +262,9 @@ class Missing(TableTransform):
     """
 
     kind: ClassVar[str] = "missing"
-    assumes: ClassVar[str] = "the label does not rest on single features, and the model knows missing values"
+    assumes: ClassVar[str] = (
+        "the label does not rest on single features, and the model knows missing values"
+    )
 
     share: float
     seed: int = 0
@@ -252,9 +282,11 @@ class Missing(TableTransform):
 
 @dataclass(frozen=True, slots=True)
 class Rescale(TableTransform):
-    """Multiply ``round(share * n_features)`` features of each row by `factor`: another unit, or a worn sensor.
+    """Multiply ``round(share * n_features)`` features of each row by `factor`: another unit, or a
+    worn sensor.
 
-    The choice of features follows from `seed` and the row itself. A frame's categories stay as they are.
+    The choice of features follows from `seed` and the row itself. A frame's categories stay as they
+    are.
 
     Examples
     --------

@@ -1,9 +1,10 @@
-"""Transformations of text: tokens are dropped or masked in strings, byte strings or arrays of token ids.
+"""Transformations of text: tokens are dropped or masked in strings, byte strings or arrays of token
+ids.
 
-The tokens of a string are the words between blanks. Token ids have the shape (n, tokens); `pad` marks places without a
-token, and ids in `special` (such as a separator) are never changed. Texts of different lengths come as an object array
-of arrays of ids, or as `bytes`, and need no padding. The choice of tokens follows from `seed` and the text itself. At
-least one token of a text remains.
+The tokens of a string are the words between blanks. Token ids have the shape (n, tokens); `pad`
+marks places without a token, and ids in `special` (such as a separator) are never changed. Texts of
+different lengths come as an object array of arrays of ids, or as `bytes`, and need no padding. The
+choice of tokens follows from `seed` and the text itself. At least one token of a text remains.
 """
 
 from __future__ import annotations
@@ -17,14 +18,26 @@ from numpy.typing import NDArray
 
 from recal.errors import InputError
 from recal.transforms import arrays
-from recal.transforms.base import BuiltIn, Keys, Numbers, SpecText, Strengths, choose, content_keys, key_of
+from recal.transforms.base import (
+    BuiltIn,
+    Keys,
+    Numbers,
+    SpecText,
+    Strengths,
+    choose,
+    content_keys,
+    key_of,
+)
 
 # A sentence ends at a full stop or similar mark before a blank, or at the end of a line.
 _SENTENCE = re.compile(r"[^\n]*?[.!?…]+[\"'”’)\]]*(?=\s)\s*|[^\n。！？]*[。！？]+\s*|[^\n]+\n*|\n+")
 
 
 class TokenTransform(BuiltIn):
-    """Splits texts into tokens and drops some of them; subclasses may choose other tokens or change them instead."""
+    """Splits texts into tokens and drops some of them;
+
+    subclasses may choose other tokens or change them instead.
+    """
 
     __slots__ = ()
 
@@ -52,15 +65,26 @@ class TokenTransform(BuiltIn):
             return result
         if not self.strings_only and (isinstance(texts, np.ndarray) or arrays.is_tensor(texts)):
             return arrays.apply(self._ids, texts, traceable=False)
-        inputs = "a list of strings" if self.strings_only else "a list of strings or an array of token ids (n, tokens)"
-        raise InputError(f"{self.kind} needs {inputs}, got {type(texts).__name__}. For a single text pass [text].")
+        inputs = (
+            "a list of strings"
+            if self.strings_only
+            else "a list of strings or an array of token ids (n, tokens)"
+        )
+        raise InputError(
+            f"{self.kind} needs {inputs}, got {type(texts).__name__}. For a single text pass [text]."
+        )
 
     def _one(self, text: Any) -> Any:
         if isinstance(text, str):
             return self._text(text)
         if isinstance(text, bytes) and not self.strings_only:
             return self._row(np.frombuffer(text, dtype=np.uint8)).tobytes()
-        if isinstance(text, np.ndarray) and text.ndim == 1 and text.dtype.kind in "iu" and not self.strings_only:
+        if (
+            isinstance(text, np.ndarray)
+            and text.ndim == 1
+            and text.dtype.kind in "iu"
+            and not self.strings_only
+        ):
             return self._row(text)
         inputs = "strings" if self.strings_only else "strings, bytes or arrays of token ids"
         raise InputError(f"{self.kind} needs {inputs}, but there is {text!r}.")
@@ -70,16 +94,24 @@ class TokenTransform(BuiltIn):
         free = np.flatnonzero([bool(token.strip()) for token in tokens])
         if self.is_identity or not len(free):
             return text
-        key = np.array([key_of(text.encode(), f"{self.kind}:{self.seed}".encode())], dtype=np.uint64)
+        key = np.array(
+            [key_of(text.encode(), f"{self.kind}:{self.seed}".encode())], dtype=np.uint64
+        )
         hit = free[self._hit(key, len(free))[0]]
-        return self.joint.join(self._changed(np.array(tokens, dtype=object), hit)) if len(hit) else text
+        return (
+            self.joint.join(self._changed(np.array(tokens, dtype=object), hit))
+            if len(hit)
+            else text
+        )
 
     def _row(self, ids: NDArray[Any]) -> NDArray[Any]:
         """Transform one row without padding; it becomes shorter if tokens are dropped."""
         if self.is_identity or len(ids) < 2:
             return ids.copy()
         free = np.flatnonzero(~np.isin(ids, np.array(self.special, dtype=np.int64)))
-        return self._changed(ids, free[self._hit(content_keys(ids[None], self.kind, self.seed), len(free))[0]])
+        return self._changed(
+            ids, free[self._hit(content_keys(ids[None], self.kind, self.seed), len(free))[0]]
+        )
 
     def _ids(self, ids: NDArray[Any]) -> NDArray[Any]:
         if ids.dtype.kind not in "iu" or ids.ndim != 2:
@@ -95,7 +127,9 @@ class TokenTransform(BuiltIn):
             if len(free):
                 changed = self._changed(ids[row], free[self._hit(key[None], len(free))[0]])
                 lost = ids.shape[1] - len(changed)
-                padding = (lost, 0) if ids[row, 0] == self.pad else (0, lost)  # pad on the side that is padded already
+                padding = (
+                    (lost, 0) if ids[row, 0] == self.pad else (0, lost)
+                )  # pad on the side that is padded already
                 result[row] = np.pad(changed, padding, constant_values=self.pad)
         return result
 
@@ -114,9 +148,11 @@ class TokenTransform(BuiltIn):
 
 @dataclass(frozen=True, slots=True)
 class DropTokens(TokenTransform):
-    """Drop `share` of the tokens; the remaining ids close up, and `pad` fills the row on its padded side.
+    """Drop `share` of the tokens; the remaining ids close up, and `pad` fills the row on its padded
+    side.
 
-    A model that takes an attention mask must get a new one, for instance ``ids != pad`` in `preprocess`.
+    A model that takes an attention mask must get a new one, for instance ``ids != pad`` in
+    `preprocess`.
 
     Examples
     --------
@@ -126,7 +162,9 @@ class DropTokens(TokenTransform):
     """
 
     kind: ClassVar[str] = "tokendrop"
-    assumes: ClassVar[str] = "the label does not rest on single words; a lost 'not' turns a sentence round"
+    assumes: ClassVar[str] = (
+        "the label does not rest on single words; a lost 'not' turns a sentence round"
+    )
 
     share: float
     seed: int = 0
@@ -139,7 +177,9 @@ class MaskTokens(TokenTransform):
     """Replace `share` of the tokens by `mask`, or by `mask_id` in arrays of ids and in bytes."""
 
     kind: ClassVar[str] = "tokenmask"
-    assumes: ClassVar[str] = "the label does not rest on single words, and the model has met the mask before"
+    assumes: ClassVar[str] = (
+        "the label does not rest on single words, and the model has met the mask before"
+    )
 
     share: float
     seed: int = 0
@@ -162,7 +202,8 @@ class MaskTokens(TokenTransform):
 
 @dataclass(frozen=True, slots=True)
 class DropCharacters(TokenTransform):
-    """Leave out ``round(share * characters)`` characters of a text; blanks are neither counted nor dropped.
+    """Leave out ``round(share * characters)`` characters of a text; blanks are neither counted nor
+    dropped.
 
     Examples
     --------
@@ -186,7 +227,8 @@ class DropCharacters(TokenTransform):
 
 @dataclass(frozen=True, slots=True)
 class DropSentences(TokenTransform):
-    """Leave out ``round(share * sentences)`` sentences or lines of a text, at least one; a single sentence stays.
+    """Leave out ``round(share * sentences)`` sentences or lines of a text, at least one; a single
+    sentence stays.
 
     Examples
     --------
@@ -211,8 +253,8 @@ class DropSentences(TokenTransform):
 class Cut(TokenTransform):
     """Leave out the last, or first, ``round(share * tokens)`` tokens: at least one, never all.
 
-    Words keep their order and their neighbours, so a sentence stays a sentence up to the cut. Rows of ids are filled
-    with `pad`, as in `DropTokens`.
+    Words keep their order and their neighbours, so a sentence stays a sentence up to the cut. Rows
+    of ids are filled with `pad`, as in `DropTokens`.
 
     Examples
     --------

@@ -1,4 +1,7 @@
-"""`recal calibrate`: from labelled inputs or graded answers to automated answers. This file names what it writes."""
+"""`recal calibrate`: from labelled inputs or graded answers to automated answers.
+
+This file names what it writes.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,19 @@ CROSS_FIT = "cross-fit"  # the folder for these stores if a run fits and decides
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether a run of `recal calibrate` was interrupted in this folder; it writes the calibration last."""
+    """Whether a run of `recal calibrate` was interrupted in this folder;
+
+    it writes the calibration last.
+    """
     stores = (path / FIT).exists() or (path / CROSS_FIT).exists()
     return stores and not (path / CALIBRATION).exists()
 
 
 def calibration_in(path: Path) -> Path:
-    """Return the calibration's file: `path` itself, or the one in the folder that `recal calibrate` wrote."""
+    """Return the calibration's file:
+
+    `path` itself, or the one in the folder that `recal calibrate` wrote.
+    """
     if (path / CALIBRATION).is_file():
         return path / CALIBRATION
     if path.suffix == ".zarr" or not path.is_dir():  # views, or a file

@@ -1,4 +1,7 @@
-"""From a table of graded answers to automated answers: split, fit, decide, check, write; then apply to new answers."""
+"""From a table of graded answers to automated answers: split, fit, decide, check, write;
+
+then apply to new answers.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +53,14 @@ class GradedResult(Result):
     def lines(self) -> list[str]:
         """Return a summary for people."""
         after = self.after
-        was = "" if self.before is None else f" ({self.before_name!r} as it is: {self.before['ece']:.3f})"
-        important = [name for name, rise in self.calibrator.signal_importance_.items() if rise > 0.0]
+        was = (
+            ""
+            if self.before is None
+            else f" ({self.before_name!r} as it is: {self.before['ece']:.3f})"
+        )
+        important = [
+            name for name, rise in self.calibrator.signal_importance_.items() if rise > 0.0
+        ]
         lines = [
             self.calibrator.reason_,
             f"Checked on {self.sizes[2]:,} other answers: NLL {after['nll']:.3f}, ECE {after['ece']:.3f}{was}.",
@@ -60,7 +69,9 @@ class GradedResult(Result):
             lines.append(f"Signals that matter, most important first: {', '.join(important)}.")
         lines.append(self._automated() if self.decision.possible else str(self.decision))
         lines += group_lines(self.decision, self.sizes[1] / sum(self.sizes))
-        return [line for line in (*lines, broken_line(self.broken_groups, self.decision.risk)) if line]
+        return [
+            line for line in (*lines, broken_line(self.broken_groups, self.decision.risk)) if line
+        ]
 
 
 def calibrate_table(
@@ -73,7 +84,8 @@ def calibrate_table(
     group: str | None = None,
     cluster: str | None = None,
 ) -> GradedResult:
-    """Learn the confidence of graded answers from their signals, and decide which answers can be automated.
+    """Learn the confidence of graded answers from their signals, and decide which answers can be
+    automated.
 
     Parameters
     ----------
@@ -86,7 +98,9 @@ def calibrate_table(
     """
     seed, say = settings.random_state, settings.say
     if settings.one_rule and group is None:
-        raise InputError("--one-rule is one threshold for all groups: name their column with --group COLUMN.")
+        raise InputError(
+            "--one-rule is one threshold for all groups: name their column with --group COLUMN."
+        )
     columns = read_table(path)
     right = _grades(path, columns, correct)
     names = _signal_names(path, columns, correct, signals, (group, cluster))
@@ -96,7 +110,9 @@ def calibrate_table(
     fit, decide_on, check_on = split(len(right), seed, clusters)
     sizes = len(fit), len(decide_on), len(check_on)
     say(f"1/3  Read {len(right):,} graded answers; signals: {', '.join(names)}.")
-    say(f"2/3  Fit on {sizes[0]:,} answers, choose the threshold on {sizes[1]:,}, check on {sizes[2]:,}.")
+    say(
+        f"2/3  Fit on {sizes[0]:,} answers, choose the threshold on {sizes[1]:,}, check on {sizes[2]:,}."
+    )
     calibrator = SignalCalibration(seed).fit(
         {name: column[fit] for name, column in values.items()},
         right[fit],
@@ -108,7 +124,9 @@ def calibrate_table(
     answers = Answers(before, after, right > 0.5, None, groups, clusters, by=str(group))
     say("3/3  Write the report.")
     own: dict[str, Any] = {"sizes": sizes, "folder": Path(out), "before_name": before_name}
-    return GradedResult.of(calibrator, answers.take(decide_on), answers.take(check_on), settings, **own)
+    return GradedResult.of(
+        calibrator, answers.take(decide_on), answers.take(check_on), settings, **own
+    )
 
 
 def _grades(path: Any, columns: Columns, correct: str) -> Vector:
@@ -125,7 +143,11 @@ def _check_columns(path: Any, columns: Columns, names: Sequence[str]) -> None:
 
 
 def _signal_names(
-    path: Any, columns: Columns, correct: str, signals: Sequence[str] | None, others: Sequence[str | None]
+    path: Any,
+    columns: Columns,
+    correct: str,
+    signals: Sequence[str] | None,
+    others: Sequence[str | None],
 ) -> list[str]:
     """Return the columns to learn from, without groups and clusters; refuse the column of grades."""
     _check_columns(path, columns, [name for name in others if name is not None])
@@ -135,9 +157,15 @@ def _signal_names(
             raise InputError(f"The column {correct!r} holds the grades and cannot be a signal.")
         return [name for name in signals if name not in others]
     left_out = {correct, *others, *_NOT_SIGNALS}
-    names = [name for name, values in columns.items() if name not in left_out and values.dtype.kind == "f"]
+    names = [
+        name
+        for name, values in columns.items()
+        if name not in left_out and values.dtype.kind == "f"
+    ]
     if not names:
-        raise InputError(f"{path} has no numeric column besides {correct!r}; name the signals with --signals.")
+        raise InputError(
+            f"{path} has no numeric column besides {correct!r}; name the signals with --signals."
+        )
     return names
 
 
@@ -149,7 +177,10 @@ def _texts(values: NDArray[Any]) -> NDArray[Any]:
 def _probability(
     calibrator: SignalCalibration, values: Columns, right: Vector, rows: NDArray[np.intp]
 ) -> tuple[str, Vector | None]:
-    """Return the best signal that is itself a probability; the mean of the fit replaces its missing values."""
+    """Return the best signal that is itself a probability;
+
+    the mean of the fit replaces its missing values.
+    """
     best: tuple[float, str, Vector] | None = None
     for name, kind in zip(calibrator.table_.names, calibrator.map_.scale.kind):
         if kind != LOG_ODDS or name not in values:

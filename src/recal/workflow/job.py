@@ -1,8 +1,9 @@
 """From a model and labelled inputs to automated answers: split, collect, fit, decide, judge, write.
 
-The labelled inputs are split at random into three parts. The calibration is fitted on the first, the threshold is
-chosen on the second, and both are judged on the third, so that no figure is measured on the data it was chosen from.
-With `cross_fit` the first two parts are one: each input's confidence comes from a fit on the other folds.
+The labelled inputs are split at random into three parts. The calibration is fitted on the first,
+the threshold is chosen on the second, and both are judged on the third, so that no figure is
+measured on the data it was chosen from. With `cross_fit` the first two parts are one: each input's
+confidence comes from a fit on the other folds.
 """
 
 from __future__ import annotations
@@ -67,18 +68,20 @@ def calibrate(
     device: Any = None,
     **how: Any,
 ) -> CalibrationResult:
-    """Calibrate a model on labelled inputs, decide which answers can be automated, and write both into a folder.
+    """Calibrate a model on labelled inputs, decide which answers can be automated, and write both
+    into a folder.
 
     Parameters
     ----------
     model, inputs, pool, labels, classes, outputs, device
-        As in `recal.collect`. Inputs must be readable in any order: arrays, files, folders. A cluster of the source is
-        never split between the parts, and the guarantee accounts for clusters. Each group of the source gets its own
-        confidence offset, threshold and guarantee.
+        As in `recal.collect`. Inputs must be readable in any order: arrays, files, folders. A
+        cluster of the source is never split between the parts, and the guarantee accounts for
+        clusters. Each group of the source gets its own confidence offset, threshold and guarantee.
     out : the path of the folder
         An interrupted run resumes from it.
     pilot : int
-        Compute the whole pool for this many of the fitting inputs, and for the others only the views that help.
+        Compute the whole pool for this many of the fitting inputs, and for the others only the
+        views that help.
     **how : `preprocess`, `batch_size`, `engine`, `resume`, `progress`
         As in `recal.collect`.
     """
@@ -88,18 +91,26 @@ def calibrate(
     check_labelled(source, settings.about.get("Data", ""))
     source.clusters = row_names(source.clusters, source.n_samples, "clusters")
     groups = row_names(source.groups, source.n_samples, "groups")
-    source.groups = None  # groups are added to the views below, so that stores can be reused with other groups
+    source.groups = (
+        None  # groups are added to the views below, so that stores can be reused with other groups
+    )
     parts = split(source.n_samples, seed, source.clusters, cross_fit)
     adapter = as_model(model, outputs=outputs, device=device)
     source = cast(IndexedSource, name_labels(source, adapter, classes))
     transforms = as_pool(pool, seed, source, adapter)
     local = how.get("engine", "local") == "local"
     how |= {"classes": classes, "outputs": outputs}
-    stores = Path(out) / CROSS_FIT if cross_fit else Path(out)  # its parts differ from those of other runs
+    stores = (
+        Path(out) / CROSS_FIT if cross_fit else Path(out)
+    )  # its parts differ from those of other runs
     key = _run_key(adapter, source, pool, seed)
     earlier = _read_candidates(stores, key) if how.get("resume", True) else None
     if earlier is None:
-        checks = {name: how[name] for name in ("preprocess", "classes", "outputs", "batch_size") if name in how}
+        checks = {
+            name: how[name]
+            for name in ("preprocess", "classes", "outputs", "batch_size")
+            if name in how
+        }
         preflight(adapter, source, transforms, run_model=local, **checks)
     n_before = adapter.n_answered
     say(f"1/4  {_split_words(parts, source.clusters, cross_fit)}")
@@ -115,7 +126,9 @@ def calibrate(
 
     def views_of(rows: Subset, transforms: Sequence[Transform], name: str) -> Views:
         views = read_finished(stores / name, transforms) if reuse else None
-        views = collect(adapter, rows, transforms, out=stores / name, **how) if views is None else views
+        views = (
+            collect(adapter, rows, transforms, out=stores / name, **how) if views is None else views
+        )
         return views if groups is None else views.assign(groups=groups[rows.rows])
 
     trial = None
@@ -124,7 +137,9 @@ def calibrate(
             f"     A pilot tries {len(candidates)} transformations on up to {pilot:,} inputs. It finds views that "
             "improve the answers, and teaches recal apply --follow and recal watch to recognise damaged inputs."
         )
-        trial = run_pilot(adapter, fit_part, candidates, pilot, out=stores / FIT, seed=seed, reuse=reuse, **how)
+        trial = run_pilot(
+            adapter, fit_part, candidates, pilot, out=stores / FIT, seed=seed, reuse=reuse, **how
+        )
         say(f"     {trial}.")
     views = views_of(fit_part, candidates if trial is None else trial.chosen, FIT)
     say("3/4  Fit the calibration.")
@@ -135,20 +150,28 @@ def calibrate(
     check_views = views_of(check_part, needed, JUDGE)
     decide_views = views if cross_fit else views_of(decide_part, needed, DECIDE)
     n_passes = adapter.n_answered - n_before if local else None
-    result = _finish(method, fitted, (views, decide_views, check_views), settings, Path(out), n_passes)
+    result = _finish(
+        method, fitted, (views, decide_views, check_views), settings, Path(out), n_passes
+    )
     with replacing(stores / _RUN) as file:
         record = {"key": key, "candidates": [str(one) for one in candidates]}
         file.write((json.dumps(record, indent=2) + "\n").encode())
     return result
 
 
-def calibrate_views(views: Views, out: str | os.PathLike[str], settings: Settings) -> CalibrationResult:
-    """Do what `calibrate` does for views that were collected before, such as those of a language model's log.
+def calibrate_views(
+    views: Views, out: str | os.PathLike[str], settings: Settings
+) -> CalibrationResult:
+    """Do what `calibrate` does for views that were collected before, such as those of a language
+    model's log.
 
     Clusters and groups come from the views.
     """
     if views.labels is None:
-        raise InputError("The views have no labels", remedy=Remedy("Pass views with labels", typed="Add --labels FILE"))
+        raise InputError(
+            "The views have no labels",
+            remedy=Remedy("Pass views with labels", typed="Add --labels FILE"),
+        )
     seed, say = settings.random_state, settings.say
     parts = split(views.n_samples, seed, views.clusters, settings.cross_fit)
     say(f"1/3  {_split_words(parts, views.clusters, settings.cross_fit)}")
@@ -165,7 +188,9 @@ def _run_key(model: Model, source: IndexedSource, pool: Any, seed: int) -> dict[
     return {
         "model": model.fingerprint(),
         "data": source.fingerprint(),
-        "pool": json.dumps(pool if isinstance(pool, str) or pool is None else [str(one) for one in pool]),
+        "pool": json.dumps(
+            pool if isinstance(pool, str) or pool is None else [str(one) for one in pool]
+        ),
         "seed": seed,
         # Clusters change the split, and therefore the inputs of every store.
         "clusters": digest([row_names(source.clusters, source.n_samples, "clusters")]),
@@ -183,7 +208,9 @@ def _read_candidates(stores: Path, key: dict[str, Any]) -> list[str] | None:
 
 
 def _fit(method: Calibrator, views: Views, transformed: Views, seed: int) -> Calibrator:
-    """Fit the method, and add the profile that `recal watch` and `recal apply --follow` compare inputs with."""
+    """Fit the method, and add the profile that `recal watch` and `recal apply --follow` compare
+    inputs with.
+    """
     with warnings.catch_warnings():
         # All parts are checked together in `_warn_of_copies`.
         warnings.simplefilter("ignore", DependentRowsWarning)
@@ -203,15 +230,24 @@ def _finish(
     """Choose the rules on one part, check them on another, and write the folder."""
     fit_views, decide_views, check_views = parts
     if settings.cross_fit:
-        how: dict[str, Any] = {"folds": _FOLDS, "classes": fit_views.classes, "clusters": fit_views.clusters}
+        how: dict[str, Any] = {
+            "folds": _FOLDS,
+            "classes": fit_views.classes,
+            "clusters": fit_views.clusters,
+        }
         how["random_state"] = settings.random_state
         both = crossfitted_answers(method, fit_views, cast(Labels, fit_views.labels), **how)
     else:
         both = fitted.predict_both(decide_views)
-    deciding, checking = _answers(decide_views, *both), _answers(check_views, *fitted.predict_both(check_views))
+    deciding, checking = (
+        _answers(decide_views, *both),
+        _answers(check_views, *fitted.predict_both(check_views)),
+    )
     if check_views.clusters is None:
         _warn_of_copies([fit_views, check_views] if settings.cross_fit else parts)
-    own = fitted._predict_proba(check_views).argmax(axis=1)  # before the guard keeps the model's answers
+    own = fitted._predict_proba(check_views).argmax(
+        axis=1
+    )  # before the guard keeps the model's answers
     return CalibrationResult.of(
         fitted,
         deciding,
@@ -250,7 +286,8 @@ def _warn_of_copies(parts: Sequence[Views]) -> None:
 def split(
     n_samples: int, random_state: int, clusters: NDArray[Any] | None = None, cross_fit: bool = False
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows to fit, to decide and to check on: random parts of 50, 30 and 20 %; clusters stay whole.
+    """Return the rows to fit, to decide and to check on: random parts of 50, 30 and 20 %; clusters
+    stay whole.
 
     With `cross_fit`, the first two results are the same rows: those of both parts.
     """
@@ -263,7 +300,9 @@ def split(
     rng = np.random.default_rng([random_state, 2])
     if clusters is None:
         cuts = np.round(np.cumsum(SHARES[:2]) * n_samples).astype(int)
-        first, second, third = (np.sort(rows) for rows in np.split(rng.permutation(n_samples), cuts))
+        first, second, third = (
+            np.sort(rows) for rows in np.split(rng.permutation(n_samples), cuts)
+        )
     else:
         first, second, third = split_by_cluster(clusters, SHARES, rng)
         if not (len(first) and len(second) and len(third)):
@@ -276,10 +315,14 @@ def split(
     return first, second, third
 
 
-def _split_words(parts: Sequence[NDArray[np.intp]], clusters: NDArray[Any] | None, cross_fit: bool) -> str:
+def _split_words(
+    parts: Sequence[NDArray[np.intp]], clusters: NDArray[Any] | None, cross_fit: bool
+) -> str:
     fit, decide, check = map(len, parts)
     by = "" if clusters is None else f" in {count_of_clusters(len(np.unique(clusters)))}"
-    words = f"{fit:,} to fit and to decide" if cross_fit else f"{fit:,} to fit, {decide:,} to decide"
+    words = (
+        f"{fit:,} to fit and to decide" if cross_fit else f"{fit:,} to fit, {decide:,} to decide"
+    )
     n_samples = fit + check + (0 if cross_fit else decide)
     return f"Split {n_samples:,} labelled inputs{by}: {words}, {check:,} to check."
 
@@ -292,7 +335,9 @@ def _with_damage(
     how: dict[str, Any],
     earlier: list[str] | None,
 ) -> tuple[Transform, ...]:
-    """Return the transformations that may improve answers, and the damage that the profile learns from."""
+    """Return the transformations that may improve answers, and the damage that the profile learns
+    from.
+    """
     candidates = {str(one): one for one in transforms}
     for one in usual_pool(source, model, seed, "damage"):
         if _is_taken(model, source, one, how) if earlier is None else str(one) in earlier:
@@ -300,7 +345,9 @@ def _with_damage(
     return tuple(candidates.values())
 
 
-def _is_taken(model: Model, source: IndexedSource, transform: Transform, how: dict[str, Any]) -> bool:
+def _is_taken(
+    model: Model, source: IndexedSource, transform: Transform, how: dict[str, Any]
+) -> bool:
     """Whether the model accepts inputs with this damage; many refuse a table with missing values."""
     if how.get("engine", "local") != "local":
         return True

@@ -1,4 +1,6 @@
-"""Chooses the rules, checks them on the checking answers, writes the folder, and sums up the result in a few lines."""
+"""Chooses the rules, checks them on the checking answers, writes the folder, and sums up the result
+in a few lines.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +37,26 @@ DRAWS = 200  # bootstrap draws for intervals
 _MOST_GROUPS = 10
 
 
-def broken_groups(decision: Decision, probs: Any, y: Any, groups: Any, confidences: Any = None) -> tuple[str, ...]:
-    """Return the groups in which a common rule makes clearly more mistakes than its risk, worst first."""
+def broken_groups(
+    decision: Decision, probs: Any, y: Any, groups: Any, confidences: Any = None
+) -> tuple[str, ...]:
+    """Return the groups in which a common rule makes clearly more mistakes than its risk, worst
+    first.
+    """
     if groups is None or decision.rule.groups or not decision.possible:
         return ()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GroupRiskWarning)  # `broken_line` reports it
-        return tuple(str(one.name) for one in decision.by_group(probs, y, groups, confidences) if one.broken)
+        return tuple(
+            str(one.name) for one in decision.by_group(probs, y, groups, confidences) if one.broken
+        )
 
 
 def broken_line(names: tuple[str, ...], risk: float) -> str:
-    """Return a line that names the groups in which a common rule is broken; empty if there are none."""
+    """Return a line that names the groups in which a common rule is broken;
+
+    empty if there are none.
+    """
     if not names:
         return ""
     rest = f" and {len(names) - _MOST_GROUPS:,} more" if len(names) > _MOST_GROUPS else ""
@@ -58,7 +69,8 @@ def broken_line(names: tuple[str, ...], risk: float) -> str:
 def group_lines(decision: Decision, share: float) -> list[str]:
     """Return lines that say which groups accept nothing and how many labels they need, worst first.
 
-    `share` is the share of labelled inputs that decide; more inputs than `needed` must be labelled because of it.
+    `share` is the share of labelled inputs that decide; more inputs than `needed` must be labelled
+    because of it.
     """
     refused = [part for part in decision.parts if not part.possible] if decision.rule.groups else []
     if not refused:
@@ -87,9 +99,9 @@ class Settings:
     calibrator : ``AutoCalibration()`` by default; graded answers always get a `SignalCalibration`
     one_rule : use one threshold for all groups; its guarantee holds for all of them together
     cross_fit : bool
-        Fit and decide on the same inputs, as `recal.decisions.decide_crossfitted` does. More inputs choose the
-        threshold, which automates more if there are few labels. The guarantee is then measured, not proven. Not for
-        graded answers.
+        Fit and decide on the same inputs, as `recal.decisions.decide_crossfitted` does. More inputs
+        choose the threshold, which automates more if there are few labels. The guarantee is then
+        measured, not proven. Not for graded answers.
     command : the command that makes the report again
     about : facts for the top of the page; the date is added
     say : called with each line about the progress of the run
@@ -138,7 +150,9 @@ class Answers:
         """Return some of the answers."""
         names = ("before", "after", "truth", "confidences", "groups", "clusters")
         columns = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: values[rows] for name, values in columns.items() if values is not None})
+        return replace(
+            self, **{name: values[rows] for name, values in columns.items() if values is not None}
+        )
 
     @property
     def methods(self) -> dict[str, Floats]:
@@ -146,7 +160,9 @@ class Answers:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        return np.asarray(self.truth if self.after.ndim == 1 else self.after.argmax(axis=1) == self.truth)
+        return np.asarray(
+            self.truth if self.after.ndim == 1 else self.after.argmax(axis=1) == self.truth
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,19 +173,22 @@ class Result:
     ----------
     calibrator : fitted, with the rule as its `decision_`
     decision, decision_before : Decision
-        How much can be automated with the calibrated confidence, and with the model's own; measured on answers that
-        were not used for fitting. `decision_before` and `before` are None if there is no confidence before calibration.
+        How much can be automated with the calibrated confidence, and with the model's own; measured
+        on answers that were not used for fitting. `decision_before` and `before` are None if there
+        is no confidence before calibration.
     before, after : Evaluation
         The model's own confidence and the calibrated confidence, measured on the checking answers.
     sizes : (int, int, int)
         The numbers of answers to fit, to decide and to check on.
     n_accepted, n_errors, n_accepted_before : int
-        The number of accepted checking answers, of errors among them, and of those accepted before calibration.
+        The number of accepted checking answers, of errors among them, and of those accepted before
+        calibration.
     broken_groups : tuple of str
         Groups in which a common rule makes clearly more errors than its risk.
     folder : Path
     gain : Gain or None
-        How much more is automated after calibration than before. Only a `CalibrationResult` has an interval.
+        How much more is automated after calibration than before. Only a `CalibrationResult` has an
+        interval.
     change : AnswerChange or None
         What would be gained on the checking part if the calibration could change predictions.
     passes_per_answer : float or None
@@ -177,7 +196,9 @@ class Result:
     """
 
     rows_name: ClassVar[str] = "answers"
-    gain_draws: ClassVar[int] = 1  # the interval of `gain` takes seconds, and a run on graded answers does not show it
+    gain_draws: ClassVar[int] = (
+        1  # the interval of `gain` takes seconds, and a run on graded answers does not show it
+    )
     calibrator: Any
     decision: Decision
     decision_before: Decision | None
@@ -194,7 +215,9 @@ class Result:
     passes_per_answer: float | None = None
 
     @classmethod
-    def of(cls, calibrator: Any, deciding: Answers, checking: Answers, settings: Settings, **own: Any) -> Self:
+    def of(
+        cls, calibrator: Any, deciding: Answers, checking: Answers, settings: Settings, **own: Any
+    ) -> Self:
         """Choose the rules on one part, measure what they accept on another, and write the folder."""
         decisions = decide_each(
             deciding.methods,
@@ -209,18 +232,29 @@ class Result:
         )
         decision, groups = decisions["after"], None if settings.one_rule else checking.groups
         accepted = {
-            name: decisions[name].accept(probs, checking.confidences if name == "after" else None, groups)
+            name: decisions[name].accept(
+                probs, checking.confidences if name == "after" else None, groups
+            )
             for name, probs in checking.methods.items()
         }
-        options: dict[str, Any] = {"clusters": checking.clusters, "random_state": settings.random_state}
-        before = None if checking.before is None else evaluate(checking.before, checking.truth, DRAWS, **options)
+        options: dict[str, Any] = {
+            "clusters": checking.clusters,
+            "random_state": settings.random_state,
+        }
+        before = (
+            None
+            if checking.before is None
+            else evaluate(checking.before, checking.truth, DRAWS, **options)
+        )
         calibrator.decision_ = decision.rule
         result = cls(
             calibrator=calibrator,
             decision=decision,
             decision_before=decisions.get("before"),
             before=before,
-            after=evaluate(checking.after, checking.truth, DRAWS, confidences=checking.confidences, **options),
+            after=evaluate(
+                checking.after, checking.truth, DRAWS, confidences=checking.confidences, **options
+            ),
             n_accepted=int(accepted["after"].sum()),
             n_errors=int((accepted["after"] & ~checking.correct).sum()),
             n_accepted_before=int(accepted["before"].sum()) if "before" in accepted else 0,
@@ -236,7 +270,8 @@ class Result:
     def _write(self, deciding: Answers, checking: Answers, settings: Settings) -> None:
         """Write the page and the summary, then the calibration: a folder that has it is complete.
 
-        The page applies the rules of the deciding answers to the checking answers, as the lines of the terminal do.
+        The page applies the rules of the deciding answers to the checking answers, as the lines of
+        the terminal do.
         """
         curves = {
             name: risk_curve(
@@ -285,10 +320,17 @@ class Result:
     def _scores(self, *names: str) -> dict[str, dict[str, float]]:
         """Return metrics before (if there was a confidence) and after calibration."""
         both = {"before": self.before, "after": self.after}
-        return {when: {name: one[name] for name in names} for when, one in both.items() if one is not None}
+        return {
+            when: {name: one[name] for name in names}
+            for when, one in both.items()
+            if one is not None
+        }
 
     def _automated(self, before: str = "") -> str:
-        """Return a line with the share of answers that the rule accepts; `before` is text about the share before."""
+        """Return a line with the share of answers that the rule accepts;
+
+        `before` is text about the share before.
+        """
         name, n_checked = self.rows_name, self.sizes[2]
         return (
             f"{self.n_accepted / n_checked:.1%} of the answers can be automated with at most "
@@ -299,7 +341,8 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationResult(Result):
-    """What `calibrate` computed from a model's answers; with `cross_fit`, the first two sizes are the same inputs.
+    """What `calibrate` computed from a model's answers; with `cross_fit`, the first two sizes are
+    the same inputs.
 
     Attributes
     ----------
@@ -329,7 +372,11 @@ class CalibrationResult(Result):
             "decision_before": self.decision_before.to_dict(),
             "gain": {"difference": self.gain.difference, "interval": list(self.gain.interval)},
             "cross_fit": self.cross_fit,
-            "judged": {"accepted": self.n_accepted, "errors": self.n_errors, "accepted_before": self.n_accepted_before},
+            "judged": {
+                "accepted": self.n_accepted,
+                "errors": self.n_errors,
+                "accepted_before": self.n_accepted_before,
+            },
             "free_answers": {
                 "changed": self.change.changed,
                 "accuracy": self.change.free_accuracy,
@@ -353,17 +400,26 @@ class CalibrationResult(Result):
         reason = str(getattr(self.calibrator, "reason_", ""))
         free = self.change.words if self.change.clear and "--answers free" not in reason else ""
         if self.decision.possible:
-            was = f"{self.n_accepted_before / self.sizes[2]:.1%}" if self.decision_before.possible else "none"
+            was = (
+                f"{self.n_accepted_before / self.sizes[2]:.1%}"
+                if self.decision_before.possible
+                else "none"
+            )
             automated = self._automated(f" ({was} before calibration)") + self._chance()
             groups = group_lines(self.decision, self._share)
         else:
             risk = f"{100 * self.decision.risk:g} %"
-            automated, groups = f"No answers can be automated with at most {risk} errors: {self._why_none()}", []
+            automated, groups = (
+                f"No answers can be automated with at most {risk} errors: {self._why_none()}",
+                [],
+            )
         broken = broken_line(self.broken_groups, self.decision.risk)
         return [line for line in (reason, scores, free, automated, *groups, broken, passes) if line]
 
     def _chance(self) -> str:
-        """Return how uncertain the change is, or nothing if the share is clearly larger than before."""
+        """Return how uncertain the change is, or nothing if the share is clearly larger than
+        before.
+        """
         low, high = self.gain.interval
         if not self.decision_before.possible or low > 0:
             return ""
@@ -378,7 +434,9 @@ class CalibrationResult(Result):
         some = "" if instead is None else f" With --risk {instead:g} some can be automated."
         if needed is None:
             return f"even the most confident answers have more. More labels would not help, a better model would.{some}"
-        enough = not self.cross_fit and needed <= self.sizes[0]  # with --cross-fit, these inputs decide, too
+        enough = (
+            not self.cross_fit and needed <= self.sizes[0]
+        )  # with --cross-fit, these inputs decide, too
         return (
             f"{self.sizes[1]:,} inputs to decide on are too few to show it. Add about "
             f"{two_digits(needed / self._share):,} labelled inputs"
@@ -388,12 +446,18 @@ class CalibrationResult(Result):
     @property
     def _share(self) -> float:
         """The share of labelled inputs that decide."""
-        labelled = self.sizes[2] + (self.sizes[1] if self.cross_fit else self.sizes[0] + self.sizes[1])
+        labelled = self.sizes[2] + (
+            self.sizes[1] if self.cross_fit else self.sizes[0] + self.sizes[1]
+        )
         return self.sizes[1] / labelled
 
 
 def today() -> str:
     """Return the date for the page; reproducible builds set SOURCE_DATE_EPOCH."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    now = datetime.datetime.fromtimestamp(int(epoch), datetime.UTC) if epoch.isdigit() else datetime.datetime.now()
+    now = (
+        datetime.datetime.fromtimestamp(int(epoch), datetime.UTC)
+        if epoch.isdigit()
+        else datetime.datetime.now()
+    )
     return now.date().isoformat()

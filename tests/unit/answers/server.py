@@ -12,7 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Script:
-    """What the server does: `answer(prompt)` gives tokens with probabilities; `faults` come first, one per request."""
+    """What the server does: `answer(prompt)` gives tokens with probabilities;
+
+    `faults` come first, one per request.
+    """
 
     def __init__(self, answer, faults=()):
         self.answer, self.faults = answer, list(faults)
@@ -25,8 +28,13 @@ class Script:
 def positions(tokens):
     content = []
     for token, top in tokens:
-        listed = [{"token": name, "logprob": math.log(share), "bytes": None} for name, share in top.items()]
-        content.append({"token": token, "logprob": listed[0]["logprob"], "bytes": None, "top_logprobs": listed})
+        listed = [
+            {"token": name, "logprob": math.log(share), "bytes": None}
+            for name, share in top.items()
+        ]
+        content.append(
+            {"token": token, "logprob": listed[0]["logprob"], "bytes": None, "top_logprobs": listed}
+        )
     return content
 
 
@@ -52,10 +60,21 @@ def serving(script):
             if tokens is None:
                 message |= {"content": None, "refusal": "I cannot help with that."}
             logprobs = None if tokens is None else {"content": positions(tokens), "refusal": None}
-            choice = {"index": 0, "finish_reason": "length", "message": message, "logprobs": logprobs}
+            choice = {
+                "index": 0,
+                "finish_reason": "length",
+                "message": message,
+                "logprobs": logprobs,
+            }
             return self.reply(
                 200,
-                {"id": "chatcmpl-1", "object": "chat.completion", "created": 0, "model": "tiny", "choices": [choice]},
+                {
+                    "id": "chatcmpl-1",
+                    "object": "chat.completion",
+                    "created": 0,
+                    "model": "tiny",
+                    "choices": [choice],
+                },
             )
 
         def reply(self, status, body):
@@ -74,7 +93,9 @@ def serving(script):
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}/v1"

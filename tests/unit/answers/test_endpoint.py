@@ -27,7 +27,11 @@ SHORT = Template("short", "{question} A: {A} B: {B} C: {C}?")
 
 def prefers_green(prompt):
     """The model likes the option whose text is green, and the first letter a little."""
-    letter = next(line.partition(".")[0] for line in prompt.splitlines() if "green" in line) if "\n" in prompt else "B"
+    letter = (
+        next(line.partition(".")[0] for line in prompt.splitlines() if "green" in line)
+        if "\n" in prompt
+        else "B"
+    )
     shares = {"A": 0.15, "B": 0.1, "C": 0.1}
     shares[letter] = 0.7
     return [(letter, {letter: 0.7, **shares})]
@@ -42,7 +46,9 @@ def interview(url, ledger, *, templates=(LISTED,), permute=0, labels=None, **set
 def test_templates_and_orders_become_views_mapped_back_to_the_options(tmp_path):
     script = Script(prefers_green)
     with serving(script) as url:
-        asked = interview(url, tmp_path / "ledger.jsonl", templates=(LISTED, SHORT), labels=np.array(["B"] * 6))
+        asked = interview(
+            url, tmp_path / "ledger.jsonl", templates=(LISTED, SHORT), labels=np.array(["B"] * 6)
+        )
         asked.run()
         views = asked.views().views
         permuted = interview(url, tmp_path / "ledger.jsonl", permute=3)
@@ -52,12 +58,22 @@ def test_templates_and_orders_become_views_mapped_back_to_the_options(tmp_path):
     assert [str(one) for one in views.transforms] == ["short"]
     np.testing.assert_allclose(np.exp(views.logits), np.tile([0.15, 0.7, 0.1], (6, 1)))
     assert views.labels.tolist() == [1] * 6
-    assert [str(one) for one in ordered.transforms][:2] == ["listed order 1-2-0", "listed order 2-0-1"]
+    assert [str(one) for one in ordered.transforms][:2] == [
+        "listed order 1-2-0",
+        "listed order 2-0-1",
+    ]
     for transform in ordered.transforms:
-        assert (ordered.transformed(transform).argmax(axis=1) == 1).all()  # green stays green in every order
+        assert (
+            ordered.transformed(transform).argmax(axis=1) == 1
+        ).all()  # green stays green in every order
     assert "A. green 0\nB. blue 0\nC. red 0" in "".join(script.prompts())
     first = script.requests[0]
-    assert (first["model"], first["max_tokens"], first["top_logprobs"], first["temperature"]) == ("tiny", 1, 20, 0.0)
+    assert (first["model"], first["max_tokens"], first["top_logprobs"], first["temperature"]) == (
+        "tiny",
+        1,
+        20,
+        0.0,
+    )
 
 
 def test_busy_servers_errors_and_timeouts_are_repeated(tmp_path):
@@ -66,7 +82,9 @@ def test_busy_servers_errors_and_timeouts_are_repeated(tmp_path):
         asked = interview(url, tmp_path / "ledger.jsonl", timeout=0.3)
         asked.run()
     assert asked.cost().n_requests == 0
-    assert set(asked.ledger.answers) == {asked.endpoint.key_of(prompt) for prompt in asked.prompts[0]}
+    assert set(asked.ledger.answers) == {
+        asked.endpoint.key_of(prompt) for prompt in asked.prompts[0]
+    }
 
 
 def test_a_server_that_stays_down_stops_the_run_and_keeps_what_was_answered(tmp_path):
@@ -130,7 +148,10 @@ def test_a_filtered_prompt_counts_as_a_refusal_and_other_bad_requests_stop_the_r
         asked.run()
         assert asked.views().n_unanswered == 1
     for fault, message in [
-        ((400, {"error": {"message": "top_logprobs must be at most 5"}}), "refuses the request: .*at most 5"),
+        (
+            (400, {"error": {"message": "top_logprobs must be at most 5"}}),
+            "refuses the request: .*at most 5",
+        ),
         ((401, {"error": {"message": "bad key"}}), "Set OPENAI_API_KEY"),
         ((404, {"error": {"message": "no such model"}}), "has no model 'tiny'"),
     ]:
@@ -139,7 +160,10 @@ def test_a_filtered_prompt_counts_as_a_refusal_and_other_bad_requests_stop_the_r
             interview(url, tmp_path / "b.jsonl", retries=0).run()
     with pytest.raises(EndpointError, match="cannot be reached"):
         interview("http://127.0.0.1:9/v1", tmp_path / "c.jsonl", retries=0).run()
-    with serving(Script(lambda prompt: [])) as url, pytest.raises(EndpointError, match="returned no logprobs"):
+    with (
+        serving(Script(lambda prompt: [])) as url,
+        pytest.raises(EndpointError, match="returned no logprobs"),
+    ):
         interview(url, tmp_path / "d.jsonl").run()
 
 
@@ -160,13 +184,18 @@ def test_the_cost_is_known_before_the_first_request(tmp_path):
     asked = interview("http://127.0.0.1:9/v1", tmp_path / "ledger.jsonl", permute=2, max_tokens=5)
     cost = asked.cost()
     assert (cost.n_requests, cost.answer_tokens) == (18, 90)
-    assert cost.prompt_tokens == round(sum(len(prompt) for way in asked.prompts for prompt in way) / 4)
+    assert cost.prompt_tokens == round(
+        sum(len(prompt) for way in asked.prompts for prompt in way) / 4
+    )
     assert str(cost).startswith("18 requests, about ")
 
 
 def test_templates_name_columns_and_braces(tmp_path):
     row = {"question": "why?", "kind": "x"}
-    assert Template("t", '{{"q": "{question}"}} {options}').fill(row, ["yes", "no"], [1, 0]) == '{"q": "why?"} no, yes'
+    assert (
+        Template("t", '{{"q": "{question}"}} {options}').fill(row, ["yes", "no"], [1, 0])
+        == '{"q": "why?"} no, yes'
+    )
     with pytest.raises(InputError, match="names the column 'text'; the questions have question"):
         ways_to_ask([Template("t", "{text}")], ["yes", "no"], ["question"], 0)
     with pytest.raises(InputError, match="names no column"):
@@ -189,11 +218,19 @@ def test_a_server_is_a_model_for_collect_with_transformed_questions(tmp_path):
     script = Script(answer)
     texts = ["a red house by the sea", "a green house by the sea"]
     with serving(script) as url:
-        model = endpoint_model(url, "tiny", ["A", "B"], template="{input} A or B?", ledger=tmp_path / "kept.jsonl")
+        model = endpoint_model(
+            url, "tiny", ["A", "B"], template="{input} A or B?", ledger=tmp_path / "kept.jsonl"
+        )
         views = collect(model, texts, "tokendrop:0.3", labels=["A", "B"])
         asked = len(script.requests)
         collect(model, texts, "tokendrop:0.3")
     np.testing.assert_allclose(np.exp(views.logits), [[0.7, 0.2], [1e-5, 0.9]])
     assert asked == len(script.requests) <= 4  # the second run reads what was kept
-    assert model.fingerprint() == endpoint_model(url, "tiny", ["A", "B"], template="{input} A or B?").fingerprint()
-    assert model.fingerprint() != endpoint_model(url, "other", ["A", "B"], template="{input} A or B?").fingerprint()
+    assert (
+        model.fingerprint()
+        == endpoint_model(url, "tiny", ["A", "B"], template="{input} A or B?").fingerprint()
+    )
+    assert (
+        model.fingerprint()
+        != endpoint_model(url, "other", ["A", "B"], template="{input} A or B?").fingerprint()
+    )

@@ -51,8 +51,14 @@ def test_samples_of_the_harness_are_read_whatever_form_scores_and_targets_have(t
         harness_line(0, [-1.0, -2.0, -3.0], "0"),
         harness_line(1, [-3.0, -0.5, -1.0], "B"),
         {**harness_line(2, [-3.0, -2.0, -1.0], [2]), "filtered_resps": [-3.0, -2.0, -1.0]},
-        {**harness_line(3, [-3.0, -2.0, -1.0], 2), "filtered_resps": [[-3.0, False], [-2.0, False], [-1.0, True]]},
-        {**harness_line(4, [-3.0, -2.0, -1.0], 1), "filtered_resps": ["generated"]},  # `resps` still holds the scores
+        {
+            **harness_line(3, [-3.0, -2.0, -1.0], 2),
+            "filtered_resps": [[-3.0, False], [-2.0, False], [-1.0, True]],
+        },
+        {
+            **harness_line(4, [-3.0, -2.0, -1.0], 1),
+            "filtered_resps": ["generated"],
+        },  # `resps` still holds the scores
     ]
     views = read_log(write_lines(tmp_path / "samples.jsonl", lines))
     assert views.classes.tolist() == ["A", "B", "C"]
@@ -83,8 +89,12 @@ def test_options_of_each_question_and_mutual_information(tmp_path):
 
 
 def test_runs_are_joined_by_doc_hash_and_questions_in_one_file_only_are_left_out(tmp_path):
-    main = write_lines(tmp_path / "a.jsonl", [harness_line(n, [-1.0, -2.0 - n], 0) for n in (0, 1, 2, 2)])
-    other = write_lines(tmp_path / "b.jsonl", [harness_line(n, [-5.0, -1.0 * n], 0) for n in (2, 1, 2)])
+    main = write_lines(
+        tmp_path / "a.jsonl", [harness_line(n, [-1.0, -2.0 - n], 0) for n in (0, 1, 2, 2)]
+    )
+    other = write_lines(
+        tmp_path / "b.jsonl", [harness_line(n, [-5.0, -1.0 * n], 0) for n in (2, 1, 2)]
+    )
     joined = open_log(main, {"direct": other})
     assert joined.n_left_out == 1
     assert str(joined) == "1 questions are not in every file and were left out."
@@ -101,7 +111,11 @@ def test_runs_are_joined_by_doc_hash_and_questions_in_one_file_only_are_left_out
 def test_batch_output_is_joined_with_labels_by_custom_id(tmp_path):
     answers = {"q1": {"A": -0.1, " B": -3.0, "B": -4.0}, "q2": {"B": -0.2, "The": -2.0}}
     lines = [
-        {"id": "b", "custom_id": one, "response": {"status_code": 200, "body": completion(token(next(iter(top)), top))}}
+        {
+            "id": "b",
+            "custom_id": one,
+            "response": {"status_code": 200, "body": completion(token(next(iter(top)), top))},
+        }
         for one, top in answers.items()
     ]
     lines.append({"custom_id": "q3", "response": None, "error": {"code": "content_filter"}})
@@ -115,7 +129,10 @@ def test_batch_output_is_joined_with_labels_by_custom_id(tmp_path):
     assert joined.views.logits[1].tolist() == [np.log(1e-5), -0.2]
     assert joined.views.logits[2, 0] == joined.views.logits[2, 1]
     assert (joined.n_missing, joined.n_cells, joined.n_unanswered) == (3, 6, 1)
-    assert "3 of 6 option scores (50.0%) were not returned; they count as probability 1.0e-05" in str(joined)
+    assert (
+        "3 of 6 option scores (50.0%) were not returned; they count as probability 1.0e-05"
+        in str(joined)
+    )
     assert open_log(log, {}, ["A", "B"], labels, floor=0.01).views.logits[1, 0] == np.log(0.01)
     labels.write_text("custom_id,label\nq3,A\nq2,B\n")
     with pytest.raises(InputError, match=r"labels lack 1 of 3 questions.*'q1'"):
@@ -124,19 +141,31 @@ def test_batch_output_is_joined_with_labels_by_custom_id(tmp_path):
 
 def test_the_floor_is_half_of_the_smallest_returned_probability_if_that_is_smaller(tmp_path):
     log = write_lines(
-        tmp_path / "log.jsonl", [completion(token("A", {"A": -0.1, "B": -20.0})), completion(token("A", {"A": -0.1}))]
+        tmp_path / "log.jsonl",
+        [completion(token("A", {"A": -0.1, "B": -20.0})), completion(token("A", {"A": -0.1}))],
     )
     assert open_log(log, {}, ["A", "B"]).floor == pytest.approx(np.exp(-20.0) / 2)
 
 
 def test_the_answer_is_the_last_token_that_names_an_option(tmp_path):
-    reasoned = [("A", {"A": -0.5}), (" train", {" train": -0.1}), (" B", {" B": -0.2, " A": -2.0}), (".", {".": 0.0})]
+    reasoned = [
+        ("A", {"A": -0.5}),
+        (" train", {" train": -0.1}),
+        (" B", {" B": -0.2, " A": -2.0}),
+        (".", {".": 0.0}),
+    ]
     np.testing.assert_allclose(answer_row(reasoned, ["A", "B"]), [-2.0, -0.2])
     refusal = [("I", {"I": -0.1, "B": -5.0}), (" cannot", {" cannot": 0.0})]
     assert np.isnan(answer_row(refusal, ["A", "B"])[0])
     assert answer_row(refusal, ["A", "B"])[1] == -5.0
     assert np.isnan(answer_row([], ["A", "B"])).all()
-    assert [option_of(text, ["yes", "no"]) for text in ("Yes", " no.", "y", "maybe", "")] == [0, 1, 0, None, None]
+    assert [option_of(text, ["yes", "no"]) for text in ("Yes", " no.", "y", "maybe", "")] == [
+        0,
+        1,
+        0,
+        None,
+        None,
+    ]
     assert option_of("a", ["A", "a"]) == 1
 
 
@@ -144,7 +173,15 @@ def test_older_completions_and_labels_in_the_same_line(tmp_path):
     line = {
         "id": "x",
         "label": "B",
-        "choices": [{"logprobs": {"tokens": [" B"], "token_logprobs": [-0.3], "top_logprobs": [{" A": -1.5}]}}],
+        "choices": [
+            {
+                "logprobs": {
+                    "tokens": [" B"],
+                    "token_logprobs": [-0.3],
+                    "top_logprobs": [{" A": -1.5}],
+                }
+            }
+        ],
     }
     views = read_log(write_lines(tmp_path / "old.jsonl", [line]), options=["A", "B"])
     np.testing.assert_allclose(views.logits, [[-1.5, -0.3]])
@@ -154,11 +191,16 @@ def test_older_completions_and_labels_in_the_same_line(tmp_path):
 @pytest.mark.parametrize("kind", ["probabilities", "logarithms", "logits"])
 def test_tables_with_one_column_per_option(tmp_path, kind):
     probs = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]])
-    values = {"probabilities": probs, "logarithms": np.log(probs), "logits": np.log(probs) + np.array([[5.0], [-1.0]])}[
-        kind
-    ]
+    values = {
+        "probabilities": probs,
+        "logarithms": np.log(probs),
+        "logits": np.log(probs) + np.array([[5.0], [-1.0]]),
+    }[kind]
     path = tmp_path / "options.csv"
-    rows = [f"{n},{','.join(map(repr, row.tolist()))},{label}" for n, (row, label) in enumerate(zip(values, "AC"))]
+    rows = [
+        f"{n},{','.join(map(repr, row.tolist()))},{label}"
+        for n, (row, label) in enumerate(zip(values, "AC"))
+    ]
     path.write_text("\n".join(["id,A,B,C,label", *rows]))
     views = read_log(path)
     np.testing.assert_allclose(views.logits, np.log(probs))
@@ -168,16 +210,22 @@ def test_tables_with_one_column_per_option(tmp_path, kind):
 
 
 def test_what_cannot_be_read_is_refused_with_the_reason(tmp_path):
-    generated = write_lines(tmp_path / "g.jsonl", [{"filtered_resps": ["42"], "resps": [["It is 42"]], "target": "42"}])
+    generated = write_lines(
+        tmp_path / "g.jsonl", [{"filtered_resps": ["42"], "resps": [["It is 42"]], "target": "42"}]
+    )
     with pytest.raises(FileError, match="line 1 holds generated text and no scores"):
         read_log(generated)
-    plain = write_lines(tmp_path / "p.jsonl", [{"id": "1", "choices": [{"message": {"content": "A"}}]}])
+    plain = write_lines(
+        tmp_path / "p.jsonl", [{"id": "1", "choices": [{"message": {"content": "A"}}]}]
+    )
     with pytest.raises(FileError, match="holds no logprobs"):
         read_log(plain, options=["A", "B"])
     with pytest.raises(InputError, match="--options A,B,C,D"):
         read_log(plain)
     other = write_lines(tmp_path / "o.jsonl", [{"question": "?", "text": "A"}])
-    with pytest.raises(FileError, match="no log that recal knows: its first line has question, text"):
+    with pytest.raises(
+        FileError, match="no log that recal knows: its first line has question, text"
+    ):
         read_log(other)
     (tmp_path / "bad.jsonl").write_text('{"a": 1}\n{"a": \n')
     with pytest.raises(FileError, match="line 2 is not JSON"):
@@ -193,4 +241,6 @@ def test_what_cannot_be_read_is_refused_with_the_reason(tmp_path):
 @pytest.mark.parametrize("options", [["A"], ["A", "A"], []])
 def test_options_of_a_log_are_two_or_more(tmp_path, options):
     with pytest.raises(InputError, match="`options` must be two or more distinct answers"):
-        read_log(write_lines(tmp_path / "log.jsonl", [harness_line(0, [-1.0, -2.0], 0)]), options=options)
+        read_log(
+            write_lines(tmp_path / "log.jsonl", [harness_line(0, [-1.0, -2.0], 0)]), options=options
+        )

@@ -13,7 +13,9 @@ def two_classes(truth, n=3000, seed=0):
     """Log-odds z of the second class, as logits, and labels drawn with log-odds truth(z)."""
     rng = np.random.default_rng(seed)
     z = 1.5 * rng.normal(size=n) - 0.5
-    return np.stack([np.zeros(n), z], axis=1), (rng.random(n) < 1 / (1 + np.exp(-truth(z)))).astype(int)
+    return np.stack([np.zeros(n), z], axis=1), (rng.random(n) < 1 / (1 + np.exp(-truth(z)))).astype(
+        int
+    )
 
 
 @pytest.mark.parametrize(
@@ -24,7 +26,11 @@ def two_classes(truth, n=3000, seed=0):
 def test_two_classes_are_a_logistic_regression_without_a_penalty(method, powers):
     logits, y = two_classes(lambda z: 0.3 + 0.6 * z + 0.1 * z**2)
     features = np.stack([logits[:, 1] ** power for power in powers], axis=1)
-    reference = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(features, y).predict_proba(features)
+    reference = (
+        LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000)
+        .fit(features, y)
+        .predict_proba(features)
+    )
     np.testing.assert_allclose(method.fit(logits, y).predict_proba(logits), reference, atol=2e-5)
 
 

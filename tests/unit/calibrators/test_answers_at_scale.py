@@ -1,4 +1,7 @@
-"""Answers of large arrays, by parts or compiled; fits whose cost does not depend on the scale of the logits."""
+"""Answers of large arrays, by parts or compiled;
+
+fits whose cost does not depend on the scale of the logits.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,17 @@ def test_a_large_array_gets_bit_for_bit_what_its_halves_get(method, problem):
 @pytest.mark.parametrize("method", [VectorScaling, HistogramBinning])
 def test_a_large_array_gets_what_a_few_rows_get_without_a_compiler(method, problem):
     logits, y = problem
-    logits = np.where(np.arange(len(logits))[:, None] < 3, 1000 * logits, logits)  # beyond what a fit saw
+    logits = np.where(
+        np.arange(len(logits))[:, None] < 3, 1000 * logits, logits
+    )  # beyond what a fit saw
     fitted = method().fit(logits[1000:2500], y[1000:2500])
     few = fitted.predict_proba(logits[:100])
     np.testing.assert_allclose(fitted.predict_proba(logits)[:100], few, rtol=1e-12, atol=1e-307)
 
 
-@pytest.mark.parametrize(("beta", "n_classes"), [(1e-18, 80), (1.0, 80), (1e6, 80), (1.0, 27), (1e-18, 27)])
+@pytest.mark.parametrize(
+    ("beta", "n_classes"), [(1e-18, 80), (1.0, 80), (1e6, 80), (1.0, 27), (1e-18, 27)]
+)
 def test_compiled_answers_are_inside_0_and_1_and_keep_the_prediction(beta, n_classes, problem):
     logits = np.ascontiguousarray(problem[0][:, :n_classes])
     y = logits[::-1].argmax(axis=1)

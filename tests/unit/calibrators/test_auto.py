@@ -66,7 +66,9 @@ def test_a_tilted_model_gains_without_any_view():
         assert auto.keeps_accuracy == (answers == "kept")
         assert not hasattr(auto, "plan_")
         if answers == "kept":
-            np.testing.assert_array_equal(auto.predict_proba(views).argmax(axis=1), views.logits.argmax(axis=1))
+            np.testing.assert_array_equal(
+                auto.predict_proba(views).argmax(axis=1), views.logits.argmax(axis=1)
+            )
 
 
 def test_too_few_samples_choose_nothing():
@@ -90,7 +92,11 @@ def test_survives_a_save_with_names_for_classes(tmp_path, case):
     auto = AutoCalibration(answers="free").fit(views, names[y], classes=names)
     assert auto.calibrator_.classes_.tolist() == names.tolist()
     again = load(save(auto, tmp_path / "auto.recal"))
-    assert (again.choice_, again.reason_, again.trials_) == (auto.choice_, auto.reason_, auto.trials_)
+    assert (again.choice_, again.reason_, again.trials_) == (
+        auto.choice_,
+        auto.reason_,
+        auto.trials_,
+    )
     assert type(again.calibrator_) is type(auto.calibrator_)
     np.testing.assert_array_equal(again.predict_proba(views), auto.predict_proba(views))
     np.testing.assert_array_equal(again.predict(views), auto.predict(views))
@@ -119,4 +125,7 @@ def test_fewer_than_100_samples_do_not_judge_views(n, used):
     y = rng.integers(0, 3, n)
     own, view = (4.0 * np.eye(3)[y] + noise * rng.normal(size=(n, 3)) for noise in (4.0, 1.5))
     for method in (CalibrationEnsemble(), ViewStacking()):
-        assert tuple(map(str, method.fit(Views(own, {"zoom:0.5": view}), y).needed_transforms())) == used
+        assert (
+            tuple(map(str, method.fit(Views(own, {"zoom:0.5": view}), y).needed_transforms()))
+            == used
+        )

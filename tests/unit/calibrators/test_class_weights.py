@@ -1,4 +1,7 @@
-"""Class-wise weights for views: their optimum, when they are used, and that every runtime answers with them."""
+"""Class-wise weights for views:
+
+their optimum, when they are used, and that every runtime answers with them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ from tests import problems
 
 def stack_data(n=240, n_classes=3, seed=0, weights=None):
     views, labels = problems.prompts(n, n_classes, seed, n_views=2)
-    logits = np.array([views.logits, 0.8 * views.logits, *(views.transformed(t) for t in views.transforms)])
+    logits = np.array(
+        [views.logits, 0.8 * views.logits, *(views.transformed(t) for t in views.transforms)]
+    )
     features = log_softmax(logits, axis=2).astype(np.float32)
     plain = -features[0][np.arange(n), labels].astype(np.float64)
     answers, confidence = views.logits.argmax(axis=1), np.exp(features[0].max(axis=1))
@@ -33,14 +38,19 @@ def test_the_matrices_minimise_the_penalised_loss(strength):
         point = flat.reshape(n_classes, 3 * n_classes + 1)
         scores = refinement.scores + point[:, -1]
         for place, view in enumerate(views):
-            scores = scores + data.features[view] @ point[:, place * n_classes : (place + 1) * n_classes].T
+            scores = (
+                scores
+                + data.features[view] @ point[:, place * n_classes : (place + 1) * n_classes].T
+            )
         penalty = strength * np.square(point[:, :-1]).sum() + np.square(point[:, -1]).sum()
         mean = -log_softmax(scores, axis=1)[np.arange(data.n_samples), data.labels].mean()
         return mean + n_classes / data.n_samples * penalty
 
     found = refinement.solve(strength, refinement.nothing(), tol=1e-12)
     start = loss(np.zeros(found.size))
-    least = scipy.optimize.minimize(loss, np.zeros(found.size), method="BFGS", options={"maxiter": 60}).fun
+    least = scipy.optimize.minimize(
+        loss, np.zeros(found.size), method="BFGS", options={"maxiter": 60}
+    ).fun
     assert least < start - 1e-3
     assert loss(found.ravel()) <= least + 1e-6
 
@@ -85,7 +95,9 @@ def test_a_user_limits_the_number_of_views():
 def test_views_that_know_all_classes_alike_get_no_matrices(n_classes, seed):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, n_classes, 1500)
-    own, view = (2.0 * np.eye(n_classes)[y] + 1.2 * rng.normal(size=(1500, n_classes)) for _ in range(2))
+    own, view = (
+        2.0 * np.eye(n_classes)[y] + 1.2 * rng.normal(size=(1500, n_classes)) for _ in range(2)
+    )
     fitted = CalibrationEnsemble(random_state=seed).fit(Views(2 * own, {"flip": 2 * view}), y)
     assert fitted.plan_.blend.weights
     assert not fitted.plan_.blend.matrices
@@ -116,9 +128,13 @@ def test_torch_and_onnx_answer_as_numpy_does(tmp_path):
     fitted = AutoCalibration(answers="free").fit(views, y)
     assert fitted.plan_.blend.matrices
     logits = views.logits.astype(np.float32)
-    transformed = np.array([views.transformed(t) for t in fitted.needed_transforms()], dtype=np.float32)
+    transformed = np.array(
+        [views.transformed(t) for t in fitted.needed_transforms()], dtype=np.float32
+    )
     expected = fitted.predict_proba(views)
-    layer, _ = CalibrationLayer(fitted).both(torch.from_numpy(logits), torch.from_numpy(transformed))
+    layer, _ = CalibrationLayer(fitted).both(
+        torch.from_numpy(logits), torch.from_numpy(transformed)
+    )
     np.testing.assert_allclose(layer.softmax(1).numpy(), expected, atol=1e-5)
     session = onnxruntime.InferenceSession(export_calibration(fitted, tmp_path / "replay.onnx"))
     (probs,) = session.run(["probs"], {"logits": logits, "transformed": transformed})

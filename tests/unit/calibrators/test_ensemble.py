@@ -66,7 +66,9 @@ def test_where_nothing_can_be_chosen_it_is_temperature_scaling(case):
         y = z.argmax(axis=1)
     ensemble = CalibrationEnsemble().fit(z, y)
     assert ensemble.weights_ == {"ts": 1.0}
-    np.testing.assert_allclose(ensemble.predict_proba(z), TemperatureScaling().fit(z, y).predict_proba(z), atol=1e-12)
+    np.testing.assert_allclose(
+        ensemble.predict_proba(z), TemperatureScaling().fit(z, y).predict_proba(z), atol=1e-12
+    )
 
 
 def test_many_classes_leave_out_the_members_that_need_samples_of_each():
@@ -84,7 +86,9 @@ def test_a_file_with_another_method_under_a_member_s_name_is_refused(tmp_path):
 
 def test_weights_say_how_much_a_sample_counts():
     z, y = problem(800, tilt=0.7)
-    wrong = np.where(np.arange(800) < 400, y, (y + 1) % 4)  # the second half is mislabelled, and hardly counts
+    wrong = np.where(
+        np.arange(800) < 400, y, (y + 1) % 4
+    )  # the second half is mislabelled, and hardly counts
     weights = np.where(np.arange(800) < 400, 1.0, 1e-9)
     half = CalibrationEnsemble().fit(z[:400], y[:400])
     weighted = CalibrationEnsemble().fit(z, wrong, sample_weight=weights)
@@ -96,7 +100,9 @@ def test_weights_say_how_much_a_sample_counts():
 
 def test_amounts_are_weights_and_no_counts():
     def are_counts(weights):
-        samples = Samples(Views(np.full((len(weights), 2), 3.0)), np.zeros(len(weights), dtype=int), weights)
+        samples = Samples(
+            Views(np.full((len(weights), 2), 3.0)), np.zeros(len(weights), dtype=int), weights
+        )
         return without_counts(samples).weights is None
 
     assert are_counts(np.full(100, 500.0))
@@ -121,7 +127,9 @@ def test_copies_of_a_sample_share_a_fold_but_equal_answers_to_many_inputs_do_not
     folds = stratified_folds(y[twice], 5, np.random.default_rng(0), numbers)
     np.testing.assert_array_equal(folds[::2], folds[1::2])
     assert np.bincount(folds).tolist() == [40] * 5
-    assert copies_of(z[twice], np.append(y[twice][1:], (y[0] + 1) % 4)) is None  # equal rows, different labels
+    assert (
+        copies_of(z[twice], np.append(y[twice][1:], (y[0] + 1) % 4)) is None
+    )  # equal rows, different labels
     assert copies_of(np.round(z / 100), np.zeros(100, dtype=int)) is None  # few different rows
 
 
@@ -138,7 +146,10 @@ def test_fits_near_those_of_all_samples_are_as_good_as_from_the_start():
 
 
 def test_a_member_that_does_as_well_as_the_mixture_is_used_alone():
-    """Drawn from the model's own logits at another temperature: nothing beats methods that fit only that."""
+    """Drawn from the model's own logits at another temperature:
+
+    nothing beats methods that fit only that.
+    """
     z, y = problem(3000, seed=4)
     (name,) = CalibrationEnsemble().fit(z, y).weights_
     assert name in ("ts", "ets")

@@ -30,7 +30,12 @@ def test_weights_are_as_good_as_a_plain_search_over_the_simplex(noise):
     model = EnsembleTemperatureScaling().fit(logits, labels)
     rows = np.arange(len(labels))
     parts = np.stack(
-        [softmax(logits, model.beta_)[rows, labels], softmax(logits)[rows, labels], np.full(len(labels), 0.2)], axis=1
+        [
+            softmax(logits, model.beta_)[rows, labels],
+            softmax(logits)[rows, labels],
+            np.full(len(labels), 0.2),
+        ],
+        axis=1,
     )
     # Without constraints: three free numbers through a softmax, by a solver without gradients.
     free = minimize(
@@ -58,23 +63,34 @@ def blunt(n=1500, seed=3):
     return 0.4 * logits, np.where(blind, rng.integers(0, 5, n), sharp)
 
 
-@pytest.mark.parametrize("problem", [draw, lambda: draw(noise=0.2), blunt], ids=["sure", "noisy", "blunt"])
+@pytest.mark.parametrize(
+    "problem", [draw, lambda: draw(noise=0.2), blunt], ids=["sure", "noisy", "blunt"]
+)
 def test_temperature_and_weights_are_as_good_as_a_plain_search_over_all_four(problem):
     logits, labels = problem()
     rows = np.arange(len(labels))
     single = np.log(TemperatureScaling().fit(logits, labels).beta_)
 
     def prior(log_beta):
-        return 2.0 * (log_beta - single) ** 2 / len(labels)  # a normal one, of standard deviation 0.5
+        return (
+            2.0 * (log_beta - single) ** 2 / len(labels)
+        )  # a normal one, of standard deviation 0.5
 
     def loss_of(point):
         weights = np.exp(point[1:] - point[1:].max())
-        parts = [softmax(logits, np.exp(point[0]))[rows, labels], softmax(logits)[rows, labels], 0.2]
+        parts = [
+            softmax(logits, np.exp(point[0]))[rows, labels],
+            softmax(logits)[rows, labels],
+            0.2,
+        ]
         mixed = sum(w * part for w, part in zip(weights / weights.sum(), parts))
         return -np.log(mixed).mean() + prior(point[0])
 
     free = min(
-        (minimize(loss_of, [start, 1, 0, 0], method="Nelder-Mead", options={"maxfev": 900}) for start in (-1, 0, 1)),
+        (
+            minimize(loss_of, [start, 1, 0, 0], method="Nelder-Mead", options={"maxfev": 900})
+            for start in (-1, 0, 1)
+        ),
         key=lambda answer: answer.fun,
     )
     model = EnsembleTemperatureScaling().fit(logits, labels)
@@ -88,7 +104,9 @@ def test_one_or_two_mistakes_do_not_let_the_temperature_run_away(n_mistakes):
     logits = rng.normal(scale=4.0, size=(300, 4))
     labels = logits.argmax(axis=1)
     margin = np.diff(np.sort(logits, axis=1)[:, -2:], axis=1)[:, 0]
-    wrong = np.argsort(margin)[-n_mistakes:]  # confident mistakes, which only the uniform answer explains
+    wrong = np.argsort(margin)[
+        -n_mistakes:
+    ]  # confident mistakes, which only the uniform answer explains
     labels[wrong] = (labels[wrong] + 1) % 4
     single = TemperatureScaling().fit(logits, labels).beta_
     assert EnsembleTemperatureScaling().fit(logits, labels).beta_ < 10 * single
@@ -99,10 +117,17 @@ def test_it_is_never_worse_than_a_temperature_first_and_weights_after():
     rows = np.arange(len(labels))
     beta = TemperatureScaling().fit(logits, labels).beta_
     parts = np.stack(
-        [softmax(logits, beta)[rows, labels], softmax(logits)[rows, labels], np.full(len(labels), 0.2)], axis=1
+        [
+            softmax(logits, beta)[rows, labels],
+            softmax(logits)[rows, labels],
+            np.full(len(labels), 0.2),
+        ],
+        axis=1,
     )
     published = loss(likeliest(parts), parts)
-    ours = -np.log(EnsembleTemperatureScaling().fit(logits, labels).predict_proba(logits)[rows, labels]).mean()
+    ours = -np.log(
+        EnsembleTemperatureScaling().fit(logits, labels).predict_proba(logits)[rows, labels]
+    ).mean()
     assert ours < published - 0.01
 
 
@@ -128,4 +153,6 @@ def test_a_corner_is_found_exactly():
 
 def test_a_truth_of_probability_zero_is_survived():
     weights = likeliest(np.array([[0.0, 0.0, 0.5], [1.0, 1.0, 0.5]]))
-    assert loss(weights, np.array([[0.0, 0.0, 0.5], [1.0, 1.0, 0.5]])) == pytest.approx(np.log(2), abs=1e-6)
+    assert loss(weights, np.array([[0.0, 0.0, 0.5], [1.0, 1.0, 0.5]])) == pytest.approx(
+        np.log(2), abs=1e-6
+    )

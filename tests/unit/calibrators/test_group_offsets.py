@@ -1,4 +1,7 @@
-"""Offsets per group: closed forms, shrinkage, unseen groups, and their way through fit, save and decide."""
+"""Offsets per group:
+
+closed forms, shrinkage, unseen groups, and their way through fit, save and decide.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,19 @@ def test_the_offset_is_the_zero_of_the_penalised_slope():
     slope = np.bincount(index, weights * (chance - right)) + ridge * offsets
     np.testing.assert_allclose(slope, 0.0, atol=1e-8)
     repeated = np.repeat(np.arange(300), weights.astype(int))
-    again = ridge_offsets(scores[repeated], right[repeated], index[repeated], 4, ridge, np.ones(len(repeated)))
+    again = ridge_offsets(
+        scores[repeated], right[repeated], index[repeated], 4, ridge, np.ones(len(repeated))
+    )
     np.testing.assert_allclose(again, offsets, rtol=1e-8)
 
 
 def test_a_group_with_as_many_samples_as_the_strength_keeps_half_of_its_offset():
     right, none = np.r_[np.ones(525), np.zeros(475)], np.zeros(1000)
     assert _information(none, np.ones(1000)) == 0.25
-    full, half = (ridge_offsets(none, right, np.zeros(1000, int), 1, s, np.ones(1000))[0] for s in (1e-9, 250.0))
+    full, half = (
+        ridge_offsets(none, right, np.zeros(1000, int), 1, s, np.ones(1000))[0]
+        for s in (1e-9, 250.0)
+    )
     assert half == pytest.approx(full / 2, rel=0.01)
 
 
@@ -45,7 +53,9 @@ def test_groups_that_do_not_differ_get_no_offset():
     for seed in range(40):
         rng = np.random.default_rng(seed)
         confidence = rng.uniform(0.5, 1.0, 600)
-        fitted = fit_group_offsets(confidence, rng.random(600) < confidence, rng.integers(0, 20, 600))
+        fitted = fit_group_offsets(
+            confidence, rng.random(600) < confidence, rng.integers(0, 20, 600)
+        )
         zero += not fitted.offsets.any()
     assert zero >= 32
 
@@ -69,7 +79,10 @@ def test_offsets_lower_the_loss_on_new_samples_of_the_groups():
 
 
 def test_clusters_are_not_divided_between_folds():
-    """Within a cluster all answers are alike. Only folds that keep clusters whole see that groups teach nothing."""
+    """Within a cluster all answers are alike.
+
+    Only folds that keep clusters whole see that groups teach nothing.
+    """
     rng = np.random.default_rng(3)
     clusters = np.repeat(np.arange(60), 20)
     right, groups = np.repeat(rng.random(60) < 0.7, 20), clusters // 2
@@ -97,7 +110,11 @@ def test_a_fit_with_groups_changes_confidences_only(method, tmp_path):
     plain, shifted = fitted.predict_confidence(new), fitted.predict_confidence(new, groups=kinds)
     for kind in ("a", "b"):
         rows = kinds == kind
-        assert abs(shifted[rows].mean() - right[rows].mean()) < 0.05 < abs(plain[rows].mean() - right[rows].mean())
+        assert (
+            abs(shifted[rows].mean() - right[rows].mean())
+            < 0.05
+            < abs(plain[rows].mean() - right[rows].mean())
+        )
     probs, both = fitted.predict_both(new, groups=kinds)
     np.testing.assert_array_equal(both, shifted)
     np.testing.assert_array_equal(probs, fitted.predict_proba(new))
@@ -116,13 +133,20 @@ def test_a_calibrator_with_groups_accepts_by_group():
     probs, confidence = fitted.predict_both(new, kinds)
     decision = decide(probs, truth, risk=0.1, confidences=confidence, groups=kinds)
     fitted.decision_ = decision.rule
-    np.testing.assert_array_equal(fitted.accept(new, kinds), decision.accept(probs, confidence, kinds))
+    np.testing.assert_array_equal(
+        fitted.accept(new, kinds), decision.accept(probs, confidence, kinds)
+    )
     assert decision.n_accepted == fitted.accept(new, kinds).sum() > 0
 
 
 @pytest.mark.parametrize(
     ("names", "offsets"),
-    [(("a",), np.zeros(2)), (("a", "a"), np.zeros(2)), ((1,), np.zeros(1)), (("a",), np.array([np.nan]))],
+    [
+        (("a",), np.zeros(2)),
+        (("a", "a"), np.zeros(2)),
+        ((1,), np.zeros(1)),
+        (("a",), np.array([np.nan])),
+    ],
 )
 def test_offsets_that_no_fit_makes_are_refused(names, offsets):
     with pytest.raises(InputError):

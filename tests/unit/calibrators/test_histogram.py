@@ -21,7 +21,9 @@ def reference(probs, labels, fresh, edges_of, n_classes, smoothing):
         for low, high in pairwise(edges):
             inside = (probs[:, k] > low) & (probs[:, k] <= high)
             if inside.any():
-                value = ((labels[inside] == k).sum() + smoothing / n_classes) / (inside.sum() + smoothing)
+                value = ((labels[inside] == k).sum() + smoothing / n_classes) / (
+                    inside.sum() + smoothing
+                )
             else:
                 value = (max(low, 0) + min(high, 1)) / 2
             raw[(fresh[:, k] > low) & (fresh[:, k] <= high), k] = value
@@ -30,7 +32,9 @@ def reference(probs, labels, fresh, edges_of, n_classes, smoothing):
 
 def quantile_edges(n_bins):
     def edges(scores):
-        chunks = np.array_split(np.sort(scores), n_bins)  # 300 samples in 6 or 10 bins: equal chunks
+        chunks = np.array_split(
+            np.sort(scores), n_bins
+        )  # 300 samples in 6 or 10 bins: equal chunks
         return [(before[-1] + after[0]) / 2 for before, after in pairwise(chunks)]
 
     return edges
@@ -53,7 +57,10 @@ def test_values_are_the_bins_smoothed_shares(strategy, edges_of):
 def test_a_bin_holds_its_upper_edge():
     logits = np.log([[0.5, 0.5], [0.2, 0.8]])
     model = HistogramBinning(n_bins=2, strategy="width", penalty=0).fit(logits, [0, 1])
-    assert model.values_.tolist() == [[0.5, 0.75], [0.0, 1.0]]  # 0.5 lies in the first; an empty bin has its middle
+    assert model.values_.tolist() == [
+        [0.5, 0.75],
+        [0.0, 1.0],
+    ]  # 0.5 lies in the first; an empty bin has its middle
 
 
 def test_equal_mass_bins_hold_equally_many():
@@ -70,7 +77,8 @@ def test_the_number_of_bins_follows_the_classes():
 
 
 @pytest.mark.parametrize(
-    ("parameters", "message"), [({"n_bins": 0}, "`n_bins`.*0"), ({"strategy": "equal"}, "'mass', 'width'.*'equal'")]
+    ("parameters", "message"),
+    [({"n_bins": 0}, "`n_bins`.*0"), ({"strategy": "equal"}, "'mass', 'width'.*'equal'")],
 )
 def test_bad_parameters_are_refused(parameters, message):
     with pytest.raises(InputError, match=message):

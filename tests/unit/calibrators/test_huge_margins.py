@@ -1,4 +1,7 @@
-"""Scores whose softmax is all zeros and ones: what sorts by them must not lose the order that is in them."""
+"""Scores whose softmax is all zeros and ones:
+
+what sorts by them must not lose the order that is in them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ def test_log_odds_are_exact_for_any_margin(scale):
 
 @pytest.fixture(scope="module")
 def margins():
-    """Return the margins of a linear model that was given features of any size, as many do, and labels, twice."""
+    """Return the margins of a linear model that was given features of any size, as many do, and
+    labels, twice.
+    """
     data = load_breast_cancer()
     order = np.random.default_rng(0).permutation(len(data.target))
     train, fitting, test = np.split(order, [150, 380])

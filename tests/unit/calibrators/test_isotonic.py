@@ -27,7 +27,10 @@ def test_a_curve_is_scikit_learns(decimals):
     knots, values = fit_increasing(scores, labels == 1)
     grid = np.linspace(0, 1, 1001)
     np.testing.assert_allclose(
-        np.interp(grid, knots, values), reference_curve(scores, labels == 1).predict(grid), rtol=0, atol=1e-12
+        np.interp(grid, knots, values),
+        reference_curve(scores, labels == 1).predict(grid),
+        rtol=0,
+        atol=1e-12,
     )
     assert (np.diff(knots) > 0).all()
 
@@ -37,7 +40,9 @@ def test_a_curve_of_few_samples_is_scikit_learns(hits):
     scores, hits = np.array([0.2, 0.2, 0.5, 0.9]), np.array(hits, dtype=bool)
     knots, values = fit_increasing(scores, hits)
     grid = np.linspace(0, 1, 101)
-    np.testing.assert_allclose(np.interp(grid, knots, values), reference_curve(scores, hits).predict(grid), atol=1e-12)
+    np.testing.assert_allclose(
+        np.interp(grid, knots, values), reference_curve(scores, hits).predict(grid), atol=1e-12
+    )
 
 
 def log_odds(logits):
@@ -81,7 +86,9 @@ def test_one_vs_all_with_temperature_is_isotonic_on_scaled_logits():
     model = IsotonicOneVsAll().fit(logits, labels)
     assert model.beta_ == pytest.approx(0.5, abs=0.05)  # the labels were drawn at half the logits
     scaled = IsotonicCalibration().fit(model.beta_ * logits, labels)
-    np.testing.assert_allclose(model.predict_proba(logits), scaled.predict_proba(model.beta_ * logits), atol=1e-9)
+    np.testing.assert_allclose(
+        model.predict_proba(logits), scaled.predict_proba(model.beta_ * logits), atol=1e-9
+    )
 
 
 def test_multiclass_pools_all_pairs():

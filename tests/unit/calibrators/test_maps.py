@@ -1,4 +1,7 @@
-"""The two softmax maps: derivatives against differences, the stand-in for the Hessian, and rows alone or in a batch."""
+"""The two softmax maps:
+
+derivatives against differences, the stand-in for the Hessian, and rows alone or in a batch.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ def linear(data):
 
 def diagonal(data):
     features, labels, rng = data
-    problem = DiagonalMap(features, labels, ridge=np.array([[0.02], [0.05]]), centre=np.array([[1.0], [0.0]]))
+    problem = DiagonalMap(
+        features, labels, ridge=np.array([[0.02], [0.05]]), centre=np.array([[1.0], [0.0]])
+    )
     return problem, np.stack([np.ones(K), np.zeros(K)]) + 0.2 * rng.normal(size=(2, K))
 
 
@@ -42,7 +47,9 @@ def test_gradient_and_hessian_are_those_of_the_loss(data, build):
     behind = problem.evaluate(point - step * direction)
     gradient_behind = problem.gradient()
     assert np.vdot(gradient, direction) == pytest.approx((ahead - behind) / (2 * step), rel=1e-6)
-    np.testing.assert_allclose(product, (gradient_ahead - gradient_behind) / (2 * step), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        product, (gradient_ahead - gradient_behind) / (2 * step), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("build", [linear, diagonal])
@@ -73,8 +80,14 @@ def test_a_common_shift_of_the_weights_goes_where_the_ridge_is_least(data):
 def test_scores_of_a_row_do_not_depend_on_its_batch():
     rng = np.random.default_rng(0)
     for k in (3, 17, 40):
-        features, weights, shift = rng.normal(size=(130, k)), rng.normal(size=(k, k)), rng.normal(size=k)
+        features, weights, shift = (
+            rng.normal(size=(130, k)),
+            rng.normal(size=(k, k)),
+            rng.normal(size=k),
+        )
         scores = arrays.linear(features, weights, shift)
         np.testing.assert_allclose(scores, features @ weights.T + shift, rtol=1e-10, atol=1e-12)
         for row in (0, 63, 64, 129):
-            np.testing.assert_array_equal(arrays.linear(features[row : row + 1], weights, shift)[0], scores[row])
+            np.testing.assert_array_equal(
+                arrays.linear(features[row : row + 1], weights, shift)[0], scores[row]
+            )

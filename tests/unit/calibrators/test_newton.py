@@ -79,6 +79,9 @@ def test_a_start_at_the_minimum_stays():
 
 
 def test_a_number_that_is_not_finite_is_said_and_the_last_good_point_kept():
-    with np.errstate(all="ignore"), pytest.warns(ConvergenceWarning, match="not finite after 0 steps"):
+    with (
+        np.errstate(all="ignore"),
+        pytest.warns(ConvergenceWarning, match="not finite after 0 steps"),
+    ):
         found = minimise(Quadratic(np.diag([1.0, np.inf]), np.ones(2)), np.zeros(2))
     assert np.isfinite(found.point).all()

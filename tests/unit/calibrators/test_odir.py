@@ -1,4 +1,6 @@
-"""The search over lambda and mu of matrix scaling and Dirichlet calibration, and the folds it stands on."""
+"""The search over lambda and mu of matrix scaling and Dirichlet calibration, and the folds it
+stands on.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def mean_nll(probs, labels):
 
 def test_the_grid_holds_the_held_out_loss_of_each_pair(data):
     logits, labels = data
-    model = MatrixScaling(penalty=[1.0, 100.0], intercept_penalty=[0.1, 10.0], random_state=3).fit(logits, labels)
+    model = MatrixScaling(penalty=[1.0, 100.0], intercept_penalty=[0.1, 10.0], random_state=3).fit(
+        logits, labels
+    )
     assert model.search_["lambdas"] == [100.0, 1.0]
     assert model.search_["mus"] == [10.0, 0.1]
     fold = stratified_folds(labels, 5, np.random.default_rng(3))
@@ -34,8 +38,12 @@ def test_the_grid_holds_the_held_out_loss_of_each_pair(data):
             held = np.empty(len(labels))
             for number in range(5):
                 out = fold == number
-                plain = MatrixScaling(penalty=lam, intercept_penalty=mu).fit(logits[~out], labels[~out])
-                held[out] = -np.log(plain.predict_proba(logits[out])[np.arange(out.sum()), labels[out]])
+                plain = MatrixScaling(penalty=lam, intercept_penalty=mu).fit(
+                    logits[~out], labels[~out]
+                )
+                held[out] = -np.log(
+                    plain.predict_proba(logits[out])[np.arange(out.sum()), labels[out]]
+                )
             assert model.search_["nll"][i][j] == pytest.approx(held.mean(), abs=2e-4)
 
 
@@ -43,7 +51,10 @@ def test_the_best_pair_is_taken(data):
     model = MatrixScaling(random_state=0).fit(*data)
     scores = np.array(model.search_["nll"], dtype=float)
     row, column = np.unravel_index(np.nanargmin(scores), scores.shape)
-    assert (model.lambda_, model.mu_) == (model.search_["lambdas"][row], model.search_["mus"][column])
+    assert (model.lambda_, model.mu_) == (
+        model.search_["lambdas"][row],
+        model.search_["mus"][column],
+    )
 
 
 def test_the_default_grid_spans_six_decades_and_more(data):
@@ -55,7 +66,9 @@ def test_the_default_grid_spans_six_decades_and_more(data):
 
 def test_average_is_the_mean_of_the_folds_answers(data):
     logits, labels = data
-    model = MatrixScaling(penalty=[1.0, 2.0], intercept_penalty=1.0, random_state=0).fit(logits, labels)
+    model = MatrixScaling(penalty=[1.0, 2.0], intercept_penalty=1.0, random_state=0).fit(
+        logits, labels
+    )
     assert model.weights_.shape == (5, 3, 3)
     answers = [softmax(logits @ w.T + b, axis=1) for w, b in zip(model.weights_, model.intercepts_)]
     np.testing.assert_allclose(model.predict_proba(logits), np.mean(answers, axis=0), atol=1e-12)
@@ -64,7 +77,9 @@ def test_average_is_the_mean_of_the_folds_answers(data):
 def test_refit_is_one_map_of_all_samples(data):
     logits, labels = data
     model = DirichletCalibration(final="refit", random_state=0).fit(logits, labels)
-    plain = DirichletCalibration(penalty=model.lambda_, intercept_penalty=model.mu_).fit(logits, labels)
+    plain = DirichletCalibration(penalty=model.lambda_, intercept_penalty=model.mu_).fit(
+        logits, labels
+    )
     assert model.weights_.shape == (1, 3, 3)
     np.testing.assert_array_equal(model.predict_proba(logits), plain.predict_proba(logits))
     assert plain.search_ == {}
@@ -73,7 +88,11 @@ def test_refit_is_one_map_of_all_samples(data):
 def test_many_classes_get_a_smaller_grid_and_few_samples_a_word():
     rng = np.random.default_rng(0)
     with pytest.warns(FewSamplesWarning, match="MatrixScaling"):
-        search = MatrixScaling(n_folds=2, random_state=0).fit(rng.normal(size=(30, 201)), np.arange(30)).search_
+        search = (
+            MatrixScaling(n_folds=2, random_state=0)
+            .fit(rng.normal(size=(30, 201)), np.arange(30))
+            .search_
+        )
     assert (len(search["lambdas"]), len(search["mus"])) == (4, 2)
 
 
@@ -121,6 +140,8 @@ def test_folds_are_even_in_all_and_within_each_class(counts):
 
 def test_folds_are_shuffled_by_the_seed_alone():
     labels = np.zeros(50, dtype=int)
-    first, again, other = (stratified_folds(labels, 5, np.random.default_rng(seed)) for seed in (0, 0, 1))
+    first, again, other = (
+        stratified_folds(labels, 5, np.random.default_rng(seed)) for seed in (0, 0, 1)
+    )
     assert (first == again).all()
     assert (first != other).any()

@@ -26,7 +26,9 @@ def curve(logits, labels, n_ranks):
 
 
 CASES = pytest.mark.parametrize(
-    ("build", "n_ranks"), [(network, 9), (network, 3), (network, 2), (curve, 0)], ids=["all", "three", "two", "curve"]
+    ("build", "n_ranks"),
+    [(network, 9), (network, 3), (network, 2), (curve, 0)],
+    ids=["all", "three", "two", "curve"],
 )
 
 
@@ -63,7 +65,9 @@ def test_the_start_is_temperature_scaling(build, n_ranks):
     logits, labels = problem(n=60)
     function = build(logits, labels, n_ranks)
     start = function.start(0.4, np.random.default_rng(0))
-    np.testing.assert_allclose(softmax(function.map(start).scores(logits)), softmax(0.4 * logits), atol=1e-12)
+    np.testing.assert_allclose(
+        softmax(function.map(start).scores(logits)), softmax(0.4 * logits), atol=1e-12
+    )
 
 
 @CASES
@@ -71,7 +75,9 @@ def test_the_order_of_all_classes_is_kept_whatever_the_parameters(build, n_ranks
     logits, labels = problem(n=200)
     function = build(logits, labels, n_ranks)
     at = np.random.default_rng(2).normal(scale=2.0, size=parameters_of(function).shape)
-    np.testing.assert_array_equal(np.argsort(function.map(at).scores(logits), axis=1), np.argsort(logits, axis=1))
+    np.testing.assert_array_equal(
+        np.argsort(function.map(at).scores(logits), axis=1), np.argsort(logits, axis=1)
+    )
 
 
 @CASES
@@ -81,7 +87,9 @@ def test_permuting_the_logits_permutes_the_answer(build, n_ranks):
     at = parameters_of(function)
     shuffle = np.random.default_rng(3).permutation(6)
     np.testing.assert_allclose(
-        function.map(at).scores(logits[:, shuffle]), function.map(at).scores(logits)[:, shuffle], atol=1e-12
+        function.map(at).scores(logits[:, shuffle]),
+        function.map(at).scores(logits)[:, shuffle],
+        atol=1e-12,
     )
 
 
@@ -91,7 +99,9 @@ def test_adding_a_constant_to_a_row_changes_nothing(build, n_ranks):
     function = build(logits, labels, n_ranks)
     at = parameters_of(function)
     np.testing.assert_allclose(
-        softmax(function.map(at).scores(logits + 7.0)), softmax(function.map(at).scores(logits)), atol=1e-10
+        softmax(function.map(at).scores(logits + 7.0)),
+        softmax(function.map(at).scores(logits)),
+        atol=1e-10,
     )
 
 
@@ -99,7 +109,9 @@ def test_adding_a_constant_to_a_row_changes_nothing(build, n_ranks):
 def test_equal_logits_stay_equal(build, n_ranks):
     logits, labels = problem(n=50)
     function = build(logits, labels, n_ranks)
-    mapped = function.map(parameters_of(function)).scores(np.array([[1.0, 3.0, 3.0, 1.0, 1.0, -2.0]]))[0]
+    mapped = function.map(parameters_of(function)).scores(
+        np.array([[1.0, 3.0, 3.0, 1.0, 1.0, -2.0]])
+    )[0]
     assert mapped[1] == mapped[2]
     assert mapped[0] == mapped[3] == mapped[4]
 
@@ -108,7 +120,9 @@ def test_equal_logits_stay_equal(build, n_ranks):
 def test_it_fits_at_least_as_well_as_temperature_scaling(variant):
     rng = np.random.default_rng(0)
     logits, labels = problem(n=3000)
-    labels = np.where(rng.random(3000) < 0.2, rng.integers(0, 6, 3000), labels)  # a temperature cannot say this
+    labels = np.where(
+        rng.random(3000) < 0.2, rng.integers(0, 6, 3000), labels
+    )  # a temperature cannot say this
     model = OrderPreserving(variant=variant, penalty=1e-3, random_state=0).fit(logits, labels)
     scaled = TemperatureScaling().fit(logits, labels).predict_proba(logits)
     assert model.loss_ < -np.log(scaled[np.arange(3000), labels]).mean() - 0.01
@@ -119,10 +133,14 @@ def test_it_fits_at_least_as_well_as_temperature_scaling(variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_large_penalty_leaves_temperature_scaling(variant):
     logits, labels = problem()
-    model = OrderPreserving(variant=variant, penalty=1e6, n_ranks=2, random_state=0).fit(logits, labels)
+    model = OrderPreserving(variant=variant, penalty=1e6, n_ranks=2, random_state=0).fit(
+        logits, labels
+    )
     if variant == "diagonal":
         slopes = np.exp(model.parameters_)
-        np.testing.assert_allclose(slopes, TemperatureScaling().fit(logits, labels).beta_, rtol=1e-3)
+        np.testing.assert_allclose(
+            slopes, TemperatureScaling().fit(logits, labels).beta_, rtol=1e-3
+        )
     else:
         weights = unpack(model.map_.parameters, model.map_.shapes)[2]
         np.testing.assert_allclose(weights, 0.0, atol=1e-6)

@@ -73,7 +73,9 @@ def test_frames_and_arrays_of_the_same_values_give_the_same_fit():
     assert plain.table_.names == ("signal 0", "signal 1", "signal 2")
 
 
-@pytest.mark.parametrize(("dtype", "value"), [("boolean", True), ("string", "essay"), ("Int64", 3), ("Float64", 0.5)])
+@pytest.mark.parametrize(
+    ("dtype", "value"), [("boolean", True), ("string", "essay"), ("Int64", 3), ("Float64", 0.5)]
+)
 def test_missing_values_of_pandas_own_types_are_missing_values(dtype, value):
     column = pandas.Series([value, pandas.NA, value], dtype=dtype)
     for form in (pandas.DataFrame({"signal": column}), {"signal": column}):
@@ -85,7 +87,9 @@ def test_new_data_are_matched_by_column_name_and_unseen_levels_get_no_offset(fit
     signals, _, groups, _ = problem
     frame = pandas.DataFrame(signals)
     expected = fitted.predict_confidence(signals, groups)
-    np.testing.assert_array_equal(fitted.predict_confidence(frame[frame.columns[::-1]], groups), expected)
+    np.testing.assert_array_equal(
+        fitted.predict_confidence(frame[frame.columns[::-1]], groups), expected
+    )
     with pytest.raises(InputError, match="lack the column 'tokens' of the fit; they have stated"):
         fitted.predict_confidence({"stated": [0.5]})
     unseen = fitted.predict_confidence(signals, np.full(len(groups), "never seen"))
@@ -96,10 +100,22 @@ def test_new_data_are_matched_by_column_name_and_unseen_levels_get_no_offset(fit
 def test_columns_are_scaled_by_what_they_hold():
     rng = np.random.default_rng(0)
     values = np.column_stack(
-        [rng.random(500), rng.lognormal(5, 1, 500), rng.normal(size=500), rng.integers(0, 3, 500), rng.poisson(1, 500)]
+        [
+            rng.random(500),
+            rng.lognormal(5, 1, 500),
+            rng.normal(size=500),
+            rng.integers(0, 3, 500),
+            rng.poisson(1, 500),
+        ]
     )
     values[3, 0] = 683.0  # a slip of whatever extracted a probability
-    assert fit_scale(values, categories=(3,)).kind.tolist() == [LOG_ODDS, LOGARITHM, PLAIN, CATEGORY, LOGARITHM]
+    assert fit_scale(values, categories=(3,)).kind.tolist() == [
+        LOG_ODDS,
+        LOGARITHM,
+        PLAIN,
+        CATEGORY,
+        LOGARITHM,
+    ]
     scaled, missing = fit_scale(values).standardise(np.full((1, 5), np.nan))
     assert not scaled.any()
     assert missing.all()
@@ -118,8 +134,12 @@ def test_the_trees_in_the_map_are_those_of_scikit_learn():
     peer = HistGradientBoostingClassifier(
         max_iter=60, max_leaf_nodes=6, min_samples_leaf=30, early_stopping=False, random_state=0
     ).fit(with_gaps, correct)
-    np.testing.assert_allclose(trees.log_odds(values, missing), peer.decision_function(with_gaps), atol=1e-9)
-    assert np.isfinite(fit_trees(values, np.ones_like(missing), correct, np.ones(600)).log_odds(values, missing)).all()
+    np.testing.assert_allclose(
+        trees.log_odds(values, missing), peer.decision_function(with_gaps), atol=1e-9
+    )
+    assert np.isfinite(
+        fit_trees(values, np.ones_like(missing), correct, np.ones(600)).log_odds(values, missing)
+    ).all()
 
 
 def test_splines_are_those_of_scikit_learn_and_missing_values_have_their_own_weight():
@@ -144,16 +164,23 @@ def test_ridge_regression_minimises_its_penalised_loss():
     correct = (rng.random(300) < 0.7).astype(float)
     intercept, weights = ridge_logistic(features, correct, counts, np.array(2.0))
     probability = 1 / (1 + np.exp(-(intercept + features @ weights)))
-    np.testing.assert_allclose(features.T @ (counts * (probability - correct)) + 2.0 * weights, 0, atol=1e-3)
+    np.testing.assert_allclose(
+        features.T @ (counts * (probability - correct)) + 2.0 * weights, 0, atol=1e-3
+    )
     np.testing.assert_allclose(counts @ (probability - correct), 0, atol=1e-3)
 
 
 def test_offsets_shrink_with_their_strength_and_rows_without_level_are_ignored():
     values = np.array([0.0] * 50 + [1.0] * 50 + [np.nan] * 20)[:, None]
     correct = np.array([1.0] * 45 + [0.0] * 5 + [1.0] * 25 + [0.0] * 25 + [0.0] * 20)
-    problem, level = signals._GradedAnswers(values, correct, np.ones(120), (0,)), np.repeat([0, 1, 2], [50, 50, 20])
+    problem, level = (
+        signals._GradedAnswers(values, correct, np.ones(120), (0,)),
+        np.repeat([0, 1, 2], [50, 50, 20]),
+    )
     every = np.ones(120, dtype=bool)
-    weak, strong = (problem._offsets(np.zeros(120), level, 2, each, every) for each in (1e-6, 100.0))
+    weak, strong = (
+        problem._offsets(np.zeros(120), level, 2, each, every) for each in (1e-6, 100.0)
+    )
     np.testing.assert_allclose(weak, [np.log(9), 0, 0], atol=1e-4)
     assert 0 < strong[0] < 0.5 * weak[0]
 
@@ -227,7 +254,8 @@ def test_a_wrong_seed_is_refused_by_name(problem, seed):
 def test_decide_says_that_it_cannot_check_the_rows_of_a_signal_calibration(fitted, problem):
     signals, correct, groups, _ = problem
     with pytest.raises(
-        InputError, match=r"of logits or views, got SignalCalibration\. Others keep no record .* leave it out"
+        InputError,
+        match=r"of logits or views, got SignalCalibration\. Others keep no record .* leave it out",
     ):
         decide(fitted.predict_confidence(signals, groups), correct, risk=0.2, calibrator=fitted)
 
@@ -241,20 +269,27 @@ def test_every_runtime_gives_the_same_confidence(fitted, problem, tmp_path):
     np.testing.assert_array_equal(again.predict_confidence(signals, groups), expected)
     values = fitted.table_.values(signals, groups)
     for convert in (torch.from_numpy, array_api_strict.asarray):
-        np.testing.assert_allclose(np.asarray(fitted.map_.confidence(convert(values))), expected, atol=1e-12)
+        np.testing.assert_allclose(
+            np.asarray(fitted.map_.confidence(convert(values))), expected, atol=1e-12
+        )
     path = export_onnx(fitted, path=tmp_path / "signals.onnx")
     session = onnxruntime.InferenceSession(path)
     (found,) = session.run(None, {"signals": values})
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
     np.testing.assert_allclose(fitted.map_.probs(values)[:, 1], expected)
-    assert '"levels": ["essay", "list"]' in session.get_modelmeta().custom_metadata_map["recal_signals"]
+    assert (
+        '"levels": ["essay", "list"]'
+        in session.get_modelmeta().custom_metadata_map["recal_signals"]
+    )
 
 
 def test_a_linear_model_without_signals_that_matter_is_the_mean():
     rng = np.random.default_rng(0)
     scaled, missing = rng.normal(size=(5000, 2)), np.zeros((5000, 2))
     correct = (rng.random(5000) < 0.8).astype(float)
-    confidence = 1 / (1 + np.exp(-fit_linear(scaled, missing, correct, np.ones(5000)).log_odds(scaled, missing)))
+    confidence = 1 / (
+        1 + np.exp(-fit_linear(scaled, missing, correct, np.ones(5000)).log_odds(scaled, missing))
+    )
     np.testing.assert_allclose(confidence, correct.mean(), atol=0.05)
 
 
@@ -278,5 +313,7 @@ def test_copies_in_clusters_are_too_few_answers_to_combine_signals():
     values, correct, _, _ = graded_answers(40)
     rows = np.repeat(np.arange(40), 10)
     with pytest.warns(FewSamplesWarning, match="counted as independent"):
-        fitted = SignalCalibration().fit({name: values[name][rows] for name in values}, correct[rows], clusters=rows)
+        fitted = SignalCalibration().fit(
+            {name: values[name][rows] for name in values}, correct[rows], clusters=rows
+        )
     assert fitted.weights_ == {"Platt scaling": 1.0}

@@ -25,7 +25,9 @@ def test_the_calibrated_confidence_is_the_slope_of_the_fitted_cumulative():
     np.testing.assert_allclose(model.scores_, confidence)
     inside = (model.values_ > 0) & (model.values_ < 1)
     assert inside.mean() > 0.95
-    np.testing.assert_allclose(model.values_[inside], (1500 * np.diff(cumulative))[inside], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        model.values_[inside], (1500 * np.diff(cumulative))[inside], rtol=0, atol=1e-5
+    )
 
 
 def test_no_other_natural_spline_fits_the_cumulative_better():
@@ -42,7 +44,9 @@ def test_no_other_natural_spline_fits_the_cumulative_better():
 
     rng = np.random.default_rng(0)
     for _ in range(50):
-        assert misfit(model.coefficients_ + rng.normal(scale=1e-3, size=6)) > misfit(model.coefficients_)
+        assert misfit(model.coefficients_ + rng.normal(scale=1e-3, size=6)) > misfit(
+            model.coefficients_
+        )
 
 
 def test_confidence_becomes_accuracy():
@@ -52,12 +56,17 @@ def test_confidence_becomes_accuracy():
     confidence, right = probs.max(axis=1), probs.argmax(axis=1) == labels
     for low in (0.4, 0.6, 0.8):
         some = (confidence > low) & (confidence <= low + 0.2)
-        assert confidence[some].mean() == pytest.approx(right[some].mean(), abs=0.03)  # six knots bend so far
+        assert confidence[some].mean() == pytest.approx(
+            right[some].mean(), abs=0.03
+        )  # six knots bend so far
 
 
 def test_the_rest_is_spread_as_by_temperature_scaling_where_none_of_it_overtakes():
     logits, labels = problem()
-    own, probs = (m().fit(logits, labels).predict_proba(logits) for m in (TemperatureScaling, SplineCalibration))
+    own, probs = (
+        m().fit(logits, labels).predict_proba(logits)
+        for m in (TemperatureScaling, SplineCalibration)
+    )
     ranked = np.take_along_axis(probs, np.argsort(-logits, axis=1), axis=1)
     free = ranked[:, 1] < ranked[:, 0] - 1e-6
     assert 0.9 < free.mean() < 1.0
@@ -71,11 +80,15 @@ def test_the_rest_is_spread_as_by_temperature_scaling_where_none_of_it_overtakes
 def test_the_confidence_is_what_the_curve_says_whatever_the_second_class_has(n_classes):
     """The second class may get nearly all of the rest; it must not push the first up."""
     logits, labels = problem(n=3000, n_classes=n_classes, scale=5.0)
-    logits[::7] = np.where(np.argsort(np.argsort(logits[::7])) >= n_classes - 2, logits[::7] + 20.0, logits[::7])
+    logits[::7] = np.where(
+        np.argsort(np.argsort(logits[::7])) >= n_classes - 2, logits[::7] + 20.0, logits[::7]
+    )
     model = SplineCalibration().fit(logits, labels)
     said = np.interp(softmax(logits).max(axis=1), model.scores_, model.values_)
     probs = model.predict_proba(logits)
-    np.testing.assert_allclose(probs.max(axis=1), np.maximum(said, 1 / n_classes), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        probs.max(axis=1), np.maximum(said, 1 / n_classes), rtol=0, atol=1e-12
+    )
     np.testing.assert_array_equal(probs.argmax(axis=1), logits.argmax(axis=1))
     above = said > 1 / n_classes  # at chance all classes are alike
     ranks, own = (np.argsort(values[above], axis=1)[:, :-2] for values in (probs, logits))
@@ -91,7 +104,9 @@ def test_a_second_that_would_overtake_is_drawn_towards_the_others():
 
 
 def test_a_confidence_below_chance_is_raised_to_it():
-    np.testing.assert_allclose(spread_rest(np.log([[0.5, 0.4, 0.1]]), 1.0, np.array([[0]]), np.array([[0.01]])), 1 / 3)
+    np.testing.assert_allclose(
+        spread_rest(np.log([[0.5, 0.4, 0.1]]), 1.0, np.array([[0]]), np.array([[0.01]])), 1 / 3
+    )
 
 
 def test_the_rest_of_a_saturated_row_is_shared_out():

@@ -1,4 +1,6 @@
-"""The fit of weights that are never negative, against the formula written out and minimised by another solver."""
+"""The fit of weights that are never negative, against the formula written out and minimised by
+another solver.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def formula(theta, features, labels, rows, offset_penalty, view_ridge, m):
     scores = np.einsum("v,vnk->nk", weights, features.astype(np.float64)) + offsets
     scores -= scores.max(1, keepdims=True)
     losses = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(labels)), labels]
-    return rows @ losses + offset_penalty * offsets @ offsets + view_ridge * weights[1:] @ weights[1:]
+    return (
+        rows @ losses + offset_penalty * offsets @ offsets + view_ridge * weights[1:] @ weights[1:]
+    )
 
 
 def by_scipy(features, labels, rows, offset_penalty, view_ridge=5e-5):
@@ -24,7 +28,9 @@ def by_scipy(features, labels, rows, offset_penalty, view_ridge=5e-5):
     bounds = [(0, None)] * m + [(None, None)] * n_classes
     arguments = (features, labels, rows, offset_penalty, view_ridge, m)
     options = {"ftol": 1e-14, "gtol": 1e-9, "maxfun": 10**6, "maxiter": 5000}
-    return minimize(formula, start, args=arguments, bounds=bounds, method="L-BFGS-B", options=options)
+    return minimize(
+        formula, start, args=arguments, bounds=bounds, method="L-BFGS-B", options=options
+    )
 
 
 @pytest.mark.parametrize("n_classes", [2, 4, 9])
@@ -32,7 +38,9 @@ def by_scipy(features, labels, rows, offset_penalty, view_ridge=5e-5):
 def test_agrees_with_another_solver(n_classes, n_views):
     features, labels = falling_looks(n_classes=n_classes, seed=n_classes, n_views=max(n_views, 2))
     features, rows = features[:n_views], np.full(300, 1 / 300)
-    found = StackMap(features, labels, rows, offset_penalty=n_classes / 300).solve(tuple(range(n_views)))
+    found = StackMap(features, labels, rows, offset_penalty=n_classes / 300).solve(
+        tuple(range(n_views))
+    )
     best = by_scipy(features, labels, rows, n_classes / 300)
     assert found.loss == pytest.approx(best.fun, abs=1e-7)
     np.testing.assert_allclose(np.r_[found.weights, found.offsets], best.x, atol=2e-3)
@@ -45,7 +53,9 @@ def test_the_conditions_of_the_optimum_hold():
     theta = np.r_[found.weights, found.offsets]
     steps = 1e-5 * np.eye(len(theta))
     arguments = (features, labels, rows, 0.01, 5e-5, 4)
-    slopes = np.array([(formula(theta + s, *arguments) - formula(theta - s, *arguments)) / 2e-5 for s in steps])
+    slopes = np.array(
+        [(formula(theta + s, *arguments) - formula(theta - s, *arguments)) / 2e-5 for s in steps]
+    )
     held = theta[:4] == 0.0
     assert held.tolist() == [False, False, False, True]
     assert (slopes[:4][held] > 0).all()
@@ -58,7 +68,9 @@ def test_rows_of_weight_zero_are_left_out_of_the_fit_but_not_of_the_losses():
     features, labels = falling_looks()
     rows = (np.arange(300) % 3 > 0) / 200
     whole = StackMap(features, labels, rows, offset_penalty=0.02)
-    part = StackMap(features[:, rows > 0].copy(), labels[rows > 0], np.full(200, 1 / 200), offset_penalty=0.02)
+    part = StackMap(
+        features[:, rows > 0].copy(), labels[rows > 0], np.full(200, 1 / 200), offset_penalty=0.02
+    )
     found, alone = whole.solve((0, 1)), part.solve((0, 1))
     np.testing.assert_allclose(found.weights, alone.weights, atol=1e-6)
     np.testing.assert_allclose(found.offsets, alone.offsets, atol=1e-6)
@@ -75,7 +87,12 @@ def test_many_classes_take_the_diagonal_of_the_offsets_and_still_arrive():
     theta = np.r_[tight.weights, tight.offsets]
     for _ in range(5):
         other = theta + np.random.default_rng(0).normal(size=theta.shape) * 1e-3
-        assert formula(np.r_[np.maximum(other[:2], 0), other[2:]], features, labels, rows, 0.75, 5e-5, 2) > tight.loss
+        assert (
+            formula(
+                np.r_[np.maximum(other[:2], 0), other[2:]], features, labels, rows, 0.75, 5e-5, 2
+            )
+            > tight.loss
+        )
 
 
 def test_a_guess_does_not_change_the_answer():

@@ -37,7 +37,10 @@ def test_labels_in_another_order_are_told_apart_from_few_samples(n, k, scale):
     category, text = said(z * scale, np.random.default_rng(1).permutation(y))
     assert category is DoubtfulLabelsWarning
     assert "same order?" in text
-    assert f"{(z.argmax(1) == np.random.default_rng(1).permutation(y)).mean():.2f}"[:3] in text or n > 20_000
+    assert (
+        f"{(z.argmax(1) == np.random.default_rng(1).permutation(y)).mean():.2f}"[:3] in text
+        or n > 20_000
+    )
 
 
 def test_the_warning_points_at_the_callers_line():
@@ -50,11 +53,16 @@ def test_the_warning_points_at_the_callers_line():
 def test_shuffled_labels_are_warned_of_at_most_once_in_a_while_too_late():
     """Chance alone may hide a shuffle, but rarely."""
     z, y = draw(400, 5)
-    found = [said(z, np.random.default_rng(seed).permutation(y))[0] is DoubtfulLabelsWarning for seed in range(60)]
+    found = [
+        said(z, np.random.default_rng(seed).permutation(y))[0] is DoubtfulLabelsWarning
+        for seed in range(60)
+    ]
     assert np.mean(found) > 0.9
 
 
-@pytest.mark.parametrize(("n", "k", "strength"), [(300, 2, 0.4), (300, 3, 0.5), (5000, 100, 0.3), (40, 3, 2.0)])
+@pytest.mark.parametrize(
+    ("n", "k", "strength"), [(300, 2, 0.4), (300, 3, 0.5), (5000, 100, 0.3), (40, 3, 2.0)]
+)
 def test_a_weak_model_is_not_suspected(n, k, strength):
     for seed in range(10):
         category, _ = said(*draw(n, k, strength, seed))
@@ -75,7 +83,9 @@ def test_a_rare_class_whose_only_signal_is_the_order_of_its_scores_is_not_suspec
     for seed in range(5):
         rng = np.random.default_rng(seed)
         y = (rng.random(1500) < 0.08).astype(int)
-        score = 1e-3 * (rng.normal(size=1500) + 0.75 * y) + np.where(rng.random(1500) < 0.01, 5.0, -3.0)
+        score = 1e-3 * (rng.normal(size=1500) + 0.75 * y) + np.where(
+            rng.random(1500) < 0.01, 5.0, -3.0
+        )
         assert said(np.stack([np.zeros(1500), score], axis=1), y)[0] is None
 
 
@@ -99,7 +109,9 @@ def test_fewer_than_ten_mistakes(wrong):
     y[:wrong] = z[:wrong].argmin(axis=1)
     category, text = said(z, y)
     assert category is (FewSamplesWarning if wrong < 10 else None)
-    assert {0: "All 500 predictions are right", 10: ""}.get(wrong, f"{wrong} of 500 predictions are wrong") in text
+    assert {0: "All 500 predictions are right", 10: ""}.get(
+        wrong, f"{wrong} of 500 predictions are wrong"
+    ) in text
     assert ("trained on" in text) == (wrong < 10)
 
 
@@ -109,7 +121,9 @@ def test_rows_that_look_like_another_split(part):
     y[part] = np.random.default_rng(2).permutation(y[part])
     category, text = said(z, y)
     assert category is DoubtfulLabelsWarning
-    first, last = (int(number) for number in text.split(" look like")[0].removeprefix("Rows ").split(" to "))
+    first, last = (
+        int(number) for number in text.split(" look like")[0].removeprefix("Rows ").split(" to ")
+    )
     expected = range(1000)[part]
     assert abs(first - expected[0]) <= 15
     assert abs(last - expected[-1]) <= 15

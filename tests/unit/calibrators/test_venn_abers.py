@@ -12,7 +12,10 @@ from recal.calibrators import VennAbers
 def direct(scores, hits, new):
     """Return p0 and p1 of each new score by fitting isotonic regression anew with either label."""
     fits = [
-        [IsotonicRegression().fit(np.append(scores, s), np.append(hits, label)).predict([s])[0] for label in (0.0, 1.0)]
+        [
+            IsotonicRegression().fit(np.append(scores, s), np.append(hits, label)).predict([s])[0]
+            for label in (0.0, 1.0)
+        ]
         for s in new
     ]
     return np.array(fits).T
@@ -48,4 +51,6 @@ def test_with_more_classes_each_stands_against_the_rest():
         np.testing.assert_allclose(low[:, k], expected_low, atol=1e-9)
         np.testing.assert_allclose(high[:, k], expected_high, atol=1e-9)
     merged = high / (1 - low + high)
-    np.testing.assert_allclose(model.predict_proba(logits[:5]), merged / merged.sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(
+        model.predict_proba(logits[:5]), merged / merged.sum(axis=1, keepdims=True)
+    )

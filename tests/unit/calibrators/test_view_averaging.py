@@ -13,7 +13,9 @@ def test_the_answer_is_the_mean_over_the_original_and_the_views():
     z, a, b = rng.normal(size=(3, 20, 4))
     views = Views(z, {"zoom:0.5": a, "brightness:0.5": b}, rng.integers(0, 4, 20))
     expected = (softmax(z) + softmax(a) + softmax(b)) / 3
-    np.testing.assert_allclose(ViewAveraging().fit(views).predict_proba(views), expected, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(
+        ViewAveraging().fit(views).predict_proba(views), expected, rtol=0, atol=1e-15
+    )
 
 
 def test_new_views_must_hold_what_was_fitted_and_may_hold_more():
@@ -21,7 +23,9 @@ def test_new_views_must_hold_what_was_fitted_and_may_hold_more():
     model = ViewAveraging().fit(Views(z, {"zoom:0.5": z}), [0, 1, 2, 0, 1])
     both = Views(z, {"zoom:0.7": 100 * z, "zoom:0.5": z})
     np.testing.assert_allclose(model.predict_proba(both), softmax(z), rtol=0, atol=1e-15)
-    with pytest.raises(InputError, match=r"needs logits of zoom:0\.5, which these views do not hold"):
+    with pytest.raises(
+        InputError, match=r"needs logits of zoom:0\.5, which these views do not hold"
+    ):
         model.predict_proba(Views(z, {"zoom:0.7": z}))
 
 
@@ -42,7 +46,9 @@ def test_a_fitted_temperature_mends_the_mean_and_changes_no_answer_of_it():
         probs = mean**beta / (mean**beta).sum(axis=1, keepdims=True)
         return -np.log(probs[np.arange(2000), y]).mean()
 
-    best = optimize.minimize_scalar(loss, bounds=(0.1, 5), method="bounded", options={"xatol": 1e-9}).x
+    best = optimize.minimize_scalar(
+        loss, bounds=(0.1, 5), method="bounded", options={"xatol": 1e-9}
+    ).x
     assert fitted.beta_ == pytest.approx(best, rel=1e-5)
     assert plain.beta_ == 1.0
     np.testing.assert_array_equal(fitted.predict(views), plain.predict(views))

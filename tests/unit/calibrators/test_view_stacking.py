@@ -1,4 +1,7 @@
-"""ViewStacking: it finds the views that help, leaves honest models alone, and never costs a pass for nothing."""
+"""ViewStacking:
+
+it finds the views that help, leaves honest models alone, and never costs a pass for nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,17 @@ def looks(seed=0, n=1500, n_classes=5, noises=(2.0, 2.0, 5.0)):
 
 
 def honest(seed, n, n_classes=5, n_views=6, sharpness=2.5):
-    """A calibrated model: labels are drawn from its own probabilities. Its views are noisier copies, of no use."""
+    """A calibrated model: labels are drawn from its own probabilities.
+
+    Its views are noisier copies, of no use.
+    """
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(n, n_classes)) * sharpness
     y = np.array([rng.choice(n_classes, p=row) for row in softmax(logits)])
-    views = {f"zoom:0.{9 - v}": logits * 0.8 + rng.normal(size=logits.shape) * (v + 1) / 3 for v in range(n_views)}
+    views = {
+        f"zoom:0.{9 - v}": logits * 0.8 + rng.normal(size=logits.shape) * (v + 1) / 3
+        for v in range(n_views)
+    }
     return Views(logits, views), y
 
 
@@ -77,10 +86,15 @@ def test_what_is_refused_costs_no_pass_and_is_temperature_scaling():
 
 def test_offsets_are_found_where_views_give_nothing():
     views, y = honest(4, 2000)
-    tilted = Views(views.logits - np.array([1.5, 0, 0, 0, 0]), {t: views.transformed(t) for t in views.transforms})
+    tilted = Views(
+        views.logits - np.array([1.5, 0, 0, 0, 0]),
+        {t: views.transformed(t) for t in views.transforms},
+    )
     fitted = ViewStacking(answers="free", max_views=0).fit(tilted, y)
     assert not fitted.accepted_
-    assert fitted.plan_.blend.offsets[0] - np.mean(fitted.plan_.blend.offsets[1:]) == pytest.approx(1.5, abs=0.25)
+    assert fitted.plan_.blend.offsets[0] - np.mean(fitted.plan_.blend.offsets[1:]) == pytest.approx(
+        1.5, abs=0.25
+    )
     assert fitted.offsets_gain_ > 0.01
     kept = ViewStacking(max_views=0).fit(tilted, y)
     assert (kept.predict_proba(tilted).argmax(1) == tilted.logits.argmax(1)).all()
@@ -92,7 +106,9 @@ def test_of_two_views_that_help_alike_the_one_that_loses_nothing_is_taken():
     near = good + rng.normal(size=good.shape) * 0.01
     fitted = ViewStacking(max_views=1).fit(Views(own, {"zoom:0.5": good, "flip": near}), y)
     assert [str(t) for t in fitted.plan_.transforms] == ["flip"]
-    clearly = ViewStacking(max_views=1).fit(Views(own, {"zoom:0.5": good, "flip": looks(noises=(9,))[0][0]}), y)
+    clearly = ViewStacking(max_views=1).fit(
+        Views(own, {"zoom:0.5": good, "flip": looks(noises=(9,))[0][0]}), y
+    )
     assert [str(t) for t in clearly.plan_.transforms] == ["zoom:0.5"]
 
 
@@ -117,14 +133,19 @@ def test_the_gate_spares_the_sure_and_auto_finds_one_that_keeps_the_gain():
     assert 0.05 < gated.plan_.needs_views(views.logits).mean() < 0.95
     assert 0.5 <= chosen.plan_.blend.gate < 1.0
     plain, best, found = (
-        metrics.nll(m.predict_proba(views), y) for m in (TemperatureScaling().fit(views, y), always, chosen)
+        metrics.nll(m.predict_proba(views), y)
+        for m in (TemperatureScaling().fit(views, y), always, chosen)
     )
     assert plain - found > 0.85 * (plain - best)
 
 
 def test_the_same_seed_gives_the_same_plan_from_memory_and_from_disk(tmp_path):
     (own, good, poor), y = looks()
-    views = Views(own.astype(np.float32), {"mine": good.astype(np.float32), "zoom:0.5": poor.astype(np.float32)}, y)
+    views = Views(
+        own.astype(np.float32),
+        {"mine": good.astype(np.float32), "zoom:0.5": poor.astype(np.float32)},
+        y,
+    )
     from recal import read_views
 
     on_disk = read_views(views.write(tmp_path / "views.zarr"))

@@ -1,10 +1,12 @@
-"""Commands that are killed, or meet a full disk, at each thing that they do to the disk in turn; then run again.
+"""Commands that are killed, or meet a full disk, at each thing that they do to the disk in turn;
+then run again.
 
     python tests/unit/cli/cut_off.py FOLDER STRIDE [COMMAND ...]
 
-Each attempt is a process forked from this one, so that a hundred of them cost what a few starts of Python do. An audit
-hook counts what is opened for writing, made, renamed and removed below the folder; at one of them the process ends
-(as by a kill) or the system says that the disk is full. Afterwards the same command must finish the work.
+Each attempt is a process forked from this one, so that a hundred of them cost what a few starts of
+Python do. An audit hook counts what is opened for writing, made, renamed and removed below the
+folder; at one of them the process ends (as by a kill) or the system says that the disk is full.
+Afterwards the same command must finish the work.
 """
 
 from __future__ import annotations
@@ -45,7 +47,17 @@ def model(batch):
     values = np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)
     return np.stack([values.mean(1), values.std(1), values[:, ::2].mean(1)], axis=1) / 20 - 2
 """
-COLLECT = ["collect", "--model", "model:model", "--data", "x.npz", "--batch-size", "4", "--pool", "zoom:0.5+flip"]
+COLLECT = [
+    "collect",
+    "--model",
+    "model:model",
+    "--data",
+    "x.npz",
+    "--batch-size",
+    "4",
+    "--pool",
+    "zoom:0.5+flip",
+]
 COMMANDS = {
     "collect-store": [*COLLECT, "--out", "out.zarr"],
     "collect-file": [*COLLECT, "--out", "out.npz"],
@@ -98,7 +110,9 @@ def in_child(work: Callable[[], int]) -> int:
 
 
 def stop_at(number: int, mode: str, root: str) -> None:
-    """From now on, end this process at the event of that number, or say that the disk is full from there on."""
+    """From now on, end this process at the event of that number, or say that the disk is full from
+    there on.
+    """
     seen = 0
 
     def hook(name: str, arguments: tuple[object, ...]) -> None:
@@ -122,9 +136,15 @@ def stop_at(number: int, mode: str, root: str) -> None:
 def contents(folder: Path) -> dict[str, bytes]:
     """Return what stands under the output's name, and nothing that a cut left beside it."""
     kept = [
-        path for path in folder.rglob("*") if path.is_file() and path.relative_to(folder).parts[0].startswith("out")
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.relative_to(folder).parts[0].startswith("out")
     ]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in kept if not path.name.endswith(".part")}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in kept
+        if not path.name.endswith(".part")
+    }
 
 
 def clear(folder: Path) -> None:
@@ -134,7 +154,9 @@ def clear(folder: Path) -> None:
 
 
 def attempt(name: str, mode: str, number: int, expected: dict[str, bytes]) -> tuple[str, bool]:
-    """Return what went wrong, nothing where it went well, and whether the command was cut off at all."""
+    """Return what went wrong, nothing where it went well, and whether the command was cut off at
+    all.
+    """
     from recal.cli.app import run
 
     here = Path.cwd()
@@ -153,7 +175,9 @@ def attempt(name: str, mode: str, number: int, expected: dict[str, bytes]) -> tu
     resumable = name in ("collect-store", "apply-folder")
     if not resumable and left and left != expected:
         return f"half a result stands there: {sorted(left)}", True
-    forced = ["--force"] if left and not resumable else []  # it was cut off after the file had its name
+    forced = (
+        ["--force"] if left and not resumable else []
+    )  # it was cut off after the file had its name
     again = in_child(lambda: run([*COMMANDS[name], *forced]))
     if again != 0:
         return f"the same command again gave the exit code {again}", True
@@ -161,7 +185,11 @@ def attempt(name: str, mode: str, number: int, expected: dict[str, bytes]) -> tu
 
 
 def main(arguments: list[str]) -> int:
-    folder, stride, names = Path(arguments[0]).resolve(), int(arguments[1]), arguments[2:] or list(COMMANDS)
+    folder, stride, names = (
+        Path(arguments[0]).resolve(),
+        int(arguments[1]),
+        arguments[2:] or list(COMMANDS),
+    )
     in_child(lambda: prepare(folder) or 0)
     os.chdir(folder)
     sys.path.insert(0, str(folder))

@@ -1,4 +1,7 @@
-"""What happens after `recal calibrate`: another model, shifted inputs, watching with a model, and the doctor."""
+"""What happens after `recal calibrate`:
+
+another model, shifted inputs, watching with a model, and the doctor.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ def folder(tmp_path_factory):
     def write(name, n, shift=0.0, labelled=False):
         y = rng.integers(0, 2, n)
         values = np.eye(2)[y] * 1.5 + rng.normal(0, 1, (n, 2)) + [shift, 0]
-        rows = [f"{a:.5f},{b:.5f}" + (f",{label}" if labelled else "") for (a, b), label in zip(values, y)]
+        rows = [
+            f"{a:.5f},{b:.5f}" + (f",{label}" if labelled else "")
+            for (a, b), label in zip(values, y)
+        ]
         (place / name).write_text("\n".join(["a,b,label" if labelled else "a,b", *rows]))
 
     write("labelled.csv", 1500, labelled=True)
@@ -49,7 +55,16 @@ def here(folder, monkeypatch):
 
 
 def test_a_calibration_of_another_model_needs_force(capsys):
-    command = ["apply", "out", "--model", "after_models:other", "--data", "new.csv", "--out", "other.csv"]
+    command = [
+        "apply",
+        "out",
+        "--model",
+        "after_models:other",
+        "--data",
+        "new.csv",
+        "--out",
+        "other.csv",
+    ]
     assert run(command) == 2
     shown = capsys.readouterr().err
     assert "fitted for another model" in shown
@@ -73,13 +88,24 @@ def test_watch_takes_a_model_and_data(capsys):
     assert run([*command, "shifted.csv"]) == 0
     shown = capsys.readouterr().out
     assert "differ from those of the fit" in shown
-    assert shown.lower().count("accuracy") == 1, "one estimate, or one sentence that says it is unknown"
+    assert shown.lower().count("accuracy") == 1, (
+        "one estimate, or one sentence that says it is unknown"
+    )
 
 
 def test_help_shows_what_a_newcomer_needs(capsys):
     assert run(["calibrate", "--help"]) == 0
     short = capsys.readouterr().out
-    for option in ("--model", "--data", "--out", "--risk", "--answers", "--classes", "--outputs", "--label-column"):
+    for option in (
+        "--model",
+        "--data",
+        "--out",
+        "--risk",
+        "--answers",
+        "--classes",
+        "--outputs",
+        "--label-column",
+    ):
         assert option in short
     assert "--batch-size" not in short
     assert "--help-all" in short
@@ -103,7 +129,9 @@ def test_the_doctor_knows_import_names_and_a_remedy_that_works(monkeypatch):
     told = '{"url": "file:///somewhere/recal", "dir_info": {"editable": true}}'
     monkeypatch.setattr("importlib.metadata.distribution", lambda name: Clone(told))
     assert install_command("onnx") == "pip install -e '/somewhere/recal[onnx]'"
-    assert "pip install -e '/somewhere/recal[onnx]'" in str(MissingExtraError("onnx", "onnx", "This"))
+    assert "pip install -e '/somewhere/recal[onnx]'" in str(
+        MissingExtraError("onnx", "onnx", "This")
+    )
     monkeypatch.setattr("importlib.metadata.distribution", lambda name: Clone(None))
     assert install_command("onnx") == "pip install 'recal-calibration[onnx]'"
 

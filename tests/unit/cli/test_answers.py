@@ -28,7 +28,9 @@ def write_table(path, columns):
         writer = csv.writer(file)
         writer.writerow(columns)
         for row in zip(*columns.values()):
-            writer.writerow(["" if isinstance(value, float) and value != value else value for value in row])
+            writer.writerow(
+                ["" if isinstance(value, float) and value != value else value for value in row]
+            )
 
 
 @pytest.fixture(scope="module")
@@ -38,29 +40,53 @@ def place(tmp_path_factory):
     signals, correct, groups, _ = graded_answers(1200, seed=0, strength=3.0)
     columns = {**signals, "subject": groups, "right": np.where(correct, "yes", "no")}
     write_table(folder / "graded.csv", columns)
-    write_table(folder / "new.csv", {name: values[:200] for name, values in columns.items() if name != "right"})
-    words = ["--correct", "right", "--group", "subject", "--signals", "judge,kind,stated", "--risk", "0.2"]
+    write_table(
+        folder / "new.csv",
+        {name: values[:200] for name, values in columns.items() if name != "right"},
+    )
+    words = [
+        "--correct",
+        "right",
+        "--group",
+        "subject",
+        "--signals",
+        "judge,kind,stated",
+        "--risk",
+        "0.2",
+    ]
     assert run(["calibrate", str(folder / "graded.csv"), *words, "--out", str(folder / "out")]) == 0
     return folder
 
 
 def test_a_table_is_calibrated_and_applied_in_two_commands(place, capsys):
-    assert {path.name for path in (place / "out").iterdir()} == {"calibration.recal", "report.html", "summary.json"}
+    assert {path.name for path in (place / "out").iterdir()} == {
+        "calibration.recal",
+        "report.html",
+        "summary.json",
+    }
     summary = json.loads((place / "out" / "summary.json").read_text())
     assert summary["signals"] == ["judge", "kind", "stated", "subject"]
     assert summary["parts"] == {"fit": 600, "decide": 360, "check": 240}
     assert summary["after"]["ece"] < summary["before"]["ece"]
     page = (place / "out" / "report.html").read_text()
-    assert f"{100 * summary['checked']['accepted'] / 240:.1f}\u00a0% of the answers can be automated" in page
+    assert (
+        f"{100 * summary['checked']['accepted'] / 240:.1f}\u00a0% of the answers can be automated"
+        in page
+    )
     assert "The threshold was chosen on 360 other inputs." in page
     for name in ("accepted.csv", "accepted.parquet", "accepted.jsonl"):
-        assert run(["apply", str(place / "out"), str(place / "new.csv"), "--out", str(place / name)]) == 0
+        assert (
+            run(["apply", str(place / "out"), str(place / "new.csv"), "--out", str(place / name)])
+            == 0
+        )
     assert "answers with their confidence written to" in capsys.readouterr().out
     with (place / "accepted.csv").open() as file:
         rows = list(csv.DictReader(file))
     with (place / "new.csv").open() as file:
         given = list(csv.DictReader(file))
-    assert [{name: row[name] for name in given[0]} for row in rows] == given  # the table's own columns are kept
+    assert [
+        {name: row[name] for name in given[0]} for row in rows
+    ] == given  # the table's own columns are kept
     calibration = load(place / "out" / "calibration.recal")
     thresholds = dict(zip(calibration.decision_.groups, calibration.decision_.thresholds))
     accepted = [row["accepted"] == "true" for row in rows]
@@ -70,7 +96,18 @@ def test_a_table_is_calibrated_and_applied_in_two_commands(place, capsys):
     assert table.column("accepted").to_pylist() == accepted
     lines = [json.loads(line) for line in (place / "accepted.jsonl").read_text().splitlines()]
     assert isinstance(lines[0]["stated"], float)
-    assert run(["apply", str(place / "out"), str(place / "accepted.jsonl"), "--out", str(place / "again.csv")]) == 0
+    assert (
+        run(
+            [
+                "apply",
+                str(place / "out"),
+                str(place / "accepted.jsonl"),
+                "--out",
+                str(place / "again.csv"),
+            ]
+        )
+        == 0
+    )
     with (place / "again.csv").open() as file:
         assert [row["accepted"] == "true" for row in csv.DictReader(file)] == accepted
 
@@ -88,9 +125,15 @@ def test_the_calibration_is_shown_and_exported(place, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--correct", "rigth"], "has no column 'rigth'; it has stated, tokens, judge, kind, subject, right."),
+        (
+            ["--correct", "rigth"],
+            "has no column 'rigth'; it has stated, tokens, judge, kind, subject, right.",
+        ),
         (["--correct", "right", "--signals", "judge,stted"], "has no column 'stted'"),
-        (["--correct", "right", "--signals", "right"], "'right' holds the grades and cannot be a signal"),
+        (
+            ["--correct", "right", "--signals", "right"],
+            "'right' holds the grades and cannot be a signal",
+        ),
         (["--correct", "stated"], "column 'stated': `correct` must be True or False"),
         ([], "--correct COLUMN. It has stated, tokens"),
         (["--correct", "right", "--one-rule"], "name their column with --group COLUMN"),
@@ -113,10 +156,35 @@ def test_a_missing_table_is_said_to_be_missing(tmp_path, capsys, name):
 def test_a_leak_and_a_missing_column_are_refused(place, tmp_path, capsys):
     signals, correct, _, _ = graded_answers(300, seed=0)
     write_table(tmp_path / "leak.csv", {**signals, "score": correct.astype(int), "right": correct})
-    assert run(["calibrate", str(tmp_path / "leak.csv"), "--correct", "right", "--out", str(tmp_path / "out")]) == 2
-    assert "'score' equals the grades in every row, so it leaks the result" in capsys.readouterr().err
+    assert (
+        run(
+            [
+                "calibrate",
+                str(tmp_path / "leak.csv"),
+                "--correct",
+                "right",
+                "--out",
+                str(tmp_path / "out"),
+            ]
+        )
+        == 2
+    )
+    assert (
+        "'score' equals the grades in every row, so it leaks the result" in capsys.readouterr().err
+    )
     write_table(tmp_path / "new.csv", {"stated": [0.5]})
-    assert run(["apply", str(place / "out"), str(tmp_path / "new.csv"), "--out", str(tmp_path / "x.csv")]) == 2
+    assert (
+        run(
+            [
+                "apply",
+                str(place / "out"),
+                str(tmp_path / "new.csv"),
+                "--out",
+                str(tmp_path / "x.csv"),
+            ]
+        )
+        == 2
+    )
     assert "has no column 'judge'; it has stated" in capsys.readouterr().err
 
 
@@ -124,19 +192,49 @@ def test_every_group_has_a_guarantee_unless_one_rule_is_asked_for(place, tmp_pat
     rule = load(place / "out" / "calibration.recal").decision_
     assert rule.groups == ("law", "physics", "poetry")
     assert len(set(rule.thresholds)) > 1
-    words = ["--correct", "right", "--group", "subject", "--one-rule", "--risk", "0.3", "--out", str(tmp_path / "out")]
+    words = [
+        "--correct",
+        "right",
+        "--group",
+        "subject",
+        "--one-rule",
+        "--risk",
+        "0.3",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert run(["calibrate", str(place / "graded.csv"), *words]) == 0
     rule = load(tmp_path / "out" / "calibration.recal").decision_
     assert (rule.groups, len(rule.thresholds)) == ((), 1)
 
 
 def test_groups_without_evidence_and_unseen_groups_accept_nothing(place, tmp_path, capsys):
-    words = ["--correct", "right", "--group", "subject", "--risk", "0.02", "--out", str(tmp_path / "out")]
+    words = [
+        "--correct",
+        "right",
+        "--group",
+        "subject",
+        "--risk",
+        "0.02",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert run(["calibrate", str(place / "graded.csv"), *words]) == 0
     assert "law: " in capsys.readouterr().out.partition("No")[2]
     text = (place / "new.csv").read_text().replace("poetry", "botany")
     (tmp_path / "new.csv").write_text(text)
-    assert run(["apply", str(place / "out"), str(tmp_path / "new.csv"), "--out", str(tmp_path / "x.csv")]) == 0
+    assert (
+        run(
+            [
+                "apply",
+                str(place / "out"),
+                str(tmp_path / "new.csv"),
+                "--out",
+                str(tmp_path / "x.csv"),
+            ]
+        )
+        == 0
+    )
     assert "such as 'botany'. Nothing in them is accepted" in capsys.readouterr().err
     with (tmp_path / "x.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -163,15 +261,42 @@ def test_from_a_log_to_automated_answers(tmp_path, capsys):
     write_log(tmp_path / "direct.jsonl", 1.2, 2)
     view = f"direct={tmp_path / 'direct.jsonl'}"
     assert (
-        run(["collect", "--data", str(tmp_path / "samples.jsonl"), "--view", view, "--out", str(tmp_path / "v.npz")])
+        run(
+            [
+                "collect",
+                "--data",
+                str(tmp_path / "samples.jsonl"),
+                "--view",
+                view,
+                "--out",
+                str(tmp_path / "v.npz"),
+            ]
+        )
         == 0
     )
     assert "Next: recal calibrate" in capsys.readouterr().out
     assert [str(one) for one in read_views(tmp_path / "v.npz").transforms] == ["direct"]
-    assert run(["calibrate", str(tmp_path / "v.npz"), "--risk", "0.1", "--out", str(tmp_path / "out")]) == 0
+    assert (
+        run(["calibrate", str(tmp_path / "v.npz"), "--risk", "0.1", "--out", str(tmp_path / "out")])
+        == 0
+    )
     assert "can be automated with at most 10 % errors" in capsys.readouterr().out
-    assert run(["apply", str(tmp_path / "out"), str(tmp_path / "v.npz"), "--out", str(tmp_path / "a.csv")]) == 0
-    for words, message in [(["--view", "direct"], "--view takes NAME=FILE"), (["--view", "a=gone.jsonl"], "no file")]:
+    assert (
+        run(
+            [
+                "apply",
+                str(tmp_path / "out"),
+                str(tmp_path / "v.npz"),
+                "--out",
+                str(tmp_path / "a.csv"),
+            ]
+        )
+        == 0
+    )
+    for words, message in [
+        (["--view", "direct"], "--view takes NAME=FILE"),
+        (["--view", "a=gone.jsonl"], "no file"),
+    ]:
         out = ["--out", str(tmp_path / "w.npz")]
         assert run(["collect", "--data", str(tmp_path / "samples.jsonl"), *words, *out]) == 2
         assert message in capsys.readouterr().err
@@ -180,7 +305,10 @@ def test_from_a_log_to_automated_answers(tmp_path, capsys):
 def test_calibrate_reads_a_log_without_a_collect(tmp_path, capsys):
     write_log(tmp_path / "samples.jsonl", 1.0, 1)
     write_log(tmp_path / "direct.jsonl", 1.2, 2)
-    data, view = ["--data", str(tmp_path / "samples.jsonl")], ["--view", f"direct={tmp_path / 'direct.jsonl'}"]
+    data, view = (
+        ["--data", str(tmp_path / "samples.jsonl")],
+        ["--view", f"direct={tmp_path / 'direct.jsonl'}"],
+    )
     words = ["--risk", "0.1", "--method", "ts", "--json", "--out"]
     assert run(["collect", *data, *view, "--out", str(tmp_path / "v.npz")]) == 0
     capsys.readouterr()
@@ -192,7 +320,12 @@ def test_calibrate_reads_a_log_without_a_collect(tmp_path, capsys):
 
 def test_options_of_calibrate_reach_the_fit_of_views(tmp_path, capsys):
     write_log(tmp_path / "samples.jsonl", 1.0, 1)
-    assert run(["collect", "--data", str(tmp_path / "samples.jsonl"), "--out", str(tmp_path / "v.npz")]) == 0
+    assert (
+        run(
+            ["collect", "--data", str(tmp_path / "samples.jsonl"), "--out", str(tmp_path / "v.npz")]
+        )
+        == 0
+    )
     words = ["calibrate", str(tmp_path / "v.npz"), "--risk", "0.1", "--out", str(tmp_path / "out")]
     assert run([*words, "--method", "ts", "--cross-fit"]) == 0
     assert "to fit and to decide" in capsys.readouterr().out
@@ -204,7 +337,14 @@ def test_options_of_calibrate_reach_the_fit_of_views(tmp_path, capsys):
 
 
 def test_options_that_have_no_effect_on_a_table_are_refused(place, tmp_path, capsys):
-    words = ["calibrate", str(place / "graded.csv"), "--correct", "right", "--out", str(tmp_path / "out")]
+    words = [
+        "calibrate",
+        str(place / "graded.csv"),
+        "--correct",
+        "right",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert run([*words, "--method", "ts"]) == 2
     assert "--method cannot be used with the table of graded answers" in capsys.readouterr().err
 
@@ -214,10 +354,22 @@ def test_answers_of_one_cluster_stay_in_one_part(tmp_path, monkeypatch):
 
     signals, correct, _, _ = graded_answers(600, seed=1, strength=3.0)
     document = np.repeat(np.arange(120), 5)
-    write_table(tmp_path / "graded.csv", {"stated": signals["stated"], "document": document, "right": correct})
+    write_table(
+        tmp_path / "graded.csv",
+        {"stated": signals["stated"], "document": document, "right": correct},
+    )
     parts = []
     monkeypatch.setattr(graded, "split", lambda *given: parts.append(split(*given)) or parts[-1])
-    words = ["--correct", "right", "--cluster", "document", "--risk", "0.3", "--out", str(tmp_path / "out")]
+    words = [
+        "--correct",
+        "right",
+        "--cluster",
+        "document",
+        "--risk",
+        "0.3",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert run(["calibrate", str(tmp_path / "graded.csv"), *words]) == 0
     first, second, third = (set(document[rows]) for rows in parts[0])
     assert len(first | second | third) == len(first) + len(second) + len(third)
@@ -233,11 +385,21 @@ def likes_letter(prompt):
 def questions(tmp_path):
     pytest.importorskip("openai")
     numbers = list(range(120))
-    columns = {"question": [f"number {n}" for n in numbers], "label": ["ABC"[n % 3 if n % 5 else 0] for n in numbers]}
+    columns = {
+        "question": [f"number {n}" for n in numbers],
+        "label": ["ABC"[n % 3 if n % 5 else 0] for n in numbers],
+    }
     write_table(tmp_path / "questions.csv", columns)
     (tmp_path / "plain.txt").write_text("{question}\nAnswer {options}:")
     (tmp_path / "polite.txt").write_text("{question} please, one of {options}:")
-    words = ["--model-name", "tiny", "--options", "A,B,C", "--data", str(tmp_path / "questions.csv")]
+    words = [
+        "--model-name",
+        "tiny",
+        "--options",
+        "A,B,C",
+        "--data",
+        str(tmp_path / "questions.csv"),
+    ]
     for name in ("plain", "polite"):
         words += ["--template", str(tmp_path / f"{name}.txt")]
     return words
@@ -251,19 +413,39 @@ def test_a_server_is_asked_calibrated_and_applied(questions, tmp_path, capsys):
         told = capsys.readouterr().out
         assert "480 requests, about" in told
         views = read_views(tmp_path / "v.npz")
-        assert [str(one) for one in views.transforms] == ["polite", "plain order 1-2-0", "polite order 1-2-0"]
+        assert [str(one) for one in views.transforms] == [
+            "polite",
+            "plain order 1-2-0",
+            "polite order 1-2-0",
+        ]
         assert views.labels is not None
-        assert run(["collect", *words, "--permute", "1", "--force", "--out", str(tmp_path / "v.npz")]) == 0
+        assert (
+            run(["collect", *words, "--permute", "1", "--force", "--out", str(tmp_path / "v.npz")])
+            == 0
+        )
         assert "0 requests" in capsys.readouterr().out  # every answer was kept
         assert run(["calibrate", *words, "--risk", "0.4", "--out", str(tmp_path / "out")]) == 0
         assert "240 requests" in capsys.readouterr().out
         assert run(["apply", str(tmp_path / "out"), *words, "--out", str(tmp_path / "a.csv")]) == 0
         asked = capsys.readouterr().out
-        assert "120 requests" in asked or "240 requests" in asked  # only the views that the calibration needs
+        assert (
+            "120 requests" in asked or "240 requests" in asked
+        )  # only the views that the calibration needs
     with (tmp_path / "a.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 120
     assert (
-        run(["collect", "--model", "http://127.0.0.1:9/v1", "--data", "x.csv", "--out", str(tmp_path / "w.npz")]) == 2
+        run(
+            [
+                "collect",
+                "--model",
+                "http://127.0.0.1:9/v1",
+                "--data",
+                "x.csv",
+                "--out",
+                str(tmp_path / "w.npz"),
+            ]
+        )
+        == 2
     )
     assert "also needs --model-name, --options, --template" in capsys.readouterr().err
 
@@ -275,8 +457,19 @@ def test_a_killed_run_resumes_and_pays_for_no_answer_twice(questions, tmp_path, 
 
     script = Script(slowly)
     with serving(script) as url:
-        words = ["collect", "--model", url, *questions, "--concurrency", "2", "--out", str(tmp_path / "v.npz")]
-        process = subprocess.Popen([sys.executable, "-m", "recal", *words], env=os.environ | {"PYTHONUNBUFFERED": "1"})
+        words = [
+            "collect",
+            "--model",
+            url,
+            *questions,
+            "--concurrency",
+            "2",
+            "--out",
+            str(tmp_path / "v.npz"),
+        ]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "recal", *words], env=os.environ | {"PYTHONUNBUFFERED": "1"}
+        )
         deadline = time.monotonic() + 60
         while len(script.requests) < 40 and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -288,7 +481,9 @@ def test_a_killed_run_resumes_and_pays_for_no_answer_twice(questions, tmp_path, 
         assert run(words) == 0
     counts = script.prompts()
     assert len(counts) == 240
-    assert sum(count - 1 for count in counts.values()) <= 2  # only requests that were under way at the kill
+    assert (
+        sum(count - 1 for count in counts.values()) <= 2
+    )  # only requests that were under way at the kill
     assert read_views(tmp_path / "v.npz").n_samples == 120
 
 

@@ -47,8 +47,16 @@ def test_every_command_has_a_help_that_teaches_by_example(name, capsys):
     [
         (InputError("The rule is broken."), 2, "recal: The rule is broken."),
         (KeyboardInterrupt(), 130, "recal: Interrupted."),
-        (FileNotFoundError(2, "No such file or directory", "x.npz"), 2, "recal: No such file or directory: x.npz"),
-        (ZeroDivisionError("division by zero"), 1, "recal: Unexpected ZeroDivisionError: division by zero."),
+        (
+            FileNotFoundError(2, "No such file or directory", "x.npz"),
+            2,
+            "recal: No such file or directory: x.npz",
+        ),
+        (
+            ZeroDivisionError("division by zero"),
+            1,
+            "recal: Unexpected ZeroDivisionError: division by zero.",
+        ),
         (InputError("two\n   lines"), 2, "recal: two lines"),
     ],
 )
@@ -85,7 +93,9 @@ def test_a_reader_that_leaves_in_the_middle_of_a_table_is_no_error():
         "import sys\nfrom recal.cli import app, doctor\nfrom recal.cli.printing import print_table\n"
         "doctor.doctor = lambda: print_table('Long', ['x'], [['y' * 300]] * 2000)\nsys.exit(app.run(['doctor']))"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     process.stdout.readline()
     process.stdout.close()
     assert process.wait(timeout=60) == app.BROKEN_PIPE
@@ -115,13 +125,22 @@ def test_tables_never_cut_a_number_off(width, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TERM", "xterm")
-    cells = [[f"{0.1234 + i / 1000 + j / 10000:.4f} (−0.0{i}{j}2)*" for j in range(7)] for i in range(3)]
+    cells = [
+        [f"{0.1234 + i / 1000 + j / 10000:.4f} (−0.0{i}{j}2)*" for j in range(7)] for i in range(3)
+    ]
     print_table(
-        "title", ["method", *(f"metric {j}" for j in range(7))], [[f"m{i}", *row] for i, row in enumerate(cells)]
+        "title",
+        ["method", *(f"metric {j}" for j in range(7))],
+        [[f"m{i}", *row] for i, row in enumerate(cells)],
     )
     shown = re.sub("\x1b.*?m", "", capsys.readouterr().out)
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= width
     for i, row in enumerate(cells):
         for cell in row:
-            assert sum(line.strip().startswith(f"m{i}") and cell in line for line in shown.splitlines()) == 1
+            assert (
+                sum(
+                    line.strip().startswith(f"m{i}") and cell in line for line in shown.splitlines()
+                )
+                == 1
+            )

@@ -56,7 +56,21 @@ def test_from_a_model_and_data_to_probabilities(place, capsys, out):
     assert "60 samples, 3 classes, 3 transformations, labelled" in capsys.readouterr().out
     assert run(["fit", out, "--out", "c.recal"]) == 0
     assert run(["apply", "c.recal", out, "--out", "by-views.npz"]) == 0
-    assert run(["apply", "c.recal", "--model", "users_model:model", "--data", "data.npz", "--out", "probs.npz"]) == 0
+    assert (
+        run(
+            [
+                "apply",
+                "c.recal",
+                "--model",
+                "users_model:model",
+                "--data",
+                "data.npz",
+                "--out",
+                "probs.npz",
+            ]
+        )
+        == 0
+    )
     direct, by_views = read_probs("probs.npz"), read_probs("by-views.npz")
     np.testing.assert_array_equal(direct.probs, by_views.probs)
     np.testing.assert_array_equal(direct.labels, np.arange(60) % 3)
@@ -69,7 +83,21 @@ def test_apply_writes_a_table(place):
     assert collect("--classes", "x,y,z", data="images") == 2  # the folders are a, b, c
     assert collect("--pool", "zoom:0.7", data="images") == 0
     assert run(["fit", "views.zarr", "--method", "ts", "--out", "c.recal"]) == 0
-    assert run(["apply", "c.recal", "--model", "users_model:model", "--data", "images", "--out", "p.parquet"]) == 0
+    assert (
+        run(
+            [
+                "apply",
+                "c.recal",
+                "--model",
+                "users_model:model",
+                "--data",
+                "images",
+                "--out",
+                "p.parquet",
+            ]
+        )
+        == 0
+    )
     table = pyarrow.parquet.read_table("p.parquet").to_pydict()
     probs = load("c.recal").predict_proba(read_views("views.zarr"))
     assert list(table) == ["input", "answer", "confidence", "label", "p_a", "p_b", "p_c"]
@@ -81,7 +109,9 @@ def test_apply_writes_a_table(place):
 
 def test_json_says_what_was_skipped(place, capsys):
     (place / "images" / "a" / "0.png").write_bytes(b"broken")
-    assert collect("--json", "--resize", "10", "--crop", "8", "--on-error", "skip", data="images") == 0
+    assert (
+        collect("--json", "--resize", "10", "--crop", "8", "--on-error", "skip", data="images") == 0
+    )
     said = json.loads(capsys.readouterr().out)
     assert said == {
         "samples": 8, "classes": 3, "transforms": [], "labelled": True, "skipped": ["a/0.png"], "file": "views.zarr"
@@ -92,8 +122,15 @@ def test_normalisation_and_functions_run_after_transformations(place):
     from users_model import model
 
     images = np.load("more.npy")
-    assert collect("--divide", "255", "--mean", "0.5", "--std", "0.25", "--channels", "keep", out="a.npz") == 0
-    np.testing.assert_allclose(read_views("a.npz").logits, model((images / 255 - 0.5) / 0.25), atol=1e-5)
+    assert (
+        collect(
+            "--divide", "255", "--mean", "0.5", "--std", "0.25", "--channels", "keep", out="a.npz"
+        )
+        == 0
+    )
+    np.testing.assert_allclose(
+        read_views("a.npz").logits, model((images / 255 - 0.5) / 0.25), atol=1e-5
+    )
     assert collect("--preprocess", "users_model:halve", out="b.npz") == 0
     np.testing.assert_array_equal(read_views("b.npz").logits, model(images / 2))
 
@@ -119,19 +156,48 @@ def test_the_same_command_resumes_and_another_is_refused(place, capsys):
             ["collect", "--model", "nowhere:model", "--data", "data.npz", "--out", "v.npz"],
             "Cannot import 'nowhere:model'",
         ),
-        (["collect", "--model", "users_model:no", "--data", "data.npz", "--out", "v.npz"], "users_model has no 'no'"),
-        (["collect", "--model", "net.pt", "--data", "data.npz", "--out", "v.npz"], "net.pt is a pickle"),
-        (["collect", "--model", "users_model:model", "--data", "no.npz", "--out", "v.npz"], "no file or folder no.npz"),
+        (
+            ["collect", "--model", "users_model:no", "--data", "data.npz", "--out", "v.npz"],
+            "users_model has no 'no'",
+        ),
+        (
+            ["collect", "--model", "net.pt", "--data", "data.npz", "--out", "v.npz"],
+            "net.pt is a pickle",
+        ),
+        (
+            ["collect", "--model", "users_model:model", "--data", "no.npz", "--out", "v.npz"],
+            "no file or folder no.npz",
+        ),
         (
             ["collect", "--model", "users_model:model", "--data", "data.npz", "--out", "v.csv"],
             "ending in .npz or .zarr",
         ),
         (
-            ["collect", "--model", "users_model:model", "--data", "data.npz", "--out", "v.npz", "--mean", "a,b"],
+            [
+                "collect",
+                "--model",
+                "users_model:model",
+                "--data",
+                "data.npz",
+                "--out",
+                "v.npz",
+                "--mean",
+                "a,b",
+            ],
             "--mean takes numbers separated by commas, got 'a,b'",
         ),
         (
-            ["collect", "--model", "a:b", "--data", "data.npz", "--out", "v.npz", "--preprocess=a:b", "--divide=2"],
+            [
+                "collect",
+                "--model",
+                "a:b",
+                "--data",
+                "data.npz",
+                "--out",
+                "v.npz",
+                "--preprocess=a:b",
+                "--divide=2",
+            ],
             "--preprocess does it all; leave out --divide",
         ),
         (["apply", "c.recal", "--out", "p.txt"], "or .ndjson, got 'p.txt'"),
@@ -146,7 +212,10 @@ def test_apply_takes_views_or_a_model(place, capsys):
     assert collect() == 0
     assert run(["fit", "views.zarr", "--method", "ts", "--out", "c.recal"]) == 0
     assert run(["apply", "c.recal", "--out", "p.npz"]) == 2
-    assert run(["apply", "c.recal", "views.zarr", "--model", "users_model:model", "--out", "p.npz"]) == 2
+    assert (
+        run(["apply", "c.recal", "views.zarr", "--model", "users_model:model", "--out", "p.npz"])
+        == 2
+    )
     assert capsys.readouterr().err.count("either a file of views, or --model and --data") == 2
 
 
@@ -174,7 +243,9 @@ def test_doctor_names_what_is_missing_or_broken(monkeypatch, capsys):
     broken = doctor.check_package("pillow")
     assert not broken["works"]
     assert "PIL" in broken["problem"]
-    monkeypatch.setattr(doctor, "_requirements", lambda: (["numpy", "pillow"], {"onnx": ["no-such-package"]}))
+    monkeypatch.setattr(
+        doctor, "_requirements", lambda: (["numpy", "pillow"], {"onnx": ["no-such-package"]})
+    )
     assert run(["doctor"]) == 1
     shown = capsys.readouterr().out
     assert "[onnx]'" in shown
@@ -197,7 +268,17 @@ def test_the_views_own_crop_may_be_typed_again(place, capsys):
     how = ["--resize", "10", "--crop", "8"]
     assert collect(*how, data="images") == 0
     assert run(["fit", "views.zarr", "--method", "ts", "--out", "c.recal"]) == 0
-    typed = ["apply", "c.recal", "--model", "users_model:model", "--data", "images", "--out", "probs.npz", "--force"]
+    typed = [
+        "apply",
+        "c.recal",
+        "--model",
+        "users_model:model",
+        "--data",
+        "images",
+        "--out",
+        "probs.npz",
+        "--force",
+    ]
     assert run([*typed, *how]) == 0
     assert run([*typed, "--resize", "10", "--crop", "6"]) == 2
     assert "--crop 6,6 contradicts" in " ".join(capsys.readouterr().err.split())

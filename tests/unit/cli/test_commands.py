@@ -58,22 +58,38 @@ def test_a_methods_options_reach_it(views, tmp_path, capsys):
         "--sequence", "zoom:0.3,1,zoom:0.7", "--seed", 5,
     )  # fmt: skip
     fitted = load(out)
-    expected = {"max_iter": 7, "tol": 0.0, "guard": "ece", "start": "temperature", "random_state": 5}
+    expected = {
+        "max_iter": 7,
+        "tol": 0.0,
+        "guard": "ece",
+        "start": "temperature",
+        "random_state": 5,
+    }
     assert expected.items() <= fitted.get_params().items()
     assert told["parameters"]["sequence"] == ["zoom:0.3", 1, "zoom:0.7"]
-    assert [str(step.transform) for step in fitted.plan_.steps] == ["zoom:0.3", "zoom:0.5", "zoom:0.7"]
+    assert [str(step.transform) for step in fitted.plan_.steps] == [
+        "zoom:0.3",
+        "zoom:0.5",
+        "zoom:0.7",
+    ]
 
 
 def test_without_a_method_one_is_chosen_and_the_reason_is_told(views, tmp_path, capsys):
     told = answer(capsys, "fit", views, "--out", tmp_path / "auto.recal")
     fitted = load(tmp_path / "auto.recal")
-    assert (told["method"], told["choice"], told["reason"]) == ("auto", fitted.choice_, fitted.reason_)
+    assert (told["method"], told["choice"], told["reason"]) == (
+        "auto",
+        fitted.choice_,
+        fitted.reason_,
+    )
     assert run(["fit", str(views), "--out", str(tmp_path / "again.recal")]) == 0
     assert f"Chosen: {fitted.choice_}, " in " ".join("".join(capsys.readouterr()).split())
 
 
 def test_answers_can_be_kept_by_name_or_by_option(views, tmp_path, capsys):
-    for number, how in enumerate((["--method", "svs (kept)"], ["--method", "svs", "--answers", "kept"])):
+    for number, how in enumerate(
+        (["--method", "svs (kept)"], ["--method", "svs", "--answers", "kept"])
+    ):
         answer(capsys, "fit", views, *how, "--out", tmp_path / str(number))
         assert load(tmp_path / str(number)).answers == "kept"
 
@@ -120,10 +136,16 @@ def test_fit_refuses_what_it_cannot_use(views, tmp_path, capsys, arguments, word
 
 def test_fit_refuses_bad_views_in_one_sentence(tmp_path, capsys):
     (tmp_path / "text.npz").write_text("hello")
-    assert "text.npz is text, not views" in refusal(capsys, "fit", tmp_path / "text.npz", "--out", tmp_path / "x")
-    assert "no file or folder" in refusal(capsys, "fit", tmp_path / "none.npz", "--out", tmp_path / "x")
+    assert "text.npz is text, not views" in refusal(
+        capsys, "fit", tmp_path / "text.npz", "--out", tmp_path / "x"
+    )
+    assert "no file or folder" in refusal(
+        capsys, "fit", tmp_path / "none.npz", "--out", tmp_path / "x"
+    )
     unlabelled = Views([[0.0, 2.0], [3.0, 1.0]]).write(tmp_path / "u.npz")
-    assert "Labels are needed" in refusal(capsys, "fit", unlabelled, "--method", "ts", "--out", tmp_path / "x")
+    assert "Labels are needed" in refusal(
+        capsys, "fit", unlabelled, "--method", "ts", "--out", tmp_path / "x"
+    )
     assert "--out" in refusal(capsys, "fit", unlabelled)
 
 
@@ -138,7 +160,9 @@ def test_apply_then_evaluate_tell_what_python_tells(views, tmp_path, capsys):
     shown = capsys.readouterr()
     assert "SameRowsWarning: The calibration was fitted on all of these" in shown.err
     found = json.loads(shown.out)
-    assert found["metrics"] == evaluate(expected, read_views(views).labels, 100).to_dict()["metrics"]
+    assert (
+        found["metrics"] == evaluate(expected, read_views(views).labels, 100).to_dict()["metrics"]
+    )
     assert len(found["metrics"]["ece"]["interval"]) == 2
 
 
@@ -165,7 +189,9 @@ def test_evaluate_of_views_measures_the_model_itself(views, capsys, tmp_path):
     probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     for source in (views, read_views(views).write(tmp_path / "v.zarr")):
         found = answer(capsys, "evaluate", source, "--bootstrap", 0)
-        assert found["metrics"]["ece"]["value"] == pytest.approx(evaluate(probs, read_views(views).labels)["ece"])
+        assert found["metrics"]["ece"]["value"] == pytest.approx(
+            evaluate(probs, read_views(views).labels)["ece"]
+        )
         assert "interval" not in found["metrics"]["ece"]
 
 
@@ -175,7 +201,9 @@ def test_evaluate_refuses_what_cannot_be_measured(tmp_path, capsys):
     np.savez(tmp_path / "q.npz", probs=np.full((4, 2), 0.7), labels=[0, 1, 0, 1])
     assert "row 0 sums to 1.4" in refusal(capsys, "evaluate", tmp_path / "q.npz")
     np.savez(tmp_path / "r.npz", something=[1])
-    assert "no array `probs`; it holds: something" in refusal(capsys, "evaluate", tmp_path / "r.npz")
+    assert "no array `probs`; it holds: something" in refusal(
+        capsys, "evaluate", tmp_path / "r.npz"
+    )
     assert "no file" in refusal(capsys, "evaluate", tmp_path / "none.npz")
 
 
@@ -183,7 +211,12 @@ def test_groups_count_every_sample_once(views, capsys, tmp_path):
     found = answer(capsys, "groups", views)
     assert list(found["groups"]) == ["zoom:0.3", "zoom:0.5", "zoom:0.7"]
     assert all(sum(sizes.values()) == SAMPLES for sizes in found["groups"].values())
-    assert list(found["groups"]["zoom:0.3"]) == ["changed_rose", "changed_fell", "kept_rose", "kept_fell"]
+    assert list(found["groups"]["zoom:0.3"]) == [
+        "changed_rose",
+        "changed_fell",
+        "kept_rose",
+        "kept_fell",
+    ]
     Views(read_views(views).logits).write(tmp_path / "plain.npz")
     assert "no transformations" in refusal(capsys, "groups", tmp_path / "plain.npz")
 
@@ -229,7 +262,9 @@ def test_values_are_read_by_the_signatures_types(text, hint, value):
     assert type(read) is type(value)
 
 
-@pytest.mark.parametrize(("text", "hint"), [("x", int), ("1.5", int), ("yes", bool), ("c", Literal["a", "b"] | None)])
+@pytest.mark.parametrize(
+    ("text", "hint"), [("x", int), ("1.5", int), ("yes", bool), ("c", Literal["a", "b"] | None)]
+)
 def test_text_that_a_signature_does_not_allow_is_refused(text, hint):
     with pytest.raises(ValueError):
         kind_of(hint).parse(text)

@@ -30,7 +30,17 @@ def test_a_store_stopped_before_its_ledger_is_resumed(place, left, capsys):
     (place / "v.zarr").mkdir()
     for name in left:
         (place / "v.zarr" / name).touch()
-    command = ["collect", "--model", "asking:model", "--data", "x.npy", "--batch-size", "4", "--out", "v.zarr"]
+    command = [
+        "collect",
+        "--model",
+        "asking:model",
+        "--data",
+        "x.npy",
+        "--batch-size",
+        "4",
+        "--out",
+        "v.zarr",
+    ]
     assert run(command) == 0, capsys.readouterr().err
 
 
@@ -38,7 +48,10 @@ def test_a_ledger_of_somebody_else_is_left_alone(place, capsys):
     (place / "v.zarr").mkdir()
     (place / "v.zarr" / "ledger.txt").write_text('{"day": 1, "what": "my diary"}\n')
     for more in ([], ["--force"], ["--again"]):
-        assert run(["collect", "--model", "asking:model", "--data", "x.npy", "--out", "v.zarr", *more]) == 2
+        assert (
+            run(["collect", "--model", "asking:model", "--data", "x.npy", "--out", "v.zarr", *more])
+            == 2
+        )
     assert "diary" in (place / "v.zarr" / "ledger.txt").read_text()
 
 
@@ -86,7 +99,9 @@ def test_a_chart_on_a_full_disk_is_named(place, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_killed_or_full_at_any_step_the_same_command_finishes_the_work(tmp_path):
-    done = subprocess.run([sys.executable, TOOL, str(tmp_path), "7"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, TOOL, str(tmp_path), "7"], capture_output=True, text=True
+    )
     told = json.loads(done.stdout.splitlines()[-1])
     assert {name: found["faults"] for name, found in told.items()} == {key: [] for key in told}
     assert sum(found["attempts"] for found in told.values()) > 40

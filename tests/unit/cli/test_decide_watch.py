@@ -32,19 +32,45 @@ def answer(capsys, *arguments) -> dict:
 
 
 def test_decide_says_what_the_function_finds_and_saves_the_rule_with_the_calibration(files, capsys):
-    said = answer(capsys, "decide", files / "test.npz", "--calibration", files / "ts.recal", "--out", files / "ready")
+    said = answer(
+        capsys,
+        "decide",
+        files / "test.npz",
+        "--calibration",
+        files / "ts.recal",
+        "--out",
+        files / "ready",
+    )
     ready, test = load(files / "ready"), read_views(files / "test.npz")
     expected = decide(ready.predict_proba(test), test.labels)
-    assert (said["threshold"], said["coverage"], said["needed"]) == (expected.threshold, expected.coverage, 0)
+    assert (said["threshold"], said["coverage"], said["needed"]) == (
+        expected.threshold,
+        expected.coverage,
+        0,
+    )
     assert ready.decision_ == expected.rule
     assert ready.accept(test).sum() == said["n_accepted"] > 0
 
 
 def test_decide_refuses_the_samples_of_the_fit_from_views_and_from_probabilities(files, capsys):
-    assert run(["apply", str(files / "ts.recal"), str(files / "fit.npz"), "--out", str(files / "same.npz")]) == 0
+    assert (
+        run(
+            [
+                "apply",
+                str(files / "ts.recal"),
+                str(files / "fit.npz"),
+                "--out",
+                str(files / "same.npz"),
+            ]
+        )
+        == 0
+    )
     capsys.readouterr()
     for arguments in (["fit.npz", "--calibration", str(files / "ts.recal")], ["same.npz"]):
-        assert run(["decide", str(files / arguments[0]), *arguments[1:], "--out", str(files / "rule")]) != 0
+        assert (
+            run(["decide", str(files / arguments[0]), *arguments[1:], "--out", str(files / "rule")])
+            != 0
+        )
         said = capsys.readouterr().err.replace("\n", " ")
         assert "400 of these 400" in said
         assert "--cross-fit" in said
@@ -52,19 +78,37 @@ def test_decide_refuses_the_samples_of_the_fit_from_views_and_from_probabilities
 
 
 def test_apply_says_which_answers_a_saved_rule_accepts(files, capsys):
-    run(["decide", str(files / "test.npz"), "--calibration", str(files / "ts.recal"), "--out", str(files / "ready")])
+    run(
+        [
+            "decide",
+            str(files / "test.npz"),
+            "--calibration",
+            str(files / "ts.recal"),
+            "--out",
+            str(files / "ready"),
+        ]
+    )
     capsys.readouterr()
-    said = answer(capsys, "apply", files / "ready", files / "fit.npz", "--out", files / "answers.parquet")
+    said = answer(
+        capsys, "apply", files / "ready", files / "fit.npz", "--out", files / "answers.parquet"
+    )
     expected = load(files / "ready").accept(read_views(files / "fit.npz"))
     assert said["accepted"] == expected.sum() > 0
     parquet = pytest.importorskip("pyarrow.parquet")
-    assert parquet.read_table(files / "answers.parquet")["accepted"].to_pylist() == expected.tolist()
+    assert (
+        parquet.read_table(files / "answers.parquet")["accepted"].to_pylist() == expected.tolist()
+    )
 
 
 def test_decide_reads_probabilities_and_saves_a_rule_alone(files, capsys):
     test = read_views(files / "test.npz")
-    write_prob_file(files / "probs.npz", TemperatureScaling().fit(test).predict_proba(test), test.labels)
-    assert run(["decide", str(files / "probs.npz"), "--risk", "0.05", "--out", str(files / "rule")]) == 0
+    write_prob_file(
+        files / "probs.npz", TemperatureScaling().fit(test).predict_proba(test), test.labels
+    )
+    assert (
+        run(["decide", str(files / "probs.npz"), "--risk", "0.05", "--out", str(files / "rule")])
+        == 0
+    )
     out = capsys.readouterr().out
     assert "with at most 5% of them wrong, at 95% confidence" in out
     assert isinstance(load(files / "rule"), DecisionRule)
@@ -80,18 +124,34 @@ def test_a_refusal_is_an_answer_with_a_number(files, capsys):
 def test_decide_by_cost_by_class_and_side_by_side(files, capsys):
     test = read_views(files / "test.npz")
     write_prob_file(files / "flat.npz", np.full((2000, 3), 1 / 3), test.labels)
-    write_prob_file(files / "good.npz", TemperatureScaling().fit(test).predict_proba(test), test.labels)
+    write_prob_file(
+        files / "good.npz", TemperatureScaling().fit(test).predict_proba(test), test.labels
+    )
     cost = answer(capsys, "decide", files / "good.npz", "--cost-error", 50, "--cost-review", 1)
     assert cost["risk"] == 0.02
     assert cost["cost"] < 1
     each = answer(capsys, "decide", files / "good.npz", "--risk", 0.05, "--per-class")
     assert len(each["by_class"]) == 3
-    both = answer(capsys, "decide", files / "flat.npz", files / "good.npz", "--risk", 0.05, "--curve", "--more-labels")
+    both = answer(
+        capsys,
+        "decide",
+        files / "flat.npz",
+        files / "good.npz",
+        "--risk",
+        0.05,
+        "--curve",
+        "--more-labels",
+    )
     assert both["methods"]["good"]["gain"]["interval"][0] > 0
     assert len(both["curve"]["methods"]["good"]["coverage"]) == len(both["curve"]["risks"])
     assert [row["times"] for row in both["more_labels"]] == [1, 2, 4]
-    for arguments in (["good.npz", "--per-class"], ["flat.npz", "good.npz", "--curve", "--more-labels"]):
-        assert run(["decide", *(str(files / a) if a.endswith("npz") else a for a in arguments)]) == 0
+    for arguments in (
+        ["good.npz", "--per-class"],
+        ["flat.npz", "good.npz", "--curve", "--more-labels"],
+    ):
+        assert (
+            run(["decide", *(str(files / a) if a.endswith("npz") else a for a in arguments)]) == 0
+        )
         assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines() if "─" in line)
 
 
@@ -133,13 +193,39 @@ def test_decide_by_group_and_by_cluster(files, capsys):
     table = ["no,yes,label,subject,video"]
     for row in range(900):
         subject = "law" if row < 300 else "physics"
-        table.append(f"{1 - confidence[row]},{confidence[row]},{'yes' if right[row] else 'no'},{subject},{row // 3}")
+        table.append(
+            f"{1 - confidence[row]},{confidence[row]},{'yes' if right[row] else 'no'},{subject},{row // 3}"
+        )
     (files / "graded.csv").write_text("\n".join(table))
-    found = answer(capsys, "decide", files / "graded.csv", "--risk", "0.05", "--group", "subject", "--cluster", "video")
+    found = answer(
+        capsys,
+        "decide",
+        files / "graded.csv",
+        "--risk",
+        "0.05",
+        "--group",
+        "subject",
+        "--cluster",
+        "video",
+    )
     assert [row["group"] for row in found["by_group"]] == ["law", "physics"], "worst first"
     assert [row["n_accepted"] > 0 for row in found["by_group"]] == [False, True]
     assert found["n_clusters"] == 300
-    assert run(["decide", str(files / "graded.csv"), "--risk", "0.05", "--group", "subject", "--cluster", "video"]) == 0
+    assert (
+        run(
+            [
+                "decide",
+                str(files / "graded.csv"),
+                "--risk",
+                "0.05",
+                "--group",
+                "subject",
+                "--cluster",
+                "video",
+            ]
+        )
+        == 0
+    )
     assert "By group, worst first" in capsys.readouterr().out
     assert run(["decide", str(files / "graded.csv"), "--group", "topic"]) == 2
     assert "has no column 'topic'; it has no, yes, label, subject, video" in capsys.readouterr().err

@@ -1,4 +1,7 @@
-"""Outputs of commands: no input is overwritten, an existing file needs --force, and other commands can read them."""
+"""Outputs of commands:
+
+no input is overwritten, an existing file needs --force, and other commands can read them.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,15 @@ OVER_INPUTS = {
     "export": ["export", "c.recal", "--model", "net.onnx", "--out", "net.onnx"],
     "groups": ["groups", "v.npz", "--chart", "v.png"],
     "collect": ["collect", "--model", "net.onnx", "--data", "x.npz", "--out", "x.npz"],
-    "collect-around": ["collect", "--model", "net.onnx", "--data", "s.zarr/x.npz", "--out", "s.zarr"],
+    "collect-around": [
+        "collect",
+        "--model",
+        "net.onnx",
+        "--data",
+        "s.zarr/x.npz",
+        "--out",
+        "s.zarr",
+    ],
     "compare": ["compare", "v.npz", "--out", "v.npz"],
 }
 
@@ -56,9 +67,15 @@ def test_no_output_replaces_an_input_whatever_its_name(place, name, link, capsys
     (place / "s.zarr").mkdir()
     (place / "s.zarr" / "x.npz").write_bytes((place / "x.npz").read_bytes())
     # Names whose ending is another than the input's lead to it by a link.
-    for stem, ending, kind in (("v", ".recal", ".npz"), ("p", ".html", ".npz"), ("v", ".png", ".npz")):
+    for stem, ending, kind in (
+        ("v", ".recal", ".npz"),
+        ("p", ".html", ".npz"),
+        ("v", ".png", ".npz"),
+    ):
         if f"{stem}{ending}" in command:
-            (os.link if link == "hard" else os.symlink)(place / f"{stem}{kind}", place / f"{stem}{ending}")
+            (os.link if link == "hard" else os.symlink)(
+                place / f"{stem}{kind}", place / f"{stem}{ending}"
+            )
     if link != "same" and command[-1] in ("v.npz", "net.onnx", "x.npz"):
         other = "other" + os.path.splitext(command[-1])[1]
         (os.link if link == "hard" else os.symlink)(place / command[-1], place / other)
@@ -70,7 +87,9 @@ def test_no_output_replaces_an_input_whatever_its_name(place, name, link, capsys
     assert contents(place) == before
 
 
-@pytest.mark.parametrize("command", [["fit", "v.npz", "--method", "ts"], ["report", "p.npz"], ["export", "c.recal"]])
+@pytest.mark.parametrize(
+    "command", [["fit", "v.npz", "--method", "ts"], ["report", "p.npz"], ["export", "c.recal"]]
+)
 @pytest.mark.parametrize("name", ["x.pkl", "x.py", "x.npy"])
 def test_an_unusual_ending_is_refused(place, command, name, capsys):
     assert run([*command, "--out", name]) == 2
@@ -93,7 +112,10 @@ WRITES = {
 def test_an_existing_file_is_overwritten_only_with_force(place, name, capsys):
     command = [*WRITES[name], name]
     assert run(command) == 0
-    for content in ((place / name).read_bytes(), b"years of work"):  # recal's own file, and the user's
+    for content in (
+        (place / name).read_bytes(),
+        b"years of work",
+    ):  # recal's own file, and the user's
         (place / name).write_bytes(content)
         assert run(command) == 2
         assert f"{name} already exists. Use --force to overwrite it." in capsys.readouterr().err
@@ -135,7 +157,9 @@ def test_every_output_of_every_command_has_a_rule_for_its_ending():
         function = command_function(command)
         for name in set(OUTPUTS) & set(inspect.signature(function).parameters):
             folders = {("calibrate", "out"), ("compare", "out"), ("demo", "out")}
-            assert (command, name) in SUFFIXES or (command, name) in folders, f"recal {command} --{name}"
+            assert (command, name) in SUFFIXES or (command, name) in folders, (
+                f"recal {command} --{name}"
+            )
 
 
 # --- what one command writes, the others read
@@ -178,7 +202,9 @@ def test_views_are_read_by_every_command_that_takes_views(place, written, reader
 def test_a_table_comes_back_as_an_npz_file_does(tmp_path, classes, labels):
     probs = np.array([[0.2, 0.3, 0.5], [0.7, 0.2, 0.1]])
     accepted = None if labels is None else np.array([True, False])
-    table = read_prob_table(write_prob_file(tmp_path / "p.parquet", probs, labels, classes, accepted=accepted))
+    table = read_prob_table(
+        write_prob_file(tmp_path / "p.parquet", probs, labels, classes, accepted=accepted)
+    )
     file = probs_of_file(write_prob_file(tmp_path / "p.npz", probs, labels, classes))
     for found in (table, file):
         np.testing.assert_array_equal(found.probs, probs)

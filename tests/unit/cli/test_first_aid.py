@@ -51,7 +51,9 @@ def test_swapped_arguments_are_recognised(views, calibration, tmp_path, capsys):
 def test_probabilities_in_place_of_views_are_recognised(views, calibration, tmp_path, capsys):
     assert run(["apply", str(calibration), str(views), "--out", str(tmp_path / "p.npz")]) == 0
     capsys.readouterr()
-    shown = said(["fit", tmp_path / "p.npz", "--method", "ts", "--out", tmp_path / "c.recal"], capsys)
+    shown = said(
+        ["fit", tmp_path / "p.npz", "--method", "ts", "--out", tmp_path / "c.recal"], capsys
+    )
     assert "holds probabilities, not views. Logits are needed" in shown
 
 
@@ -79,11 +81,16 @@ def test_labels_come_from_a_file_of_lines(unlabelled, tmp_path, names, capsys):
         (Y + 1, "They go from 1 to 3, and columns are counted from 0: subtract 1 from each"),
         (Y.astype(float), "store them as whole numbers"),
         (np.eye(3, dtype=int)[Y], "store the column of the 1"),
-        (np.array(["a", "b", "c"])[Y], "If the columns are in alphabetical order, give --classes a,b,c"),
+        (
+            np.array(["a", "b", "c"])[Y],
+            "If the columns are in alphabetical order, give --classes a,b,c",
+        ),
         (Y[:50], "there are 60 samples but 50 labels"),
     ],
 )
-def test_labels_of_another_form_are_refused_with_the_remedy(unlabelled, tmp_path, labels, remedy, capsys):
+def test_labels_of_another_form_are_refused_with_the_remedy(
+    unlabelled, tmp_path, labels, remedy, capsys
+):
     np.save(tmp_path / "y.npy", labels)
     files = [unlabelled, "--labels", tmp_path / "y.npy", "--out", tmp_path / "c.recal"]
     assert remedy in said(["fit", *files, "--method", "ts"], capsys)
@@ -111,12 +118,28 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_a_module_in_the_current_folder_is_found(folder, capsys):
-    assert run(["collect", "--model", "my_first_model:net", "--data", "x.npy", "--out", "v.npz", "--json"]) == 0
+    assert (
+        run(
+            [
+                "collect",
+                "--model",
+                "my_first_model:net",
+                "--data",
+                "x.npy",
+                "--out",
+                "v.npz",
+                "--json",
+            ]
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["classes"] == 2
 
 
 def test_a_models_own_exception_is_shown_as_the_models(folder, capsys):
-    shown = said(["collect", "--model", "my_first_model:broken", "--data", "x.npy", "--out", "v.npz"], capsys)
+    shown = said(
+        ["collect", "--model", "my_first_model:broken", "--data", "x.npy", "--out", "v.npz"], capsys
+    )
     assert "bug in recal" not in shown
     where = "while collecting the original of samples 0..5, a batch of uint8 of the shape (6, 4, 4)"
     assert f"The model broken failed {where}. It raised KeyError: 'weights'" in shown
@@ -137,7 +160,9 @@ def test_sigterm_ends_a_command_in_one_line_and_writes_nothing_half(folder, caps
     assert not (folder / "v.npz").exists()
 
 
-@pytest.mark.parametrize(("out", "words"), [("v.zarr", "run the same command again to resume"), ("v.npz", "NAME.zarr")])
+@pytest.mark.parametrize(
+    ("out", "words"), [("v.zarr", "run the same command again to resume"), ("v.npz", "NAME.zarr")]
+)
 def test_an_interrupted_collect_says_how_to_go_on(folder, monkeypatch, capsys, out, words):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -158,12 +183,16 @@ def test_an_interrupted_collect_says_how_to_go_on(folder, monkeypatch, capsys, o
     ],
 )
 def test_arguments_are_named_as_they_were_typed(argument, typed, named):
-    error = InputError("must be 1, got 0", argument=argument, remedy=Remedy("pass x=1", typed="give --x 1"))
+    error = InputError(
+        "must be 1, got 0", argument=argument, remedy=Remedy("pass x=1", typed="give --x 1")
+    )
     assert as_typed(error, ["collect", *typed]) == f"{named} must be 1, got 0. give --x 1."
 
 
 def test_words_that_only_scikit_learn_looks_for_are_not_printed():
-    error = InputError("must have two axes", argument="logits", remedy=Remedy("Reshape your data", typed=""))
+    error = InputError(
+        "must have two axes", argument="logits", remedy=Remedy("Reshape your data", typed="")
+    )
     assert str(error).endswith("Reshape your data.")
     assert as_typed(error, []) == "`logits` must have two axes."
 

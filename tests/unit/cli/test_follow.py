@@ -1,4 +1,7 @@
-"""`recal fit`, `recal watch` and `recal apply --follow`: from views of damage to confidences that follow it."""
+"""`recal fit`, `recal watch` and `recal apply --follow`:
+
+from views of damage to confidences that follow it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ KINDS = ("fading", "hiss", "shouting")
 def logits(y: np.ndarray, kind: str, strength: float, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     signal, noise = 4.5 * np.eye(4)[y], rng.normal(size=(len(y), 4))
-    hiss, loud = (1 + 4 * strength if kind == "hiss" else 1), (1 + strength if kind == "shouting" else 1)
+    hiss, loud = (
+        (1 + 4 * strength if kind == "hiss" else 1),
+        (1 + strength if kind == "shouting" else 1),
+    )
     return 2.0 * loud * ((1 if kind == "hiss" else 1 - strength) * signal + hiss * noise)
 
 
@@ -27,13 +33,18 @@ def files(tmp_path_factory):
     y, new = np.arange(800) % 4, np.arange(600) % 4
     strengths = (0.3, 0.5, 0.7)
     through = {
-        f"{kind}:{s}": logits(y, kind, s, 10 * i + int(10 * s)) for i, kind in enumerate(KINDS) for s in strengths
+        f"{kind}:{s}": logits(y, kind, s, 10 * i + int(10 * s))
+        for i, kind in enumerate(KINDS)
+        for s in strengths
     }
     Views(logits(y, "none", 0.0, 99), through, y).write(folder / "fit.npz")
     Views(logits(new, "fading", 0.7, 7)).write(folder / "faded.npz")
     Views(logits(new, "none", 0.0, 8)).write(folder / "clean.npz")
     Views(60 * np.random.default_rng(0).normal(size=(600, 4)) ** 3).write(folder / "strange.npz")
-    assert run(["fit", str(folder / "fit.npz"), "--method", "ts", "--out", str(folder / "ts.recal")]) == 0
+    assert (
+        run(["fit", str(folder / "fit.npz"), "--method", "ts", "--out", str(folder / "ts.recal")])
+        == 0
+    )
     calibrator = load(folder / "ts.recal")
     calibrator.decision_ = DecisionRule((0.9,), risk=0.02, confidence=0.95)
     save(calibrator, folder / "ready.recal")
@@ -48,7 +59,16 @@ def answer(capsys, *arguments) -> dict:
 
 def apply(capsys, files, name: str, *options: str) -> tuple[dict, np.ndarray]:
     out = files / f"{name}-{len(options)}.npz"
-    said = answer(capsys, "apply", files / "ready.recal", files / f"{name}.npz", "--force", "--out", out, *options)
+    said = answer(
+        capsys,
+        "apply",
+        files / "ready.recal",
+        files / f"{name}.npz",
+        "--force",
+        "--out",
+        out,
+        *options,
+    )
     return said, read_probs(out).probs
 
 
@@ -79,7 +99,14 @@ def test_a_rule_accepts_nothing_of_inputs_unlike_all_of_the_fit(files, capsys):
 
 
 def test_the_command_says_what_it_did(files, capsys):
-    command = ["apply", str(files / "ready.recal"), "--follow", "--force", "--out", str(files / "said.npz")]
+    command = [
+        "apply",
+        str(files / "ready.recal"),
+        "--follow",
+        "--force",
+        "--out",
+        str(files / "said.npz"),
+    ]
     assert run([*command, str(files / "faded.npz")]) == 0
     assert "The temperature is multiplied by" in capsys.readouterr().out
     assert run([*command, str(files / "strange.npz")]) == 0
@@ -90,7 +117,14 @@ def test_following_without_a_profile_says_how_to_get_one(files, capsys):
     calibrator = load(files / "ts.recal")
     del calibrator.profile_
     save(calibrator, files / "bare.recal")
-    command = ["apply", str(files / "bare.recal"), str(files / "faded.npz"), "--follow", "--out", str(files / "x.npz")]
+    command = [
+        "apply",
+        str(files / "bare.recal"),
+        str(files / "faded.npz"),
+        "--follow",
+        "--out",
+        str(files / "x.npz"),
+    ]
     assert run(command) == 2
     assert "Fit it again: recal fit VIEWS" in capsys.readouterr().err.replace("\n", " ")
 
@@ -112,9 +146,19 @@ def test_another_class_mix_is_followed_given_or_ruled_out(files, capsys):
     assert said["class_mix"]["shares"] == pytest.approx([0.7, 0.1, 0.1, 0.1], abs=0.002)
 
 
-@pytest.mark.parametrize(("typed", "message"), [("cat", "got 'cat'"), ("9=0.5", "no class '9'"), ("0=2", "sum is 2")])
+@pytest.mark.parametrize(
+    ("typed", "message"), [("cat", "got 'cat'"), ("9=0.5", "no class '9'"), ("0=2", "sum is 2")]
+)
 def test_a_class_mix_that_makes_no_sense_is_refused(files, capsys, typed, message):
-    command = ["apply", files / "ready.recal", files / "clean.npz", "--out", files / "x.npz", "--class-mix", typed]
+    command = [
+        "apply",
+        files / "ready.recal",
+        files / "clean.npz",
+        "--out",
+        files / "x.npz",
+        "--class-mix",
+        typed,
+    ]
     assert run([str(word) for word in command]) != 0
     assert message in capsys.readouterr().err
 
@@ -122,4 +166,6 @@ def test_a_class_mix_that_makes_no_sense_is_refused(files, capsys, typed, messag
 def test_watch_takes_the_folder_of_calibrate(files, capsys, tmp_path):
     (tmp_path / "calibration.recal").write_bytes((files / "ts.recal").read_bytes())
     inside = answer(capsys, "watch", tmp_path, files / "faded.npz")
-    assert inside["beta"] == answer(capsys, "watch", files / "ts.recal", files / "faded.npz")["beta"]
+    assert (
+        inside["beta"] == answer(capsys, "watch", files / "ts.recal", files / "faded.npz")["beta"]
+    )

@@ -1,4 +1,7 @@
-"""Every "Next:" line can be pasted: commands are run, and then what they say is run as it is printed."""
+"""Every "Next:" line can be pasted:
+
+commands are run, and then what they say is run as it is printed.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,17 @@ def following(capsys, **placeholders):
 
 
 def test_a_table_of_texts_needs_no_option_from_the_model_to_the_answers(texts, capsys):
-    command = ["calibrate", "--model", "topics.skops", "--data", "labelled.csv", "--out", "made", "--pool", "none"]
+    command = [
+        "calibrate",
+        "--model",
+        "topics.skops",
+        "--data",
+        "labelled.csv",
+        "--out",
+        "made",
+        "--pool",
+        "none",
+    ]
     assert run([*command, "--risk", "0.2"]) == 0
     following(capsys, NEW="new.csv")
     assert run(["plan", "made"]) == 0  # the folder is a calibration to every command
@@ -60,10 +73,22 @@ def test_a_table_of_texts_needs_no_option_from_the_model_to_the_answers(texts, c
 
 
 def test_a_risk_that_cannot_be_shown_is_followed_by_one_that_can(texts, capsys):
-    command = ["calibrate", "--model", "topics.skops", "--data", "labelled.csv", "--out", "made", "--pool", "none"]
+    command = [
+        "calibrate",
+        "--model",
+        "topics.skops",
+        "--data",
+        "labelled.csv",
+        "--out",
+        "made",
+        "--pool",
+        "none",
+    ]
     assert run([*command, "--risk", "0.0001"]) == 0
     assert "No answers can be automated with at most 0.01 % errors" in capsys.readouterr().out
-    assert run([*command, "--risk=0.0001", "--force"]) == 0  # the same job again reuses the collected views
+    assert (
+        run([*command, "--risk=0.0001", "--force"]) == 0
+    )  # the same job again reuses the collected views
     following(capsys)
     assert "of the answers can be automated" in capsys.readouterr().out
 
@@ -103,7 +128,9 @@ def test_the_commands_one_by_one(tmp_path, monkeypatch, capsys):
     following(capsys)
 
 
-def test_a_function_takes_a_table_of_named_labels_in_alphabetical_order(tmp_path, monkeypatch, capsys):
+def test_a_function_takes_a_table_of_named_labels_in_alphabetical_order(
+    tmp_path, monkeypatch, capsys
+):
     pytest.importorskip("pandas")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -114,12 +141,26 @@ def test_a_function_takes_a_table_of_named_labels_in_alphabetical_order(tmp_path
     rng = np.random.default_rng(0)
     height = rng.normal(size=400)
     kind = np.where(height + rng.normal(size=400) > 0, "oak", "pine")
-    rows = [f"{x:.4f},{color},{name}" for x, color, name in zip(height, rng.choice(["red", "blue"], 400), kind)]
+    rows = [
+        f"{x:.4f},{color},{name}"
+        for x, color, name in zip(height, rng.choice(["red", "blue"], 400), kind)
+    ]
     (tmp_path / "trees.csv").write_text("height,color,tree\n" + "\n".join(rows))
-    command = ["calibrate", "--model", "heights:logits", "--data", "trees.csv", "--risk", "0.3", "--out", "made"]
+    command = [
+        "calibrate",
+        "--model",
+        "heights:logits",
+        "--data",
+        "trees.csv",
+        "--risk",
+        "0.3",
+        "--out",
+        "made",
+    ]
     assert run(command) == 2
     assert (
-        "columns are height, color, tree. Say which column holds them: --label-column NAME." in capsys.readouterr().err
+        "columns are height, color, tree. Say which column holds them: --label-column NAME."
+        in capsys.readouterr().err
     )
     command += ["--label-column", "tree", "--pool", "none"]
     assert run(["heights:swapped" if word == "heights:logits" else word for word in command]) == 2
@@ -130,7 +171,9 @@ def test_a_function_takes_a_table_of_named_labels_in_alphabetical_order(tmp_path
 
 @pytest.fixture
 def grouped(tmp_path, monkeypatch):
-    """A model, and labelled and new inputs, views, probabilities and tables of rows with a subject and a user."""
+    """A model, and labelled and new inputs, views, probabilities and tables of rows with a subject
+    and a user.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "grouped_model.py").write_text("def net(batch):\n    return batch\n")
@@ -156,7 +199,16 @@ _ROWS = ["--rows", "other-rows.csv", "--group", "subject", "--cluster", "user", 
     ("words", "expected"),
     [
         (
-            ["calibrate", "--model", "grouped_model:net", "--data", "other-pixels.npz", *_ROWS, "--pool", "none"],
+            [
+                "calibrate",
+                "--model",
+                "grouped_model:net",
+                "--data",
+                "other-pixels.npz",
+                *_ROWS,
+                "--pool",
+                "none",
+            ],
             "--model grouped_model:net --rows NEW_ROWS.csv --group subject --data NEW",
         ),
         (["calibrate", "other.npz", *_ROWS], "NEW_VIEWS --rows NEW_ROWS.csv --group subject"),
@@ -164,13 +216,21 @@ _ROWS = ["--rows", "other-rows.csv", "--group", "subject", "--cluster", "user", 
             ["decide", "other.npz", "--calibration", "ts.recal", *_ROWS],
             "NEW_VIEWS.npz --rows NEW_ROWS.csv --group subject",
         ),
-        (["decide", "other-probs.npz", *_ROWS], "NEW_PROBS.npz --rows NEW_ROWS.csv --group subject"),
+        (
+            ["decide", "other-probs.npz", *_ROWS],
+            "NEW_PROBS.npz --rows NEW_ROWS.csv --group subject",
+        ),
         (["decide", "other-probs.csv", *_ROWS[2:]], "NEW_PROBS.csv --group subject --cluster user"),
-        (["decide", "held-groups.npz", "--risk", "0.2"], "NEW_PROBS.npz --rows NEW_ROWS.csv --group COLUMN"),
+        (
+            ["decide", "held-groups.npz", "--risk", "0.2"],
+            "NEW_PROBS.npz --rows NEW_ROWS.csv --group COLUMN",
+        ),
     ],
     ids=["model", "views", "calibration", "probabilities", "table", "views with groups"],
 )
-def test_a_rule_with_groups_is_followed_by_the_groups_of_new_inputs(words, expected, grouped, capsys):
+def test_a_rule_with_groups_is_followed_by_the_groups_of_new_inputs(
+    words, expected, grouped, capsys
+):
     other = np.load("other-pixels.npz")
     groups = np.where(np.arange(900) % 2 == 0, "law", "art")
     Views(other["inputs"], labels=other["labels"], groups=groups).write("held-groups.npz")
@@ -200,4 +260,7 @@ def test_a_rule_with_groups_is_followed_by_the_groups_of_new_inputs(words, expec
 def test_probabilities_without_groups_are_refused_with_the_option_to_add(grouped, capsys):
     assert run(["decide", "other-probs.npz", *_ROWS, "--out", "rule.recal"]) == 0
     assert run(["apply", "rule.recal", "new-probs.npz", "--out", "answers.csv"]) == 2
-    assert "Add --group COLUMN, and --rows TABLE if the data have no columns." in capsys.readouterr().err
+    assert (
+        "Add --group COLUMN, and --rows TABLE if the data have no columns."
+        in capsys.readouterr().err
+    )

@@ -25,7 +25,9 @@ def test_a_calibration_that_needs_no_views_costs_one_pass(tmp_path, capsys):
 
 
 def test_the_views_that_it_needs_are_named_as_a_pool(tmp_path, capsys):
-    views = Views(LOGITS, {"zoom:0.5": [[1.0, 0.0], [0.0, 0.4], [0.0, 1.5], [0.1, 0.0]]}, [0, 1, 1, 0])
+    views = Views(
+        LOGITS, {"zoom:0.5": [[1.0, 0.0], [0.0, 0.4], [0.0, 1.5], [0.1, 0.0]]}, [0, 1, 1, 0]
+    )
     path = save(ReCal(max_iter=3, tol=0, random_state=0).fit(views), tmp_path / "it.recal")
     assert run(["plan", str(path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
@@ -53,7 +55,9 @@ def test_views_are_told_from_a_calibration(tmp_path, capsys):
 
 def test_every_kind_is_listed_and_explained(capsys):
     assert run(["transforms", "--json"]) == 0
-    assert [found["kind"] for found in json.loads(capsys.readouterr().out)] == [found.kind for found in TRANSFORMS]
+    assert [found["kind"] for found in json.loads(capsys.readouterr().out)] == [
+        found.kind for found in TRANSFORMS
+    ]
     for found in TRANSFORMS:
         assert run(["transforms", found.kind]) == 0
         assert f"{found.kind}:" in capsys.readouterr().out
@@ -88,7 +92,18 @@ def test_files_that_are_no_calibrations_are_told_of(tmp_path, capsys):
         path = save(saved, tmp_path / "saved.recal")
         assert run(["plan", str(path)]) == 0
         assert words in capsys.readouterr().out
-        assert run(["apply", str(path), str(views.write(tmp_path / "v.npz")), "--out", str(tmp_path / "p.npz")]) == 2
+        assert (
+            run(
+                [
+                    "apply",
+                    str(path),
+                    str(views.write(tmp_path / "v.npz")),
+                    "--out",
+                    str(tmp_path / "p.npz"),
+                ]
+            )
+            == 2
+        )
         assert f"holds a {type(saved).__name__}, not a calibration" in capsys.readouterr().err
 
 
@@ -96,12 +111,20 @@ def test_files_that_are_no_calibrations_are_told_of(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("thresholds", "groups", "said"),
     [
-        ((0.53, 0.73), ("law", "art"), "for each group (law: 0.53, art: 0.73); at most 0.05 of them wrong"),
+        (
+            (0.53, 0.73),
+            ("law", "art"),
+            "for each group (law: 0.53, art: 0.73); at most 0.05 of them wrong",
+        ),
         ((0.53, math.inf), ("law", "art"), "law: 0.53, art: accepts nothing yet); at most"),
         ((0.5,) * 12, tuple("abcdefghijkl"), "i: 0.5, j: 0.5 and 2 more); at most"),
         ((0.5, math.inf), (), "for each of 2 classes, 1 of which accepts nothing yet; at most"),
         ((math.inf,), (), "accepts nothing yet: no threshold guarantees at most 0.05 wrong"),
-        ((math.inf, math.inf), ("law", "art"), "accepts nothing yet: no threshold guarantees at most 0.05 wrong"),
+        (
+            (math.inf, math.inf),
+            ("law", "art"),
+            "accepts nothing yet: no threshold guarantees at most 0.05 wrong",
+        ),
     ],
 )
 def test_the_thresholds_of_a_rule_are_shown(thresholds, groups, said, alone, tmp_path, capsys):

@@ -28,7 +28,8 @@ def files(tmp_path, monkeypatch):
     y = (probs.cumsum(1) > rng.random((150, 1))).argmax(1)
     write_prob_file(tmp_path / "probs.npz", probs, y)
     lines = ["cat,dog,owl,truth"] + [
-        ",".join([*map(repr, map(float, row)), ("cat", "dog", "owl")[label]]) for row, label in zip(probs, y)
+        ",".join([*map(repr, map(float, row)), ("cat", "dog", "owl")[label]])
+        for row, label in zip(probs, y)
     ]
     (tmp_path / "probs.csv").write_text("\n".join(lines))
     return tmp_path
@@ -36,7 +37,20 @@ def files(tmp_path, monkeypatch):
 
 def test_compare_prints_a_table_and_writes_each_format(files, capsys):
     assert (
-        run(["compare", "fit.npz", "test.npz", "--methods", "ts,recal", "--bootstrap", "50", "--out", "results"]) == 0
+        run(
+            [
+                "compare",
+                "fit.npz",
+                "test.npz",
+                "--methods",
+                "ts,recal",
+                "--bootstrap",
+                "50",
+                "--out",
+                "results",
+            ]
+        )
+        == 0
     )
     shown = capsys.readouterr().out
     for words in ("uncalibrated", "recal", "NLL", "passes", "report.html"):
@@ -100,7 +114,9 @@ def test_report_of_views(files, capsys):
     assert "Data, versions and command" in (files / "r.html").read_text()
 
 
-def test_report_takes_all_methods_and_halves_one_file_ten_times_as_its_help_says(files, monkeypatch, capsys):
+def test_report_takes_all_methods_and_halves_one_file_ten_times_as_its_help_says(
+    files, monkeypatch, capsys
+):
     import recal.comparison
 
     asked = {}
@@ -139,13 +155,28 @@ def test_a_column_of_the_table_itself_is_no_class(files, capsys):
     (files / "more.csv").write_text("\n".join([f"{table[0]},time", *rows]) + "\n")
     assert run(["report", "more.csv", "--label-column", "truth", "--slice", "time"]) == 0
     assert "By time, worst first" in (files / "report.html").read_text()
-    asked = ["report", "more.csv", "--label-column", "truth", "--group", "time", "--risk", "0.5", "--force"]
+    asked = [
+        "report",
+        "more.csv",
+        "--label-column",
+        "truth",
+        "--group",
+        "time",
+        "--risk",
+        "0.5",
+        "--force",
+    ]
     assert run(asked) == 0
-    assert "Errors among accepted answers by time, worst first" in (files / "report.html").read_text()
+    assert (
+        "Errors among accepted answers by time, worst first" in (files / "report.html").read_text()
+    )
 
 
 def test_report_of_probabilities_before_and_after(files, capsys):
-    assert run(["report", "probs.npz", "--before", "probs.csv", "--label-column", "truth", "--json"]) == 0
+    assert (
+        run(["report", "probs.npz", "--before", "probs.csv", "--label-column", "truth", "--json"])
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert list(found["methods"]) == ["before", "after"]
     assert len(found["verdict"]) > 2
@@ -156,9 +187,14 @@ def test_report_of_probabilities_before_and_after(files, capsys):
 def test_columns_of_the_file_before_are_matched_by_name(files, capsys):
     lines = [line.split(",") for line in (files / "probs.csv").read_text().splitlines()]
     (files / "turned.csv").write_text("\n".join(",".join([c, a, b, t]) for a, b, c, t in lines))
-    assert run(["report", "probs.csv", "--before", "turned.csv", "--label-column", "truth", "--json"]) == 0
+    assert (
+        run(["report", "probs.csv", "--before", "turned.csv", "--label-column", "truth", "--json"])
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)["methods"]
-    assert found["before"]["metrics"]["nll"]["value"] == pytest.approx(found["after"]["metrics"]["nll"]["value"])
+    assert found["before"]["metrics"]["nll"]["value"] == pytest.approx(
+        found["after"]["metrics"]["nll"]["value"]
+    )
 
 
 def test_other_rows_before_are_refused(files, capsys):
@@ -182,7 +218,9 @@ def test_groups_are_those_of_the_study(files, capsys, reading):
     found = json.loads(capsys.readouterr().out)
     study = group_study(read_views("test.npz"), confidence_at=reading)
     assert [list(row.values()) for row in found["groups"].values()] == study.sizes.tolist()
-    assert [row["kept_fell"] for row in found["ece"].values()] == pytest.approx(study.errors[:, 3].tolist())
+    assert [row["kept_fell"] for row in found["ece"].values()] == pytest.approx(
+        study.errors[:, 3].tolist()
+    )
     assert found["confidence_at"] == reading
 
 

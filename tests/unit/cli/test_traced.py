@@ -18,8 +18,32 @@ from recal import Views
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
 
 COMMANDS = [
-    ["collect", "--model", "net.onnx", "--data", "images", "--divide", "255", "--pool", "flip", "--out", "c.npz"],
-    ["collect", "--model", "net.onnx", "--data", "hostile", "--divide", "255", "--on-error", "skip", "--out", "h.npz"],
+    [
+        "collect",
+        "--model",
+        "net.onnx",
+        "--data",
+        "images",
+        "--divide",
+        "255",
+        "--pool",
+        "flip",
+        "--out",
+        "c.npz",
+    ],
+    [
+        "collect",
+        "--model",
+        "net.onnx",
+        "--data",
+        "hostile",
+        "--divide",
+        "255",
+        "--on-error",
+        "skip",
+        "--out",
+        "h.npz",
+    ],
     ["fit", "v.npz", "--method", "ts", "--out", "t.recal"],
     ["apply", "t.recal", "v.npz", "--out", "p.npz"],
     ["evaluate", "p.npz", "--bootstrap", "0"],
@@ -55,7 +79,18 @@ with open("told.json", "w") as file:
     json.dump(told, file)
 """
 # Other packages ask the machine what it is; none of these reads a file that a user gave.
-HARMLESS = ("fc-list", "lscpu", "uname", "ldconfig", "/sbin/ldconfig", "gcc", "cc", "ld", "nvidia-smi", "lsb_release")
+HARMLESS = (
+    "fc-list",
+    "lscpu",
+    "uname",
+    "ldconfig",
+    "/sbin/ldconfig",
+    "gcc",
+    "cc",
+    "ld",
+    "nvidia-smi",
+    "lsb_release",
+)
 
 
 @pytest.fixture
@@ -72,38 +107,62 @@ def place(tmp_path, monkeypatch):
     for folder in ("images/a", "hostile/a", "eps"):
         (tmp_path / folder).mkdir(parents=True)
     for number in range(4):
-        Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(tmp_path / f"images/a/{number}.png")
-        Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(tmp_path / f"hostile/a/{number}.png")
+        Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(
+            tmp_path / f"images/a/{number}.png"
+        )
+        Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(
+            tmp_path / f"hostile/a/{number}.png"
+        )
     for number in range(60):
         (tmp_path / f"eps/{number:02}.png").write_bytes(EPS)
     (tmp_path / "hostile/a/eps.png").write_bytes(EPS)
     (tmp_path / "eps/00.png").unlink()
     (tmp_path / "eps/00.png").symlink_to(secret)
     weights = numpy_helper.from_array(rng.normal(size=(192, 3)).astype(np.float32), "w")
-    nodes = [helper.make_node("Flatten", ["x"], ["rows"]), helper.make_node("MatMul", ["rows", "w"], ["scores"])]
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["rows"]),
+        helper.make_node("MatMul", ["rows", "w"], ["scores"]),
+    ]
     values = [
         helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 8]),
         helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", 3]),
     ]
     graph = helper.make_graph(nodes, "linear", values[:1], values[1:], [weights])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), "net.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8),
+        "net.onnx",
+    )
     return tmp_path
 
 
 def test_commands_open_what_they_were_given_and_start_no_program(place):
     classes = ["--classes", "a,b,c"]
     commands = [[*command, *(classes if command[0] == "collect" else [])] for command in COMMANDS]
-    done = subprocess.run([sys.executable, "-c", TRACED, json.dumps(commands)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", TRACED, json.dumps(commands)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads((place / "told.json").read_text())
     assert [code for _, code, _ in told] == [0] * len(COMMANDS), done.stderr
     for command, _, events in told:
         started = [event for event in events if event[0] == "start"]
-        assert [event for event in started if not any(f"'{name}'" in event[2] for name in HARMLESS)] == [], command
+        assert [
+            event for event in started if not any(f"'{name}'" in event[2] for name in HARMLESS)
+        ] == [], command
         opened = {path for kind, path, _ in events if kind == "open"}
         assert not [path for path in opened if "private.png" in path], command
-        written = {path for kind, path, mode in events if kind == "open" and mode and set(mode) & set("wax+")}
-        strange = [path for path in written if path.startswith("/") and not path.startswith((str(place), "/dev/null"))]
-        assert not [path for path in strange if "cache" not in path.lower() and "/tmp" not in path], command
+        written = {
+            path
+            for kind, path, mode in events
+            if kind == "open" and mode and set(mode) & set("wax+")
+        }
+        strange = [
+            path
+            for path in written
+            if path.startswith("/") and not path.startswith((str(place), "/dev/null"))
+        ]
+        assert not [
+            path for path in strange if "cache" not in path.lower() and "/tmp" not in path
+        ], command
     for page in ("texts.html", "eps.html"):
         assert "data:image/png" not in (place / page).read_text().partition('id="look"')[2], page

@@ -45,10 +45,22 @@ def test_messages_name_what_is_typed(folder: Path, capsys: pytest.CaptureFixture
     assert "per_class" not in text
 
 
-def test_an_unfinished_store_is_resumed_with_the_same_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unfinished_store_is_resumed_with_the_same_command(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     body = "calls = []\ndef net(batch):\n    calls.append(1)\n    if len(calls) > 9:\n        raise KeyboardInterrupt\n"
     (folder / "stopping_net.py").write_text(body + "    return batch[:, :3]\n")
-    command = ["collect", "--model", "stopping_net:net", "--data", "data.npz", "--batch-size", "4", "--out", "v.zarr"]
+    command = [
+        "collect",
+        "--model",
+        "stopping_net:net",
+        "--data",
+        "data.npz",
+        "--batch-size",
+        "4",
+        "--out",
+        "v.zarr",
+    ]
     assert run(command) == 130
     capsys.readouterr()
     text = said(capsys, "fit v.zarr --out c.recal")
@@ -60,21 +72,42 @@ def test_an_unfinished_store_is_resumed_with_the_same_command(folder: Path, caps
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("calibrate views.npz --pool zoom:0.5 --out out", "--pool cannot be used with the views views.npz"),
-        ("calibrate views.npz --divide 255 --out out", "--divide cannot be used with the views views.npz"),
-        ("calibrate views.npz --one-rule --out out", "--one-rule cannot be used with answers without groups"),
+        (
+            "calibrate views.npz --pool zoom:0.5 --out out",
+            "--pool cannot be used with the views views.npz",
+        ),
+        (
+            "calibrate views.npz --divide 255 --out out",
+            "--divide cannot be used with the views views.npz",
+        ),
+        (
+            "calibrate views.npz --one-rule --out out",
+            "--one-rule cannot be used with answers without groups",
+        ),
         (
             "collect --data log.jsonl --pool zoom:0.5 --out v.npz",
             "--pool cannot be used with the log log.jsonl",
         ),
-        ("collect --data log.jsonl --divide 255 --out v.npz", "--divide cannot be used with the log log.jsonl"),
-        ("collect --model unused_net:net --data data.npz --permute 2 --out v.npz", "--permute cannot be used with the"),
-        ("calibrate --model unused_net:net --data data.npz --permute 2 --out out", "--permute cannot be used with the"),
+        (
+            "collect --data log.jsonl --divide 255 --out v.npz",
+            "--divide cannot be used with the log log.jsonl",
+        ),
+        (
+            "collect --model unused_net:net --data data.npz --permute 2 --out v.npz",
+            "--permute cannot be used with the",
+        ),
+        (
+            "calibrate --model unused_net:net --data data.npz --permute 2 --out out",
+            "--permute cannot be used with the",
+        ),
         (
             "report probs.npz --methods ts --splits 3 --out r.html",
             "--methods and --splits cannot be used with the prob",
         ),
-        ("report probs.npz views.npz --out r.html", "TEST_VIEWS cannot be used with the probabilities probs.npz"),
+        (
+            "report probs.npz views.npz --out r.html",
+            "TEST_VIEWS cannot be used with the probabilities probs.npz",
+        ),
     ],
 )
 def test_an_option_without_effect_is_refused(

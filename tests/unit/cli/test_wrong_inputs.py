@@ -12,7 +12,9 @@ import pytest
 
 from recal.cli.app import COMMANDS, run
 
-_spec = importlib.util.spec_from_file_location("wrong_inputs", Path(__file__).with_name("wrong_inputs.py"))
+_spec = importlib.util.spec_from_file_location(
+    "wrong_inputs", Path(__file__).with_name("wrong_inputs.py")
+)
 wrong = importlib.util.module_from_spec(_spec)
 sys.modules["wrong_inputs"] = wrong  # where dataclasses look for their module
 _spec.loader.exec_module(wrong)
@@ -54,9 +56,19 @@ def test_a_mistake_is_answered_with_what_to_do(case, folder, capsys):
     assert "Traceback" not in said
     assert "bug in recal" not in said
     assert not re.search(r"`\w+_\w+`|\bself\b|\bkwargs\b|<class|\[Errno", said), "words of Python"
-    typed = {part for word in shlex.split(case.typed)[1:] for part in re.split(r"[:=,+/]", word) if len(part) > 1}
-    typed |= {Path(part).suffix for part in typed if Path(part).suffix} | {case.typed.split()[0], "--labels"}
-    assert not code or case.around or any(part in said for part in typed), "nothing that was typed is named"
+    typed = {
+        part
+        for word in shlex.split(case.typed)[1:]
+        for part in re.split(r"[:=,+/]", word)
+        if len(part) > 1
+    }
+    typed |= {Path(part).suffix for part in typed if Path(part).suffix} | {
+        case.typed.split()[0],
+        "--labels",
+    }
+    assert not code or case.around or any(part in said for part in typed), (
+        "nothing that was typed is named"
+    )
     assert wrong.contents(folder, case.leaves) == before, "something was written or lost"
 
 

@@ -1,7 +1,9 @@
-"""What new users type wrongly: one list for the tests and for docs/wrong-inputs.md, and the folder it is typed in.
+"""What new users type wrongly: one list for the tests and for docs/wrong-inputs.md, and the folder
+it is typed in.
 
-The list is wrong_inputs.txt: a mistake, what was typed, and words that the answer must hold. `build` makes the files.
-Where a mistake needs a circumstance that a folder cannot hold (a full disk, a missing package), `around` names it.
+The list is wrong_inputs.txt: a mistake, what was typed, and words that the answer must hold.
+`build` makes the files. Where a mistake needs a circumstance that a folder cannot hold (a full
+disk, a missing package), `around` names it.
 """
 
 from __future__ import annotations
@@ -91,7 +93,14 @@ def _read(lines: list[str]) -> Iterator[Wrong]:
             mistake, typed, *said = line.split(" | ")
             mistake, _, around = mistake.removesuffix("]").partition(" [")
             code = next((int(words[5:]) for words in said if words.startswith("exit ")), 2)
-            yield Wrong(topic, mistake, typed, tuple(w for w in said if not w.startswith("exit ")), around, code)
+            yield Wrong(
+                topic,
+                mistake,
+                typed,
+                tuple(w for w in said if not w.startswith("exit ")),
+                around,
+                code,
+            )
 
 
 CASES = tuple(_read(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()))
@@ -105,13 +114,23 @@ def circumstances(around: str) -> Iterator[None]:
             full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             stack.enter_context(mock.patch("recal.files.paths.os.fsync", side_effect=full))
         elif around == "without permission":  # a superuser, as in a container, may write everywhere
-            stack.enter_context(mock.patch("recal.cli.destinations.os.access", lambda path, mode: not mode & os.W_OK))
+            stack.enter_context(
+                mock.patch(
+                    "recal.cli.destinations.os.access", lambda path, mode: not mode & os.W_OK
+                )
+            )
         elif around:
             package = around.removeprefix("without ")
-            hidden = {name: None for name in (package, *sys.modules) if name.split(".")[0] == package}
+            hidden = {
+                name: None for name in (package, *sys.modules) if name.split(".")[0] == package
+            }
             stack.enter_context(mock.patch.dict(sys.modules, hidden))
-            stack.enter_context(mock.patch.dict(vars(models)))  # importing anew replaces the package's names, too
-            for name in [name for name in sys.modules if name.startswith("recal.collecting.models.")]:
+            stack.enter_context(
+                mock.patch.dict(vars(models))
+            )  # importing anew replaces the package's names, too
+            for name in [
+                name for name in sys.modules if name.startswith("recal.collecting.models.")
+            ]:
                 del sys.modules[name]  # they have imported it already
         yield
 
@@ -156,7 +175,9 @@ def build(folder: Path) -> None:
 def _write_views(folder: Path, logits: np.ndarray, y: np.ndarray) -> None:
     from recal import Views
 
-    zoomed = (0.8 * logits + np.random.default_rng(1).normal(0, 0.5, logits.shape)).astype(np.float32)
+    zoomed = (0.8 * logits + np.random.default_rng(1).normal(0, 0.5, logits.shape)).astype(
+        np.float32
+    )
     views = Views(logits, {"zoom:0.5": zoomed, "zoom:0.7": 0.9 * zoomed}, y)
     views.write(folder / "views.npz")
     views.write(folder / "views.zarr")
@@ -190,7 +211,11 @@ def _write_arrays(folder: Path, logits: np.ndarray, probs: np.ndarray, y: np.nda
         "floats": {"logits": logits, "labels": y.astype(float)},
         "words": {"logits": logits, "labels": np.array(["cat", "dog", "owl"])[y]},
         "objects": {"logits": logits.astype(object), "labels": y},
-        "layout": {"logits": logits, "transforms": np.array(["zoom:0.5"]), "transformed": logits[None, :50]},
+        "layout": {
+            "logits": logits,
+            "transforms": np.array(["zoom:0.5"]),
+            "transformed": logits[None, :50],
+        },
     }.items():
         np.savez(folder / f"{name}.npz", **arrays)
     np.save(folder / "logits.npy", logits)
@@ -202,7 +227,9 @@ def _write_labels(folder: Path, y: np.ndarray) -> None:
     np.save(folder / "labels.npy", y)
     np.save(folder / "short.npy", y[:100])
     (folder / "labels.txt").write_text("\n".join(words) + "\n")
-    (folder / "with-gaps.txt").write_text("\n".join(word if row % 10 != 7 else "" for row, word in enumerate(words)))
+    (folder / "with-gaps.txt").write_text(
+        "\n".join(word if row % 10 != 7 else "" for row, word in enumerate(words))
+    )
     (folder / "empty.txt").write_text("")
     (folder / "probs.xlsx").write_bytes(b"PK\x03\x04 a spreadsheet")
 
@@ -224,14 +251,18 @@ def _write_calibrations(folder: Path, logits: np.ndarray, y: np.ndarray) -> None
 
 def _write_tables(folder: Path, probs: np.ndarray, y: np.ndarray) -> None:
     header, names = "cat,dog,owl,label", ("cat", "dog", "owl")
-    rows = [",".join([*(f"{value:.6f}" for value in row), names[label]]) for row, label in zip(probs, y)]
+    rows = [
+        ",".join([*(f"{value:.6f}" for value in row), names[label]]) for row, label in zip(probs, y)
+    ]
     text = "\n".join([header, *rows]) + "\n"
     for name, shown in {
         "probs": text,
         "no-header": "\n".join(rows),
         "semicolon": text.replace(",", ";"),
         "truth": text.replace("label", "truth"),
-        "with-id": "\n".join([f"id,{header}", *(f"img{number}.png,{row}" for number, row in enumerate(rows))]),
+        "with-id": "\n".join(
+            [f"id,{header}", *(f"img{number}.png,{row}" for number, row in enumerate(rows))]
+        ),
         "twice": text.replace("dog", "cat", 1),
         "ragged": text.rstrip("\n").rsplit(",", 1)[0],
         "header-only": header,
@@ -245,11 +276,15 @@ def _write_tables(folder: Path, probs: np.ndarray, y: np.ndarray) -> None:
 def _write_inputs(folder: Path, rng: np.random.Generator, y: np.ndarray) -> None:
     from PIL import Image
 
-    np.savez(folder / "data.npz", inputs=rng.integers(0, 256, (30, 8, 8), dtype=np.uint8), labels=y[:30])
+    np.savez(
+        folder / "data.npz", inputs=rng.integers(0, 256, (30, 8, 8), dtype=np.uint8), labels=y[:30]
+    )
     np.save(folder / "flat.npy", rng.normal(size=(30, 5)).astype(np.float32))
     for name, grows in (("images", 0), ("broken-images", 0), ("sizes", 1)):
         for row in range(6):
             path = folder / name / "abc"[row % 3] / f"{row}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(rng.integers(0, 256, (12 + grows * row, 12, 3), dtype=np.uint8)).save(path)
+            Image.fromarray(rng.integers(0, 256, (12 + grows * row, 12, 3), dtype=np.uint8)).save(
+                path
+            )
     (folder / "broken-images" / "b" / "1.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")

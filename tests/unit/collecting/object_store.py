@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 from s3fs import S3FileSystem
 
-# The server takes a port that is free and says which. Had the tests chosen one, another process could take it first.
+# The server takes a port that is free and says which. Had the tests chosen one, another process
+# could take it first.
 SERVER = """
 import time
 from moto.server import ThreadedMotoServer
@@ -24,7 +25,9 @@ while True:
 
 @contextmanager
 def s3_server() -> Iterator[dict[str, str]]:
-    """Start a server with an empty bucket named `bucket`, and yield the variables by which clients find it."""
+    """Start a server with an empty bucket named `bucket`, and yield the variables by which clients
+    find it.
+    """
     server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None

@@ -1,4 +1,6 @@
-"""A wrong order of classes, and pixels that a model was not trained on, are found in a few hundred predictions."""
+"""A wrong order of classes, and pixels that a model was not trained on, are found in a few hundred
+predictions.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def thirds(batch):
 
 def test_the_order_in_which_the_predictions_match_is_named():
     shuffled = as_model(lambda batch: thirds(batch)[:, [2, 0, 1]])
-    with pytest.raises(InputError, match=r"100% match.*in alphabetical order.*classes=\['cat', 'apple', 'bee'\]"):
+    with pytest.raises(
+        InputError, match=r"100% match.*in alphabetical order.*classes=\['cat', 'apple', 'bee'\]"
+    ):
         check_agreement(shuffled, pictures())
 
 
@@ -48,7 +52,9 @@ def test_a_model_whose_order_is_right_passes(wrong):
     rng = np.random.default_rng(1)
 
     def noise(batch):
-        return np.where(rng.random(len(batch)) < wrong, 1.0, 0.0)[:, None] * rng.normal(0, 300, (1, 3))
+        return np.where(rng.random(len(batch)) < wrong, 1.0, 0.0)[:, None] * rng.normal(
+            0, 300, (1, 3)
+        )
 
     check_agreement(as_model(lambda batch: thirds(batch) + noise(batch)), pictures())
 
@@ -61,7 +67,9 @@ def test_a_model_that_guesses_passes():
 def test_pixels_from_0_to_1_are_suggested_where_they_are_clearly_better():
     trained_on_0_to_1 = as_model(lambda batch: np.tanh(thirds(batch) * 3))
     saturated = as_model(lambda batch: np.tanh(thirds(batch) * 3) + 1e-9 * np.array([3.0, 2, 1]))
-    with pytest.raises(InputError, match=r"from 0 to 255\. Check this and pass preprocess=Normalize"):
+    with pytest.raises(
+        InputError, match=r"from 0 to 255\. Check this and pass preprocess=Normalize"
+    ):
         check_agreement(trained_on_0_to_1, pictures())
     check_agreement(saturated, pictures(), preprocess=lambda batch: batch / 255)
 
@@ -108,7 +116,16 @@ def test_named_labels_mean_the_same_in_python_and_in_commands(tmp_path):
     ):
         with pytest.raises(InputError, match=r"look swapped.*classes=\['pine', 'oak'\]"):
             wrong()
-    with pytest.raises(InputError, match=r"If the columns are in alphabetical order, pass classes=\['oak', 'pine'\]"):
+    with pytest.raises(
+        InputError,
+        match=r"If the columns are in alphabetical order, pass classes=\['oak', 'pine'\]",
+    ):
         TemperatureScaling().fit(logits(height), trees)
     with pytest.raises(InputError, match="labels have 2 classes and the model has 3"):
-        collect(lambda batch: np.repeat(batch, 3, axis=1) * [1, 2, 3], height, None, labels=trees, progress=False)
+        collect(
+            lambda batch: np.repeat(batch, 3, axis=1) * [1, 2, 3],
+            height,
+            None,
+            labels=trees,
+            progress=False,
+        )

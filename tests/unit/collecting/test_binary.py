@@ -1,4 +1,7 @@
-"""Binary models with one output: log-odds or the probability of the second class, wherever they come from."""
+"""Binary models with one output:
+
+log-odds or the probability of the second class, wherever they come from.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ def test_log_odds_are_two_columns_everywhere(shape, tmp_path):
     fitted = TemperatureScaling().fit(one, y)
     np.testing.assert_array_equal(fitted.predict_proba(one), expected.predict_proba(columns))
     np.testing.assert_array_equal(fitted.predict(one), expected.predict(columns))
-    np.savez(tmp_path / "v.npz", logits=one, labels=y, transforms=["zoom:0.5"], transformed=one[None])
+    np.savez(
+        tmp_path / "v.npz", logits=one, labels=y, transforms=["zoom:0.5"], transformed=one[None]
+    )
     views = recal.read_views(tmp_path / "v.npz")
     np.testing.assert_array_equal(views.logits, columns)
     np.testing.assert_array_equal(views.transformed("zoom:0.5"), columns)
@@ -62,16 +67,22 @@ def test_torch_and_scikit_learn_models_with_one_output():
     s, y = scores()
     x = s[:, None].astype(np.float32)
     net = torch.nn.Linear(1, 1)
-    torch.nn.init.constant_(net.weight, 2.0)  # random weights can give outputs that all lie in [0, 1]
+    torch.nn.init.constant_(
+        net.weight, 2.0
+    )  # random weights can give outputs that all lie in [0, 1]
     torch.nn.init.constant_(net.bias, -0.5)
     views = collect(net, x, None, labels=y)
     assert views.logits.shape == (len(y), 2)
     np.testing.assert_array_equal(views.logits[:, 0], 0)
     np.testing.assert_allclose(views.logits[:, 1], 2 * s - 0.5, rtol=1e-5, atol=1e-5)
     estimator = linear_model.LogisticRegression().fit(x, y)
-    np.testing.assert_allclose(collect(estimator, x, None).logits[:, 1], estimator.decision_function(x), rtol=1e-6)
+    np.testing.assert_allclose(
+        collect(estimator, x, None).logits[:, 1], estimator.decision_function(x), rtol=1e-6
+    )
     fitted = TemperatureScaling().fit(s, y)
-    np.testing.assert_allclose(fitted.predict_proba(torch.tensor(s)).numpy(), fitted.predict_proba(s), atol=1e-12)
+    np.testing.assert_allclose(
+        fitted.predict_proba(torch.tensor(s)).numpy(), fitted.predict_proba(s), atol=1e-12
+    )
 
 
 def test_what_is_no_log_odds_is_refused():
@@ -86,11 +97,21 @@ def test_what_is_no_log_odds_is_refused():
 
 def test_answers_with_a_confidence_and_several_labels_are_pointed_elsewhere():
     s, _ = scores()
-    for model in (lambda batch: (batch > 0, np.abs(batch)), lambda batch: [{"label": "a", "score": 0.9}] * len(batch)):
+    for model in (
+        lambda batch: (batch > 0, np.abs(batch)),
+        lambda batch: [{"label": "a", "score": 0.9}] * len(batch),
+    ):
         with pytest.raises(InputError, match=r"recal calibrate graded\.csv --correct"):
             collect(model, s, None)
-    with pytest.raises(InputError, match=r"multi-label.*calibrate each label as a model of two classes"):
-        collect(lambda batch: np.tile([0.9, 0.8, 0.1], (len(batch), 1)), s, None, outputs="probabilities")
+    with pytest.raises(
+        InputError, match=r"multi-label.*calibrate each label as a model of two classes"
+    ):
+        collect(
+            lambda batch: np.tile([0.9, 0.8, 0.1], (len(batch), 1)),
+            s,
+            None,
+            outputs="probabilities",
+        )
     with pytest.raises(InputError, match="multi-label"):
         Views(3 * np.eye(3), labels=[[1, 1, 0], [0, 0, 1], [1, 0, 0]])
 
@@ -111,9 +132,19 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(("model", "more"), [("odds", []), ("sigmoid", ["--outputs", "probabilities"])])
+@pytest.mark.parametrize(
+    ("model", "more"), [("odds", []), ("sigmoid", ["--outputs", "probabilities"])]
+)
 def test_commands_take_models_with_one_output(folder, model, more, capsys):
-    command = ["collect", "--model", f"binary_models:{model}", "--data", "data.csv", "--out", "v.npz"]
+    command = [
+        "collect",
+        "--model",
+        f"binary_models:{model}",
+        "--data",
+        "data.csv",
+        "--out",
+        "v.npz",
+    ]
     assert run([*command, "--classes", "no,yes", *more]) == 0
     views = recal.read_views("v.npz")
     assert views.classes.tolist() == ["no", "yes"]
@@ -123,11 +154,24 @@ def test_commands_take_models_with_one_output(folder, model, more, capsys):
 
 
 def test_swapped_columns_are_named_before_the_work(folder, capsys):
-    command = ["calibrate", "--model", "binary_models:swapped", "--data", "data.csv", "--out", "done"]
+    command = [
+        "calibrate",
+        "--model",
+        "binary_models:swapped",
+        "--data",
+        "data.csv",
+        "--out",
+        "done",
+    ]
     assert run(command) == 2
-    assert "The two columns look swapped. Check this and add: --classes yes,no" in capsys.readouterr().err
+    assert (
+        "The two columns look swapped. Check this and add: --classes yes,no"
+        in capsys.readouterr().err
+    )
     s, y = scores()
-    with pytest.warns(DoubtfulLabelsWarning, match=r"columns look swapped.*classes=\[1, 0\] \(--classes 1,0\)"):
+    with pytest.warns(
+        DoubtfulLabelsWarning, match=r"columns look swapped.*classes=\[1, 0\] \(--classes 1,0\)"
+    ):
         TemperatureScaling().fit(-s, y)
     assert Views(-s, labels=y, classes=["1", "0"]).labels.tolist() == (1 - y).tolist()
 
@@ -136,7 +180,9 @@ def test_a_weak_model_is_not_called_swapped():
     import warnings
 
     rng = np.random.default_rng(0)
-    for _ in range(20):  # ten times as many predictions as labels of the rare class: few answers are right by design
+    for _ in range(
+        20
+    ):  # ten times as many predictions as labels of the rare class: few answers are right by design
         y = (rng.random(800) < 0.1).astype(int)
         s = 2 * y + rng.normal(0, 1, 800) + 2
         with warnings.catch_warnings():
@@ -146,7 +192,17 @@ def test_a_weak_model_is_not_called_swapped():
 
 def test_a_wrong_class_name_is_found_before_the_model_runs(folder, capsys):
     (folder / "refusing.py").write_text("def net(frame): raise SystemExit('the model ran')\n")
-    command = ["calibrate", "--model", "refusing:net", "--data", "data.csv", "--out", "done", "--classes", "no,jes"]
+    command = [
+        "calibrate",
+        "--model",
+        "refusing:net",
+        "--data",
+        "data.csv",
+        "--out",
+        "done",
+        "--classes",
+        "no,jes",
+    ]
     assert run(command) == 2
     message = capsys.readouterr().err
     assert "do not name the label 'yes'" in message
@@ -156,7 +212,10 @@ def test_a_wrong_class_name_is_found_before_the_model_runs(folder, capsys):
 def test_a_table_with_one_probability_per_row(tmp_path, capsys):
     s, y = scores(300)
     p = sigmoid(s)
-    for name, header, labels in (("a.csv", "p,label", y), ("b.csv", "yes,label", np.array(["no", "yes"])[y])):
+    for name, header, labels in (
+        ("a.csv", "p,label", y),
+        ("b.csv", "yes,label", np.array(["no", "yes"])[y]),
+    ):
         rows = [f"{value},{label}" for value, label in zip(p, labels)]
         (tmp_path / name).write_text("\n".join([header, *rows]))
         table = read_prob_table(tmp_path / name)
@@ -171,7 +230,10 @@ def test_an_onnx_model_with_a_sigmoid(tmp_path):
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["s"]), helper.make_node("Sigmoid", ["s"], ["p"])]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["s"]),
+        helper.make_node("Sigmoid", ["s"], ["p"]),
+    ]
     weights = [helper.make_tensor("w", kind, [2, 1], [1.0, -1.0])]
     for output in ("s", "p"):
         graph = helper.make_graph(
@@ -187,7 +249,9 @@ def test_an_onnx_model_with_a_sigmoid(tmp_path):
     odds = collect(tmp_path / "s.onnx", x, None)
     probs = collect(tmp_path / "p.onnx", x, None, outputs="probabilities")
     np.testing.assert_allclose(odds.logits[:, 1], x[:, 0] - x[:, 1], rtol=1e-5)
-    np.testing.assert_allclose(probs.logits[:, 1] - probs.logits[:, 0], odds.logits[:, 1], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        probs.logits[:, 1] - probs.logits[:, 0], odds.logits[:, 1], rtol=1e-3, atol=1e-4
+    )
 
 
 def test_hugging_face_names_its_columns():
@@ -195,7 +259,10 @@ def test_hugging_face_names_its_columns():
     torch = pytest.importorskip("torch")
     net = torch.nn.Linear(2, 2)
     net.config = SimpleNamespace(id2label={0: "NEGATIVE", 1: "POSITIVE"}, problem_type=None)
-    assert as_model((net, lambda images, return_tensors: images)).classes.tolist() == ["NEGATIVE", "POSITIVE"]
+    assert as_model((net, lambda images, return_tensors: images)).classes.tolist() == [
+        "NEGATIVE",
+        "POSITIVE",
+    ]
     net.config.id2label = {0: "LABEL_0", 1: "LABEL_1"}
     assert as_model((net, lambda images, return_tensors: images)).classes is None
     net.config.problem_type = "multi_label_classification"
@@ -210,25 +277,61 @@ def test_an_onnx_file_with_one_output_is_exported_as_it_is_applied(outputs, tmp_
 
     weights = numpy_helper.from_array(np.array([[1.0], [-0.5], [0.2]], np.float32), "w")
     nodes = [helper.make_node("MatMul", ["x", "w"], ["odds"])]
-    nodes += [helper.make_node("Sigmoid", ["odds"], ["share"])] if outputs == "probabilities" else []
+    nodes += (
+        [helper.make_node("Sigmoid", ["odds"], ["share"])] if outputs == "probabilities" else []
+    )
     last = "share" if outputs == "probabilities" else "odds"
     shapes = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])]
     shapes += [helper.make_tensor_value_info(last, TensorProto.FLOAT, ["n", 1])]
     graph = helper.make_graph(nodes, "binary", shapes[:1], shapes[1:], [weights])
     monkeypatch.chdir(tmp_path)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), "net.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9),
+        "net.onnx",
+    )
     rng = np.random.default_rng(0)
     x = rng.normal(size=(900, 3)).astype(np.float32)
     y = (x @ [1.0, -0.5, 0.2] + rng.normal(0, 0.7, 900) > 0).astype(int)
     np.savez("data.npz", inputs=x, labels=y)
-    named = ["--model", "net.onnx", "--data", "data.npz", "--outputs", outputs, "--classes", "no,yes"]
-    assert run(["calibrate", *named, "--pool", "none", "--method", "ts", "--risk", "0.1", "--out", "out"]) == 0
-    assert run(["apply", "out", "--model", "net.onnx", "--data", "data.npz", "--out", "answers.npz"]) == 0
+    named = [
+        "--model",
+        "net.onnx",
+        "--data",
+        "data.npz",
+        "--outputs",
+        outputs,
+        "--classes",
+        "no,yes",
+    ]
+    assert (
+        run(
+            [
+                "calibrate",
+                *named,
+                "--pool",
+                "none",
+                "--method",
+                "ts",
+                "--risk",
+                "0.1",
+                "--out",
+                "out",
+            ]
+        )
+        == 0
+    )
+    assert (
+        run(["apply", "out", "--model", "net.onnx", "--data", "data.npz", "--out", "answers.npz"])
+        == 0
+    )
     assert run(["export", "out", "--model", "net.onnx", "--out", "ready.onnx"]) == 0
     applied = np.load("answers.npz")
     session = runtime.InferenceSession("ready.onnx", providers=["CPUExecutionProvider"])
     results = dict(
-        zip([one.name for one in session.get_outputs()], session.run(None, {session.get_inputs()[0].name: x}))
+        zip(
+            [one.name for one in session.get_outputs()],
+            session.run(None, {session.get_inputs()[0].name: x}),
+        )
     )
     probs = next(value for value in results.values() if value.shape == (900, 2))
     np.testing.assert_allclose(probs, applied["probs"], atol=1e-5)

@@ -1,4 +1,6 @@
-"""A worker writes into a store only while the run that sent it holds the store, and only its ledger makes it count."""
+"""A worker writes into a store only while the run that sent it holds the store, and only its ledger
+makes it count.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,15 @@ def identity(batch):
 
 
 def open_sink(target):
-    return StoreSink(Job(as_model(identity)), as_source(INPUTS), None, target, batch_size=4, resume=True)
+    return StoreSink(
+        Job(as_model(identity)), as_source(INPUTS), None, target, batch_size=4, resume=True
+    )
 
 
 def blocks(sink):
-    return [sink.job.run(batch, sink.source.describe, digests=True) for batch in sink.source.batches(4)]
+    return [
+        sink.job.run(batch, sink.source.describe, digests=True) for batch in sink.source.batches(4)
+    ]
 
 
 def begun(target):
@@ -48,7 +54,8 @@ def test_what_workers_write_and_the_driver_lists_is_a_store(tmp_path):
     np.testing.assert_array_equal(views.logits, INPUTS)
     collect(identity, INPUTS, None, batch_size=4, out=tmp_path / "local.zarr")
     names = [
-        {p.relative_to(f).as_posix() for p in f.rglob("*")} for f in (tmp_path / "v.zarr", tmp_path / "local.zarr")
+        {p.relative_to(f).as_posix() for p in f.rglob("*")}
+        for f in (tmp_path / "v.zarr", tmp_path / "local.zarr")
     ]
     assert names[0] == names[1], "the file that let workers in is gone"
 
@@ -92,6 +99,8 @@ def test_a_full_disk_is_told_by_the_worker(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(type(writer.arrays), "write", full)
-    with pytest.raises(FileError, match=r"v\.zarr: No space left on device\. Finished blocks are kept"):
+    with pytest.raises(
+        FileError, match=r"v\.zarr: No space left on device\. Finished blocks are kept"
+    ):
         writer(made[1])
     sink.__exit__(None, None, None)

@@ -1,4 +1,6 @@
-"""A store is not gone on with, nor taken for finished, when its inputs are others now, however alike they look."""
+"""A store is not gone on with, nor taken for finished, when its inputs are others now, however
+alike they look.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ def images(folder, seed):
 
 def sounds(folder, seed):
     for number in range(12):
-        soundfile.write(folder / f"{number:02}.wav", np.random.default_rng([seed, number]).uniform(-1, 1, 50), 8000)
+        soundfile.write(
+            folder / f"{number:02}.wav",
+            np.random.default_rng([seed, number]).uniform(-1, 1, 50),
+            8000,
+        )
 
 
 def texts(folder, seed):
@@ -104,7 +110,10 @@ class Pairs(Dataset):
 
 @pytest.mark.parametrize("changed", ["rows", "labels"])
 def test_a_dataset_is_read_again_and_compared(tmp_path, changed):
-    rows, labels = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32), np.arange(12) % 2
+    rows, labels = (
+        np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32),
+        np.arange(12) % 2,
+    )
     store = {"out": tmp_path / "v.zarr", "batch_size": 4}
     collect(model, Pairs(rows, labels), None, **store)
     assert collect(model, Pairs(rows, labels), None, **store).n_samples == 12
@@ -131,9 +140,13 @@ def test_files_that_nobody_touched_are_not_read_again(tmp_path, monkeypatch):
     read.clear()
     monkeypatch.setattr(sinks, "_YOUNG", -(10**12))
     collect(model, tmp_path / "data", None, **store)
-    assert set(read) == {f"{number:02}.bmp" for number in range(4)}, "the block that is computed again, and no other"
+    assert set(read) == {f"{number:02}.bmp" for number in range(4)}, (
+        "the block that is computed again, and no other"
+    )
     os.utime(tmp_path / "data" / "09.bmp")
-    assert collect(model, tmp_path / "data", None, **store).n_samples == 12, "touched, read, and found the same"
+    assert collect(model, tmp_path / "data", None, **store).n_samples == 12, (
+        "touched, read, and found the same"
+    )
     assert "09.bmp" in read
 
 
@@ -154,10 +167,14 @@ def test_parts_of_another_job_are_not_mixed(tmp_path):
     (tmp_path / "data").mkdir()
     images(tmp_path / "data", 1)
     logits = np.array([[3.0, 0.0], [0.0, 3.0], [2.0, 0.0], [0.0, 1.0]] * 8)
-    calibrators = [TemperatureScaling().fit(logits, np.array(y * 8)) for y in ([0, 1, 1, 1], [0, 0, 0, 1])]
+    calibrators = [
+        TemperatureScaling().fit(logits, np.array(y * 8)) for y in ([0, 1, 1, 1], [0, 0, 0, 1])
+    ]
 
     def run(calibrator=calibrators[0]):
-        return apply_distributed(calibrator, model, tmp_path / "data", tmp_path / "p", engine="local", batch_size=4)
+        return apply_distributed(
+            calibrator, model, tmp_path / "data", tmp_path / "p", engine="local", batch_size=4
+        )
 
     assert run().written == 12
     assert run().written == 0
@@ -185,7 +202,9 @@ def test_a_loaded_calibrator_has_the_digest_of_the_fitted_one(tmp_path):
     assert digest(circle) != digest([1, [1]])
 
 
-@pytest.mark.parametrize("method", ["HistogramBinning", "BayesianBinning", "MutualInformationBinning", "VennAbers"])
+@pytest.mark.parametrize(
+    "method", ["HistogramBinning", "BayesianBinning", "MutualInformationBinning", "VennAbers"]
+)
 def test_a_loaded_calibrator_keeps_its_digest_when_it_predicts(tmp_path, method):
     from recal import calibrators, load, save
     from recal.collecting.fingerprint import digest
@@ -198,4 +217,6 @@ def test_a_loaded_calibrator_keeps_its_digest_when_it_predicts(tmp_path, method)
     loaded = load(tmp_path / "c.recal")
     before = digest(loaded)
     loaded.predict_proba(logits)
-    assert before == digest(loaded) == digest(fitted), "what a map computes on first use is no part of it"
+    assert before == digest(loaded) == digest(fitted), (
+        "what a map computes on first use is no part of it"
+    )

@@ -1,4 +1,6 @@
-"""CalibratedClassifier behaves as a scikit-learn classifier, and computes no more than its calibrator needs."""
+"""CalibratedClassifier behaves as a scikit-learn classifier, and computes no more than its
+calibrator needs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 from torch.utils.data import DataLoader, TensorDataset
 
-from recal import AutoCalibration, CalibratedClassifier, ReCal, TemperatureScaling, collect, load, save
+from recal import (
+    AutoCalibration,
+    CalibratedClassifier,
+    ReCal,
+    TemperatureScaling,
+    collect,
+    load,
+    save,
+)
 from recal.calibrators import ViewAveraging
 from recal.collecting import apply
 from recal.errors import InputError, NotFittedError
@@ -50,11 +60,15 @@ def recal(**options):
 
 def test_it_is_collect_fit_and_predict_in_one(data, linear):
     images, y = data
-    classifier = CalibratedClassifier(linear, recal(), pool="zoom:0.5-0.9:4").fit(images[200:], y[200:])
+    classifier = CalibratedClassifier(linear, recal(), pool="zoom:0.5-0.9:4").fit(
+        images[200:], y[200:]
+    )
     by_hand = recal().fit(collect(linear, images[200:], "zoom:0.5-0.9:4", labels=y[200:]))
     expected = by_hand.predict_proba(collect(linear, images[:50], "zoom:0.5-0.9:4"))
     np.testing.assert_array_equal(classifier.predict_proba(images[:50]), expected)
-    np.testing.assert_array_equal(classifier.predict(images), linear.predict(images.reshape(400, -1)))
+    np.testing.assert_array_equal(
+        classifier.predict(images), linear.predict(images.reshape(400, -1))
+    )
     assert classifier.score(images, y) == linear.score(images.reshape(400, -1), y)
 
 
@@ -125,7 +139,9 @@ def test_a_sample_alone_gets_what_it_gets_in_a_batch(data):
 
 def test_a_clone_shares_the_trained_model_and_forgets_the_fit(data, linear):
     images, y = data
-    classifier = CalibratedClassifier(linear, recal(), pool="zoom:0.5", batch_size=7).fit(images[200:], y[200:])
+    classifier = CalibratedClassifier(linear, recal(), pool="zoom:0.5", batch_size=7).fit(
+        images[200:], y[200:]
+    )
     copy = clone(classifier)
     assert copy.model is linear
     assert copy.calibrator is not classifier.calibrator
@@ -153,8 +169,12 @@ def test_the_given_calibrator_stays_unfitted(data, linear):
 def test_names_of_classes_come_back(data):
     images, y = data
     names = np.array(["oak", "elm", "ash"])[y]
-    model = LogisticRegression(C=1e-2, max_iter=2000).fit(images[:200].reshape(200, -1), names[:200])
-    classifier = CalibratedClassifier(model, recal(), pool="zoom:0.8").fit(images[200:], names[200:])
+    model = LogisticRegression(C=1e-2, max_iter=2000).fit(
+        images[:200].reshape(200, -1), names[:200]
+    )
+    classifier = CalibratedClassifier(model, recal(), pool="zoom:0.8").fit(
+        images[200:], names[200:]
+    )
     assert classifier.classes_.tolist() == ["ash", "elm", "oak"]
     assert (classifier.predict(images) == model.predict(images.reshape(400, -1))).all()
     assert classifier.score(images, names) > 0.5
@@ -173,7 +193,9 @@ def test_a_torch_model_and_a_loader(data):
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)).train()
     loader = DataLoader(TensorDataset(torch.from_numpy(images), torch.from_numpy(y)), batch_size=32)
-    classifier = CalibratedClassifier(module, recal(), pool="zoom:0.8", preprocess=lambda x: x / 255).fit(loader)
+    classifier = CalibratedClassifier(
+        module, recal(), pool="zoom:0.8", preprocess=lambda x: x / 255
+    ).fit(loader)
     assert classifier.predict_proba(loader).shape == (400, 3)
     assert module.training
 
@@ -184,10 +206,14 @@ def test_a_users_own_transformation(data, linear, tmp_path):
     def upside_down(batch):
         return batch[:, ::-1]
 
-    classifier = CalibratedClassifier(linear, ViewAveraging(), pool=[upside_down]).fit(images[200:], y[200:])
+    classifier = CalibratedClassifier(linear, ViewAveraging(), pool=[upside_down]).fit(
+        images[200:], y[200:]
+    )
     expected = classifier.predict_proba(images)
     loaded = load(save(classifier.calibrator_, tmp_path / "it.recal"))
-    with pytest.raises(InputError, match=r"'upside_down', which is known by name only.*transforms="):
+    with pytest.raises(
+        InputError, match=r"'upside_down', which is known by name only.*transforms="
+    ):
         apply(loaded, linear, images)
     again = apply(loaded, linear, images, transforms=[Named("upside_down", upside_down)])
     np.testing.assert_array_equal(again.probs, expected)
@@ -212,7 +238,9 @@ def test_applying_brings_the_labels_along(data, linear):
     applied = apply(calibrator, linear, images, labels=y, batch_size=30)
     np.testing.assert_array_equal(applied.labels, y)
     # The model's own matrix product may round otherwise in a batch of another size.
-    np.testing.assert_allclose(applied.probs, calibrator.predict_proba(collect(linear, images, None)), atol=1e-12)
+    np.testing.assert_allclose(
+        applied.probs, calibrator.predict_proba(collect(linear, images, None)), atol=1e-12
+    )
     with pytest.raises(InputError, match="fitted on 3 classes, got 2"):
         apply(calibrator, lambda batch: np.ones((len(batch), 2)) * [3, 5], images)
 
@@ -221,9 +249,13 @@ def test_clusters_reach_the_calibrator(data, linear, monkeypatch):
     images, y = data
     rows = np.repeat(np.arange(200, 300), 3)
     fits = []
-    monkeypatch.setattr(TemperatureScaling, "fit", lambda self, X, **options: fits.append(options) or _fit(self, X))
+    monkeypatch.setattr(
+        TemperatureScaling, "fit", lambda self, X, **options: fits.append(options) or _fit(self, X)
+    )
     clusters = [f"video {row}" for row in rows]
-    CalibratedClassifier(linear, TemperatureScaling(), pool="none").fit(images[rows], y[rows], clusters=clusters)
+    CalibratedClassifier(linear, TemperatureScaling(), pool="none").fit(
+        images[rows], y[rows], clusters=clusters
+    )
     assert fits[0]["clusters"] == clusters
 
 

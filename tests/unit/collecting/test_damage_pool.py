@@ -38,22 +38,30 @@ def pictures(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def model(images: np.ndarray) -> np.ndarray:
     values = np.asarray(images, float)
-    quarters = [values[:, t + 1 : t + 7, s + 1 : s + 7].mean((1, 2)) for t in (0, 8) for s in (0, 8)]
+    quarters = [
+        values[:, t + 1 : t + 7, s + 1 : s + 7].mean((1, 2)) for t in (0, 8) for s in (0, 8)
+    ]
     return np.stack(quarters, axis=1) / 4
 
 
 def test_a_classifier_collects_damage_by_itself_and_follows():
     fit, y = pictures(700, 0)
-    following = CalibratedClassifier(model, TemperatureScaling(), follow=True, batch_size=700).fit(fit, y)
+    following = CalibratedClassifier(model, TemperatureScaling(), follow=True, batch_size=700).fit(
+        fit, y
+    )
     plain = CalibratedClassifier(model, TemperatureScaling(), batch_size=700).fit(fit, y)
     clean, _ = pictures(400, 1)
     assert following.predict_proba(clean) == pytest.approx(plain.predict_proba(clean), abs=0.1)
-    noisy = np.clip(clean + np.random.default_rng(2).normal(0, 90, clean.shape), 0, 255).astype(np.uint8)
+    noisy = np.clip(clean + np.random.default_rng(2).normal(0, 90, clean.shape), 0, 255).astype(
+        np.uint8
+    )
     followed, stayed = following.predict_proba(noisy), plain.predict_proba(noisy)
     assert (followed.argmax(1) == stayed.argmax(1)).all()
     assert following.condition_.known or following.condition_.reason
     following.predict_proba(clean[:20])
-    assert str(following.condition_).startswith("The temperature of the fit stays. Accuracy is unknown: ")
+    assert str(following.condition_).startswith(
+        "The temperature of the fit stays. Accuracy is unknown: "
+    )
     following.calibrator_.decision_ = DecisionRule((0.5,), risk=0.1, confidence=0.95)
     assert following.accept(clean).any()
 

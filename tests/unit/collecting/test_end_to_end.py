@@ -31,7 +31,12 @@ def cnn(mnist):
     """A small network trained on the first 2,000 digits: right nine times in ten."""
     images, y = mnist
     torch.manual_seed(0)
-    layers = [torch.nn.Conv2d(1, 8, 5, stride=2), torch.nn.ReLU(), torch.nn.Conv2d(8, 16, 3, stride=2), torch.nn.ReLU()]
+    layers = [
+        torch.nn.Conv2d(1, 8, 5, stride=2),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(8, 16, 3, stride=2),
+        torch.nn.ReLU(),
+    ]
     network = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(400, 10))
     optimiser = torch.optim.Adam(network.parameters(), 2e-3)
     inputs, labels = PREPROCESS(torch.from_numpy(images[:2000])), torch.from_numpy(y[:2000])
@@ -47,12 +52,17 @@ def cnn(mnist):
 def as_onnx(network, folder):
     sizes = ({0: torch.export.Dim("n")},)
     example = (torch.zeros(2, 1, 28, 28),)
-    torch.onnx.export(network, example, folder / "cnn.onnx", dynamo=True, dynamic_shapes=sizes, verbose=False)
+    torch.onnx.export(
+        network, example, folder / "cnn.onnx", dynamo=True, dynamic_shapes=sizes, verbose=False
+    )
     return folder / "cnn.onnx"
 
 
 def as_estimator(network):
-    """The same network as a scikit-learn pipeline: its layers as features, its last one as logistic regression."""
+    """The same network as a scikit-learn pipeline:
+
+    its layers as features, its last one as logistic regression.
+    """
 
     def features(batch):
         with torch.no_grad():
@@ -74,7 +84,10 @@ def calibrated(model, mnist):
 def test_three_frameworks_give_the_same_calibrated_probabilities(mnist, cnn, tmp_path):
     images, _ = mnist
     models = {"torch": cnn, "onnx": as_onnx(cnn, tmp_path), "scikit-learn": as_estimator(cnn)}
-    probs = {name: calibrated(model, mnist).predict_proba(images[3500:4200]) for name, model in models.items()}
+    probs = {
+        name: calibrated(model, mnist).predict_proba(images[3500:4200])
+        for name, model in models.items()
+    }
     for name in ("onnx", "scikit-learn"):
         np.testing.assert_allclose(probs[name], probs["torch"], atol=1e-4)
 
@@ -93,10 +106,14 @@ def test_calibration_helps_on_real_digits_and_changes_no_answer(mnist, cnn):
 
 
 def test_time_series_from_end_to_end():
-    from aeon.datasets import load_italy_power_demand  # loads much, and needs newer packages than recal
+    from aeon.datasets import (
+        load_italy_power_demand,
+    )  # loads much, and needs newer packages than recal
 
     series, y = load_italy_power_demand(split="train")
-    model = make_pipeline(FunctionTransformer(lambda x: x[:, 0]), StandardScaler(), LogisticRegression(C=100.0))
+    model = make_pipeline(
+        FunctionTransformer(lambda x: x[:, 0]), StandardScaler(), LogisticRegression(C=100.0)
+    )
     model.fit(series, y)
     others, truth = load_italy_power_demand(split="test")
     classifier = CalibratedClassifier(model, RECAL, pool="drop:0.1-0.6:5+coarse:0.2-0.9:5")

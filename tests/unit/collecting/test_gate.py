@@ -13,7 +13,10 @@ from recal.errors import InputError
 from recal.maps.plan import calibrated_probs
 from recal.transforms import Named
 
-PLAN = Plan(start=0.6, blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.9, gated_own=1.2))
+PLAN = Plan(
+    start=0.6,
+    blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.9, gated_own=1.2),
+)
 WEIGHTS = np.random.default_rng(0).normal(size=(36, 4))
 
 
@@ -29,7 +32,10 @@ class Model:
 
 
 def inputs(n: int) -> np.ndarray:
-    return np.random.default_rng(1).random((n, 6, 6)) * np.where(np.arange(n) % 3, 2.0, 0.2)[:, None, None]
+    return (
+        np.random.default_rng(1).random((n, 6, 6))
+        * np.where(np.arange(n) % 3, 2.0, 0.2)[:, None, None]
+    )
 
 
 def stacking(plan: Plan = PLAN) -> ViewStacking:
@@ -39,7 +45,9 @@ def stacking(plan: Plan = PLAN) -> ViewStacking:
 
 def expected(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     model = Model()
-    views = Views(model(images), {transform: model(transform(images)) for transform in PLAN.transforms})
+    views = Views(
+        model(images), {transform: model(transform(images)) for transform in PLAN.transforms}
+    )
     return calibrated_probs(PLAN, views), PLAN.needs_views(views.logits)
 
 

@@ -27,7 +27,10 @@ class Network(torch.nn.Module):
         self.shift = torch.arange(3.0)
 
     def forward(self, batch):
-        return torch.nn.functional.gelu(self.linear(batch.flatten(1)), approximate="tanh") * self.scale + self.shift
+        return (
+            torch.nn.functional.gelu(self.linear(batch.flatten(1)), approximate="tanh") * self.scale
+            + self.shift
+        )
 
 
 class Trap:
@@ -68,13 +71,20 @@ def trapped(tmp_path, mark):
     """A .pt2 file whose pickled weights make a file when they are opened."""
     path = tmp_path / "net.pt2"
     with zipfile.ZipFile(path, "w") as archive:
-        for name in ("data/weights/model.pt", "data/constants/model.pt", "data/sample_inputs/model.pt"):
+        for name in (
+            "data/weights/model.pt",
+            "data/constants/model.pt",
+            "data/sample_inputs/model.pt",
+        ):
             archive.writestr(f"net/{name}", pickled(mark))
     return path
 
 
 def test_a_pt2_file_is_opened_only_if_it_is_trusted(trapped, mark, capsys):
-    with pytest.raises(InputError, match=r"can run code, because a \.pt2 file may hold pickles.*torch\.export\.load"):
+    with pytest.raises(
+        InputError,
+        match=r"can run code, because a \.pt2 file may hold pickles.*torch\.export\.load",
+    ):
         as_model(trapped)
     command = [
         "collect",
@@ -97,7 +107,10 @@ def test_a_trusted_pt2_file_gives_the_networks_own_answers(honest):
         expected = network(batch).numpy()
     for model in (torch.export.load(path), import_model(str(path), trusted=["pt2"])):
         np.testing.assert_array_equal(as_model(model).answer(batch), expected)
-    assert as_model(torch.export.load(path)).fingerprint() == as_model(torch.export.load(path)).fingerprint()
+    assert (
+        as_model(torch.export.load(path)).fingerprint()
+        == as_model(torch.export.load(path)).fingerprint()
+    )
 
 
 # --- a calibrator's file that names a model
@@ -106,10 +119,14 @@ def test_a_trusted_pt2_file_gives_the_networks_own_answers(honest):
 def test_load_opens_no_model_that_a_file_names(honest, trapped, tmp_path, mark):
     program = torch.export.load(honest[0])
     classifier = CalibratedClassifier(program, TemperatureScaling())
-    classifier.fit(np.random.default_rng(0).normal(size=(30, 2, 2)).astype(np.float32), np.arange(30) % 3)
+    classifier.fit(
+        np.random.default_rng(0).normal(size=(30, 2, 2)).astype(np.float32), np.arange(30) % 3
+    )
     classifier.model = str(trapped)
     path = save(classifier, tmp_path / "c.recal")
-    with pytest.raises(InputError, match=r"names the model '.*net\.pt2', and recal does not open a model because"):
+    with pytest.raises(
+        InputError, match=r"names the model '.*net\.pt2', and recal does not open a model because"
+    ):
         load(path)
     assert load(path, model=program).model is program
     named = load(path, model=classifier.model)  # the user named it, and it is still not run
@@ -128,13 +145,18 @@ def external(tmp_path, location, *, inside=False):
     weights.external_data.add(key="location", value=location)
     constant = helper.make_node("Constant", [], ["w"], value=weights)
     if inside:
-        branch = helper.make_graph([constant], "branch", [], [helper.make_tensor_value_info("w", 1, [4, 3])])
+        branch = helper.make_graph(
+            [constant], "branch", [], [helper.make_tensor_value_info("w", 1, [4, 3])]
+        )
         nodes = [helper.make_node("If", ["yes"], ["w"], then_branch=branch, else_branch=branch)]
         stored = [helper.make_tensor("yes", TensorProto.BOOL, [], [True])]
     else:
         weights.name, nodes, stored = "w", [], [weights]
     nodes.append(helper.make_node("MatMul", ["x", "w"], ["logits"]))
-    ends = [helper.make_tensor_value_info(name, 1, ["n", size]) for name, size in (("x", 4), ("logits", 3))]
+    ends = [
+        helper.make_tensor_value_info(name, 1, ["n", size])
+        for name, size in (("x", 4), ("logits", 3))
+    ]
     graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     (tmp_path / "model").mkdir()
@@ -144,12 +166,16 @@ def external(tmp_path, location, *, inside=False):
 
 
 @pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("location", ["../secret.bin", "/etc/hostname", "link.bin", "", "missing.bin", "../model"])
+@pytest.mark.parametrize(
+    "location", ["../secret.bin", "/etc/hostname", "link.bin", "", "missing.bin", "../model"]
+)
 def test_onnx_weights_outside_the_models_folder_are_refused(tmp_path, location, inside):
     (tmp_path / "secret.bin").write_bytes(bytes(48))
     path = external(tmp_path, location, inside=inside)
     (tmp_path / "model" / "link.bin").symlink_to(tmp_path / "secret.bin")
-    with pytest.raises(FileError, match=r"keeps weights in '.*', which is no file in its own folder"):
+    with pytest.raises(
+        FileError, match=r"keeps weights in '.*', which is no file in its own folder"
+    ):
         as_model(path)
     from recal.export import export_onnx
 
@@ -167,7 +193,9 @@ def test_onnx_weights_beside_the_model_are_read(tmp_path):
 def test_the_names_are_those_that_onnx_itself_finds(tmp_path):
     path = external(tmp_path, "a.bin", inside=True)
     model = onnx.load(path, load_external_data=False)
-    found = {e.value for t in onnx.external_data_helper._get_all_tensors(model) for e in t.external_data}
+    found = {
+        e.value for t in onnx.external_data_helper._get_all_tensors(model) for e in t.external_data
+    }
     assert external_files(path) == found == {"a.bin"}
 
 
@@ -189,7 +217,9 @@ def folder(tmp_path):
 
 
 def set_in(path, **settings):
-    path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **settings}))
+    path.write_text(
+        json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **settings})
+    )
 
 
 def bin_weights(folder, mark):
@@ -217,7 +247,11 @@ def adapter(folder, mark):
 
 
 def weights_elsewhere(folder, mark):
-    set_in(folder / "model.safetensors.index.json", metadata={}, weight_map={"a": "../../secret.safetensors"})
+    set_in(
+        folder / "model.safetensors.index.json",
+        metadata={},
+        weight_map={"a": "../../secret.safetensors"},
+    )
 
 
 def kernels_from_elsewhere(folder, mark):

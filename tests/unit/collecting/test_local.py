@@ -15,10 +15,16 @@ from recal.errors import FileError, InputError
 from recal.transforms import Named, ZoomOut
 
 
-def test_each_view_is_the_models_answer_to_the_preprocessed_transformed_input(images, labels, model):
-    views = collect(model, images, "zoom:0.5+brightness:0.3", labels=labels, preprocess=lambda x: 255.0 - x)
+def test_each_view_is_the_models_answer_to_the_preprocessed_transformed_input(
+    images, labels, model
+):
+    views = collect(
+        model, images, "zoom:0.5+brightness:0.3", labels=labels, preprocess=lambda x: 255.0 - x
+    )
     np.testing.assert_array_equal(views.logits, model(255.0 - images))
-    np.testing.assert_array_equal(views.transformed("zoom:0.5"), model(255.0 - ZoomOut(0.5)(images)))
+    np.testing.assert_array_equal(
+        views.transformed("zoom:0.5"), model(255.0 - ZoomOut(0.5)(images))
+    )
     assert [str(t) for t in views.transforms] == ["zoom:0.5", "brightness:0.3"]
     assert views.labels.tolist() == labels.tolist()
 
@@ -29,14 +35,20 @@ def test_the_pool_may_be_text_values_callables_or_nothing(images, model):
 
     assert collect(model, images, None).transforms == ()
     assert collect(model, images, []).transforms == ()
-    assert collect(model, images, [ZoomOut(0.5), "brightness:0.5"]).transforms == recal.pool("zoom:0.5+brightness:0.5")
-    assert collect(model, images, "zoom:0.1-0.9:5", seed=3).transforms == recal.pool("zoom:0.1-0.9:5", seed=3)
+    assert collect(model, images, [ZoomOut(0.5), "brightness:0.5"]).transforms == recal.pool(
+        "zoom:0.5+brightness:0.5"
+    )
+    assert collect(model, images, "zoom:0.1-0.9:5", seed=3).transforms == recal.pool(
+        "zoom:0.1-0.9:5", seed=3
+    )
     own = collect(model, images, [upside_down])
     np.testing.assert_array_equal(own.transformed(own.transforms[0]), model(images[:, ::-1]))
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 19, 20, 1000])
-def test_the_size_of_batches_does_not_matter_to_a_model_that_works_by_sample(images, model, batch_size):
+def test_the_size_of_batches_does_not_matter_to_a_model_that_works_by_sample(
+    images, model, batch_size
+):
     views = collect(model, images, "zoom:0.5", batch_size=batch_size)
     expected = collect(model, images, "zoom:0.5")
     np.testing.assert_array_equal(views.logits, expected.logits)
@@ -45,7 +57,12 @@ def test_the_size_of_batches_does_not_matter_to_a_model_that_works_by_sample(ima
 
 def test_the_inputs_are_left_as_they_were(images, model):
     before = images.copy()
-    collect(model, images, "zoom:0.1-0.9:5+brightness:0.5", preprocess=lambda x: np.multiply(x, 0, out=x))
+    collect(
+        model,
+        images,
+        "zoom:0.1-0.9:5+brightness:0.5",
+        preprocess=lambda x: np.multiply(x, 0, out=x),
+    )
     np.testing.assert_array_equal(images, before)
 
 
@@ -68,7 +85,9 @@ def test_code_that_works_in_place_spoils_neither_the_inputs_nor_other_views(imag
         np.testing.assert_array_equal(views.transformed(transform), clean.transformed(transform))
 
 
-def test_your_own_transformations_are_given_again_as_functions_or_by_name(tmp_path, images, labels, model):
+def test_your_own_transformations_are_given_again_as_functions_or_by_name(
+    tmp_path, images, labels, model
+):
     def flipped(batch):
         return batch[:, :, ::-1]
 
@@ -77,8 +96,12 @@ def test_your_own_transformations_are_given_again_as_functions_or_by_name(tmp_pa
     calibrator = load(tmp_path / "own.recal")  # which knows the transformation by its name only
     expected = calibrator.predict_proba(views)
     for given in ([flipped], {"flipped": flipped}, [Named("flipped", flipped)]):
-        np.testing.assert_array_equal(apply(calibrator, model, images, transforms=given).probs, expected)
-    with pytest.raises(InputError, match=r"'flipped', which is known by name only.*transforms=\{'flipped'"):
+        np.testing.assert_array_equal(
+            apply(calibrator, model, images, transforms=given).probs, expected
+        )
+    with pytest.raises(
+        InputError, match=r"'flipped', which is known by name only.*transforms=\{'flipped'"
+    ):
         apply(calibrator, model, images)
     with pytest.raises(InputError, match=r"as \{name: function\} or \[function, \.\.\.\]"):
         apply(calibrator, model, images, transforms=flipped)
@@ -104,9 +127,13 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path, ima
 
 def test_another_number_of_classes_is_refused(images):
     def growing(batch):
-        return np.ones((len(batch), 2 + (len(batch) < 8)), dtype=np.float32) * np.arange(5, 7 + (len(batch) < 8))
+        return np.ones((len(batch), 2 + (len(batch) < 8)), dtype=np.float32) * np.arange(
+            5, 7 + (len(batch) < 8)
+        )
 
-    with pytest.raises(InputError, match=r"number of classes changed: growing gave 2 before and 3 for batch 2"):
+    with pytest.raises(
+        InputError, match=r"number of classes changed: growing gave 2 before and 3 for batch 2"
+    ):
         collect(growing, images, None, batch_size=8)
 
 
@@ -115,7 +142,9 @@ def test_a_nan_names_the_sample_and_the_view(images, model):
         logits = model(batch)
         return np.where((batch.reshape(len(batch), -1).max(1) < 130)[:, None], np.inf, logits)
 
-    with pytest.raises(InputError, match=r"broken gave inf for sample 0, class 0, in the view 'brightness:0.5'"):
+    with pytest.raises(
+        InputError, match=r"broken gave inf for sample 0, class 0, in the view 'brightness:0.5'"
+    ):
         collect(broken, images, "zoom:0.9+brightness:0.5")
 
 
@@ -169,7 +198,9 @@ def test_normalize_agrees_between_arrays_and_tensors(shape, channels):
     last = n - 1
     plane = batch if len(shape) == 3 else batch[..., last] if shape[-1] == 3 else batch[:, last]
     expected = (plane / 255 - normalize.mean[last]) / normalize.std[last]
-    np.testing.assert_allclose(result[:, last] if channels == "first" else result[..., last], expected, atol=1e-5)
+    np.testing.assert_allclose(
+        result[:, last] if channels == "first" else result[..., last], expected, atol=1e-5
+    )
 
 
 def test_normalize_refuses_what_it_cannot_place():

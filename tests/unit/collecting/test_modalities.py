@@ -1,4 +1,7 @@
-"""Models and inputs of every modality: texts, sounds, bytes, tables, series of different lengths, video."""
+"""Models and inputs of every modality:
+
+texts, sounds, bytes, tables, series of different lengths, video.
+"""
 
 from __future__ import annotations
 
@@ -55,21 +58,37 @@ def bert(tokenizer):
     from transformers import BertConfig, BertForSequenceClassification
 
     torch.manual_seed(0)
-    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    return BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), num_labels=3, **size)).eval()
+    size = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    return BertForSequenceClassification(
+        BertConfig(vocab_size=len(tokenizer), num_labels=3, **size)
+    ).eval()
 
 
 def alone(model, tokenizer, texts):
     with torch.no_grad():
-        return np.stack([model(**tokenizer(text, return_tensors="pt")).logits[0].numpy() for text in texts])
+        return np.stack(
+            [model(**tokenizer(text, return_tensors="pt")).logits[0].numpy() for text in texts]
+        )
 
 
 def test_hugging_face_texts_in_any_order_of_lengths(bert, tokenizer):
     texts = TEXTS * 9  # more than are asked at a time
-    views = collect((bert, tokenizer), texts, "tokendrop:0.5+tokenmask:0.3+chardrop:0.2", labels=[0, 1, 2, 0, 1] * 9)
+    views = collect(
+        (bert, tokenizer),
+        texts,
+        "tokendrop:0.5+tokenmask:0.3+chardrop:0.2",
+        labels=[0, 1, 2, 0, 1] * 9,
+    )
     np.testing.assert_allclose(views.logits, alone(bert, tokenizer, texts), atol=1e-5)
     lost = views.transforms[0](texts)
-    np.testing.assert_allclose(views.transformed(views.transforms[0]), alone(bert, tokenizer, lost), atol=1e-5)
+    np.testing.assert_allclose(
+        views.transformed(views.transforms[0]), alone(bert, tokenizer, lost), atol=1e-5
+    )
 
 
 def test_short_texts_are_not_filled_up_to_the_longest(bert, tokenizer, monkeypatch):
@@ -81,21 +100,39 @@ def test_short_texts_are_not_filled_up_to_the_longest(bert, tokenizer, monkeypat
 
     monkeypatch.setattr(bert, "forward", recorded)
     collect((bert, tokenizer), ["cat", " ".join(["the cat sat"] * 30)] * 40, None)
-    assert sorted(seen) == [(16, 92), (32, 3), (32, 92)], "80 texts in order of length, 32 at a time"
+    assert sorted(seen) == [(16, 92), (32, 3), (32, 92)], (
+        "80 texts in order of length, 32 at a time"
+    )
 
 
-def test_a_folder_of_hugging_face_text_and_the_command_line(bert, tokenizer, tmp_path, monkeypatch, capsys):
+def test_a_folder_of_hugging_face_text_and_the_command_line(
+    bert, tokenizer, tmp_path, monkeypatch, capsys
+):
     bert.save_pretrained(tmp_path / "net")
     tokenizer.save_pretrained(tmp_path / "net")
     assert as_model(tmp_path / "net").takes == "text"
-    (tmp_path / "texts.csv").write_text("text,label\n" + "\n".join(f"{t},{i % 3}" for i, t in enumerate(TEXTS)))
+    (tmp_path / "texts.csv").write_text(
+        "text,label\n" + "\n".join(f"{t},{i % 3}" for i, t in enumerate(TEXTS))
+    )
     monkeypatch.chdir(tmp_path)
-    typed = ["collect", "--model", "net", "--data", "texts.csv", "--text-column", "text", "--pool", "auto"]
+    typed = [
+        "collect",
+        "--model",
+        "net",
+        "--data",
+        "texts.csv",
+        "--text-column",
+        "text",
+        "--pool",
+        "auto",
+    ]
     assert run([*typed, "--out", "views.npz"]) == 0
     assert "5 samples, 3 classes, 9 transformations, labelled" in capsys.readouterr().out
     tokenizer_settings = tmp_path / "net" / "tokenizer_config.json"
     found = json.loads(tokenizer_settings.read_text())
-    tokenizer_settings.write_text(json.dumps({**found, "auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}}))
+    tokenizer_settings.write_text(
+        json.dumps({**found, "auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}})
+    )
     with pytest.raises(FileError, match=r"auto_map.*tokenizer_config\.json"):
         as_model(tmp_path / "net")
 
@@ -119,7 +156,9 @@ def test_multiple_choice_loses_words_of_the_question_only():
     model = multiple_choice(score, ["A", "B", "C"], template="Answer A, B or C.\n{input}\nAnswer:")
     views = collect(model, TEXTS, "tokendrop:0.5", labels=["A", "B", "C", "A", "B"])
     assert views.labels.tolist() == [0, 1, 2, 0, 1]
-    assert all(prompt.startswith("Answer A, B or C.\n") and prompt.endswith("\nAnswer:") for prompt in seen)
+    assert all(
+        prompt.startswith("Answer A, B or C.\n") and prompt.endswith("\nAnswer:") for prompt in seen
+    )
     assert len(seen[5]) < len(seen[0])
     with pytest.raises(InputError, match=r"shape \(5, 2\) for 5 prompts and 3 options"):
         collect(multiple_choice(lambda p, o: np.zeros((len(p), 2)), ["A", "B", "C"]), TEXTS, None)
@@ -133,11 +172,16 @@ def test_a_language_model_gives_the_scores_of_the_answer_tokens(tokenizer):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    net = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2)).eval()
+    net = GPT2LMHeadModel(
+        GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2)
+    ).eval()
     options, places = ["cat", "dog"], tokenizer.convert_tokens_to_ids(["cat", "dog"])
     found = collect(language_model(net, tokenizer, options, at_a_time=1), TEXTS, None).logits
     with torch.no_grad():
-        rows = [net(**tokenizer(text, return_tensors="pt")).logits[0, -1, places].numpy() for text in TEXTS]
+        rows = [
+            net(**tokenizer(text, return_tensors="pt")).logits[0, -1, places].numpy()
+            for text in TEXTS
+        ]
     np.testing.assert_allclose(found, np.stack(rows), atol=1e-5)
     with pytest.raises(InputError, match="different tokens"):
         language_model(net, tokenizer, ["cat", "cat cat"])
@@ -151,12 +195,16 @@ def sounds(tmp_path):
         tone = 0.5 * np.sin(np.arange(1600 + 100 * row) * (0.9 if high else 0.1))
         folder = tmp_path / "sounds" / ("high" if high else "low")
         folder.mkdir(parents=True, exist_ok=True)
-        soundfile.write(folder / f"{row}.{'flac' if row < 4 else 'wav'}", np.stack([tone, tone], 1), 16000)
+        soundfile.write(
+            folder / f"{row}.{'flac' if row < 4 else 'wav'}", np.stack([tone, tone], 1), 16000
+        )
     return tmp_path / "sounds"
 
 
 def crossings(batch):
-    """Two scores from how often a sound crosses zero, for arrays and for sounds of different lengths."""
+    """Two scores from how often a sound crosses zero, for arrays and for sounds of different
+    lengths.
+    """
     rates = np.array([np.mean(np.diff(np.sign(sound)) != 0) for sound in batch])
     return np.stack([0.15 - rates, rates - 0.15], axis=1) * 40
 
@@ -169,12 +217,19 @@ def test_folders_of_sounds_as_they_are_and_cut_to_one_length(sounds):
     np.testing.assert_allclose(batch[0][:50], 0.5 * np.sin(np.arange(1700)[:50] * 0.9), atol=1e-3)
     assert as_source(sounds, seconds=0.1).read(range(8)).shape == (8, 1600)
     assert as_source(sounds, seconds=0.2).read(range(1)).shape == (1, 3200)
-    views = collect(crossings, sounds, "noise:10+quieter:0.5+timemask:0.2+lowpass:0.3+timeshift:0.1")
+    views = collect(
+        crossings, sounds, "noise:10+quieter:0.5+timemask:0.2+lowpass:0.3+timeshift:0.1"
+    )
     assert views.logits.argmax(1).tolist() == [1 - label for label in views.labels]
     assert len(views.transforms) == 5
-    assert {transform.kind for transform in collect(crossings, sounds, "auto").transforms} >= {"noise", "timemask"}
+    assert {transform.kind for transform in collect(crossings, sounds, "auto").transforms} >= {
+        "noise",
+        "timemask",
+    }
     soundfile.write(sounds / "low" / "other.wav", np.zeros(100), 8000)
-    with pytest.raises(InputError, match=r"one sampling rate: the first has 16000 Hz and .*other\.wav has 8000"):
+    with pytest.raises(
+        InputError, match=r"one sampling rate: the first has 16000 Hz and .*other\.wav has 8000"
+    ):
         collect(crossings, sounds, None)
     (sounds / "low" / "other.wav").write_bytes(b"no sound")
     with pytest.raises(FileError, match=r"other\.wav cannot be read"):
@@ -183,11 +238,25 @@ def test_folders_of_sounds_as_they_are_and_cut_to_one_length(sounds):
 
 
 def test_hugging_face_sounds(sounds, tmp_path):
-    from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2ForSequenceClassification
+    from transformers import (
+        Wav2Vec2Config,
+        Wav2Vec2FeatureExtractor,
+        Wav2Vec2ForSequenceClassification,
+    )
 
     torch.manual_seed(0)
-    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    small |= {"conv_dim": (8, 8), "conv_stride": (5, 4), "conv_kernel": (10, 8), "num_conv_pos_embeddings": 16}
+    small = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    small |= {
+        "conv_dim": (8, 8),
+        "conv_stride": (5, 4),
+        "conv_kernel": (10, 8),
+        "num_conv_pos_embeddings": 16,
+    }
     small |= {"num_conv_pos_embedding_groups": 2, "classifier_proj_size": 8, "num_labels": 2}
     net = Wav2Vec2ForSequenceClassification(Wav2Vec2Config(**small)).eval()
     extractor = Wav2Vec2FeatureExtractor(return_attention_mask=True)
@@ -205,7 +274,9 @@ def test_files_as_bytes(tmp_path):
     for name in ("a/x.dat", "b/y.dat"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(bytes(range(1, 60)))
-    with pytest.raises(InputError, match=r"holds 2 files, none of them images, sounds or texts.*read='bytes'"):
+    with pytest.raises(
+        InputError, match=r"holds 2 files, none of them images, sounds or texts.*read='bytes'"
+    ):
         as_source(tmp_path)
     (tmp_path / "a" / "notes.txt").write_text("one text among others")
     with pytest.raises(InputError, match=r"holds 3 files, only 1 of them texts.*read='texts'"):
@@ -228,7 +299,10 @@ def test_new_files_may_lack_a_class_that_the_calibration_knows(tmp_path):
             path = tmp_path / part / kinds[row % len(kinds)] / f"{row}.dat"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(bytes([97 + (row % 3 if row % 7 else 1)]) * 9)
-    model = lambda files: np.array([[body.count(letter) for letter in b"abc"] for body in files], dtype=float)  # noqa: E731
+
+    def model(files):
+        return np.array([[body.count(letter) for letter in b"abc"] for body in files], dtype=float)
+
     views = collect(model, tmp_path / "held-out", None, read="bytes")
     applied = apply(TemperatureScaling().fit(views), model, tmp_path / "new", read="bytes")
     assert applied.classes.tolist() == ["a", "b", "c"]
@@ -239,13 +313,17 @@ def table(n=300):
     town = RNG.choice(["Bonn", "Oslo", "Rome"], n)
     age = RNG.integers(18, 90, n)
     y = ((age > 50) ^ (town == "Oslo") ^ (RNG.random(n) < 0.2)).astype(int)
-    return pd.DataFrame({"age": age, "height": RNG.normal(1.7, 0.1, n), "town": pd.Categorical(town)}), y
+    return pd.DataFrame(
+        {"age": age, "height": RNG.normal(1.7, 0.1, n), "town": pd.Categorical(town)}
+    ), y
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow"])
 def test_columns_by_name(kind):
     frame, y = table()
-    parts = make_column_transformer((OneHotEncoder(), ["town"]), (StandardScaler(), ["age", "height"]))
+    parts = make_column_transformer(
+        (OneHotEncoder(), ["town"]), (StandardScaler(), ["age", "height"])
+    )
     model = make_pipeline(parts, LogisticRegression()).fit(frame, y)
     expected = collect(model, frame, None).logits
     given = frame
@@ -266,8 +344,12 @@ def test_columns_by_name(kind):
 
 def test_missing_values_for_trees_that_know_them():
     frame, y = table()
-    model = HistGradientBoostingClassifier(categorical_features="from_dtype", max_iter=20).fit(frame, y)
-    views = collect(model, frame, "missing:0.4+permute:0.4:levels=" + ";".join(["0"] * 33), labels=y)
+    model = HistGradientBoostingClassifier(categorical_features="from_dtype", max_iter=20).fit(
+        frame, y
+    )
+    views = collect(
+        model, frame, "missing:0.4+permute:0.4:levels=" + ";".join(["0"] * 33), labels=y
+    )
     assert (views.transformed(views.transforms[0]) != views.logits).any()
 
 
@@ -279,7 +361,18 @@ def test_a_model_of_skops_and_a_table_by_the_command_line(tmp_path, monkeypatch,
     skops.io.dump(LogisticRegression().fit(numbers, y), tmp_path / "net.skops")
     numbers.assign(label=y).to_csv(tmp_path / "data.csv", index=False)
     monkeypatch.chdir(tmp_path)
-    typed = ["collect", "--model", "net.skops", "--data", "data.csv", "--pool", "auto", "--out", "views.npz", "--force"]
+    typed = [
+        "collect",
+        "--model",
+        "net.skops",
+        "--data",
+        "data.csv",
+        "--pool",
+        "auto",
+        "--out",
+        "views.npz",
+        "--force",
+    ]
     assert run(typed) == 0
     assert "300 samples, 2 classes, 8 transformations, labelled" in capsys.readouterr().out
     skops.io.dump(RandomForestClassifier(3).fit(numbers, y), tmp_path / "net.skops")
@@ -289,7 +382,9 @@ def test_a_model_of_skops_and_a_table_by_the_command_line(tmp_path, monkeypatch,
     assert "net.skops cannot be read as a skops file" in capsys.readouterr().err
 
 
-def test_inputs_that_a_model_of_scikit_learn_was_not_fitted_on_are_named_with_the_remedy(tmp_path, capsys, monkeypatch):
+def test_inputs_that_a_model_of_scikit_learn_was_not_fitted_on_are_named_with_the_remedy(
+    tmp_path, capsys, monkeypatch
+):
     import skops.io
 
     frame, y = table()
@@ -306,9 +401,15 @@ def test_inputs_that_a_model_of_scikit_learn_was_not_fitted_on_are_named_with_th
     for model, data, said in [
         ("net.skops", "data.csv", "was not fitted on the column sick. .*--label-column sick"),
         ("texts.skops", "texts.csv", "holds texts.*--text-column said"),
-        ("grey.skops", "RGB", r"rows of 64 numbers, and an input of the shape \(8, 8, 3\) has 192. .*--pixels gray"),
+        (
+            "grey.skops",
+            "RGB",
+            r"rows of 64 numbers, and an input of the shape \(8, 8, 3\) has 192. .*--pixels gray",
+        ),
     ]:
-        assert run(["collect", "--model", model, "--data", data, "--out", "views.npz", "--force"]) == 2
+        assert (
+            run(["collect", "--model", model, "--data", data, "--out", "views.npz", "--force"]) == 2
+        )
         assert re.search(said, " ".join(capsys.readouterr().err.split()))
     assert collect(LogisticRegression().fit(numbers.to_numpy(), y), numbers, None).n_samples == 300
 
@@ -350,16 +451,31 @@ def test_a_torch_network_and_its_weights_by_the_command_line(tmp_path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     layer = torch.nn.Linear(64, 3)
-    save_file({"1.weight": layer.weight.detach(), "1.bias": layer.bias.detach()}, tmp_path / "w.safetensors")
+    save_file(
+        {"1.weight": layer.weight.detach(), "1.bias": layer.bias.detach()},
+        tmp_path / "w.safetensors",
+    )
     images = RNG.random((12, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "data.npz", images=images, labels=np.arange(12) % 3)
-    typed = ["collect", "--data", "data.npz", "--out", "views.npz", "--force", "--model", "my_net:net"]
+    typed = [
+        "collect",
+        "--data",
+        "data.npz",
+        "--out",
+        "views.npz",
+        "--force",
+        "--model",
+        "my_net:net",
+    ]
     assert run([*typed, "--weights", "w.safetensors"]) == 0
     from recal import read_views
 
     expected = layer(torch.from_numpy(images).flatten(1)).detach().numpy()
     np.testing.assert_allclose(read_views("views.npz").logits, expected, atol=1e-6)
-    for weights, said in [("w.pt", "takes a .safetensors file"), ("none.safetensors", "There is no file")]:
+    for weights, said in [
+        ("w.pt", "takes a .safetensors file"),
+        ("none.safetensors", "There is no file"),
+    ]:
         assert run([*typed, "--weights", weights]) == 2
         assert said in capsys.readouterr().err
     save_file({"2.weight": layer.weight.detach()}, tmp_path / "other.safetensors")
@@ -368,7 +484,10 @@ def test_a_torch_network_and_its_weights_by_the_command_line(tmp_path, monkeypat
     assert run([*typed[:-1], "my_net:number", "--weights", "w.safetensors"]) == 2
     assert "gave a int" in capsys.readouterr().err
     assert run([*typed[:-1], "my_net:sized", "--weights", "w.safetensors"]) == 2
-    assert "my_net:sized must build the network when called without arguments" in capsys.readouterr().err
+    assert (
+        "my_net:sized must build the network when called without arguments"
+        in capsys.readouterr().err
+    )
 
 
 def folder_of_images(root: Path, mode: str) -> Path:
@@ -378,7 +497,9 @@ def folder_of_images(root: Path, mode: str) -> Path:
         if mode == "I;16":
             Image.fromarray((np.arange(64).reshape(8, 8) * 1000).astype(np.uint16)).save(path)
         else:
-            Image.fromarray(RNG.integers(0, 256, (8, 8, 4), dtype=np.uint8), "RGBA").convert(mode).save(path)
+            Image.fromarray(RNG.integers(0, 256, (8, 8, 4), dtype=np.uint8), "RGBA").convert(
+                mode
+            ).save(path)
     return root / mode
 
 
@@ -411,19 +532,72 @@ def test_the_command_line_reads_grey_where_the_model_is_grey(tmp_path, monkeypat
     )
     folder_of_images(tmp_path, "RGB")
     monkeypatch.chdir(tmp_path)
-    assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--pool", "zoom:0.5", "--out", "v.npz"]) == 0
+    assert (
+        run(
+            [
+                "collect",
+                "--model",
+                "net.onnx",
+                "--data",
+                "RGB",
+                "--pool",
+                "zoom:0.5",
+                "--out",
+                "v.npz",
+            ]
+        )
+        == 0
+    )
     assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--gray", "--out", "g.npz"]) == 0
     capsys.readouterr()
-    assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--pixels", "cmyk", "--out", "c.npz"]) == 2
+    assert (
+        run(
+            [
+                "collect",
+                "--model",
+                "net.onnx",
+                "--data",
+                "RGB",
+                "--pixels",
+                "cmyk",
+                "--out",
+                "c.npz",
+            ]
+        )
+        == 2
+    )
     assert "must be one of 'rgb', 'gray'" in capsys.readouterr().err
-    assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--gray", "--pixels", "rgb", "--out", "c.npz"]) == 2
+    assert (
+        run(
+            [
+                "collect",
+                "--model",
+                "net.onnx",
+                "--data",
+                "RGB",
+                "--gray",
+                "--pixels",
+                "rgb",
+                "--out",
+                "c.npz",
+            ]
+        )
+        == 2
+    )
     assert "contradict" in capsys.readouterr().err
 
 
 def test_video_and_series_of_different_lengths():
     video = RNG.integers(0, 256, (6, 5, 8, 8, 3), dtype=np.uint8)
-    views = collect(lambda batch: batch.reshape(len(batch), -1)[:, :2] / 50.0, video, "auto", labels=[0, 1] * 3)
+    views = collect(
+        lambda batch: batch.reshape(len(batch), -1)[:, :2] / 50.0, video, "auto", labels=[0, 1] * 3
+    )
     assert {transform.kind for transform in views.transforms} == {"flip", "shift", "zoom", "frames"}
     series = [RNG.normal(size=n) for n in (20, 30, 40, 50)]
-    found = collect(lambda batch: np.array([[s.mean(), s.std()] for s in batch]), series, "auto", labels=[0, 1] * 2)
+    found = collect(
+        lambda batch: np.array([[s.mean(), s.std()] for s in batch]),
+        series,
+        "auto",
+        labels=[0, 1] * 2,
+    )
     assert {transform.modality for transform in found.transforms} == {"series"}

@@ -1,4 +1,6 @@
-"""Each kind of model gives its logits, is left as it was, and is refused with a remedy where it does not fit."""
+"""Each kind of model gives its logits, is left as it was, and is refused with a remedy where it
+does not fit.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def rows(n=60, k=3, seed=0):
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3), torch.nn.Dropout(0.5))
+        self.body = torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(64, 3), torch.nn.Dropout(0.5)
+        )
         self.norm = torch.nn.BatchNorm1d(3)
 
     def forward(self, x):
@@ -68,8 +72,14 @@ def test_zeros_of_a_forest_are_floored_and_said_to_be():
     model = RandomForestClassifier(10, random_state=0).fit(X, y)
     probs = model.predict_proba(X)
     assert probs.min() == 0
-    for outputs, floor in ((None, 0.01 / 3), ("probabilities", 0.01 / 3), ("probabilities:1e-5", 1e-5)):
-        with pytest.warns(UserWarning, match=rf"RandomForestClassifier.*probabilities of 0.* {floor:g}"):
+    for outputs, floor in (
+        (None, 0.01 / 3),
+        ("probabilities", 0.01 / 3),
+        ("probabilities:1e-5", 1e-5),
+    ):
+        with pytest.warns(
+            UserWarning, match=rf"RandomForestClassifier.*probabilities of 0.* {floor:g}"
+        ):
             views = collect(model, X, None, **({} if outputs is None else {"outputs": outputs}))
         np.testing.assert_allclose(np.exp(views.logits), np.maximum(probs, floor), rtol=1e-9)
 
@@ -77,7 +87,11 @@ def test_zeros_of_a_forest_are_floored_and_said_to_be():
 @pytest.mark.parametrize("wrap", [lambda m: m, lambda m: make_pipeline(StandardScaler(), m)])
 @pytest.mark.parametrize(
     ("model", "outputs"),
-    [(KNeighborsClassifier(3), "votes"), (DecisionTreeClassifier(), "votes"), (GaussianNB(), "logits")],
+    [
+        (KNeighborsClassifier(3), "votes"),
+        (DecisionTreeClassifier(), "votes"),
+        (GaussianNB(), "logits"),
+    ],
 )
 @pytest.mark.filterwarnings("ignore:.*probabilities of 0")
 def test_what_votes_is_known_and_kept_with_the_views(model, outputs, wrap):
@@ -87,7 +101,11 @@ def test_what_votes_is_known_and_kept_with_the_views(model, outputs, wrap):
     assert views.preprocessing.outputs == outputs
     calibrator = TemperatureScaling().fit(views)
     expected = calibrator.predict_proba(views)
-    for said in ({}, {"outputs": "logits"}, {"outputs": "probabilities"} if outputs == "votes" else {}):
+    for said in (
+        {},
+        {"outputs": "logits"},
+        {"outputs": "probabilities"} if outputs == "votes" else {},
+    ):
         np.testing.assert_array_equal(apply(calibrator, fitted, X, **said).probs, expected)
     classifier = CalibratedClassifier(fitted, TemperatureScaling()).fit(X, y)
     np.testing.assert_array_equal(classifier.predict_proba(X), expected)
@@ -100,8 +118,12 @@ def test_a_calibration_of_a_forest_from_before_votes_keeps_its_floor():
     forest = RandomForestClassifier(10, random_state=0).fit(X[:100], y[:100])
     for said in ("logits", "probabilities"):
         logits = np.log(np.maximum(forest.predict_proba(X), 1e-12))
-        calibrator = TemperatureScaling().fit(Views(logits, labels=y, preprocessing=Preprocessing(outputs=said)))
-        np.testing.assert_array_equal(apply(calibrator, forest, X).probs, calibrator.predict_proba(logits))
+        calibrator = TemperatureScaling().fit(
+            Views(logits, labels=y, preprocessing=Preprocessing(outputs=said))
+        )
+        np.testing.assert_array_equal(
+            apply(calibrator, forest, X).probs, calibrator.predict_proba(logits)
+        )
 
 
 def test_nothing_is_said_where_nothing_was_floored():
@@ -142,9 +164,13 @@ def test_images_are_flattened_for_a_classifier_of_rows(images, labels):
 
 
 def test_a_pipeline_that_takes_images_gets_images(images, labels):
-    model = make_pipeline(FunctionTransformer(lambda x: x.mean(2)), StandardScaler(), LogisticRegression())
+    model = make_pipeline(
+        FunctionTransformer(lambda x: x.mean(2)), StandardScaler(), LogisticRegression()
+    )
     model.fit(images, labels)
-    np.testing.assert_array_equal(collect(model, images, None).logits, model.decision_function(images))
+    np.testing.assert_array_equal(
+        collect(model, images, None).logits, model.decision_function(images)
+    )
 
 
 def test_margins_per_pair_of_classes_are_refused():
@@ -160,7 +186,9 @@ def test_an_unfitted_classifier_is_refused():
 
 def test_a_regressor_is_refused():
     X, y = rows()
-    with pytest.raises(InputError, match="LinearRegression has neither decision_function nor predict_proba"):
+    with pytest.raises(
+        InputError, match="LinearRegression has neither decision_function nor predict_proba"
+    ):
         as_model(LinearRegression().fit(X, y))
 
 
@@ -172,7 +200,12 @@ def test_a_module_is_put_back_as_it_was(images):
     module.body[2].eval()  # set by hand: eval() followed by train() would lose it
     before = {name: value.clone() for name, value in module.state_dict().items()}
     collect(module, images, "zoom:0.5-0.9:2", preprocess=Normalize())
-    assert [m.training for m in (module, module.body, module.body[2], module.norm)] == [True, True, False, True]
+    assert [m.training for m in (module, module.body, module.body[2], module.norm)] == [
+        True,
+        True,
+        False,
+        True,
+    ]
     assert torch.is_grad_enabled()
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
 
@@ -203,7 +236,9 @@ def test_floats_and_bytes_are_cast_to_the_weights_dtype(images):
 
 def test_token_ids_stay_integers():
     tokens = np.random.default_rng(0).integers(0, 50, (10, 7))
-    module = torch.nn.Sequential(torch.nn.Embedding(50, 8), torch.nn.Flatten(), torch.nn.Linear(56, 2))
+    module = torch.nn.Sequential(
+        torch.nn.Embedding(50, 8), torch.nn.Flatten(), torch.nn.Linear(56, 2)
+    )
     assert collect(module, tokens, None).logits.shape == (10, 2)
 
 
@@ -251,7 +286,9 @@ def test_fingerprints_of_classifiers_see_what_was_learned():
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """A module, and the folders of its files with a free (True) and a fixed (False) size of batches."""
+    """A module, and the folders of its files with a free (True) and a fixed (False) size of
+    batches.
+    """
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)).eval()
     folders = {}
@@ -273,7 +310,9 @@ def test_exported_files_agree_with_the_module(exported, images, file, dynamic):
     for model in [torch.export.load(path)] if file == "net.pt2" else [path, str(path)]:
         views = collect(model, images, "zoom:0.5", preprocess=Normalize(), batch_size=7)
         np.testing.assert_allclose(views.logits, expected.logits, atol=1e-5)
-        np.testing.assert_allclose(views.transformed("zoom:0.5"), expected.transformed("zoom:0.5"), atol=1e-5)
+        np.testing.assert_allclose(
+            views.transformed("zoom:0.5"), expected.transformed("zoom:0.5"), atol=1e-5
+        )
 
 
 def test_an_open_session_is_a_model(exported, images):
@@ -281,11 +320,15 @@ def test_an_open_session_is_a_model(exported, images):
 
     path = exported[1][True] / "net.onnx"
     views = collect(onnxruntime.InferenceSession(str(path)), images, None, preprocess=Normalize())
-    np.testing.assert_array_equal(views.logits, collect(path, images, None, preprocess=Normalize()).logits)
+    np.testing.assert_array_equal(
+        views.logits, collect(path, images, None, preprocess=Normalize()).logits
+    )
 
 
 def test_onnx_names_the_shape_it_wants(exported, images):
-    with pytest.raises(InputError, match=r"(?s)net\.onnx expects the shape .*1, 8, 8.*\(20, 1, 8, 4\).*preprocess"):
+    with pytest.raises(
+        InputError, match=r"(?s)net\.onnx expects the shape .*1, 8, 8.*\(20, 1, 8, 4\).*preprocess"
+    ):
         collect(exported[1][True] / "net.onnx", images[:, :, :4], None)
 
 
@@ -299,14 +342,21 @@ def test_onnx_with_several_outputs_asks_which(tmp_path):
     from onnx import TensorProto, helper, save
 
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 3])
-    outs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 3]) for name in ("a", "b")]
+    outs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 3]) for name in ("a", "b")
+    ]
     nodes = [helper.make_node("Identity", ["x"], ["a"]), helper.make_node("Neg", ["x"], ["b"])]
     graph = helper.make_graph(nodes, "two", [x], outs)
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "two.onnx")
+    save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9),
+        tmp_path / "two.onnx",
+    )
     with pytest.raises(InputError, match=r"several outputs \(a, b\).*output="):
         as_model(tmp_path / "two.onnx")
     X = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    np.testing.assert_array_equal(collect(OnnxModel(tmp_path / "two.onnx", output="b"), X, None).logits, -X)
+    np.testing.assert_array_equal(
+        collect(OnnxModel(tmp_path / "two.onnx", output="b"), X, None).logits, -X
+    )
     with pytest.raises(InputError, match="no output 'c'; it has: a, b"):
         OnnxModel(tmp_path / "two.onnx", output="c")
 
@@ -320,7 +370,11 @@ def test_pickles_are_refused_unopened(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("net.onnx", b"rubbish", "cannot be read as an ONNX model: it is cut short, damaged or of another kind. Copy"),
+        (
+            "net.onnx",
+            b"rubbish",
+            "cannot be read as an ONNX model: it is cut short, damaged or of another kind. Copy",
+        ),
         ("net.onnx", b"", "cannot be read as an ONNX model: it is empty. Copy"),
         ("net.pt2", b"rubbish", "can run code"),
         ("net.txt", b"", "ends in .onnx, .pt2"),
@@ -360,7 +414,10 @@ def test_a_hugging_face_pair_runs_its_processor_after_the_transformation(vision,
     views = collect((model, processor), images, "zoom:0.5", batch_size=4)
     from recal.transforms import ZoomOut
 
-    for seen, logits in ((images, views.logits), (ZoomOut(0.5)(images), views.transformed("zoom:0.5"))):
+    for seen, logits in (
+        (images, views.logits),
+        (ZoomOut(0.5)(images), views.transformed("zoom:0.5")),
+    ):
         pixels = processor(images=list(seen), return_tensors="pt")["pixel_values"]
         with torch.no_grad():
             expected = model.eval()(pixels).logits.numpy()
@@ -392,7 +449,10 @@ def test_probabilities_are_refused_with_the_remedy_and_taken_when_said(images, m
         values = np.exp(model(batch))
         return values / values.sum(1, keepdims=True)
 
-    with pytest.raises(InputError, match=r"softmax returned lies in \[0, 1\] and sums to 1.*outputs='probabilities'"):
+    with pytest.raises(
+        InputError,
+        match=r"softmax returned lies in \[0, 1\] and sums to 1.*outputs='probabilities'",
+    ):
         collect(softmax, images, None)
     views = collect(softmax, images, "zoom:0.5", outputs="probabilities")
     np.testing.assert_allclose(np.exp(views.logits), softmax(images), rtol=1e-5)
@@ -406,9 +466,15 @@ def test_logits_said_to_be_probabilities_are_refused(images, model):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (lambda x: x[:, :, :, None], r"shape \(20, 8, 8, 1\).*log-odds of the second of two classes"),
+        (
+            lambda x: x[:, :, :, None],
+            r"shape \(20, 8, 8, 1\).*log-odds of the second of two classes",
+        ),
         (lambda x: np.ones((20, 2), dtype=int), "dtype int64.*answers only"),
-        (lambda x: np.ones((20, 2)) * [1.0, np.nan], "gave nan for sample 0, class 1, in the original"),
+        (
+            lambda x: np.ones((20, 2)) * [1.0, np.nan],
+            "gave nan for sample 0, class 1, in the original",
+        ),
         (lambda x: np.ones((19, 2)), "gave 19 rows for 20 inputs"),
         (lambda x: (np.ones((20, 2)), 1), "returned a tuple"),
     ],
@@ -434,10 +500,11 @@ def test_an_unknown_kind_of_outputs_is_refused(images, model):
 
 
 @pytest.mark.parametrize(
-    ("package", "module", "path", "extra"),
-    [("onnxruntime", "onnx", "net.onnx", "onnx")],
+    ("package", "module", "path", "extra"), [("onnxruntime", "onnx", "net.onnx", "onnx")]
 )
-def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, package, module, path, extra):
+def test_a_missing_package_is_named_with_its_extra(
+    tmp_path, monkeypatch, package, module, path, extra
+):
     (tmp_path / path).touch()
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"recal.collecting.models.{module}", raising=False)

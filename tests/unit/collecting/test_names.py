@@ -31,7 +31,9 @@ def test_names_that_are_not_utf_8_are_read(folder):
     assert len(source.fingerprint()) == 32
 
 
-@pytest.mark.parametrize("locale", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {}])
+@pytest.mark.parametrize(
+    "locale", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {}]
+)
 def test_a_name_that_cannot_be_printed_stops_no_message(tmp_path, locale):
     name = os.path.join(os.fsencode(tmp_path), "n\u00e4me\u2026".encode() + b"\xff.npz")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **locale}

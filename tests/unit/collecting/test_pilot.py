@@ -37,7 +37,9 @@ class LeftHalf:
 def data():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 1200)
-    return (rng.normal(0, 1, (1200, 6, 6)) + 0.4 * np.where(y == 1, 1, -1)[:, None, None]).astype(np.float32), y
+    return (rng.normal(0, 1, (1200, 6, 6)) + 0.4 * np.where(y == 1, 1, -1)[:, None, None]).astype(
+        np.float32
+    ), y
 
 
 def test_only_what_pays_is_computed_for_the_rest(data):
@@ -54,10 +56,21 @@ def test_only_what_pays_is_computed_for_the_rest(data):
 def test_the_pilot_tells_what_it_saw_and_costs(data):
     images, y = data
     pilot = run_pilot(LeftHalf(), images, POOL, 400, labels=y)
-    assert (pilot.n_samples, pilot.n_all, len(pilot.candidates), pilot.chosen) == (400, 1200, 3, (Flip(),))
+    assert (pilot.n_samples, pilot.n_all, len(pilot.candidates), pilot.chosen) == (
+        400,
+        1200,
+        3,
+        (Flip(),),
+    )
     assert (pilot.passes, pilot.passes_without) == (4000, 4800)
-    assert str(pilot).endswith("on 400 samples chose flip. 4,000 forward passes in all instead of 4,800")
-    assert {record["view"] for record in pilot.stacking.views_report_} == {"flip", "shift", "brightness:0.5"}
+    assert str(pilot).endswith(
+        "on 400 samples chose flip. 4,000 forward passes in all instead of 4,800"
+    )
+    assert {record["view"] for record in pilot.stacking.views_report_} == {
+        "flip",
+        "shift",
+        "brightness:0.5",
+    }
 
 
 def test_samples_are_drawn_at_random_and_by_the_seed(data):
@@ -72,7 +85,9 @@ def test_samples_are_drawn_at_random_and_by_the_seed(data):
 
 def test_where_no_view_helps_the_originals_are_collected_alone(data):
     images, y = data
-    views = collect(lambda batch: LeftHalf()(batch), images, [Named("same", lambda x: x)], labels=y, pilot=300)
+    views = collect(
+        lambda batch: LeftHalf()(batch), images, [Named("same", lambda x: x)], labels=y, pilot=300
+    )
     assert views.transforms == ()
     assert ViewStacking().fit(views).accepted_ is False
 
@@ -90,7 +105,9 @@ def test_ones_own_transformation_keeps_its_code(data, tmp_path):
     def mirrored(batch):
         return batch[..., ::-1]
 
-    views = collect(LeftHalf(), images, [mirrored, "shift"], labels=y, pilot=400, out=tmp_path / "views.zarr")
+    views = collect(
+        LeftHalf(), images, [mirrored, "shift"], labels=y, pilot=400, out=tmp_path / "views.zarr"
+    )
     assert [str(transform) for transform in views.transforms] == ["mirrored"]
 
 
@@ -159,7 +176,15 @@ def test_the_command_prints_the_choice_and_the_cost(data, tmp_path, monkeypatch,
     (tmp_path / "left_half.py").write_text(MODEL)
     monkeypatch.syspath_prepend(tmp_path)
     np.savez(tmp_path / "data.npz", images=images, labels=y)
-    command = ["collect", "--model", "left_half:model", "--data", str(tmp_path / "data.npz"), "--pool", POOL]
+    command = [
+        "collect",
+        "--model",
+        "left_half:model",
+        "--data",
+        str(tmp_path / "data.npz"),
+        "--pool",
+        POOL,
+    ]
     assert run([*command, "--pilot", "400", "--out", str(tmp_path / "views.zarr")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "chose flip. 4,000 forward passes in all instead of 4,800." in said
@@ -172,6 +197,8 @@ def test_transformations_with_the_same_effect_count_once(data):
     images, y = data
     model = LeftHalf()
     with pytest.warns(UserWarning, match="same effect"):
-        pilot = run_pilot(model, images, ["flip", "zoom:0.98", "zoom:0.97"], 400, labels=y, progress=False)
+        pilot = run_pilot(
+            model, images, ["flip", "zoom:0.98", "zoom:0.97"], 400, labels=y, progress=False
+        )
     assert pilot.n_passes == model.rows < 400 * 4
     assert pilot.passes == model.rows + len(images) * (1 + len(pilot.chosen))

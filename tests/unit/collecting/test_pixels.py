@@ -1,4 +1,7 @@
-"""What each kind of image file becomes: eight-bit RGB, upright, and nothing opened that could start a program."""
+"""What each kind of image file becomes:
+
+eight-bit RGB, upright, and nothing opened that could start a program.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ def test_sixteen_bit_grey_keeps_its_high_byte(tmp_path, name):
 
 
 def test_big_endian_sixteen_bit_tiff_is_the_same(tmp_path):
-    image = Image.frombytes("I;16B", (16, 16), ((RAMP.astype(">u2") << 8) + 200).astype(">u2").tobytes())
+    image = Image.frombytes(
+        "I;16B", (16, 16), ((RAMP.astype(">u2") << 8) + 200).astype(">u2").tobytes()
+    )
     np.testing.assert_array_equal(written(tmp_path, image, "a.tif")[..., 0], RAMP)
 
 
@@ -47,7 +52,9 @@ def test_sixteen_bit_pgm_is_the_same(tmp_path):
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
 def test_thirty_two_bits_have_no_white_and_are_refused(tmp_path, dtype):
     Image.fromarray(RAMP.astype(dtype)).save(tmp_path / "a.tif")
-    with pytest.raises(FileError, match=r"a\.tif cannot be read: its pixels have 32 bits.*8 or 16 bits"):
+    with pytest.raises(
+        FileError, match=r"a\.tif cannot be read: its pixels have 32 bits.*8 or 16 bits"
+    ):
         read_image(tmp_path / "a.tif")
 
 
@@ -80,7 +87,9 @@ def test_cmyk_becomes_rgb(tmp_path):
 
 
 def test_grey_and_black_and_white_have_three_equal_channels(tmp_path):
-    np.testing.assert_array_equal(written(tmp_path, Image.fromarray(RAMP)), np.stack([RAMP] * 3, axis=-1))
+    np.testing.assert_array_equal(
+        written(tmp_path, Image.fromarray(RAMP)), np.stack([RAMP] * 3, axis=-1)
+    )
     assert set(written(tmp_path, Image.fromarray(RAMP > 99)).ravel().tolist()) == {0, 255}
 
 
@@ -113,7 +122,9 @@ def test_a_file_of_another_format_named_png_is_not_opened(tmp_path, kind, monkey
     """An EPS file would be given to Ghostscript, another program."""
     from PIL import EpsImagePlugin
 
-    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_: pytest.fail("Ghostscript was called"))
+    monkeypatch.setattr(
+        EpsImagePlugin, "Ghostscript", lambda *_: pytest.fail("Ghostscript was called")
+    )
     held = io.BytesIO()
     Image.new("RGB", (16, 16)).save(held, kind)
     (tmp_path / "a.png").write_bytes(held.getvalue())

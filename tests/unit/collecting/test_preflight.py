@@ -31,13 +31,25 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "taught.py").write_text(MODEL)
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8))
+    np.save(
+        tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
+    )
     (tmp_path / "y.txt").write_text("\n".join(["ant", "bee", "cat", "ant"] * 10))
     return tmp_path
 
 
 def test_wrong_names_of_classes_are_refused_before_the_model_runs(place, capsys):
-    command = ["collect", "--model", "taught:model", "--data", "x.npy", "--labels", "y.txt", "--out", "v.zarr"]
+    command = [
+        "collect",
+        "--model",
+        "taught:model",
+        "--data",
+        "x.npy",
+        "--labels",
+        "y.txt",
+        "--out",
+        "v.zarr",
+    ]
     assert run([*command, "--classes", "ant,bee,cow"]) == 2, "a label that is none of the names"
     assert "cat" in capsys.readouterr().err
     assert not (place / "asked.txt").exists()
@@ -48,7 +60,10 @@ def test_wrong_names_of_classes_are_refused_before_the_model_runs(place, capsys)
 
 def test_a_csv_of_texts_is_not_silently_a_table(place, capsys):
     words = ["the match was won late", "the bank lends more money", "a film about two sisters"]
-    rows = {"text": [f"{word} {number}" for number in range(10) for word in words], "topic": ["a", "b", "c"] * 10}
+    rows = {
+        "text": [f"{word} {number}" for number in range(10) for word in words],
+        "topic": ["a", "b", "c"] * 10,
+    }
     pandas.DataFrame(rows).to_csv("t.csv", index=False)
     command = ["collect", "--model", "taught:model", "--data", "t.csv", "--out", "v.npz"]
     assert run(command) == 2
@@ -61,13 +76,25 @@ def test_a_csv_of_texts_is_not_silently_a_table(place, capsys):
 def test_the_only_column_beside_the_labels_is_read_as_texts_even_if_they_are_short(place, capsys):
     rows = {"word": [f"w{number}" for number in range(30)], "topic": ["a", "b", "c"] * 10}
     pandas.DataFrame(rows).to_csv("t.csv", index=False)
-    command = ["collect", "--model", "taught:model", "--data", "t.csv", "--label-column", "topic", "--classes", "a,b,c"]
+    command = [
+        "collect",
+        "--model",
+        "taught:model",
+        "--data",
+        "t.csv",
+        "--label-column",
+        "topic",
+        "--classes",
+        "a,b,c",
+    ]
     assert run([*command, "--out", "v.npz"]) == 0
     assert "Texts are read from the column 'word'" in capsys.readouterr().out
 
 
 def test_the_labels_are_in_the_only_column_that_the_model_does_not_take(place):
-    pandas.DataFrame({"size": [1.0, 2.0], "cut": ["a", "b"], "colour": ["x", "y"]}).to_csv("t.csv", index=False)
+    pandas.DataFrame({"size": [1.0, 2.0], "cut": ["a", "b"], "colour": ["x", "y"]}).to_csv(
+        "t.csv", index=False
+    )
     assert guess_columns(Path("t.csv"), None, None, ["size", "colour"]) == {"label_column": "cut"}
     assert guess_columns(Path("t.csv"), None, None, ["size"]) == {}
     assert guess_columns(Path("t.csv"), None, None, ["size", "colour", "weight"]) == {}
@@ -77,7 +104,10 @@ def test_the_message_for_absent_labels_names_the_column_that_looks_like_labels(p
     rows = {"word": [f"w{number}" for number in range(60)], "topic": ["a", "b", "c"] * 20}
     pandas.DataFrame(rows).to_csv("t.csv", index=False)
     assert run(["calibrate", "--model", "taught:model", "--data", "t.csv", "--out", "made"]) == 2
-    assert "columns are word, topic. Say which column holds them: --label-column topic." in capsys.readouterr().err
+    assert (
+        "columns are word, topic. Say which column holds them: --label-column topic."
+        in capsys.readouterr().err
+    )
 
 
 def test_a_row_without_any_probability_is_not_blamed_on_logits():

@@ -1,4 +1,7 @@
-"""Ray gives the bits of a local run, also when a worker is killed; what recal refuses, workers refuse in its words."""
+"""Ray gives the bits of a local run, also when a worker is killed;
+
+what recal refuses, workers refuse in its words.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,21 @@ def s3():
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(s3):
-    """One small cluster for all tests here, so that they do not each wait for one; its workers know the S3 server."""
+    """One small cluster for all tests here, so that they do not each wait for one;
+
+    its workers know the S3 server.
+    """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_worker_niceness", "0")  # behind other tests of this run they would wait for minutes
+    os.environ.setdefault(
+        "RAY_worker_niceness", "0"
+    )  # behind other tests of this run they would wait for minutes
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine starts it slowly
-    how = {"num_cpus": 2, "include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
+    how = {
+        "num_cpus": 2,
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "logging_level": "error",
+    }
     for attempt in range(3):
         try:
             ray.init(address="local", **how)
@@ -60,7 +73,11 @@ def images():
 
 
 def contents(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def make_model():
@@ -112,7 +129,9 @@ def test_workers_write_to_an_object_store(images, kept):
     assert kept["take"], "blocks that workers wrote themselves"
     np.testing.assert_array_equal(views.logits, job(images, batch_size=6).logits)
     stack = ViewStacking(random_state=0).fit(views)
-    done = apply_distributed(stack, make_model(), images, "s3://bucket/answers", engine=ENGINE, batch_size=20)
+    done = apply_distributed(
+        stack, make_model(), images, "s3://bucket/answers", engine=ENGINE, batch_size=20
+    )
     assert done.written == 60
 
 
@@ -141,7 +160,10 @@ def test_memory_is_that_of_a_local_run(images):
         np.testing.assert_array_equal(spread.transformed(transform), local.transformed(transform))
 
 
-PLAN = Plan(start=0.6, blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.6, gated_own=1.2))
+PLAN = Plan(
+    start=0.6,
+    blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.6, gated_own=1.2),
+)
 
 
 def counting_model(folder):
@@ -166,9 +188,16 @@ def test_the_gate_spares_views_on_ray_too(tmp_path, images):
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     labels = np.arange(60) % 3
-    local = apply(calibrator, counting_model(str(tmp_path / "here")), images, labels=labels, batch_size=8)
+    local = apply(
+        calibrator, counting_model(str(tmp_path / "here")), images, labels=labels, batch_size=8
+    )
     spread = apply(
-        calibrator, counting_model(str(tmp_path / "there")), images, labels=labels, batch_size=8, engine=ENGINE
+        calibrator,
+        counting_model(str(tmp_path / "there")),
+        images,
+        labels=labels,
+        batch_size=8,
+        engine=ENGINE,
     )
     needed = PLAN.needs_views(make_model()(images))
     assert 0 < needed.sum() < 60
@@ -195,7 +224,14 @@ def test_a_store_that_one_engine_began_the_other_finishes(tmp_path, images):
     giving_up.__name__, giving_up.__qualname__ = "model", "make_model.<locals>.model"
     labels = np.arange(60) % 3
     with pytest.raises(KeyboardInterrupt):
-        collect(giving_up, images, "zoom:0.5-0.9:3", labels=labels, batch_size=8, out=tmp_path / "v.zarr")
+        collect(
+            giving_up,
+            images,
+            "zoom:0.5-0.9:3",
+            labels=labels,
+            batch_size=8,
+            out=tmp_path / "v.zarr",
+        )
     job(images, out=tmp_path / "v.zarr", engine=ENGINE)
     job(images, out=tmp_path / "whole.zarr")
     assert contents(tmp_path / "v.zarr") == contents(tmp_path / "whole.zarr")
@@ -265,8 +301,12 @@ collect(make_model(), images, "zoom:0.5-0.9:3", **how)
 def test_a_killed_driver_costs_the_blocks_without_a_line(tmp_path, images, kept):
     out, address = tmp_path / "v.zarr", ray.get_runtime_context().gcs_address
     command = [sys.executable, "-c", DRIVER, str(out), str(tmp_path)]
-    with subprocess.Popen(command, env={**os.environ, "RAY_ADDRESS": address, "RAY_AUTH_MODE": "token"}) as driver:
-        while driver.poll() is None and not ((out / "ledger.txt").exists() and len(read_ledger(out).blocks) >= 3):
+    with subprocess.Popen(
+        command, env={**os.environ, "RAY_ADDRESS": address, "RAY_AUTH_MODE": "token"}
+    ) as driver:
+        while driver.poll() is None and not (
+            (out / "ledger.txt").exists() and len(read_ledger(out).blocks) >= 3
+        ):
             time.sleep(0.05)
         assert driver.poll() is None, "it waits for a word that does not come"
         driver.kill()
@@ -300,15 +340,21 @@ def test_tables_are_written_by_the_workers(tmp_path, images):
 
     calibrator = ViewStacking().set_state({"map_": PLAN, "classes_": np.arange(3)})
     how = {"batch_size": 16, "progress": False}
-    parts = apply_distributed(calibrator, make_model(), images, tmp_path / "probs", engine=ENGINE, **how)
+    parts = apply_distributed(
+        calibrator, make_model(), images, tmp_path / "probs", engine=ENGINE, **how
+    )
     assert sorted(os.listdir(parts)) == [f"part-{index:06d}.parquet" for index in range(4)]
     expected = apply(calibrator, make_model(), images, **how)
     table = pyarrow.parquet.read_table(parts).to_pydict()
-    np.testing.assert_array_equal(np.stack([table[f"p_{k}"] for k in range(3)], axis=1), expected.probs)
+    np.testing.assert_array_equal(
+        np.stack([table[f"p_{k}"] for k in range(3)], axis=1), expected.probs
+    )
     assert table["passes"] == expected.passes.tolist()
     assert (parts.samples, parts.written, parts.passes) == (60, 60, expected.passes.sum())
     assert parts.passes_per_answer == expected.passes_per_answer > 1
-    here = apply_distributed(calibrator, make_model(), images, tmp_path / "here", engine="local", **how)
+    here = apply_distributed(
+        calibrator, make_model(), images, tmp_path / "here", engine="local", **how
+    )
     assert contents(here.folder) == contents(parts.folder)
     (parts.folder / "part-000002.parquet").unlink()
     before = (parts.folder / "part-000001.parquet").stat().st_mtime_ns
@@ -328,11 +374,21 @@ def test_apply_on_the_command_line(tmp_path, images, monkeypatch, capsys):
         "    return values @ np.sin(np.arange(64 * 3, dtype=np.float32)).reshape(64, 3) / 50\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    # The cluster of these tests was started elsewhere; one that is started by the command knows where to look.
+    # The cluster of these tests was started elsewhere; one that is started by the command knows
+    # where to look.
     import linear
 
     ray.cloudpickle.register_pickle_by_value(linear)
-    typed = ["apply", "c.recal", "--model", "linear:model", "--data", "images.npy", "--batch-size", "16"]
+    typed = [
+        "apply",
+        "c.recal",
+        "--model",
+        "linear:model",
+        "--data",
+        "images.npy",
+        "--batch-size",
+        "16",
+    ]
     assert run([*typed, "--engine", "ray", "--out", "spread"]) == 0
     assert "Tables with 60 samples are in" in (said := " ".join(capsys.readouterr().out.split()))
     assert "forward passes" in said
@@ -396,12 +452,17 @@ def test_a_cluster_that_cannot_be_joined_is_named(monkeypatch, kind):
 @pytest.mark.slow
 def test_a_start_that_takes_too_long_is_told_with_its_remedy(monkeypatch):
     def slow(**options):
-        raise Exception("The current node timed out during startup.")  # a bare one, as Ray raises it
+        raise Exception(
+            "The current node timed out during startup."
+        )  # a bare one, as Ray raises it
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", slow)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with pytest.raises(RecalError, match=r"local Ray cluster: .*timed out.*try again.*wait_time_s"), ENGINE._cluster():
+    with (
+        pytest.raises(RecalError, match=r"local Ray cluster: .*timed out.*try again.*wait_time_s"),
+        ENGINE._cluster(),
+    ):
         pass
 
 

@@ -1,4 +1,6 @@
-"""Every kind of input arrives whole and in order, with its labels, and what cannot be read is named."""
+"""Every kind of input arrives whole and in order, with its labels, and what cannot be read is
+named.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_texts_stay_texts():
     assert list(next(as_source(texts).batches(3)).inputs) == texts
 
 
-@pytest.mark.parametrize("kind", ["dataset", "pairs", "loader", "stream", "iterable", "loader of another size"])
+@pytest.mark.parametrize(
+    "kind", ["dataset", "pairs", "loader", "stream", "iterable", "loader of another size"]
+)
 def test_torch_inputs_bring_their_labels(kind, images, labels, model):
     tensors = TensorDataset(torch.from_numpy(images), torch.from_numpy(labels))
     inputs = {
@@ -164,7 +168,14 @@ def test_a_missing_class_folder_does_not_shift_columns(folder, model):
     (folder / "ant").rmdir()
     with pytest.raises(InputError, match=r"2 classes and the model has 3.*classes="):
         collect(model, folder, None)
-    assert collect(model, folder, None, classes=["ant", "bee", "cat"]).labels.tolist() == [1, 1, 1, 2, 2, 2]
+    assert collect(model, folder, None, classes=["ant", "bee", "cat"]).labels.tolist() == [
+        1,
+        1,
+        1,
+        2,
+        2,
+        2,
+    ]
 
 
 def test_resize_and_crop(folder):
@@ -178,7 +189,9 @@ def test_images_of_different_sizes_are_named(folder):
     Image.new("RGB", (7, 7)).save(folder / "ant" / "9.png")
     with pytest.raises(InputError, match=r"9\.png is \(7, 7\).*resize="):
         gather(as_source(folder))
-    with pytest.raises(InputError, match=r"`crop` 8x8 is larger than the image .*9\.png, which is 7x7"):
+    with pytest.raises(
+        InputError, match=r"`crop` 8x8 is larger than the image .*9\.png, which is 7x7"
+    ):
         gather(as_source(folder, crop=8))
 
 
@@ -192,7 +205,9 @@ def test_a_corrupt_image_is_named_or_skipped(folder, model, damage):
     assert source.skipped == ("bee/1.png",)
     views = collect(model, source, None)
     assert views.labels.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
-    with pytest.warns(UserWarning, match=r"1 images could not be read and were skipped, such as bee/1\.png"):
+    with pytest.warns(
+        UserWarning, match=r"1 images could not be read and were skipped, such as bee/1\.png"
+    ):
         collect(model, folder, None, on_error="skip")
 
 
@@ -254,7 +269,9 @@ def test_numpy_files(tmp_path, images, labels, model, name):
 
 def test_labels_may_be_a_file(tmp_path, images, labels, model):
     np.save(tmp_path / "y.npy", labels)
-    np.testing.assert_array_equal(collect(model, images, None, labels=tmp_path / "y.npy").labels, labels)
+    np.testing.assert_array_equal(
+        collect(model, images, None, labels=tmp_path / "y.npy").labels, labels
+    )
     (tmp_path / "y.npy").write_bytes(b"rubbish")
     with pytest.raises(FileError, match=r"y\.npy cannot be read as labels"):
         collect(model, images, None, labels=tmp_path / "y.npy")
@@ -266,7 +283,11 @@ def test_labels_may_be_a_file(tmp_path, images, labels, model):
         ("missing.npy", lambda p: None, "There is no file or folder"),
         ("x.npy", lambda p: p.write_bytes(b"rubbish"), r"x\.npy cannot be read"),
         ("x.npz", lambda p: p.write_bytes(b"rubbish"), r"x\.npz cannot be read"),
-        ("o.npy", lambda p: np.save(p, np.array([{}]), allow_pickle=True), r"o\.npy cannot be read.*Python objects"),
+        (
+            "o.npy",
+            lambda p: np.save(p, np.array([{}]), allow_pickle=True),
+            r"o\.npy cannot be read.*Python objects",
+        ),
         ("two.npz", lambda p: np.savez(p, a=[1], b=[2]), "holds a, b; call the inputs `inputs`"),
         ("x.csv", lambda p: p.write_text("1,2"), r"A table must hold at least one row"),
     ],

@@ -1,4 +1,7 @@
-"""The store survives what happens on the way: kills, full disks, damage, and jobs that are not its own."""
+"""The store survives what happens on the way:
+
+kills, full disks, damage, and jobs that are not its own.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,11 @@ POOL = "zoom:0.5-0.9:3"
 
 
 def contents(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 class Stop(Exception):
@@ -74,7 +81,9 @@ def test_a_store_holds_what_memory_would(tmp_path, job, images, labels, model):
         np.testing.assert_array_equal(views.logits, memory.logits)
         assert views.transforms == memory.transforms
         for transform in memory.transforms:
-            np.testing.assert_array_equal(views.transformed(transform), memory.transformed(transform))
+            np.testing.assert_array_equal(
+                views.transformed(transform), memory.transformed(transform)
+            )
         np.testing.assert_array_equal(views.labels, labels)
 
 
@@ -85,7 +94,13 @@ def test_the_ledger_has_the_job_and_one_checksum_per_block_and_view(tmp_path, wh
     assert [len(record["sums"]) for record in ledger.blocks.values()] == [4] * 5
     assert all(len(record["inputs"]) == 32 for record in ledger.blocks.values())
     assert ledger.end is not None
-    assert {name.split("/")[0] for name in whole} == {"ledger.txt", "zarr.json", "logits", "transformed", "labels"}
+    assert {name.split("/")[0] for name in whole} == {
+        "ledger.txt",
+        "zarr.json",
+        "logits",
+        "transformed",
+        "labels",
+    }
 
 
 @pytest.mark.parametrize("calls", [0, 3, 4, 9, 16, 19])
@@ -110,7 +125,9 @@ def test_nothing_is_computed_twice_but_one_block(tmp_path, job, model, whole):
 
 
 def test_a_loader_goes_on_too(tmp_path, job, images, labels, model):
-    loader = DataLoader(TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)), batch_size=3)
+    loader = DataLoader(
+        TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)), batch_size=3
+    )
     memory = job(None, inputs=loader, labels=None)
     with pytest.raises(Stop):
         job(tmp_path / "v.zarr", inputs=loader, labels=None, model=Interrupted(model, 9))
@@ -135,7 +152,9 @@ def test_a_source_of_unknown_length(tmp_path, job, images, labels, model):
 
 def test_a_shuffled_loader_is_noticed(tmp_path, job, images, labels, model):
     torch.manual_seed(0)
-    loader = DataLoader(TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)), shuffle=True)
+    loader = DataLoader(
+        TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)), shuffle=True
+    )
     with pytest.raises(Stop):
         job(tmp_path / "v.zarr", inputs=loader, labels=None, model=Interrupted(model, 9))
     with pytest.raises(InputError, match=r"other inputs: batch 0 differs.*shuffle=False"):
@@ -158,13 +177,18 @@ as_if_the_same(other_logits)
         ({"batch_size": 5}, "another batch_size"),
         ({"labels": np.zeros(20, int)}, "other labels"),
         ({"model": LogisticRegression().fit(np.eye(64)[:3], [0, 1, 2])}, "another model;"),
-        ({"model": other_logits}, "another model or another preprocess: computed again, its block 0 differs"),
+        (
+            {"model": other_logits},
+            "another model or another preprocess: computed again, its block 0 differs",
+        ),
         ({"preprocess": lambda x: x}, "another preprocess"),
         ({"outputs": "probabilities"}, "another kind of outputs"),
         ({"pool": None, "labels": None}, "another pool of transformations and other labels"),
     ],
 )
-def test_a_store_of_another_job_is_refused_and_left_alone(tmp_path, job, model, change, message, finished):
+def test_a_store_of_another_job_is_refused_and_left_alone(
+    tmp_path, job, model, change, message, finished
+):
     path = tmp_path / "v.zarr"
     if finished:
         job(path)
@@ -178,16 +202,26 @@ def test_a_store_of_another_job_is_refused_and_left_alone(tmp_path, job, model, 
 
 
 @pytest.mark.parametrize("change", ["inputs", "model"])
-def test_a_refused_store_says_what_to_do_in_python_and_on_the_command_line(tmp_path, job, images, change):
+def test_a_refused_store_says_what_to_do_in_python_and_on_the_command_line(
+    tmp_path, job, images, change
+):
     def loader(rows):
         return {"inputs": DataLoader(TensorDataset(torch.from_numpy(rows))), "labels": None}
 
     job(tmp_path / "v.zarr", **loader(images))
-    other = {**loader(images), "model": other_logits} if change == "model" else loader(images[::-1].copy())
-    with pytest.raises(InputError, match=r"differs.*\. Choose another name, or pass resume=False") as refused:
+    other = (
+        {**loader(images), "model": other_logits}
+        if change == "model"
+        else loader(images[::-1].copy())
+    )
+    with pytest.raises(
+        InputError, match=r"differs.*\. Choose another name, or pass resume=False"
+    ) as refused:
         job(tmp_path / "v.zarr", **other)
     assert "Remedy(" not in str(refused.value)
-    assert refused.value.sentence(typed=True).endswith("or add --again to start over and replace it.")
+    assert refused.value.sentence(typed=True).endswith(
+        "or add --again to start over and replace it."
+    )
 
 
 def test_beginning_again_replaces_the_store(tmp_path, job, whole):
@@ -201,7 +235,9 @@ def test_what_collect_did_not_make_is_never_touched(tmp_path, job, resume):
     folder = tmp_path / "mine.zarr"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
-    with pytest.raises(FileError, match=r"mine\.zarr already exists and was not written by collect"):
+    with pytest.raises(
+        FileError, match=r"mine\.zarr already exists and was not written by collect"
+    ):
         job(folder, resume=resume)
     assert (folder / "thesis.txt").read_text() == "years of work"
     job(None).write(tmp_path / "views.zarr")
@@ -284,7 +320,10 @@ def test_a_full_disk_stops_and_loses_nothing(tmp_path, job, model):
 
     as_if_the_same(filling)
     try:
-        with pytest.raises(FileError, match=r"Cannot write .*v\.zarr: File too large.*are kept.*run the same command"):
+        with pytest.raises(
+            FileError,
+            match=r"Cannot write .*v\.zarr: File too large.*are kept.*run the same command",
+        ):
             job(tmp_path / "v.zarr", model=filling, **options)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -329,7 +368,9 @@ def kill_and_resume(tmp_path, moments):
         path = tmp_path / f"{number}.zarr"
         process = subprocess.Popen([*command, str(path)], env=environment)
         time.sleep(seconds * 0.2)
-        while not path.exists() and process.poll() is None:  # the program's own start does not count
+        while (
+            not path.exists() and process.poll() is None
+        ):  # the program's own start does not count
             time.sleep(0.001)
         time.sleep(moment * seconds)
         process.send_signal(signal.SIGKILL)

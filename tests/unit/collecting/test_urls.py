@@ -1,4 +1,7 @@
-"""Views and answers in an object store: the bytes of a local run, resumed after any stop, and never two writers."""
+"""Views and answers in an object store:
+
+the bytes of a local run, resumed after any stop, and never two writers.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ def s3():
 def folder(request):
     if request.param == "s3":
         request.getfixturevalue("s3")
-    place = as_path(f"{request.param}://bucket/{request.node.name}".replace("[", "-").replace("]", ""))
+    place = as_path(
+        f"{request.param}://bucket/{request.node.name}".replace("[", "-").replace("]", "")
+    )
     yield place
     paths.remove_tree(place)
 
@@ -54,8 +59,15 @@ def job(images, out, **options):
 def contents(folder):
     if is_remote(folder):
         root = folder.path.rstrip("/") + "/"
-        return {name.removeprefix(root): folder.fs.cat_file(name) for name in folder.fs.find(folder.path)}
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        return {
+            name.removeprefix(root): folder.fs.cat_file(name)
+            for name in folder.fs.find(folder.path)
+        }
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def stops_after(n_batches):
@@ -74,7 +86,9 @@ def test_the_bytes_are_those_of_a_local_run(folder, tmp_path, images):
     job(images, folder / "views.zarr")
     job(images, tmp_path / "views.zarr")
     assert contents(folder / "views.zarr") == {
-        name: data for name, data in contents(tmp_path / "views.zarr").items() if not name.startswith(".")
+        name: data
+        for name, data in contents(tmp_path / "views.zarr").items()
+        if not name.startswith(".")
     }
 
 
@@ -141,15 +155,24 @@ def test_a_changed_object_is_noticed(folder, images):
 def test_answers_are_written_part_by_part_and_kept(folder, images):
     stack = ViewStacking(random_state=0).fit(job(images, None))
     out = str(folder / "answers")
-    assert apply_distributed(stack, model, images, out, engine="local", batch_size=20, progress=False).written == 60
-    again = apply_distributed(stack, model, images, out, engine="local", batch_size=20, progress=False)
+    assert (
+        apply_distributed(
+            stack, model, images, out, engine="local", batch_size=20, progress=False
+        ).written
+        == 60
+    )
+    again = apply_distributed(
+        stack, model, images, out, engine="local", batch_size=20, progress=False
+    )
     assert (again.written, again.samples, os.fspath(again)) == (0, 60, out)
     assert sorted(place.name for place in as_path(out).iterdir() if place.suffix == ".parquet") == [
         f"part-00000{index}.parquet" for index in range(3)
     ]
 
 
-def test_the_command_line_collects_fits_and_applies_by_url(s3, tmp_path, images, capsys, monkeypatch):
+def test_the_command_line_collects_fits_and_applies_by_url(
+    s3, tmp_path, images, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     np.savez(tmp_path / "data.npz", images=images, labels=np.arange(60) % 3)
     (tmp_path / "some_net.py").write_text(
@@ -164,9 +187,23 @@ def test_the_command_line_collects_fits_and_applies_by_url(s3, tmp_path, images,
     assert run(["fit", url, "--method", "ts", "--out", str(tmp_path / "ts.recal"), "--quiet"]) == 0
     assert load(tmp_path / "ts.recal").beta_ == TemperatureScaling().fit(read_views(url)).beta_
     capsys.readouterr()
-    assert run(["apply", str(tmp_path / "ts.recal"), url, "--out", str(tmp_path / "probs.npz"), "--json"]) == 0
+    assert (
+        run(
+            [
+                "apply",
+                str(tmp_path / "ts.recal"),
+                url,
+                "--out",
+                str(tmp_path / "probs.npz"),
+                "--json",
+            ]
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["samples"] == 60
-    assert run(["apply", str(tmp_path / "ts.recal"), url, "--out", "s3://bucket/line/probs.npz"]) == 2
+    assert (
+        run(["apply", str(tmp_path / "ts.recal"), url, "--out", "s3://bucket/line/probs.npz"]) == 2
+    )
     assert "cannot be a URL" in capsys.readouterr().err
     assert run(["fit", "s3://bucket/line/none.zarr", "--out", str(tmp_path / "no.recal")]) == 2
     assert "There is nothing at s3://bucket/line/none.zarr" in capsys.readouterr().err
@@ -197,5 +234,18 @@ def test_a_calibration_is_saved_and_loaded_by_its_url():
 
 
 def test_inputs_at_a_url_are_refused(capsys):
-    assert run(["calibrate", "--model", "net.onnx", "--data", "memory://bucket/inputs.npz", "--out", "calibrated"]) == 2
+    assert (
+        run(
+            [
+                "calibrate",
+                "--model",
+                "net.onnx",
+                "--data",
+                "memory://bucket/inputs.npz",
+                "--out",
+                "calibrated",
+            ]
+        )
+        == 2
+    )
     assert "--data cannot be a URL" in capsys.readouterr().err

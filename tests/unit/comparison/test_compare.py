@@ -13,7 +13,9 @@ from recal.errors import InputError
 from recal.metrics import METRICS, evaluate
 from tests.problems import views
 
-problem = partial(views, n_classes=4, transforms=("zoom:0.5", "zoom:0.7"), scale=5, noise=0.7, keep=0.7, blur=1.5)
+problem = partial(
+    views, n_classes=4, transforms=("zoom:0.5", "zoom:0.7"), scale=5, noise=0.7, keep=0.7, blur=1.5
+)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +25,12 @@ def single():
 
 @pytest.fixture(scope="module")
 def halves():
-    return compare({"plain": TemperatureScaling(), "mine": ReCal(max_iter=5)}, problem(600), splits=4, baseline="plain")
+    return compare(
+        {"plain": TemperatureScaling(), "mine": ReCal(max_iter=5)},
+        problem(600),
+        splits=4,
+        baseline="plain",
+    )
 
 
 def test_given_sets_are_used_as_they_are(single):
@@ -60,7 +67,10 @@ def test_differences_are_paired(single):
 
 
 def test_noise_in_an_honest_models_error_does_not_hide_in_a_difference():
-    """The error of an honest model is all noise, that of a dishonest one hardly: the difference is their truths'."""
+    """The error of an honest model is all noise, that of a dishonest one hardly:
+
+    the difference is their truths'.
+    """
     rng = np.random.default_rng(0)
     held = 0
     for seed in range(10):
@@ -69,7 +79,9 @@ def test_noise_in_an_honest_models_error_does_not_hide_in_a_difference():
         y = (honest.cumsum(1) > rng.random((2000, 1))).argmax(1)
         claimed = np.exp(1.3 * logits)
         claimed /= claimed.sum(1, keepdims=True)
-        found = compare_probs({"honest": honest, "sharp": claimed}, y, bootstrap=100, random_state=seed)
+        found = compare_probs(
+            {"honest": honest, "sharp": claimed}, y, bootstrap=100, random_state=seed
+        )
         low, high = found.row("ece", "sharp").difference_interval
         assert low <= found.row("ece", "sharp").difference <= high
         held += low <= 0.0708 <= high  # measured on a million rows
@@ -118,7 +130,10 @@ def test_higher_auroc_is_better(single):
 
 def test_halves_are_random_disjoint_and_repeat_with_the_seed(halves):
     again = compare(
-        {"plain": TemperatureScaling(), "mine": ReCal(max_iter=5)}, problem(600), splits=4, baseline="plain"
+        {"plain": TemperatureScaling(), "mine": ReCal(max_iter=5)},
+        problem(600),
+        splits=4,
+        baseline="plain",
     )
     assert halves.setup.n_fit == halves.setup.n_test == 300
     for metric in halves.values:
@@ -142,7 +157,9 @@ def test_names_as_labels():
     names = ["d", "c", "b", "a"]
     plain, named = (compare(["ts"], problem(400, classes=c), splits=2) for c in (None, names))
     assert np.array_equal(plain.values["nll"], named.values["nll"])
-    pooled = compare(["ts"], problem(200, classes=names), problem(200, seed=1, classes=names), splits=2)
+    pooled = compare(
+        ["ts"], problem(200, classes=names), problem(200, seed=1, classes=names), splits=2
+    )
     assert pooled.setup.n_fit == 200
 
 
@@ -155,7 +172,10 @@ def test_a_method_that_cannot_be_fitted_is_left_out_with_the_reason():
 
 def test_the_baseline_is_added_where_it_is_missing():
     assert compare(["vs"], problem(200), splits=2).methods == ("uncalibrated", "ts", "vs")
-    assert compare(["vs"], problem(200), splits=2, baseline="uncalibrated").methods == ("uncalibrated", "vs")
+    assert compare(["vs"], problem(200), splits=2, baseline="uncalibrated").methods == (
+        "uncalibrated",
+        "vs",
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,7 +237,9 @@ def test_graded_answers_are_compared_by_their_confidences():
     rng = np.random.default_rng(0)
     calibrated = rng.uniform(0, 1, 500)
     correct = rng.random(500) < calibrated
-    result = compare_probs({"calibrated": calibrated, "sharp": np.clip(2 * calibrated - 0.5, 0.01, 0.99)}, correct)
+    result = compare_probs(
+        {"calibrated": calibrated, "sharp": np.clip(2 * calibrated - 0.5, 0.01, 0.99)}, correct
+    )
     assert result.graded
     assert result.best("nll") == "calibrated"
     assert result.row("ece", "sharp").value == evaluate(result.probs["sharp"], correct)["ece"]
@@ -249,7 +271,10 @@ def test_intervals_of_copies_in_clusters_are_those_of_single_rows():
     clustered = compare(methods, plain, copies, bootstrap=400, clusters=clusters)
     careless = compare(methods, plain, copies, bootstrap=400)
     for metric in ("nll", "brier", "aurc", "ece"):
-        widths = [np.diff(one.row(metric, "vs").difference_interval)[0] for one in (single, clustered, careless)]
+        widths = [
+            np.diff(one.row(metric, "vs").difference_interval)[0]
+            for one in (single, clustered, careless)
+        ]
         assert widths[1] == pytest.approx(widths[0], rel=0.3), metric
         assert widths[2] < 0.6 * widths[0], metric
     errors = [judge(one, "vs", "ts").difference("nll").error for one in (single, clustered)]

@@ -16,7 +16,9 @@ from recal.comparison.tables import markdown_table
 def test_a_name_that_begins_a_formula_is_quoted_in_csv(name):
     rng = np.random.default_rng(0)
     probs = rng.dirichlet([1.0, 1.0], 60)
-    text = compare_probs({name: probs, "b": probs[:, ::-1]}, rng.integers(0, 2, 60), bootstrap=20).to_csv()
+    text = compare_probs(
+        {name: probs, "b": probs[:, ::-1]}, rng.integers(0, 2, 60), bootstrap=20
+    ).to_csv()
     assert {row[0] for row in csv.reader(io.StringIO(text))} == {"method", f"'{name}", "b"}
 
 

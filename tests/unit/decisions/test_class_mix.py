@@ -1,4 +1,7 @@
-"""Another class mix than at the fit: found by expectation maximisation, given, or refused where it is damage."""
+"""Another class mix than at the fit:
+
+found by expectation maximisation, given, or refused where it is damage.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ from recal.errors import FileError, InputError
 CLASSES = 5
 
 
-def samples(shares: list[float], n: int, seed: int, strength: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
+def samples(
+    shares: list[float], n: int, seed: int, strength: float = 3.0
+) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     y = rng.choice(CLASSES, n, p=np.array(shares) / np.sum(shares))
     return strength * np.eye(CLASSES)[y] + rng.normal(0, 1.5, (n, CLASSES)), y
@@ -51,19 +56,28 @@ def slow_em(probs: np.ndarray, base: np.ndarray, prior: float) -> np.ndarray:
 
 @pytest.mark.parametrize("prior", [0.0, 10.0])
 def test_shares_are_those_of_a_slow_expectation_maximisation(kept, prior):
-    probs, base = calibrated(kept, samples([4, 1, 1, 1, 0], 60, 1)[0]), np.array([0.3, 0.2, 0.2, 0.2, 0.1])
-    assert class_shares(probs, base, prior=prior) == pytest.approx(slow_em(probs, base, prior), abs=1e-5)
+    probs, base = (
+        calibrated(kept, samples([4, 1, 1, 1, 0], 60, 1)[0]),
+        np.array([0.3, 0.2, 0.2, 0.2, 0.1]),
+    )
+    assert class_shares(probs, base, prior=prior) == pytest.approx(
+        slow_em(probs, base, prior), abs=1e-5
+    )
 
 
 def test_adapting_is_bayes_rule_for_two_gaussians():
     """Two unit Gaussians at -1 and 1: the log-odds of x are 2 x plus those of the shares."""
     x = np.linspace(-3, 3, 25)
     y = np.arange(1000) % 2
-    kept = profile(np.column_stack([-y, y]) * 2.0 + np.random.default_rng(0).normal(size=(1000, 2)), y)
+    kept = profile(
+        np.column_stack([-y, y]) * 2.0 + np.random.default_rng(0).normal(size=(1000, 2)), y
+    )
     mix = class_mix(kept, shares=[0.9, 0.1])
     even = 1 / (1 + np.exp(-2 * x))
     exact = 1 / (1 + np.exp(-(2 * x + np.log(0.1 / 0.9))))
-    assert adapt_to_class_mix(np.column_stack([1 - even, even]), mix)[:, 1] == pytest.approx(exact, abs=1e-12)
+    assert adapt_to_class_mix(np.column_stack([1 - even, even]), mix)[:, 1] == pytest.approx(
+        exact, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize(("shares", "gain"), [([5, 5, 1, 1, 1], 0.03), ([1, 1, 1, 0, 0], 0.3)])
@@ -78,7 +92,9 @@ def test_another_mix_is_found_and_pays(kept, shares, gain):
 
 
 def test_the_usual_mix_is_left_alone(kept):
-    used = [class_mix(kept, samples([1] * CLASSES, 200, 50 + seed)[0]).changed for seed in range(60)]
+    used = [
+        class_mix(kept, samples([1] * CLASSES, 200, 50 + seed)[0]).changed for seed in range(60)
+    ]
     assert sum(used) <= 3
 
 
@@ -146,7 +162,9 @@ def test_by_class_is_saved_and_checked(kept, tmp_path):
 
 def test_wilson_and_hilferty_know_the_upper_one_percent():
     for degrees, value in ((1, 6.635), (4, 13.277), (9, 21.666), (99, 134.642)):
-        assert normal_of_chi_square(value, degrees) == pytest.approx(2.326, abs=0.1 if degrees == 1 else 0.02)
+        assert normal_of_chi_square(value, degrees) == pytest.approx(
+            2.326, abs=0.1 if degrees == 1 else 0.02
+        )
 
 
 def test_five_samples_per_class_of_the_usual_mix_join_the_batch(kept):
@@ -196,6 +214,8 @@ def test_a_mix_is_used_at_1_percent_given_up_at_10_and_where_following_moves(
     answers = iter([first, second])
     module = sys.modules["recal.decisions.watching.class_mix"]
     monkeypatch.setattr(module, "normal_of_chi_square", lambda value, degrees: next(answers))
-    monkeypatch.setattr(Profile, "condition", lambda self, logits: replace(unknown(1.0, ""), ratio=ratio))
+    monkeypatch.setattr(
+        Profile, "condition", lambda self, logits: replace(unknown(1.0, ""), ratio=ratio)
+    )
     rows = np.random.default_rng(0).normal(size=(80, kept.n_classes))
     assert class_mix(kept, rows).changed is used

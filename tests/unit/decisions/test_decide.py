@@ -1,4 +1,7 @@
-"""The threshold with a guarantee: exact bounds, a search that does not spend them twice, ties, costs, classes."""
+"""The threshold with a guarantee:
+
+exact bounds, a search that does not spend them twice, ties, costs, classes.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +35,16 @@ def binary(confidence, wrong) -> tuple[np.ndarray, np.ndarray]:
 
 def test_the_chance_of_so_few_is_the_binomial_sum():
     for errors, count, risk in [(0, 10, 0.1), (3, 20, 0.25), (20, 20, 0.3), (0, 0, 0.1)]:
-        summed = sum(math.comb(count, i) * risk**i * (1 - risk) ** (count - i) for i in range(errors + 1))
+        summed = sum(
+            math.comb(count, i) * risk**i * (1 - risk) ** (count - i) for i in range(errors + 1)
+        )
         assert chance_of_so_few(errors, count, risk) == pytest.approx(summed, rel=1e-12)
 
 
 def test_the_interval_of_a_share_is_clopper_and_pearsons():
-    low, high = rate_interval(7, 50, 0.9)  # the two shares at which 7 of 50 is in either tail with 5 %
+    low, high = rate_interval(
+        7, 50, 0.9
+    )  # the two shares at which 7 of 50 is in either tail with 5 %
     assert 1 - chance_of_so_few(6, 50, low) == pytest.approx(0.05, rel=1e-9)
     assert chance_of_so_few(7, 50, high) == pytest.approx(0.05, rel=1e-9)
 
@@ -75,7 +82,9 @@ def test_equal_confidences_stay_together():
 def test_row_order_does_not_matter():
     probs, y = model(3000, 1)
     order = np.random.default_rng(0).permutation(3000)
-    assert decide(probs, y, risk=0.05).to_dict() == decide(probs[order], y[order], risk=0.05).to_dict()
+    assert (
+        decide(probs, y, risk=0.05).to_dict() == decide(probs[order], y[order], risk=0.05).to_dict()
+    )
 
 
 def test_one_confident_mistake_does_not_end_the_search():
@@ -87,12 +96,16 @@ def test_one_confident_mistake_does_not_end_the_search():
 
 
 def test_a_sequence_that_failed_is_not_taken_up_again_at_its_old_level():
-    """Between two beginnings nothing may be certified once a set failed, however good later sets look."""
+    """Between two beginnings nothing may be certified once a set failed, however good later sets
+    look.
+    """
     wrong = np.zeros(290, bool)
     wrong[0] = True
     assert chance_of_so_few(1, 290, 0.05) < 1e-4
     sizes = certified(ranked(np.linspace(0.99, 0.6, 290), wrong), 0.05, 0.05)
-    assert not len(sizes) or sizes.min() > 200, "its first set fails; only a later beginning may certify"
+    assert not len(sizes) or sizes.min() > 200, (
+        "its first set fails; only a later beginning may certify"
+    )
     assert not len(certified(ranked(np.linspace(0.99, 0.6, 100), wrong[:100]), 0.05, 0.05))
 
 
@@ -134,7 +147,9 @@ def test_costs_choose_the_cheapest_certified_set():
 
     assert found.cost == pytest.approx(cost(found.threshold))
     largest = decide(probs, y, risk=0.05)
-    assert found.n_accepted < largest.n_accepted, "the last answers accepted at 5 % cost more than a review"
+    assert found.n_accepted < largest.n_accepted, (
+        "the last answers accepted at 5 % cost more than a review"
+    )
     order = ranked(confidence, wrong)
     best = min(cost(order.threshold(int(size))) for size in certified(order, 0.05, 0.05))
     assert found.cost == pytest.approx(best)
@@ -147,8 +162,14 @@ def test_each_class_is_certified_with_its_share_of_the_error_probability():
     answers = probs.argmax(1)
     for column, part in enumerate(found.parts):
         mine = answers == column
-        alone = decide(*binary(probs[mine].max(1), y[mine] != column), risk=0.05, confidence=1 - 0.05 / 3)
-        assert (part.n_samples, part.n_accepted, part.n_errors) == (mine.sum(), alone.n_accepted, alone.n_errors)
+        alone = decide(
+            *binary(probs[mine].max(1), y[mine] != column), risk=0.05, confidence=1 - 0.05 / 3
+        )
+        assert (part.n_samples, part.n_accepted, part.n_errors) == (
+            mine.sum(),
+            alone.n_accepted,
+            alone.n_errors,
+        )
     assert found.n_accepted == found.accept(probs).sum()
     with pytest.raises(InputError, match="Each class has its own threshold"):
         _ = found.threshold
@@ -183,7 +204,8 @@ def test_labels_by_name_and_missing_classes():
     probs, y = model(3000, 6)
     names = ["dog", "ant", "cat"]
     assert (
-        decide(probs, np.array(names)[y], risk=0.05, classes=names).to_dict() == decide(probs, y, risk=0.05).to_dict()
+        decide(probs, np.array(names)[y], risk=0.05, classes=names).to_dict()
+        == decide(probs, y, risk=0.05).to_dict()
     )
     with pytest.raises(InputError, match=r"`risk` must be strictly between 0 and 1.*got 5"):
         decide(probs, y, risk=5)
@@ -195,7 +217,9 @@ def test_labels_by_name_and_missing_classes():
 
 @pytest.mark.parametrize("ties", [False, True])
 def test_the_guarantee_is_kept(ties):
-    """Over many samples, the true risk of what is accepted exceeds the asked one in at most 5 % (seeded, 600 draws)."""
+    """Over many samples, the true risk of what is accepted exceeds the asked one in at most 5 %
+    (seeded, 600 draws).
+    """
     broken = 0
     for seed in range(600):
         probs, y = model(600, 1000 + seed)

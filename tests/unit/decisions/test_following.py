@@ -1,4 +1,7 @@
-"""Following damage without labels: temperatures and accuracies near the truth, and "unknown" where nothing is known."""
+"""Following damage without labels:
+
+temperatures and accuracies near the truth, and "unknown" where nothing is known.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ KINDS = ("fading", "hiss", "shouting", "collapse")
 
 
 def damaged(y: np.ndarray, kind: str, strength: float, seed: int) -> np.ndarray:
-    """Logits of a model that is overconfident, and the more so the more a kind of damage is done to its inputs."""
+    """Logits of a model that is overconfident, and the more so the more a kind of damage is done to
+    its inputs.
+    """
     rng = np.random.default_rng(seed)
     signal, noise = 4.5 * np.eye(CLASSES)[y], rng.normal(size=(len(y), CLASSES))
     if kind == "fading":
@@ -49,7 +54,9 @@ def labels(n: int, seed: int) -> np.ndarray:
 def views(n: int, seed: int, kinds: tuple[str, ...] = KINDS) -> Views:
     y = labels(n, seed)
     specs = [(kind, strength) for kind in kinds for strength in (0.3, 0.5, 0.7)]
-    through = {f"{kind}:{s}": damaged(y, kind, s, 100 * seed + i) for i, (kind, s) in enumerate(specs)}
+    through = {
+        f"{kind}:{s}": damaged(y, kind, s, 100 * seed + i) for i, (kind, s) in enumerate(specs)
+    }
     return Views(damaged(y, "none", 0.0, 100 * seed + 99), through, y)
 
 
@@ -111,7 +118,9 @@ def test_intervals_hold_the_accuracy_of_batches(kept):
 
 
 def test_what_is_unlike_every_view_is_called_unknown(kept):
-    found = watch(kept, 80 * np.random.default_rng(0).normal(size=(500, CLASSES)) ** 3, permutations=99)
+    found = watch(
+        kept, 80 * np.random.default_rng(0).normal(size=(500, CLASSES)) ** 3, permutations=99
+    )
     assert not found.known
     assert found.beta == pytest.approx(kept.beta, rel=0.01)
     assert found.ratio == pytest.approx(1.0, abs=0.01)
@@ -129,7 +138,11 @@ def test_two_kinds_of_damage_do_not_teach_following():
 
 def test_views_that_do_no_damage_are_no_kinds():
     seen = views(500, 0, KINDS[:2])
-    harmless = {"flip": seen.logits, "shift": seen.logits, **{t: seen.transformed(t) for t in seen.transforms}}
+    harmless = {
+        "flip": seen.logits,
+        "shift": seen.logits,
+        **{t: seen.transformed(t) for t in seen.transforms},
+    }
     assert len(profile(Views(seen.logits, harmless, seen.labels)).following.damaging) == 2
 
 
@@ -157,9 +170,19 @@ def test_the_nine_statistics_by_hand():
     top, entropy = probs.max(1), -(probs * np.log(probs)).sum(1)
     centred = logits - logits.mean(1, keepdims=True)
     mix = np.bincount(logits.argmax(1)) / 40
-    shares = [top.mean(), (entropy < 0.4).mean(), (top > 0.99).mean(), (top > 0.9).mean(), (top > 0.6).mean()]
+    shares = [
+        top.mean(),
+        (entropy < 0.4).mean(),
+        (top > 0.99).mean(),
+        (top > 0.9).mean(),
+        (top > 0.6).mean(),
+    ]
     shares = np.clip(shares, 0.005, 0.995)
-    expected = [*np.log(shares / (1 - shares)), np.log(centred.max(1).mean()), np.log(centred.std(1).mean())]
+    expected = [
+        *np.log(shares / (1 - shares)),
+        np.log(centred.max(1).mean()),
+        np.log(centred.std(1).mean()),
+    ]
     expected += [-(mix * np.log(mix)).sum() + 2 / 80, np.log((centred**2).sum(1)).std()]
     assert statistics(row_numbers(logits, 0.7, 0.4)) == pytest.approx(expected, abs=1e-9)
 
@@ -167,12 +190,18 @@ def test_the_nine_statistics_by_hand():
 def test_rows_counted_twice_are_rows_given_twice():
     rows = row_numbers(np.random.default_rng(0).normal(size=(30, 4)), 1.0, 0.5)
     twice = np.repeat(np.arange(30), np.arange(30) % 3)
-    assert statistics(rows, (np.arange(30) % 3).astype(float)) == pytest.approx(statistics(rows[twice]), abs=1e-12)
+    assert statistics(rows, (np.arange(30) % 3).astype(float)) == pytest.approx(
+        statistics(rows[twice]), abs=1e-12
+    )
 
 
 def test_the_process_is_textbook_regression():
     rng = np.random.default_rng(0)
-    places, changes, new = rng.normal(size=(12, 3)), rng.normal(size=(12, 2)), rng.normal(size=(4, 3))
+    places, changes, new = (
+        rng.normal(size=(12, 3)),
+        rng.normal(size=(12, 2)),
+        rng.normal(size=(4, 3)),
+    )
 
     def kernel(a, b):
         return np.array([[math.exp(-((x - y) ** 2).sum() / (2 * LENGTH**2)) for y in b] for x in a])
@@ -180,15 +209,24 @@ def test_the_process_is_textbook_regression():
     inverse = np.linalg.inv(kernel(places, places) + NOISE * np.eye(12))
     mean, variance = Process(places, changes)(new)
     assert mean == pytest.approx(kernel(new, places) @ inverse @ changes)
-    assert variance == pytest.approx(1 - np.diag(kernel(new, places) @ inverse @ kernel(places, new)))
+    assert variance == pytest.approx(
+        1 - np.diag(kernel(new, places) @ inverse @ kernel(places, new))
+    )
 
 
 def test_two_readings_take_the_smaller_change_and_the_variance_of_all_statistics():
     rng = np.random.default_rng(1)
-    places, changes, new = rng.normal(size=(12, 9)), rng.normal(size=(12, 2)), rng.normal(size=(20, 9))
+    places, changes, new = (
+        rng.normal(size=(12, 9)),
+        rng.normal(size=(12, 2)),
+        rng.normal(size=(20, 9)),
+    )
     mean, variance = TwoReadings(places, changes)(new)
     others = [0, 1, 2, 3, 4, 5, 6, 8]  # without the mix of predicted classes
-    seen, blind = Process(places, changes)(new)[0], Process(places[:, others], changes)(new[:, others])[0]
+    seen, blind = (
+        Process(places, changes)(new)[0],
+        Process(places[:, others], changes)(new[:, others])[0],
+    )
     assert np.abs(mean[:, 0]) == pytest.approx(np.minimum(np.abs(seen[:, 0]), np.abs(blind[:, 0])))
     assert variance == pytest.approx(Process(places, changes)(new)[1])
 
@@ -213,7 +251,10 @@ def test_a_power_is_a_change_of_temperature_and_keeps_answers():
 
 
 def test_a_stream_knows_the_condition_of_its_last_thousand(kept):
-    clean, faded = damaged(labels(1200, 1), "none", 0.0, 1), damaged(labels(1000, 2), "fading", 0.6, 2)
+    clean, faded = (
+        damaged(labels(1200, 1), "none", 0.0, 1),
+        damaged(labels(1000, 2), "fading", 0.6, 2),
+    )
     stream = StreamWatch(kept, use_views=False)
     with pytest.raises(InputError, match="No samples were seen"):
         assert stream.result
@@ -235,15 +276,24 @@ def test_a_stream_knows_the_condition_of_its_last_thousand(kept):
         (-0.5, 0.375**2, 0.0625, -0.375 / 2),
     ],
 )
-def test_a_change_is_followed_as_far_as_it_exceeds_chance_and_its_own_error(change, error, chance, followed):
+def test_a_change_is_followed_as_far_as_it_exceeds_chance_and_its_own_error(
+    change, error, chance, followed
+):
     assert held_back(change, error, chance) == pytest.approx(followed)
 
 
 def test_what_rests_on_one_kind_of_view_is_held_back(monkeypatch):
-    """One of three kinds lies at the batch and no other near it: without it the process would say "no change"."""
+    """One of three kinds lies at the batch and no other near it:
+
+    without it the process would say "no change".
+    """
     far = np.full(9, 30.0)
     monkeypatch.setattr("recal.decisions.watching.following.statistics", lambda rows: far)
-    statistics_ = np.zeros((4, 9)) + np.outer([0, 1, 0, 0], far) + np.outer([0, 0, 1, -1], np.r_[60.0, np.zeros(8)])
+    statistics_ = (
+        np.zeros((4, 9))
+        + np.outer([0, 1, 0, 0], far)
+        + np.outer([0, 0, 1, -1], np.r_[60.0, np.zeros(8)])
+    )
     following = Following(
         beta=1.0,
         cut=0.5,
@@ -259,7 +309,9 @@ def test_what_rests_on_one_kind_of_view_is_held_back(monkeypatch):
     reading = following._read([None] * 80)
     assert reading.changes == pytest.approx(np.array([-1.0, -2.0]) / (1 + NOISE))
     assert reading.disputed == pytest.approx((2 / 3 * reading.changes) ** 2)
-    assert held_back(reading.changes[0], reading.disputed[0], 0.0) == pytest.approx(reading.changes[0] / (1 + 4 / 9))
+    assert held_back(reading.changes[0], reading.disputed[0], 0.0) == pytest.approx(
+        reading.changes[0] / (1 + 4 / 9)
+    )
 
 
 def test_other_class_mixes_do_not_make_damage_known(kept):

@@ -16,7 +16,10 @@ from recal.metrics.exact import rate_interval
 
 
 def graded(n: int, seed: int, error: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
-    """Return calibrated confidences and whether answers are right; `error` is the largest error rate."""
+    """Return calibrated confidences and whether answers are right;
+
+    `error` is the largest error rate.
+    """
     rng = np.random.default_rng(seed)
     wrong = error * rng.random(n)
     return 1 - wrong, rng.random(n) >= wrong
@@ -28,7 +31,10 @@ def as_probs(confidence: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.
 
 def test_confidences_alone_decide_as_probabilities_do():
     confidence, right = graded(3000, 1)
-    alone, both = decide(confidence, right, risk=0.05), decide(*as_probs(confidence, right), risk=0.05)
+    alone, both = (
+        decide(confidence, right, risk=0.05),
+        decide(*as_probs(confidence, right), risk=0.05),
+    )
     assert alone.thresholds == both.thresholds
     assert alone.n_errors == both.n_errors > 0
     assert alone.rule.reads == "confidence"
@@ -52,7 +58,11 @@ def test_each_group_is_decided_with_its_share_of_the_error_probability():
     for part in decision.parts:
         rows = groups == part.name
         alone = decide(confidence[rows], right[rows], risk=0.05, confidence=1 - 0.05 / 3)
-        assert (part.threshold, part.n_accepted, part.n_errors) == (alone.threshold, alone.n_accepted, alone.n_errors)
+        assert (part.threshold, part.n_accepted, part.n_errors) == (
+            alone.threshold,
+            alone.n_accepted,
+            alone.n_errors,
+        )
         assert part.interval == rate_interval(part.n_errors, part.n_accepted, 0.95)
     assert decision.accept(confidence, groups=groups).sum() == decision.n_accepted
     assert decision.rule.groups == ("a", "b", "c")
@@ -65,7 +75,9 @@ def test_a_threshold_per_class_is_a_threshold_per_group_of_predictions():
     by_class = decide(probs, y, risk=0.05, per_class=True)
     by_group = decide(probs, y, risk=0.05, groups=probs.argmax(axis=1))
     assert by_class.thresholds == by_group.thresholds
-    np.testing.assert_array_equal(by_class.accept(probs), by_group.accept(probs, groups=probs.argmax(axis=1)))
+    np.testing.assert_array_equal(
+        by_class.accept(probs), by_group.accept(probs, groups=probs.argmax(axis=1))
+    )
 
 
 def test_groups_without_evidence_accept_nothing_and_say_what_they_need():
@@ -83,7 +95,9 @@ def test_groups_without_evidence_accept_nothing_and_say_what_they_need():
 
 def test_unseen_groups_accept_nothing_and_say_so():
     rule = DecisionRule((0.5, 0.9), 0.05, 0.95, groups=("a", "b"))
-    with pytest.warns(UnseenGroupsWarning, match="1 groups are not in the decision rule, such as 'c'"):
+    with pytest.warns(
+        UnseenGroupsWarning, match="1 groups are not in the decision rule, such as 'c'"
+    ):
         accepted = rule.accept([0.7, 0.7, 0.99], groups=["a", "b", "c"])
     assert accepted.tolist() == [True, False, False]
     with pytest.raises(InputError, match="pass groups="):
@@ -100,12 +114,16 @@ def test_a_rule_by_group_is_saved(tmp_path):
 
 def test_one_rule_that_is_broken_in_a_group_is_named():
     n = 4000
-    groups = np.where(np.arange(n) < 400, "law", np.where(np.arange(n) < 2000, "physics", "biology"))
+    groups = np.where(
+        np.arange(n) < 400, "law", np.where(np.arange(n) < 2000, "physics", "biology")
+    )
     rng = np.random.default_rng(4)
     right = rng.random(n) >= np.where(groups == "law", 0.2, 0.01)
     decision = decide(np.full(n, 0.9), right, risk=0.05)
     assert decision.coverage == 1.0
-    with pytest.warns(GroupRiskWarning, match="clearly broken in 1 of 3 groups. The worst is 'law'"):
+    with pytest.warns(
+        GroupRiskWarning, match="clearly broken in 1 of 3 groups. The worst is 'law'"
+    ):
         rows = decision.by_group(np.full(n, 0.9), right, groups)
     assert [row.name for row in rows if row.broken] == ["law"]
     assert rows[0].name == "law"
@@ -113,7 +131,10 @@ def test_one_rule_that_is_broken_in_a_group_is_named():
 
 
 def test_groups_that_keep_the_rule_are_rarely_called_broken():
-    """The true risk in every group is the risk of the rule: at most 5 % of draws may name any group."""
+    """The true risk in every group is the risk of the rule:
+
+    at most 5 % of draws may name any group.
+    """
     rule, groups = DecisionRule((0.0,), 0.1, 0.95), np.repeat(np.arange(20), 100)
     rng, named = np.random.default_rng(5), 0
     with warnings.catch_warnings():
@@ -157,12 +178,18 @@ def test_copies_of_a_row_count_once():
 
 def test_clusters_of_one_row_change_nothing():
     confidence, right = graded(2000, 7)
-    alone, clustered_ = decide(confidence, right, risk=0.05), decide(confidence, right, risk=0.05, clusters=range(2000))
+    alone, clustered_ = (
+        decide(confidence, right, risk=0.05),
+        decide(confidence, right, risk=0.05, clusters=range(2000)),
+    )
     assert alone.rule == clustered_.rule
 
 
 def test_the_guarantee_holds_for_copies_only_with_clusters():
-    """Ten copies of 150 rows whose error rate is just above the risk: whatever is accepted breaks the guarantee."""
+    """Ten copies of 150 rows whose error rate is just above the risk:
+
+    whatever is accepted breaks the guarantee.
+    """
     rng, broken = np.random.default_rng(8), {True: 0, False: 0}
     for _ in range(200):
         confidence, right = np.repeat(rng.random(150), 10), np.repeat(rng.random(150) >= 0.1, 10)
@@ -196,12 +223,16 @@ def test_the_interval_of_a_share_by_clusters():
     )
     copied = share_interval(np.repeat(hits, 5), np.repeat(np.arange(400), 5), 0.95)
     assert copied == pytest.approx(rate_interval(int(hits.sum()), 400, 0.95), abs=1e-3)
-    assert share_interval(np.ones(50, bool), np.repeat(np.arange(5), 10), 0.95) == rate_interval(5, 5, 0.95)
+    assert share_interval(np.ones(50, bool), np.repeat(np.arange(5), 10), 0.95) == rate_interval(
+        5, 5, 0.95
+    )
 
 
 def test_near_copies_without_clusters_are_named():
     rng = np.random.default_rng(11)
-    logits = np.repeat(3 * rng.normal(size=(200, 4)), 10, axis=0) + 0.001 * rng.normal(size=(2000, 4))
+    logits = np.repeat(3 * rng.normal(size=(200, 4)), 10, axis=0) + 0.001 * rng.normal(
+        size=(2000, 4)
+    )
     probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     right = np.repeat(rng.random(200) < 0.8, 10)
     y = np.where(right, probs.argmax(axis=1), probs.argmin(axis=1))
@@ -217,13 +248,20 @@ def test_comparisons_and_curves_take_groups_and_clusters():
     confidence, right, clusters = clustered(800, 5, 12)
     groups = np.where(clusters < 400, "a", "b")
     decisions = decide_each(
-        {"one": confidence, "two": confidence**2}, right, risk=0.1, groups=groups, clusters=clusters, draws=20
+        {"one": confidence, "two": confidence**2},
+        right,
+        risk=0.1,
+        groups=groups,
+        clusters=clusters,
+        draws=20,
     )
     assert decisions["one"].n_accepted == decisions["two"].n_accepted
     assert decisions.gains["two"].interval == (0.0, 0.0)
     curve = risk_curve(confidence, right, risks=(0.1,), clusters=clusters)
     assert curve.thresholds == decide(confidence, right, risk=0.1, clusters=clusters).thresholds
-    more = more_labels(confidence, right, decisions["one"], (1, 4), groups=groups, clusters=clusters, draws=5)
+    more = more_labels(
+        confidence, right, decisions["one"], (1, 4), groups=groups, clusters=clusters, draws=5
+    )
     assert more[1].coverage > more[0].coverage
     with pytest.raises(InputError, match="made by group"):
         more_labels(confidence, right, decisions["one"])

@@ -1,4 +1,7 @@
-"""The rule of a decision: what it accepts, what it refuses to be, and that it travels with its calibrator."""
+"""The rule of a decision:
+
+what it accepts, what it refuses to be, and that it travels with its calibrator.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,10 @@ def test_a_classifier_accepts_by_its_calibrators_rule():
     with pytest.raises(NotFittedError, match="no decision rule"):
         classifier.accept(inputs)
     classifier.calibrator_.decision_ = rule(0.9)
-    assert classifier.accept(inputs).tolist() == rule(0.9).accept(classifier.predict_proba(inputs)).tolist()
+    assert (
+        classifier.accept(inputs).tolist()
+        == rule(0.9).accept(classifier.predict_proba(inputs)).tolist()
+    )
 
 
 def test_a_new_fit_forgets_the_rule_and_without_one_nothing_is_accepted():

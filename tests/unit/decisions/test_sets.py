@@ -1,4 +1,7 @@
-"""Prediction sets: the rank that is promised, coverage by simulation, per class, and sets that no batch changes."""
+"""Prediction sets:
+
+the rank that is promised, coverage by simulation, per class, and sets that no batch changes.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,23 @@ problem = partial(probs_and_labels, n_classes=5, spread=2, sharpness=1, favour=1
 def test_the_limit_is_the_score_of_the_rank_that_split_conformal_names():
     probs = np.column_stack([np.linspace(0.95, 0.05, 19), np.linspace(0.05, 0.95, 19)])
     y = np.zeros(19, int)
-    assert prediction_sets(probs, y, 0.9).limits == pytest.approx((1 - probs[17, 0],)), "the 18th of 19"
-    assert prediction_sets(probs, y, 0.95).limits == pytest.approx((1 - probs[18, 0],)), "the 19th of 19"
-    assert prediction_sets(probs, y, 0.96).limits == (math.inf,), "no score among 19 can promise that"
+    assert prediction_sets(probs, y, 0.9).limits == pytest.approx((1 - probs[17, 0],)), (
+        "the 18th of 19"
+    )
+    assert prediction_sets(probs, y, 0.95).limits == pytest.approx((1 - probs[18, 0],)), (
+        "the 19th of 19"
+    )
+    assert prediction_sets(probs, y, 0.96).limits == (math.inf,), (
+        "no score among 19 can promise that"
+    )
 
 
 def test_scores_of_all_three_methods_by_hand():
     probs = [[0.2, 0.5, 0.3]]
     assert PredictionSets("lac", 0.9, (1.0,)).scores(probs)[0] == pytest.approx([0.8, 0.5, 0.7])
-    assert PredictionSets("aps", 0.9, (1.0,)).scores(probs, u=[0.5])[0] == pytest.approx([0.9, 0.25, 0.65])
+    assert PredictionSets("aps", 0.9, (1.0,)).scores(probs, u=[0.5])[0] == pytest.approx(
+        [0.9, 0.25, 0.65]
+    )
     raps = PredictionSets("raps", 0.9, (1.0,), penalty=0.1, free_ranks=1)
     assert raps.scores(probs, u=[1.0])[0] == pytest.approx([1.2, 0.5, 0.9])
 
@@ -35,11 +46,15 @@ def test_scores_of_all_three_methods_by_hand():
 @pytest.mark.parametrize("method", ["lac", "aps", "raps"])
 @pytest.mark.parametrize("spoiled", [1.0, 2.5])
 def test_coverage_is_kept_in_small_samples_whatever_the_model_is_worth(method, spoiled):
-    """The mean coverage over many small labelled samples lies between the promise and the promise + 1/(n + 1)."""
+    """The mean coverage over many small labelled samples lies between the promise and the promise +
+    1/(n + 1).
+    """
     test, truth = problem(4000, seed=999, sharpness=spoiled)
     rows, n = np.arange(4000), 60
     found = [
-        prediction_sets(*problem(n, seed=seed, sharpness=spoiled), 0.85, method).predict(test)[rows, truth].mean()
+        prediction_sets(*problem(n, seed=seed, sharpness=spoiled), 0.85, method)
+        .predict(test)[rows, truth]
+        .mean()
         for seed in range(150)
     ]
     error = 3 * (np.std(found) / math.sqrt(150) + math.sqrt(0.85 * 0.15 / 4000))
@@ -68,7 +83,11 @@ def test_a_class_without_labelled_samples_is_always_kept():
     [
         (True, 0.9, "None of the 2 classes has the 9 labelled samples.*Use per_class=False"),
         (False, 0.95, "12 samples are fewer than the 19 labelled samples"),
-        (True, 0.75, "every set holds every class: these probabilities cannot rule any out. Use per_class=False"),
+        (
+            True,
+            0.75,
+            "every set holds every class: these probabilities cannot rule any out. Use per_class=False",
+        ),
         (False, 0.8, "every set holds every class.*Use a better model or calibration"),
     ],
 )
@@ -89,14 +108,19 @@ def test_the_penalty_is_chosen_on_samples_that_the_limit_is_not_made_from():
     assert len(parted(100_000, 0.9)[0]) == 2000
     probs, y = problem(1000, seed=5, n_classes=8, sharpness=2.5)
     sets = prediction_sets(probs, y, 0.9, "raps")
-    fixed = prediction_sets(probs[rest], y[rest], 0.9, "raps", penalty=sets.penalty, free_ranks=sets.free_ranks)
+    fixed = prediction_sets(
+        probs[rest], y[rest], 0.9, "raps", penalty=sets.penalty, free_ranks=sets.free_ranks
+    )
     assert sets == fixed
 
 
 def test_a_chosen_penalty_gives_the_smallest_sets_of_those_tried():
     scores, ranks = np.array([[0.5, 0.9, 1.0]] * 40), np.array([[1.0, 2.0, 3.0]] * 40)
-    assert smallest(scores, ranks, np.array([0] * 30 + [1] * 10), 0.9) == (0.0, 1), "nothing to gain: aps"
-    # Every other sample's third class lies below the limit, and the true class is never below rank 2.
+    assert smallest(scores, ranks, np.array([0] * 30 + [1] * 10), 0.9) == (0.0, 1), (
+        "nothing to gain: aps"
+    )
+    # Every other sample's third class lies below the limit, and the true class is never below rank
+    # 2.
     scores[::2, 2] = 0.85
     penalty, free = smallest(scores, ranks, np.array([1] * 40), 0.9)
     assert penalty > 0.05

@@ -18,7 +18,11 @@ def problem(n=2000, seed=0):
     rng = np.random.default_rng(seed)
     sure = rng.random(n)
     y = (rng.random(n) > 0.6 + 0.4 * sure).astype(int)
-    return columns(0.5 + 0.49 * sure), columns(0.5 + 0.49 * np.clip(sure + rng.normal(0, 0.2, n), 0, 1)), y
+    return (
+        columns(0.5 + 0.49 * sure),
+        columns(0.5 + 0.49 * np.clip(sure + rng.normal(0, 0.2, n), 0, 1)),
+        y,
+    )
 
 
 def test_each_method_is_decided_as_alone_and_a_method_does_not_differ_from_itself():

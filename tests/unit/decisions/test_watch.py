@@ -1,4 +1,7 @@
-"""The watch without labels: false alarms as rare as promised, changes that are seen, estimates that begin exact."""
+"""The watch without labels:
+
+false alarms as rare as promised, changes that are seen, estimates that begin exact.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ def test_views_see_what_confidence_does_not():
     """The inputs themselves are as before; only how they react to views has changed."""
     calm, nervous = looks(1500, seed=0), looks(500, seed=1)
     rng = np.random.default_rng(2)
-    shaken = {t: nervous.transformed(t) + rng.normal(0, 3, nervous.logits.shape) for t in nervous.transforms}
+    shaken = {
+        t: nervous.transformed(t) + rng.normal(0, 3, nervous.logits.shape)
+        for t in nervous.transforms
+    }
     changed = Views(nervous.logits, shaken, nervous.labels)
     kept = profile(calm)
     assert watch(kept, changed).alarm
@@ -78,10 +84,14 @@ def test_the_smaller_groups_rows_tell_the_distance_of_both(levels):
 
 def test_shuffles_that_are_equally_far_away_count_as_such():
     def alike(answers):
-        return Reactions(np.zeros(len(answers)), answers, np.zeros((len(answers), 0), dtype=np.uint8))
+        return Reactions(
+            np.zeros(len(answers)), answers, np.zeros((len(answers), 0), dtype=np.uint8)
+        )
 
     everyone = np.repeat(np.arange(7), 30)
-    for place in range(0, len(everyone), 30):  # whichever class one input is of, all are equally frequent
+    for place in range(
+        0, len(everyone), 30
+    ):  # whichever class one input is of, all are equally frequent
         fit, today = alike(np.delete(everyone, place)), alike(everyone[[place]])
         assert _max_t(fit, today, 99, np.random.default_rng(0))[0] == 1.0
 
@@ -98,7 +108,9 @@ def test_a_stream_ever_gives_a_false_alarm_as_rarely_as_promised():
     alarms = []
     for seed in range(120):
         one = profile(without_labels(looks(60, seed=seed)))
-        alarms.append(StreamWatch(one, alpha=0.2, random_state=seed).update(looks(120, seed=900 + seed)).alarm)
+        alarms.append(
+            StreamWatch(one, alpha=0.2, random_state=seed).update(looks(120, seed=900 + seed)).alarm
+        )
     assert np.mean(alarms) <= 0.2
 
 
@@ -135,7 +147,9 @@ def test_capital_is_a_fair_game():
 
 
 def test_a_long_clean_history_delays_the_alarm_little():
-    """Only the bets are followed here, with ranks that are clean and then those of a lower confidence."""
+    """Only the bets are followed here, with ranks that are clean and then those of a lower
+    confidence.
+    """
     rng, delays = np.random.default_rng(0), {}
     for clean in (100, 3000):
         stream = StreamWatch(profile(looks(50, seed=0, n_classes=2)), use_views=False)
@@ -153,7 +167,10 @@ def test_a_profile_is_saved_alone_and_with_its_calibrator(tmp_path):
     fit = looks(200, seed=0)
     kept, calibrator = profile(fit), TemperatureScaling().fit(fit)
     calibrator.profile_ = kept
-    for again in (load(save(kept, tmp_path / "a")), load(save(calibrator, tmp_path / "b")).profile_):
+    for again in (
+        load(save(kept, tmp_path / "a")),
+        load(save(calibrator, tmp_path / "b")).profile_,
+    ):
         assert isinstance(again, Profile)
         assert watch(again, looks(50, seed=1)) == watch(kept, looks(50, seed=1))
 
@@ -174,7 +191,10 @@ def test_rows_of_the_fit_are_told_from_new_ones():
     rng = np.random.default_rng(0)
     logits, others = rng.normal(size=(2, 400, 3)) * 3
     kept = profile(logits, logits.argmax(1))
-    with pytest.warns(SameRowsWarning, match="all of these 400 samples, so comparing them with the fit says nothing"):
+    with pytest.warns(
+        SameRowsWarning,
+        match="all of these 400 samples, so comparing them with the fit says nothing",
+    ):
         watch(kept, logits, permutations=99)
     with warnings.catch_warnings():
         warnings.simplefilter("error", SameRowsWarning)

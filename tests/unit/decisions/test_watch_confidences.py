@@ -13,7 +13,9 @@ from recal.decisions.watching.profile import _fit_platt
 from recal.errors import InputError
 
 
-def graded(n: int, seed: int, low: float = 0.5, *, slope: float = 0.7) -> tuple[np.ndarray, np.ndarray]:
+def graded(
+    n: int, seed: int, low: float = 0.5, *, slope: float = 0.7
+) -> tuple[np.ndarray, np.ndarray]:
     """Return overconfident confidences, from `low` on, and whether answers are right."""
     rng = np.random.default_rng(seed)
     confidence = rng.uniform(low, 0.99, n)
@@ -77,7 +79,10 @@ def test_a_profile_of_confidences_takes_confidences_only():
     with pytest.raises(InputError, match="a profile of confidences"):
         watch(kept, np.random.default_rng(0).normal(size=(50, 3)))
     with pytest.raises(InputError, match="classes"):
-        watch(profile(np.random.default_rng(0).normal(size=(50, 3))), np.random.default_rng(1).normal(size=50))
+        watch(
+            profile(np.random.default_rng(0).normal(size=(50, 3))),
+            np.random.default_rng(1).normal(size=50),
+        )
 
 
 def test_other_numbers_in_one_column_are_log_odds_of_two_classes():

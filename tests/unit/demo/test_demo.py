@@ -31,7 +31,9 @@ def told(capsys, *arguments) -> dict:
     return json.loads(shown.out)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # as outside of tests: others' are no news to users
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # as outside of tests: others' are no news to users
 def test_the_demo_end_to_end_twice_the_same(hasty, tmp_path, capsys):
     first = told(capsys, "--out", str(tmp_path / "a"))
     second = told(capsys, "--out", str(tmp_path / "b"))

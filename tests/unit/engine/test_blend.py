@@ -15,14 +15,30 @@ from recal.maps.guard import answer, keep_answers
 from recal.maps.plan import calibrated_probs
 
 
-def random_blend(seed=0, n=60, n_classes=4, gate=0.9, answers="kept", dtype=np.float32, by_class=False):
+def random_blend(
+    seed=0, n=60, n_classes=4, gate=0.9, answers="kept", dtype=np.float32, by_class=False
+):
     rng = np.random.default_rng(seed)
     logits = (rng.normal(size=(n, n_classes)) * rng.choice([1, 4, 300], (n, 1))).astype(dtype)
-    views = {spec: (logits + rng.normal(size=logits.shape)).astype(dtype) for spec in ("zoom:0.5", "mine")}
+    views = {
+        spec: (logits + rng.normal(size=logits.shape)).astype(dtype)
+        for spec in ("zoom:0.5", "mine")
+    }
     offsets, gated = rng.normal(size=(2, n_classes)) * 0.5
-    blend = Blend(0.7, (("mine", 0.5), ("zoom:0.5", 0.2)), tuple(offsets), 1e-3, gate, 1.1, tuple(gated), answers)
+    blend = Blend(
+        0.7,
+        (("mine", 0.5), ("zoom:0.5", 0.2)),
+        tuple(offsets),
+        1e-3,
+        gate,
+        1.1,
+        tuple(gated),
+        answers,
+    )
     if by_class:
-        blend = dataclasses.replace(blend, matrices=rng.normal(size=(3, n_classes, n_classes)).tolist())
+        blend = dataclasses.replace(
+            blend, matrices=rng.normal(size=(3, n_classes, n_classes)).tolist()
+        )
     return Plan(start=0.6, blend=blend), Views(logits, views)
 
 
@@ -39,13 +55,17 @@ def by_the_formula(plan, views, row):
         return [math.log((1 - blend.epsilon) * p + blend.epsilon / n_classes) for p in probs]
 
     own = views.logits[row]
-    sure = blend.gate is not None and max(softmax([plan.start * float(z) for z in own])) >= blend.gate
+    sure = (
+        blend.gate is not None and max(softmax([plan.start * float(z) for z in own])) >= blend.gate
+    )
     scores = [(blend.gated_own if sure else blend.own) * value for value in x(own)]
     scores = [s + c for s, c in zip(scores, blend.gated_offsets if sure else blend.offsets)]
     if not sure:
         for transform, weight in blend.weights:
             scores = [s + weight * v for s, v in zip(scores, x(views.transformed(transform)[row]))]
-        for matrix, z in zip(blend.matrices, [own, *(views.transformed(t)[row] for t in plan.transforms)]):
+        for matrix, z in zip(
+            blend.matrices, [own, *(views.transformed(t)[row] for t in plan.transforms)]
+        ):
             scores = [s + sum(m * v for m, v in zip(line, x(z))) for s, line in zip(scores, matrix)]
     return softmax(scores)
 
@@ -78,10 +98,14 @@ def test_no_view_of_a_sure_sample_is_read():
     assert 20 < needed.sum() < 180
     rng = np.random.default_rng(1)
     garbage = {
-        t: np.where(needed[:, None], views.transformed(t), rng.normal(size=views.logits.shape) * 1e30)
+        t: np.where(
+            needed[:, None], views.transformed(t), rng.normal(size=views.logits.shape) * 1e30
+        )
         for t in views.transforms
     }
-    np.testing.assert_array_equal(calibrated_probs(plan, Views(views.logits, garbage)), calibrated_probs(plan, views))
+    np.testing.assert_array_equal(
+        calibrated_probs(plan, Views(views.logits, garbage)), calibrated_probs(plan, views)
+    )
 
 
 def test_samples_that_need_no_views_are_answered_without_any():
@@ -114,7 +138,9 @@ def test_a_blend_without_views_needs_none():
     plan, views = random_blend()
     plan = Plan(start=0.6, blend=dataclasses.replace(plan.blend, weights=(), answers="free"))
     assert plan.transforms == ()
-    scores = 0.7 * soft_log_probs(np.float64(views.logits), 0.6, 1e-3) + np.array(plan.blend.offsets)
+    scores = 0.7 * soft_log_probs(np.float64(views.logits), 0.6, 1e-3) + np.array(
+        plan.blend.offsets
+    )
     expected = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     np.testing.assert_allclose(calibrated_probs(plan, Views(views.logits)), expected, atol=1e-12)
 

@@ -5,14 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal.engine.clusters import check_clusters, check_names, cluster_folds, near_duplicates, split_by_cluster
+from recal.engine.clusters import (
+    check_clusters,
+    check_names,
+    cluster_folds,
+    near_duplicates,
+    split_by_cluster,
+)
 from recal.errors import InputError
 
 
 def test_clusters_may_be_words_or_numbers() -> None:
     assert check_clusters(["b", "a", "b"], 3).tolist() == [1, 0, 1]
     assert check_clusters([7.0, 3.0, 7.0], 3).tolist() == [1, 0, 1]
-    assert check_names(np.array(["x", 3, "x"], dtype=object), 3, "groups") == (("3", "x"), pytest.approx([1, 0, 1]))
+    assert check_names(np.array(["x", 3, "x"], dtype=object), 3, "groups") == (
+        ("3", "x"),
+        pytest.approx([1, 0, 1]),
+    )
 
 
 @pytest.mark.parametrize("clusters", [[1, 2], [[1], [2], [3]], [1.0, np.nan, 2.0], [0.5, 1.0, 2.0]])

@@ -19,7 +19,9 @@ def over(function, values, **options):
 
 
 # A kernel's own liberties, such as reordering sums, must not reach into the polynomial.
-@pytest.mark.parametrize("options", [{}, {"fastmath": {"reassoc", "contract", "nsz"}}], ids=["plain", "reordering"])
+@pytest.mark.parametrize(
+    "options", [{}, {"fastmath": {"reassoc", "contract", "nsz"}}], ids=["plain", "reordering"]
+)
 def test_exp_is_accurate_to_a_few_units_in_the_last_place(options):
     x = -np.concatenate([np.linspace(0, 2, 20001), np.linspace(0, 707, 20001)])
     np.testing.assert_allclose(over(rows.exp, x, **options), np.exp(x), rtol=1e-15)

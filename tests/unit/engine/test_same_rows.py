@@ -1,4 +1,7 @@
-"""Rows that were fitted on are recognised where something is made or measured on them; equal rows by chance are not."""
+"""Rows that were fitted on are recognised where something is made or measured on them;
+
+equal rows by chance are not.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,14 @@ import pytest
 from recal import TemperatureScaling, decide, evaluate, load, prediction_sets, save
 from recal.calibrators import HistogramBinning, IsotonicCalibration
 from recal.decisions import decide_crossfitted
-from recal.engine.same_rows import MOST_HASHES, MOST_PROB_HASHES, count_fitted, kept_hashes, matters, row_hashes
+from recal.engine.same_rows import (
+    MOST_HASHES,
+    MOST_PROB_HASHES,
+    count_fitted,
+    kept_hashes,
+    matters,
+    row_hashes,
+)
 from recal.errors import InputError, SameRowsWarning
 from recal.files.probabilities import read_prob_table, read_probs, write_prob_file
 from tests.problems import logits_and_labels
@@ -48,7 +58,9 @@ def test_plain_arrays_are_not_checked() -> None:
 
 def test_what_is_no_calibrator_is_refused() -> None:
     logits, y = problem(400)
-    with pytest.raises(InputError, match="`calibrator` must be a fitted calibrator of logits or views, got str"):
+    with pytest.raises(
+        InputError, match="`calibrator` must be a fitted calibrator of logits or views, got str"
+    ):
         decide(TemperatureScaling().fit(logits, y).predict_proba(logits), y, calibrator="ts.recal")
 
 
@@ -76,7 +88,10 @@ def test_a_large_fit_keeps_a_sample_of_its_hashes_and_still_counts() -> None:
 
 
 def test_equal_rows_by_chance_are_not_taken_for_the_same() -> None:
-    """A forest of 100 trees gives 101 different answers: most rows of a new sample equal one of the fit's."""
+    """A forest of 100 trees gives 101 different answers:
+
+    most rows of a new sample equal one of the fit's.
+    """
     rng = np.random.default_rng(0)
     for scale in (1.0, 0.1, 30.0):  # from a few values to many that appear once or twice
         fit, new = (np.round(scale * rng.normal(size=(1000, 1)), 1) * [1, -1] for _ in range(2))
@@ -100,7 +115,9 @@ def test_a_large_fit_keeps_the_hashes_of_some_probabilities_and_still_counts() -
     logits, y = problem(4000)
     calibrator = TemperatureScaling().fit(logits, y)
     assert len(calibrator.prob_hashes_) == MOST_PROB_HASHES
-    probs = np.concatenate([calibrator.predict_proba(batch) for batch in np.array_split(logits, 160)])
+    probs = np.concatenate(
+        [calibrator.predict_proba(batch) for batch in np.array_split(logits, 160)]
+    )
     assert calibrator.fitted_rows(probs) == pytest.approx(4000, rel=0.05)
     assert calibrator.fitted_rows(calibrator.predict_proba(problem(4000, seed=1)[0])) == 0
 
@@ -109,7 +126,12 @@ def test_a_small_part_of_the_fit_is_recognised_though_the_fit_holds_many_pairs()
     kinds = np.random.default_rng(0).normal(size=(50_000, 2))
     fit = kinds[np.random.default_rng(1).integers(0, 50_000, 5000)]  # some 230 pairs of equal rows
     assert count_fitted(fit[:200], kept_hashes(fit), 5000) >= 170
-    assert count_fitted(kinds[np.random.default_rng(2).integers(0, 50_000, 200)], kept_hashes(fit), 5000) == 0
+    assert (
+        count_fitted(
+            kinds[np.random.default_rng(2).integers(0, 50_000, 200)], kept_hashes(fit), 5000
+        )
+        == 0
+    )
 
 
 def test_two_sets_that_hold_the_same_few_kinds_of_rows_equally_often_are_one() -> None:
@@ -137,7 +159,9 @@ def test_hashes_differ_by_column_and_do_not_see_the_sign_of_zero() -> None:
 def test_files_of_probabilities_hold_the_number_of_fitted_rows(tmp_path: Path, name: str) -> None:
     probs = np.array([[0.9, 0.1], [0.2, 0.8]])
     write_prob_file(tmp_path / name, probs, confidence=np.array([0.4, 0.8]), fitted_rows=2)
-    found = read_probs(tmp_path / name) if name.endswith("npz") else read_prob_table(tmp_path / name)
+    found = (
+        read_probs(tmp_path / name) if name.endswith("npz") else read_prob_table(tmp_path / name)
+    )
     assert found.fitted_rows == 2
     assert found.confidence is not None
     np.testing.assert_array_equal(found.confidence, [0.4, 0.8])

@@ -32,10 +32,15 @@ SCALES = pytest.mark.parametrize("scale", [1e-12, 1e-6, 1.0, 1e6, 1e12])
 @SCALES
 @pytest.mark.parametrize("n_samples", [2, 9, 500])
 def test_answers_that_are_all_right_get_what_one_more_wrong_sample_would_give(n_samples, scale):
-    """With two classes and one margin the best confidence is the share of right answers: n of n + 1."""
+    """With two classes and one margin the best confidence is the share of right answers:
+
+    n of n + 1.
+    """
     logits = np.tile([5.0 * scale, 0.0], (n_samples, 1))
     scaling = TemperatureScaling().fit(logits, np.zeros(n_samples, dtype=int))
-    np.testing.assert_allclose(scaling.predict_proba(logits)[:, 0], n_samples / (n_samples + 1), atol=1e-9)
+    np.testing.assert_allclose(
+        scaling.predict_proba(logits)[:, 0], n_samples / (n_samples + 1), atol=1e-9
+    )
     assert scaling.converged_
 
 
@@ -52,18 +57,24 @@ def test_a_temperature_does_not_depend_on_the_scale_of_the_scores(scale):
 def test_groups_of_scores_of_any_scale_get_a_temperature(separable, scale):
     views = sorted_by_a_view(5)
     transform = views.transforms[0]
-    scaled = Views(views.logits * scale, {transform: views.transformed(transform) * scale}, views.labels)
+    scaled = Views(
+        views.logits * scale, {transform: views.transformed(transform) * scale}, views.labels
+    )
     (step,) = ReCal(max_iter=1, start="temperature", separable="pooled").fit(scaled).plan_.steps
     (usual,) = ReCal(max_iter=1, start="temperature", separable=separable).fit(views).plan_.steps
     assert step.betas == pytest.approx(usual.betas, rel=1e-6)
 
 
 def test_a_mistake_by_a_hair_among_wide_margins_still_has_a_best_temperature():
-    logits = np.concatenate([np.tile([1e6, 0.0], (50, 1)), np.tile([1e-3, 0.0], (50, 1)), [[1e-7, 0.0]]])
+    logits = np.concatenate(
+        [np.tile([1e6, 0.0], (50, 1)), np.tile([1e-3, 0.0], (50, 1)), [[1e-7, 0.0]]]
+    )
     scaling = TemperatureScaling().fit(logits, [0] * 100 + [1])
 
     def slope(beta):
-        pulls = logits[:, 0] / (1 + np.exp(np.minimum(beta * logits[:, 0] * ([1.0] * 100 + [-1.0]), 700.0)))
+        pulls = logits[:, 0] / (
+            1 + np.exp(np.minimum(beta * logits[:, 0] * ([1.0] * 100 + [-1.0]), 700.0))
+        )
         return float(pulls[100] - pulls[:100].sum())
 
     assert slope(0.999 * scaling.beta_) < 0 < slope(1.001 * scaling.beta_)
@@ -147,18 +158,26 @@ def test_rejected_draws_repeat_their_record_without_ending_the_fit():
     rejected = [it for it in fit.history_ if not it.accepted]
     assert fit.n_iter_ == 60
     assert rejected
-    assert all(it.betas == (1.0, 1.0, 1.0, 1.0) and it.ece_before == it.ece_after for it in rejected)
+    assert all(
+        it.betas == (1.0, 1.0, 1.0, 1.0) and it.ece_before == it.ece_after for it in rejected
+    )
 
 
 def test_the_draws_follow_the_seed():
     z = np.array([[3.0, 0.0], [0.0, 2.0], [1.0, 0.0]])
     views = Views(z, {f"zoom:0.{i}": z * i / 10 for i in range(1, 9)}, [0, 1, 1])
-    runs = [[str(it.transform) for it in ReCal(tol=0, random_state=s).fit(views).history_] for s in (1, 1, 2)]
+    runs = [
+        [str(it.transform) for it in ReCal(tol=0, random_state=s).fit(views).history_]
+        for s in (1, 1, 2)
+    ]
     assert runs[0] == runs[1] != runs[2]
 
 
 def sorted_by_a_view(mistakes_when_kept):
-    """Return 400 samples of which a view keeps 300 answers; mistakes are among the 100 others, and where asked."""
+    """Return 400 samples of which a view keeps 300 answers;
+
+    mistakes are among the 100 others, and where asked.
+    """
     z = np.tile([2.0, 0.0, 0.1], (400, 1))
     y = np.zeros(400, dtype=int)
     y[:30] = 1
@@ -178,7 +197,9 @@ def test_a_large_group_without_a_mistake_gets_the_temperature_of_all():
 
 
 def test_a_large_group_without_a_mistake_is_warned_of_where_it_becomes_certain():
-    with pytest.warns(FewSamplesWarning, match=r'400 samples .* 300 samples with 0, .* separable="pooled"') as caught:
+    with pytest.warns(
+        FewSamplesWarning, match=r'400 samples .* 300 samples with 0, .* separable="pooled"'
+    ) as caught:
         fit = ReCal(max_iter=1, separable="bound").fit(sorted_by_a_view(0))
     assert fit.history_[0].raw_betas[3] == pytest.approx(LARGEST_BETA)
     assert caught[0].filename == __file__
@@ -188,8 +209,12 @@ def test_where_every_group_has_a_mistake_both_readings_are_the_same_bit_for_bit(
     rng = np.random.default_rng(5)
     y = rng.integers(0, 3, 2000)
     z = 3 * (np.eye(3)[y] + rng.normal(0, 1.2, (2000, 3)))
-    views = Views(z, {f"zoom:0.{i}": z * i / 10 + rng.normal(0, 3, z.shape) for i in range(3, 8)}, y)
-    pooled, bound = (ReCal(random_state=0, separable=reading).fit(views) for reading in ("pooled", "bound"))
+    views = Views(
+        z, {f"zoom:0.{i}": z * i / 10 + rng.normal(0, 3, z.shape) for i in range(3, 8)}, y
+    )
+    pooled, bound = (
+        ReCal(random_state=0, separable=reading).fit(views) for reading in ("pooled", "bound")
+    )
     assert max(max(iteration.raw_betas) for iteration in bound.history_) < 0.9 * LARGEST_BETA
     assert pooled.plan_ == bound.plan_
     assert pooled.history_ == bound.history_
@@ -200,11 +225,16 @@ def test_groups_that_grow_surer_on_few_mistakes_are_warned_of(mistakes, warned):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ReCal(max_iter=1).fit(sorted_by_a_view(mistakes))
-    assert [f"300 samples with {mistakes}," in str(said.message) for said in caught] == [True] * warned
+    assert [f"300 samples with {mistakes}," in str(said.message) for said in caught] == [
+        True
+    ] * warned
 
 
 def test_a_group_without_a_mistake_does_not_grow_surer_without_end():
-    """All mistakes lie in the other group, which is tempered; the common beta then stays above 1 for ever."""
+    """All mistakes lie in the other group, which is tempered;
+
+    the common beta then stays above 1 for ever.
+    """
     views = sorted_by_a_view(0)
     transform = views.transforms[0]
     fit = ReCal(sequence=[transform] * 60, max_iter=60, tol=0).fit(views)

@@ -1,4 +1,7 @@
-"""Small ONNX files in the style of each exporter: how it writes batches, weights, outputs, opsets and reshapes."""
+"""Small ONNX files in the style of each exporter:
+
+how it writes batches, weights, outputs, opsets and reshapes.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-FLOAT, HALF, BYTE, INT64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8, TensorProto.INT64
+FLOAT, HALF, BYTE, INT64 = (
+    TensorProto.FLOAT,
+    TensorProto.FLOAT16,
+    TensorProto.UINT8,
+    TensorProto.INT64,
+)
 CLASSES = 5
 _rng = np.random.default_rng(0)
 KERNEL = _rng.normal(size=(4, 3, 3, 3)).astype(np.float32) * 0.4
@@ -19,7 +27,10 @@ POOLED = _rng.normal(size=(4, CLASSES)).astype(np.float32) * 6
 
 
 class Graph:
-    """Nodes in order; `weight` keeps constants as initialisers, or as Constant nodes, as older exporters do."""
+    """Nodes in order;
+
+    `weight` keeps constants as initialisers, or as Constant nodes, as older exporters do.
+    """
 
     def __init__(self, constant_nodes: bool = False, prefix: str = "") -> None:
         self.nodes: list[Any] = []
@@ -27,7 +38,10 @@ class Graph:
         self.constant_nodes, self.prefix = constant_nodes, prefix
 
     def weight(self, values: Any, dtype: Any = None) -> str:
-        array, name = np.asarray(values, dtype), f"{self.prefix}w{len(self.nodes)}_{len(self.constants)}"
+        array, name = (
+            np.asarray(values, dtype),
+            f"{self.prefix}w{len(self.nodes)}_{len(self.constants)}",
+        )
         held = numpy_helper.from_array(array, name)
         if self.constant_nodes:
             self.nodes.append(helper.make_node("Constant", [], [name], value=held))
@@ -51,16 +65,26 @@ class Graph:
         domains: dict[str, int] | None = None,
         listed: bool = False,
     ) -> onnx.ModelProto:
-        """`outputs` are shapes by name, or value infos; `listed` lists weights among the inputs too, as once."""
+        """`outputs` are shapes by name, or value infos;
+
+        `listed` lists weights among the inputs too, as once.
+        """
         infos = [
-            value if isinstance(value, onnx.ValueInfoProto) else helper.make_tensor_value_info(key, kind, value)
+            value
+            if isinstance(value, onnx.ValueInfoProto)
+            else helper.make_tensor_value_info(key, kind, value)
             for key, value in outputs.items()
         ]
         inputs = [helper.make_tensor_value_info(name, kind, shape)]
         if listed:
-            inputs += [helper.make_tensor_value_info(c.name, c.data_type, list(c.dims)) for c in self.constants]
+            inputs += [
+                helper.make_tensor_value_info(c.name, c.data_type, list(c.dims))
+                for c in self.constants
+            ]
         graph = helper.make_graph(self.nodes, "net", inputs, infos, self.constants)
-        imports = [helper.make_opsetid(domain, v) for domain, v in {"": opset, **(domains or {})}.items()]
+        imports = [
+            helper.make_opsetid(domain, v) for domain, v in {"": opset, **(domains or {})}.items()
+        ]
         return helper.make_model(graph, opset_imports=imports, ir_version=ir)
 
 
@@ -74,9 +98,13 @@ def dense(g: Graph, flat: str, to: str = "scores") -> str:
 
 
 def paddle2onnx(batch: Any = -1) -> onnx.ModelProto:
-    """The open batch is -1, weights are Constant nodes, and a Reshape copies the batch and leaves the rest open."""
+    """The open batch is -1, weights are Constant nodes, and a Reshape copies the batch and leaves
+    the rest open.
+    """
     g = Graph(constant_nodes=True, prefix="p2o.")
-    scale, shift, mean, var = (g.weight(np.full(4, value, np.float32)) for value in (1.1, 0.1, 0.2, 0.9))
+    scale, shift, mean, var = (
+        g.weight(np.full(4, value, np.float32)) for value in (1.1, 0.1, 0.2, 0.9)
+    )
     x = g.op("BatchNormalization", conv(g, "x"), scale, shift, mean, var)
     flat = g.op("Reshape", x, g.weight([0, -1], np.int64))
     dense(g, flat, to="fetch_name_0")
@@ -84,7 +112,10 @@ def paddle2onnx(batch: Any = -1) -> onnx.ModelProto:
 
 
 def tf2onnx(*, both: bool = False) -> onnx.ModelProto:
-    """Channels last, transposes around convolutions, names with slashes; some files also have a softmax output."""
+    """Channels last, transposes around convolutions, names with slashes;
+
+    some files also have a softmax output.
+    """
     g = Graph(prefix="model/")
     x = g.op("Transpose", "x", perm=[0, 3, 1, 2])
     x = g.op("Transpose", conv(g, x), perm=[0, 2, 3, 1])
@@ -109,9 +140,17 @@ def skl2onnx(*, zipmap: bool) -> onnx.ModelProto:
     outputs: dict[str, Any] = {"label": helper.make_tensor_value_info("label", INT64, [None])}
     g.op("Identity", label, to="label")
     if zipmap:
-        g.op("ZipMap", normal, to="probabilities", domain="ai.onnx.ml", classlabels_int64s=list(range(CLASSES)))
+        g.op(
+            "ZipMap",
+            normal,
+            to="probabilities",
+            domain="ai.onnx.ml",
+            classlabels_int64s=list(range(CLASSES)),
+        )
         entry = helper.make_map_type_proto(INT64, helper.make_tensor_type_proto(FLOAT, []))
-        outputs["probabilities"] = helper.make_value_info("probabilities", helper.make_sequence_type_proto(entry))
+        outputs["probabilities"] = helper.make_value_info(
+            "probabilities", helper.make_sequence_type_proto(entry)
+        )
     else:
         g.op("Identity", normal, to="probabilities")
         outputs["probabilities"] = [None, CLASSES]
@@ -144,7 +183,10 @@ def torch_dynamo(opset: int = 18) -> onnx.ModelProto:
 
 
 def torch_legacy() -> onnx.ModelProto:
-    """Opset 9: attributes in place of inputs, weights as Constant nodes and also listed as inputs by some."""
+    """Opset 9:
+
+    attributes in place of inputs, weights as Constant nodes and also listed as inputs by some.
+    """
     g = Graph(constant_nodes=True)
     x = conv(g, "x")
     n = g.op("Unsqueeze", g.op("Gather", g.op("Shape", x), g.weight(0, np.int64), axis=0), axes=[0])
@@ -154,11 +196,18 @@ def torch_legacy() -> onnx.ModelProto:
 
 
 def at_opset(opset: int) -> onnx.ModelProto:
-    """Nothing but nodes that every opset has; weights listed among the inputs, as up to IR version 3."""
+    """Nothing but nodes that every opset has;
+
+    weights listed among the inputs, as up to IR version 3.
+    """
     g = Graph()
     dense(g, g.op("Flatten", conv(g, "x")))
     return g.model(
-        ["n", 3, 8, 8], {"scores": ["n", CLASSES]}, opset=opset, ir=3 if opset < 10 else 8, listed=opset < 10
+        ["n", 3, 8, 8],
+        {"scores": ["n", CLASSES]},
+        opset=opset,
+        ir=3 if opset < 10 else 8,
+        listed=opset < 10,
     )
 
 
@@ -171,23 +220,49 @@ def quantised_qdq() -> onnx.ModelProto:
         return g.op("DequantizeLinear", g.op("QuantizeLinear", x, scale, zero), scale, zero)
 
     kernel = np.clip(np.round(KERNEL / 0.01), -127, 127).astype(np.int8)
-    held = g.op("DequantizeLinear", g.weight(kernel), g.weight(0.01, np.float32), g.weight(0, np.int8))
+    held = g.op(
+        "DequantizeLinear", g.weight(kernel), g.weight(0.01, np.float32), g.weight(0, np.int8)
+    )
     x = g.op("Relu", g.op("Conv", through("x"), held, kernel_shape=[3, 3]))
     dense(g, through(g.op("Flatten", through(x))))
     return g.model(["n", 3, 8, 8], {"scores": ["n", CLASSES]}, opset=13)
 
 
 def quantised_operators() -> onnx.ModelProto:
-    """Bytes in, QLinearConv and QLinearMatMul inside, and a last DequantizeLinear: many equal scores."""
+    """Bytes in, QLinearConv and QLinearMatMul inside, and a last DequantizeLinear:
+
+    many equal scores.
+    """
     g = Graph()
     small, tenth = g.weight(1 / 255, np.float32), g.weight(0.1, np.float32)
     zero, middle = g.weight(0, np.uint8), g.weight(128, np.uint8)
     kernel = np.clip(np.round(KERNEL / 0.01) + 128, 0, 255).astype(np.uint8)
     hundredth = g.weight(0.01, np.float32)
-    x = g.op("QLinearConv", "x", small, zero, g.weight(kernel), hundredth, middle, tenth, middle, kernel_shape=[3, 3])
+    x = g.op(
+        "QLinearConv",
+        "x",
+        small,
+        zero,
+        g.weight(kernel),
+        hundredth,
+        middle,
+        tenth,
+        middle,
+        kernel_shape=[3, 3],
+    )
     matrix = np.clip(np.round(DENSE / 0.01) + 128, 0, 255).astype(np.uint8)
     half = g.weight(0.5, np.float32)
-    y = g.op("QLinearMatMul", g.op("Flatten", x), tenth, middle, g.weight(matrix), hundredth, middle, half, middle)
+    y = g.op(
+        "QLinearMatMul",
+        g.op("Flatten", x),
+        tenth,
+        middle,
+        g.weight(matrix),
+        hundredth,
+        middle,
+        half,
+        middle,
+    )
     g.op("DequantizeLinear", y, half, middle, to="scores")
     scores = helper.make_tensor_value_info("scores", FLOAT, ["n", CLASSES])
     return g.model(["n", 3, 8, 8], {"scores": scores}, opset=13, kind=BYTE)
@@ -205,7 +280,12 @@ def half_floats() -> onnx.ModelProto:
     g = Graph()
     x = g.op("Relu", g.op("Conv", "x", g.weight(KERNEL, np.float16), kernel_shape=[3, 3]))
     flat = g.op("Flatten", x)
-    g.op("Add", g.op("MatMul", flat, g.weight(DENSE, np.float16)), g.weight(BIAS, np.float16), to="scores")
+    g.op(
+        "Add",
+        g.op("MatMul", flat, g.weight(DENSE, np.float16)),
+        g.weight(BIAS, np.float16),
+        to="scores",
+    )
     return g.model(["n", 3, 8, 8], {"scores": ["n", CLASSES]}, kind=HALF)
 
 

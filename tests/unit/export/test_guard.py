@@ -1,4 +1,7 @@
-"""The guard that keeps answers: it keeps them, changes nothing else, and no other way of keeping them costs less."""
+"""The guard that keeps answers:
+
+it keeps them, changes nothing else, and no other way of keeping them costs less.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ def test_the_answer_is_the_likeliest_and_rows_still_sum_to_one(n_classes):
     probs, answers = rows(0, 500, n_classes)
     kept = keep_answers(probs, answers[:, None])
     assert (kept.argmax(1) == answers).all()
-    assert (kept.astype(np.float32).argmax(1) == answers).all(), "float32 must still tell the answer from its rivals"
+    assert (kept.astype(np.float32).argmax(1) == answers).all(), (
+        "float32 must still tell the answer from its rivals"
+    )
     np.testing.assert_allclose(kept.sum(1), 1.0, rtol=0, atol=1e-12)
     assert kept.min() >= 0.0
 
@@ -36,7 +41,9 @@ def test_ties_go_to_the_answer():
 
 
 def test_an_answer_of_probability_zero_shares_with_its_rival():
-    np.testing.assert_allclose(keep_answers(np.array([[1.0, 0.0, 0.0]]), np.array([[1]])), [[0.5, 0.5, 0.0]], atol=1e-6)
+    np.testing.assert_allclose(
+        keep_answers(np.array([[1.0, 0.0, 0.0]]), np.array([[1]])), [[0.5, 0.5, 0.0]], atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("score", ["nll", "brier"])
@@ -48,12 +55,22 @@ def test_no_other_probabilities_that_keep_the_answer_have_a_smaller_expected_sco
     for belief, answer, kept in zip(probs, answers, keep_answers(probs, answers[:, None])):
 
         def expected(q, belief=belief):
-            return -belief @ np.log(np.maximum(q, 1e-12)) if score == "nll" else np.sum((q - belief) ** 2)
+            return (
+                -belief @ np.log(np.maximum(q, 1e-12))
+                if score == "nll"
+                else np.sum((q - belief) ** 2)
+            )
 
         rules = [{"type": "eq", "fun": lambda q: q.sum() - 1}]
-        rules += [{"type": "ineq", "fun": lambda q, j=j, a=answer: q[a] - q[j]} for j in range(4) if j != answer]
+        rules += [
+            {"type": "ineq", "fun": lambda q, j=j, a=answer: q[a] - q[j]}
+            for j in range(4)
+            if j != answer
+        ]
         options = {"ftol": 1e-12, "maxiter": 500}
-        best = minimize(expected, np.full(4, 0.25), bounds=[(1e-4, 1)] * 4, constraints=rules, options=options)
+        best = minimize(
+            expected, np.full(4, 0.25), bounds=[(1e-4, 1)] * 4, constraints=rules, options=options
+        )
         assert best.success
         np.testing.assert_allclose(kept, best.x, atol=2e-3)
         assert expected(kept) <= best.fun + 1e-5
@@ -63,4 +80,6 @@ def test_a_row_alone_gets_what_it_gets_in_a_batch():
     probs, answers = rows(3, 300, 77)
     kept = keep_answers(probs, answers[:, None])
     for row in range(0, 300, 37):
-        np.testing.assert_array_equal(keep_answers(probs[row : row + 1], answers[row : row + 1, None])[0], kept[row])
+        np.testing.assert_array_equal(
+            keep_answers(probs[row : row + 1], answers[row : row + 1, None])[0], kept[row]
+        )

@@ -34,7 +34,10 @@ PLAN = Plan(
 def network() -> torch.nn.Module:
     torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(4 * 10 * 10, 10)
+        torch.nn.Conv2d(3, 4, 3),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(4 * 10 * 10, 10),
     )
     with torch.no_grad():
         model[-1].weight.mul_(15)  # type: ignore[union-attr, operator]
@@ -64,7 +67,9 @@ def linear_model(path: Path, opset: int = 13, n_classes: int = 5) -> tuple[Path,
         [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", n_classes])],
         [numpy_helper.from_array(weights, "w")],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path
+    )
     return path, weights
 
 
@@ -72,7 +77,9 @@ def expected(weights: np.ndarray, images: np.ndarray, plan: Plan) -> np.ndarray:
     def logits(x: np.ndarray) -> np.ndarray:
         return x.reshape(len(x), -1) @ weights
 
-    return calibrated_probs(plan, Views(logits(images), {t: logits(t(images)) for t in plan.transforms}))
+    return calibrated_probs(
+        plan, Views(logits(images), {t: logits(t(images)) for t in plan.transforms})
+    )
 
 
 def test_a_torch_model_with_its_plan(tmp_path: Path) -> None:
@@ -81,7 +88,9 @@ def test_a_torch_model_with_its_plan(tmp_path: Path) -> None:
     for n in (1, 2, 7, 40):
         images = torch.rand(n, 3, 12, 12)
         with torch.no_grad():
-            np.testing.assert_allclose(answers(path, images.numpy()), module(images).softmax(1).numpy(), atol=1e-5)
+            np.testing.assert_allclose(
+                answers(path, images.numpy()), module(images).softmax(1).numpy(), atol=1e-5
+            )
 
 
 def test_an_onnx_model_gets_its_transformations_and_its_plan(tmp_path: Path) -> None:
@@ -95,7 +104,9 @@ def test_a_temperature_behind_an_onnx_model(tmp_path: Path) -> None:
     model, weights = linear_model(tmp_path / "linear.onnx")
     images = np.random.default_rng(1).random((9, 1, 6, 6), dtype=np.float32)
     path = export_onnx(model, path=tmp_path / "calibrated.onnx", plan=Plan(start=0.3))
-    np.testing.assert_allclose(answers(path, images), expected(weights, images, Plan(start=0.3)), atol=1e-5)
+    np.testing.assert_allclose(
+        answers(path, images), expected(weights, images, Plan(start=0.3)), atol=1e-5
+    )
 
 
 def test_the_replay_alone(tmp_path: Path) -> None:
@@ -122,7 +133,11 @@ def test_random_transformations_are_refused_with_the_remedy(tmp_path: Path) -> N
         ((network(), torch.rand(5)), {"plan": PLAN}, r"batch of inputs.*got the shape \(5,\)"),
         ((network(), torch.rand(1, 3, 12, 12)), {}, "A Plan is needed.*got NoneType"),
         ((len, torch.rand(1, 3, 12, 12)), {"plan": PLAN}, "torch module or the path.*got builtin"),
-        ((CalibratedModule(network(), PLAN), torch.rand(1, 3, 12, 12)), {"plan": PLAN}, "its own plan"),
+        (
+            (CalibratedModule(network(), PLAN), torch.rand(1, 3, 12, 12)),
+            {"plan": PLAN},
+            "its own plan",
+        ),
         ((network(), torch.rand(1, 3, 9, 9)), {"plan": PLAN}, "torch could not write this model"),
     ],
 )
@@ -144,8 +159,12 @@ class CountsItsRows(torch.nn.Module):
 
 
 def test_a_network_that_fixes_its_batch_is_refused_with_what_to_write(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"a fixed number of rows.*len\(x\).*Write x.shape\[0\] or x.flatten\(1\)"):
-        export_onnx(CountsItsRows(), torch.rand(1, 1, 8, 8), tmp_path / "x.onnx", plan=Plan(start=0.5))
+    with pytest.raises(
+        InputError, match=r"a fixed number of rows.*len\(x\).*Write x.shape\[0\] or x.flatten\(1\)"
+    ):
+        export_onnx(
+            CountsItsRows(), torch.rand(1, 1, 8, 8), tmp_path / "x.onnx", plan=Plan(start=0.5)
+        )
     assert not (tmp_path / "x.onnx").exists()
 
 
@@ -157,15 +176,31 @@ def test_a_file_that_is_no_onnx_model_is_named(tmp_path: Path) -> None:
         export_onnx(tmp_path / "missing.onnx", plan=PLAN)
 
 
-def test_the_command_line_writes_all_three_kinds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_writes_all_three_kinds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan = Plan((Step("zoom:0.5", (0.7, 0.9, 0.8, 0.95)),))
     calibration = save(plan, tmp_path / "plan.recal")
     model, weights = linear_model(tmp_path / "linear.onnx")
     images = np.random.default_rng(1).integers(0, 256, (9, 1, 6, 6), dtype=np.uint8)
 
-    arguments = ["--shape", "1,6,6", "--dtype", "uint8", "--divide", "255", "--mean", "0.5", "--std", "0.25", "--json"]
+    arguments = [
+        "--shape",
+        "1,6,6",
+        "--dtype",
+        "uint8",
+        "--divide",
+        "255",
+        "--mean",
+        "0.5",
+        "--std",
+        "0.25",
+        "--json",
+    ]
     out = tmp_path / "whole.onnx"
-    assert run(["export", str(calibration), "--model", str(model), "--out", str(out), *arguments]) == 0
+    assert (
+        run(["export", str(calibration), "--model", str(model), "--out", str(out), *arguments]) == 0
+    )
     assert json.loads(capsys.readouterr().out)["transforms"] == ["zoom:0.5"]
 
     def logits(x: np.ndarray) -> np.ndarray:
@@ -174,7 +209,10 @@ def test_the_command_line_writes_all_three_kinds(tmp_path: Path, capsys: pytest.
     views = Views(logits(images), {"zoom:0.5": logits(as_transform("zoom:0.5")(images))})
     np.testing.assert_allclose(answers(out, images), calibrated_probs(plan, views), atol=1e-5)
 
-    assert run(["export", str(calibration), "--classes", "5", "--out", str(tmp_path / "replay.onnx")]) == 0
+    assert (
+        run(["export", str(calibration), "--classes", "5", "--out", str(tmp_path / "replay.onnx")])
+        == 0
+    )
     session = onnxruntime.InferenceSession(str(tmp_path / "replay.onnx"))
     assert [value.name for value in session.get_inputs()] == ["logits", "transformed"]
 
@@ -184,18 +222,50 @@ def test_the_command_line_writes_all_three_kinds(tmp_path: Path, capsys: pytest.
     torch.export.save(program, tmp_path / "net.pt2")
     out = tmp_path / "torch.onnx"
     arguments = ["--shape", "3,12,12", "--out", str(out)]
-    assert run(["export", str(calibration), "--model", str(tmp_path / "net.pt2"), "--trust", "pt2", *arguments]) == 0
+    assert (
+        run(
+            [
+                "export",
+                str(calibration),
+                "--model",
+                str(tmp_path / "net.pt2"),
+                "--trust",
+                "pt2",
+                *arguments,
+            ]
+        )
+        == 0
+    )
     batch = torch.rand(5, 3, 12, 12)
     with torch.no_grad():
         module = CalibratedModule(network(), plan)
-        np.testing.assert_allclose(answers(out, batch.numpy()), module(batch).softmax(1).numpy(), atol=1e-5)
+        np.testing.assert_allclose(
+            answers(out, batch.numpy()), module(batch).softmax(1).numpy(), atol=1e-5
+        )
     capsys.readouterr()
 
     out = tmp_path / "other.onnx"
     assert run(["export", str(calibration), "--out", str(out), "--shape", "3,x"]) == 2
-    assert run(["export", str(calibration), "--out", str(out), "--model", str(model), "--shape", "3,x"]) == 2
+    assert (
+        run(
+            ["export", str(calibration), "--out", str(out), "--model", str(model), "--shape", "3,x"]
+        )
+        == 2
+    )
     assert "got 3,x" in capsys.readouterr().err
-    assert run(["export", str(calibration), "--out", str(out), "--model", str(tmp_path / "forest.skops")]) == 2
+    assert (
+        run(
+            [
+                "export",
+                str(calibration),
+                "--out",
+                str(out),
+                "--model",
+                str(tmp_path / "forest.skops"),
+            ]
+        )
+        == 2
+    )
     refusal = " ".join(capsys.readouterr().err.split())
     assert "forest.skops" in refusal
     assert "skl2onnx" in refusal

@@ -14,7 +14,17 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from recal import Blend, CalibratedModule, DecisionRule, Plan, Step, TemperatureScaling, Views, decide, save
+from recal import (
+    Blend,
+    CalibratedModule,
+    DecisionRule,
+    Plan,
+    Step,
+    TemperatureScaling,
+    Views,
+    decide,
+    save,
+)
 from recal.cli.app import run
 from recal.collecting import Normalize
 from recal.errors import InputError
@@ -22,20 +32,35 @@ from recal.export import export_calibration, export_onnx
 from recal.maps.plan import calibrated_probs
 from recal.transforms import as_transform
 
-BLEND = Plan(start=0.5, blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.9, gated_own=1.2))
+BLEND = Plan(
+    start=0.5,
+    blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.9, gated_own=1.2),
+)
 
 
-def linear_model(path: Path, softmax: bool = False, batch: Any = "n", domain: str = "") -> tuple[Path, np.ndarray]:
+def linear_model(
+    path: Path, softmax: bool = False, batch: Any = "n", domain: str = ""
+) -> tuple[Path, np.ndarray]:
     """A model of 6 x 6 grey images whose answers are sure or not, as somebody else wrote it."""
     weights = np.random.default_rng(0).normal(size=(36, 5)).astype(np.float32)
-    nodes = [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["scores"])]
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "w"], ["scores"]),
+    ]
     if softmax:
-        nodes += [helper.make_node("Softmax", ["scores"], ["soft"]), helper.make_node("Identity", ["soft"], ["out"])]
+        nodes += [
+            helper.make_node("Softmax", ["scores"], ["soft"]),
+            helper.make_node("Identity", ["soft"], ["out"]),
+        ]
     graph = helper.make_graph(
         nodes,
         "linear",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 1, 6, 6])],
-        [helper.make_tensor_value_info("out" if softmax else "scores", TensorProto.FLOAT, [batch, 5])],
+        [
+            helper.make_tensor_value_info(
+                "out" if softmax else "scores", TensorProto.FLOAT, [batch, 5]
+            )
+        ],
         [numpy_helper.from_array(weights, "w")],
     )
     imports = [helper.make_opsetid("", 15), *([helper.make_opsetid(domain, 15)] if domain else [])]
@@ -47,7 +72,9 @@ def expected(weights: np.ndarray, images: np.ndarray, plan: Plan) -> np.ndarray:
     def logits(x: np.ndarray) -> np.ndarray:
         return x.astype(np.float32).reshape(len(x), -1) @ weights
 
-    return calibrated_probs(plan, Views(logits(images), {t: logits(t(images)) for t in plan.transforms}))
+    return calibrated_probs(
+        plan, Views(logits(images), {t: logits(t(images)) for t in plan.transforms})
+    )
 
 
 def outputs_of(path: Path, inputs: np.ndarray) -> dict[str, np.ndarray]:
@@ -72,8 +99,12 @@ def test_a_gate_spares_sure_rows_their_views(tmp_path: Path) -> None:
         np.testing.assert_allclose(found["probs"], expected(weights, batch, BLEND), atol=1e-5)
         np.testing.assert_array_equal(found["prediction"], logits.argmax(1))
         np.testing.assert_array_equal(found["passes"], 1 + 2 * BLEND.needs_views(logits))
-        assert (found["confidence"] <= found["probs"].max(1) + 1e-6).all()  # what the guard lifts, it does not
-    assert not BLEND.needs_views(sure.reshape(9, -1) @ weights).any(), "or a model without rows was never tried"
+        assert (
+            found["confidence"] <= found["probs"].max(1) + 1e-6
+        ).all()  # what the guard lifts, it does not
+    assert not BLEND.needs_views(sure.reshape(9, -1) @ weights).any(), (
+        "or a model without rows was never tried"
+    )
 
 
 def test_the_weights_are_in_the_file_once(tmp_path: Path) -> None:
@@ -95,7 +126,9 @@ def test_a_softmax_at_the_end_is_refused_or_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"ends in a softmax.*outputs='probabilities'"):
         export_onnx(model, path=tmp_path / "x.onnx", plan=plan)
     path = export_onnx(model, path=tmp_path / "x.onnx", plan=plan, outputs="probabilities")
-    np.testing.assert_allclose(outputs_of(path, images(4))["probs"], expected(weights, images(4), plan), atol=1e-5)
+    np.testing.assert_allclose(
+        outputs_of(path, images(4))["probs"], expected(weights, images(4), plan), atol=1e-5
+    )
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 5), torch.nn.Softmax(1))
     with pytest.raises(InputError, match=r"ends in a softmax"):
         export_onnx(network, images(1), tmp_path / "x.onnx", plan=plan)
@@ -115,7 +148,9 @@ def test_values_beyond_white_are_answered_by_nan_and_no_others(tmp_path: Path) -
     assert np.isnan(found["probs"][2]).all()
     assert found["prediction"][2] == -1
     assert found["accept"].tolist() == [True, True, False, True]
-    np.testing.assert_allclose(found["probs"][inside], expected(weights, batch[inside], plan), atol=1e-5)
+    np.testing.assert_allclose(
+        found["probs"][inside], expected(weights, batch[inside], plan), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "uint8"])
@@ -124,7 +159,9 @@ def test_inputs_of_another_dtype_than_the_models(tmp_path: Path, dtype: str) -> 
     batch = (images(6) * (3 if dtype == "uint8" else 1)).astype(dtype)
     plan = BLEND if dtype == "uint8" else Plan(start=0.7)
     path = export_onnx(model, np.zeros((1, 1, 6, 6), dtype), tmp_path / "x.onnx", plan=plan)
-    np.testing.assert_allclose(outputs_of(path, batch)["probs"], expected(weights, batch, plan), atol=1e-5)
+    np.testing.assert_allclose(
+        outputs_of(path, batch)["probs"], expected(weights, batch, plan), atol=1e-5
+    )
 
 
 def test_accept_by_one_threshold_or_one_per_class(tmp_path: Path) -> None:
@@ -139,15 +176,21 @@ def test_accept_by_one_threshold_or_one_per_class(tmp_path: Path) -> None:
         export_onnx(model, path=tmp_path / "x.onnx", plan=Plan(), accept=[0.1, 0.2, 0.3])
 
 
-@pytest.mark.parametrize("accept", [float("nan"), 2, -0.1, "x", [0.1, 0.2, 0.3, 0.4, 1.5], [[0.1], [0.2, 0.3]]])
+@pytest.mark.parametrize(
+    "accept", [float("nan"), 2, -0.1, "x", [0.1, 0.2, 0.3, 0.4, 1.5], [[0.1], [0.2, 0.3]]]
+)
 def test_a_threshold_outside_0_to_1_is_refused(tmp_path: Path, accept: Any) -> None:
     model, _ = linear_model(tmp_path / "linear.onnx")
-    with pytest.raises(InputError, match=r"`accept` must be a threshold in \[0, 1\], or one for each class, got"):
+    with pytest.raises(
+        InputError, match=r"`accept` must be a threshold in \[0, 1\], or one for each class, got"
+    ):
         export_onnx(model, path=tmp_path / "x.onnx", plan=Plan(), accept=accept)
     assert not (tmp_path / "x.onnx").exists()
 
 
-def test_export_refuses_a_typed_threshold_outside_0_to_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_refuses_a_typed_threshold_outside_0_to_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model, _ = linear_model(tmp_path / "linear.onnx")
     save(Plan(start=0.4), tmp_path / "plan.recal")
     words = [str(tmp_path / "plan.recal"), "--model", str(model), "--out", str(tmp_path / "x.onnx")]
@@ -165,16 +208,25 @@ def test_a_decision_counts_as_its_rule_or_is_refused(tmp_path: Path) -> None:
     decision = decide(calibrator.predict_proba(logits[200:]), labels[200:], risk=0.1)
     files = []
     for accept in (decision, decision.rule):
-        files.append(export_onnx(model, path=tmp_path / f"{len(files)}.onnx", plan=calibrator, accept=accept))
+        files.append(
+            export_onnx(model, path=tmp_path / f"{len(files)}.onnx", plan=calibrator, accept=accept)
+        )
     assert files[0].read_bytes() == files[1].read_bytes()
     calibrator.decision_ = decision
     with pytest.raises(InputError, match=r"decision_ is a Decision, .* pass decision\.rule"):
         save(calibrator, tmp_path / "x.recal")
-    with pytest.raises(InputError, match=r"`decision_` must be a DecisionRule, got .* Pass decision\.rule"):
+    with pytest.raises(
+        InputError, match=r"`decision_` must be a DecisionRule, got .* Pass decision\.rule"
+    ):
         calibrator.accept(logits)
     again = export_onnx(model, path=tmp_path / "set.onnx", plan=calibrator)
     assert again.read_bytes() == files[0].read_bytes()
-    facts = {entry.key for entry in onnx.load(export_calibration(calibrator, tmp_path / "alone.onnx")).metadata_props}
+    facts = {
+        entry.key
+        for entry in onnx.load(
+            export_calibration(calibrator, tmp_path / "alone.onnx")
+        ).metadata_props
+    }
     assert "recal_thresholds" in facts
 
 
@@ -183,7 +235,9 @@ def test_thresholds_of_groups_are_not_taken_for_those_of_classes(tmp_path: Path)
     rule = DecisionRule((0.9, 0.2, 0.5, 0.7, 0.4), 0.01, 0.95, groups=("a", "b", "c", "d", "e"))
     with pytest.raises(InputError, match="threshold for each of 5 groups"):
         export_onnx(model, path=tmp_path / "x.onnx", plan=Plan(), accept=rule)
-    path = export_calibration(SimpleNamespace(map_=Plan(), decision_=rule), tmp_path / "alone.onnx", 5)
+    path = export_calibration(
+        SimpleNamespace(map_=Plan(), decision_=rule), tmp_path / "alone.onnx", 5
+    )
     facts = {entry.key: json.loads(entry.value) for entry in onnx.load(path).metadata_props}
     assert facts["recal_groups"] == ["a", "b", "c", "d", "e"]
 
@@ -196,29 +250,64 @@ def test_the_command_line_reads_preprocessing_as_collect_and_apply_do(
     model, weights = linear_model(tmp_path / "linear.onnx")
     pixels = np.random.default_rng(1).integers(0, 256, (9, 1, 6, 6), dtype=np.uint8)
     out = tmp_path / "whole.onnx"
-    arguments = ["--model", str(model), "--out", str(out), "--dtype", "uint8", "--mean", "0", "--std", "1", "--json"]
+    arguments = [
+        "--model",
+        str(model),
+        "--out",
+        str(out),
+        "--dtype",
+        "uint8",
+        "--mean",
+        "0",
+        "--std",
+        "1",
+        "--json",
+    ]
     assert run(["export", str(calibration), *arguments]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["ms"] > 0
     assert told["calibration_ms"] > 0
-    prepared = Normalize(mean=0.0, std=1.0)  # what `collect --mean 0 --std 1` makes: it divides by 255
+    prepared = Normalize(
+        mean=0.0, std=1.0
+    )  # what `collect --mean 0 --std 1` makes: it divides by 255
 
     def logits(x: np.ndarray) -> np.ndarray:
         return prepared(x).reshape(len(x), -1) @ weights
 
     views = Views(logits(pixels), {t: logits(t(pixels)) for t in plan.transforms})
-    np.testing.assert_allclose(outputs_of(out, pixels)["probs"], calibrated_probs(plan, views), atol=1e-5)
+    np.testing.assert_allclose(
+        outputs_of(out, pixels)["probs"], calibrated_probs(plan, views), atol=1e-5
+    )
 
     out = tmp_path / "other.onnx"
-    assert run(["export", str(calibration), "--out", str(out), "--classes", "5", "--dtype", "uint8"]) == 2
+    assert (
+        run(["export", str(calibration), "--out", str(out), "--classes", "5", "--dtype", "uint8"])
+        == 2
+    )
     assert "--dtype describe a model" in capsys.readouterr().err
-    assert run(["export", str(calibration), "--model", str(model), "--out", str(out), "--dtype", "words"]) == 2
+    assert (
+        run(
+            [
+                "export",
+                str(calibration),
+                "--model",
+                str(model),
+                "--out",
+                str(out),
+                "--dtype",
+                "words",
+            ]
+        )
+        == 2
+    )
     assert "got words" in capsys.readouterr().err
 
 
 def test_a_torch_model_with_a_gate(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.Conv2d(1, 3, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(48, 5))
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 3, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(48, 5)
+    )
     with torch.no_grad():
         network[-1].weight.mul_(90)  # type: ignore[union-attr, operator]
     module = CalibratedModule(network, BLEND)

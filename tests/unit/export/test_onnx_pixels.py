@@ -1,7 +1,7 @@
 """The pixels of every view in an exported file, beside numpy's.
 
-Views act on answers only through comparisons, so a wrong pixel may not show there: the views themselves are looked at,
-as one more output of the very file that is written.
+Views act on answers only through comparisons, so a wrong pixel may not show there: the views
+themselves are looked at, as one more output of the very file that is written.
 """
 
 from __future__ import annotations
@@ -20,14 +20,38 @@ from recal.export import export_onnx
 from recal.transforms import TRANSFORMS, Transform, as_transform
 
 IMAGES = (
-    *("zoom:0.8", "zoom:0.33", "zoom:0.1", "brightness:0.35", "brightness:0.7", "brightness:1.3", "contrast:0.1"),
-    *("contrast:0.7", "blur:0.3", "blur:1.3", "blur:3", "pixelate:0.17", "pixelate:0.5", "flip", "shift"),
+    *(
+        "zoom:0.8",
+        "zoom:0.33",
+        "zoom:0.1",
+        "brightness:0.35",
+        "brightness:0.7",
+        "brightness:1.3",
+        "contrast:0.1",
+    ),
+    *(
+        "contrast:0.7",
+        "blur:0.3",
+        "blur:1.3",
+        "blur:3",
+        "pixelate:0.17",
+        "pixelate:0.5",
+        "flip",
+        "shift",
+    ),
     *("shift:3:direction=left:fill=edge", "shift:1:direction=up:fill=black", "crop:0.7"),
     *("crop:0.9:at=bottom-right", "zoomin:1.1", "zoomin:1.3"),
 )
 SERIES = (
     *("coarse:0.5", "coarse:0.13:fill=hold", "quantise:0.02", "quantise:0.1", "timeshift:0.1"),
-    *("timeshift:0.07:direction=earlier:fill=hold", "lowpass:0.5", "lowpass:0.1", "bits:8", "bits:3", "quieter:0.5"),
+    *(
+        "timeshift:0.07:direction=earlier:fill=hold",
+        "lowpass:0.5",
+        "lowpass:0.1",
+        "bits:8",
+        "bits:3",
+        "quieter:0.5",
+    ),
 )
 # One of each kind, for shapes and dtypes beyond the first.
 EACH = (
@@ -41,17 +65,22 @@ EACH = (
     "crop:0.7",
     "zoomin:1.1",
 )
-# What is summed in another order differs in its last bits; what is only moved or looked up does not differ at all.
+# What is summed in another order differs in its last bits; what is only moved or looked up does not
+# differ at all.
 MOVED = ("flip", "shift", "timeshift")
 
 
 def views_of(path: Path, inputs: np.ndarray) -> np.ndarray:
     """Run an exported file with its views, which are joined with the inputs, as one more output."""
     model = onnx.load(path)
-    joined = [node for node in model.graph.node if node.op_type == "Concat" and node.input[0] == "inputs"][-1]
+    joined = [
+        node for node in model.graph.node if node.op_type == "Concat" and node.input[0] == "inputs"
+    ][-1]
     kind = helper.np_dtype_to_tensor_dtype(inputs.dtype)
     model.graph.output.append(helper.make_tensor_value_info(joined.input[1], kind, None))
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     views: np.ndarray = session.run([joined.input[1]], {"inputs": inputs})[0]
     return views.reshape(-1, *inputs.shape)
 
@@ -59,9 +88,15 @@ def views_of(path: Path, inputs: np.ndarray) -> np.ndarray:
 def written(
     folder: Path, inputs: np.ndarray, specs: tuple[str, ...], opset: int = 18
 ) -> tuple[tuple[Transform, ...], np.ndarray]:
-    """Export a plan of all these views behind a model of such inputs; return them and what the file makes of them."""
+    """Export a plan of all these views behind a model of such inputs;
+
+    return them and what the file makes of them.
+    """
     shape, size = list(inputs.shape[1:]), int(np.prod(inputs.shape[1:]))
-    nodes = [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["scores"])]
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "w"], ["scores"]),
+    ]
     weights = np.random.default_rng(0).normal(size=(size, 3)).astype(np.float32)
     graph = helper.make_graph(
         nodes,
@@ -71,7 +106,8 @@ def written(
         [numpy_helper.from_array(weights, "w")],
     )
     onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), folder / "net.onnx"
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8),
+        folder / "net.onnx",
     )
     plan = Plan(tuple(Step(spec, (0.9, 1.1, 0.8, 1.0)) for spec in specs))
     path = export_onnx(folder / "net.onnx", inputs[:1], folder / "whole.onnx", plan=plan)
@@ -91,9 +127,13 @@ def test_every_kind_that_exports_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "specs"), [((9, 3, 13, 20), IMAGES), ((5, 17, 7, 3), EACH)], ids=["channels first", "channels last"]
+    ("shape", "specs"),
+    [((9, 3, 13, 20), IMAGES), ((5, 17, 7, 3), EACH)],
+    ids=["channels first", "channels last"],
 )
-def test_bytes_are_those_of_numpy(tmp_path: Path, shape: tuple[int, ...], specs: tuple[str, ...]) -> None:
+def test_bytes_are_those_of_numpy(
+    tmp_path: Path, shape: tuple[int, ...], specs: tuple[str, ...]
+) -> None:
     inputs = pixels(*shape)
     for transform, view in zip(*written(tmp_path, inputs, specs)):
         np.testing.assert_array_equal(view, transform(inputs), err_msg=str(transform))
@@ -104,7 +144,9 @@ def test_floats_are_those_of_numpy_to_the_last_bits(tmp_path: Path, specs: tuple
     inputs: Any = (pixels(6, 1, 11, 18) if specs is EACH else pixels(6, 2, 61)) / np.float32(255)
     for transform, view in zip(*written(tmp_path, inputs, specs)):
         rounding = 0 if str(transform).startswith(MOVED) else 1e-6
-        np.testing.assert_allclose(view, transform(inputs), rtol=0, atol=rounding, err_msg=str(transform))
+        np.testing.assert_allclose(
+            view, transform(inputs), rtol=0, atol=rounding, err_msg=str(transform)
+        )
 
 
 @pytest.mark.parametrize(
@@ -117,8 +159,14 @@ def test_floats_are_those_of_numpy_to_the_last_bits(tmp_path: Path, specs: tuple
     ],
     ids=["videos", "grey", "a long series", "time in the middle"],
 )
-def test_other_shapes_are_written_too(tmp_path: Path, shape: tuple[int, ...], specs: tuple[str, ...]) -> None:
-    inputs: Any = np.random.default_rng(0).integers(0, 256, shape).astype(np.float32) / np.float32(255)
+def test_other_shapes_are_written_too(
+    tmp_path: Path, shape: tuple[int, ...], specs: tuple[str, ...]
+) -> None:
+    inputs: Any = np.random.default_rng(0).integers(0, 256, shape).astype(np.float32) / np.float32(
+        255
+    )
     for opset in (18, 21):
         for transform, view in zip(*written(tmp_path, inputs, specs, opset)):
-            np.testing.assert_allclose(view, transform(inputs), rtol=0, atol=1e-6, err_msg=str(transform))
+            np.testing.assert_allclose(
+                view, transform(inputs), rtol=0, atol=1e-6, err_msg=str(transform)
+            )

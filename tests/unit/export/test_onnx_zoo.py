@@ -1,4 +1,7 @@
-"""ONNX files as users have them: they run, export, and answer as in Python, or say in one sentence why not."""
+"""ONNX files as users have them:
+
+they run, export, and answer as in Python, or say in one sentence why not.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,16 @@ VIEWS = (("flip", 0.4), ("zoom:0.7", 0.5))
 
 
 def batch_for(model: OnnxModel, n: int = 24) -> np.ndarray:
-    """Random images of the model's shape and dtype; every third one dark, so that some answers are not sure."""
-    values = np.random.default_rng(3).random((n, *model.shape[1:])) * np.resize([1.0, 1.0, 0.1], (n, 1, 1, 1))
-    return (values * 255).astype(np.uint8) if model.dtype is np.uint8 else values.astype(model.dtype)
+    """Random images of the model's shape and dtype;
+
+    every third one dark, so that some answers are not sure.
+    """
+    values = np.random.default_rng(3).random((n, *model.shape[1:])) * np.resize(
+        [1.0, 1.0, 0.1], (n, 1, 1, 1)
+    )
+    return (
+        (values * 255).astype(np.uint8) if model.dtype is np.uint8 else values.astype(model.dtype)
+    )
 
 
 def plan_for(logits: np.ndarray) -> Plan:
@@ -45,7 +55,8 @@ def outputs_of(path: Path, batch: np.ndarray) -> dict[str, Any]:
 
 
 def agree(path: Path, model: OnnxModel, plan: Plan, batch: np.ndarray) -> None:
-    # Half floats are rounded wherever a runtime's own optimisations end, so logits themselves differ by that.
+    # Half floats are rounded wherever a runtime's own optimisations end, so logits themselves
+    # differ by that.
     near = 2e-3 if model.dtype is np.float16 else 1e-5
     logits = model.answer(batch).astype(np.float32)
     views = Views(logits, {t: model.answer(t(batch)).astype(np.float32) for t in plan.transforms})
@@ -54,7 +65,9 @@ def agree(path: Path, model: OnnxModel, plan: Plan, batch: np.ndarray) -> None:
     np.testing.assert_allclose(found["probs"], probs, rtol=0, atol=near)
     np.testing.assert_allclose(found["confidence"], confidence, rtol=0, atol=near)
     np.testing.assert_array_equal(found["prediction"], probs.argmax(1))
-    np.testing.assert_array_equal(found["passes"], 1 + len(plan.transforms) * plan.needs_views(logits))
+    np.testing.assert_array_equal(
+        found["passes"], 1 + len(plan.transforms) * plan.needs_views(logits)
+    )
 
 
 @pytest.mark.parametrize("name", [*zoo.IMAGES, "no batch of no rows"])
@@ -84,12 +97,16 @@ def test_the_scores_of_a_quantised_model_tie_as_in_python(tmp_path: Path) -> Non
     batch = batch_for(model, 60)
     rng = np.random.default_rng(0)
     specs = ("flip", "shift", "brightness:0.95")
-    plan = Plan(tuple(Step(specs[i % 3], tuple(rng.uniform(0.7, 1.3, 4))) for i in range(12)), start=0.3)  # type: ignore[arg-type]
+    plan = Plan(
+        tuple(Step(specs[i % 3], tuple(rng.uniform(0.7, 1.3, 4))) for i in range(12)), start=0.3
+    )  # type: ignore[arg-type]
     logits = model.answer(batch)
     views = Views(logits, {t: model.answer(t(batch)) for t in plan.transforms})
     assert any((views.transformed(t).max(1) == logits.max(1)).any() for t in plan.transforms)
     found = outputs_of(export_onnx(path, path=tmp_path / "out.onnx", plan=plan), batch)
-    np.testing.assert_allclose(found["probs"], answer_views(plan, views, kept=plan.keeps_answers)[0], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        found["probs"], answer_views(plan, views, kept=plan.keeps_answers)[0], rtol=0, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("zipmap", [True, False])
@@ -100,9 +117,13 @@ def test_classifiers_of_scikit_learn(zipmap: bool, tmp_path: Path) -> None:
     probs = OnnxModel(path).answer(rows)
     assert probs.shape == (9, zoo.CLASSES)
     np.testing.assert_allclose(probs.sum(1), 1, atol=1e-5)
-    out = export_onnx(path, path=tmp_path / "out.onnx", plan=Plan(start=0.5), outputs="probabilities")
+    out = export_onnx(
+        path, path=tmp_path / "out.onnx", plan=Plan(start=0.5), outputs="probabilities"
+    )
     expected = np.exp(0.5 * np.log(probs.astype(np.float64)))
-    np.testing.assert_allclose(outputs_of(out, rows)["probs"], expected / expected.sum(1, keepdims=True), atol=1e-5)
+    np.testing.assert_allclose(
+        outputs_of(out, rows)["probs"], expected / expected.sum(1, keepdims=True), atol=1e-5
+    )
 
 
 def test_an_output_that_is_called_probabilities_needs_no_option(tmp_path: Path) -> None:
@@ -121,9 +142,13 @@ def test_inputs_that_are_columns_of_a_table_are_found_by_name(tmp_path: Path) ->
     pandas = pytest.importorskip("pandas")
     path = tmp_path / "net.onnx"
     onnx.save(zoo.columns(), path)
-    frame = pandas.DataFrame({"unused": [0, 0], "size": [1.0, 2.0], "colour": pandas.Categorical(["red", "blue"])})
+    frame = pandas.DataFrame(
+        {"unused": [0, 0], "size": [1.0, 2.0], "colour": pandas.Categorical(["red", "blue"])}
+    )
     np.testing.assert_allclose(OnnxModel(path).answer(frame), [[1.0, 10.0], [2.0, 20.0]])
-    with pytest.raises(InputError, match=r"2 inputs \(size, colour\).*the table has no column colour"):
+    with pytest.raises(
+        InputError, match=r"2 inputs \(size, colour\).*the table has no column colour"
+    ):
         OnnxModel(path).answer(frame[["size"]])
     with pytest.raises(InputError, match="the inputs are not a table"):
         OnnxModel(path).answer(np.zeros((2, 2)))
@@ -135,17 +160,30 @@ def test_of_two_outputs_that_could_be_logits_none_is_guessed(tmp_path: Path) -> 
     for use in (OnnxModel, lambda path: export_onnx(path, path=tmp_path / "out.onnx", plan=Plan())):
         with pytest.raises(InputError, match=r"several outputs \(dense/BiasAdd:0, Softmax:0\)"):
             use(path)
-    assert OnnxModel(path, output="dense/BiasAdd:0").answer(np.zeros((2, 8, 8, 3), np.float32)).shape == (2, 5)
+    assert OnnxModel(path, output="dense/BiasAdd:0").answer(
+        np.zeros((2, 8, 8, 3), np.float32)
+    ).shape == (2, 5)
 
 
 def test_a_batch_that_cannot_be_opened_is_refused_with_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     onnx.save(zoo.fixed_token(), path)
-    assert OnnxModel(path).answer(np.zeros((3, 3, 8, 8), np.float32)).shape == (3, 5)  # one after the other
-    with pytest.raises(InputError, match=r"exactly 1 input at a time.*export the model again with an open batch"):
-        export_onnx(path, path=tmp_path / "out.onnx", plan=Plan(start=0.5, blend=Blend(0.6, VIEWS, (), 1e-4)))
+    assert OnnxModel(path).answer(np.zeros((3, 3, 8, 8), np.float32)).shape == (
+        3,
+        5,
+    )  # one after the other
+    with pytest.raises(
+        InputError, match=r"exactly 1 input at a time.*export the model again with an open batch"
+    ):
+        export_onnx(
+            path,
+            path=tmp_path / "out.onnx",
+            plan=Plan(start=0.5, blend=Blend(0.6, VIEWS, (), 1e-4)),
+        )
     assert not (tmp_path / "out.onnx").exists()
-    out = export_onnx(path, path=tmp_path / "out.onnx", plan=Plan(start=0.5))  # which needs no more rows
+    out = export_onnx(
+        path, path=tmp_path / "out.onnx", plan=Plan(start=0.5)
+    )  # which needs no more rows
     agree(out, OnnxModel(path), Plan(start=0.5), np.ones((1, 3, 8, 8), np.float32))
 
 
@@ -156,9 +194,18 @@ def test_an_onnx_model_with_views_is_exported_without_torch(tmp_path: Path) -> N
     plan = Plan(start=0.5, blend=Blend(0.6, VIEWS, (), 1e-4, gate=0.9, gated_own=1.2))
     save(plan, tmp_path / "plan.recal")
     program = "import sys; sys.modules['torch'] = sys.modules['onnxscript'] = None; from recal.cli.app import run; "
-    typed = ["export", str(tmp_path / "plan.recal"), "--model", str(path), "--out", str(tmp_path / "out.onnx")]
+    typed = [
+        "export",
+        str(tmp_path / "plan.recal"),
+        "--model",
+        str(path),
+        "--out",
+        str(tmp_path / "out.onnx"),
+    ]
     typed += ["--divide", "1", "--mean", "0", "--std", "1"]
-    done = subprocess.run([sys.executable, "-c", f"{program}sys.exit(run({typed!r}))"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}sys.exit(run({typed!r}))"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     agree(tmp_path / "out.onnx", OnnxModel(path), plan, batch_for(OnnxModel(path)))
 
@@ -193,12 +240,20 @@ def weights_that_are_not_there() -> onnx.ModelProto:
     return made
 
 
-@pytest.mark.parametrize("make", [cycle, own_operation, weights_that_are_not_there, zoo.paddle2onnx])
-@pytest.mark.parametrize("plan", [Plan(start=0.5), Plan(start=0.5, blend=Blend(0.6, VIEWS, (), 1e-4, gate=0.9))])
-def test_rubbish_gets_one_sentence_and_nothing_is_written(make: Any, plan: Plan, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "make", [cycle, own_operation, weights_that_are_not_there, zoo.paddle2onnx]
+)
+@pytest.mark.parametrize(
+    "plan", [Plan(start=0.5), Plan(start=0.5, blend=Blend(0.6, VIEWS, (), 1e-4, gate=0.9))]
+)
+def test_rubbish_gets_one_sentence_and_nothing_is_written(
+    make: Any, plan: Plan, tmp_path: Path
+) -> None:
     path, out = tmp_path / "net.onnx", tmp_path / "out.onnx"
     content = make().SerializeToString()
-    for held in (content[: len(content) // 2], content[:-3], b"") if make is zoo.paddle2onnx else (content,):
+    for held in (
+        (content[: len(content) // 2], content[:-3], b"") if make is zoo.paddle2onnx else (content,)
+    ):
         path.write_bytes(held)
         for use in (OnnxModel, lambda path: export_onnx(path, path=out, plan=plan)):
             with pytest.raises((InputError, FileError)) as caught:
@@ -212,8 +267,13 @@ def test_weights_in_a_file_beside_the_model_are_put_into_the_one_file(tmp_path: 
     folder = tmp_path / "model"
     folder.mkdir()
     path = folder / "net.onnx"
-    onnx.save(zoo.at_opset(17), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    model, plan = OnnxModel(path), Plan(start=0.5, blend=Blend(0.6, VIEWS, (), 1e-4, gate=0.9, gated_own=1.2))
+    onnx.save(
+        zoo.at_opset(17), path, save_as_external_data=True, location="weights.bin", size_threshold=0
+    )
+    model, plan = (
+        OnnxModel(path),
+        Plan(start=0.5, blend=Blend(0.6, VIEWS, (), 1e-4, gate=0.9, gated_own=1.2)),
+    )
     out = export_onnx(path, path=tmp_path / "out.onnx", plan=plan)
     agree(out, model, plan, batch_for(model))
     assert sorted(each.name for each in tmp_path.iterdir()) == ["model", "out.onnx"]

@@ -1,4 +1,7 @@
-"""What `collect` did to inputs is kept with views and calibrators: nothing need be said again, or can be said wrong."""
+"""What `collect` did to inputs is kept with views and calibrators:
+
+nothing need be said again, or can be said wrong.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,16 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from recal import CalibratedClassifier, CalibratedModule, TemperatureScaling, Views, collect, load, read_views, save
+from recal import (
+    CalibratedClassifier,
+    CalibratedModule,
+    TemperatureScaling,
+    Views,
+    collect,
+    load,
+    read_views,
+    save,
+)
 from recal.cli.app import run
 from recal.collecting import Normalize, apply
 from recal.collecting.models.base import as_model
@@ -30,7 +42,10 @@ TYPED = ["--mean", "0.4,0.5,0.6", "--std", "0.2,0.25,0.3"]
 
 def model_file(path: Path, channels: int, softmax: bool = False) -> Path:
     weights = np.random.default_rng(0).normal(size=(channels * 64, 4)).astype(np.float32)
-    nodes = [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["scores"])]
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "w"], ["scores"]),
+    ]
     nodes += [helper.make_node("Softmax", ["scores"], ["y"])] if softmax else []
     shape, out = ["n", channels, 8, 8], "y" if softmax else "scores"
     graph = helper.make_graph(
@@ -40,23 +55,34 @@ def model_file(path: Path, channels: int, softmax: bool = False) -> Path:
         [helper.make_tensor_value_info(out, TensorProto.FLOAT, ["n", 4])],
         [numpy_helper.from_array(weights, "w")],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), path
+    )
     return path
 
 
 def views_and_probs(path: Path, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Run an exported file with the pixels of its views as one more output: they are joined with the inputs."""
+    """Run an exported file with the pixels of its views as one more output:
+
+    they are joined with the inputs.
+    """
     model = onnx.load(path)
-    joined = next(node for node in model.graph.node if node.op_type == "Concat" and node.input[0] == "inputs")
+    joined = next(
+        node for node in model.graph.node if node.op_type == "Concat" and node.input[0] == "inputs"
+    )
     kind = helper.np_dtype_to_tensor_dtype(inputs.dtype)
     model.graph.output.append(helper.make_tensor_value_info(joined.input[1], kind, None))
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     pixels, probs = session.run([joined.input[1], "probs"], {"inputs": inputs})
     return pixels, probs
 
 
 def images(n: int = 160, grey: bool = False) -> np.ndarray:
-    return np.random.default_rng(1).integers(0, 256, (n, 8, 8) if grey else (n, 8, 8, 3), dtype=np.uint8)
+    return np.random.default_rng(1).integers(
+        0, 256, (n, 8, 8) if grey else (n, 8, 8, 3), dtype=np.uint8
+    )
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +93,15 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labels = np.random.default_rng(2).integers(0, 4, 160)
     np.savez(folder / "data.npz", images=images(), labels=labels)
     pool = "zoom:0.8+brightness:0.7+flip"
-    typed = ["--model", str(folder / "net.onnx"), "--data", str(folder / "data.npz"), *TYPED, "--pool", pool]
+    typed = [
+        "--model",
+        str(folder / "net.onnx"),
+        "--data",
+        str(folder / "data.npz"),
+        *TYPED,
+        "--pool",
+        pool,
+    ]
     assert run(["collect", *typed, "--out", str(folder / "views.zarr")]) == 0
     out = str(folder / "it.recal")
     method = ["--method", "recal", "--max-iter", "6", "--tol", "0"]
@@ -87,13 +121,19 @@ def test_collect_fit_and_export_give_what_collect_fit_and_apply_give(
     np.testing.assert_allclose(probs, read_probs(fitted / "probs.npz").probs, atol=1e-6)
     transforms = load(calibration).plan_.transforms
     assert transforms
-    np.testing.assert_array_equal(pixels, np.concatenate([transform(images(40)) for transform in transforms]))
+    np.testing.assert_array_equal(
+        pixels, np.concatenate([transform(images(40)) for transform in transforms])
+    )
     capsys.readouterr()
     assert run(["plan", calibration]) == 0
-    assert "uint8 of the shape 8x8x3, with --divide 255 --mean 0.4,0.5,0.6" in capsys.readouterr().out
+    assert (
+        "uint8 of the shape 8x8x3, with --divide 255 --mean 0.4,0.5,0.6" in capsys.readouterr().out
+    )
 
 
-def test_a_contradiction_is_refused_and_a_repetition_is_not(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_contradiction_is_refused_and_a_repetition_is_not(
+    fitted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model, calibration = str(fitted / "net.onnx"), str(fitted / "it.recal")
     applied = ["apply", calibration, "--model", model, "--data", str(fitted / "data.npz")]
     applied += ["--out", str(fitted / "other.npz"), "--force"]
@@ -107,27 +147,49 @@ def test_a_contradiction_is_refused_and_a_repetition_is_not(fitted: Path, capsys
             assert "--divide 255 --mean 0.4,0.5,0.6" in told
         assert run([*command, "--outputs", "probabilities"]) == 2
         told = " ".join(capsys.readouterr().err.split())
-        assert "--outputs 'probabilities' contradicts the calibration, whose views were collected with 'logits'" in told
+        assert (
+            "--outputs 'probabilities' contradicts the calibration, whose views were collected with 'logits'"
+            in told
+        )
     assert run([*exported, "--dtype", "float32"]) == 2
     assert "float32 contradicts" in capsys.readouterr().err
 
 
-def test_grey_images_of_a_folder_are_read_as_they_were(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_grey_images_of_a_folder_are_read_as_they_were(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = model_file(tmp_path / "net.onnx", 1)
     for number, image in enumerate(images(24, grey=True)):
         (tmp_path / "files" / f"class{number % 4}").mkdir(parents=True, exist_ok=True)
         colours = np.repeat(np.repeat(np.stack([image] * 3, axis=-1), 2, axis=0), 2, axis=1)
         Image.fromarray(colours).save(tmp_path / "files" / f"class{number % 4}" / f"{number}.png")
-    data, out = ["--model", str(model), "--data", str(tmp_path / "files")], str(tmp_path / "it.recal")
-    typed = ["--gray", "--resize", "8", "--pool", "brightness:0.7", "--out", str(tmp_path / "views.npz")]
+    data, out = (
+        ["--model", str(model), "--data", str(tmp_path / "files")],
+        str(tmp_path / "it.recal"),
+    )
+    typed = [
+        "--gray",
+        "--resize",
+        "8",
+        "--pool",
+        "brightness:0.7",
+        "--out",
+        str(tmp_path / "views.npz"),
+    ]
     assert run(["collect", *data, *typed]) == 0
     method = ["--method", "recal", "--max-iter", "3", "--tol", "0", "--out", out]
     assert run(["fit", str(tmp_path / "views.npz"), *method]) == 0
     assert run(["apply", out, *data, "--out", str(tmp_path / "probs.npz")]) == 0
     capsys.readouterr()
     assert run(["export", out, "--model", str(model), "--out", str(tmp_path / "whole.onnx")]) == 0
-    assert "Not part of the file: --pixels gray --resize 8." in " ".join(capsys.readouterr().out.split())
-    stored = {p.key: json.loads(p.value) for p in onnx.load(tmp_path / "whole.onnx").metadata_props if "recal" in p.key}
+    assert "Not part of the file: --pixels gray --resize 8." in " ".join(
+        capsys.readouterr().out.split()
+    )
+    stored = {
+        p.key: json.loads(p.value)
+        for p in onnx.load(tmp_path / "whole.onnx").metadata_props
+        if "recal" in p.key
+    }
     assert stored["recal_preprocessing"]["resize"] == 8
     assert stored["recal_classes"] == [f"class{number}" for number in range(4)]
     kept = read_views(tmp_path / "views.npz").preprocessing
@@ -152,7 +214,9 @@ def test_grey_images_of_a_folder_are_read_as_they_were(tmp_path: Path, capsys: p
 def test_outputs_are_kept(tmp_path: Path) -> None:
     model = model_file(tmp_path / "soft.onnx", 3, softmax=True)
     labels = np.arange(160) % 4
-    views = collect(str(model), images(), None, preprocess=NORMALIZE, labels=labels, outputs="probabilities")
+    views = collect(
+        str(model), images(), None, preprocess=NORMALIZE, labels=labels, outputs="probabilities"
+    )
     calibrator = TemperatureScaling().fit(views)
     probs = apply(calibrator, str(model), images(9)).probs
     path = export_onnx(model, path=tmp_path / "whole.onnx", plan=calibrator)
@@ -166,7 +230,9 @@ def test_torch_modules_and_classifiers_take_the_normalisation_of_the_views(tmp_p
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 4))
     labels = np.arange(160) % 4
-    calibrator = TemperatureScaling().fit(collect(network, images(), None, preprocess=NORMALIZE, labels=labels))
+    calibrator = TemperatureScaling().fit(
+        collect(network, images(), None, preprocess=NORMALIZE, labels=labels)
+    )
     expected = apply(calibrator, network, images(7)).probs
     module = CalibratedModule(network, calibrator)
     with torch.no_grad():
@@ -174,10 +240,14 @@ def test_torch_modules_and_classifiers_take_the_normalisation_of_the_views(tmp_p
     np.testing.assert_allclose(probs, expected, atol=1e-6)
     with pytest.raises(InputError, match="contradicts the calibration"):
         CalibratedModule(network, calibrator, preprocess=Normalize(mean=0.5))
-    classifier = CalibratedClassifier(network, TemperatureScaling(), pool="flip", preprocess=NORMALIZE)
+    classifier = CalibratedClassifier(
+        network, TemperatureScaling(), pool="flip", preprocess=NORMALIZE
+    )
     classifier.fit(images(), labels)
     again = load(save(classifier, tmp_path / "it.recal"), model=network)
-    np.testing.assert_array_equal(again.predict_proba(images(7)), classifier.predict_proba(images(7)))
+    np.testing.assert_array_equal(
+        again.predict_proba(images(7)), classifier.predict_proba(images(7))
+    )
 
 
 def doubled(batch: Any) -> Any:
@@ -197,7 +267,9 @@ def test_a_function_of_ones_own_must_be_given_again() -> None:
 
 def test_other_dtypes_are_told() -> None:
     logits = np.random.default_rng(0).normal(size=(60, 3))
-    calibrator = TemperatureScaling().fit(collect(lambda batch: batch, logits, None, labels=np.arange(60) % 3))
+    calibrator = TemperatureScaling().fit(
+        collect(lambda batch: batch, logits, None, labels=np.arange(60) % 3)
+    )
     with pytest.warns(UserWarning, match="from float64 inputs and these are float32"):
         apply(calibrator, lambda batch: batch, logits.astype(np.float32))
 
@@ -207,12 +279,19 @@ def test_views_judged_through_another_preprocessing_are_told(
 ) -> None:
     logits = np.random.default_rng(0).normal(size=(60, 3))
     fit, new = (
-        Views(logits, labels=np.arange(60) % 3, preprocessing=Preprocessing(Normalize(mean=m))) for m in (0.1, 0.2)
+        Views(logits, labels=np.arange(60) % 3, preprocessing=Preprocessing(Normalize(mean=m)))
+        for m in (0.1, 0.2)
     )
-    calibration, path = save(TemperatureScaling().fit(fit), tmp_path / "ts.recal"), new.write(tmp_path / "new.npz")
+    calibration, path = (
+        save(TemperatureScaling().fit(fit), tmp_path / "ts.recal"),
+        new.write(tmp_path / "new.npz"),
+    )
     assert run(["apply", str(calibration), str(path), "--out", str(tmp_path / "probs.npz")]) == 0
     told = " ".join(capsys.readouterr().err.split())
-    assert "--mean 0.2 --std 1 --channels first, and the views of the fit with --divide 255 --mean 0.1" in told
+    assert (
+        "--mean 0.2 --std 1 --channels first, and the views of the fit with --divide 255 --mean 0.1"
+        in told
+    )
 
 
 def test_another_model_than_that_of_the_fit_is_told(
@@ -226,15 +305,39 @@ def test_another_model_than_that_of_the_fit_is_told(
         model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights, "w"))
         onnx.save(model, tmp_path / f"{name}.onnx")
         typed = ["--model", str(tmp_path / f"{name}.onnx"), "--data", str(tmp_path / "new.npz")]
-        code = run(["apply", str(fitted / "it.recal"), *typed, "--out", str(tmp_path / f"{name}.csv")])
+        code = run(
+            ["apply", str(fitted / "it.recal"), *typed, "--out", str(tmp_path / f"{name}.csv")]
+        )
         assert code == {"same": 0, "other": 2}[name]
         by_model = capsys.readouterr().err
         views = str(tmp_path / f"{name}.npz")
-        assert run(["collect", *typed, *TYPED, "--pool", "zoom:0.8+brightness:0.7+flip", "--out", views]) == 0
-        capsys.readouterr()
-        assert run(["apply", str(fitted / "it.recal"), views, "--out", str(tmp_path / f"{name}-views.csv")]) == 0, (
-            capsys.readouterr().err
+        assert (
+            run(
+                [
+                    "collect",
+                    *typed,
+                    *TYPED,
+                    "--pool",
+                    "zoom:0.8+brightness:0.7+flip",
+                    "--out",
+                    views,
+                ]
+            )
+            == 0
         )
+        capsys.readouterr()
+        assert (
+            run(
+                [
+                    "apply",
+                    str(fitted / "it.recal"),
+                    views,
+                    "--out",
+                    str(tmp_path / f"{name}-views.csv"),
+                ]
+            )
+            == 0
+        ), capsys.readouterr().err
         told[name] = [" ".join(text.split()) for text in (by_model, capsys.readouterr().err)]
     assert all("fitted for another model" in text for text in told["other"])
     assert not any("another model" in text for text in told["same"])
@@ -242,7 +345,9 @@ def test_another_model_than_that_of_the_fit_is_told(
 
 @pytest.mark.parametrize("name", ["views.npz", "views.zarr"])
 def test_views_and_calibrators_keep_it_in_files_and_rows(tmp_path: Path, name: str) -> None:
-    kept = Preprocessing(NORMALIZE, outputs="probabilities", pixels="rgb", resize=256, crop=(224, 200), shape=(2, 2))
+    kept = Preprocessing(
+        NORMALIZE, outputs="probabilities", pixels="rgb", resize=256, crop=(224, 200), shape=(2, 2)
+    )
     views = Views([[1.0, 2.0], [2.0, 1.0], [0.0, 1.0]], labels=[0, 0, 1], preprocessing=kept)
     read = read_views(views.write(tmp_path / name))
     assert read.preprocessing == kept
@@ -258,7 +363,14 @@ def test_a_file_that_says_nonsense_is_refused(tmp_path: Path) -> None:
     views = Views([[1.0, 2.0]], preprocessing=Preprocessing(NORMALIZE))
     path = views.write(tmp_path / "views.npz")
     arrays = dict(np.load(path))
-    for told in ('{"mean": 3}', "[1]", "{", '{"normalize": {"std": 0}}', '{"resize": -4}', '{"normalize": "code"}'):
+    for told in (
+        '{"mean": 3}',
+        "[1]",
+        "{",
+        '{"normalize": {"std": 0}}',
+        '{"resize": -4}',
+        '{"normalize": "code"}',
+    ):
         np.savez(path, **{**arrays, "preprocessing": np.array(told)})
         with pytest.raises((FileError, InputError), match="preprocessing"):
             read_views(path)

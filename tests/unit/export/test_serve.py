@@ -52,7 +52,10 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", 3])],
         [numpy_helper.from_array(weights, "w")],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), folder / "net.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8),
+        folder / "net.onnx",
+    )
     return export_onnx(folder / "net.onnx", path=folder / "calibrated.onnx", plan=PLAN, accept=0.7)
 
 
@@ -91,7 +94,9 @@ def test_answers_are_those_of_the_file_and_metrics_count_them(client: Any, servi
     assert as_text == answers[0]
     told = metrics(client)
     assert told["recal_answers_total"] == 13
-    assert told["recal_accepted_share"] == pytest.approx((sum(expected[2]) + as_text["accept"]) / 13, abs=1e-4)
+    assert told["recal_accepted_share"] == pytest.approx(
+        (sum(expected[2]) + as_text["accept"]) / 13, abs=1e-4
+    )
     assert told["recal_passes_per_answer"] == 1
     assert told["recal_drift_evidence"] != 1.0, "or the watch saw nothing"
 
@@ -107,7 +112,9 @@ def test_answers_are_those_of_the_file_and_metrics_count_them(client: Any, servi
         ({"content": np.full(6, np.nan, np.float32).tobytes()}, 422, "beyond what"),
     ],
 )
-def test_what_is_no_input_is_refused_with_the_reason(client: Any, sent: dict[str, Any], code: int, words: str) -> None:
+def test_what_is_no_input_is_refused_with_the_reason(
+    client: Any, sent: dict[str, Any], code: int, words: str
+) -> None:
     answer = client.post("/predict", **sent)
     assert answer.status_code == code
     assert re.search(words, answer.json()["detail"])
@@ -126,8 +133,13 @@ def test_a_model_that_fails_is_told_and_the_service_goes_on(
     assert client.post("/predict", content=body).status_code == 200
 
 
-def test_requests_that_wait_are_answered_together_and_a_full_queue_says_so(serve: Any, service: Any) -> None:
-    """Without a client: what waits before the worker begins is one batch, and the seventeenth is refused."""
+def test_requests_that_wait_are_answered_together_and_a_full_queue_says_so(
+    serve: Any, service: Any
+) -> None:
+    """Without a client:
+
+    what waits before the worker begins is one batch, and the seventeenth is refused.
+    """
     sizes: list[int] = []
     run = service.run
 
@@ -148,7 +160,9 @@ def test_requests_that_wait_are_answered_together_and_a_full_queue_says_so(serve
     answers = asyncio.run(crowd())
     assert sizes == [8, 8]
     refused = [answer for answer in answers if isinstance(answer, serve.HTTPException)]
-    assert [(error.status_code, error.headers) for error in refused] == [(503, {"Retry-After": "1"})] * 4
+    assert [(error.status_code, error.headers) for error in refused] == [
+        (503, {"Retry-After": "1"})
+    ] * 4
     assert service.seen.refused == 4
 
 
@@ -190,17 +204,23 @@ def test_confidences_follow_a_window_of_damaged_inputs(serve: Any, file: Path) -
             through[f"{kind}:{strength}"] = net_logits((clean + noise).astype(np.float32))
     kept = profile(Views(net_logits(clean), through, y))
     service = serve.Service(file, 64, 16, kept, True)
-    damaged = (stream(600, 7) + 2.0 * np.random.default_rng(8).normal(size=(600, 6))).astype(np.float32)
+    damaged = (stream(600, 7) + 2.0 * np.random.default_rng(8).normal(size=(600, 6))).astype(
+        np.float32
+    )
     plain = serve.Service(file, 64, 16)
     pairs = [(service.run(rows), plain.run(rows)) for rows in np.split(damaged, 12)]
     assert service.seen.condition.ratio < 0.9
     followed, as_they_were = pairs[-1]
     assert [one["prediction"] for one in followed] == [one["prediction"] for one in as_they_were]
-    assert np.mean([one["confidence"] for one in followed]) < np.mean([one["confidence"] for one in as_they_were])
+    assert np.mean([one["confidence"] for one in followed]) < np.mean(
+        [one["confidence"] for one in as_they_were]
+    )
     assert "recal_followed_ratio" in service.seen.lines()
 
 
-def test_names_thresholds_and_preparation_come_from_the_file(serve: Any, file: Path, tmp_path: Path) -> None:
+def test_names_thresholds_and_preparation_come_from_the_file(
+    serve: Any, file: Path, tmp_path: Path
+) -> None:
     logits = net_logits(stream(300, 1))
     labels = np.array(["ant", "bee", "cow"])[logits.argmax(1)]
     calibrator = TemperatureScaling().fit(logits, labels, classes=["ant", "bee", "cow"])
@@ -212,7 +232,9 @@ def test_names_thresholds_and_preparation_come_from_the_file(serve: Any, file: P
     assert service.metadata["risk"] == 0.05
     np.testing.assert_array_equal(service.thresholds, [0.6, 0.7, math.inf])
     answers = service.run(stream(50, 2))
-    assert [answer["label"] for answer in answers] == [["ant", "bee", "cow"][a["prediction"]] for a in answers]
+    assert [answer["label"] for answer in answers] == [
+        ["ant", "bee", "cow"][a["prediction"]] for a in answers
+    ]
     assert not any(answer["accept"] for answer in answers if answer["label"] == "cow")
     assert "resize 256, crop 224" in serve.preparation(service.metadata)
     assert serve.preparation(serve.Service(file, 8, 16).metadata) is None
@@ -223,12 +245,16 @@ def test_following_uses_the_threshold_of_the_file(serve: Any, file: Path) -> Non
     stored = serve.Service(file, 64, 16, kept, True)
     stated = serve.Service(file, 64, 16, kept, True, np.array([0.7]))
     lower = serve.Service(file, 64, 16, kept, True, np.array([0.4]))
-    accepted = [[answer["accept"] for answer in one.run(stream(64, 3))] for one in (stored, stated, lower)]
+    accepted = [
+        [answer["accept"] for answer in one.run(stream(64, 3))] for one in (stored, stated, lower)
+    ]
     assert accepted[0] == accepted[1]
     assert sum(accepted[2]) > sum(accepted[0])
 
 
-def test_sigterm_ends_the_service_while_a_slow_client_is_connected(file: Path, tmp_path: Path) -> None:
+def test_sigterm_ends_the_service_while_a_slow_client_is_connected(
+    file: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("uvicorn")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -238,7 +264,9 @@ def test_sigterm_ends_the_service_while_a_slow_client_is_connected(file: Path, t
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) as process:
         try:
             client = connected(port, process)
-            client.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 24\r\n\r\n\0")  # and no more
+            client.sendall(
+                b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 24\r\n\r\n\0"
+            )  # and no more
             time.sleep(0.3)
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=60)  # a machine may be busy; without the limit it would never end

@@ -41,23 +41,31 @@ def test_onnx_keeps_the_same_classes(method, options, tmp_path):
     np.testing.assert_array_equal(session.run(["sets"], {"probs": PROBS[:1]})[0], wanted[:1])
 
 
-@pytest.mark.parametrize(("method", "options"), [*FORMS, ("aps", {}), ("raps", {"per_class": True})])
+@pytest.mark.parametrize(
+    ("method", "options"), [*FORMS, ("aps", {}), ("raps", {"per_class": True})]
+)
 def test_torch_keeps_the_same_classes(method, options):
     sets = made(method, options)
-    np.testing.assert_array_equal(keep_classes(sets, torch.from_numpy(PROBS)).numpy(), sets.predict(PROBS))
+    np.testing.assert_array_equal(
+        keep_classes(sets, torch.from_numpy(PROBS)).numpy(), sets.predict(PROBS)
+    )
 
 
 def test_equal_probabilities_are_ranked_alike(tmp_path):
     sets = PredictionSets("aps", 0.9, (0.5,), randomised=False)
     even = np.full((1, 4), 0.25, dtype=np.float32)
-    session = onnxruntime.InferenceSession(str(export_sets(sets, tmp_path / "sets.onnx", n_classes=4)))
+    session = onnxruntime.InferenceSession(
+        str(export_sets(sets, tmp_path / "sets.onnx", n_classes=4))
+    )
     assert session.run(["sets"], {"probs": even})[0].tolist() == sets.predict(even).tolist()
     assert keep_classes(sets, torch.from_numpy(even)).tolist() == sets.predict(even).tolist()
 
 
 def test_a_limit_without_end_keeps_every_class(tmp_path):
     sets = PredictionSets("lac", 0.9, (math.inf,))
-    session = onnxruntime.InferenceSession(str(export_sets(sets, tmp_path / "sets.onnx", n_classes=5)))
+    session = onnxruntime.InferenceSession(
+        str(export_sets(sets, tmp_path / "sets.onnx", n_classes=5))
+    )
     assert session.run(["sets"], {"probs": PROBS})[0].all()
 
 

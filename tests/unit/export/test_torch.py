@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from recal import AutoCalibration, Blend, CalibratedModule, Plan, ReCal, Step, TemperatureScaling, Views, ViewStacking
+from recal import (
+    AutoCalibration,
+    Blend,
+    CalibratedModule,
+    Plan,
+    ReCal,
+    Step,
+    TemperatureScaling,
+    Views,
+    ViewStacking,
+)
 from recal.calibrators import PlattScaling
 from recal.errors import InputError, NotFittedError
 from recal.export.torch_module import CalibrationLayer
@@ -68,7 +78,9 @@ def test_softmax_of_its_logits_are_the_probabilities_of_numpy(images: torch.Tens
     module = CalibratedModule(model, PLAN, preprocess=normalise)
     with torch.no_grad():
         probs = module(images).softmax(1)
-    np.testing.assert_allclose(probs.numpy(), calibrated_probs(PLAN, views_of(model, images)), atol=1e-6)
+    np.testing.assert_allclose(
+        probs.numpy(), calibrated_probs(PLAN, views_of(model, images)), atol=1e-6
+    )
 
 
 def test_only_needed_views_are_computed_in_one_batch(images: torch.Tensor) -> None:
@@ -83,7 +95,9 @@ def test_only_needed_views_are_computed_in_one_batch(images: torch.Tensor) -> No
     assert model.batches == [18, 9]
     model.batches.clear()
     CalibratedModule(model, PLAN, max_batch=4)(images)
-    assert model.batches == [4, 4, 1] * 3, "a larger batch is cut, so that memory is bounded by max_batch"
+    assert model.batches == [4, 4, 1] * 3, (
+        "a larger batch is cut, so that memory is bounded by max_batch"
+    )
 
 
 def test_max_batch_does_not_change_the_answer(images: torch.Tensor) -> None:
@@ -141,7 +155,9 @@ def test_takes_a_fitted_calibrator(images: torch.Tensor) -> None:
     for calibrator in (TemperatureScaling(), ReCal(max_iter=5, random_state=0)):
         probs = calibrator.fit(views, labels).predict_proba(views)
         with torch.no_grad():
-            ours = CalibratedModule(model, calibrator, preprocess=normalise)(images).softmax(1).numpy()
+            ours = (
+                CalibratedModule(model, calibrator, preprocess=normalise)(images).softmax(1).numpy()
+            )
         np.testing.assert_allclose(ours, probs, atol=1e-6)
 
 
@@ -150,7 +166,9 @@ def test_a_model_that_answers_with_an_object_of_logits(images: torch.Tensor) -> 
         def forward(self, images: torch.Tensor) -> Any:
             return type("Output", (), {"logits": super().forward(images)})()
 
-    assert torch.equal(CalibratedModule(Wrapped(), PLAN)(images), CalibratedModule(Net(), PLAN)(images))
+    assert torch.equal(
+        CalibratedModule(Wrapped(), PLAN)(images), CalibratedModule(Net(), PLAN)(images)
+    )
 
 
 def test_your_own_transformation_needs_its_code(images: torch.Tensor) -> None:
@@ -158,7 +176,9 @@ def test_your_own_transformation_needs_its_code(images: torch.Tensor) -> None:
         return images.flip(-1)
 
     betas = (0.9, 0.8, 0.7, 0.6)
-    assert CalibratedModule(Net(), Plan((Step(Named("flipped", flipped), betas),)))(images).shape == (9, 10)
+    assert CalibratedModule(Net(), Plan((Step(Named("flipped", flipped), betas),)))(
+        images
+    ).shape == (9, 10)
     with pytest.raises(InputError, match=r"'flipped'.*transforms="):
         CalibratedModule(Net(), Plan((Step("flipped", betas),)))
 
@@ -171,8 +191,12 @@ def test_code_that_works_in_place_spoils_neither_the_inputs_nor_other_views(
     steps = (Step(Named("dark", lambda rows: rows.mul_(0.5)), betas), Step("zoom:0.5", betas))
     clean = (Step(Named("dark", lambda rows: rows * 0.5), betas), Step("zoom:0.5", betas))
     before = images.clone()
-    hasty = CalibratedModule(Net(), Plan(steps), preprocess=lambda rows: rows.sub_(0.5), max_batch=max_batch)
-    calm = CalibratedModule(Net(), Plan(clean), preprocess=lambda rows: rows - 0.5, max_batch=max_batch)
+    hasty = CalibratedModule(
+        Net(), Plan(steps), preprocess=lambda rows: rows.sub_(0.5), max_batch=max_batch
+    )
+    calm = CalibratedModule(
+        Net(), Plan(clean), preprocess=lambda rows: rows - 0.5, max_batch=max_batch
+    )
     torch.testing.assert_close(hasty(images), calm(images))
     assert torch.equal(images, before)
 
@@ -184,7 +208,8 @@ def test_nan_from_the_model_stays_nan_in_its_row() -> None:
     answer = layer(logits, torch.zeros(0, 4, 10))
     assert answer[2].isnan().any()
     torch.testing.assert_close(
-        answer[[0, 1, 3]], CalibrationLayer(Plan(start=0.5))(logits[[0, 1, 3]], torch.zeros(0, 3, 10))
+        answer[[0, 1, 3]],
+        CalibrationLayer(Plan(start=0.5))(logits[[0, 1, 3]], torch.zeros(0, 3, 10)),
     )
 
 
@@ -212,10 +237,15 @@ def test_outputs_of_another_shape_are_refused(images: torch.Tensor) -> None:
         CalibratedModule(torch.nn.Identity(), PLAN)(images)
 
 
-BLEND = Plan(start=0.5, blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.5, gated_own=1.2))
+BLEND = Plan(
+    start=0.5,
+    blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.5, gated_own=1.2),
+)
 
 
-@pytest.mark.parametrize("method", [TemperatureScaling, ViewStacking, PlattScaling, AutoCalibration])
+@pytest.mark.parametrize(
+    "method", [TemperatureScaling, ViewStacking, PlattScaling, AutoCalibration]
+)
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_one_output_is_the_log_odds_of_the_second_class(method: Any) -> None:
     rng = np.random.default_rng(0)
@@ -278,7 +308,9 @@ def test_half_precision_compares_as_the_plan_says(images: torch.Tensor) -> None:
             views = {t: module.logits_of(t(images.half())).numpy() for t in plan.transforms}
         assert answer.dtype == torch.float32
         probs = calibrated_probs(plan, Views(logits.numpy(), views))
-        np.testing.assert_allclose(answer.softmax(1).numpy(), probs, atol=2e-3)  # half answers depend on the batch
+        np.testing.assert_allclose(
+            answer.softmax(1).numpy(), probs, atol=2e-3
+        )  # half answers depend on the batch
 
 
 def test_jit_tracing_is_refused(images: torch.Tensor) -> None:

@@ -1,4 +1,5 @@
-"""Files that try to break the loader, built from one honest file. Run as a script it writes the folder beside it.
+"""Files that try to break the loader, built from one honest file. Run as a script it writes the
+folder beside it.
 
 Each case is a name, how to build its bytes, and the words with which it must be refused.
 """
@@ -44,7 +45,12 @@ RECAL = {
     **TEMPERATURE,
     "class": "ReCal",
     "params": {"max_iter": 10, "guard": None},
-    "state": {"map_": PLAN, "history_": [], "n_iter_": 0, "classes_": {"$": "array", "array": "a0"}},
+    "state": {
+        "map_": PLAN,
+        "history_": [],
+        "n_iter_": 0,
+        "classes_": {"$": "array", "array": "a0"},
+    },
 }
 BLEND = record(
     "Blend",
@@ -65,11 +71,15 @@ CLASSES = struct.pack("<2q", 0, 1)
 ARRAYS = {"a0": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]}}
 
 
-def pack(header: Any, arrays: Any = None, data: bytes = CLASSES, text: bytes | None = None) -> bytes:
+def pack(
+    header: Any, arrays: Any = None, data: bytes = CLASSES, text: bytes | None = None
+) -> bytes:
     """Return a safetensors file, as honest as its parts."""
     arrays = ARRAYS if arrays is None else arrays
     inner = header if isinstance(header, str) else json.dumps(header)
-    outer = json.dumps({"__metadata__": {"recal": inner}, **arrays}).encode() if text is None else text
+    outer = (
+        json.dumps({"__metadata__": {"recal": inner}, **arrays}).encode() if text is None else text
+    )
     outer += b" " * (-len(outer) % 8)
     return struct.pack("<Q", len(outer)) + outer + data
 
@@ -124,7 +134,10 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "short": (lambda: HONEST[:5], "does not begin as one"),
     "png": (lambda: b"\x89PNG\r\n\x1a\n" + bytes(64), "PNG image"),
     "npz": (lambda: b"PK\x03\x04" + bytes(64), "views are read with read_views"),
-    "pickle": (lambda: b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94.", "never opens"),
+    "pickle": (
+        lambda: b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94.",
+        "never opens",
+    ),
     "other-safetensors": (
         lambda: pack("", text=b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'),
         "something else",
@@ -133,8 +146,14 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "cut-in-header": (lambda: HONEST[:100], "cut short"),
     "cut-in-arrays": (lambda: HONEST[:-1], "cut short"),
     "too-long": (lambda: HONEST + bytes(1), "longer than it says"),
-    "huge-header": (lambda: struct.pack("<Q", 2**40) + HONEST[8:], "declares 1,099,511,627,776 bytes"),
-    "negative-header": (lambda: struct.pack("<q", -1) + HONEST[8:], "declares 18,446,744,073,709,551,615 bytes"),
+    "huge-header": (
+        lambda: struct.pack("<Q", 2**40) + HONEST[8:],
+        "declares 1,099,511,627,776 bytes",
+    ),
+    "negative-header": (
+        lambda: struct.pack("<q", -1) + HONEST[8:],
+        "declares 18,446,744,073,709,551,615 bytes",
+    ),
     "huge-offsets": (lambda: _array(data_offsets=[0, 2**62], shape=[2**59]), "cut short"),
     "overflowing-shape": (lambda: _array(shape=[2**63, 2**63]), "damaged"),
     "negative-shape": (lambda: _array(shape=[-2]), "damaged"),
@@ -150,18 +169,29 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "bfloat16": (lambda: _array(dtype="BF16", shape=[8]), "no dtype that recal reads"),
     "float-classes-as-text": (lambda: _array(dtype=7), "no dtype that recal reads"),
     "bool-of-seven": (
-        lambda: pack(TEMPERATURE, {"a0": {**ARRAYS["a0"], "dtype": "BOOL", "shape": [16]}}, b"\x07" * 16),
+        lambda: pack(
+            TEMPERATURE, {"a0": {**ARRAYS["a0"], "dtype": "BOOL", "shape": [16]}}, b"\x07" * 16
+        ),
         "neither true nor false",
     ),
     # headers that are no headers
     "header-is-a-list": (lambda: pack("", text=b"[1, 2]"), "does not begin as one"),
-    "header-not-json": (lambda: pack("", text=b'{"__metadata__": '), "not a file that recal can use"),
+    "header-not-json": (
+        lambda: pack("", text=b'{"__metadata__": '),
+        "not a file that recal can use",
+    ),
     "header-not-utf8": (lambda: pack("", text=b'{"\xff\xfe": 1}'), "not a file that recal can use"),
     "inner-not-json": (lambda: pack("{"), "not a file that recal can use"),
     "inner-is-a-list": (lambda: pack("[]"), "not an object"),
     "inner-nan": (lambda: pack(json.dumps(TEMPERATURE).replace("0.5", "NaN", 1)), "holds NaN"),
-    "said-twice": (lambda: pack(json.dumps(TEMPERATURE)[:-1] + ', "version": 1}'), "same key twice"),
-    "deep-header": (lambda: pack("", text=f'{{"__metadata__": {_deep}}}'.encode()), "nested too deep"),
+    "said-twice": (
+        lambda: pack(json.dumps(TEMPERATURE)[:-1] + ', "version": 1}'),
+        "same key twice",
+    ),
+    "deep-header": (
+        lambda: pack("", text=f'{{"__metadata__": {_deep}}}'.encode()),
+        "nested too deep",
+    ),
     "deep-inner": (
         lambda: pack(f'{{"version": 1, "kind": "record", "name": "Plan", "fields": {_deep}}}'),
         "nested too deep",
@@ -172,16 +202,31 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         "not a file that recal can use",
     ),
     # versions and kinds
-    "future": (lambda: changed(TEMPERATURE, "version", to=2), "format 2 and this recal reads up to 1"),
-    "version-text": (lambda: changed(TEMPERATURE, "version", to="1"), "whole number from 1 on, got '1'"),
+    "future": (
+        lambda: changed(TEMPERATURE, "version", to=2),
+        "format 2 and this recal reads up to 1",
+    ),
+    "version-text": (
+        lambda: changed(TEMPERATURE, "version", to="1"),
+        "whole number from 1 on, got '1'",
+    ),
     "version-zero": (lambda: changed(TEMPERATURE, "version", to=0), "got 0"),
     "version-true": (lambda: changed(TEMPERATURE, "version", to=True), "got True"),
     "unknown-kind": (lambda: changed(TEMPERATURE, "kind", to="model"), "holds a 'model'"),
     "kind-is-a-list": (lambda: changed(TEMPERATURE, "kind", to=["record"]), "holds a"),
-    "record-without-fields": (lambda: changed(TEMPERATURE, "kind", to="record"), "must have the fields"),
+    "record-without-fields": (
+        lambda: changed(TEMPERATURE, "kind", to="record"),
+        "must have the fields",
+    ),
     # classes, parameters, attributes
-    "unknown-class": (lambda: changed(TEMPERATURE, "class", to="os.system"), "a calibrator 'os.system'"),
-    "abstract-class": (lambda: changed(TEMPERATURE, "class", to="Calibrator"), "a calibrator 'Calibrator'"),
+    "unknown-class": (
+        lambda: changed(TEMPERATURE, "class", to="os.system"),
+        "a calibrator 'os.system'",
+    ),
+    "abstract-class": (
+        lambda: changed(TEMPERATURE, "class", to="Calibrator"),
+        "a calibrator 'Calibrator'",
+    ),
     "class-is-a-list": (lambda: changed(TEMPERATURE, "class", to=[]), "a calibrator"),
     "unknown-parameter": (lambda: changed(RECAL, "params", "code", to="x"), "no parameter 'code'"),
     "parameter-self": (lambda: changed(RECAL, "params", "self", to=1), "no parameter 'self'"),
@@ -208,11 +253,23 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         "not a file that recal can use",
     ),
     # tagged values
-    "unknown-tag": (lambda: _state("converged_", {"$": "call", "function": "os.system"}), "marked as 'call'"),
+    "unknown-tag": (
+        lambda: _state("converged_", {"$": "call", "function": "os.system"}),
+        "marked as 'call'",
+    ),
     "tag-is-a-list": (lambda: _state("converged_", {"$": []}), "marked as"),
-    "tag-with-extras": (lambda: _state("converged_", {"$": "float", "value": "nan", "x": 1}), "must have the fields"),
-    "float-of-words": (lambda: _state("converged_", {"$": "float", "value": "1e999"}), "nan, inf or -inf"),
-    "array-not-there": (lambda: _state("classes_", {"$": "array", "array": "a9"}), "array 'a9' that is not there"),
+    "tag-with-extras": (
+        lambda: _state("converged_", {"$": "float", "value": "nan", "x": 1}),
+        "must have the fields",
+    ),
+    "float-of-words": (
+        lambda: _state("converged_", {"$": "float", "value": "1e999"}),
+        "nan, inf or -inf",
+    ),
+    "array-not-there": (
+        lambda: _state("classes_", {"$": "array", "array": "a9"}),
+        "array 'a9' that is not there",
+    ),
     "array-referred-to-twice": (
         lambda: _state("row_hashes_", {"$": "array", "array": "a0"}),
         "refers to the array 'a0' twice",
@@ -254,8 +311,14 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         r"`floor` must be a number in \(0, 0\.5\) or None",
     ),
     "rule-is-a-plan": (lambda: _plan("rule", to=record("Plan")), "must be a Rule"),
-    "step-is-a-dict": (lambda: _plan("steps", 0, to={"transform": ZOOM, "betas": [1, 1, 1, 1]}), "each item a Step"),
-    "step-without-betas": (lambda: _plan("steps", to=[record("Step", transform=ZOOM)]), "must have the fields"),
+    "step-is-a-dict": (
+        lambda: _plan("steps", 0, to={"transform": ZOOM, "betas": [1, 1, 1, 1]}),
+        "each item a Step",
+    ),
+    "step-without-betas": (
+        lambda: _plan("steps", to=[record("Step", transform=ZOOM)]),
+        "must have the fields",
+    ),
     "transform-out-of-range": (lambda: _step("transform", "spec", to="zoom:7"), "zoom"),
     "transform-is-code": (lambda: _step("transform", "spec", to={"call": "x"}), "must be a spec"),
     "transform-is-a-dict": (lambda: _step("transform", to={"call": "x"}), "transformation"),
@@ -271,18 +334,27 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "map-beta-as-text": (lambda: _map("fields", {"beta": "0.5"}), "beta"),
     "map-beta-true": (lambda: _map("fields", {"beta": True}), "beta"),
     # blends
-    "blend-is-a-number": (lambda: changed(BLENDED, "state", "map_", "fields", "blend", to=1), "must be a Blend"),
+    "blend-is-a-number": (
+        lambda: changed(BLENDED, "state", "map_", "fields", "blend", to=1),
+        "must be a Blend",
+    ),
     "blend-with-extras": (lambda: _blend("code", "x"), "a Blend must have the fields"),
     "blend-with-steps": (
         lambda: changed(BLENDED, "state", "map_", "fields", "steps", to=PLAN["fields"]["steps"]),
         "not both",
     ),
-    "blend-with-finish": (lambda: changed(BLENDED, "state", "map_", "fields", "finish", to=2.0), "not both"),
+    "blend-with-finish": (
+        lambda: changed(BLENDED, "state", "map_", "fields", "finish", to=2.0),
+        "not both",
+    ),
     "blend-negative-weight": (lambda: _blend("weights", [[ZOOM, -0.1]]), "at least 0, got -0.1"),
     "blend-zero-weight": (lambda: _blend("weights", [[ZOOM, 0]]), "leave out zoom:0.5"),
     "blend-weight-as-text": (lambda: _blend("weights", [[ZOOM, "0.4"]]), "finite number"),
     "blend-weight-true": (lambda: _blend("weights", [[ZOOM, True]]), "finite number"),
-    "blend-same-view-twice": (lambda: _blend("weights", [[ZOOM, 0.1], [{**ZOOM, "spec": "zoom:0.50"}, 0.1]]), "twice"),
+    "blend-same-view-twice": (
+        lambda: _blend("weights", [[ZOOM, 0.1], [{**ZOOM, "spec": "zoom:0.50"}, 0.1]]),
+        "twice",
+    ),
     "blend-transform-is-code": (
         lambda: _blend("weights", [[{"$": "transform", "spec": {"call": "x"}}, 0.1]]),
         "must be a spec",
@@ -295,18 +367,39 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "blend-offsets-of-three": (lambda: _blend("offsets", [0.0, 0.1, 0.2]), "offsets for 3 classes"),
     "blend-offsets-differ": (lambda: _blend("gated_offsets", [0.0, 0.1, 0.2]), "got 2 and 3"),
     "blend-gate-zero": (lambda: _blend("gate", 0), r"`gate` must be a number in \(0, 1\] or None"),
-    "blend-gate-above-one": (lambda: _blend("gate", 1.5), r"`gate` must be a number in \(0, 1\] or None"),
-    "blend-gate-true": (lambda: _blend("gate", True), r"`gate` must be a number in \(0, 1\] or None"),
-    "blend-epsilon-zero": (lambda: _blend("epsilon", 0.0), r"`epsilon` must be a number in \(0, 1\)"),
+    "blend-gate-above-one": (
+        lambda: _blend("gate", 1.5),
+        r"`gate` must be a number in \(0, 1\] or None",
+    ),
+    "blend-gate-true": (
+        lambda: _blend("gate", True),
+        r"`gate` must be a number in \(0, 1\] or None",
+    ),
+    "blend-epsilon-zero": (
+        lambda: _blend("epsilon", 0.0),
+        r"`epsilon` must be a number in \(0, 1\)",
+    ),
     "blend-epsilon-one": (lambda: _blend("epsilon", 1), r"`epsilon` must be a number in \(0, 1\)"),
     "blend-unknown-answers": (lambda: _blend("answers", "changed"), "`answers` must be"),
     "blend-matrices-are-text": (lambda: _blend("matrices", "ab"), "finite number"),
-    "blend-one-matrix-for-two": (lambda: _blend("matrices", [[[0, 0], [0, 0]]]), "the original and each view"),
-    "blend-matrix-of-three": (lambda: _blend("matrices", [[[0.0] * 3] * 3] * 2), "each of the `offsets`"),
+    "blend-one-matrix-for-two": (
+        lambda: _blend("matrices", [[[0, 0], [0, 0]]]),
+        "the original and each view",
+    ),
+    "blend-matrix-of-three": (
+        lambda: _blend("matrices", [[[0.0] * 3] * 3] * 2),
+        "each of the `offsets`",
+    ),
     "blend-matrix-of-text": (lambda: _blend("matrices", [[["1", "2"]] * 2] * 2), "finite number"),
-    "blend-matrix-of-infinity": (lambda: _blend("matrices", [[[10**400, 0.0]] * 2] * 2), "finite number"),
+    "blend-matrix-of-infinity": (
+        lambda: _blend("matrices", [[[10**400, 0.0]] * 2] * 2),
+        "finite number",
+    ),
     "blend-matrix-huge": (lambda: _blend("matrices", [[[1e200, 0.0]] * 2] * 2), "exceed"),
-    "blend-matrix-flat": (lambda: _blend("matrices", [[0.0, 0.0]] * 2), "must be a list of matrices"),
+    "blend-matrix-flat": (
+        lambda: _blend("matrices", [[0.0, 0.0]] * 2),
+        "must be a list of matrices",
+    ),
     "blend-answers-are-a-list": (lambda: _blend("answers", []), "`answers` must be"),
 }
 

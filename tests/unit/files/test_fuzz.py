@@ -1,4 +1,7 @@
-"""Short, seeded runs of the fuzzers in tests/fuzz: nothing but recal's own errors comes out of a reader."""
+"""Short, seeded runs of the fuzzers in tests/fuzz:
+
+nothing but recal's own errors comes out of a reader.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ def test_every_reader_reads_the_honest_files_that_the_fuzzer_begins_with():
         for content in begun[name]:
             trial(bytes([number]) + content)
     unread = {name for name in trial.names if not trial.counts[f"{name} read"]}
-    assert unread <= {"folder", "onnx"}, "one is a folder without its arrays, the other names a file elsewhere"
+    assert unread <= {"folder", "onnx"}, (
+        "one is a folder without its arrays, the other names a file elsewhere"
+    )
 
 
 def test_calibrators_with_values_changed_at_random_are_refused_or_answer():

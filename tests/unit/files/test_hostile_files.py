@@ -1,4 +1,7 @@
-"""Files that try to break the loader: each is refused with one FileError, and damage never does anything else."""
+"""Files that try to break the loader:
+
+each is refused with one FileError, and damage never does anything else.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from hypothesis import strategies as st
 from recal import Blend, Plan, Step, TemperatureScaling, load, save
 from recal.errors import FileError, InputError, RecalError
 
-_spec = importlib.util.spec_from_file_location("hostile_files", Path(__file__).with_name("hostile_files.py"))
+_spec = importlib.util.spec_from_file_location(
+    "hostile_files", Path(__file__).with_name("hostile_files.py")
+)
 hostile = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(hostile)
 
@@ -62,7 +67,9 @@ def honest(tmp_path_factory) -> dict[str, Path]:
     plan = Plan((Step("zoom:0.5", (1.0, 0.9, 0.8, 1.1)), Step("mine", (1, 1, 1, 2))), start=0.3)
     fitted = TemperatureScaling().fit(logits, ["a"] * 10 + ["b"] * 20, classes=["a", "b", "c"])
     matrices = np.full((2, 3, 3), 0.25).tolist()
-    blend = Blend(0.5, (("mine", 0.5),), (0.1, 0.2, 0.3), 1e-3, 0.9, 1.0, (0.0, 0.1, 0.2), matrices=matrices)
+    blend = Blend(
+        0.5, (("mine", 0.5),), (0.1, 0.2, 0.3), 1e-3, 0.9, 1.0, (0.0, 0.1, 0.2), matrices=matrices
+    )
     blend = Plan(start=0.5, blend=blend)
     return {
         "plan": save(plan, folder / "plan"),
@@ -71,7 +78,9 @@ def honest(tmp_path_factory) -> dict[str, Path]:
     }
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(kind=st.sampled_from(["plan", "calibrator", "blend"]), data=st.data())
 def test_a_damaged_file_is_refused_or_gives_a_valid_object(honest, kind, data):
     raw = bytearray(honest[kind].read_bytes())
@@ -81,7 +90,9 @@ def test_a_damaged_file_is_refused_or_gives_a_valid_object(honest, kind, data):
     else:
         expect_failure = False
         for _ in range(data.draw(st.integers(1, 4), label="flips")):
-            raw[data.draw(st.integers(0, len(raw) - 1), label="at")] ^= 1 << data.draw(st.integers(0, 7), label="bit")
+            raw[data.draw(st.integers(0, len(raw) - 1), label="at")] ^= 1 << data.draw(
+                st.integers(0, 7), label="bit"
+            )
     damaged = honest[kind].with_name("damaged")
     damaged.write_bytes(raw)
     try:
@@ -112,8 +123,15 @@ _json = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(key=st.sampled_from(["version", "kind", "class", "params", "state", "beta_", "map_", "classes_"]), value=_json)
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    key=st.sampled_from(
+        ["version", "kind", "class", "params", "state", "beta_", "map_", "classes_"]
+    ),
+    value=_json,
+)
 @example(key="beta_", value={"$": "tuple", "items": 3})
 def test_any_json_in_any_place_is_refused_or_gives_a_valid_object(tmp_path, key, value):
     place = ("state", key) if key.endswith("_") else (key,)

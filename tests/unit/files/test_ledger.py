@@ -1,4 +1,7 @@
-"""A folder of views that was damaged, or written again: told when it is read, and never silently wrong."""
+"""A folder of views that was damaged, or written again:
+
+told when it is read, and never silently wrong.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,11 @@ def store(request, tmp_path, monkeypatch):
 
 def everything(path, **options):
     views = read_views(path, **options)
-    return [views.logits, *(views.transformed(transform) for transform in views.transforms), views.labels]
+    return [
+        views.logits,
+        *(views.transformed(transform) for transform in views.transforms),
+        views.labels,
+    ]
 
 
 def chunks(path):
@@ -118,7 +125,9 @@ def test_a_list_of_checksums_that_was_damaged_or_lost_is_told(store, content):
 
 def test_only_blocks_that_are_read_are_compared_and_each_once(store, monkeypatch):
     compared = []
-    monkeypatch.setattr("recal.files.zarr_rows.checksum", lambda values: compared.append(len(values)) or -1)
+    monkeypatch.setattr(
+        "recal.files.zarr_rows.checksum", lambda values: compared.append(len(values)) or -1
+    )
     views = read_views(store)
     views._logits._snapshot.sums[0][:] = [-1] * 5
     compared.clear()
@@ -147,7 +156,9 @@ def test_without_verification_nothing_is_compared(store, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", [flip, cut, remove])
-@pytest.mark.parametrize("place", ["logits/c/1/0", "transformed/c/0/2/0", "labels/c/0", "zarr.json"])
+@pytest.mark.parametrize(
+    "place", ["logits/c/1/0", "transformed/c/0/2/0", "labels/c/0", "zarr.json"]
+)
 def test_collecting_again_mends_what_was_damaged(tmp_path, damage, place):
     path = tmp_path / "v.zarr"
     calls = []
@@ -184,15 +195,21 @@ def test_a_damaged_line_of_the_ledger_costs_its_block_alone(tmp_path, line):
     run()
     whole = (path / "ledger.txt").read_bytes()
     lines = whole.splitlines(keepends=True)
-    digit = re.search(rb'"([0-9a-f])[0-9a-f]{31}"', lines[line]).start(1)  # of a digest: the line stays valid JSON
+    digit = re.search(rb'"([0-9a-f])[0-9a-f]{31}"', lines[line]).start(
+        1
+    )  # of a digest: the line stays valid JSON
     lines[line] = (
-        lines[line][:digit] + (b"1" if lines[line][digit : digit + 1] == b"0" else b"0") + lines[line][digit + 1 :]
+        lines[line][:digit]
+        + (b"1" if lines[line][digit : digit + 1] == b"0" else b"0")
+        + lines[line][digit + 1 :]
     )
     (path / "ledger.txt").write_bytes(b"".join(lines))
     with pytest.raises(FileError, match="unfinished" if line == -1 else "not what was written"):
         read_views(path)
     run()
-    assert len(calls) == (3 if line == -1 else 2 * 3), "the block without a line, and the one that is compared"
+    assert len(calls) == (3 if line == -1 else 2 * 3), (
+        "the block without a line, and the one that is compared"
+    )
     assert (path / "ledger.txt").read_bytes() == whole
 
 
@@ -213,8 +230,14 @@ def test_open_views_refuse_to_go_on_when_the_folder_was_written_again(store, aga
         collect(three_logits, IMAGES, "zoom:0.1-0.4:2", batch_size=4, out=store, resume=False)
     else:
         return
-    for read in (lambda: views.logits, lambda: part.logits, lambda: views.transformed(views.transforms[0])):
-        with pytest.raises(FileError, match=r"was written again, or removed, since it was opened.*read_views"):
+    for read in (
+        lambda: views.logits,
+        lambda: part.logits,
+        lambda: views.transformed(views.transforms[0]),
+    ):
+        with pytest.raises(
+            FileError, match=r"was written again, or removed, since it was opened.*read_views"
+        ):
             read()
     assert len(first) == 4
 
@@ -253,7 +276,9 @@ def test_a_store_that_another_run_writes_is_neither_removed_nor_mixed(tmp_path, 
     def other():
         if again is None:
             return make().write(path)
-        return collect(lambda batch: -three_logits(batch), IMAGES, "zoom:0.3", batch_size=4, out=path, **again)
+        return collect(
+            lambda batch: -three_logits(batch), IMAGES, "zoom:0.3", batch_size=4, out=path, **again
+        )
 
     try:
         with pytest.raises(FileError, match="Another collect is writing"):
@@ -274,7 +299,9 @@ def test_a_store_that_was_removed_under_way_is_told(tmp_path):
             path.rename(tmp_path / "elsewhere")
         return three_logits(batch)
 
-    with pytest.raises(FileError, match=r"was removed or replaced while it was written|Cannot write"):
+    with pytest.raises(
+        FileError, match=r"was removed or replaced while it was written|Cannot write"
+    ):
         collect(model, IMAGES, POOL, batch_size=4, out=path)
 
 
@@ -299,7 +326,9 @@ def test_answers_that_differ_by_more_than_rounding_are_another_models(tmp_path):
 
     def shifted(step):
         def three_logits(batch):
-            return np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)[:, :3] / 20 + np.float32(step)
+            return np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)[
+                :, :3
+            ] / 20 + np.float32(step)
 
         three_logits.__qualname__ = name
         return three_logits
@@ -341,5 +370,7 @@ def test_where_folders_cannot_be_exchanged_what_is_left_is_named(tmp_path, monke
     make(seed=1).write(path)
     assert read_views(path).n_samples == 20
     path.rename(tmp_path / ".v.zarr.1-ab.part")
-    with pytest.raises(FileError, match=r"There is no file .*v\.zarr\. Writing it was interrupted.*1-ab\.part"):
+    with pytest.raises(
+        FileError, match=r"There is no file .*v\.zarr\. Writing it was interrupted.*1-ab\.part"
+    ):
         read_views(path)

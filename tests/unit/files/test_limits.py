@@ -1,4 +1,6 @@
-"""Small files that would take gigabytes are refused before they do, in a process that may hold little."""
+"""Small files that would take gigabytes are refused before they do, in a process that may hold
+little.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,19 @@ from recal.files.limits import LIMIT, allowance
 
 
 def padded_text(folder):
-    held = save_file(TemperatureScaling().fit([[3.0, 0], [0, 3.0], [3.0, 0]], [0, 1, 1]), folder / "c.recal")
+    held = save_file(
+        TemperatureScaling().fit([[3.0, 0], [0, 3.0], [3.0, 0]], [0, 1, 1]), folder / "c.recal"
+    )
     content = held.read_bytes()
     length = int.from_bytes(content[:8], "little")
     inner = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["recal"])
     words = [str(number) for number in range(40_000)]
-    inner["state"]["classes_"] = {"__recal__": "text", "shape": [len(words)], "values": words, "width": 10_000}
+    inner["state"]["classes_"] = {
+        "__recal__": "text",
+        "shape": [len(words)],
+        "values": words,
+        "width": 10_000,
+    }
     (folder / "c.recal").write_bytes(save({}, metadata={"recal": json.dumps(inner)}))
     return "c.recal"
 
@@ -46,7 +55,9 @@ def constant_rows(folder):
 
 
 def one_long_text(folder):
-    words = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(3000, np.int32)), ["x" * 500_000])
+    words = pyarrow.DictionaryArray.from_arrays(
+        pyarrow.array(np.zeros(3000, np.int32)), ["x" * 500_000]
+    )
     pyarrow.parquet.write_table(pyarrow.table({"a": words}), folder / "t.parquet")
     return "t.parquet"
 
@@ -73,7 +84,9 @@ def packed_chunk(folder):
     root = zarr.open_group(str(folder / "v.zarr"), mode="w", zarr_format=3)
     root.attrs["recal"] = {"kind": "views", "version": 1, "transforms": []}
     packing = zarr.codecs.GzipCodec()
-    root.create_array("logits", data=np.zeros((4, 2)), chunks=(4, 2), compressors=packing, fill_value=1.0)
+    root.create_array(
+        "logits", data=np.zeros((4, 2)), chunks=(4, 2), compressors=packing, fill_value=1.0
+    )
     (chunk,) = [path for path in (folder / "v.zarr" / "logits" / "c").rglob("*") if path.is_file()]
     chunk.write_bytes(zeros(500))
     return "v.zarr"
@@ -81,7 +94,9 @@ def packed_chunk(folder):
 
 def png(width, height, content=b""):
     def part(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + part(b"IHDR", head) + part(b"IDAT", content) + part(b"IEND", b"")
@@ -98,7 +113,9 @@ def fast_sound(folder):
     """A header that claims four thousand million samples in a second."""
     (folder / "sounds").mkdir()
     rate = 2**31 - 1
-    head = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 44, b"WAVE", b"fmt ", 16, 1, 1, rate, rate, 1, 8, b"data", 8)
+    head = struct.pack(
+        "<4sI4s4sIHHIIHH4sI", b"RIFF", 44, b"WAVE", b"fmt ", 16, 1, 1, rate, rate, 1, 8, b"data", 8
+    )
     (folder / "sounds" / "a.wav").write_bytes(head + bytes(8))
     return "sounds"
 
@@ -106,7 +123,9 @@ def fast_sound(folder):
 def packed_npz(folder):
     head = io.BytesIO()
     shape = (500 * 10**6,)
-    np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        head, {"descr": "|u1", "fortran_order": False, "shape": shape}
+    )
     with zipfile.ZipFile(folder / "i.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         archive.writestr("inputs.npy", head.getvalue() + bytes(500 * 10**6))
     return "i.npz"
@@ -115,7 +134,10 @@ def packed_npz(folder):
 OPEN = "from pathlib import Path\nfrom recal.collecting.files import open_path\n"
 HOSTILE = {
     "calibration": (padded_text, "import recal\nrecal.load({!r})"),
-    "parquet-probs": (constant_rows, "from recal.files.probabilities import read_prob_table\nread_prob_table({!r})"),
+    "parquet-probs": (
+        constant_rows,
+        "from recal.files.probabilities import read_prob_table\nread_prob_table({!r})",
+    ),
     "parquet-inputs": (constant_rows, OPEN + "open_path(Path({!r}))"),
     "zarr": (empty_zarr, "import recal\nrecal.read_views({!r}).logits.sum()"),
     "zarr-many-chunks": (
@@ -128,7 +150,8 @@ HOSTILE = {
     "npz": (packed_npz, OPEN + "open_path(Path({!r}))"),
 }
 
-# One process for all of them, which imports once; its limit is lowered so that half a gigabyte is far too much.
+# One process for all of them, which imports once; its limit is lowered so that half a gigabyte is
+# far too much.
 MEASURED = """
 import json, resource, sys
 import numpy, recal, recal.errors, recal.files.limits
@@ -149,12 +172,16 @@ for code in json.loads(sys.argv[1]):
 
 
 def measured(codes):
-    done = subprocess.run([sys.executable, "-c", MEASURED, json.dumps(codes)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, json.dumps(codes)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from /proc"
+)
 def test_a_small_file_that_would_take_gigabytes_is_refused(tmp_path):
     codes = []
     for name, (make, code) in HOSTILE.items():
@@ -168,9 +195,13 @@ def test_a_small_file_that_would_take_gigabytes_is_refused(tmp_path):
         assert int(told.split()[-1]) < 200, f"{name}, in megabytes: {told}"
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from /proc"
+)
 def test_a_text_in_every_row_is_held_once(tmp_path):
-    code = "from recal.files.tables import read_columns\nassert len(read_columns({!r})['a']) == 3000"
+    code = (
+        "from recal.files.tables import read_columns\nassert len(read_columns({!r})['a']) == 3000"
+    )
     (told,) = measured([code.format(str(tmp_path / one_long_text(tmp_path)))])
     assert told.startswith("read"), told
     assert int(told.split()[-1]) < 300, "megabytes; spelled out it would be 1,500"
@@ -188,7 +219,9 @@ def test_the_limit_is_raised_by_name(monkeypatch, tmp_path):
     assert open_path(tmp_path / "x.npz").n_samples == 30
 
 
-@pytest.mark.parametrize(("text", "bytes_"), [("16GB", 16 * 10**9), ("1.5 g", 15 * 10**8), ("300", 300)])
+@pytest.mark.parametrize(
+    ("text", "bytes_"), [("16GB", 16 * 10**9), ("1.5 g", 15 * 10**8), ("300", 300)]
+)
 def test_the_limit_is_written_as_people_write_it(monkeypatch, text, bytes_):
     monkeypatch.setenv(LIMIT, text)
     assert allowance(0) == bytes_

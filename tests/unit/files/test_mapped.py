@@ -1,4 +1,7 @@
-"""Views larger than memory: the originals are mapped from a scratch file, and fits are those of views in memory."""
+"""Views larger than memory:
+
+the originals are mapped from a scratch file, and fits are those of views in memory.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,26 @@ from recal.files import zarr_rows
 def small_memory(monkeypatch):
     """As if a kilobyte were much."""
     monkeypatch.setattr(zarr_rows, "_MAX_BYTES_IN_MEMORY", 1000)
-    for module, name in ((compiled, "PIECE_VALUES"), (scaled, "_PIECE"), (zarr_rows, "PIECE_VALUES")):
+    for module, name in (
+        (compiled, "PIECE_VALUES"),
+        (scaled, "_PIECE"),
+        (zarr_rows, "PIECE_VALUES"),
+    ):
         monkeypatch.setattr(module, name, 700)
 
 
 def made_up(n=900, k=60):
     rng = np.random.default_rng(0)
     y = rng.integers(0, k, n)
-    looks = [(4.0 * np.eye(k)[y] + rng.normal(size=(n, k)) * 1.5).astype(np.float32) for _ in range(3)]
+    looks = [
+        (4.0 * np.eye(k)[y] + rng.normal(size=(n, k)) * 1.5).astype(np.float32) for _ in range(3)
+    ]
     return Views(2 * looks[0], {"zoom:0.5": looks[1], "flip": looks[2]}, y)
 
 
-@pytest.mark.parametrize("method", [TemperatureScaling(), ReCal(random_state=0, max_iter=12), ViewStacking()])
+@pytest.mark.parametrize(
+    "method", [TemperatureScaling(), ReCal(random_state=0, max_iter=12), ViewStacking()]
+)
 def test_fits_are_those_of_views_in_memory(tmp_path, small_memory, method):
     views = made_up()
     stored = read_views(views.write(tmp_path / "v.zarr"))
@@ -55,7 +66,9 @@ def test_pages_are_given_back_after_each_piece(tmp_path, small_memory, monkeypat
     given_back = []
     monkeypatch.setattr(MappedRows, "release", lambda rows: given_back.append(rows.shape))
     seen = []
-    compiled.over_rows(lambda rows, start, stop: seen.append((type(rows), start, stop)), stored.logits)
+    compiled.over_rows(
+        lambda rows, start, stop: seen.append((type(rows), start, stop)), stored.logits
+    )
     assert [kind for kind, _, _ in seen] == [np.ndarray] * len(seen)
     assert max(stop - start for _, start, stop in seen) * 60 <= 720
     assert (seen[0][1], seen[-1][2]) == (0, 900)
@@ -75,7 +88,13 @@ def test_rows_are_picked_as_from_an_array(tmp_path, small_memory):
     plain = made_up()
     logits = read_views(plain.write(tmp_path / "v.zarr")).logits
     assert isinstance(logits, MappedRows)
-    for rows in (np.array([5, -1, 5]), np.array([[1, 2], [3, 4]]), np.arange(900) % 2 == 0, [7, 3], slice(3, 9)):
+    for rows in (
+        np.array([5, -1, 5]),
+        np.array([[1, 2], [3, 4]]),
+        np.arange(900) % 2 == 0,
+        [7, 3],
+        slice(3, 9),
+    ):
         assert np.array_equal(logits[rows], plain.logits[rows])
 
 

@@ -19,7 +19,9 @@ def test_labels_may_be_the_names_of_the_columns(tmp_path):
 
 
 def test_labels_may_be_the_numbers_of_the_columns(tmp_path):
-    found = read_prob_table(write(tmp_path / "a.csv", "truth,cat,dog\n1,0.9,0.1\n0,0.2,0.8\n"), "truth")
+    found = read_prob_table(
+        write(tmp_path / "a.csv", "truth,cat,dog\n1,0.9,0.1\n0,0.2,0.8\n"), "truth"
+    )
     assert found.labels.tolist() == [1, 0]
 
 
@@ -77,7 +79,9 @@ def test_files_that_are_no_tables_are_refused(tmp_path):
 
 
 def test_a_number_of_fitted_rows_with_any_number_of_digits_stops_no_reader(tmp_path):
-    path = write_prob_file(tmp_path / "probs.parquet", np.array([[0.9, 0.1], [0.2, 0.8]]), fitted_rows=2)
+    path = write_prob_file(
+        tmp_path / "probs.parquet", np.array([[0.9, 0.1], [0.2, 0.8]]), fitted_rows=2
+    )
     table = parquet.read_table(path)
     parquet.write_table(table.replace_schema_metadata({"recal.fitted_rows": "9" * 5000}), path)
     assert read_prob_table(path).fitted_rows == 0

@@ -1,4 +1,7 @@
-"""Saving and loading: what goes in comes out, files appear whole, and rubbish is refused in one sentence."""
+"""Saving and loading:
+
+what goes in comes out, files appear whole, and rubbish is refused in one sentence.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ class Toy(Calibrator):
 
     thing_: Any
 
-    def __init__(self, strength: float = 1.0, mode: Literal["a", "b"] | None = None, items: Any = None):
+    def __init__(
+        self, strength: float = 1.0, mode: Literal["a", "b"] | None = None, items: Any = None
+    ):
         self.strength = strength
         self.mode = mode
         self.items = items
@@ -51,7 +56,9 @@ class Stranger(Toy):
 def _family_with_toy(monkeypatch):
     family = encoding.calibrator_named
     for module in (encoding, saved):
-        monkeypatch.setattr(module, "calibrator_named", lambda name: Toy if name == "Toy" else family(name))
+        monkeypatch.setattr(
+            module, "calibrator_named", lambda name: Toy if name == "Toy" else family(name)
+        )
 
 
 def toy(thing=None, **params) -> Toy:
@@ -65,7 +72,11 @@ def same(a, b) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and bool(np.all((a == b) | ((a != a) & (b != b))))
+        return (
+            a.dtype == b.dtype
+            and a.shape == b.shape
+            and bool(np.all((a == b) | ((a != a) & (b != b))))
+        )
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
     if isinstance(a, list | tuple):
@@ -76,7 +87,11 @@ def same(a, b) -> bool:
 
 
 PLAN = Plan(
-    (Step("zoom:0.37", (1.0, 0.1 + 0.2, 1e-3, 100.0)), Step("mine", (1, 1, 1, 1)), Step("zoom:0.37", (1, 2, 3, 4))),
+    (
+        Step("zoom:0.37", (1.0, 0.1 + 0.2, 1e-3, 100.0)),
+        Step("mine", (1, 1, 1, 1)),
+        Step("zoom:0.37", (1, 2, 3, 4)),
+    ),
     start=1 / 3,
     finish=1.1,
     rule=Rule(confidence_at="own", ties="exact", floor=1e-16),
@@ -88,7 +103,9 @@ def test_a_blend_comes_back_equal_to_the_last_bit(tmp_path, gate):
     weights = (("zoom:0.5", 0.1 + 0.2), (Named("mine"), 1 / 3))
     matrices = np.random.default_rng(0).normal(size=(3, 3, 3)).tolist()
     offsets = (0.1, -1e-17, 3.0)
-    blend = Blend(2 / 3, weights, offsets, 1 / 5001, gate, 1.1, (0.0, 0.5, -0.5), "free", matrices=matrices)
+    blend = Blend(
+        2 / 3, weights, offsets, 1 / 5001, gate, 1.1, (0.0, 0.5, -0.5), "free", matrices=matrices
+    )
     plan = Plan(start=0.7, blend=blend)
     again = load(save(plan, tmp_path / "plan.recal"))
     assert again == plan
@@ -140,7 +157,9 @@ def test_a_plan_comes_back_equal_to_the_last_bit(tmp_path):
 )
 def test_state_of_every_kind_comes_back_the_same(thing, tmp_path):
     again = load(save(toy(thing), tmp_path / "toy")).thing_
-    expected = thing.astype(thing.dtype.newbyteorder("=")) if isinstance(thing, np.ndarray) else thing
+    expected = (
+        thing.astype(thing.dtype.newbyteorder("=")) if isinstance(thing, np.ndarray) else thing
+    )
     assert same(again, expected)
 
 
@@ -288,7 +307,9 @@ def test_a_header_whose_length_begins_like_another_kind_of_file_is_read(tmp_path
     content = path.read_bytes()
     length, wanted = int.from_bytes(content[:8], "little"), int.from_bytes(beginning, "little")
     spaces = b" " * (wanted - length)  # JSON allows them, so the header can be given any length
-    path.write_bytes(wanted.to_bytes(8, "little") + content[8 : 8 + length] + spaces + content[8 + length :])
+    path.write_bytes(
+        wanted.to_bytes(8, "little") + content[8 : 8 + length] + spaces + content[8 + length :]
+    )
     assert path.read_bytes().startswith(beginning)
     assert load(path) == Plan(start=0.5)
 
@@ -297,14 +318,18 @@ def test_one_changed_bit_of_an_array_is_noticed(tmp_path):
     """A bit of a weight makes other probabilities, and each value may still be a possible one."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 200)
-    path = save(MatrixScaling().fit(2 * np.eye(3)[y] + rng.normal(size=(200, 3)), y), tmp_path / "c")
+    path = save(
+        MatrixScaling().fit(2 * np.eye(3)[y] + rng.normal(size=(200, 3)), y), tmp_path / "c"
+    )
     whole = path.read_bytes()
     begin = 8 + int.from_bytes(whole[:8], "little")
     for place in rng.integers(begin, len(whole), 60):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << int(rng.integers(8))
         path.write_bytes(damaged)
-        with pytest.raises(FileError, match=r"differs from what was saved|not a file that recal can use"):
+        with pytest.raises(
+            FileError, match=r"differs from what was saved|not a file that recal can use"
+        ):
             load(path)
     path.write_bytes(whole)
     assert load(path).n_fitted_ == 200

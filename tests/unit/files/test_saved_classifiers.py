@@ -39,8 +39,15 @@ def test_a_classifier_answers_the_same_with_its_model_given_again(tmp_path):
     before = fitted(batch_size=7, random_state=3)
     after = load(save(before, tmp_path / "c.recal"), model=model, preprocess=halve)
     np.testing.assert_array_equal(after.predict_proba(IMAGES), before.predict_proba(IMAGES))
-    assert (after.batch_size, after.random_state, after.pool, after.pool_) == (7, 3, "zoom:0.5-0.9:3", before.pool_)
-    np.testing.assert_array_equal(after.fit(IMAGES, LABELS).predict_proba(IMAGES), before.predict_proba(IMAGES))
+    assert (after.batch_size, after.random_state, after.pool, after.pool_) == (
+        7,
+        3,
+        "zoom:0.5-0.9:3",
+        before.pool_,
+    )
+    np.testing.assert_array_equal(
+        after.fit(IMAGES, LABELS).predict_proba(IMAGES), before.predict_proba(IMAGES)
+    )
 
 
 def test_what_is_missing_is_named(tmp_path):
@@ -50,7 +57,10 @@ def test_what_is_missing_is_named(tmp_path):
     with pytest.raises(InputError, match="preprocess=your_function"):
         load(path, model=model)
     with pytest.raises(InputError, match="holds a calibrator, which has no use for `model`"):
-        load(save(TemperatureScaling().fit([[0.0, 2.0], [3.0, 1.0]], [0, 1]), tmp_path / "t"), model=model)
+        load(
+            save(TemperatureScaling().fit([[0.0, 2.0], [3.0, 1.0]], [0, 1]), tmp_path / "t"),
+            model=model,
+        )
     with pytest.raises(NotFittedError):
         save(CalibratedClassifier(model), tmp_path / "x")
 
@@ -59,7 +69,10 @@ def test_a_models_path_is_remembered_as_text_and_given_by_the_user_all_the_same(
     classifier = fitted(preprocess=None)
     classifier.model = tmp_path / "net.onnx"
     path = save(classifier, tmp_path / "c")
-    with pytest.raises(InputError, match=r"names the model '.*net\.onnx'.*trust it: load\(path, model='.*net\.onnx'\)"):
+    with pytest.raises(
+        InputError,
+        match=r"names the model '.*net\.onnx'.*trust it: load\(path, model='.*net\.onnx'\)",
+    ):
         load(path)
     assert load(path, model=tmp_path / "net.onnx").model == tmp_path / "net.onnx"
 
@@ -68,7 +81,9 @@ def test_own_transformations_get_their_code_back(tmp_path):
     darker = Named("darker", lambda batch: batch // 2)
     before = fitted(pool=["zoom:0.5", darker])
     path = save(before, tmp_path / "c")
-    after = load(path, transforms={"darker": lambda batch: batch // 2}, model=model, preprocess=halve)
+    after = load(
+        path, transforms={"darker": lambda batch: batch // 2}, model=model, preprocess=halve
+    )
     np.testing.assert_array_equal(after.predict_proba(IMAGES), before.predict_proba(IMAGES))
 
 

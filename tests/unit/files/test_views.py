@@ -1,4 +1,7 @@
-"""Views on disk: what is written comes back, big ones pass through in parts, and rubbish is refused."""
+"""Views on disk:
+
+what is written comes back, big ones pass through in parts, and rubbish is refused.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,9 @@ def target(request, tmp_path):
         make(classes=WORDS, labels=WORDS[[2, 0, 0, 1, 1, 1]]),
         make(classes=[10, 20, 30], labels=[10, 20, 30, 30, 20, 10]),
         make(classes=[2, 0, 1], labels=[2, 0, 1, 1, 0, 2]),
-        make(classes=np.array(["x", "y", "z"], dtype=object), labels=["x", "y", "z", "z", "y", "x"]),
+        make(
+            classes=np.array(["x", "y", "z"], dtype=object), labels=["x", "y", "z", "z", "y", "x"]
+        ),
         make(classes=[0.5, 1.5, 2.5], labels=[0.5, 2.5, 2.5, 0.5, 0.5, 0.5]),
         make()[[5, 0, 0]],
         make()[::-2],
@@ -96,7 +101,12 @@ def test_numpy_reads_the_file_as_told(tmp_path):
 def test_a_file_made_by_hand_is_read(tmp_path):
     stack = np.stack([LOGITS, LOGITS * 2])
     np.savez_compressed(
-        tmp_path / "v.npz", logits=LOGITS, transforms=["a", "b"], transformed=stack, labels=np.arange(6) % 3, extra=[1]
+        tmp_path / "v.npz",
+        logits=LOGITS,
+        transforms=["a", "b"],
+        transformed=stack,
+        labels=np.arange(6) % 3,
+        extra=[1],
     )
     views = read_views(tmp_path / "v.npz")
     assert [str(t) for t in views.transforms] == ["a", "b"]
@@ -105,7 +115,10 @@ def test_a_file_made_by_hand_is_read(tmp_path):
 
 
 def test_equal_views_give_equal_bytes(tmp_path):
-    assert make().write(tmp_path / "a.npz").read_bytes() == make().write(tmp_path / "b.npz").read_bytes()
+    assert (
+        make().write(tmp_path / "a.npz").read_bytes()
+        == make().write(tmp_path / "b.npz").read_bytes()
+    )
 
 
 def test_a_folder_is_opened_without_reading_logits(tmp_path, monkeypatch):
@@ -196,8 +209,13 @@ def write_npz(path, **arrays):
 
 def bomb(path):
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (10**8, 2)})
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("logits.npy", "w") as member:
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f4", "fortran_order": False, "shape": (10**8, 2)}
+    )
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("logits.npy", "w") as member,
+    ):
         member.write(header.getvalue())
         for _ in range(100):
             member.write(bytes(8 * 10**5))
@@ -211,39 +229,73 @@ def bomb(path):
 def lying(path, shape):
     """An array that declares another shape than it has."""
     with zipfile.ZipFile(path, "w") as archive, archive.open("logits.npy", "w") as member:
-        np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        np.lib.format.write_array_header_1_0(
+            member, {"descr": "<f4", "fortran_order": False, "shape": shape}
+        )
         member.write(LOGITS.tobytes())
     return path
 
 
 NPZ = {
     "says-less": (lambda p: lying(p, (2, 3)), "`logits` declares 24 bytes and has 72"),
-    "says-more": (lambda p: lying(p, (10**9, 3)), "`logits` declares 12,000,000,000 bytes and has 72"),
+    "says-more": (
+        lambda p: lying(p, (10**9, 3)),
+        "`logits` declares 12,000,000,000 bytes and has 72",
+    ),
     "says-minus": (lambda p: lying(p, (-6, 3)), "logits"),
     "text": (lambda p: p.write_text("logits") and p, "not a complete .npz file"),
     "empty": (lambda p: p.write_bytes(b"") or p, "not a complete .npz file"),
-    "png": (lambda p: p.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99)) and p, "not a complete .npz file"),
+    "png": (
+        lambda p: p.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99)) and p,
+        "not a complete .npz file",
+    ),
     "no-logits": (lambda p: write_npz(p, probs=LOGITS), "no array `logits`; it holds: probs"),
-    "objects": (lambda p: write_npz(p, logits=np.array([[{}, 1]], dtype=object)), "Python objects, which are never"),
+    "objects": (
+        lambda p: write_npz(p, logits=np.array([[{}, 1]], dtype=object)),
+        "Python objects, which are never",
+    ),
     "object-labels": (
         lambda p: write_npz(p, logits=LOGITS, labels=np.array(["a"] * 6, dtype=object)),
         "`labels` holds Python objects",
     ),
-    "ints-as-specs": (lambda p: write_npz(p, logits=LOGITS, transforms=[1], transformed=LOGITS[None]), "dtype int64"),
-    "twice": (lambda p: write_npz(p, logits=LOGITS, transforms=["a", "a"], transformed=[LOGITS] * 2), "twice"),
-    "same": (
-        lambda p: write_npz(p, logits=LOGITS, transforms=["zoom:.5", "zoom:0.5"], transformed=[LOGITS] * 2),
+    "ints-as-specs": (
+        lambda p: write_npz(p, logits=LOGITS, transforms=[1], transformed=LOGITS[None]),
+        "dtype int64",
+    ),
+    "twice": (
+        lambda p: write_npz(p, logits=LOGITS, transforms=["a", "a"], transformed=[LOGITS] * 2),
         "twice",
     ),
-    "no-stack": (lambda p: write_npz(p, logits=LOGITS, transforms=["a"]), r"shape \(1, 6, 3\), got \(0, 6, 3\)"),
-    "no-specs": (lambda p: write_npz(p, logits=LOGITS, transformed=LOGITS[None]), r"shape \(0, 6, 3\), got \(1"),
-    "three-axes": (lambda p: write_npz(p, logits=LOGITS[None]), r"\(n_samples, n_classes\), got \(1, 6, 3\)"),
+    "same": (
+        lambda p: write_npz(
+            p, logits=LOGITS, transforms=["zoom:.5", "zoom:0.5"], transformed=[LOGITS] * 2
+        ),
+        "twice",
+    ),
+    "no-stack": (
+        lambda p: write_npz(p, logits=LOGITS, transforms=["a"]),
+        r"shape \(1, 6, 3\), got \(0, 6, 3\)",
+    ),
+    "no-specs": (
+        lambda p: write_npz(p, logits=LOGITS, transformed=LOGITS[None]),
+        r"shape \(0, 6, 3\), got \(1",
+    ),
+    "three-axes": (
+        lambda p: write_npz(p, logits=LOGITS[None]),
+        r"\(n_samples, n_classes\), got \(1, 6, 3\)",
+    ),
     "nan": (lambda p: write_npz(p, logits=LOGITS * np.nan), "row 0, column 0 is nan"),
     "words": (lambda p: write_npz(p, logits=[["a", "b"]]), "must hold floats"),
-    "probabilities": (lambda p: write_npz(p, logits=np.full((20, 4), 0.25)), "these are probabilities"),
+    "probabilities": (
+        lambda p: write_npz(p, logits=np.full((20, 4), 0.25)),
+        "these are probabilities",
+    ),
     "labels": (lambda p: write_npz(p, logits=LOGITS, labels=[0] * 5), "6 samples but 5 labels"),
     "label": (lambda p: write_npz(p, logits=LOGITS, labels=[0, 0, 0, 0, 0, 3]), "row 5 has 3"),
-    "bad-strength": (lambda p: write_npz(p, logits=LOGITS, transforms=["zoom:9"], transformed=LOGITS[None]), "zoom"),
+    "bad-strength": (
+        lambda p: write_npz(p, logits=LOGITS, transforms=["zoom:9"], transformed=LOGITS[None]),
+        "zoom",
+    ),
     "bomb": (bomb, "claim to hold|declares"),
 }
 
@@ -275,37 +327,63 @@ ZARR = {
     "empty": (lambda p: shutil.rmtree(p) or p.mkdir(), "not a zarr folder"),
     "broken-json": (lambda p: (p / "zarr.json").write_text("{"), "not a zarr folder"),
     "no-logits": (lambda p: shutil.rmtree(p / "logits"), "`logits` must be an array of floats"),
-    "not-ours": (lambda p: edit(p / "zarr.json", lambda d: d["attributes"].pop("recal")), "not one of recal's"),
-    "future": (lambda p: edit(p / "zarr.json", lambda d: d["attributes"]["recal"].update(version=2)), "format 2"),
+    "not-ours": (
+        lambda p: edit(p / "zarr.json", lambda d: d["attributes"].pop("recal")),
+        "not one of recal's",
+    ),
+    "future": (
+        lambda p: edit(p / "zarr.json", lambda d: d["attributes"]["recal"].update(version=2)),
+        "format 2",
+    ),
     "specs": (
-        lambda p: edit(p / "zarr.json", lambda d: d["attributes"]["recal"].update(transforms=[1, 2, 3])),
+        lambda p: edit(
+            p / "zarr.json", lambda d: d["attributes"]["recal"].update(transforms=[1, 2, 3])
+        ),
         "specs",
     ),
     "same": (
-        lambda p: edit(p / "zarr.json", lambda d: d["attributes"]["recal"].update(transforms=["a", "a", "b"])),
+        lambda p: edit(
+            p / "zarr.json", lambda d: d["attributes"]["recal"].update(transforms=["a", "a", "b"])
+        ),
         "twice",
     ),
     "fewer": (
-        lambda p: edit(p / "zarr.json", lambda d: d["attributes"]["recal"].update(transforms=["a"])),
+        lambda p: edit(
+            p / "zarr.json", lambda d: d["attributes"]["recal"].update(transforms=["a"])
+        ),
         r"\(1, 6, 3\)",
     ),
-    "classes": (lambda p: edit(p / "zarr.json", lambda d: d["attributes"].update(classes=["a"])), "3 columns"),
+    "classes": (
+        lambda p: edit(p / "zarr.json", lambda d: d["attributes"].update(classes=["a"])),
+        "3 columns",
+    ),
     "empty-chunks": (
         lambda p: edit(
-            p / "logits" / "zarr.json", lambda d: d["chunk_grid"]["configuration"].update(chunk_shape=[2, 0])
+            p / "logits" / "zarr.json",
+            lambda d: d["chunk_grid"]["configuration"].update(chunk_shape=[2, 0]),
         ),
         "hold nothing|not a zarr folder",
     ),
-    "huge-labels": (lambda p: edit(p / "labels" / "zarr.json", lambda d: d.update(shape=[10**13])), "declare arrays"),
+    "huge-labels": (
+        lambda p: edit(p / "labels" / "zarr.json", lambda d: d.update(shape=[10**13])),
+        "declare arrays",
+    ),
     "pickle": (
-        lambda p: edit(p / "logits" / "zarr.json", lambda d: d["codecs"].append({"name": "numcodecs.pickle"})),
+        lambda p: edit(
+            p / "logits" / "zarr.json", lambda d: d["codecs"].append({"name": "numcodecs.pickle"})
+        ),
         "not a zarr folder|not opened|got nothing",
     ),
     "integers": (
-        lambda p: edit(p / "logits" / "zarr.json", lambda d: d.update(data_type="int32", fill_value=0)),
+        lambda p: edit(
+            p / "logits" / "zarr.json", lambda d: d.update(data_type="int32", fill_value=0)
+        ),
         "array of floats with 2 dimensions, got int32",
     ),
-    "lost-labels": (lambda p: shutil.rmtree(p / "labels" / "c"), "its labels are not what was written"),
+    "lost-labels": (
+        lambda p: shutil.rmtree(p / "labels" / "c"),
+        "its labels are not what was written",
+    ),
 }
 
 
@@ -336,10 +414,14 @@ def test_a_part_cut_short_is_refused_when_read(tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return make(classes=WORDS, labels=[0, 1, 2, 2, 1, 0]).write(tmp_path_factory.mktemp("fuzz") / "v.npz")
+    return make(classes=WORDS, labels=[0, 1, 2, 2, 1, 0]).write(
+        tmp_path_factory.mktemp("fuzz") / "v.npz"
+    )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_a_damaged_file_is_read_right_or_refused(whole, data):
     raw = bytearray(whole.read_bytes())

@@ -11,7 +11,13 @@ from recal.errors import FileError, InputError
 from recal.files.zarr_rows import plain_chunks
 from tests.problems import views
 
-SELECTIONS = [np.arange(25), np.arange(24, -1, -1), np.array([3, 3, 9, 10, 24, 0]), np.array([7]), np.arange(5, 25, 3)]
+SELECTIONS = [
+    np.arange(25),
+    np.arange(24, -1, -1),
+    np.array([3, 3, 9, 10, 24, 0]),
+    np.array([7]),
+    np.arange(5, 25, 3),
+]
 
 
 def stored(path, shape, dtype="float32", **options):
@@ -36,35 +42,59 @@ def test_any_rows_in_any_order(tmp_path, rows, dtype):
 
 def test_what_is_packed_or_cut_across_rows_is_left_to_zarr(tmp_path):
     assert plain_chunks(stored(tmp_path / "a.zarr", (25, 7))) is None
-    assert plain_chunks(stored(tmp_path / "b.zarr", (25, 7), compressors=None, chunks=(10, 4))) is None
-    assert plain_chunks(stored(tmp_path / "c.zarr", (3, 25, 7), compressors=None, chunks=(3, 10, 7)), 0) is None
+    assert (
+        plain_chunks(stored(tmp_path / "b.zarr", (25, 7), compressors=None, chunks=(10, 4))) is None
+    )
+    assert (
+        plain_chunks(
+            stored(tmp_path / "c.zarr", (3, 25, 7), compressors=None, chunks=(3, 10, 7)), 0
+        )
+        is None
+    )
     other_end_first = {"serializer": zarr.codecs.BytesCodec(endian="big"), "compressors": None}
     assert plain_chunks(stored(tmp_path / "d.zarr", (25, 7), **other_end_first)) is None
 
 
 @pytest.mark.parametrize(
-    "codec", [zarr.codecs.BloscCodec(), zarr.codecs.GzipCodec(), zarr.codecs.ZstdCodec(), zarr.codecs.TransposeCodec]
+    "codec",
+    [
+        zarr.codecs.BloscCodec(),
+        zarr.codecs.GzipCodec(),
+        zarr.codecs.ZstdCodec(),
+        zarr.codecs.TransposeCodec,
+    ],
 )
 def test_a_folder_made_with_zarr_may_be_compressed_or_transposed(tmp_path, codec):
     root = zarr.open_group(str(tmp_path / "v.zarr"), mode="w", zarr_format=3)
     root.attrs["recal"] = {"kind": "views", "version": 1, "transforms": ["flip"]}
     values = np.random.default_rng(0).normal(size=(2, 25, 7)).astype(np.float32)
-    for name, data, chunks in (("logits", values[0], (10, 7)), ("transformed", values[1:], (1, 10, 7))):
+    for name, data, chunks in (
+        ("logits", values[0], (10, 7)),
+        ("transformed", values[1:], (1, 10, 7)),
+    ):
         order = range(data.ndim)[::-1]
-        packing = {"filters": codec(order=order)} if codec is zarr.codecs.TransposeCodec else {"compressors": codec}
+        packing = (
+            {"filters": codec(order=order)}
+            if codec is zarr.codecs.TransposeCodec
+            else {"compressors": codec}
+        )
         root.create_array(name, data=data, chunks=chunks, **packing)
     opened = read_views(tmp_path / "v.zarr")
     np.testing.assert_array_equal(opened.logits, values[0])
     np.testing.assert_array_equal(opened.transformed("flip")[::3], values[1, ::3])
 
 
-@pytest.mark.parametrize("codec", [zarr.codecs.BloscCodec(), zarr.codecs.GzipCodec(), zarr.codecs.ZstdCodec()])
+@pytest.mark.parametrize(
+    "codec", [zarr.codecs.BloscCodec(), zarr.codecs.GzipCodec(), zarr.codecs.ZstdCodec()]
+)
 def test_a_chunk_that_unpacks_to_more_than_a_chunk_is_refused(tmp_path, codec):
     for name, rows in (("v", 10), ("bomb", 10_000)):
         root = zarr.open_group(str(tmp_path / f"{name}.zarr"), mode="w", zarr_format=3)
         root.attrs["recal"] = {"kind": "views", "version": 1, "transforms": []}
         root.create_array("logits", data=np.ones((rows, 7)), chunks=(rows, 7), compressors=codec)
-    (tmp_path / "v.zarr/logits/c/0/0").write_bytes((tmp_path / "bomb.zarr/logits/c/0/0").read_bytes())
+    (tmp_path / "v.zarr/logits/c/0/0").write_bytes(
+        (tmp_path / "bomb.zarr/logits/c/0/0").read_bytes()
+    )
     with pytest.raises(FileError, match=r"unpacks to \d+ bytes, and 560 were expected"):
         _ = read_views(tmp_path / "v.zarr").logits
 
@@ -79,7 +109,9 @@ def test_a_fit_from_disk_is_the_fit_in_memory(tmp_path):
 
 
 def test_a_chunk_that_was_cut_or_lost_is_told(tmp_path):
-    path = views(n_classes=60, scale=6, noise=0.5, keep=0.7, dtype=np.float32).write(tmp_path / "v.zarr")
+    path = views(n_classes=60, scale=6, noise=0.5, keep=0.7, dtype=np.float32).write(
+        tmp_path / "v.zarr"
+    )
     chunk = path / "transformed/c/0/0/0"
     whole = chunk.read_bytes()
     chunk.write_bytes(whole[:-8])

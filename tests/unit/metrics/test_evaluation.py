@@ -27,7 +27,11 @@ def test_graded_answers_have_every_metric_but_the_class_wise_one():
     confidence = rng.uniform(0, 1, 400)
     correct = rng.random(400) < confidence
     result = evaluate(confidence, correct, bootstrap=50)
-    assert list(result) == [name for name in LABELS if name != "classwise_ece"] == list(result.intervals)
+    assert (
+        list(result)
+        == [name for name in LABELS if name != "classwise_ece"]
+        == list(result.intervals)
+    )
     for metric in METRICS:
         if metric.__name__ in result:
             assert result[metric.__name__] == pytest.approx(metric(confidence, correct), abs=1e-12)
@@ -79,7 +83,9 @@ def test_cells_give_the_intervals_that_rows_give(monkeypatch):
     for name in LABELS:
         if name != "mce":
             width = np.diff(by_row.intervals[name])[0]
-            assert by_cell.intervals[name] == pytest.approx(by_row.intervals[name], abs=0.2 * width), name
+            assert by_cell.intervals[name] == pytest.approx(
+                by_row.intervals[name], abs=0.2 * width
+            ), name
 
 
 def test_a_plain_bootstrap_of_rows_agrees_for_means_and_ranks():
@@ -91,7 +97,9 @@ def test_a_plain_bootstrap_of_rows_agrees_for_means_and_ranks():
         if metric.__name__ in ("brier", "nll", "error_rate", "aurc", "auroc"):
             slow = np.quantile([metric(probs[r], y[r]) for r in rows], [0.025, 0.975])
             width = slow[1] - slow[0]
-            assert found.intervals[metric.__name__] == pytest.approx(slow, abs=0.2 * width), metric.__name__
+            assert found.intervals[metric.__name__] == pytest.approx(slow, abs=0.2 * width), (
+                metric.__name__
+            )
 
 
 def test_the_interval_of_an_honest_model_reaches_zero_and_of_a_dishonest_one_does_not():
@@ -158,7 +166,9 @@ def test_streams_merge():
     one = StreamingMetrics().update(probs[:200], y[:200])
     two = StreamingMetrics().update(probs[200:], y[200:])
     merged = StreamingMetrics().merge(one).merge(StreamingMetrics()).merge(two)
-    assert dict(merged.result()) == pytest.approx(dict(StreamingMetrics().update(probs, y).result()))
+    assert dict(merged.result()) == pytest.approx(
+        dict(StreamingMetrics().update(probs, y).result())
+    )
     with pytest.raises(InputError, match="15 and 10 bins"):
         one.merge(StreamingMetrics(n_bins=10))
 
@@ -196,7 +206,10 @@ def test_certain_and_right_is_honest_and_one_certain_error_is_not():
 
 
 def test_errors_that_honest_models_make_at_high_confidence_do_not_hide_dishonesty():
-    """Most confidences near 1, as a network's are; then a temperature of 0.8 is a clear fault of 2,000 answers."""
+    """Most confidences near 1, as a network's are;
+
+    then a temperature of 0.8 is a clear fault of 2,000 answers.
+    """
     rng = np.random.default_rng(0)
     p_values = []
     for seed in range(20):
@@ -204,7 +217,9 @@ def test_errors_that_honest_models_make_at_high_confidence_do_not_hide_dishonest
         honest = np.exp(logits - logits.max(1, keepdims=True))
         y = (honest.cumsum(1) > rng.random((2000, 1)) * honest.sum(1, keepdims=True)).argmax(1)
         claimed = np.exp(0.8 * (logits - logits.max(1, keepdims=True)))
-        found = calibration_test(claimed / claimed.sum(1, keepdims=True), y, draws=199, random_state=seed)
+        found = calibration_test(
+            claimed / claimed.sum(1, keepdims=True), y, draws=199, random_state=seed
+        )
         p_values.append(found.p_value)
     assert np.mean(np.array(p_values) <= 0.05) > 0.8
 
@@ -220,7 +235,9 @@ def test_a_test_of_calibration_needs_whole_draws(draws):
 def test_the_test_of_calibration_keeps_its_level(n):
     repeats = 1000 if n == 40 else 200
     p_values = [
-        calibration_test(*problem(n, sharpness=1.0, seed=seed), draws=199, random_state=seed).p_value
+        calibration_test(
+            *problem(n, sharpness=1.0, seed=seed), draws=199, random_state=seed
+        ).p_value
         for seed in range(repeats)
     ]
     for level in (0.05, 0.2):
@@ -234,7 +251,9 @@ def test_weights_count_rows_in_every_metric():
     probs[0], y[0], weights[0] = [1.0, 0.0, 0.0, 0.0], 1, 0.0  # an infinite NLL that does not count
     found = evaluate(probs, y, sample_weight=weights)
     for metric in METRICS:
-        assert found[metric.__name__] == pytest.approx(metric(probs, y, sample_weight=weights), rel=1e-9)
+        assert found[metric.__name__] == pytest.approx(
+            metric(probs, y, sample_weight=weights), rel=1e-9
+        )
     with pytest.raises(InputError, match="must be 0 with sample_weight"):
         evaluate(probs, y, bootstrap=10, sample_weight=weights)
 

@@ -36,7 +36,9 @@ def test_the_order_of_rows_changes_nothing(metric, problem):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_narrow_floats_give_what_the_same_values_give_as_float64(metric, dtype, problem):
     probs = problem[0].astype(dtype)
-    assert metric(probs, problem[1]) == pytest.approx(metric(probs.astype(np.float64), problem[1]), rel=1e-12)
+    assert metric(probs, problem[1]) == pytest.approx(
+        metric(probs.astype(np.float64), problem[1]), rel=1e-12
+    )
 
 
 @every_metric
@@ -62,7 +64,9 @@ def test_a_class_missing_from_the_labels_shifts_no_column(metric, problem):
     kept = y != 1
     spread = np.insert(probs[kept], 0, 0.0, axis=1)  # a column that no label names
     scale = 4 / 5 if metric in (brier, classwise_ece) else 1.0
-    assert metric(spread, y[kept] + 1) == pytest.approx(metric(probs[kept], y[kept]) * scale, rel=1e-9)
+    assert metric(spread, y[kept] + 1) == pytest.approx(
+        metric(probs[kept], y[kept]) * scale, rel=1e-9
+    )
 
 
 @every_metric
@@ -109,7 +113,8 @@ def top(confidences):
 def test_a_confidence_on_an_edge_belongs_to_the_bin_below(n_bins):
     for b in range(max(1, n_bins // 5), n_bins):
         edge = b / n_bins
-        # In one bin the two gaps add up; in two bins they would each count alone with the same sum, so look at mce.
+        # In one bin the two gaps add up; in two bins they would each count alone with the same sum,
+        # so look at mce.
         inside = np.nextafter(edge, 0)
         together = mce(top([edge, inside]), [0, 1], n_bins=n_bins)
         assert together == pytest.approx(abs(edge + inside - 1) / 2, abs=1e-12), b
@@ -125,7 +130,8 @@ def test_confidence_of_exactly_one_shares_the_last_bin():
 
 
 def test_a_probability_of_exactly_zero_shares_the_first_bin():
-    # Class 1 holds 0 and 0.01; one of the two happens. Together |0.01 - 1| / 2, apart (0 + 0.99) / 2: so make 0 happen.
+    # Class 1 holds 0 and 0.01; one of the two happens. Together |0.01 - 1| / 2, apart (0 + 0.99) /
+    # 2: so make 0 happen.
     value = classwise_ece([[1.0, 0.0], [0.99, 0.01]], [1, 0], n_bins=10)
     assert value == pytest.approx((abs(0.01 - 1) / 2 + abs(1.99 - 1) / 2) / 2)
 
@@ -134,13 +140,17 @@ def test_float32_confidences_meet_edges_as_the_numbers_they_are():
     above = np.float32(0.6)  # 0.60000002...: in (0.6, 0.7]
     below = np.float32(0.7)  # 0.69999998...: in (0.6, 0.7]
     probs = np.array([[above, 1 - above], [below, 1 - below]], dtype=np.float32)
-    assert mce(probs, [0, 1], n_bins=10) == pytest.approx(abs(float(above) + float(below) - 1) / 2, abs=1e-9)
+    assert mce(probs, [0, 1], n_bins=10) == pytest.approx(
+        abs(float(above) + float(below) - 1) / 2, abs=1e-9
+    )
 
 
 def test_adaptive_bins_hold_equal_numbers_of_rows():
     probs = top([0.5, 0.6, 0.7, 0.8, 0.9])
     # Bins {0.5, 0.6, 0.7} and {0.8, 0.9}, as numpy.array_split cuts.
-    assert adaptive_ece(probs, [1, 0, 0, 0, 1], n_bins=2) == pytest.approx(abs(1.8 - 2) / 5 + abs(1.7 - 1) / 5)
+    assert adaptive_ece(probs, [1, 0, 0, 0, 1], n_bins=2) == pytest.approx(
+        abs(1.8 - 2) / 5 + abs(1.7 - 1) / 5
+    )
 
 
 def test_adaptive_bins_keep_equal_confidences_together():
@@ -178,7 +188,17 @@ def test_scores_when_every_answer_is_right_or_wrong():
 
 def test_certain_and_right_is_perfect_and_certain_and_wrong_is_the_worst():
     probs = np.array([[1.0, 0.0], [0.0, 1.0]])
-    for metric in (ece, mce, adaptive_ece, classwise_ece, debiased_ece, smooth_ece, ks_error, brier, nll):
+    for metric in (
+        ece,
+        mce,
+        adaptive_ece,
+        classwise_ece,
+        debiased_ece,
+        smooth_ece,
+        ks_error,
+        brier,
+        nll,
+    ):
         assert metric(probs, [0, 1]) == 0.0
     for metric in (ece, mce, adaptive_ece, classwise_ece, debiased_ece, ks_error, brier):
         assert metric(probs, [1, 0]) == pytest.approx(1.0)
@@ -207,7 +227,8 @@ def weighted_problem():
     return rng.dirichlet(np.ones(4), 60), rng.integers(0, 4, 60), rng.integers(0, 4, 60)
 
 
-# The debiased error and the AURC depend on the number of rows as well, and repeated rows are not more rows.
+# The debiased error and the AURC depend on the number of rows as well, and repeated rows are not
+# more rows.
 @pytest.mark.parametrize("metric", [one for one in METRICS if one not in (debiased_ece, aurc)])
 def test_whole_weights_give_what_repeated_rows_give(metric):
     probs, y, whole = weighted_problem()
@@ -237,7 +258,9 @@ def test_equal_weights_give_what_no_weights_give(metric):
     probs, y, _ = weighted_problem()
     probs = np.round(probs, 1) + 1e-9  # ties
     probs /= probs.sum(1, keepdims=True)
-    assert metric(probs, y, sample_weight=np.full(60, 0.3)) == pytest.approx(metric(probs, y), rel=1e-9)
+    assert metric(probs, y, sample_weight=np.full(60, 0.3)) == pytest.approx(
+        metric(probs, y), rel=1e-9
+    )
 
 
 def test_the_debiased_error_of_weighted_rows_uses_the_effective_number_of_rows():
@@ -250,7 +273,9 @@ def test_the_debiased_error_of_weighted_rows_uses_the_effective_number_of_rows()
 
 def test_the_weighted_area_is_the_weighted_mean_of_the_weighted_risks():
     probs, y, weights = top([0.9, 0.8, 0.7]), [0, 1, 0], [1.0, 2.0, 3.0]
-    assert aurc(probs, y, sample_weight=weights) == pytest.approx((1 * 0 + 2 * (2 / 3) + 3 * (2 / 6)) / 6)
+    assert aurc(probs, y, sample_weight=weights) == pytest.approx(
+        (1 * 0 + 2 * (2 / 3) + 3 * (2 / 6)) / 6
+    )
 
 
 @pytest.mark.parametrize("metric", [one for one in METRICS if one is not classwise_ece])
@@ -262,7 +287,9 @@ def test_confidence_and_correctness_give_what_two_classes_give(metric):
     probs = np.column_stack([confidence, 1 - confidence])
     expected = metric(probs, (~correct).astype(int))
     assert metric(confidence, correct) == pytest.approx(expected, rel=1e-12)
-    assert metric(confidence.tolist(), correct.astype(int).tolist()) == pytest.approx(expected, rel=1e-12)
+    assert metric(confidence.tolist(), correct.astype(int).tolist()) == pytest.approx(
+        expected, rel=1e-12
+    )
     weights = rng.random(200)
     assert metric(confidence, correct, sample_weight=weights) == pytest.approx(
         metric(probs, (~correct).astype(int), sample_weight=weights), rel=1e-9
@@ -270,7 +297,10 @@ def test_confidence_and_correctness_give_what_two_classes_give(metric):
 
 
 def test_a_low_confidence_stays_low():
-    """The confidence of an answer may lie below one half; it is not the probability of the other answer."""
+    """The confidence of an answer may lie below one half;
+
+    it is not the probability of the other answer.
+    """
     assert ece([0.2] * 5, [1, 0, 0, 0, 0]) == pytest.approx(0.0)
     assert error_rate([0.2] * 5, [1, 0, 0, 0, 0]) == pytest.approx(0.8)
     assert nll([0.2], [1]) == pytest.approx(-np.log(0.2))
@@ -300,4 +330,8 @@ def test_a_metric_of_all_classes_refuses_graded_answers():
 
 def test_the_plain_brier_score_is_not_divided_by_the_classes():
     probs, y = np.full((3, 4), 0.25), [0, 1, 2]
-    assert brier(probs, y, normalised=False) == pytest.approx(4 * brier(probs, y)) == pytest.approx(0.75)
+    assert (
+        brier(probs, y, normalised=False)
+        == pytest.approx(4 * brier(probs, y))
+        == pytest.approx(0.75)
+    )

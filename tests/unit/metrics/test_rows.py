@@ -1,4 +1,7 @@
-"""Scores of rows: one block of rows gives what several give, and the area under the risk-coverage curve."""
+"""Scores of rows:
+
+one block of rows gives what several give, and the area under the risk-coverage curve.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ def test_the_size_of_blocks_changes_nothing(dtype, monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", 100)
     for name in ("confidence", "correct", "brier", "nll"):
         np.testing.assert_array_equal(getattr(score(probs, y), name), getattr(rows, name))
-    np.testing.assert_allclose(classwise_gaps(probs, y, edges, part, 3, weights), gaps, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        classwise_gaps(probs, y, edges, part, 3, weights), gaps, rtol=0, atol=1e-12
+    )
 
 
 def test_classwise_gaps_are_probability_minus_outcome_by_part_class_and_bin():
@@ -32,12 +37,15 @@ def test_classwise_gaps_are_probability_minus_outcome_by_part_class_and_bin():
         for column, value in enumerate(row):
             place = max(int(np.ceil(round(10 * value, 9))) - 1, 0)
             expected[of_part, column, place] += weight * (value - (column == label))
-    np.testing.assert_allclose(classwise_gaps(probs, y, edges, part, 3, weights), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        classwise_gaps(probs, y, edges, part, 3, weights), expected, rtol=0, atol=1e-12
+    )
 
 
 def test_the_area_is_the_mean_of_the_risks_at_every_coverage():
     sizes, correct = np.array([2.0, 0.0, 1.0, 3.0]), np.array([1.0, 0.0, 0.0, 3.0])
     harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, 7))])
-    # The most confident first: three right, one wrong, then a right and a wrong one in either order.
+    # The most confident first: three right, one wrong, then a right and a wrong one in either
+    # order.
     risks = [0, 0, 0, 1 / 4, 1.5 / 5, 2 / 6]
     assert risk_coverage_area(sizes, correct, harmonic) == pytest.approx(np.mean(risks), abs=1e-15)

@@ -20,7 +20,9 @@ def kept():
     y = np.arange(600) % 4
     kinds = {"fading": 2.0, "shouting": 4.0, "hush": 1.0}
     through = {
-        f"{kind}:{s}": logits(y, s, loud, i) for i, (kind, loud) in enumerate(kinds.items()) for s in (0.3, 0.45, 0.6)
+        f"{kind}:{s}": logits(y, s, loud, i)
+        for i, (kind, loud) in enumerate(kinds.items())
+        for s in (0.3, 0.45, 0.6)
     }
     return profile(Views(logits(y, 0, 2.0, 9), {**through, "<b>:1": logits(y, 0.5, 2.0, 8)}, y))
 
@@ -29,7 +31,9 @@ def test_the_study_tells_each_views_accuracy_and_temperature(kept):
     y = np.arange(600) % 4
     study = damage_study(kept)
     assert study.kinds[:2] == ("fading", "fading")
-    assert study.accuracy[0] == pytest.approx((logits(y, 0.3, 2.0, 0).argmax(1) == y).mean(), abs=0.01)
+    assert study.accuracy[0] == pytest.approx(
+        (logits(y, 0.3, 2.0, 0).argmax(1) == y).mean(), abs=0.01
+    )
     louder, fading = study.temperature[[5, 2]]
     assert louder / fading == pytest.approx(2.0, rel=0.15)
     assert [row[1] for row in study.rows() if row[0] == "hush"] == [3]
@@ -39,7 +43,9 @@ def test_the_study_tells_each_views_accuracy_and_temperature(kept):
 def test_accuracies_are_told_where_the_inputs_as_they_are_are_all_right():
     y = np.arange(200) % 4
     damaged = logits(y, 0.7, 2.0, 2)
-    study = damage_study(profile(Views(logits(y, 0, 9.0, 1) + 99 * np.eye(4)[y], {"fading:1": damaged}, y)))
+    study = damage_study(
+        profile(Views(logits(y, 0, 9.0, 1) + 99 * np.eye(4)[y], {"fading:1": damaged}, y))
+    )
     assert study.usual == 1.0
     assert study.accuracy[0] == pytest.approx((damaged.argmax(1) == y).mean(), abs=0.01)
 
@@ -66,6 +72,8 @@ def test_the_page_has_the_part_and_no_markup_of_a_view(kept, tmp_path):
 
 def test_views_of_two_kinds_are_said_to_be_too_few():
     y = np.arange(200) % 4
-    study = damage_study(profile(Views(logits(y, 0, 2.0, 1), {"fading:1": logits(y, 0.5, 2.0, 2)}, y)))
+    study = damage_study(
+        profile(Views(logits(y, 0, 2.0, 1), {"fading:1": logits(y, 0.5, 2.0, 2)}, y))
+    )
     assert "1 damaging kind and 3 are needed" in study.words
     assert damage_study(profile(logits(y, 0, 2.0, 1), y)) is None

@@ -5,7 +5,13 @@ import pytest
 
 from recal.metrics.rows import RowScores
 from recal.reporting.chart import ticks
-from recal.reporting.outcomes import THRESHOLDS, rank_bins, reliability, risk_coverage, threshold_table
+from recal.reporting.outcomes import (
+    THRESHOLDS,
+    rank_bins,
+    reliability,
+    risk_coverage,
+    threshold_table,
+)
 from recal.reporting.studies import path_of
 
 
@@ -39,7 +45,9 @@ def test_a_threshold_that_nothing_reaches_has_no_accuracy():
 def test_reliability_bins_and_bands(rows):
     data = reliability(rows, 10)
     assert data.counts.sum() == 400
-    for low, high, count, confidence, accuracy in zip(data.low, data.high, data.counts, data.confidence, data.accuracy):
+    for low, high, count, confidence, accuracy in zip(
+        data.low, data.high, data.counts, data.confidence, data.accuracy
+    ):
         inside = (rows.confidence > low) & (rows.confidence <= high)
         assert count == inside.sum()
         assert confidence == pytest.approx(rows.confidence[inside].mean())
@@ -67,7 +75,9 @@ def test_ranks_hold_equally_many_answers_and_what_numpy_counts(rows):
     assert data.counts.sum() == 400
     assert data.counts.min() > 30
     assert data.right[-1] == pytest.approx(1)
-    for low, high, promised, made in zip(data.lowest[1:], data.highest[1:], data.expected[1:], data.observed[1:]):
+    for low, high, promised, made in zip(
+        data.lowest[1:], data.highest[1:], data.expected[1:], data.observed[1:]
+    ):
         inside = (rows.confidence > low) & (rows.confidence <= high)
         assert promised == pytest.approx(1 - rows.confidence[inside].mean())
         assert made == pytest.approx(1 - rows.correct[inside].mean())
@@ -81,7 +91,9 @@ def test_the_path_follows_the_fit(comparison):
     assert path.nll[-1] == pytest.approx(comparison.row("nll", "recal").value)
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.87, 0.93), (-0.1, 0.1), (0, 200), (0, 0), (3, 3)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 1), (0.87, 0.93), (-0.1, 0.1), (0, 200), (0, 0), (3, 3)]
+)
 def test_ticks_are_round_and_inside(low, high):
     found = ticks(low, high)
     assert 1 <= len(found) <= 7

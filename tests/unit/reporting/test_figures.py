@@ -1,4 +1,7 @@
-"""Each figure is described once and drawn by both renderers; here they must draw its numbers and nothing else."""
+"""Each figure is described once and drawn by both renderers;
+
+here they must draw its numbers and nothing else.
+"""
 
 import ast
 import builtins
@@ -20,7 +23,9 @@ from recal.reporting.studies import group_study
 def test_a_figure_is_written_the_same_twice(comparison, tmp_path):
     chart = charts.group_ranks_chart(group_study(comparison.test))
     for kind in ("png", "svg", "pdf"):
-        first, again = (plots.save_figure(plots.figure_of(chart), tmp_path / f"{name}.{kind}") for name in "ab")
+        first, again = (
+            plots.save_figure(plots.figure_of(chart), tmp_path / f"{name}.{kind}") for name in "ab"
+        )
         assert first.read_bytes() == again.read_bytes()
 
 
@@ -36,7 +41,9 @@ def test_both_renderers_draw_the_same_points(comparison):
     curves = {name: risk_coverage(comparison.samples[name]) for name in ("uncalibrated", "ts")}
     chart = charts.risk_coverage_chart(curves)
     lines = plots.figure_of(chart).axes[0].lines
-    assert [len(line.get_xdata()) for line in lines] == [len(curve.risk) for curve in curves.values()]
+    assert [len(line.get_xdata()) for line in lines] == [
+        len(curve.risk) for curve in curves.values()
+    ]
     drawn = svg(chart)
     assert drawn.count("<polyline") == 2
     assert drawn == svg(charts.risk_coverage_chart(curves))
@@ -46,7 +53,10 @@ def test_graded_answers_have_a_reliability_diagram(comparison):
     rows = comparison.samples["ts"]
     one = reliability_diagram(rows.confidence, rows.correct)
     other = reliability_diagram(comparison.probabilities("ts"), comparison.test_labels)
-    assert all(np.allclose(a.get_xydata(), b.get_xydata()) for a, b in zip(one.lines, other.lines, strict=True))
+    assert all(
+        np.allclose(a.get_xydata(), b.get_xydata())
+        for a, b in zip(one.lines, other.lines, strict=True)
+    )
 
 
 def test_a_chart_alone_brings_its_colours_for_light_and_dark(comparison):
@@ -57,11 +67,16 @@ def test_a_chart_alone_brings_its_colours_for_light_and_dark(comparison):
     assert "<ts>" not in alone
     assert "<style" not in svg(chart)
     rules = alone[alone.index("<style>") : alone.index("</style>")].splitlines()
-    assert all(rule.startswith((".recal", "@media", "<style>.recal")) for rule in rules), "no rule may leak"
+    assert all(rule.startswith((".recal", "@media", "<style>.recal")) for rule in rules), (
+        "no rule may leak"
+    )
 
 
 def test_rejected_iterations_are_hollow(comparison):
-    history = [replace(one, accepted=row >= 3) for row, one in enumerate(comparison.calibrators["recal"].history_)]
+    history = [
+        replace(one, accepted=row >= 3)
+        for row, one in enumerate(comparison.calibrators["recal"].history_)
+    ]
     hollow = [mark for mark in charts.iterations_chart(history).marks if mark.style == "dot hollow"]
     assert len(hollow[0].x) == 3
 
@@ -86,8 +101,12 @@ def test_numbers_below_an_axis_do_not_run_into_each_other(comparison):
         figure = plots.figure_of(chart)
         figure.draw_without_rendering()
         for ax in figure.axes:
-            shown = [label.get_window_extent() for label in ax.get_xticklabels() if label.get_text()]
-            inside = [box for box in shown if ax.bbox.x0 - 1 <= (box.x0 + box.x1) / 2 <= ax.bbox.x1 + 1]
+            shown = [
+                label.get_window_extent() for label in ax.get_xticklabels() if label.get_text()
+            ]
+            inside = [
+                box for box in shown if ax.bbox.x0 - 1 <= (box.x0 + box.x1) / 2 <= ax.bbox.x1 + 1
+            ]
             assert len(inside) > 1
             assert all(left.x1 < right.x0 for left, right in pairwise(inside))
 
@@ -98,11 +117,15 @@ def test_drawing_computes_nothing_and_matplotlib_is_imported_once():
     for name in ("chart.py", "charts.py"):
         for node in ast.parse((folder / name).read_text()).body:  # types may come from anywhere
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("recal."):
-                assert node.module.split(".")[1] in {"reporting", "comparison"}, f"{name} imports {node.module}"
+                assert node.module.split(".")[1] in {"reporting", "comparison"}, (
+                    f"{name} imports {node.module}"
+                )
     users = [path.name for path in folder.glob("*.py") if "matplotlib" in _imports(path)]
     assert users == ["plots.py"]
 
 
 def _imports(path):
-    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    nodes = [
+        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)
+    ]
     return {(node.module or "").split(".")[0] for node in nodes}

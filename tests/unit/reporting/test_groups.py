@@ -12,7 +12,8 @@ def test_a_study_that_can_be_counted_by_hand():
     logits = np.tile([2.0, 0.0], (5, 1))
     copies = np.array([[3.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 9.0], [2.0, 0.0]])
     study = group_study(Views(logits, {"zoom:0.5": copies}, [0, 1, 1, 1, 0]))
-    # kept and rose: row 0; kept and did not rise: rows 1 and 4; changed, at the original's answer less sure: rows 2, 3.
+    # kept and rose: row 0; kept and did not rise: rows 1 and 4; changed, at the original's answer
+    # less sure: rows 2, 3.
     assert study.sizes.tolist() == [[0, 2, 1, 2]]
     p = 1 / (1 + np.exp(-2.0))
     assert study.errors[0, 1:] == pytest.approx([p, 1 - p, abs(p - 0.5)])
@@ -46,7 +47,10 @@ def test_sizes_and_errors_are_those_of_group(comparison, reading):
             20,
             [[0, 0, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0], [0, 1, 0, 0]],
         ),  # three groups: the largest error is the largest
-        (19, [[0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0]]),  # 19 samples kept and rose: not ranked
+        (
+            19,
+            [[0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0]],
+        ),  # 19 samples kept and rose: not ranked
         (9, [[0, 0, 0, 0]] * 4),
     ],
 )
@@ -68,9 +72,16 @@ def test_scaling_first_changes_confidences_and_not_predictions(comparison):
 
 
 def test_lines_stand_by_kind_and_strength():
-    copies = {spec: [[1.5, 0.0]] for spec in ("zoom:0.5", "brightness:0.9", "zoom:0.25", "brightness:0.1")}
+    copies = {
+        spec: [[1.5, 0.0]] for spec in ("zoom:0.5", "brightness:0.9", "zoom:0.25", "brightness:0.1")
+    }
     study = group_study(Views([[2.0, 0.0]], copies, labels=[0]))
-    assert [spec for spec, _, _ in study.lines()] == ["brightness:0.1", "brightness:0.9", "zoom:0.25", "zoom:0.5"]
+    assert [spec for spec, _, _ in study.lines()] == [
+        "brightness:0.1",
+        "brightness:0.9",
+        "zoom:0.25",
+        "zoom:0.5",
+    ]
     assert all(sizes == [0, 0, 0, 1] for _, sizes, _ in study.lines())
 
 

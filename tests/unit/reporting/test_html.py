@@ -85,7 +85,9 @@ def test_names_are_never_markup(comparison):
     rng = np.random.default_rng(0)
     probs = rng.dirichlet([1, 1], 60)
     evil = "<script>alert(1)</script>@data@&\"'"
-    found = compare_probs({evil: probs, "</script>": probs[::-1]}, rng.integers(0, 2, 60), bootstrap=20)
+    found = compare_probs(
+        {evil: probs, "</script>": probs[::-1]}, rng.integers(0, 2, 60), bootstrap=20
+    )
     text = page(found, title=evil, command=evil)
     parse(text)
     assert "<script>alert" not in text
@@ -106,7 +108,9 @@ def test_the_verdict_says_what_numpy_says(comparison):
 
 def test_classes_are_shown_by_their_names():
     probs = np.array([[0.9, 0.1], [0.2, 0.8]] * 30)
-    found = compare_probs({"given": probs}, ["cat", "dog"] * 30, classes=["cat", "dog"], bootstrap=0)
+    found = compare_probs(
+        {"given": probs}, ["cat", "dog"] * 30, classes=["cat", "dog"], bootstrap=0
+    )
     text = page(found)
     assert re.search(">dog( \\*)?</text>", text)
     assert "60 samples, 2 classes." in text
@@ -114,7 +118,10 @@ def test_classes_are_shown_by_their_names():
 
 
 def test_the_verdict_says_when_predictions_change(comparison):
-    changed = (comparison.probabilities("vs").argmax(1) != comparison.probabilities("uncalibrated").argmax(1)).sum()
+    changed = (
+        comparison.probabilities("vs").argmax(1)
+        != comparison.probabilities("uncalibrated").argmax(1)
+    ).sum()
     assert changed > 0
     assert f"changed {changed} of 500 answers" in " ".join(verdict(comparison, "vs").sentences)
 
@@ -186,7 +193,9 @@ def test_graded_answers_make_a_page(tmp_path):
     rng = np.random.default_rng(0)
     confidence = rng.beta(4, 1, 600)
     correct = rng.random(600) < confidence**2
-    text = report(confidence, tmp_path / "r.html", y=correct, before=confidence**0.5, bootstrap=20).read_text()
+    text = report(
+        confidence, tmp_path / "r.html", y=correct, before=confidence**0.5, bootstrap=20
+    ).read_text()
     parse(text)
     assert f"{100 * correct.mean():.1f}\u00a0% on 600 samples" in text
     assert 'id="classes"' not in text
@@ -200,14 +209,19 @@ def test_a_group_in_which_the_rule_is_broken_is_named_in_a_warning():
     group = np.array(["<day>", "night"])[(np.arange(3000) % 10 == 0).astype(int)]
     y = (rng.random(3000) < np.where(group == "night", 0.15, 0.001)).astype(int)
     text = page(compare_probs({"given": probs}, y, bootstrap=0), groups={"time": group}, risk=0.03)
-    assert "Warning: one rule for all answers clearly exceeds 3\u00a0% errors in 1 of 2 groups (night)" in text
+    assert (
+        "Warning: one rule for all answers clearly exceeds 3\u00a0% errors in 1 of 2 groups (night)"
+        in text
+    )
     assert "recal decide --group time" in text
     assert "&lt;day&gt;" in text
     assert "<day>" not in text
 
 
 def test_each_section_has_one_figure_one_table_and_two_sentences(comparison):
-    for section in re.findall(r'<section id="[a-z]+-?[0-9]*">.*?</section>', page(comparison), re.S)[1:-1]:
+    for section in re.findall(
+        r'<section id="[a-z]+-?[0-9]*">.*?</section>', page(comparison), re.S
+    )[1:-1]:
         note = re.search(r'<p class="note">(.*?)</p>', section, re.S)[1]
         assert len(re.findall(r"[.:] [A-Z]|[.]$", note)) <= 3, note
         for block in section.split("<div data-method")[1:]:

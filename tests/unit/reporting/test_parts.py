@@ -1,4 +1,6 @@
-"""Parts of the answers, groups, and samples to look at, against numpy and on data of known calibration."""
+"""Parts of the answers, groups, and samples to look at, against numpy and on data of known
+calibration.
+"""
 
 from html import escape
 
@@ -39,12 +41,17 @@ def test_parts_say_what_numpy_counts_and_come_worst_first():
         inside = camera == name
         assert found.counts[index] == inside.sum()
         assert found.errors[index] == (~rows.correct[inside]).sum()
-        assert found.gaps[index] == pytest.approx(rows.confidence[inside].mean() - rows.correct[inside].mean())
+        assert found.gaps[index] == pytest.approx(
+            rows.confidence[inside].mean() - rows.correct[inside].mean()
+        )
 
 
 def test_in_honest_models_some_part_is_found_off_in_at_most_five_per_cent():
     rng = np.random.default_rng(0)
-    alarms = sum(slices_of(honest_rows(400, seed), rng.integers(0, 25, 400), "part").off.any() for seed in range(200))
+    alarms = sum(
+        slices_of(honest_rows(400, seed), rng.integers(0, 25, 400), "part").off.any()
+        for seed in range(200)
+    )
     assert alarms <= 18
 
 
@@ -82,7 +89,9 @@ def test_examples_are_the_surest_mistakes_and_the_most_doubted(comparison):
     assert not any(one.right for one in found.mistakes)
     doubt = view_doubt(comparison.test)
     own = comparison.test.logits.argmax(1)
-    changed = [(comparison.test.transformed(t).argmax(1) != own) for t in comparison.test.transforms]
+    changed = [
+        (comparison.test.transformed(t).argmax(1) != own) for t in comparison.test.transforms
+    ]
     assert doubt == pytest.approx(np.mean(changed, axis=0))
     assert [one.doubt for one in found.doubted] == sorted(doubt, reverse=True)[:5]
 
@@ -99,7 +108,9 @@ def test_inputs_are_pictures_links_words_or_nothing(tmp_path):
     assert shown[2].startswith(f'<a href="{path.as_uri()}"><img')
     assert shown[3].endswith(">note.txt</a>")
     assert shown[4] == ""
-    assert shown[5] == f"<q>{escape(str(path))}</q>", "a string is a text, also where a file has such a name"
+    assert shown[5] == f"<q>{escape(str(path))}</q>", (
+        "a string is a text, also where a file has such a name"
+    )
 
 
 def test_the_page_shows_the_inputs_of_the_rows_it_names(comparison):
@@ -123,7 +134,10 @@ def test_one_bad_method_does_not_squash_the_others():
 def test_a_method_without_any_finite_value_is_beyond_the_axis():
     probs = np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]] * 20)
     hopeless = np.tile([1.0, 0.0], (60, 1))
-    found = method_values(compare_probs({"a": probs, "b": probs, "bad": hopeless}, [0, 1, 0] * 20, bootstrap=20), "nll")
+    found = method_values(
+        compare_probs({"a": probs, "b": probs, "bad": hopeless}, [0, 1, 0] * 20, bootstrap=20),
+        "nll",
+    )
     assert found.beyond == {"bad"}
     assert np.isfinite([found.low, found.high]).all()
 
@@ -135,7 +149,9 @@ def test_what_can_be_automated_is_what_decide_says(comparison):
     place = found.curve.risks.index(0.1)
     assert found.curve.coverage[place] == decide(probs, y, risk=0.1).coverage
     accuracy = comparison.samples["uncalibrated"].correct.mean()
-    assert found.set_coverage == min(share for share in (0.9, 0.95, 0.99, 0.999) if share > accuracy)
+    assert found.set_coverage == min(
+        share for share in (0.9, 0.95, 0.99, 0.999) if share > accuracy
+    )
     assert found.sets.mean_size >= 1
 
 
@@ -163,4 +179,6 @@ def test_a_rule_with_a_threshold_for_each_group_is_applied_group_by_group():
     result = compare_probs({"given": confidence[2000:]}, correct[2000:], bootstrap=0)
     one = automation(result, "given", 0.1, decision=rule, groups=group[2000:])
     assert np.array_equal(one.accepted, rule.accept(confidence[2000:], groups=group[2000:]))
-    assert page(result, decisions={"given": rule}, groups=group[2000:], risk=0.1).count(">easy<") >= 2
+    assert (
+        page(result, decisions={"given": rule}, groups=group[2000:], risk=0.1).count(">easy<") >= 2
+    )

@@ -1,4 +1,6 @@
-"""Verdicts that an earlier page got wrong, each built from known truth, and the rules behind the new ones."""
+"""Verdicts that an earlier page got wrong, each built from known truth, and the rules behind the
+new ones.
+"""
 
 import dataclasses
 
@@ -9,7 +11,15 @@ from recal.comparison import compare_probs, judge, recommend
 from recal.decisions import decide, risk_curve
 from recal.metrics import CalibrationTest, ece
 from recal.reporting.outcomes import calibrated_range, threshold_table
-from recal.reporting.verdict import advice, answer_change, automation, best_change, headline, shown_first, verdict
+from recal.reporting.verdict import (
+    advice,
+    answer_change,
+    automation,
+    best_change,
+    headline,
+    shown_first,
+    verdict,
+)
 from tests.problems import nll
 
 
@@ -36,7 +46,9 @@ def found(named, y, passes=None, fitted=True):
 def test_a_spoiled_model_is_called_worse_though_more_of_its_sure_answers_are_right():
     logits, y = honest_logits(4000)
     result = found({"before": soft(logits), "after": soft(logits / 2)}, y, fitted=False)
-    assert ece(result.probabilities("before"), y) < 0.02 < 0.1 < ece(result.probabilities("after"), y)
+    assert (
+        ece(result.probabilities("before"), y) < 0.02 < 0.1 < ece(result.probabilities("after"), y)
+    )
     told = verdict(result, "after")
     assert told.after.accuracy > told.before.accuracy  # which is all that the earlier page said
     assert told.outcome == "worse"
@@ -56,7 +68,10 @@ def test_a_shy_model_made_boastful_is_shown_to_break_its_promise():
     assert told.sentences[0].startswith("Better, but still miscalibrated: with ts")
     assert "still miscalibrated" in advice(result, recommend(result))
     assert told.tests[1].rejected
-    promised, made = f"{told.after.expected:.0f} errors expected", f"{told.after.errors} made: overconfident"
+    promised, made = (
+        f"{told.after.expected:.0f} errors expected",
+        f"{told.after.errors} made: overconfident",
+    )
     assert promised in told.sentences[1]
     assert made in told.sentences[1]
 
@@ -65,8 +80,13 @@ def test_a_hair_on_the_test_rows_does_not_buy_twenty_passes():
     logits, y = honest_logits(2000)
     rng = np.random.default_rng(1)
     cheap = soft(logits * 1.02)
-    dear = min((soft(logits * rng.normal(1.02, 0.01, (2000, 1))) for _ in range(20)), key=lambda p: nll(p, y))
-    result = found({"uncalibrated": soft(3 * logits), "ts": cheap, "recal": dear}, y, passes=(1.0, 1.0, 21.0))
+    dear = min(
+        (soft(logits * rng.normal(1.02, 0.01, (2000, 1))) for _ in range(20)),
+        key=lambda p: nll(p, y),
+    )
+    result = found(
+        {"uncalibrated": soft(3 * logits), "ts": cheap, "recal": dear}, y, passes=(1.0, 1.0, 21.0)
+    )
     assert result.best("nll") == "recal"  # by luck, and the earlier page chose it for that
     chosen = recommend(result)
     assert (chosen.method, chosen.passes, chosen.contenders) == ("ts", 1.0, ("ts", "recal"))
@@ -76,17 +96,27 @@ def test_a_hair_on_the_test_rows_does_not_buy_twenty_passes():
 def test_an_honest_model_is_left_as_it_is():
     logits, y = honest_logits(3000, seed=3)
     values = {factor: nll(soft(factor * logits), y) for factor in (0.99, 1.01)}
-    result = found({"uncalibrated": soft(logits), "ts": soft(min(values, key=values.get) * logits)}, y)
+    result = found(
+        {"uncalibrated": soft(logits), "ts": soft(min(values, key=values.get) * logits)}, y
+    )
     chosen = recommend(result)
     assert chosen.method == "uncalibrated"
     assert shown_first(result, chosen) == "ts"
-    assert advice(result, chosen).startswith("Leave the model as it is: no method is significantly better")
-    assert verdict(result, "ts").sentences[0].startswith("No significant difference on these 3,000 samples")
+    assert advice(result, chosen).startswith(
+        "Leave the model as it is: no method is significantly better"
+    )
+    assert (
+        verdict(result, "ts")
+        .sentences[0]
+        .startswith("No significant difference on these 3,000 samples")
+    )
 
 
 def test_where_every_method_does_harm_none_is_recommended():
     logits, y = honest_logits(3000)
-    result = found({"uncalibrated": soft(logits), "ts": soft(1.6 * logits), "vs": soft(2 * logits)}, y)
+    result = found(
+        {"uncalibrated": soft(logits), "ts": soft(1.6 * logits), "vs": soft(2 * logits)}, y
+    )
     chosen = recommend(result)
     assert chosen.method == "uncalibrated"
     assert "every method is worse" in advice(result, chosen)
@@ -96,7 +126,11 @@ def test_where_every_method_does_harm_none_is_recommended():
 def test_a_dear_method_is_recommended_where_it_is_really_better():
     logits, y = honest_logits(4000)
     blurred = soft(logits + np.random.default_rng(0).normal(0, 1.0, logits.shape))
-    result = found({"uncalibrated": soft(3 * logits), "ts": blurred, "recal": soft(logits)}, y, passes=(1.0, 1.0, 4.2))
+    result = found(
+        {"uncalibrated": soft(3 * logits), "ts": blurred, "recal": soft(logits)},
+        y,
+        passes=(1.0, 1.0, 4.2),
+    )
     assert recommend(result).method == "recal"
     assert advice(result, recommend(result)).startswith("Use recal, 4.20 forward passes per answer")
 
@@ -123,13 +157,17 @@ def test_a_method_that_gave_the_truth_no_chance_is_worse():
 
 
 def test_equally_good_methods_are_told_apart_in_at_most_five_per_cent():
-    # Both are off by the same factor, one way and the other, in a coin's order: their expected scores are equal.
+    # Both are off by the same factor, one way and the other, in a coin's order: their expected
+    # scores are equal.
     told = 0
     for seed in range(200):
         logits, y = honest_logits(300, seed=seed)
         rng = np.random.default_rng(seed + 1000)
         one, two = (soft(logits + rng.normal(0, 0.3, logits.shape)) for _ in range(2))
-        told += judge(compare_probs({"a": one, "b": two}, y, bootstrap=0), "a", "b").outcome != "no difference"
+        told += (
+            judge(compare_probs({"a": one, "b": two}, y, bootstrap=0), "a", "b").outcome
+            != "no difference"
+        )
     assert told <= 18  # binomial(200, 0.05) exceeds 18 once in 100 trials or so
 
 
@@ -206,17 +244,21 @@ def test_the_lowest_rate_is_never_printed_as_the_rate_that_cannot_be_shown():
 
 
 def falling(n=4000):
-    """A comparison in which calibration improves the probabilities and lowers the share that can be automated.
+    """A comparison in which calibration improves the probabilities and lowers the share that can be
+    automated.
 
-    A third of the answers is always right, and the model knows which: it gives them 0.999. The calibration gives two
-    thirds of the answers one confidence, which is right on average and hides the difference.
+    A third of the answers is always right, and the model knows which: it gives them 0.999. The
+    calibration gives two thirds of the answers one confidence, which is right on average and hides
+    the difference.
     """
     rng = np.random.default_rng(0)
     kind = rng.integers(0, 3, n)
     right = rng.random(n) < np.array([1.0, 0.7, 0.5])[kind]
     before = np.array([0.999, 0.99, 0.95])[kind]
     after = np.array([0.85, 0.85, 0.51])[kind]
-    named = {name: np.column_stack([c, 1 - c]) for name, c in (("before", before), ("after", after))}
+    named = {
+        name: np.column_stack([c, 1 - c]) for name, c in (("before", before), ("after", after))
+    }
     return compare_probs(named, (~right).astype(int), bootstrap=50)
 
 
@@ -227,9 +269,14 @@ def test_calibrated_probabilities_that_automate_less_are_not_simply_recommended(
     choice = recommend(result)
     assert choice.method == "after"
     lines = headline(result, choice, automated)
-    assert lines[0].startswith("The calibrated probabilities have the better confidence, but fewer answers")
+    assert lines[0].startswith(
+        "The calibrated probabilities have the better confidence, but fewer answers"
+    )
     assert "Use the calibrated probabilities" not in " ".join(lines)
-    assert f"With the model's own confidence, {100 * automated['before'].coverage:.1f} % can be automated." in lines[-1]
+    assert (
+        f"With the model's own confidence, {100 * automated['before'].coverage:.1f} % can be automated."
+        in lines[-1]
+    )
 
 
 def test_a_rule_chosen_elsewhere_is_applied_to_the_rows_of_the_page():
@@ -245,7 +292,9 @@ def test_a_rule_chosen_elsewhere_is_applied_to_the_rows_of_the_page():
     assert one.curve is None, "these rows alone would tell something else"
     curve = risk_curve(probs[:2000], y[:2000], (0.05, 0.1))
     applied = automation(result, "given", 0.1, decision=rule, curve=curve).curve
-    assert applied.coverage == tuple((probs[2000:].max(1) >= threshold).mean() for threshold in curve.thresholds)
+    assert applied.coverage == tuple(
+        (probs[2000:].max(1) >= threshold).mean() for threshold in curve.thresholds
+    )
     assert applied.coverage[1] == one.coverage, "headline and curve say the same"
 
 
@@ -253,7 +302,12 @@ def test_the_gain_of_changed_answers_is_told_where_it_is_clear():
     logits, y = honest_logits(1500)
     biased = soft(logits + np.array([4.0, 0, 0, 0, 0]))
     result = found(
-        {"uncalibrated": biased, "ts": biased**0.9 / (biased**0.9).sum(1, keepdims=True), "vs": soft(logits)}, y
+        {
+            "uncalibrated": biased,
+            "ts": biased**0.9 / (biased**0.9).sum(1, keepdims=True),
+            "vs": soft(logits),
+        },
+        y,
     )
     change = best_change(result, "ts")
     right = [(result.answers[name] == y).mean() for name in ("ts", "vs")]

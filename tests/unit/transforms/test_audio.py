@@ -1,11 +1,24 @@
-"""Sounds whose result is known: masked, in noise, through a microphone, a room or a player; and ragged series."""
+"""Sounds whose result is known: masked, in noise, through a microphone, a room or a player;
+
+and ragged series.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from recal.transforms import TRANSFORMS, Clip, Echo, Faster, HighPass, Noise, Quieter, TimeMask, pool
+from recal.transforms import (
+    TRANSFORMS,
+    Clip,
+    Echo,
+    Faster,
+    HighPass,
+    Noise,
+    Quieter,
+    TimeMask,
+    pool,
+)
 
 RNG = np.random.default_rng(0)
 TIME = np.arange(800)
@@ -36,7 +49,9 @@ def test_a_mask_is_one_stretch():
     assert (np.abs(np.diff(lost.astype(int), axis=2)).sum(axis=2) <= 2).all()
 
 
-@pytest.mark.parametrize("cls", [c for c in TRANSFORMS if c.modality in ("series", "audio")], ids=lambda c: c.kind)
+@pytest.mark.parametrize(
+    "cls", [c for c in TRANSFORMS if c.modality in ("series", "audio")], ids=lambda c: c.kind
+)
 def test_series_of_different_lengths(cls):
     transform = cls(cls.strengths.strong)
     series = [RNG.uniform(-1, 1, 40), RNG.uniform(-1, 1, (2, 60))]
@@ -65,16 +80,27 @@ def test_clip_is_measured_by_each_sound_and_by_all_of_its_channels():
 
 
 def test_faster_reads_between_samples_and_ends_in_silence():
-    np.testing.assert_allclose(Faster(1.5)(np.array([[0.0, 1.0, 2.0, 3.0]])), [[0.0, 1.5, 3.0, 0.0]])
+    np.testing.assert_allclose(
+        Faster(1.5)(np.array([[0.0, 1.0, 2.0, 3.0]])), [[0.0, 1.5, 3.0, 0.0]]
+    )
     assert Faster(2)(np.full((1, 4), 200, np.uint8)).tolist() == [[200, 200, 128, 128]]
 
 
 def test_an_echo_of_a_sound_shorter_than_its_delays_repeats_the_next_sample():
-    np.testing.assert_allclose(Echo(0.5)(np.array([[1.0, 0.0]])), [[1.0, sum(0.5**k for k in range(1, 6))]])
+    np.testing.assert_allclose(
+        Echo(0.5)(np.array([[1.0, 0.0]])), [[1.0, sum(0.5**k for k in range(1, 6))]]
+    )
 
 
-@pytest.mark.parametrize(("modality", "kinds"), [("audio", 10), ("tabular", 4), ("series", 6), ("image", 7)])
+@pytest.mark.parametrize(
+    ("modality", "kinds"), [("audio", 10), ("tabular", 4), ("series", 6), ("image", 7)]
+)
 def test_pools_of_damage_have_three_strengths_of_each_kind(modality, kinds):
-    found = [one.kind for one in pool(f"damage:{modality}", data=np.ones((3, 2)) if modality == "tabular" else None)]
+    found = [
+        one.kind
+        for one in pool(
+            f"damage:{modality}", data=np.ones((3, 2)) if modality == "tabular" else None
+        )
+    ]
     assert len(set(found)) == kinds
     assert {found.count(kind) for kind in found} == {3}

@@ -26,16 +26,23 @@ def test_zoom_is_pad_and_antialiased_resize(size: tuple[int, int], scale: float)
     plane = np.random.default_rng(0).random(size)
     ours = ZoomOut(scale, layout="HW")(plane)
     border = padded(plane, scale)
-    pillow = Image.fromarray(border.astype(np.float32)).resize(size[::-1], Image.Resampling.BILINEAR)
+    pillow = Image.fromarray(border.astype(np.float32)).resize(
+        size[::-1], Image.Resampling.BILINEAR
+    )
     theirs = torch.nn.functional.interpolate(
-        torch.from_numpy(border)[None, None], size, mode="bilinear", antialias=True, align_corners=False
+        torch.from_numpy(border)[None, None],
+        size,
+        mode="bilinear",
+        antialias=True,
+        align_corners=False,
     )
     np.testing.assert_allclose(ours, np.asarray(pillow), atol=1e-6)
     np.testing.assert_allclose(ours, theirs[0, 0].numpy(), atol=1e-12)
 
 
 def test_odd_border_pixel_goes_right_and_below() -> None:
-    # 3 pixels at 0.75 get one pixel of border: it must be the last row and column, so the first ones stay brighter.
+    # 3 pixels at 0.75 get one pixel of border: it must be the last row and column, so the first
+    # ones stay brighter.
     zoomed = ZoomOut(0.7, layout="HW")(np.ones((3, 3)))
     assert zoomed[0, 0] > zoomed[2, 2]
 
@@ -43,7 +50,8 @@ def test_odd_border_pixel_goes_right_and_below() -> None:
 def test_uint8_is_rounded_to_nearest_of_the_exact_result() -> None:
     images = np.random.default_rng(1).integers(0, 256, (4, 3, 19, 23), dtype=np.uint8)
     exact = ZoomOut(0.61)(images.astype(np.float64))
-    # All runtimes share one reading of what lies within a millionth of a half: its nearest multiple of 2**-20.
+    # All runtimes share one reading of what lies within a millionth of a half: its nearest multiple
+    # of 2**-20.
     on_grid = np.rint(exact * 2**20) / 2**20
     np.testing.assert_array_equal(ZoomOut(0.61)(images), np.rint(on_grid).astype(np.uint8))
     assert np.abs(ZoomOut(0.61)(images) - exact).max() < 0.5 + 2**-20
@@ -98,14 +106,17 @@ def test_wrong_dtype_is_named() -> None:
 
 @pytest.mark.parametrize("scale", [0, -0.1, 1.01, float("nan"), "0.5", None, True])
 def test_a_bad_scale_is_refused_with_its_value(scale: object) -> None:
-    with pytest.raises(InputError, match=rf"zoom's scale must be a number in \(0, 1\], got {scale!r}"):
+    with pytest.raises(
+        InputError, match=rf"zoom's scale must be a number in \(0, 1\], got {scale!r}"
+    ):
         ZoomOut(scale)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("transform", [ZoomOut(0.37), Brightness(0.6)])
 def test_torch_operations_agree_with_numpy(transform: ZoomOut) -> None:
     images = np.random.default_rng(4).random((2, 3, 31, 17), dtype=np.float32)
-    # A tensor whose gradient is wanted goes through torch's own operations, as one on another device does.
+    # A tensor whose gradient is wanted goes through torch's own operations, as one on another
+    # device does.
     native = transform(torch.from_numpy(images).requires_grad_())
     assert native.requires_grad
     np.testing.assert_allclose(native.detach().numpy(), transform(images), atol=1e-6)

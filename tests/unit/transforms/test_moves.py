@@ -13,7 +13,13 @@ import torch
 from recal.transforms import Crop, Cut, Flip, Shift, TimeShift, ZoomIn, as_transform
 
 RNG = np.random.default_rng(0)
-LAYOUTS = [("NCHW", (4, 3, 6, 5)), ("NHWC", (4, 6, 5, 3)), ("NHW", (4, 6, 5)), ("HWC", (6, 5, 3)), ("HW", (6, 5))]
+LAYOUTS = [
+    ("NCHW", (4, 3, 6, 5)),
+    ("NHWC", (4, 6, 5, 3)),
+    ("NHW", (4, 6, 5)),
+    ("HWC", (6, 5, 3)),
+    ("HW", (6, 5)),
+]
 
 
 @pytest.mark.parametrize(("layout", "shape"), LAYOUTS)
@@ -27,7 +33,9 @@ def test_pixels_go_where_they_should(layout: str, shape: tuple[int, ...], dtype:
         moved = Shift(pixels, direction, layout=layout)(images)
         np.testing.assert_array_equal(moved, np.roll(images, sign * pixels, axis))
         by = min(pixels, shape[axis])
-        black, edge = (np.moveaxis(np.roll(images, sign * by, axis), axis, 0).copy() for _ in range(2))
+        black, edge = (
+            np.moveaxis(np.roll(images, sign * by, axis), axis, 0).copy() for _ in range(2)
+        )
         new = slice(0, by) if sign > 0 else slice(shape[axis] - by, None)
         black[new] = 0
         edge[new] = np.moveaxis(images, axis, 0)[0 if sign > 0 else -1]
@@ -46,7 +54,8 @@ def test_a_clip_of_frames_is_mirrored_frame_by_frame() -> None:
 def test_windows_are_what_torch_samples_there(scale: float, at: str) -> None:
     images = RNG.uniform(size=(2, 3, 11, 14))
     transform = ZoomIn(1 / scale) if at == "centre" else Crop(scale, at)
-    # In grid_sample's coordinates the image spans -1..1, so the window's middle lies at +-(1 - scale).
+    # In grid_sample's coordinates the image spans -1..1, so the window's middle lies at +-(1 -
+    # scale).
     x = 0.0 if at == "centre" else (1 - scale) * (-1 if "left" in at else 1)
     y = 0.0 if at == "centre" else (1 - scale) * (-1 if "top" in at else 1)
     theta = torch.tensor([[[scale, 0, x], [0, scale, y]]], dtype=torch.float64).expand(2, -1, -1)
@@ -74,10 +83,17 @@ def test_moves_of_pixels_become_plain_slices_in_onnx() -> None:
     module = _Moved("flip", "shift", "shift:3:direction=left:fill=edge").eval()
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tracing exporter is the older of torch's two, and by far the quicker
+        warnings.simplefilter(
+            "ignore"
+        )  # the tracing exporter is the older of torch's two, and by far the quicker
         torch.onnx.export(module, (torch.from_numpy(images),), buffer, dynamo=False)
     model = onnx.load_from_string(buffer.getvalue())
-    assert {node.op_type for node in model.graph.node} <= {"Slice", "Concat", "Identity", "Constant"}
+    assert {node.op_type for node in model.graph.node} <= {
+        "Slice",
+        "Concat",
+        "Identity",
+        "Constant",
+    }
     results = ReferenceEvaluator(model).run(None, {model.graph.input[0].name: images})
     for transform, got in zip(module.transforms, results, strict=True):
         np.testing.assert_array_equal(got, transform(images))

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from recal.errors import InputError
-from recal.transforms import TRANSFORMS, Brightness, Flip, Named, RandomPixels, Shift, ZoomOut, as_transform, pool
+from recal.transforms import (
+    TRANSFORMS,
+    Brightness,
+    Flip,
+    Named,
+    RandomPixels,
+    Shift,
+    ZoomOut,
+    as_transform,
+    pool,
+)
 from recal.transforms.base import format_strength
 
 
@@ -33,7 +43,9 @@ def test_same_seed_same_pool_other_seed_other_pool() -> None:
     assert pool(spec, seed=3) == pool(spec, seed=3)
     assert pool(spec, seed=3) != pool(spec, seed=4)
     assert len(set(pool(spec))) == 30
-    assert pool(spec)[:20] == pool("zoom:0.1-0.9:20"), "a kind beside it must not change what a part draws"
+    assert pool(spec)[:20] == pool("zoom:0.1-0.9:20"), (
+        "a kind beside it must not change what a part draws"
+    )
 
 
 def test_parts_of_one_kind_stay_distinct() -> None:
@@ -46,7 +58,15 @@ def test_parts_of_one_kind_stay_distinct() -> None:
 
 
 def test_everything_can_be_mixed() -> None:
-    mixed = pool([turned, "zoom:0.5-0.9:2", Brightness(0.3), Named("mine", lambda x: x), "zoom:0.3+brightness:0.4"])
+    mixed = pool(
+        [
+            turned,
+            "zoom:0.5-0.9:2",
+            Brightness(0.3),
+            Named("mine", lambda x: x),
+            "zoom:0.3+brightness:0.4",
+        ]
+    )
     assert str(mixed[0]) == "turned"
     assert len(mixed) == 7
     assert pool(turned) == (Named("turned"),)
@@ -76,21 +96,35 @@ def test_rubbish_is_refused_with_the_remedy(spec: Any, words: str) -> None:
         pool(spec)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in TRANSFORMS if kind.has_strength], ids=lambda kind: kind.kind)
-@pytest.mark.parametrize("ends", ["{low}-1e9", "{low}-1e999", "{above}-{beyond}", "0-1e9", "1e8-1e9"])
-def test_a_range_beyond_its_kinds_domain_is_refused_before_a_grid_is_built(kind, ends, monkeypatch) -> None:
-    monkeypatch.setattr(sys.modules["recal.transforms.pool"], "_grid", lambda *_: pytest.fail("a grid was built"))
+@pytest.mark.parametrize(
+    "kind", [kind for kind in TRANSFORMS if kind.has_strength], ids=lambda kind: kind.kind
+)
+@pytest.mark.parametrize(
+    "ends", ["{low}-1e9", "{low}-1e999", "{above}-{beyond}", "0-1e9", "1e8-1e9"]
+)
+def test_a_range_beyond_its_kinds_domain_is_refused_before_a_grid_is_built(
+    kind, ends, monkeypatch
+) -> None:
+    monkeypatch.setattr(
+        sys.modules["recal.transforms.pool"], "_grid", lambda *_: pytest.fail("a grid was built")
+    )
     least, most, step = kind.strengths.low, kind.strengths.high, kind.strengths.step
-    text = ends.format(low=format_strength(least + step), above=format_strength(most), beyond=most + 2 * step)
+    text = ends.format(
+        low=format_strength(least + step), above=format_strength(most), beyond=most + 2 * step
+    )
     with pytest.raises(InputError, match=f"{kind.kind}'s strengths lie in .* goes beyond"):
         pool(f"{kind.kind}:{text}:3")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in TRANSFORMS if kind.has_strength], ids=lambda kind: kind.kind)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in TRANSFORMS if kind.has_strength], ids=lambda kind: kind.kind
+)
 def test_a_range_may_reach_the_end_of_its_kinds_domain(kind: Any) -> None:
     least, most, step = kind.strengths.low, kind.strengths.high, kind.strengths.step
     low = format_strength(least + step if kind.strengths.ends[0] == "(" else least)
-    assert str(pool(f"{kind.kind}:{low}-{most + step:g}:3", data=[[1.0, 2.0]])[0]).startswith(kind.kind)
+    assert str(pool(f"{kind.kind}:{low}-{most + step:g}:3", data=[[1.0, 2.0]])[0]).startswith(
+        kind.kind
+    )
 
 
 @pytest.mark.parametrize("text", ["inf", "nan", "-inf", "1e999", "9" * 400, "Infinity"])
@@ -148,7 +182,9 @@ def test_foreign_names_stay_names_and_known_kinds_are_checked() -> None:
 
 def test_kinds_with_a_usual_strength_are_known_by_their_bare_names() -> None:
     assert as_transform("flip") == Flip()
-    assert as_transform("shift") == as_transform("shift:2") == Shift(2, direction="down", fill="wrap")
+    assert (
+        as_transform("shift") == as_transform("shift:2") == Shift(2, direction="down", fill="wrap")
+    )
     assert [str(t) for t in (Flip(), Shift(2), Shift(3), Shift(2, "left"))] == [
         "flip",
         "shift",

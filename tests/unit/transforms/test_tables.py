@@ -38,7 +38,9 @@ def test_frames_keep_names_and_what_was_not_chosen(spec):
     assert (same.sum(axis=1) >= 2).all()  # two of four features were chosen
     for row in range(4):  # a row alone gets what it gets in a frame
         alone = transform(FRAME.iloc[row : row + 1])
-        pd.testing.assert_frame_equal(alone.astype(object), changed.iloc[row : row + 1].astype(object))
+        pd.testing.assert_frame_equal(
+            alone.astype(object), changed.iloc[row : row + 1].astype(object)
+        )
 
 
 def test_dtypes_stay_where_nothing_goes_missing():
@@ -71,7 +73,9 @@ def test_permuted_values_come_from_the_data():
 
 
 def test_rescale_multiplies_numbers_and_leaves_categories():
-    frame = pd.DataFrame({"a": [2.0], "b": pd.Categorical(["x"], categories=["x", "y"]), "c": [5.0]})
+    frame = pd.DataFrame(
+        {"a": [2.0], "b": pd.Categorical(["x"], categories=["x", "y"]), "c": [5.0]}
+    )
     for seed in range(4):
         changed = as_transform(f"rescale:0.7:factor=10:seed={seed}")(frame)
         assert changed["b"].tolist() == ["x"]

@@ -1,4 +1,7 @@
-"""`recal calibrate` and `recal apply` alone: from labelled inputs to answers for inputs without labels."""
+"""`recal calibrate` and `recal apply` alone:
+
+from labelled inputs to answers for inputs without labels.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ def place(tmp_path_factory):
 
     def draw(where, label, number):
         where.mkdir(parents=True, exist_ok=True)
-        pixels = np.clip(128 + (8 if label else -8) + 40 * rng.normal(size=(8, 8, 3)), 0, 255).astype(np.uint8)
+        pixels = np.clip(
+            128 + (8 if label else -8) + 40 * rng.normal(size=(8, 8, 3)), 0, 255
+        ).astype(np.uint8)
         Image.fromarray(pixels).save(where / f"{number:03d}.png")
 
     for number in range(400):
@@ -56,7 +61,21 @@ def answers(path):
 def test_new_inputs_are_answered_by_the_folder_alone(calibrated, monkeypatch, capsys):
     monkeypatch.chdir(calibrated)
     monkeypatch.syspath_prepend(calibrated)
-    assert run(["apply", "out", "--model", "brightness_model:model", "--data", "new", "--out", "answers.csv"]) == 0
+    assert (
+        run(
+            [
+                "apply",
+                "out",
+                "--model",
+                "brightness_model:model",
+                "--data",
+                "new",
+                "--out",
+                "answers.csv",
+            ]
+        )
+        == 0
+    )
     rows = answers(calibrated / "answers.csv")
     assert list(rows[0]) == ["input", "answer", "confidence", "accepted"]
     assert [row["input"] for row in rows] == [f"{number:03d}.png" for number in range(30)]
@@ -69,13 +88,17 @@ def test_new_inputs_are_answered_by_the_folder_alone(calibrated, monkeypatch, ca
     assert f"{taken.sum()} of 30 answers" in capsys.readouterr().out
 
 
-def test_a_rule_alone_says_which_rows_of_a_file_of_probabilities_it_accepts(calibrated, monkeypatch, tmp_path):
+def test_a_rule_alone_says_which_rows_of_a_file_of_probabilities_it_accepts(
+    calibrated, monkeypatch, tmp_path
+):
     from recal.files.probabilities import write_prob_file
 
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(1)
     sure = rng.uniform(0.5, 1, 2000)
-    write_prob_file(tmp_path / "old.npz", np.stack([sure, 1 - sure], 1), (rng.random(2000) > sure).astype(int))
+    write_prob_file(
+        tmp_path / "old.npz", np.stack([sure, 1 - sure], 1), (rng.random(2000) > sure).astype(int)
+    )
     write_prob_file(tmp_path / "new.npz", np.array([[0.99, 0.01], [0.55, 0.45]]))
     assert run(["decide", "old.npz", "--risk", "0.1", "--out", "rule.recal"]) == 0
     assert run(["apply", "rule.recal", "new.npz", "--out", "answers.csv"]) == 0
@@ -86,14 +109,35 @@ def test_a_class_that_looks_like_a_formula_is_kept_from_running(tmp_path):
     from recal.files.probabilities import write_prob_file
 
     probs = np.array([[0.9, 0.1], [0.2, 0.8]])
-    write_prob_file(tmp_path / "a.csv", probs, classes=np.array(["=cmd()", "-1"]), inputs=["x", "@y"])
-    assert [(row["input"], row["answer"]) for row in answers(tmp_path / "a.csv")] == [("x", "'=cmd()"), ("'@y", "-1")]
+    write_prob_file(
+        tmp_path / "a.csv", probs, classes=np.array(["=cmd()", "-1"]), inputs=["x", "@y"]
+    )
+    assert [(row["input"], row["answer"]) for row in answers(tmp_path / "a.csv")] == [
+        ("x", "'=cmd()"),
+        ("'@y", "-1"),
+    ]
 
 
-def test_answers_without_probabilities_are_refused_where_these_are_needed(calibrated, monkeypatch, capsys):
+def test_answers_without_probabilities_are_refused_where_these_are_needed(
+    calibrated, monkeypatch, capsys
+):
     monkeypatch.chdir(calibrated)
     monkeypatch.syspath_prepend(calibrated)
-    assert run(["apply", "out", "--model", "brightness_model:model", "--data", "labelled", "--out", "judged.csv"]) == 0
+    assert (
+        run(
+            [
+                "apply",
+                "out",
+                "--model",
+                "brightness_model:model",
+                "--data",
+                "labelled",
+                "--out",
+                "judged.csv",
+            ]
+        )
+        == 0
+    )
     assert run(["evaluate", "judged.csv"]) == 2
     assert "name ending in .npz or .parquet" in capsys.readouterr().err
 

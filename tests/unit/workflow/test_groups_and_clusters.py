@@ -1,4 +1,7 @@
-"""Clusters and groups on their way through the commands: from a table or a file of views to every decision."""
+"""Clusters and groups on their way through the commands:
+
+from a table or a file of views to every decision.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +29,39 @@ def videos(n_clusters=200, size=5, seed=0):
     logits = np.where(night, 1.0, 3.0)[:, None] * np.eye(3)[y] + rng.normal(size=(n_clusters, 3))
     logits = np.repeat(logits, size, axis=0) + 0.3 * rng.normal(size=(n_clusters * size, 3))
     names = np.repeat(np.where(night, "night", "day"), size)
-    return Views(logits, labels=np.repeat(y, size), clusters=np.repeat(np.arange(n_clusters), size), groups=names)
+    return Views(
+        logits,
+        labels=np.repeat(y, size),
+        clusters=np.repeat(np.arange(n_clusters), size),
+        groups=names,
+    )
 
 
 def test_a_fit_reads_groups_and_clusters_from_views():
     views = videos()
-    explicit = TemperatureScaling().fit(views.logits, views.labels, groups=views.groups, clusters=views.clusters)
+    explicit = TemperatureScaling().fit(
+        views.logits, views.labels, groups=views.groups, clusters=views.clusters
+    )
     fitted = TemperatureScaling().fit(views)
-    np.testing.assert_array_equal(fitted.predict_confidence(views), explicit.predict_confidence(views, views.groups))
-    assert not np.array_equal(fitted.predict_confidence(views), fitted.predict_confidence(views.logits))
+    np.testing.assert_array_equal(
+        fitted.predict_confidence(views), explicit.predict_confidence(views, views.groups)
+    )
+    assert not np.array_equal(
+        fitted.predict_confidence(views), fitted.predict_confidence(views.logits)
+    )
     with pytest.raises(Exception, match="fitted without groups"):
         TemperatureScaling().fit(views.logits, views.labels).predict_confidence(views, views.groups)
-    TemperatureScaling().fit(views.logits, views.labels).predict_confidence(views)  # its groups are of no use there
+    TemperatureScaling().fit(views.logits, views.labels).predict_confidence(
+        views
+    )  # its groups are of no use there
 
 
 @pytest.mark.parametrize("cross_fit", [False, True])
 def test_views_are_split_and_decided_by_cluster_and_group(tmp_path, cross_fit):
     views, lines = videos(), []
-    result = calibrate_views(views, tmp_path / "out", settings(cross_fit=cross_fit, say=lines.append))
+    result = calibrate_views(
+        views, tmp_path / "out", settings(cross_fit=cross_fit, say=lines.append)
+    )
     assert "in 200 clusters" in lines[0]
     assert sum(result.sizes[1:]) % 5 == 0
     assert result.decision.n_clusters == result.sizes[1] / 5
@@ -98,7 +116,14 @@ def test_the_commands_read_them_from_the_file_of_views(tmp_path, monkeypatch, ca
     assert (told["n_clusters"], len(told["by_group"])) == (200, 2)
     other = read_views("other.npz")
     probs, confidences = load("ts.recal").predict_both(other)
-    expected = decide(probs, other.labels, 0.2, confidences=confidences, groups=other.groups, clusters=other.clusters)
+    expected = decide(
+        probs,
+        other.labels,
+        0.2,
+        confidences=confidences,
+        groups=other.groups,
+        clusters=other.clusters,
+    )
     assert load("ready.recal").decision_ == expected.rule
     assert run(["evaluate", "other.npz", "--bootstrap", "50", "--json"]) == 0
     by_cluster = json.loads(capsys.readouterr().out)["metrics"]["nll"]["interval"]
@@ -109,7 +134,22 @@ def test_the_commands_read_them_from_the_file_of_views(tmp_path, monkeypatch, ca
     assert "threshold for each of 2 groups" in capsys.readouterr().err
     assert run(["apply", "ready.recal", "plain.npz", "--group", "light", "--out", "a.csv"]) == 2
     assert "plain.npz has no columns" in capsys.readouterr().err
-    assert run(["apply", "ready.recal", "plain.npz", "--group", "light", "--rows", "rows.csv", "--out", "a.csv"]) == 0
+    assert (
+        run(
+            [
+                "apply",
+                "ready.recal",
+                "plain.npz",
+                "--group",
+                "light",
+                "--rows",
+                "rows.csv",
+                "--out",
+                "a.csv",
+            ]
+        )
+        == 0
+    )
     accepted = sum(",true" in line for line in (tmp_path / "a.csv").read_text().splitlines())
     assert accepted == load("ready.recal").accept(views).sum() > 0
     calibrated = ["calibrate", "plain.npz", "--rows", "rows.csv", "--method", "ts", "--risk", "0.2"]
@@ -117,13 +157,17 @@ def test_the_commands_read_them_from_the_file_of_views(tmp_path, monkeypatch, ca
     assert "in 200 clusters" in capsys.readouterr().out
 
 
-def test_a_table_keeps_its_columns_of_clusters_and_groups_from_collect_to_apply(tmp_path, monkeypatch, capsys):
+def test_a_table_keeps_its_columns_of_clusters_and_groups_from_collect_to_apply(
+    tmp_path, monkeypatch, capsys
+):
     views = videos()
     columns = zip(views.logits, views.labels, views.clusters, views.groups)
     rows = [",".join([*map(str, logits), str(label), *names]) for logits, label, *names in columns]
     text = "\n".join(["a,b,c,label,film,light", *rows])
     (tmp_path / "data.csv").write_text(text)
-    (tmp_path / "three_model.py").write_text("def net(frame):\n    return frame[['a', 'b', 'c']].to_numpy()\n")
+    (tmp_path / "three_model.py").write_text(
+        "def net(frame):\n    return frame[['a', 'b', 'c']].to_numpy()\n"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     named = ["--model", "three_model:net", "--data", "data.csv"]
@@ -132,7 +176,18 @@ def test_a_table_keeps_its_columns_of_clusters_and_groups_from_collect_to_apply(
         stored = read_views(out)
         assert stored.groups.tolist() == views.groups.tolist()
         assert stored.clusters.tolist() == views.clusters.tolist()
-    more = ["--pool", "none", "--risk", "0.2", "--method", "ts", "--cluster", "film", "--group", "light"]
+    more = [
+        "--pool",
+        "none",
+        "--risk",
+        "0.2",
+        "--method",
+        "ts",
+        "--cluster",
+        "film",
+        "--group",
+        "light",
+    ]
     assert run(["calibrate", *named, *more, "--out", "out"]) == 0
     (tmp_path / "data.csv").write_text(text.replace("night", "dusk"))
     capsys.readouterr()
@@ -158,7 +213,9 @@ def test_one_rule_names_the_groups_in_which_it_is_broken():
 def test_the_groups_that_need_most_labels_come_first():
     sizes = np.r_[np.arange(5, 18), 400]
     groups = np.repeat([f"g{size:03}" for size in sizes], sizes)
-    lines = group_lines(decide(np.full(len(groups), 0.99), np.full(len(groups), True), risk=0.1, groups=groups), 0.3)
+    lines = group_lines(
+        decide(np.full(len(groups), 0.99), np.full(len(groups), True), risk=0.1, groups=groups), 0.3
+    )
     assert lines[0] == "Nothing is accepted yet in 13 of 14 groups:"
     assert lines[-1] == "  and 3 more groups"
     assert len(lines) == 12

@@ -45,7 +45,9 @@ def done(problem, tmp_path_factory):
     told = []
     how = {"labels": problem[1], "preprocess": centred, "progress": False}
     settings = Settings(risk=0.1, say=told.append)
-    found = calibrate(overconfident, problem[0], folder, settings, pool="flip+shift", pilot=300, **how)
+    found = calibrate(
+        overconfident, problem[0], folder, settings, pool="flip+shift", pilot=300, **how
+    )
     return found, folder, told
 
 
@@ -97,7 +99,9 @@ def test_cross_fitting_decides_on_all_but_the_judging_inputs(done, problem, tmp_
     again = load(calibration_in(tmp_path))
     assert again.decision_ == found.decision.rule
     judged = read_views(tmp_path / "cross-fit" / "judge.zarr")
-    assert np.array_equal(judged.labels, read_views(done[1] / "judge.zarr").labels)  # the same inputs judge
+    assert np.array_equal(
+        judged.labels, read_views(done[1] / "judge.zarr").labels
+    )  # the same inputs judge
     assert again.accept(judged).sum() == found.n_accepted
 
 
@@ -107,7 +111,9 @@ def test_page_and_terminal_use_the_checking_inputs_and_name_them(done, monkeypat
     share = 100 * result.n_accepted / 160
     assert f"{share:.1f}\u00a0% of the answers can be automated" in page
     assert f"{share:.1f}% of the answers can be automated" in lines
-    assert f"{result.n_accepted} of the 160 checking inputs accepted, {result.n_errors} wrong" in lines
+    assert (
+        f"{result.n_accepted} of the 160 checking inputs accepted, {result.n_errors} wrong" in lines
+    )
     assert f'for="threshold">{result.decision.threshold:.6g}</output>' in page
     accuracy = 100 * (1 - result.after["error_rate"])
     assert f"{accuracy:.1f}\u00a0% on 160 checking inputs" in page
@@ -125,8 +131,12 @@ def test_the_date_of_the_page_can_be_fixed(monkeypatch):
 def test_changed_answers_are_mentioned_where_they_clearly_help(done):
     result = done[0]
     change = AnswerChange(40, 160, 0.633, 0.732, 0.001)
-    result.calibrator.reason_ = "Chosen: ensemble."  # which may say so, too, and then nothing is said twice
-    assert "--answers free" not in " ".join(replace(result, change=replace(change, p_value=0.2)).lines())
+    result.calibrator.reason_ = (
+        "Chosen: ensemble."  # which may say so, too, and then nothing is said twice
+    )
+    assert "--answers free" not in " ".join(
+        replace(result, change=replace(change, p_value=0.2)).lines()
+    )
     (line,) = [line for line in replace(result, change=change).lines() if "--answers free" in line]
     assert "40 of 160 answers and raise the accuracy from 63.3 % to 73.2 %" in line
 
@@ -134,7 +144,10 @@ def test_changed_answers_are_mentioned_where_they_clearly_help(done):
 def test_a_share_that_may_not_have_grown_is_called_uncertain(done):
     found = replace(done[0], gain=Gain(-0.25, (-0.4, 0.2)), sizes=(500, 300, 200))
     (line,) = [line for line in found.lines() if "can be automated" in line]
-    assert "uncertain: -40 to +20 percentage points in resamples of the 300 inputs that choose the threshold." in line
+    assert (
+        "uncertain: -40 to +20 percentage points in resamples of the 300 inputs that choose the threshold."
+        in line
+    )
     assert "--cross-fit" in line
     assert "uncertain" not in " ".join(replace(found, gain=Gain(0.3, (0.1, 0.5))).lines())
 
@@ -149,7 +162,15 @@ def test_a_change_that_rounds_to_zero_is_called_no_change(done):
 
 def test_a_pilot_without_inputs_is_refused(problem, tmp_path):
     with pytest.raises(InputError, match="`pilot` must be a whole number of at least 1, got -1"):
-        calibrate(overconfident, problem[0], tmp_path / "out", Settings(), labels=problem[1], pool="flip", pilot=-1)
+        calibrate(
+            overconfident,
+            problem[0],
+            tmp_path / "out",
+            Settings(),
+            labels=problem[1],
+            pool="flip",
+            pilot=-1,
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -161,9 +182,17 @@ def test_one_cluster_is_singular():
 def test_cross_fitting_is_offered_only_where_it_could_show_the_risk(done):
     none = decide([[0.6, 0.4]] * 20, [0] * 20, risk=0.1)
     assert none.needed == 113
-    (line,) = [line for line in replace(done[0], decision=none, sizes=(120, 20, 10)).lines() if "No answers" in line]
+    (line,) = [
+        line
+        for line in replace(done[0], decision=none, sizes=(120, 20, 10)).lines()
+        if "No answers" in line
+    ]
     assert "or let more of them decide with --cross-fit" in line
-    (line,) = [line for line in replace(done[0], decision=none, sizes=(100, 20, 10)).lines() if "No answers" in line]
+    (line,) = [
+        line
+        for line in replace(done[0], decision=none, sizes=(100, 20, 10)).lines()
+        if "No answers" in line
+    ]
     assert "--cross-fit" not in line
 
 
@@ -182,7 +211,13 @@ def test_the_same_command_resumes_what_was_interrupted(problem, tmp_path):
             raise KeyboardInterrupt
         return overconfident(batch)
 
-    how = {"labels": problem[1], "preprocess": centred, "progress": False, "pool": None, "batch_size": 50}
+    how = {
+        "labels": problem[1],
+        "preprocess": centred,
+        "progress": False,
+        "pool": None,
+        "batch_size": 50,
+    }
     how["classes"] = [0, 1]
     settings = Settings(calibrator=TemperatureScaling())
     with pytest.raises(KeyboardInterrupt):
@@ -209,14 +244,18 @@ def test_a_folder_that_is_no_calibration_names_the_command(tmp_path):
         ({"random_state": -1}, "`random_state` must be a whole number"),
     ],
 )
-def test_bad_arguments_are_refused_before_the_model_runs(problem, tmp_path, monkeypatch, wrong, told):
+def test_bad_arguments_are_refused_before_the_model_runs(
+    problem, tmp_path, monkeypatch, wrong, told
+):
     monkeypatch.chdir(tmp_path)
 
     def never(batch):
         raise AssertionError("the model was run")
 
     with pytest.raises(InputError, match=told):
-        calibrate(never, problem[0], "calibrated", Settings(**wrong), labels=problem[1], progress=False)
+        calibrate(
+            never, problem[0], "calibrated", Settings(**wrong), labels=problem[1], progress=False
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -225,4 +264,6 @@ def test_damage_is_tried_with_the_floor_of_the_views():
     rows, y = rng.normal(size=(60, 4)), rng.integers(0, 2, 60)
     neighbours = as_model(KNeighborsClassifier(3).fit(rows, y))
     with pytest.warns(UserWarning, match=r"Those below 0\.005 count as 0\.005"):
-        assert _is_taken(neighbours, as_source(rows), as_transform("drop:0.25"), {"outputs": "logits"})
+        assert _is_taken(
+            neighbours, as_source(rows), as_transform("drop:0.25"), {"outputs": "logits"}
+        )

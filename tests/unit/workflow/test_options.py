@@ -1,4 +1,7 @@
-"""What a user can ask of `calibrate`: methods, changed answers, clusters, groups; and what a second run costs."""
+"""What a user can ask of `calibrate`: methods, changed answers, clusters, groups;
+
+and what a second run costs.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +33,27 @@ def shifted(n=2000, seed=0):
 @pytest.fixture
 def table(tmp_path, monkeypatch):
     s, y = shifted()
-    rows = [f"{value:.5f},{label},v{row // 10},{'ab'[row % 2]}" for row, (value, label) in enumerate(zip(s, y))]
+    rows = [
+        f"{value:.5f},{label},v{row // 10},{'ab'[row % 2]}"
+        for row, (value, label) in enumerate(zip(s, y))
+    ]
     (tmp_path / "data.csv").write_text("\n".join(["x,label,video,customer", *rows]))
     (tmp_path / "odds_model.py").write_text("def net(frame):\n    return frame['x'].to_numpy()\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-COMMAND = ["calibrate", "--model", "odds_model:net", "--data", "data.csv", "--risk", "0.2", "--pool", "none"]
+COMMAND = [
+    "calibrate",
+    "--model",
+    "odds_model:net",
+    "--data",
+    "data.csv",
+    "--risk",
+    "0.2",
+    "--pool",
+    "none",
+]
 
 
 def test_changed_answers_are_offered_and_can_be_taken(table, capsys):
@@ -50,14 +66,20 @@ def test_changed_answers_are_offered_and_can_be_taken(table, capsys):
     assert run([*COMMAND, *more, "--answers", "free", "--out", "free"]) == 0
     assert "--answers free" not in capsys.readouterr().out.replace(" ".join(COMMAND), "")
     scores = [
-        json.loads((table / name / "summary.json").read_text())["after"]["error_rate"] for name in ("kept", "free")
+        json.loads((table / name / "summary.json").read_text())["after"]["error_rate"]
+        for name in ("kept", "free")
     ]
     assert scores[1] < scores[0] - 0.05
     assert sorted(load(table / "kept" / "calibration.recal").decision_.groups) == ["a", "b"]
 
 
 def test_the_method_is_the_one_that_was_typed(table, capsys):
-    assert run([*COMMAND, "--cluster", "video", "--group", "customer", "--method", "ts", "--out", "ts"]) == 0
+    assert (
+        run(
+            [*COMMAND, "--cluster", "video", "--group", "customer", "--method", "ts", "--out", "ts"]
+        )
+        == 0
+    )
     assert type(load(table / "ts" / "calibration.recal")).__name__ == "TemperatureScaling"
     assert run([*COMMAND, "--method", "ts", "--answers", "free", "--out", "no"]) == 2
     assert "never changes answers" in capsys.readouterr().err
@@ -147,7 +169,9 @@ def test_files_are_clustered_by_their_names(tmp_path):
 def test_near_copies_without_clusters_are_warned_of(tmp_path):
     s, y = shifted(200)
     rng = np.random.default_rng(1)
-    copies = np.repeat(np.c_[np.zeros(200), s, rng.normal(size=200)], 10, axis=0) + rng.normal(0, 1e-4, (2000, 3))
+    copies = np.repeat(np.c_[np.zeros(200), s, rng.normal(size=200)], 10, axis=0) + rng.normal(
+        0, 1e-4, (2000, 3)
+    )
     how = {"labels": np.repeat(y, 10), "pool": None, "progress": False}
     with pytest.warns(DependentRowsWarning, match=r"near-copies.*--cluster COLUMN"):
         calibrate(lambda batch: batch, copies, tmp_path / "out", Settings(risk=0.3), **how)

@@ -13,11 +13,13 @@ Knots = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def fit_increasing(scores: NDArray[np.float64], hits: NDArray[np.bool_]) -> Knots:
-    """Return the knots (score, value) of the increasing function that best predicts `hits`, in squared error.
+    """Return the knots (score, value) of the increasing function that best predicts `hits`, in
+    squared error.
 
-    The function is linear between knots and constant outside, as in scikit-learn's IsotonicRegression with clipping. No
-    block of the solution can end between two equal targets, so misses between neighbouring hits are pooled first. The
-    solver then sees at most two elements per hit, even if the scores of all classes are pooled.
+    The function is linear between knots and constant outside, as in scikit-learn's
+    IsotonicRegression with clipping. No block of the solution can end between two equal targets, so
+    misses between neighbouring hits are pooled first. The solver then sees at most two elements per
+    hit, even if the scores of all classes are pooled.
     """
     exact = np.sort(scores)
     ordered = merge_ties(exact)
@@ -44,10 +46,11 @@ def fit_increasing(scores: NDArray[np.float64], hits: NDArray[np.bool_]) -> Knot
 
 
 def merge_ties(ordered: NDArray[np.float64], tie: float = TIE) -> NDArray[np.float64]:
-    """Return sorted scores in which neighbours that differ only by rounding are equal; the same array if none do.
+    """Return sorted scores in which neighbours that differ only by rounding are equal; the same
+    array if none do.
 
-    If a curve jumped between two such scores, the last bit of a logarithm, which differs between libraries, would
-    decide which value a sample gets.
+    If a curve jumped between two such scores, the last bit of a logarithm, which differs between
+    libraries, would decide which value a sample gets.
     """
     gaps = np.diff(ordered, prepend=-np.inf)
     begins = gaps > tie * (1.0 + np.abs(ordered))
@@ -56,13 +59,20 @@ def merge_ties(ordered: NDArray[np.float64], tie: float = TIE) -> NDArray[np.flo
     return ordered[np.maximum.accumulate(np.where(begins, np.arange(len(ordered)), 0))]
 
 
-def pack(curves: Sequence[Knots]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Concatenate curves of different lengths: scores, values, and the indices where each curve begins and ends."""
+def pack(
+    curves: Sequence[Knots],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Concatenate curves of different lengths:
+
+    scores, values, and the indices where each curve begins and ends.
+    """
     scores, values = (np.concatenate(parts) for parts in zip(*curves))
     return scores, values, np.cumsum([0, *(len(curve[0]) for curve in curves)], dtype=np.int64)
 
 
-def smooth(values: NDArray[np.float64], n_samples: int, n_classes: int, smoothing: float) -> NDArray[np.float64]:
+def smooth(
+    values: NDArray[np.float64], n_samples: int, n_classes: int, smoothing: float
+) -> NDArray[np.float64]:
     """Smooth frequencies as if there were `smoothing` more samples, spread evenly over the classes.
 
     Smoothing keeps the order of frequencies; with smoothing > 0 none stays at 0 or 1.

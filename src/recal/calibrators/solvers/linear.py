@@ -1,14 +1,17 @@
-"""The softmax of a linear map of features, fitted with a ridge: vector and matrix scaling, plain and structured.
+"""The softmax of a linear map of features, fitted with a ridge: vector and matrix scaling, plain
+and structured.
 
-Minimise over theta the mean NLL of softmax(scores) + sum of ridge * (theta - centre)^2. A `DiagonalMap` scales and
-shifts each feature, theta = (v, b) of shape (2, n_classes); a `LinearMap` mixes them, theta = [W | b] of shape
-(n_classes, n_features + 1). Losses and gradients are in float64. Products with the Hessian, which only shape a search
-direction, are in float32. No array is larger than the features.
+Minimise over theta the mean NLL of softmax(scores) + sum of ridge * (theta - centre)^2. A
+`DiagonalMap` scales and shifts each feature, theta = (v, b) of shape (2, n_classes); a `LinearMap`
+mixes them, theta = [W | b] of shape (n_classes, n_features + 1). Losses and gradients are in
+float64. Products with the Hessian, which only shape a search direction, are in float32. No array is
+larger than the features.
 
-The solver is a truncated Newton method. The losses are convex and smooth, and a product with the Hessian costs as much
-as a gradient, so a few Newton steps, each solved by preconditioned conjugate gradients, replace hundreds of first-order
-steps. The Newton decrement estimates the distance of the loss from its minimum; tolerances are in units of the loss and
-do not depend on the scale of the logits.
+The solver is a truncated Newton method. The losses are convex and smooth, and a product with the
+Hessian costs as much as a gradient, so a few Newton steps, each solved by preconditioned conjugate
+gradients, replace hundreds of first-order steps. The Newton decrement estimates the distance of the
+loss from its minimum; tolerances are in units of the loss and do not depend on the scale of the
+logits.
 """
 
 from __future__ import annotations
@@ -42,11 +45,18 @@ _MOST_PRODUCTS = 100
 
 
 def minimise(
-    problem: LinearMap, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 50, warn: bool = True
+    problem: LinearMap,
+    start: np.ndarray,
+    *,
+    tol: float = 1e-7,
+    max_iter: int = 50,
+    warn: bool = True,
 ) -> Solution:
-    """Minimise from `start` until the expected decrease of a step is below `tol`; that step is still taken.
+    """Minimise from `start` until the expected decrease of a step is below `tol`; that step is
+    still taken.
 
-    Newton's method converges quadratically, so the loss is then much closer to its minimum than `tol`.
+    Newton's method converges quadratically, so the loss is then much closer to its minimum than
+    `tol`.
     """
     point, loss = start, problem.evaluate(start)
     for n_steps in range(max_iter):
@@ -89,7 +99,8 @@ def _newton_direction(problem: LinearMap, gradient: np.ndarray, tol: float) -> n
     ahead = problem.precondition(residual)
     conjugate = ahead.copy()
     energy = first = float(np.vdot(residual, ahead))
-    # `first` estimates twice the remaining decrease: solve loosely far from the minimum, tightly near it.
+    # `first` estimates twice the remaining decrease: solve loosely far from the minimum, tightly
+    # near it.
     forcing = min(0.1, np.sqrt(max(first, 0.0)))
     target = max(first * forcing**2, 0.01 * tol)
     for product in range(_MOST_PRODUCTS):
@@ -113,7 +124,10 @@ def _newton_direction(problem: LinearMap, gradient: np.ndarray, tol: float) -> n
 def _line_search(
     problem: LinearMap, point: np.ndarray, loss: float, direction: np.ndarray, slope: float
 ) -> tuple[np.ndarray, float] | None:
-    """Halve the step until the loss falls as the slope predicts; None if rounding hides any decrease."""
+    """Halve the step until the loss falls as the slope predicts;
+
+    None if rounding hides any decrease.
+    """
     step = 1.0
     while step > _SHORTEST_STEP:
         trial = point + step * direction
@@ -125,7 +139,8 @@ def _line_search(
 
 
 class LinearMap:
-    """The penalised loss of a map that mixes the features. Methods refer to the point that `evaluate` saw last.
+    """The penalised loss of a map that mixes the features. Methods refer to the point that
+    `evaluate` saw last.
 
     The ridge can be changed, so that fits along a path of ridges share computations.
 
@@ -152,24 +167,34 @@ class LinearMap:
         self.features, self.labels, self.n_classes, self._base = features, labels, n_classes, base
         self._light = features.astype(np.float32)
         self._rows = np.arange(len(labels))
-        self._mean = np.full(len(labels), 1.0 / len(labels)) if weights is None else weights / weights.sum()
+        self._mean = (
+            np.full(len(labels), 1.0 / len(labels)) if weights is None else weights / weights.sum()
+        )
         # Weights of the samples as `_pull` uses them, in float64 and in float32.
         self._weights = None if weights is None else weights * (len(labels) / weights.sum())
         self._light_weights = None if self._weights is None else self._weights.astype(np.float32)
 
     def penalise(self, ridge: np.ndarray, centre: np.ndarray | float = 0.0) -> None:
-        """Set the ridge strengths and the centre towards which weights shrink; both have the shape of theta."""
+        """Set the ridge strengths and the centre towards which weights shrink;
+
+        both have the shape of theta.
+        """
         self.ridge, self.centre = ridge, centre
 
-    def solve(self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 50, warn: bool = True) -> Solution:
-        """Return the minimum, with the common part of all classes' weights chosen for the lowest penalty.
+    def solve(
+        self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 50, warn: bool = True
+    ) -> Solution:
+        """Return the minimum, with the common part of all classes' weights chosen for the lowest
+        penalty.
 
         A common vector added to the weights of all classes changes no probability.
         """
         with one_thread(self.features.size * self.n_classes):
             solution = minimise(self, start, tol=tol, max_iter=max_iter, warn=warn)
         total = self.ridge.sum(axis=0)
-        shift = (self.ridge * (solution.point - self.centre)).sum(axis=0) / np.where(total > 0.0, total, 1.0)
+        shift = (self.ridge * (solution.point - self.centre)).sum(axis=0) / np.where(
+            total > 0.0, total, 1.0
+        )
         return Solution(solution.point - shift, solution.loss)
 
     def evaluate(self, point: np.ndarray) -> float:
@@ -192,7 +217,9 @@ class LinearMap:
         residual = self._probs.copy()
         residual[self._rows, self.labels] -= 1.0
         self._prepare()
-        return self._pull(self.features, self._weights, residual) + 2.0 * self.ridge * (self._point - self.centre)
+        return self._pull(self.features, self._weights, residual) + 2.0 * self.ridge * (
+            self._point - self.centre
+        )
 
     def hessian_times(self, direction: np.ndarray) -> np.ndarray:
         change = self._scores(self._light, direction.astype(np.float32))
@@ -206,7 +233,9 @@ class LinearMap:
         scores += point[:, -1]
         return scores
 
-    def _pull(self, features: np.ndarray, weights: np.ndarray | None, values: np.ndarray) -> np.ndarray:
+    def _pull(
+        self, features: np.ndarray, weights: np.ndarray | None, values: np.ndarray
+    ) -> np.ndarray:
         """Return the gradient of the mean of scores times `values`, which are overwritten."""
         if weights is not None:
             values *= weights[:, None]
@@ -217,10 +246,12 @@ class LinearMap:
         return pull
 
     def _prepare(self) -> None:
-        """Approximate each class's block of the Hessian by a diagonal plus the part along the features' mean.
+        """Approximate each class's block of the Hessian by a diagonal plus the part along the
+        features' mean.
 
-        A class's block is the second moment of the features, weighted by p(1-p). The part along the mean couples every
-        weight with the intercept and harms the conditioning most. It has rank one, so it can be kept exactly.
+        A class's block is the second moment of the features, weighted by p(1-p). The part along the
+        mean couples every weight with the intercept and harms the conditioning most. It has rank
+        one, so it can be kept exactly.
         """
         count = len(self.labels)
         spread = self._light_probs * (1.0 - self._light_probs)
@@ -231,7 +262,9 @@ class LinearMap:
         self._along = np.ones_like(self._point)
         self._along[:, :-1] = (spread.T @ self._light) / count / safe
         variance = np.zeros_like(self._point)
-        variance[:, :-1] = (spread.T @ np.square(self._light)) / count - safe * np.square(self._along[:, :-1])
+        variance[:, :-1] = (spread.T @ np.square(self._light)) / count - safe * np.square(
+            self._along[:, :-1]
+        )
         # A class that is never probable has no curvature: add a small share of the others'.
         least = 1e-6 * np.maximum(variance, 0.0).mean() + 1e-12
         self._diagonal = np.maximum(variance, 0.0) + 2.0 * self.ridge + least
@@ -239,7 +272,10 @@ class LinearMap:
         self._weight = 1.0 / (1.0 / safe[:, 0] + reach.sum(axis=1))
 
     def precondition(self, residual: np.ndarray) -> np.ndarray:
-        """Solve with the approximation: a diagonal plus rank one in each class, by the Sherman-Morrison formula."""
+        """Solve with the approximation:
+
+        a diagonal plus rank one in each class, by the Sherman-Morrison formula.
+        """
         solved = residual / self._diagonal
         shift = self._weight * np.einsum("ij,ij->i", self._along, solved)
         solved -= shift[:, None] * self._along / self._diagonal
@@ -265,7 +301,9 @@ class DiagonalMap(LinearMap):
         self.penalise(np.asarray(ridge), centre)
         self._weights, self._light_weights = self._mean, self._mean.astype(np.float32)
 
-    def solve(self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 100, warn: bool = True) -> Solution:
+    def solve(
+        self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 100, warn: bool = True
+    ) -> Solution:
         """Return the minimum."""
         with one_thread():
             return minimise(self, start, tol=tol, max_iter=max_iter, warn=warn)
@@ -275,7 +313,9 @@ class DiagonalMap(LinearMap):
         scores += point[1]
         return scores
 
-    def _pull(self, features: np.ndarray, weights: np.ndarray | None, values: np.ndarray) -> np.ndarray:
+    def _pull(
+        self, features: np.ndarray, weights: np.ndarray | None, values: np.ndarray
+    ) -> np.ndarray:
         assert weights is not None
         shifts = weights @ values
         values *= features

@@ -14,19 +14,20 @@ LEAST_WEIGHT = 1e-3
 _WARM_UP, _MOST_STEPS, _TOL = 10, 50, 1e-10
 
 
-def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector, start: Vector | None = None) -> Vector:
+def mixture_weights(
+    likelihoods: Vector, counts: Vector, prior: Vector, start: Vector | None = None
+) -> Vector:
     """Return the weights, (n_members,), at least 0 and of sum 1.
 
-    They maximise the sum of counts * log(likelihoods @ w) + prior * log w, which is concave; `prior` acts like this
-    many samples drawn from each member. The solver takes a few steps of expectation maximisation, then uses Newton's
-    method. The constraint that weights sum to 1 becomes a penalty (total of counts and prior) * sum of w, whose optimum
-    has sum 1.
+    They maximise the sum of counts * log(likelihoods @ w) + prior * log w, which is concave;
+    `prior` acts like this many samples drawn from each member. The solver takes a few steps of
+    expectation maximisation, then uses Newton's method. The constraint that weights sum to 1
+    becomes a penalty (total of counts and prior) * sum of w, whose optimum has sum 1.
 
     Parameters
     ----------
-    likelihoods : (n_samples, n_members) cross-fitted probability of the true class under each member
-    counts : (n_samples,) how often each sample counts
-    prior : (n_members,) pseudo-counts
+    likelihoods : (n_samples, n_members) cross-fitted probability of the true class under each
+    member counts : (n_samples,) how often each sample counts prior : (n_members,) pseudo-counts
     start : (n_members,) weights of a similar problem, as a starting point
 
     Examples
@@ -43,7 +44,11 @@ def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector, start: V
     for _ in range(_WARM_UP if start is None else 0):
         weights = weights * (parts.T @ (counts / (parts @ weights))) / total + prior / total
     mixed, pull = parts @ weights, np.zeros_like(prior)
-    loss = total * weights.sum() - counts @ np.log(mixed) - prior[preferred] @ np.log(weights[preferred])
+    loss = (
+        total * weights.sum()
+        - counts @ np.log(mixed)
+        - prior[preferred] @ np.log(weights[preferred])
+    )
     for _ in range(_MOST_STEPS):
         np.divide(prior, weights, where=preferred, out=pull)
         slope = total - parts.T @ (counts / mixed) - pull
@@ -61,7 +66,11 @@ def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector, start: V
             trial = np.maximum(weights + size * step, 0.0)
             if trial.sum() > 0.0 and (trial[preferred] > 0.0).all():
                 mixed = parts @ trial
-                value = total * trial.sum() - counts @ np.log(mixed) - prior[preferred] @ np.log(trial[preferred])
+                value = (
+                    total * trial.sum()
+                    - counts @ np.log(mixed)
+                    - prior[preferred] @ np.log(trial[preferred])
+                )
                 if value <= loss + 1e-4 * size * decrease:
                     break
         else:
@@ -83,4 +92,6 @@ def without_light_ones(names: tuple[str, ...], weights: Vector) -> dict[str, flo
     """Return the weights by name, without members of negligible weight."""
     kept = weights >= LEAST_WEIGHT
     shares = weights[kept] / weights[kept].sum()
-    return {name: float(share) for name, share in zip((n for n, k in zip(names, kept) if k), shares)}
+    return {
+        name: float(share) for name, share in zip((n for n, k in zip(names, kept) if k), shares)
+    }

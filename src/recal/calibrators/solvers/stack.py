@@ -1,12 +1,15 @@
-"""The softmax of a weighted sum of log-probabilities plus one offset per class, with weights that are never negative.
+"""The softmax of a weighted sum of log-probabilities plus one offset per class, with weights that
+are never negative.
 
 Minimise over theta = (a, c), a >= 0,
 
-    mean NLL of softmax(sum of a_v x_v + c)  +  offset_penalty |c|^2  +  VIEW_PENALTY (sum of a_v^2 but the original's).
+    mean NLL of softmax(sum of a_v x_v + c)  +  offset_penalty |c|^2  +  VIEW_PENALTY (sum of a_v^2
+    but the original's).
 
-The problem is convex. Newton's method updates the free weights and the offsets, projected onto a >= 0; a weight of 0
-that would become negative stays at 0. The stack has its own solver because `linear.minimise` has no bounds, and because
-the Hessian is small or nearly diagonal, so that no inner iteration is needed.
+The problem is convex. Newton's method updates the free weights and the offsets, projected onto a >=
+0; a weight of 0 that would become negative stays at 0. The stack has its own solver because
+`linear.minimise` has no bounds, and because the Hessian is small or nearly diagonal, so that no
+inner iteration is needed.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ from recal.engine import rows as kernels
 from recal.engine.compiled import over_rows
 
 Vector = NDArray[np.float64]
-# Up to this many classes, the whole block of the offsets in the Hessian is used. With more, its diagonal is enough: the
-# ridge grows like n_classes / n_samples, while the share of a class falls like 1 / n_classes.
+# Up to this many classes, the whole block of the offsets in the Hessian is used. With more, its
+# diagonal is enough: the ridge grows like n_classes / n_samples, while the share of a class falls
+# like 1 / n_classes.
 _DENSE_CLASSES = 256
 _ARMIJO = 1e-4
 _SHORTEST_STEP = 2.0**-20
@@ -30,7 +34,10 @@ _SHORTEST_STEP = 2.0**-20
 
 @dataclass(frozen=True)
 class Stack:
-    """A fitted sum: the features in use, their weights, the offsets of the classes, and the penalised loss."""
+    """A fitted sum:
+
+    the features in use, their weights, the offsets of the classes, and the penalised loss.
+    """
 
     used: tuple[int, ...]
     weights: Vector
@@ -42,7 +49,9 @@ class Stack:
     @property
     def views(self) -> tuple[int, ...]:
         """The views with a positive weight."""
-        return tuple(v for v, weight in zip(self.used, self.weights) if v >= self.n_base and weight > 0.0)
+        return tuple(
+            v for v, weight in zip(self.used, self.weights) if v >= self.n_base and weight > 0.0
+        )
 
 
 VIEW_PENALTY = 5e-5
@@ -58,7 +67,8 @@ class StackMap:
     rows : (n_samples,) weights that sum to 1
     offset_penalty : float
     n_base : int
-        The number of leading features that are not views. They have no ridge, and a fit starts at the last of them.
+        The number of leading features that are not views. They have no ridge, and a fit starts at
+        the last of them.
     """
 
     def __init__(
@@ -89,16 +99,25 @@ class StackMap:
             self.losses, size=self.probs.size * len(used),
         )  # fmt: skip
         ridge = self._view_penalties(stack.used)
-        penalty = self.offset_penalty * float(stack.offsets @ stack.offsets) + float(ridge @ stack.weights**2)
+        penalty = self.offset_penalty * float(stack.offsets @ stack.offsets) + float(
+            ridge @ stack.weights**2
+        )
         self._at, self._loss = stack, float(self.rows @ self.losses) + penalty
         return self._loss
 
     def solve(
-        self, used: tuple[int, ...], start: Stack | None = None, *, tol: float = 1e-9, max_iter: int = 60
+        self,
+        used: tuple[int, ...],
+        start: Stack | None = None,
+        *,
+        tol: float = 1e-9,
+        max_iter: int = 60,
     ) -> Stack:
         """Return the best stack of these features. `start` may have fewer features."""
         before = {} if start is None else dict(zip(start.used, start.weights))
-        weights = np.array([before.get(v, 1.0 if v == self.n_base - 1 and start is None else 0.0) for v in used])
+        weights = np.array(
+            [before.get(v, 1.0 if v == self.n_base - 1 and start is None else 0.0) for v in used]
+        )
         offsets = np.zeros(self.n_classes) if start is None else start.offsets.copy()
         now = Stack(used, weights, offsets, 0.0, self.n_base)
         loss = self.evaluate(now)
@@ -116,12 +135,15 @@ class StackMap:
         return self._at
 
     def promised_gains(self, stack: Stack, candidates: tuple[int, ...]) -> Vector:
-        """Return by how much each candidate would lower the loss, to second order; 0 if its weight were negative.
+        """Return by how much each candidate would lower the loss, to second order; 0 if its weight
+        were negative.
 
-        `stack` must be the one evaluated last. Coupling with the weights in use counts; coupling with the offsets does
-        not, since this only screens candidates.
+        `stack` must be the one evaluated last. Coupling with the weights in use counts; coupling
+        with the offsets does not, since this only screens candidates.
         """
-        used = np.array([v for v, weight in zip(stack.used, stack.weights) if weight > 0.0], dtype=np.intp)
+        used = np.array(
+            [v for v, weight in zip(stack.used, stack.weights) if weight > 0.0], dtype=np.intp
+        )
         both = np.array([*candidates, *used], dtype=np.intp)
         sums = np.empty((self._n_chunks, len(both), 2 + len(used)))
         over_rows(
@@ -133,7 +155,9 @@ class StackMap:
         count = len(candidates)
         block = couplings[count:] + 1e-9 * np.eye(len(used))
         across = couplings[:count]
-        left = curvatures[:count] - np.einsum("cu,cu->c", across, np.linalg.solve(block, across.T).T)
+        left = curvatures[:count] - np.einsum(
+            "cu,cu->c", across, np.linalg.solve(block, across.T).T
+        )
         left = np.maximum(left, 1e-6 * curvatures[:count]) + 2.0 * VIEW_PENALTY
         return np.where(slopes[:count] < 0.0, slopes[:count] ** 2 / (2.0 * left), 0.0)
 
@@ -179,7 +203,10 @@ class StackMap:
     def _line_search(
         self, now: Stack, loss: float, step_weights: Vector, step_offsets: Vector, decrement: float
     ) -> tuple[Stack, float] | None:
-        """Halve the step, projected onto weights >= 0, until the loss falls; None if rounding hides any decrease."""
+        """Halve the step, projected onto weights >= 0, until the loss falls;
+
+        None if rounding hides any decrease.
+        """
         size = 1.0
         while size > _SHORTEST_STEP:
             weights = np.maximum(now.weights + size * step_weights, 0.0)

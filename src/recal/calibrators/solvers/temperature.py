@@ -1,12 +1,14 @@
 """Temperatures: one for all samples, or one for each of several groups.
 
-The loss of a group is sum_i F_i(s_i b) - s_i b d_i, where F is a row's log-partition, s its scale and d how far the
-true class lies below the largest logit. Its derivative grows with b, so the best b is unique. Newton's method finds it
-inside a bracket. Steps are taken in log b, which keeps b positive, and one pass over the data serves all groups.
+The loss of a group is sum_i F_i(s_i b) - s_i b d_i, where F is a row's log-partition, s its scale
+and d how far the true class lies below the largest logit. Its derivative grows with b, so the best
+b is unique. Newton's method finds it inside a bracket. Steps are taken in log b, which keeps b
+positive, and one pass over the data serves all groups.
 
-A group in which every prediction is right has no best temperature: more confidence always raises the likelihood. It
-gets the temperature for one additional wrong sample (Laplace). That sample is typical of the group, and its label is
-its second class. The result is finite and does not depend on the scale of the logits.
+A group in which every prediction is right has no best temperature: more confidence always raises
+the likelihood. It gets the temperature for one additional wrong sample (Laplace). That sample is
+typical of the group, and its label is its second class. The result is finite and does not depend on
+the scale of the logits.
 """
 
 from __future__ import annotations
@@ -29,19 +31,32 @@ Flags = NDArray[np.bool_]
 
 
 class GroupLosses:
-    """Derivatives of the loss of each group at the current scales; `weights` says how often each sample counts.
+    """Derivatives of the loss of each group at the current scales; `weights` says how often each
+    sample counts.
 
     Attributes
     ----------
     members : (n_samples,) each sample's group
     sizes : (n_groups,) number of samples, or sum of their weights
-    occupied, mistaken : (n_groups,) whether the group has a sample of positive weight, and a wrong prediction
+    occupied, mistaken : (n_groups,) whether the group has a sample of positive weight, and a wrong
+    prediction
     """
 
     def __init__(
-        self, rows: ScaledRows, drops: Vector, members: NDArray[Any], n_groups: int, weights: Vector | None = None
+        self,
+        rows: ScaledRows,
+        drops: Vector,
+        members: NDArray[Any],
+        n_groups: int,
+        weights: Vector | None = None,
     ) -> None:
-        self.rows, self.drops, self.members, self.n_groups, self.weights = rows, drops, members, n_groups, weights
+        self.rows, self.drops, self.members, self.n_groups, self.weights = (
+            rows,
+            drops,
+            members,
+            n_groups,
+            weights,
+        )
         counts = self._counts = np.ones(len(members)) if weights is None else weights
         self._first_factor, self._second_factor = rows.scales * counts, rows.scales**2 * counts
         self.sizes = np.bincount(members, counts, n_groups).astype(np.float64)
@@ -56,13 +71,16 @@ class GroupLosses:
     def derivatives(
         self, betas: Vector, more: Vector | float = 0.0, doubt: Vector | float = 0.0
     ) -> tuple[Vector, Vector]:
-        """Return the first and second derivative of each group's loss; groups with a beta of 0 are skipped.
+        """Return the first and second derivative of each group's loss; groups with a beta of 0 are
+        skipped.
 
         `more` and `doubt` add a sample to a group: its share of the group's weight, and its pull.
         """
         first, second = self.rows.slopes(betas[self.members])
         slope = np.bincount(self.members, first * self._first_factor, len(betas)).astype(np.float64)
-        curvature = np.bincount(self.members, second * self._second_factor, len(betas)).astype(np.float64)
+        curvature = np.bincount(self.members, second * self._second_factor, len(betas)).astype(
+            np.float64
+        )
         return (1.0 + more) * slope - self._pull - doubt, (1.0 + more) * curvature
 
     def margins(self) -> Vector:
@@ -70,13 +88,15 @@ class GroupLosses:
         return -self.rows.scales * self.rows.runner_up_drop()
 
 
-# Maps one beta per group to the first and second derivative of each group's loss; a beta of 0 skips the group.
+# Maps one beta per group to the first and second derivative of each group's loss; a beta of 0 skips
+# the group.
 Derivatives = Callable[[Vector], tuple[Vector, Vector]]
 
 LEAST_BETA, LARGEST_BETA = 1e-3, 100.0
 # After a Newton step this small, the error is about its square, far below 1e-8.
 _LAST_STEP = 1e-5
-# Rounding can keep a slope from ever becoming small. The search also ends when the bracket is this narrow.
+# Rounding can keep a slope from ever becoming small. The search also ends when the bracket is this
+# narrow.
 _NARROW = 1e-9
 _MOST_PASSES = 100
 
@@ -101,13 +121,18 @@ def solve_betas(
 ) -> Betas:
     """Return the beta of each group that minimises its loss. A good `start` saves passes.
 
-    `bounds` are the smallest and the largest beta of each group; the search then begins at `start` within them. Groups
-    that are not `chosen` keep a beta of 1.
+    `bounds` are the smallest and the largest beta of each group; the search then begins at `start`
+    within them. Groups that are not `chosen` keep a beta of 1.
     """
-    least, largest = np.array([[LEAST_BETA], [LARGEST_BETA]]) * np.ones(n_groups) if bounds is None else bounds
+    least, largest = (
+        np.array([[LEAST_BETA], [LARGEST_BETA]]) * np.ones(n_groups) if bounds is None else bounds
+    )
     log_beta = np.log(np.clip(np.ones(n_groups) if start is None else start, least, largest))
     origin = np.zeros(n_groups) if bounds is None else log_beta
-    searches = [_Search(*ends) for ends in np.stack([log_beta, origin, np.log(least), np.log(largest)], 1).tolist()]
+    searches = [
+        _Search(*ends)
+        for ends in np.stack([log_beta, origin, np.log(least), np.log(largest)], 1).tolist()
+    ]
     active = np.ones(n_groups, dtype=bool) if chosen is None else chosen
     open_groups, passes = np.flatnonzero(active).tolist(), 0
     while open_groups and passes < _MOST_PASSES:
@@ -133,7 +158,10 @@ def solve_betas(
 
 
 class _Search:
-    """The bracket of one group in log beta. There are only a few groups, and plain floats are faster than arrays."""
+    """The bracket of one group in log beta.
+
+    There are only a few groups, and plain floats are faster than arrays.
+    """
 
     def __init__(self, log_beta: float, origin: float, floor: float, ceiling: float) -> None:
         self.log_beta, self.origin = log_beta, origin
@@ -146,9 +174,13 @@ class _Search:
     def step(self, slope: float, curvature: float) -> bool:
         """Take a step from the derivatives at the current point; return whether it was the last."""
         if slope == 0.0:
-            if curvature == 0.0 and self.lower > self.floor:  # the loss fell until its derivatives underflowed
+            if (
+                curvature == 0.0 and self.lower > self.floor
+            ):  # the loss fell until its derivatives underflowed
                 self.log_beta, self.at_bound = self.ceiling, True
-            elif curvature == 0.0 and self.log_beta != self.origin:  # the start was too extreme to give a slope
+            elif (
+                curvature == 0.0 and self.log_beta != self.origin
+            ):  # the start was too extreme to give a slope
                 self.log_beta = self.origin
                 return False
             return True  # the minimum, or a constant loss
@@ -177,7 +209,8 @@ class _Search:
         return False
 
 
-# The beta of a group without mistakes: Laplace's estimate, the beta of all samples, or the upper bound.
+# The beta of a group without mistakes: Laplace's estimate, the beta of all samples, or the upper
+# bound.
 Separable = Literal["laplace", "pooled", "bound"]
 # Betas stay within these bounds, so that float32, which some runtimes use, can represent them.
 _EXTREMES = (1e-30, 1e30)
@@ -191,18 +224,25 @@ _AROUND_A_GUESS = 100.0
 _TOLERANCE = 1e-12
 
 
-def fit_beta(logits: Floats, labels: Labels, weights: Vector | None = None, near: float | None = None) -> float:
-    """Return the beta = 1/T that minimises the mean NLL of softmax(beta * logits), as temperature scaling does.
+def fit_beta(
+    logits: Floats, labels: Labels, weights: Vector | None = None, near: float | None = None
+) -> float:
+    """Return the beta = 1/T that minimises the mean NLL of softmax(beta * logits), as temperature
+    scaling does.
 
     `near` is a starting point; it saves passes and does not change the result.
     """
     return float(fit_temperature(logits, labels, weights, near).values[0])
 
 
-def fit_temperature(logits: Floats, labels: Labels, weights: Vector | None = None, near: float | None = None) -> Betas:
-    """Return the same beta with information about the search. With many samples, subsamples give the starting point.
+def fit_temperature(
+    logits: Floats, labels: Labels, weights: Vector | None = None, near: float | None = None
+) -> Betas:
+    """Return the same beta with information about the search. With many samples, subsamples give
+    the starting point.
 
-    The first subsample starts at the scale of the logits, so the cost does not depend on the size of the result.
+    The first subsample starts at the scale of the logits, so the cost does not depend on the size
+    of the result.
     """
     start = None if near is None else np.array([near])
     for count in _FEW_SAMPLES if near is None else ():
@@ -215,32 +255,44 @@ def fit_temperature(logits: Floats, labels: Labels, weights: Vector | None = Non
             apart = -state.runner_up_drop()
             usual = float(np.median(apart[apart > 0.0])) if (apart > 0.0).any() else 2.0
             start = np.clip([2.0 / usual], *_EXTREMES)
-        start = fit_betas(state, labels[some], start, None if weights is None else weights[some]).values
+        start = fit_betas(
+            state, labels[some], start, None if weights is None else weights[some]
+        ).values
     return fit_betas(ScaledLogits(logits, tolerance=_TOLERANCE), labels, start, weights)
 
 
-def fit_betas(state: ScaledRows, labels: Labels, start: Vector | None = None, weights: Vector | None = None) -> Betas:
-    """Return the beta that minimises the negative log-likelihood of all samples, relative to the current scales.
+def fit_betas(
+    state: ScaledRows, labels: Labels, start: Vector | None = None, weights: Vector | None = None
+) -> Betas:
+    """Return the beta that minimises the negative log-likelihood of all samples, relative to the
+    current scales.
 
-    `start` saves passes and does not change the result. `weights` says how often each sample counts.
+    `start` saves passes and does not change the result. `weights` says how often each sample
+    counts.
     """
     members = np.zeros(len(labels), dtype=np.intp)
     return fit_losses(GroupLosses(state, state.drop_at(labels), members, 1, weights), start)
 
 
-def fit_losses(losses: GroupLosses, start: Vector | None = None, separable: Separable = "laplace") -> Betas:
+def fit_losses(
+    losses: GroupLosses, start: Vector | None = None, separable: Separable = "laplace"
+) -> Betas:
     """Return the beta of each group that minimises its loss.
 
-    `separable` decides about groups without mistakes. With "pooled" they get the beta of all samples. If that is above
-    1, it is limited to what one more, wrong, sample of the group would give: otherwise the group would become more
-    confident in every iteration as long as the mistakes of other groups keep the common beta above 1.
+    `separable` decides about groups without mistakes. With "pooled" they get the beta of all
+    samples. If that is above 1, it is limited to what one more, wrong, sample of the group would
+    give: otherwise the group would become more confident in every iteration as long as the mistakes
+    of other groups keep the common beta above 1.
     """
     n_groups = losses.n_groups
     if separable == "bound":
         return solve_betas(losses.derivatives, n_groups, start)
     bounds = None
     if start is not None and ((start < LEAST_BETA) | (start > LARGEST_BETA)).any():
-        bounds = np.minimum(start / _AROUND_A_GUESS, LEAST_BETA), np.maximum(start * _AROUND_A_GUESS, LARGEST_BETA)
+        bounds = (
+            np.minimum(start / _AROUND_A_GUESS, LEAST_BETA),
+            np.maximum(start * _AROUND_A_GUESS, LARGEST_BETA),
+        )
     answer = solve_betas(losses.derivatives, n_groups, start, bounds=bounds, chosen=losses.mistaken)
     faultless = losses.occupied & ~losses.mistaken
     largest = np.inf
@@ -254,10 +306,13 @@ def fit_losses(losses: GroupLosses, start: Vector | None = None, separable: Sepa
     uncertain = faultless | (answer.at_bound & losses.mistaken)
     if not uncertain.any():
         return answer
-    # Add one sample to each group without mistakes: an average of its samples whose true class is the second one.
+    # Add one sample to each group without mistakes: an average of its samples whose true class is
+    # the second one.
     margins = losses.margins()
     n_right = np.where(faultless, np.maximum(losses.sizes, 1e-300), np.inf)
-    with_doubt = partial(losses.derivatives, more=1.0 / n_right, doubt=losses.by_group(-margins) / n_right)
+    with_doubt = partial(
+        losses.derivatives, more=1.0 / n_right, doubt=losses.by_group(-margins) / n_right
+    )
     lower, upper, middle = _bracket(margins, losses.members, n_groups)
     again = solve_betas(with_doubt, n_groups, middle, bounds=(lower, upper), chosen=uncertain)
     limited = np.clip(again.values, 1.0, largest) if separable == "pooled" else again.values
@@ -266,11 +321,17 @@ def fit_losses(losses: GroupLosses, start: Vector | None = None, separable: Sepa
 
 
 def _bracket(gaps: Vector, members: NDArray[Any], n_groups: int) -> tuple[Vector, Vector, Vector]:
-    """Return a smallest, a largest and a middle beta for each group from the margins between its two largest logits.
+    """Return a smallest, a largest and a middle beta for each group from the margins between its
+    two largest logits.
 
-    At the smallest beta a median sample is at chance; at the largest beta even the smallest margin is decisive.
+    At the smallest beta a median sample is at chance; at the largest beta even the smallest margin
+    is decisive.
     """
-    least, largest, middle = np.full(n_groups, LEAST_BETA), np.full(n_groups, LARGEST_BETA), np.ones(n_groups)
+    least, largest, middle = (
+        np.full(n_groups, LEAST_BETA),
+        np.full(n_groups, LARGEST_BETA),
+        np.ones(n_groups),
+    )
     for k in range(n_groups):
         apart = gaps[(members == k) & (gaps > 0.0)]
         if len(apart):

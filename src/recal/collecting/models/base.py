@@ -17,7 +17,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import MULTI_LABEL, Floats, check_probs, is_single_column, looks_like_probabilities, two_columns
+from recal.checks import (
+    MULTI_LABEL,
+    Floats,
+    check_probs,
+    is_single_column,
+    looks_like_probabilities,
+    two_columns,
+)
 from recal.collecting.fingerprint import digest
 from recal.errors import FileError, InputError, MissingExtraError, Remedy, blame
 from recal.files.limits import refuse_bombs
@@ -35,7 +42,8 @@ _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
 
 
 class Model(ABC):
-    """A classifier as `collect` uses it: it takes a batch and returns one row of outputs per sample.
+    """A classifier as `collect` uses it: it takes a batch and returns one row of outputs per
+    sample.
 
     Attributes
     ----------
@@ -46,7 +54,8 @@ class Model(ABC):
     gives_logits, gives_probs : bool
         Whether the adapter knows that its outputs are logits, or probabilities.
     known_by_content : bool
-        Whether equal fingerprints mean equal predictions. A Python function is known by its name only.
+        Whether equal fingerprints mean equal predictions. A Python function is known by its name
+        only.
     shape : tuple
         The shape of the model's input, including the batch; empty if unknown.
     fixed : int or None
@@ -64,13 +73,21 @@ class Model(ABC):
 
     @property
     def pixels(self) -> Pixels | None:
-        """The kind of image that the model takes, by the channels of its input, or None if the shape is ambiguous."""
-        counts = [side for side in (self.shape[1], self.shape[3]) if side in _PIXELS] if len(self.shape) == 4 else []
+        """The kind of image that the model takes, by the channels of its input, or None if the
+        shape is ambiguous.
+        """
+        counts = (
+            [side for side in (self.shape[1], self.shape[3]) if side in _PIXELS]
+            if len(self.shape) == 4
+            else []
+        )
         return _PIXELS[counts[0]] if len(counts) == 1 else None
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return a digest that changes with the weights or the structure, as far as the adapter can see them."""
+        """Return a digest that changes with the weights or the structure, as far as the adapter can
+        see them.
+        """
 
     def returns(self, outputs: Outputs) -> Outputs:
         """Return the kind of the model's outputs: `outputs`, unless the adapter knows better."""
@@ -107,7 +124,9 @@ class CallableModel(Model):
 
 def _adapter(module: str, name: str) -> Callable[..., Model]:
     """Return an adapter from a module that may need an optional package."""
-    adapter: Callable[..., Model] = getattr(importlib.import_module(f"recal.collecting.models.{module}"), name)
+    adapter: Callable[..., Model] = getattr(
+        importlib.import_module(f"recal.collecting.models.{module}"), name
+    )
     return adapter
 
 
@@ -121,7 +140,10 @@ def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> 
     if isinstance(model, tuple) and len(model) == 2:
         return _adapter("huggingface", "HuggingFaceModel")(*model, device=device)
     if comes_from(model, "transformers.pipelines"):
-        parts = (getattr(model, name, None) for name in ("image_processor", "feature_extractor", "tokenizer"))
+        parts = (
+            getattr(model, name, None)
+            for name in ("image_processor", "feature_extractor", "tokenizer")
+        )
         processor = next((part for part in parts if part is not None), None)
         return _adapter("huggingface", "HuggingFaceModel")(model.model, processor, device=device)
     if type(model).__name__ == "ExportedProgram" and comes_from(model, "torch.export"):
@@ -134,7 +156,9 @@ def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> 
         raise InputError(
             f"The model is the class {model.__name__}; pass a trained instance of it, as net = {model.__name__}()."
         )
-    if hasattr(model, "predict") and (hasattr(model, "predict_proba") or hasattr(model, "decision_function")):
+    if hasattr(model, "predict") and (
+        hasattr(model, "predict_proba") or hasattr(model, "decision_function")
+    ):
         return _adapter("estimators", "EstimatorModel")(model, outputs=outputs)
     if comes_from(model, "sklearn"):
         raise InputError(
@@ -160,15 +184,24 @@ def _open_model(path: Path, device: Any) -> Model:
             "network, and --weights FILE.safetensors."
         )
     if not path.exists():
-        hint = f" For a model in {path}.py write {path}:NAME." if Path(f"{path}.py").exists() else ""
+        hint = (
+            f" For a model in {path}.py write {path}:NAME." if Path(f"{path}.py").exists() else ""
+        )
         raise InputError(f"There is no model file {path}.{hint}")
     if suffix == ".py":
-        raise InputError(f"{path} is a program: name the model in it as {path.stem}:NAME, a function or a network.")
+        raise InputError(
+            f"{path} is a program: name the model in it as {path.stem}:NAME, a function or a network."
+        )
     if suffix in (".onnx", ".pt2") and not path.is_file():
         raise InputError(f"{path} is not a regular file.")
     if suffix == ".pt2":
-        remedy = Remedy(f"If you trust it, pass torch.export.load({str(path)!r})", "If you trust it, add: --trust pt2")
-        raise InputError(f"Opening {path} can run code, because a .pt2 file may hold pickles.", remedy=remedy)
+        remedy = Remedy(
+            f"If you trust it, pass torch.export.load({str(path)!r})",
+            "If you trust it, add: --trust pt2",
+        )
+        raise InputError(
+            f"Opening {path} can run code, because a .pt2 file may hold pickles.", remedy=remedy
+        )
     if suffix == ".onnx":
         return _adapter("onnx", "OnnxModel")(path)
     if suffix == ".skops":
@@ -181,21 +214,30 @@ def _open_model(path: Path, device: Any) -> Model:
     )
 
 
-def import_model(spec: str, *, weights: Path | None = None, trusted: Sequence[str] = (), device: Any = None) -> Any:
+def import_model(
+    spec: str, *, weights: Path | None = None, trusted: Sequence[str] = (), device: Any = None
+) -> Any:
     """Return the model at a path, or the Python object that `package.module:name` names.
 
     Parameters
     ----------
     weights : path, optional
-        A .safetensors file for the torch module that `spec` names, or that the function it names returns.
+        A .safetensors file for the torch module that `spec` names, or that the function it names
+        returns.
     trusted : sequence of str
-        Types beyond scikit-learn's and numpy's that a .skops file may hold, by their full names; "pt2" to open a
-        .pt2 file, which may run code.
+        Types beyond scikit-learn's and numpy's that a .skops file may hold, by their full names;
+        "pt2" to open a .pt2 file, which may run code.
     """
     module, separator, _ = spec.partition(":")
-    if not separator or Path(spec).exists() or not all(part.isidentifier() for part in module.split(".")):
+    if (
+        not separator
+        or Path(spec).exists()
+        or not all(part.isidentifier() for part in module.split("."))
+    ):
         if weights is not None:
-            raise InputError(f"--weights go with --model module:function, which builds the network; got {spec}.")
+            raise InputError(
+                f"--weights go with --model module:function, which builds the network; got {spec}."
+            )
         if spec.lower().endswith(".pt2") and "pt2" in trusted:
             return _adapter("torch", "ExportedModel")(Path(spec), device=device)
         return read_skops(Path(spec), trusted) if spec.lower().endswith(".skops") else Path(spec)
@@ -204,7 +246,10 @@ def import_model(spec: str, *, weights: Path | None = None, trusted: Sequence[st
 
 
 def read_skops(path: Path, trusted: Sequence[str] = ()) -> Any:
-    """Read a scikit-learn model from a .skops file; types that skops does not know must be in `trusted`."""
+    """Read a scikit-learn model from a .skops file;
+
+    types that skops does not know must be in `trusted`.
+    """
     try:
         from skops import io
     except ImportError as error:
@@ -217,7 +262,9 @@ def read_skops(path: Path, trusted: Sequence[str] = ()) -> Any:
         if not unknown:
             return io.load(path, trusted=list(trusted))
     except Exception as error:  # a damaged zip file causes many kinds of errors
-        raise FileError(f"{path} cannot be read as a skops file: {str(error).rstrip('.')}.") from error
+        raise FileError(
+            f"{path} cannot be read as a skops file: {str(error).rstrip('.')}."
+        ) from error
     names = ",".join(unknown)
     raise InputError(
         f"{path} holds types that are not known to be harmless: {names}. If you know where the file comes from, say so "
@@ -230,7 +277,9 @@ def import_object(spec: str) -> Any:
     module, _, name = spec.partition(":")
     here = os.getcwd()
     try:
-        if here not in sys.path:  # unlike `python`, an installed command does not search the current folder
+        if (
+            here not in sys.path
+        ):  # unlike `python`, an installed command does not search the current folder
             sys.path.insert(0, here)
         part = ""
         value: Any = importlib.import_module(module)
@@ -244,7 +293,11 @@ def import_object(spec: str) -> Any:
             "but the model below if __name__ == '__main__':"
         ) from stop
     except Exception as error:  # the user's module may raise anything
-        if isinstance(error, AttributeError) and part == error.name and isinstance(error.obj, ModuleType | type):
+        if (
+            isinstance(error, AttributeError)
+            and part == error.name
+            and isinstance(error.obj, ModuleType | type)
+        ):
             near, before = get_close_matches(part, dir(error.obj), n=1), spec.removesuffix(part)
             hint = f"Did you mean {before}{near[0]}?" if near else "It is written module:name."
             raise InputError(f"{before.rstrip(':.')} has no {part!r}. {hint}") from error
@@ -267,7 +320,10 @@ def _not_found(spec: str, module: str, error: ModuleNotFoundError) -> str:
 
 def comes_from(value: Any, package: str) -> bool:
     """Whether a base class of the value is from `package`; the package is not imported."""
-    return any(base.__module__ == package or base.__module__.startswith(package + ".") for base in type(value).__mro__)
+    return any(
+        base.__module__ == package or base.__module__.startswith(package + ".")
+        for base in type(value).__mro__
+    )
 
 
 def as_array(values: Any) -> NDArray[Any]:
@@ -280,7 +336,9 @@ def as_numpy(values: Any, name: str) -> NDArray[Any]:
     values = getattr(values, "logits", values)
     if isinstance(values, dict) and "logits" in values:
         values = values["logits"]
-    is_numbers = isinstance(values, list) and bool(values) and isinstance(values[0], list | int | float)
+    is_numbers = (
+        isinstance(values, list) and bool(values) and isinstance(values[0], list | int | float)
+    )
     if isinstance(values, tuple | list | dict) and not is_numbers:
         raise InputError(
             f"{name} returned a {type(values).__name__}; one (n_samples, n_classes) array is needed. Wrap the model so "
@@ -288,12 +346,17 @@ def as_numpy(values: Any, name: str) -> NDArray[Any]:
         )
     if hasattr(values, "detach"):
         values = values.detach()
-        values = (values.float() if values.dtype.itemsize < 4 and values.is_floating_point() else values).cpu().numpy()
+        values = (
+            (values.float() if values.dtype.itemsize < 4 and values.is_floating_point() else values)
+            .cpu()
+            .numpy()
+        )
     return np.asarray(values)
 
 
 def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
-    """Return a batch of outputs as logits in float32 or float64; refuse outputs that contradict `outputs`.
+    """Return a batch of outputs as logits in float32 or float64; refuse outputs that contradict
+    `outputs`.
 
     Probabilities become their logarithms; those below the floor of `outputs` count as the floor.
     """
@@ -321,11 +384,18 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
                 outputs="probabilities",
             ),
         )
-    if is_probs and is_single and np.isfinite(values).all() and not (values.min() >= 0 and values.max() <= 1):
+    if (
+        is_probs
+        and is_single
+        and np.isfinite(values).all()
+        and not (values.min() >= 0 and values.max() <= 1)
+    ):
         raise InputError(
             f"What {model.name} returns as the probability of the second class must lie in [0, 1], "
             f"got {values.min():.4g} to {values.max():.4g}",
-            remedy=Remedy.naming("If these are log-odds, leave {outputs} out", outputs="probabilities"),
+            remedy=Remedy.naming(
+                "If these are log-odds, leave {outputs} out", outputs="probabilities"
+            ),
         )
     if is_single:
         values = two_columns(values, probs=is_probs)
@@ -345,9 +415,13 @@ def log_of(probs: Floats, name: str, floor: float) -> Floats:
     try:
         check_probs(probs)
     except InputError as error:
-        leave_out = Remedy.naming("If these are logits, leave {outputs} out", outputs="probabilities")
+        leave_out = Remedy.naming(
+            "If these are logits, leave {outputs} out", outputs="probabilities"
+        )
         remedy = error.remedy if error.remedy == MULTI_LABEL else leave_out
-        raise InputError(f"What {name} returns as probabilities {error.rule}", remedy=remedy) from None
+        raise InputError(
+            f"What {name} returns as probabilities {error.rule}", remedy=remedy
+        ) from None
     is_votes = floor > _TINY
     if (probs < floor).any(axis=1).mean() > (0 if is_votes else _FEW_ZEROS):
         hint = (
@@ -364,7 +438,10 @@ def log_of(probs: Floats, name: str, floor: float) -> Floats:
 
 
 def in_pieces(run: Callable[[Any], NDArray[Any]], batch: Any, size: int | None) -> NDArray[Any]:
-    """Return the outputs of a model that takes `size` rows at a time; the last piece repeats the last row."""
+    """Return the outputs of a model that takes `size` rows at a time;
+
+    the last piece repeats the last row.
+    """
     if size is None:
         return run(batch)
     starts = range(0, len(batch), size)
@@ -373,7 +450,8 @@ def in_pieces(run: Callable[[Any], NDArray[Any]], batch: Any, size: int | None) 
 
 
 def with_channel(batch: Any, shape: Sequence[Any]) -> Any:
-    """Return a batch of grey images or sounds with a channel axis of length 1, if an input of this shape has one.
+    """Return a batch of grey images or sounds with a channel axis of length 1, if an input of this
+    shape has one.
 
     Examples
     --------

@@ -12,17 +12,24 @@ from recal.collecting.models.base import Model, as_array
 from recal.errors import InputError, Remedy
 from recal.transforms.preprocessing import Outputs
 
-# The probabilities of these classifiers are shares of trees, of neighbours or of the samples in a leaf.
-_VOTING = {"ForestClassifier", "KNeighborsClassifier", "RadiusNeighborsClassifier", "DecisionTreeClassifier"}
+# The probabilities of these classifiers are shares of trees, of neighbours or of the samples in a
+# leaf.
+_VOTING = {
+    "ForestClassifier",
+    "KNeighborsClassifier",
+    "RadiusNeighborsClassifier",
+    "DecisionTreeClassifier",
+}
 
 
 class EstimatorModel(Model):
     """A fitted scikit-learn classifier.
 
-    Logits come from `decision_function`; one number per sample is the log-odds of the second class. Without that
-    method, or with ``outputs="probabilities"``, they are the logarithms of `predict_proba`. Probabilities of forests,
-    trees and neighbours are shares of votes (``outputs="votes"``), also at the end of a pipeline or a search.
-    Batches of more than two dimensions are flattened if the classifier was fitted on rows of that length.
+    Logits come from `decision_function`; one number per sample is the log-odds of the second class.
+    Without that method, or with ``outputs="probabilities"``, they are the logarithms of
+    `predict_proba`. Probabilities of forests, trees and neighbours are shares of votes
+    (``outputs="votes"``), also at the end of a pipeline or a search. Batches of more than two
+    dimensions are flattened if the classifier was fitted on rows of that length.
     """
 
     def __init__(self, estimator: Any, *, outputs: Outputs = "logits") -> None:
@@ -30,14 +37,22 @@ class EstimatorModel(Model):
         self.name = type(estimator).__name__
         classes = getattr(estimator, "classes_", None)
         if classes is None:
-            raise InputError(f"{self.name} is not fitted (it has no classes_); fit it on the training set first.")
+            raise InputError(
+                f"{self.name} is not fitted (it has no classes_); fit it on the training set first."
+            )
         if isinstance(classes, list):
-            raise InputError(f"{self.name} has several outputs; recal calibrates one classifier at a time.")
+            raise InputError(
+                f"{self.name} has several outputs; recal calibrates one classifier at a time."
+            )
         self.classes = np.asarray(classes)
         # An SVC with one-vs-one margins returns one per pair of classes, not one per class.
-        pairs = getattr(estimator, "decision_function_shape", None) == "ovo" and len(self.classes) > 2
+        pairs = (
+            getattr(estimator, "decision_function_shape", None) == "ovo" and len(self.classes) > 2
+        )
         if pairs and not hasattr(estimator, "predict_proba"):
-            raise InputError(f"{self.name} gives one margin per pair of classes; set decision_function_shape='ovr'.")
+            raise InputError(
+                f"{self.name} gives one margin per pair of classes; set decision_function_shape='ovr'."
+            )
         is_scorer = outputs == "logits" and hasattr(estimator, "decision_function") and not pairs
         self.method = "decision_function" if is_scorer else "predict_proba"
         if not hasattr(estimator, self.method):
@@ -62,7 +77,9 @@ class EstimatorModel(Model):
     def _rows(self, batch: Any) -> Any:
         if hasattr(batch, "columns"):
             self._check_columns(batch)
-        if isinstance(batch, list) or (hasattr(batch, "columns") and hasattr(self.estimator, "feature_names_in_")):
+        if isinstance(batch, list) or (
+            hasattr(batch, "columns") and hasattr(self.estimator, "feature_names_in_")
+        ):
             return batch  # texts, or a frame for a model that knows its columns by name
         batch = as_array(batch)
         try:
@@ -81,7 +98,9 @@ class EstimatorModel(Model):
         return batch.reshape(len(batch), -1)
 
     def _check_columns(self, frame: Any) -> None:
-        """Refuse a table with columns that the model was not fitted on, or with words if it takes texts."""
+        """Refuse a table with columns that the model was not fitted on, or with words if it takes
+        texts.
+        """
         features = getattr(self.estimator, "feature_names_in_", None)
         if features is not None:
             extra = [str(name) for name in frame.columns if name not in set(features)]
@@ -92,7 +111,11 @@ class EstimatorModel(Model):
                     remedy=Remedy.naming(remedy, label_column=extra[-1]),
                 )
             return
-        words = [str(name) for name in frame.columns if getattr(frame[name].dtype, "kind", "O") not in "biuf"]
+        words = [
+            str(name)
+            for name in frame.columns
+            if getattr(frame[name].dtype, "kind", "O") not in "biuf"
+        ]
         if words and not hasattr(self.estimator, "n_features_in_"):
             remedy = "If it takes texts, say which column holds them: {text_column}"
             raise InputError(

@@ -18,17 +18,20 @@ from recal.errors import FileError, InputError, MissingExtraError
 try:
     from recal.collecting.models.torch import TorchModel
 except MissingExtraError as error:  # name the extra that installs both
-    raise MissingExtraError("transformers and torch", "huggingface", "A Hugging Face model") from error
+    raise MissingExtraError(
+        "transformers and torch", "huggingface", "A Hugging Face model"
+    ) from error
 
 
 class HuggingFaceModel(TorchModel):
     """A model for images, texts or sounds, with the processor that it was trained with.
 
-    The processor resizes, normalises or tokenizes, so it runs after the transformation. It takes images as uint8 with
-    channels first or last, texts as strings, and sounds as floats of one rate. Transformations run in numpy.
+    The processor resizes, normalises or tokenizes, so it runs after the transformation. It takes
+    images as uint8 with channels first or last, texts as strings, and sounds as floats of one rate.
+    Transformations run in numpy.
 
-    Texts are sorted by length and run in small batches, so that short texts are not padded to the longest one. Sounds
-    are batched only with others of the same length.
+    Texts are sorted by length and run in small batches, so that short texts are not padded to the
+    longest one. Sounds are batched only with others of the same length.
     """
 
     _AT_A_TIME = 32
@@ -51,7 +54,9 @@ class HuggingFaceModel(TorchModel):
 
     def fingerprint(self) -> str:
         settings = self.processor.to_dict() if hasattr(self.processor, "to_dict") else {}
-        return digest([super().fingerprint(), {key: repr(value) for key, value in settings.items()}])
+        return digest(
+            [super().fingerprint(), {key: repr(value) for key, value in settings.items()}]
+        )
 
     def prepare(self, inputs: Any) -> Any:
         if self.takes == "text" and isinstance(inputs, list):
@@ -60,8 +65,14 @@ class HuggingFaceModel(TorchModel):
 
     def answer(self, batch: Any) -> NDArray[Any]:
         if self.takes == "image":
-            return super().answer(self.processor(images=list(batch), return_tensors="pt")["pixel_values"])
-        items = [np.asarray(item, dtype=np.float32) for item in batch] if self.takes == "audio" else list(batch)
+            return super().answer(
+                self.processor(images=list(batch), return_tensors="pt")["pixel_values"]
+            )
+        items = (
+            [np.asarray(item, dtype=np.float32) for item in batch]
+            if self.takes == "audio"
+            else list(batch)
+        )
         if self.takes == "text" and not all(isinstance(item, str) for item in items):
             kind = next(type(item).__name__ for item in items if not isinstance(item, str))
             raise InputError(f"{self.name} with its tokenizer takes strings, got {kind}.")
@@ -71,7 +82,10 @@ class HuggingFaceModel(TorchModel):
         return answers[np.argsort(order)]
 
     def _pieces(self, order: NDArray[np.intp], lengths: list[int]) -> list[NDArray[np.intp]]:
-        """Split the sorted samples into batches. Sounds in a batch have one length: padding changes many outputs."""
+        """Split the sorted samples into batches. Sounds in a batch have one length:
+
+        padding changes many outputs.
+        """
         starts = np.flatnonzero(np.diff(np.array(lengths)[order])) + 1
         runs, size = [order] if self.takes == "text" else np.split(order, starts), self._AT_A_TIME
         return [run[start : start + size] for run in runs for start in range(0, len(run), size)]
@@ -80,46 +94,74 @@ class HuggingFaceModel(TorchModel):
         if self.takes == "text":
             pad = getattr(self.processor, "pad_token", None) is not None
             if not pad and len(items) > 1:
-                raise InputError(f"The tokenizer of {self.name} has no pad_token; set one, as the model was trained.")
+                raise InputError(
+                    f"The tokenizer of {self.name} has no pad_token; set one, as the model was trained."
+                )
             encoded = self.processor(items, return_tensors="pt", padding=pad, truncation=True)
         else:
             rate = self.processor.sampling_rate
             encoded = self.processor(items, sampling_rate=rate, return_tensors="pt", padding=True)
         tensors = {name: value.to(self.device) for name, value in encoded.items()}
-        tensors = {name: t.to(self.dtype) if t.is_floating_point() and self.dtype else t for name, t in tensors.items()}
+        tensors = {
+            name: t.to(self.dtype) if t.is_floating_point() and self.dtype else t
+            for name, t in tensors.items()
+        }
         return as_numpy(self.module(**tensors), self.name)
 
 
 def _class_names(model: Any) -> NDArray[Any] | None:
-    """Return the names of the columns from the model's configuration (`id2label`), or None if they are numbers."""
+    """Return the names of the columns from the model's configuration (`id2label`), or None if they
+    are numbers.
+    """
     config = getattr(model, "config", None)
     if getattr(config, "problem_type", None) == "multi_label_classification":
-        raise InputError(f"{type(model).__name__} was trained for several labels per input. {MULTI_LABEL}.")
+        raise InputError(
+            f"{type(model).__name__} was trained for several labels per input. {MULTI_LABEL}."
+        )
     names = getattr(config, "id2label", None) or {}
     ordered = [str(names[key]) for key in sorted(names, key=int)]
     generic = all(re.fullmatch(r"LABEL_\d+", name) for name in ordered)
-    return None if generic or len(ordered) < 2 or len(set(ordered)) < len(ordered) else np.array(ordered)
+    return (
+        None
+        if generic or len(ordered) < 2 or len(set(ordered)) < len(ordered)
+        else np.array(ordered)
+    )
 
 
 def open_folder(path: Path, *, device: Any = None) -> HuggingFaceModel:
-    """Open a folder written by `save_pretrained`: only safetensors weights are read, and none of its code is run."""
+    """Open a folder written by `save_pretrained`:
+
+    only safetensors weights are read, and none of its code is run.
+    """
     try:
         import transformers
     except ImportError as error:
-        raise MissingExtraError("transformers", "huggingface", f"Opening the folder {path}") from error
+        raise MissingExtraError(
+            "transformers", "huggingface", f"Opening the folder {path}"
+        ) from error
     check_folder(path)
     safely: Any = {"local_files_only": True, "trust_remote_code": False}
     settings, what = _settings(path / "preprocessor_config.json"), "image"
     models, processors = "AutoModelForImageClassification", "AutoImageProcessor"
-    if "feature_extractor_type" in settings and "image_processor_type" not in settings and "sampling_rate" in settings:
-        what, models, processors = "audio", "AutoModelForAudioClassification", "AutoFeatureExtractor"
+    if (
+        "feature_extractor_type" in settings
+        and "image_processor_type" not in settings
+        and "sampling_rate" in settings
+    ):
+        what, models, processors = (
+            "audio",
+            "AutoModelForAudioClassification",
+            "AutoFeatureExtractor",
+        )
     elif not settings and (path / "tokenizer_config.json").exists():
         what, models, processors = "text", "AutoModelForSequenceClassification", "AutoTokenizer"
     try:
         model = getattr(transformers, models).from_pretrained(path, use_safetensors=True, **safely)
         processor = getattr(transformers, processors).from_pretrained(path, **safely)
     except Exception as error:  # safetensors has errors of its own
-        raise FileError(f"{path} is not a Hugging Face {what} classifier with its processor: {error}") from error
+        raise FileError(
+            f"{path} is not a Hugging Face {what} classifier with its processor: {error}"
+        ) from error
     return HuggingFaceModel(model, processor, device=device)
 
 
@@ -132,23 +174,40 @@ def check_folder(path: Path) -> None:
             "write it again with save_pretrained(folder, safe_serialization=True)."
         )
     if (path / "adapter_config.json").exists():
-        raise FileError(f"{path} is not opened: it is an adapter to another model. Merge the two, and save the result.")
+        raise FileError(
+            f"{path} is not opened: it is an adapter to another model. Merge the two, and save the result."
+        )
     processors = ("preprocessor_config.json", "processor_config.json", "tokenizer_config.json")
     for name in ("config.json", *processors, f"{weights}.index.json"):
         settings = _settings(path / name)
-        code = next((key for key in ("auto_map", "transformers_weights", "custom_pipelines") if key in settings), None)
+        code = next(
+            (
+                key
+                for key in ("auto_map", "transformers_weights", "custom_pipelines")
+                if key in settings
+            ),
+            None,
+        )
         if code is not None:
             raise FileError(
                 f"{path} is not opened: `{code}` in its {name} asks for code or files of its own. If you "
                 "trust it, load it yourself and pass (model, processor)."
             )
         shards = settings.get("weight_map", {})
-        outside = [value for value in shards.values() if not isinstance(value, str) or Path(value).name != value]
+        outside = [
+            value
+            for value in shards.values()
+            if not isinstance(value, str) or Path(value).name != value
+        ]
         if outside:
-            raise FileError(f"{path} is not opened: its {name} keeps weights in {outside[0]!r}, outside the folder.")
+            raise FileError(
+                f"{path} is not opened: its {name} keeps weights in {outside[0]!r}, outside the folder."
+            )
         kernels = [value for key, value in settings.items() if "attn_implementation" in key]
         if any(value is not None and "/" in str(value) for value in kernels):
-            raise FileError(f"{path} is not opened: its {name} asks for code from elsewhere, {kernels[0]!r}.")
+            raise FileError(
+                f"{path} is not opened: its {name} asks for code from elsewhere, {kernels[0]!r}."
+            )
 
 
 def _settings(path: Path) -> dict[str, Any]:

@@ -28,7 +28,9 @@ FLOATS = ("tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16
 
 @dataclass(frozen=True)
 class Output:
-    """The name of an output, its type as onnxruntime writes it, and its number of axes (None if unknown)."""
+    """The name of an output, its type as onnxruntime writes it, and its number of axes (None if
+    unknown).
+    """
 
     name: str
     type: str
@@ -36,12 +38,16 @@ class Output:
 
     @property
     def is_zipped(self) -> bool:
-        """Whether it is a list of one dictionary per row, from class to probability, as skl2onnx writes it."""
+        """Whether it is a list of one dictionary per row, from class to probability, as skl2onnx
+        writes it.
+        """
         return self.type.startswith("seq(map(")
 
     @property
     def holds_probs(self) -> bool:
-        """Whether its name or type says that it holds probabilities, as in files of skl2onnx and paddle2onnx."""
+        """Whether its name or type says that it holds probabilities, as in files of skl2onnx and
+        paddle2onnx.
+        """
         name = self.name.lower()
         return self.is_zipped or ("log" not in name and ("prob" in name or "softmax" in name))
 
@@ -51,9 +57,15 @@ class Output:
 
 
 def choose_output(
-    model: str, outputs: Sequence[Output], name: str | None = None, *, file: str = "net.onnx", inputs: str = "x"
+    model: str,
+    outputs: Sequence[Output],
+    name: str | None = None,
+    *,
+    file: str = "net.onnx",
+    inputs: str = "x",
 ) -> Output:
-    """Return the output of this name, the only one, the one called logits, or the only one that can be scores.
+    """Return the output of this name, the only one, the one called logits, or the only one that can
+    be scores.
 
     The error shows a command with `file` and `inputs`, the name of the model's input.
     """
@@ -82,11 +94,18 @@ def choose_output(
 
 
 def check_external_data(path: Path) -> None:
-    """Refuse a model whose weights lie outside its own folder: a file must not make recal read other files."""
+    """Refuse a model whose weights lie outside its own folder:
+
+    a file must not make recal read other files.
+    """
     home = Path(os.path.realpath(path)).parent
     for location in external_files(path):
         named = home / location.replace("\0", "/")  # a name with a null byte cannot be a file
-        if not location or not Path(os.path.realpath(named)).is_relative_to(home) or not named.is_file():
+        if (
+            not location
+            or not Path(os.path.realpath(named)).is_relative_to(home)
+            or not named.is_file()
+        ):
             raise FileError(
                 f"{path} is not opened: it keeps weights in {location!r}, which is no file in its own folder. Put them "
                 "beside the model, or inside it."
@@ -103,17 +122,25 @@ def external_files(path: Path) -> set[str]:
         model = onnx.ModelProto.FromString(content)
     except Exception as error:  # protobuf's own errors do not say what to do
         why = "it is cut short, damaged or of another kind"
-        raise FileError(f"{path} cannot be read as an ONNX model: {why}. Copy or export it again.") from error
+        raise FileError(
+            f"{path} cannot be read as an ONNX model: {why}. Copy or export it again."
+        ) from error
     if not content:  # protobuf reads an empty file as a model without fields
-        raise FileError(f"{path} cannot be read as an ONNX model: it is empty. Copy or export it again.")
+        raise FileError(
+            f"{path} cannot be read as an ONNX model: it is empty. Copy or export it again."
+        )
     return set(_locations(model))
 
 
 def _locations(message: Any) -> Iterator[str]:
-    """Yield the location of each external tensor in a message, including branches, functions and attributes."""
+    """Yield the location of each external tensor in a message, including branches, functions and
+    attributes.
+    """
     if isinstance(message, onnx.TensorProto):
         # A name that is not UTF-8 comes as bytes.
-        yield from (os.fsdecode(entry.value) for entry in message.external_data if entry.key == "location")
+        yield from (
+            os.fsdecode(entry.value) for entry in message.external_data if entry.key == "location"
+        )
         return
     for field, value in message.ListFields():
         if field.message_type is not None:
@@ -122,7 +149,9 @@ def _locations(message: Any) -> Iterator[str]:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of an error of onnxruntime or onnx, without its codes and without the path."""
+    """Return the first line of an error of onnxruntime or onnx, without its codes and without the
+    path.
+    """
     code = r"\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from \S+ failed:)?"
     lines = re.sub(code, "", str(error)).strip().splitlines() or [type(error).__name__]
     return lines[0].strip().rstrip(".")
@@ -139,7 +168,10 @@ _DTYPES = {
 
 
 def open_session(model: str | bytes, threads: str, providers: Sequence[str]) -> Any:
-    """Return a session from a path or a file's content; it uses all cores unless `threads` is a number above 0."""
+    """Return a session from a path or a file's content;
+
+    it uses all cores unless `threads` is a number above 0.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are raised, and reported once
     options.intra_op_num_threads = int(threads) if threads.isdigit() else 0
@@ -147,7 +179,8 @@ def open_session(model: str | bytes, threads: str, providers: Sequence[str]) -> 
 
 
 class OnnxModel(Model):
-    """An ONNX file or an open session with one input, the batch; or with one input per column of a table.
+    """An ONNX file or an open session with one input, the batch; or with one input per column of a
+    table.
 
     Outputs whose name says that they are probabilities are taken as such.
 
@@ -168,24 +201,33 @@ class OnnxModel(Model):
             self.name = self.path.name
             check_external_data(self.path)
             try:
-                threads, providers = os.environ.get("OMP_NUM_THREADS", ""), onnxruntime.get_available_providers()
+                threads, providers = (
+                    os.environ.get("OMP_NUM_THREADS", ""),
+                    onnxruntime.get_available_providers(),
+                )
                 model = open_session(str(self.path), threads, providers)
             except Exception as error:
                 why, again = reason_of(error), "Copy or export it again"
                 if "is not a registered function/op" in why:
                     again = "Open a session that has this operation's library, and pass the session"
-                raise FileError(f"{self.path} cannot be read as an ONNX model: {why}. {again}.") from error
+                raise FileError(
+                    f"{self.path} cannot be read as an ONNX model: {why}. {again}."
+                ) from error
         else:
             self.name = "the ONNX session"
         self.session = model
         inputs = model.get_inputs()
-        self.columns = {} if len(inputs) == 1 else {one.name: _DTYPES.get(one.type) for one in inputs}
+        self.columns = (
+            {} if len(inputs) == 1 else {one.name: _DTYPES.get(one.type) for one in inputs}
+        )
         self.input = inputs[0].name
         self.dtype = _DTYPES.get(inputs[0].type)
         shape = inputs[0].shape
         self.shape = tuple(shape or ())
         self.fixed = shape[0] if shape and isinstance(shape[0], int) and shape[0] > 0 else None
-        outputs = [Output(o.name, o.type, len(o.shape) if o.shape else None) for o in model.get_outputs()]
+        outputs = [
+            Output(o.name, o.type, len(o.shape) if o.shape else None) for o in model.get_outputs()
+        ]
         file = self.name if self.path is None else str(self.path)
         chosen = choose_output(self.name, outputs, self.requested, file=file, inputs=self.input)
         self.output, self.zipped = chosen.name, chosen.is_zipped
@@ -196,7 +238,9 @@ class OnnxModel(Model):
 
     def __getstate__(self) -> dict[str, Any]:
         if self.path is None:
-            raise InputError("An open ONNX session cannot be sent to other processes; pass the path of its file.")
+            raise InputError(
+                "An open ONNX session cannot be sent to other processes; pass the path of its file."
+            )
         return {"path": self.path, "requested": self.requested}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -206,28 +250,43 @@ class OnnxModel(Model):
     def fingerprint(self) -> str:
         if self.path is not None:
             return digest([digest_file(self.path), self.output])
-        described = [(i.name, i.type, i.shape) for i in (*self.session.get_inputs(), *self.session.get_outputs())]
+        described = [
+            (i.name, i.type, i.shape)
+            for i in (*self.session.get_inputs(), *self.session.get_outputs())
+        ]
         return digest([repr(described), self.output])
 
     def answer(self, batch: Any) -> NDArray[Any]:
         if self.columns:
             return self._run(self._columns_of(batch))
         array = with_channel(as_array(batch), self.shape)
-        array = np.ascontiguousarray(array if self.dtype is None else array.astype(self.dtype, copy=False))
+        array = np.ascontiguousarray(
+            array if self.dtype is None else array.astype(self.dtype, copy=False)
+        )
         return in_pieces(lambda piece: self._run({self.input: piece}), array, self.fixed)
 
     def _columns_of(self, frame: Any) -> dict[str, NDArray[Any]]:
-        """Return the column for each input, by name; skl2onnx exports pipelines fitted on frames in this form."""
+        """Return the column for each input, by name;
+
+        skl2onnx exports pipelines fitted on frames in this form.
+        """
         names = [str(name) for name in getattr(frame, "columns", ())]
         absent = [name for name in self.columns if name not in names]
         if absent:
-            problem = f"the table has no column {', '.join(absent)}" if names else "the inputs are not a table"
+            problem = (
+                f"the table has no column {', '.join(absent)}"
+                if names
+                else "the inputs are not a table"
+            )
             raise InputError(
                 f"{self.name} takes {len(self.columns)} inputs ({', '.join(self.columns)}), one per column of a table; "
                 f"{problem}",
                 remedy="Bring the columns under these names, or wrap the model in a Python function",
             )
-        return {name: np.asarray(frame[name])[:, None].astype(dtype or object) for name, dtype in self.columns.items()}
+        return {
+            name: np.asarray(frame[name])[:, None].astype(dtype or object)
+            for name, dtype in self.columns.items()
+        }
 
     def _run(self, arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
         try:
@@ -243,7 +302,9 @@ class OnnxModel(Model):
                 f"{array.dtype}: {why}",
                 remedy=_remedy(self.shape, array.shape),
             ) from error
-        if self.zipped:  # one dictionary per row, from class to probability; all have the same order
+        if (
+            self.zipped
+        ):  # one dictionary per row, from class to probability; all have the same order
             answers = [list(row.values()) for row in answers]
         return np.asarray(answers)
 
@@ -254,10 +315,15 @@ def _remedy(expected: Any, got: tuple[int, ...]) -> str | Remedy:
         for where, order in (("first", (0, 3, 1, 2)), ("last", (0, 2, 3, 1))):
             moved = [got[axis] for axis in order]
             fits = all(
-                size == want or not isinstance(want, int) or want < 1 for size, want in zip(moved[1:], expected[1:])
+                size == want or not isinstance(want, int) or want < 1
+                for size, want in zip(moved[1:], expected[1:])
             )
             if fits and moved != list(got):
                 text = "The model expects channels {}: {}, which also divides pixels by 255; {} keeps them as they are"
-                python = text.format(where, f"pass preprocess=Normalize(channels={where!r})", "divide=1")
-                return Remedy(python, typed=text.format(where, f"add --channels {where}", "--divide 1"))
+                python = text.format(
+                    where, f"pass preprocess=Normalize(channels={where!r})", "divide=1"
+                )
+                return Remedy(
+                    python, typed=text.format(where, f"add --channels {where}", "--divide 1")
+                )
     return "Bring inputs into that shape in the preprocessing"

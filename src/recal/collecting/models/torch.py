@@ -22,11 +22,12 @@ except ImportError as error:
 
 
 class TorchModel(Model):
-    """A torch module, run in evaluation mode and without gradients. Its modes and device are restored afterwards.
+    """A torch module, run in evaluation mode and without gradients. Its modes and device are
+    restored afterwards.
 
-    The module is moved to `device`, if one is given. Batches are moved to the module's device before they are
-    transformed. After `preprocess`, floats and uint8 are cast to the dtype of the weights; other integers, such as
-    token ids, stay as they are.
+    The module is moved to `device`, if one is given. Batches are moved to the module's device
+    before they are transformed. After `preprocess`, floats and uint8 are cast to the dtype of the
+    weights; other integers, such as token ids, stay as they are.
     """
 
     def __init__(self, module: torch.nn.Module, *, device: Any = None) -> None:
@@ -57,7 +58,9 @@ class TorchModel(Model):
                 yield
         finally:
             for module, mode in modes.items():
-                module.training = mode  # train() would also change submodules that the user has set by hand
+                module.training = (
+                    mode  # train() would also change submodules that the user has set by hand
+                )
             if self.device != home:
                 self.module.to(home)
                 self.device = home
@@ -73,7 +76,10 @@ class TorchModel(Model):
 
 
 class ExportedModel(TorchModel):
-    """A program of `torch.export`: the program itself, or the path of a file that the caller trusts."""
+    """A program of `torch.export`:
+
+    the program itself, or the path of a file that the caller trusts.
+    """
 
     def __init__(self, program: Path | torch.export.ExportedProgram, *, device: Any = None) -> None:
         self.origin, self.requested = program, device
@@ -86,10 +92,14 @@ class ExportedModel(TorchModel):
         self.device, self.dtype = _home(self.module)
         names = set(program.graph_signature.user_inputs)
         shapes = [
-            node.meta["val"].shape for node in program.graph.nodes if node.op == "placeholder" and node.name in names
+            node.meta["val"].shape
+            for node in program.graph.nodes
+            if node.op == "placeholder" and node.name in names
         ]
         if len(shapes) != 1:
-            raise InputError(f"{self.name} takes {len(shapes)} inputs; recal passes one, the batch.")
+            raise InputError(
+                f"{self.name} takes {len(shapes)} inputs; recal passes one, the batch."
+            )
         self.shape = tuple(size if isinstance(size, int) else None for size in shapes[0])
         self.fixed = self.shape[0] if self.shape else None
 
@@ -113,7 +123,9 @@ class ExportedModel(TorchModel):
 
 
 def with_weights(module: Any, weights: Path, spec: str) -> torch.nn.Module:
-    """Return a torch module, or the one that a function builds, with the weights of a safetensors file."""
+    """Return a torch module, or the one that a function builds, with the weights of a safetensors
+    file.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -126,7 +138,9 @@ def with_weights(module: Any, weights: Path, spec: str) -> torch.nn.Module:
                 f"it raised {type(error).__name__}: {error}."
             ) from error
     if not isinstance(module, torch.nn.Module):
-        raise InputError(f"{spec} gave a {type(module).__name__}; --weights need a torch module or what builds one.")
+        raise InputError(
+            f"{spec} gave a {type(module).__name__}; --weights need a torch module or what builds one."
+        )
     if weights.suffix != ".safetensors":
         raise InputError(
             f"--weights takes a .safetensors file, got {weights}. Other weights are pickles, which may run any code; "
@@ -148,15 +162,22 @@ def as_device(device: Any) -> torch.device:
     """Return a device of this machine; refuse any other."""
     try:
         usable = torch.device(device)
-        torch.empty(1, device=usable)  # fails for a device that this build of torch, or this machine, cannot use
+        torch.empty(
+            1, device=usable
+        )  # fails for a device that this build of torch, or this machine, cannot use
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise InputError(f"The device {device!r} cannot be used here ({reason}). Use 'cpu'.") from error
+        raise InputError(
+            f"The device {device!r} cannot be used here ({reason}). Use 'cpu'."
+        ) from error
     return usable
 
 
 def read_program(path: Path) -> torch.export.ExportedProgram:
-    """Open a file of `torch.export.save`. It may hold pickles, so callers pass only files that the user trusts."""
+    """Open a file of `torch.export.save`.
+
+    It may hold pickles, so callers pass only files that the user trusts.
+    """
     logger = logging.getLogger("torch.export")
     level = logger.level
     logger.setLevel(logging.ERROR)  # torch would print its own errors, which are reported below
@@ -194,4 +215,6 @@ def _home(module: torch.nn.Module) -> tuple[torch.device, torch.dtype | None]:
 def _digest_tensor(tensor: torch.Tensor) -> str:
     if tensor.is_sparse or tensor.is_quantized:
         return repr(tensor)
-    return digest_array(tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0))
+    return digest_array(
+        tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0)
+    )

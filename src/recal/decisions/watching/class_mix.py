@@ -1,10 +1,12 @@
-"""A class mix that differs from the fit: estimated from a batch or given by the user, and applied to probabilities.
+"""A class mix that differs from the fit: estimated from a batch or given by the user, and applied
+to probabilities.
 
-If the inputs of each class are as before and only the class shares have changed, Bayes' rule applies: each calibrated
-probability is multiplied by its class's share today divided by its share at the fit. The shares of a batch without
-labels are estimated by expectation maximisation on probabilities whose class shares are right at the fit
-(bias-corrected temperature scaling; Alexandari, Kundaje and Shrikumar, 2020). Damage changes the mix of *predicted*
-classes, too. A test therefore asks whether the class mix alone explains the batch.
+If the inputs of each class are as before and only the class shares have changed, Bayes' rule
+applies: each calibrated probability is multiplied by its class's share today divided by its share
+at the fit. The shares of a batch without labels are estimated by expectation maximisation on
+probabilities whose class shares are right at the fit (bias-corrected temperature scaling;
+Alexandari, Kundaje and Shrikumar, 2020). Damage changes the mix of *predicted* classes, too. A test
+therefore asks whether the class mix alone explains the batch.
 """
 
 from __future__ import annotations
@@ -29,15 +31,18 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float64]
 
-# The batch is averaged with this many samples per class of the fit's mix, so that rare classes are not ruled out.
+# The batch is averaged with this many samples per class of the fit's mix, so that rare classes are
+# not ruled out.
 _PRIOR = 5.0
-# One-sided normal quantiles. Another mix is considered if the fit's mix is rejected at 1 %, and dropped if that mix is
-# rejected at 10 %. Missing another mix only costs a gain; mistaking damage for another mix does harm.
+# One-sided normal quantiles. Another mix is considered if the fit's mix is rejected at 1 %, and
+# dropped if that mix is rejected at 10 %. Missing another mix only costs a gain; mistaking damage
+# for another mix does harm.
 _SURPRISE = 2.326
 _DOUBT = 1.2816
 # If following changes the temperature by more than this factor, the batch counts as damaged.
 _DAMAGED = 1.1
-# With fewer samples, shares and offsets of the fit are too uncertain and the first test would often reject them.
+# With fewer samples, shares and offsets of the fit are too uncertain and the first test would often
+# reject them.
 SMALLEST_FIT = 500
 _MAX_ROWS = 20_000
 _ROUNDS = 200
@@ -73,10 +78,15 @@ class ClassMix:
         return {**vars(self), "shares": list(self.shares), "at_fit": list(self.at_fit)}
 
     def moves(self, classes: Sequence[Any] | None = None) -> str:
-        """The three classes whose share changed most, with both shares; `classes` are the names of the columns."""
+        """The three classes whose share changed most, with both shares;
+
+        `classes` are the names of the columns.
+        """
         moved = np.argsort(-np.abs(np.subtract(self.shares, self.at_fit)), kind="stable")[:3]
         named = [f"class {k}" if classes is None else str(classes[k]) for k in moved]
-        return ", ".join(f"{name} {self.at_fit[k]:.1%} -> {self.shares[k]:.1%}" for name, k in zip(named, moved))
+        return ", ".join(
+            f"{name} {self.at_fit[k]:.1%} -> {self.shares[k]:.1%}" for name, k in zip(named, moved)
+        )
 
     def describe(self, classes: Sequence[Any] | None = None) -> str:
         """One sentence: which mix is used, and why."""
@@ -96,7 +106,8 @@ class ByClass(Record):
     offsets : array of shape (n_classes,)
         Factors that give temperature-scaled probabilities the class shares of the fit.
     numbers : array of shape (n_classes, 4)
-        Mean confidence, share above ATC's cut, largest centred logit and log squared norm of each class's samples.
+        Mean confidence, share above ATC's cut, largest centred logit and log squared norm of each
+        class's samples.
     spread : array of shape (4, 4)
         Covariance of these numbers within classes.
     """
@@ -116,12 +127,15 @@ def learn_classes(logits: Floats, labels: NDArray[np.intp], beta: float, cut: fl
     means = (sums + _USUAL * values.mean(axis=0)) / (counts + _USUAL)[:, None]
     within = values - means[labels]
     some = slice(None, None, -(-len(labels) // _OFFSET_ROWS))
-    offsets = _offsets(softmax(np.asarray(logits[some]), beta), np.bincount(labels[some], minlength=n_classes))
+    offsets = _offsets(
+        softmax(np.asarray(logits[some]), beta), np.bincount(labels[some], minlength=n_classes)
+    )
     return ByClass(offsets, means, within.T @ within / len(within))
 
 
 def _offsets(probs: Vector, counts: NDArray[np.intp]) -> Vector:
-    """Return factors that give probabilities the class shares of their samples (maximum likelihood biases).
+    """Return factors that give probabilities the class shares of their samples (maximum likelihood
+    biases).
 
     A class without any probability above 0, such as one that the model masks, keeps its factor.
     """
@@ -137,11 +151,15 @@ def _offsets(probs: Vector, counts: NDArray[np.intp]) -> Vector:
     return np.asarray(factors / factors.mean())
 
 
-def class_shares(probs: Vector, shares: Vector, *, start: Vector | None = None, prior: float = 0.0) -> Vector:
-    """Return the class shares that explain calibrated probabilities best, by expectation maximisation.
+def class_shares(
+    probs: Vector, shares: Vector, *, start: Vector | None = None, prior: float = 0.0
+) -> Vector:
+    """Return the class shares that explain calibrated probabilities best, by expectation
+    maximisation.
 
-    Saerens, Latinne and Decaestecker (2002). `shares` are those of the samples of the calibration. `start` are initial
-    shares; a class with share 0 keeps it. `prior` is a number of pseudo-samples with the mix of `start`.
+    Saerens, Latinne and Decaestecker (2002). `shares` are those of the samples of the calibration.
+    `start` are initial shares; a class with share 0 keeps it. `prior` is a number of pseudo-samples
+    with the mix of `start`.
 
     Examples
     --------
@@ -174,9 +192,10 @@ def class_mix(
 ) -> ClassMix:
     """Return the class mix of new inputs: estimated from their logits, or given by the user.
 
-    An estimate is used only if the fit had at least 500 samples and the batch has at least 50 inputs, if the mix of the
-    fit does not explain the batch (1 % level), if another mix alone does (a second test, at 10 %), and if following
-    would change the temperature by at most 10 %. Damaged inputs fail the second test or the third.
+    An estimate is used only if the fit had at least 500 samples and the batch has at least 50
+    inputs, if the mix of the fit does not explain the batch (1 % level), if another mix alone does
+    (a second test, at 10 %), and if following would change the temperature by at most 10 %. Damaged
+    inputs fail the second test or the third.
 
     Parameters
     ----------
@@ -216,14 +235,19 @@ def class_mix(
     estimate, why = _estimate(profile, logits, start)
     if estimate is not None:
         return _mix(estimate, at_fit, True, why)
-    return _mix(start, at_fit, False, why) if possible.all() else _mix(start, at_fit, True, "classes that cannot occur")
+    return (
+        _mix(start, at_fit, False, why)
+        if possible.all()
+        else _mix(start, at_fit, True, "classes that cannot occur")
+    )
 
 
 def adapt_to_class_mix(probs: ArrayLike, mix: ClassMix) -> Vector:
     """Return probabilities for another class mix.
 
-    **Predictions can change**, even for calibrators that keep them: a class that has become rare is a less likely
-    prediction. The guarantee of a rule from `decide` holds for the class mix of its own samples.
+    **Predictions can change**, even for calibrators that keep them: a class that has become rare is
+    a less likely prediction. The guarantee of a rule from `decide` holds for the class mix of its
+    own samples.
 
     Parameters
     ----------
@@ -234,7 +258,9 @@ def adapt_to_class_mix(probs: ArrayLike, mix: ClassMix) -> Vector:
     """
     array = np.asarray(check_probs(probs), dtype=np.float64)
     if array.shape[1] != len(mix.shares):
-        raise InputError(f"The class mix is of {len(mix.shares)} classes, got probabilities of {array.shape[1]}.")
+        raise InputError(
+            f"The class mix is of {len(mix.shares)} classes, got probabilities of {array.shape[1]}."
+        )
     if not mix.changed:
         return array
     weighted = np.maximum(array, _FLOAT.tiny) * np.divide(mix.shares, mix.at_fit)
@@ -247,7 +273,9 @@ def _mix(shares: Vector, at_fit: Vector, changed: bool, reason: str) -> ClassMix
 
 def _at_fit(profile: Profile) -> Vector:
     if profile.class_shares is None:
-        raise InputError("A class mix needs a profile that was made with labels: profile(views, y).")
+        raise InputError(
+            "A class mix needs a profile that was made with labels: profile(views, y)."
+        )
     n = len(profile.answers)
     return np.asarray((profile.class_shares * n + 0.5) / (n + 0.5 * profile.n_classes))
 
@@ -256,7 +284,9 @@ def _column(name: Any, names: list[Any]) -> int:
     for column, one in enumerate(names):
         if one == name or str(one) == str(name):
             return column
-    raise InputError(f"There is no class {name!r}; the classes are {', '.join(map(str, names[:10]))}.")
+    raise InputError(
+        f"There is no class {name!r}; the classes are {', '.join(map(str, names[:10]))}."
+    )
 
 
 def _check_shares(
@@ -270,15 +300,21 @@ def _check_shares(
     else:
         full = np.array(shares, dtype=np.float64)
         if full.shape != at_fit.shape:
-            raise InputError(f"`shares` must hold {len(at_fit)} numbers, one per class, got the shape {full.shape}.")
+            raise InputError(
+                f"`shares` must hold {len(at_fit)} numbers, one per class, got the shape {full.shape}."
+            )
         if np.isnan(full).any():
             raise InputError("must be numbers, got NaN", argument="shares")
     open_, total = np.isnan(full), float(np.nansum(full))
     if not np.isfinite(total) or np.nanmin(full, initial=0.0) < 0 or total > 1 + 1e-6:
-        raise InputError(f"must lie in 0..1 and sum to at most 1; their sum is {total:.4g}", argument="shares")
+        raise InputError(
+            f"must lie in 0..1 and sum to at most 1; their sum is {total:.4g}", argument="shares"
+        )
     rest = np.where(open_, at_fit * possible, 0.0)
     if not rest.sum() and abs(total - 1) > 1e-6:
-        raise InputError(f"must sum to 1 where all classes have one; their sum is {total:.4g}", argument="shares")
+        raise InputError(
+            f"must sum to 1 where all classes have one; their sum is {total:.4g}", argument="shares"
+        )
     full = np.where(open_, rest * (1 - total) / (rest.sum() or 1.0), full) * possible
     if not full.sum():
         raise InputError("must leave a class with a share above 0", argument="shares")
@@ -291,7 +327,10 @@ def _estimate(profile: Profile, logits: Floats | None, start: Vector) -> tuple[V
     if logits is None or by_class is None:
         return None, "no other was given"
     if n_fit < SMALLEST_FIT:
-        return None, f"an estimate needs {SMALLEST_FIT} labelled samples at the fit, and there were {n_fit}"
+        return (
+            None,
+            f"an estimate needs {SMALLEST_FIT} labelled samples at the fit, and there were {n_fit}",
+        )
     logits = check_logits(logits)
     profile.check_classes(logits.shape[1])
     n = len(logits)
@@ -303,7 +342,9 @@ def _estimate(profile: Profile, logits: Floats | None, start: Vector) -> tuple[V
     at_fit, n = _at_fit(profile), len(rows)
     best = class_shares(probs, at_fit, start=start, prior=_PRIOR * len(start))
     # A row that certainly belongs to an impossible class supports no mix.
-    after, before = (np.log(np.maximum(probs @ (mix / at_fit), _LEAST)).sum() for mix in (best, start))
+    after, before = (
+        np.log(np.maximum(probs @ (mix / at_fit), _LEAST)).sum() for mix in (best, start)
+    )
     gain = 2 * float(after - before)
     free = max(int((start > 0).sum()) - 1, 1)
     if normal_of_chi_square(gain / (1 + n / n_fit), free) < _SURPRISE:
@@ -327,6 +368,9 @@ def _numbers(rows: RowNumbers, cut: float) -> Vector:
 
 
 def normal_of_chi_square(value: float, degrees: int) -> float:
-    """Convert a chi-square value to a normal quantile (Wilson and Hilferty, 1931): 2.326 is the upper 1 %."""
+    """Convert a chi-square value to a normal quantile (Wilson and Hilferty, 1931):
+
+    2.326 is the upper 1 %.
+    """
     part = 2 / (9 * degrees)
     return float((np.cbrt(max(value, 0.0) / degrees) - (1 - part)) / math.sqrt(part))

@@ -1,11 +1,12 @@
 """Following damage: estimate temperature and accuracy of a batch from its logits.
 
-Damaged sets with known labels (`learning`) show which temperature and accuracy belong to which statistics of the
-logits. A Gaussian process interpolates between them. Far from every set it predicts "no change", with variance 1.
+Damaged sets with known labels (`learning`) show which temperature and accuracy belong to which
+statistics of the logits. A Gaussian process interpolates between them. Far from every set it
+predicts "no change", with variance 1.
 
-Nine statistics distinguish kinds and strengths of damage. Mean confidence alone is not enough: a blurred and a dark set
-with the same mean confidence can differ in accuracy. The shape of the confidence distribution, the size of the logits
-and the mix of predicted classes distinguish them.
+Nine statistics distinguish kinds and strengths of damage. Mean confidence alone is not enough: a
+blurred and a dark set with the same mean confidence can differ in accuracy. The shape of the
+confidence distribution, the size of the logits and the mix of predicted classes distinguish them.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ N_STATISTICS = 9
 CLASS_MIX = 7  # position of the entropy of the predicted classes
 # The shares of confidences above these levels are counted.
 _CONFIDENT = (0.99, 0.9, 0.6)
-# Shares are clipped at this value before taking log-odds; a set of a few hundred samples cannot resolve more.
+# Shares are clipped at this value before taking log-odds; a set of a few hundred samples cannot
+# resolve more.
 _EDGE = 0.005
 _TINY = 1e-12
 _BLOCK = 2_000_000  # values per block
-# Length scale and noise of the process. Distances are in units of the spread of each statistic over the sets of a fit,
-# noise in units of the prior variance.
+# Length scale and noise of the process. Distances are in units of the spread of each statistic over
+# the sets of a fit, noise in units of the prior variance.
 LENGTH = 2.0
 NOISE = 0.05
 # Batch sizes for which small sets of the fit's samples show what chance does to the statistics.
@@ -45,14 +47,16 @@ SIZES = (50, 100, 200, 400, 800)
 # With fewer inputs, or fewer kinds of damaging views, the temperature of the fit stays.
 SMALLEST_BATCH = 50
 FEWEST_KINDS = 3
-# At this variance or above, a batch is unlike every set of the fit, and its accuracy is unknown. Its temperature still
-# follows, because the process predicts less change if it knows less.
+# At this variance or above, a batch is unlike every set of the fit, and its accuracy is unknown.
+# Its temperature still follows, because the process predicts less change if it knows less.
 UNKNOWN_FROM = 0.3
-# If leaving out single kinds of view changes log(beta) by this share of its predicted change, the kinds disagree and
-# the temperature of the fit stays. Sounds with crackle had 1.1, and following raised their NLL by a quarter. Twenty
-# damages of photographs had less than 0.8 if there was anything to gain.
+# If leaving out single kinds of view changes log(beta) by this share of its predicted change, the
+# kinds disagree and the temperature of the fit stays. Sounds with crackle had 1.1, and following
+# raised their NLL by a quarter. Twenty damages of photographs had less than 0.8 if there was
+# anything to gain.
 _DISAGREEMENT = 0.9
-# With this quantile, intervals for kinds of damage that the profile never saw hold in about 95 % of batches.
+# With this quantile, intervals for kinds of damage that the profile never saw hold in about 95 % of
+# batches.
 _LEFT_OUT_LEVEL = 0.9
 _DEVIATIONS = 1.959964
 _RESAMPLES = 50
@@ -81,16 +85,18 @@ def join_rows(pieces: Sequence[RowNumbers]) -> RowNumbers:
     """Join the rows of several sets."""
     if len(pieces) == 1:
         return pieces[0]
-    values, answers = (np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("values", "answers"))
+    values, answers = (
+        np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("values", "answers")
+    )
     return RowNumbers(values, answers, pieces[0].n_classes)
 
 
 def row_numbers(logits: Floats, beta: float, cut: float) -> RowNumbers:
     """Compute the numbers of each row.
 
-    The columns: confidence at `beta`; whether the entropy lies below `cut` (ATC; Garg et al., 2022); whether the
-    confidence exceeds .99, .9 and .6; the largest centred logit; the spread of the logits; the logarithm of their
-    squared norm, and its square.
+    The columns: confidence at `beta`; whether the entropy lies below `cut` (ATC; Garg et al.,
+    2022); whether the confidence exceeds .99, .9 and .6; the largest centred logit; the spread of
+    the logits; the logarithm of their squared norm, and its square.
     """
     n, n_classes = logits.shape
     values, answers = np.empty((n, N_STATISTICS)), np.empty(n, np.intp)
@@ -104,8 +110,14 @@ def row_numbers(logits: Floats, beta: float, cut: float) -> RowNumbers:
         confidence = 1.0 / np.exp(beta * (centred - top[:, None])).sum(axis=1)
         squares = np.einsum("ij,ij->i", centred, centred)
         norm = np.log(squares + _TINY)
-        columns = [confidence, entropies(plain, beta) < cut, *(confidence > level for level in _CONFIDENT)]
-        values[block] = np.column_stack([*columns, top, np.sqrt(squares / n_classes), norm, norm**2])
+        columns = [
+            confidence,
+            entropies(plain, beta) < cut,
+            *(confidence > level for level in _CONFIDENT),
+        ]
+        values[block] = np.column_stack(
+            [*columns, top, np.sqrt(squares / n_classes), norm, norm**2]
+        )
     return RowNumbers(values, answers, n_classes)
 
 
@@ -167,7 +179,9 @@ class Process:
         self._weights = np.linalg.solve(kernel, changes)
 
     def __call__(self, places: Vector) -> tuple[Vector, Vector]:
-        """Return the expected changes, (n, n_outputs), and the variance at each place, (n,), in [0, 1]."""
+        """Return the expected changes, (n, n_outputs), and the variance at each place, (n,), in [0,
+        1].
+        """
         kernel = _kernel(places, self.places)
         explained = np.linalg.solve(self._root, kernel.T)
         return kernel @ self._weights, np.clip(1.0 - (explained**2).sum(axis=0), 0.0, 1.0)
@@ -176,12 +190,15 @@ class Process:
 class TwoReadings:
     """Two processes over the same sets; one of them does not see the mix of predicted classes.
 
-    Damage makes a model predict few classes. So do undamaged inputs of few classes. The prediction closer to
-    "no change" is used.
+    Damage makes a model predict few classes. So do undamaged inputs of few classes. The prediction
+    closer to "no change" is used.
     """
 
     def __init__(self, places: Vector, changes: Vector) -> None:
-        self._all, self._blind = Process(places, changes), Process(np.delete(places, CLASS_MIX, axis=1), changes)
+        self._all, self._blind = (
+            Process(places, changes),
+            Process(np.delete(places, CLASS_MIX, axis=1), changes),
+        )
 
     def __call__(self, places: Vector) -> tuple[Vector, Vector]:
         changes, variance = self._all(places)
@@ -204,7 +221,8 @@ class _Reading(NamedTuple):
 
 
 class Following(Record):
-    """What was learned about damage from the views of a fit; made by `learn` and kept in a `Profile`.
+    """What was learned about damage from the views of a fit; made by `learn` and kept in a
+    `Profile`.
 
     Parameters
     ----------
@@ -219,9 +237,11 @@ class Following(Record):
     spread : array of shape (9,)
         Spread of each statistic over the views.
     changes : array of shape (n_sets, 2)
-        Each set's log(best beta / beta), and the log-odds of its accuracy minus those of the undamaged inputs.
+        Each set's log(best beta / beta), and the log-odds of its accuracy minus those of the
+        undamaged inputs.
     sizes : array of shape (n_sets,)
-        The batch size that each set is used for, one of `SIZES`; 0 for whole sets, which are used for all sizes.
+        The batch size that each set is used for, one of `SIZES`; 0 for whole sets, which are used
+        for all sizes.
     """
 
     beta: Annotated[float, Number(0.0, ends="()")]
@@ -237,7 +257,9 @@ class Following(Record):
 
     def check(self) -> None:
         if len(self.kinds) != len(self.sizes):
-            raise InputError(f"must name the kind of each of {len(self.sizes)} sets", argument="kinds")
+            raise InputError(
+                f"must name the kind of each of {len(self.sizes)} sets", argument="kinds"
+            )
         if not np.isin(self.sizes, (0, *SIZES)).all() or self.sizes[0] != 0:
             raise InputError(f"`sizes` must be 0 or one of {SIZES}, and 0 for the first set.")
 
@@ -252,33 +274,56 @@ class Following(Record):
                 n,
             )
         if n < SMALLEST_BATCH:
-            return unknown(self.beta, f"{n} inputs are too few to judge by; {SMALLEST_BATCH} are needed", n)
+            return unknown(
+                self.beta, f"{n} inputs are too few to judge by; {SMALLEST_BATCH} are needed", n
+            )
         reading, chance = self._read(rows), self._chance(rows)
         unlike = reading.variance >= UNKNOWN_FROM
         errors = np.square(self._doubts) * (reading.variance + NOISE)
         change, dispute = float(reading.changes[0]), float(reading.disputed[0])
-        disagree = math.sqrt(dispute) >= _DISAGREEMENT * abs(change) and held_back(change, 0.0, chance[0]) != 0
+        disagree = (
+            math.sqrt(dispute) >= _DISAGREEMENT * abs(change)
+            and held_back(change, 0.0, chance[0]) != 0
+        )
         ratio = 1.0 if disagree else math.exp(held_back(change, errors[0] + dispute, chance[0]))
         if unlike or reading.as_damage >= UNKNOWN_FROM:
             reason = _UNLIKE if unlike else _FEW_CLASSES
             nothing = unknown(self.beta, reason, n, reading.variance)
-            return replace(nothing, ratio=ratio, beta=self.beta * ratio, unlike=unlike, kinds_disagree=disagree)
+            return replace(
+                nothing, ratio=ratio, beta=self.beta * ratio, unlike=unlike, kinds_disagree=disagree
+            )
         centre = self.clean_log_odds + float(reading.changes[1])
         accuracy = float(sigmoid(np.array(centre)))
         outcomes = (1 / n + 1 / self.n_samples) / max(accuracy * (1 - accuracy), 0.5 / n)
-        spread = math.sqrt(errors[1] + _DEVIATIONS**2 * (outcomes + chance[1] + reading.disputed[1]))
+        spread = math.sqrt(
+            errors[1] + _DEVIATIONS**2 * (outcomes + chance[1] + reading.disputed[1])
+        )
         low, high = sigmoid(np.array([centre - spread, centre + spread])).tolist()
         return WatchResult(
-            n, True, "", ratio, self.beta * ratio, accuracy, (low, high), reading.variance, kinds_disagree=disagree
+            n,
+            True,
+            "",
+            ratio,
+            self.beta * ratio,
+            accuracy,
+            (low, high),
+            reading.variance,
+            kinds_disagree=disagree,
         )
 
     def _read(self, rows: RowNumbers) -> _Reading:
-        """Evaluate the process over all sets, and the processes that leave out one kind of view each."""
+        """Evaluate the process over all sets, and the processes that leave out one kind of view
+        each.
+        """
         place, size = self._place(statistics(rows))[None], _nearest(len(rows))
         changes, variance = self._process(size)(place)
-        without = np.array([self._process(size, kind)(place)[0][0] for kind in sorted(set(self.kinds) - {""})])
+        without = np.array(
+            [self._process(size, kind)(place)[0][0] for kind in sorted(set(self.kinds) - {""})]
+        )
         as_damage = float(self._process(size, _CLASS_MIXES)(place)[1][0])
-        disputed = (len(without) - 1) * without.var(axis=0)  # the jackknife variance over kinds of view
+        disputed = (len(without) - 1) * without.var(
+            axis=0
+        )  # the jackknife variance over kinds of view
         return _Reading(changes[0], float(variance[0]), as_damage, disputed)
 
     def _place(self, numbers: Vector) -> Vector:
@@ -293,7 +338,9 @@ class Following(Record):
         """Return the process for batches of one of `SIZES`, without the sets of one kind of view."""
         if (size, without) not in self._processes:
             sets = ((self.sizes == 0) | (self.sizes == size)) & ~self._of(without)
-            self._processes[size, without] = TwoReadings(self._place(self.statistics[sets]), self.changes[sets])
+            self._processes[size, without] = TwoReadings(
+                self._place(self.statistics[sets]), self.changes[sets]
+            )
         return self._processes[size, without]
 
     def _of(self, kind: str) -> NDArray[np.bool_]:
@@ -311,9 +358,9 @@ class Following(Record):
     def _doubts(self) -> tuple[float, float]:
         """Return how wrong the process is about kinds of view that it has not seen.
 
-        Each kind is left out in turn. Errors are divided by the square root of variance plus noise. Returns the median
-        error for log(beta), and a quantile of the errors for the log-odds of the accuracy, over sets that would not be
-        called unknown.
+        Each kind is left out in turn. Errors are divided by the square root of variance plus noise.
+        Returns the median error for log(beta), and a quantile of the errors for the log-odds of the
+        accuracy, over sets that would not be called unknown.
         """
         errors, variances = [np.empty((0, 2))], [np.empty(0)]
         for kind in sorted(set(self.kinds) - {""}):
@@ -329,7 +376,9 @@ class Following(Record):
         return float(np.median(near[:, 0])), float(np.sort(near[:, 1])[min(rank, len(near)) - 1])
 
     def _chance(self, rows: RowNumbers) -> Vector:
-        """Return the variance that sampling alone gives the predictions for a batch of this size, (2,)."""
+        """Return the variance that sampling alone gives the predictions for a batch of this size,
+        (2,).
+        """
         n = len(rows)
         if n > _RESAMPLED_AT_MOST:
             return np.zeros(2)
@@ -345,10 +394,11 @@ def log_odds_of(hits: float, n_samples: int) -> float:
 
 
 def held_back(change: float, error: float, chance: float) -> float:
-    """Shrink a change of log(beta) by its error variance and by the variance that sampling alone explains.
+    """Shrink a change of log(beta) by its error variance and by the variance that sampling alone
+    explains.
 
-    What sampling may have caused is removed first (James and Stein): a change within chance becomes 0. The rest is
-    multiplied by its share of signal.
+    What sampling may have caused is removed first (James and Stein): a change within chance becomes
+    0. The rest is multiplied by its share of signal.
     """
     beyond = change * max(0.0, 1 - chance / change**2) if change else 0.0
     return beyond * beyond**2 / (beyond**2 + error) if beyond else 0.0

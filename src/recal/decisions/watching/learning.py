@@ -1,7 +1,8 @@
-"""Learn about damage from the views of a fit: labelled sets with their statistics, temperatures and accuracies.
+"""Learn about damage from the views of a fit: labelled sets with their statistics, temperatures and
+accuracies.
 
-The losses of every row are tabulated once over a grid of temperatures. The best temperature of any set of rows is then
-the minimum of a sum of curves, so hundreds of sets cost little more than one.
+The losses of every row are tabulated once over a grid of temperatures. The best temperature of any
+set of rows is then the minimum of a sum of curves, so hundreds of sets cost little more than one.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from recal.views import Views
 
 Vector = NDArray[np.float64]
 
-# Grid of log(beta / beta of the fit), down to 5 % of the fit's beta: damaged inputs need less confidence.
+# Grid of log(beta / beta of the fit), down to 5 % of the fit's beta: damaged inputs need less
+# confidence.
 _GRID = np.arange(-20, 9) * 0.15
 # More rows would make accuracies more precise than the nine statistics can resolve.
 _MAX_ROWS = 4000
 FEWEST_ROWS = 100
-# Number of small sets per batch size, from the undamaged inputs and from each view. They show what chance does to the
-# statistics of a small batch, so that it is not mistaken for damage.
+# Number of small sets per batch size, from the undamaged inputs and from each view. They show what
+# chance does to the statistics of a small batch, so that it is not mistaken for damage.
 _CLEAN_DRAWS = 20
 _VIEW_DRAWS = 3
 _CHANCE_SIZE = SIZES[1]
@@ -61,7 +63,10 @@ class LabelledRows:
         return LabelledRows(self.numbers[rows], self.losses[rows], self.right[rows], self.kind)
 
     def joined(self, other: LabelledRows) -> LabelledRows:
-        losses, right = np.concatenate([self.losses, other.losses]), np.concatenate([self.right, other.right])
+        losses, right = (
+            np.concatenate([self.losses, other.losses]),
+            np.concatenate([self.right, other.right]),
+        )
         return LabelledRows(join_rows([self.numbers, other.numbers]), losses, right, self.kind)
 
     @cached_property
@@ -75,7 +80,9 @@ class LabelledRows:
         return log_odds_of(float(self.right.sum()), len(self.right))
 
 
-def labelled_rows(logits: Floats, labels: Labels, beta: float, cut: float, kind: str = "") -> LabelledRows:
+def labelled_rows(
+    logits: Floats, labels: Labels, beta: float, cut: float, kind: str = ""
+) -> LabelledRows:
     """Compute the numbers and losses of every row of a view."""
     numbers = row_numbers(logits, beta, cut)
     shifted = np.array(logits, dtype=np.float64)
@@ -88,7 +95,10 @@ def labelled_rows(logits: Floats, labels: Labels, beta: float, cut: float, kind:
 
 
 def lowest(curve: Vector) -> float:
-    """Return the minimum of a curve over the grid: the vertex of the parabola through its three lowest points."""
+    """Return the minimum of a curve over the grid:
+
+    the vertex of the parabola through its three lowest points.
+    """
     at = int(np.clip(curve.argmin(), 1, len(_GRID) - 2))
     left, middle, right = curve[at - 1 : at + 2]
     bend = left - 2 * middle + right
@@ -108,9 +118,9 @@ class _Set(NamedTuple):
 def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -> Following | None:
     """Learn to follow damage from the views of a fit; return None if there are too few samples.
 
-    The sets are: the undamaged inputs, each view, mixtures of a view with undamaged inputs (a batch may be damaged in
-    part), and undamaged inputs with other class mixes (which must not be mistaken for damage). Small sets of all of
-    these show what chance does to batches of each size.
+    The sets are: the undamaged inputs, each view, mixtures of a view with undamaged inputs (a batch
+    may be damaged in part), and undamaged inputs with other class mixes (which must not be mistaken
+    for damage). Small sets of all of these show what chance does to batches of each size.
     """
     if views.n_samples < FEWEST_ROWS:
         return None
@@ -125,14 +135,21 @@ def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -
         for transform in views.transforms
     ]
     # Mirrored or shifted inputs teach nothing about damage.
-    damaging = dict.fromkeys(one.kind for one in damaged if one.right.mean() <= (1 - _LOSS) * clean.right.mean())
+    damaging = dict.fromkeys(
+        one.kind for one in damaged if one.right.mean() <= (1 - _LOSS) * clean.right.mean()
+    )
     mixed, mixes = _mixtures(clean, damaged, rng), _class_mixes(clean, labels, rng)
 
     def made_of(rows: LabelledRows, size: int = 0) -> _Set:
-        """Make a set of all these rows, or of a draw of `size`: statistics vary, temperature and accuracy stay."""
+        """Make a set of all these rows, or of a draw of `size`:
+
+        statistics vary, temperature and accuracy stay.
+        """
         n = len(rows.right)
         chosen = rows.numbers[rng.choice(n, size, replace=size > n)] if size else rows.numbers
-        return _Set(rows.kind, statistics(chosen), (rows.log_ratio, rows.log_odds - clean.log_odds), size)
+        return _Set(
+            rows.kind, statistics(chosen), (rows.log_ratio, rows.log_odds - clean.log_odds), size
+        )
 
     step = -(-len(damaged) // _MOST_VIEWS) or 1
     sets = [made_of(rows) for rows in (clean, *damaged, *mixed, *mixes)]
@@ -163,7 +180,9 @@ def kind_of(spec: str) -> str:
     return str(as_transform(spec)).split(":")[0]
 
 
-def _mixtures(clean: LabelledRows, damaged: list[LabelledRows], rng: np.random.Generator) -> list[LabelledRows]:
+def _mixtures(
+    clean: LabelledRows, damaged: list[LabelledRows], rng: np.random.Generator
+) -> list[LabelledRows]:
     """For each view, mix some damaged samples with undamaged ones."""
     mixtures = []
     for rows in damaged:
@@ -173,7 +192,9 @@ def _mixtures(clean: LabelledRows, damaged: list[LabelledRows], rng: np.random.G
     return mixtures
 
 
-def _class_mixes(clean: LabelledRows, labels: Labels, rng: np.random.Generator) -> list[LabelledRows]:
+def _class_mixes(
+    clean: LabelledRows, labels: Labels, rng: np.random.Generator
+) -> list[LabelledRows]:
     """Draw undamaged inputs with other class shares."""
     mixes = []
     classes, members = np.unique(labels, return_inverse=True)

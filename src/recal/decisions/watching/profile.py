@@ -1,8 +1,9 @@
 """A profile of the inputs of a fit, with which new inputs are compared.
 
-A profile keeps a few numbers of each sample, never the input: the model's confidence, its prediction, and how each view
-changes both. Views help in two ways. They show how stable a prediction is. And a view is a damaged input with a known
-label, from which `learning` learns to follow damage.
+A profile keeps a few numbers of each sample, never the input: the model's confidence, its
+prediction, and how each view changes both. Views help in two ways. They show how stable a
+prediction is. And a view is a damaged input with a known label, from which `learning` learns to
+follow damage.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, check_confidences, check_graded, check_labels, check_logits, is_graded
+from recal.checks import (
+    Floats,
+    check_confidences,
+    check_graded,
+    check_labels,
+    check_logits,
+    is_graded,
+)
 from recal.decisions.watching.class_mix import ByClass, learn_classes
 from recal.decisions.watching.following import Following, RowNumbers, join_rows, row_numbers
 from recal.decisions.watching.learning import FEWEST_ROWS, learn
@@ -46,7 +54,9 @@ class Reactions(NamedTuple):
     @property
     def changed(self) -> Vector:
         """The share of views that change the prediction: groups 1 and 2."""
-        return (self.groups <= 2).mean(axis=1) if self.groups.shape[1] else np.zeros(len(self.answers))
+        return (
+            (self.groups <= 2).mean(axis=1) if self.groups.shape[1] else np.zeros(len(self.answers))
+        )
 
     def joined(self, other: Reactions) -> Reactions:
         """Return these rows and those of another set."""
@@ -66,7 +76,8 @@ class _Flags(FloatArray):
 
 
 class Profile(Record):
-    """What the inputs of a fit looked like; made by `profile`, saved alone or as a calibrator's ``profile_``.
+    """What the inputs of a fit looked like; made by `profile`, saved alone or as a calibrator's
+    ``profile_``.
 
     Parameters
     ----------
@@ -79,10 +90,11 @@ class Profile(Record):
     beta : float
         1/T of temperature scaling on the samples of the fit.
     accuracy, cut : float
-        The accuracy on the samples of the fit (NaN without labels), and the cut: the share of samples above this
-        confidence equals the accuracy (ATC; Garg et al., 2022).
+        The accuracy on the samples of the fit (NaN without labels), and the cut: the share of
+        samples above this confidence equals the accuracy (ATC; Garg et al., 2022).
     following : Following, optional
-        What was learned about damage from the views; None without labels or with fewer than 100 samples.
+        What was learned about damage from the views; None without labels or with fewer than 100
+        samples.
     class_shares : array of shape (n_classes,), optional
         The share of each class in the samples of the fit.
     by_class : ByClass, optional
@@ -95,7 +107,9 @@ class Profile(Record):
     transforms: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
     log_odds: Annotated[Vector, FloatArray("n")]
     answers: Annotated[NDArray[np.integer], _Answers("n", low=0)]
-    groups: Annotated[NDArray[np.uint8], _Groups("n", "V-1", low=1, high=4)]  # V - 1, because there may be no views
+    groups: Annotated[
+        NDArray[np.uint8], _Groups("n", "V-1", low=1, high=4)
+    ]  # V - 1, because there may be no views
     beta: Annotated[float, Number(0.0, ends="()")] = 1.0
     accuracy: Annotated[float, Instance(float)] = math.nan
     cut: Annotated[float, Instance(float)] = math.nan
@@ -108,12 +122,18 @@ class Profile(Record):
         if len(self.log_odds) < 2:
             raise InputError("A profile needs 2 samples or more.")
         if self.groups.shape[1] != len(self.transforms):
-            raise InputError(f"must have a column for each of {len(self.transforms)} views", argument="groups")
+            raise InputError(
+                f"must have a column for each of {len(self.transforms)} views", argument="groups"
+            )
         if self.answers.max() >= self.n_classes:
             raise InputError(f"A profile's answers must lie in 0..{self.n_classes - 1}.")
         offsets = None if self.by_class is None else self.by_class.offsets
-        if any(one is not None and len(one) != self.n_classes for one in (self.class_shares, offsets)):
-            raise InputError(f"The class shares and offsets of a profile must be {self.n_classes} numbers.")
+        if any(
+            one is not None and len(one) != self.n_classes for one in (self.class_shares, offsets)
+        ):
+            raise InputError(
+                f"The class shares and offsets of a profile must be {self.n_classes} numbers."
+            )
 
     @property
     def labelled(self) -> bool:
@@ -130,13 +150,20 @@ class Profile(Record):
         return Reactions(self.log_odds, self.answers, self.groups if views else self.groups[:, :0])
 
     def condition(self, logits: Floats) -> WatchResult:
-        """Return accuracy and temperature of a batch of logits, or why they are unknown; no test is made."""
+        """Return accuracy and temperature of a batch of logits, or why they are unknown;
+
+        no test is made.
+        """
         return self.condition_of([self.numbers(check_logits(logits))])
 
     def numbers(self, logits: Floats) -> RowNumbers:
-        """Return what `condition_of` needs from one piece of a batch, so that a large batch need not be in memory."""
+        """Return what `condition_of` needs from one piece of a batch, so that a large batch need
+        not be in memory.
+        """
         self.check_classes(logits.shape[1])
-        return row_numbers(logits, self.beta, math.nan if self.following is None else self.following.cut)
+        return row_numbers(
+            logits, self.beta, math.nan if self.following is None else self.following.cut
+        )
 
     def condition_of(self, pieces: Sequence[RowNumbers]) -> WatchResult:
         """Return the same as `condition` for a batch that was read in pieces."""
@@ -149,15 +176,20 @@ class Profile(Record):
     def graded_condition(self, log_odds: Vector, *, alarm: bool) -> WatchResult:
         """Estimate the accuracy of answers if only their confidence is known.
 
-        Platt scaling at the fit turns log-odds into the probability of being right. Its mean over the new answers is
-        the estimate; the interval covers the errors of the fit and of the new sample. After an alarm, confidences may
-        have lost their meaning, and the accuracy is unknown.
+        Platt scaling at the fit turns log-odds into the probability of being right. Its mean over
+        the new answers is the estimate; the interval covers the errors of the fit and of the new
+        sample. After an alarm, confidences may have lost their meaning, and the accuracy is
+        unknown.
         """
         n = len(log_odds)
         if self.right is None:
             return unknown(1.0, "the profile was made without grades", n)
         if alarm:
-            return unknown(1.0, "the confidences differ from those of the fit and may no longer mean the same", n)
+            return unknown(
+                1.0,
+                "the confidences differ from those of the fit and may no longer mean the same",
+                n,
+            )
         coefficients, covariance = _fit_platt(self.log_odds, self.right)
         features = np.column_stack([log_odds, np.ones(n)])
         chance = sigmoid(features @ coefficients)
@@ -179,17 +211,19 @@ class Profile(Record):
         return all(views.holds(spec) for spec in self.transforms)
 
 
-def profile(views: Views | ArrayLike, y: ArrayLike | None = None, *, random_state: int | None = 0) -> Profile:
+def profile(
+    views: Views | ArrayLike, y: ArrayLike | None = None, *, random_state: int | None = 0
+) -> Profile:
     """Make the profile of the samples of a fit.
 
     Parameters
     ----------
     views : Views, or logits of shape (n_samples, n_classes)
-        With views of three or more kinds of damage, `watch` can follow damage from logits alone. A 1-D array of
-        confidences, (n_samples,), makes a profile for the answers of any system.
+        With views of three or more kinds of damage, `watch` can follow damage from logits alone. A
+        1-D array of confidences, (n_samples,), makes a profile for the answers of any system.
     y : labels of shape (n_samples,), optional
-        By default those of the views. Without labels, accuracy cannot be estimated later. With confidences, whether
-        each answer is right.
+        By default those of the views. Without labels, accuracy cannot be estimated later. With
+        confidences, whether each answer is right.
     random_state : int or None
         Seed of the resamples, and of the rows that are kept if there are more than 20,000.
 
@@ -216,7 +250,11 @@ def profile(views: Views | ArrayLike, y: ArrayLike | None = None, *, random_stat
         accuracy = math.nan if right is None else float(right.mean())
         return Profile(1, (), *confidence_reactions(values[rows]), accuracy=accuracy, right=right)
     inputs = views if isinstance(views, Views) else Views(views)
-    labels = inputs.labels if y is None else check_labels(y, inputs.n_samples, inputs.n_classes, inputs.classes)
+    labels = (
+        inputs.labels
+        if y is None
+        else check_labels(y, inputs.n_samples, inputs.n_classes, inputs.classes)
+    )
     rows = some_rows(inputs.n_samples)
     inputs, labels = inputs[rows], None if labels is None else labels[rows]
     specs, logits, n_classes = tuple(map(str, inputs.transforms)), inputs.logits, inputs.n_classes
@@ -243,13 +281,18 @@ def profile(views: Views | ArrayLike, y: ArrayLike | None = None, *, random_stat
 
 
 def _fit_platt(log_odds: Vector, right: NDArray[np.bool_]) -> tuple[Vector, NDArray[np.float64]]:
-    """Return slope and intercept of Platt scaling and their covariance; a weak ridge keeps them finite."""
+    """Return slope and intercept of Platt scaling and their covariance;
+
+    a weak ridge keeps them finite.
+    """
     features = np.column_stack([log_odds, np.ones(len(log_odds))])
     coefficients, ridge = np.array([1.0, 0.0]), _RIDGE * np.eye(2)
     for _ in range(50):
         chance = sigmoid(features @ coefficients)
         bend = (features * (chance * (1 - chance))[:, None]).T @ features + ridge
-        step = np.linalg.solve(bend, features.T @ (chance - right) + ridge @ (coefficients - [1.0, 0.0]))
+        step = np.linalg.solve(
+            bend, features.T @ (chance - right) + ridge @ (coefficients - [1.0, 0.0])
+        )
         coefficients = coefficients - np.clip(step, -1.0, 1.0)
         if np.abs(step).max() < 1e-8:
             break
@@ -257,7 +300,10 @@ def _fit_platt(log_odds: Vector, right: NDArray[np.bool_]) -> tuple[Vector, NDAr
 
 
 def is_confidence(values: object) -> bool:
-    """Whether this is the confidence of each answer: 1-D, from 0 to 1. Other 1-D numbers are binary log-odds."""
+    """Whether this is the confidence of each answer: 1-D, from 0 to 1.
+
+    Other 1-D numbers are binary log-odds.
+    """
     if isinstance(values, Views) or not is_graded(values):
         return False
     array = np.asarray(values)
@@ -267,7 +313,11 @@ def is_confidence(values: object) -> bool:
 def confidence_reactions(confidence: ArrayLike) -> Reactions:
     """Return the numbers of each sample if only its confidence is known."""
     array = check_confidences(confidence, len(np.asarray(confidence)))
-    return Reactions(confidence_log_odds(array), np.zeros(len(array), np.int32), np.zeros((len(array), 0), np.uint8))
+    return Reactions(
+        confidence_log_odds(array),
+        np.zeros(len(array), np.int32),
+        np.zeros((len(array), 0), np.uint8),
+    )
 
 
 def reactions(views: Views, specs: tuple[str, ...]) -> Reactions:
@@ -278,5 +328,9 @@ def reactions(views: Views, specs: tuple[str, ...]) -> Reactions:
     # Log-odds differ between rows even if confidence rounds to 1.
     top = np.take_along_axis(log_odds(log_softmax(views.logits)), answers[:, None], axis=1)[:, 0]
     groups = [group(views.logits, views.transformed(as_transform(spec))) for spec in specs]
-    table = np.stack(groups, axis=1).astype(np.uint8) if groups else np.zeros((len(answers), 0), np.uint8)
+    table = (
+        np.stack(groups, axis=1).astype(np.uint8)
+        if groups
+        else np.zeros((len(answers), 0), np.uint8)
+    )
     return Reactions(top, answers.astype(np.int32), table)

@@ -20,12 +20,21 @@ if TYPE_CHECKING:
     from recal.decisions.watching.class_mix import ClassMix
 
 
-_OF_THE_TEST = ("alarm", "p_value", "alpha", "views_used", "accuracy_at_fit", "class_mix", "findings")
+_OF_THE_TEST = (
+    "alarm",
+    "p_value",
+    "alpha",
+    "views_used",
+    "accuracy_at_fit",
+    "class_mix",
+    "findings",
+)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One quantity that was compared: its value at the fit and today, and how surprising the difference is.
+    """One quantity that was compared: its value at the fit and today, and how surprising the
+    difference is.
 
     `p_value` is already corrected for the other quantities that were compared.
     """
@@ -38,30 +47,35 @@ class Finding:
 
 @dataclass(frozen=True)
 class WatchResult:
-    """What the logits of new inputs say about them; made by `watch`, by `StreamWatch` and by `apply --follow`.
+    """What the logits of new inputs say about them; made by `watch`, by `StreamWatch` and by `apply
+    --follow`.
 
     Attributes
     ----------
     n_samples : int
     known : bool
-        Whether the inputs resemble those of the fit, or a view of them, closely enough to estimate their accuracy.
+        Whether the inputs resemble those of the fit, or a view of them, closely enough to estimate
+        their accuracy.
     reason : str
         Why the accuracy is unknown; empty if it is known.
     accuracy, interval : float, (low, high)
         The estimated accuracy and its 95 % interval; NaN, and from 0 to 1, if unknown.
     beta, ratio : float
         The inverse temperature that suits these inputs, and its ratio to the beta of the fit.
-        `to_the_power(probs, ratio)` applies it to the probabilities of any calibrator. If too little is known, beta is
-        the beta of the fit and the ratio is 1.
+        `to_the_power(probs, ratio)` applies it to the probabilities of any calibrator. If too
+        little is known, beta is the beta of the fit and the ratio is 1.
     variance : float
-        How far the inputs are from everything seen at the fit: 0 (very similar) to 1 (unlike anything).
+        How far the inputs are from everything seen at the fit: 0 (very similar) to 1 (unlike
+        anything).
     kinds_disagree : bool
-        Whether the kinds of damage at the fit disagree about the temperature, so that the temperature of the fit stays.
+        Whether the kinds of damage at the fit disagree about the temperature, so that the
+        temperature of the fit stays.
     unlike : bool
-        Whether the inputs are unlike every view of the fit. Do not rely on any decision rule for them.
+        Whether the inputs are unlike every view of the fit. Do not rely on any decision rule for
+        them.
     alarm : bool or None
-        Whether the inputs differ from those of the fit. The probability of a false alarm is at most `alpha`. None if
-        no test was made.
+        Whether the inputs differ from those of the fit. The probability of a false alarm is at most
+        `alpha`. None if no test was made.
     p_value, alpha : float
         P-value and level of the test; NaN if none was made.
     findings : tuple of Finding
@@ -70,7 +84,8 @@ class WatchResult:
     views_used : bool
         Whether the views of the profile were available for the comparison.
     class_mix : ClassMix or None
-        The class shares, if another class mix alone explains the inputs; None without labels at the fit.
+        The class shares, if another class mix alone explains the inputs; None without labels at the
+        fit.
     """
 
     n_samples: int
@@ -95,10 +110,16 @@ class WatchResult:
         """Plain values for JSON; values of the test only if one was made."""
         plain: dict[str, Any] = {**vars(self), "interval": list(self.interval)}
         plain["accuracy"] = self.accuracy if self.known else None
-        plain["accuracy_at_fit"] = None if math.isnan(self.accuracy_at_fit) else self.accuracy_at_fit
+        plain["accuracy_at_fit"] = (
+            None if math.isnan(self.accuracy_at_fit) else self.accuracy_at_fit
+        )
         plain["class_mix"] = None if self.class_mix is None else self.class_mix.to_dict()
         plain["findings"] = [vars(finding) for finding in self.findings]
-        return {name: plain[name] for name in plain if self.alarm is not None or name not in _OF_THE_TEST}
+        return {
+            name: plain[name]
+            for name in plain
+            if self.alarm is not None or name not in _OF_THE_TEST
+        }
 
     @property
     def test_message(self) -> str:
@@ -113,7 +134,9 @@ class WatchResult:
         """One sentence about the accuracy."""
         if not self.known:
             return f"Accuracy is unknown: {self.reason}."
-        at_fit = "" if math.isnan(self.accuracy_at_fit) else f"; at the fit {self.accuracy_at_fit:.1%}"
+        at_fit = (
+            "" if math.isnan(self.accuracy_at_fit) else f"; at the fit {self.accuracy_at_fit:.1%}"
+        )
         low, high = self.interval
         return f"Estimated accuracy {self.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}){at_fit}."
 
@@ -137,10 +160,12 @@ def unknown(beta: float, reason: str, n_samples: int = 0, variance: float = 1.0)
 
 
 def to_the_power(probs: ArrayLike, ratio: float) -> NDArray[np.float64]:
-    """Raise probabilities to a power and normalise: a ratio below 1 makes them less confident, one above 1 more.
+    """Raise probabilities to a power and normalise: a ratio below 1 makes them less confident, one
+    above 1 more.
 
-    For temperature scaling this is the same as multiplying beta = 1/T by the ratio. For other calibrators it makes the
-    same change to their final probabilities. The order of the classes in a row does not change.
+    For temperature scaling this is the same as multiplying beta = 1/T by the ratio. For other
+    calibrators it makes the same change to their final probabilities. The order of the classes in a
+    row does not change.
 
     Parameters
     ----------
@@ -168,7 +193,9 @@ def to_the_power(probs: ArrayLike, ratio: float) -> NDArray[np.float64]:
 def followed_confidences(
     confidences: NDArray[np.float64], probs: NDArray[np.float64], followed: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Shift the log-odds of each confidence by the same amount as following shifted those of the prediction."""
+    """Shift the log-odds of each confidence by the same amount as following shifted those of the
+    prediction.
+    """
     predictions, rows = probs.argmax(axis=1), np.arange(len(probs))
     shift = _log_odds(followed[rows, predictions]) - _log_odds(probs[rows, predictions])
     return sigmoid(_log_odds(confidences) + shift)
@@ -188,7 +215,8 @@ def accept_followed(
     *,
     accept_unlike: bool = False,
 ) -> NDArray[np.bool_]:
-    """Apply a rule to followed probabilities; it accepts nothing if the batch is unlike every view of the fit.
+    """Apply a rule to followed probabilities; it accepts nothing if the batch is unlike every view
+    of the fit.
 
     Parameters
     ----------

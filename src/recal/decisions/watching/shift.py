@@ -1,12 +1,15 @@
-"""Have inputs changed since the fit? A permutation test of a batch, and a test of a stream that never ends.
+"""Have inputs changed since the fit? A permutation test of a batch, and a test of a stream that
+never ends.
 
-Neither needs labels. The stream's test can be read after every input. Each new sample gets a rank among all samples
-before it, those of the fit included. While inputs stay as they were, ranks are independent and uniform for any model
-(conformal p-values; Vovk, Gammerman and Shafer, 2005). A player bets on each rank before seeing it, at fair odds, so
-its capital ever reaches 1/alpha with probability at most alpha (Ville's inequality). It grows when ranks drift
-(conformal test martingales; the bets are the "simple jumper" of Vovk, Petej, Nouretdinov, Ahlberg, Carlsson and
-Gammerman, 2021). Bets on unchanged inputs lose, so half of the capital is held in reserve and bet bit by bit. The
-alarm then comes later by a logarithm of the number of unchanged inputs, which no test with this guarantee can avoid.
+Neither needs labels. The stream's test can be read after every input. Each new sample gets a rank
+among all samples before it, those of the fit included. While inputs stay as they were, ranks are
+independent and uniform for any model (conformal p-values; Vovk, Gammerman and Shafer, 2005). A
+player bets on each rank before seeing it, at fair odds, so its capital ever reaches 1/alpha with
+probability at most alpha (Ville's inequality). It grows when ranks drift (conformal test
+martingales; the bets are the "simple jumper" of Vovk, Petej, Nouretdinov, Ahlberg, Carlsson and
+Gammerman, 2021). Bets on unchanged inputs lose, so half of the capital is held in reserve and bet
+bit by bit. The alarm then comes later by a logarithm of the number of unchanged inputs, which no
+test with this guarantee can avoid.
 """
 
 from __future__ import annotations
@@ -22,7 +25,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.decisions.rule import check_share
 from recal.decisions.watching.class_mix import class_mix
-from recal.decisions.watching.profile import Profile, Reactions, Vector, confidence_reactions, reactions
+from recal.decisions.watching.profile import (
+    Profile,
+    Reactions,
+    Vector,
+    confidence_reactions,
+    reactions,
+)
 from recal.decisions.watching.result import Finding, WatchResult
 from recal.engine.same_rows import count_fitted, kept_hashes, warn_of_fitted
 from recal.errors import InputError
@@ -51,13 +60,15 @@ def watch(
 ) -> WatchResult:
     """Compare a batch of new inputs with those of the fit, without labels.
 
-    The test compares confidence, class mix and, if the views are available, how often views change the prediction and
-    the four groups of ReCal. If new inputs are like those of the fit, the two can be shuffled. The p-value counts how
-    many shuffles look at least as different in whichever quantity differs most (Westfall and Young's max-T). It is
-    exact for any batch size, so the probability of a false alarm is at most `alpha`.
+    The test compares confidence, class mix and, if the views are available, how often views change
+    the prediction and the four groups of ReCal. If new inputs are like those of the fit, the two
+    can be shuffled. The p-value counts how many shuffles look at least as different in whichever
+    quantity differs most (Westfall and Young's max-T). It is exact for any batch size, so the
+    probability of a false alarm is at most `alpha`.
 
-    If the profile was made from labelled views of three or more damaging kinds, the logits of 50 or more inputs also
-    give the temperature that suits them and their accuracy. Inputs that are unlike every view are called unknown.
+    If the profile was made from labelled views of three or more damaging kinds, the logits of 50 or
+    more inputs also give the temperature that suits them and their accuracy. Inputs that are unlike
+    every view are called unknown.
 
     Parameters
     ----------
@@ -102,7 +113,11 @@ def watch(
     )
     p_value, findings = _max_t(fit, today, permutations, np.random.default_rng(random_state))
     alarm = p_value <= alpha
-    result = profile.graded_condition(today.log_odds, alarm=alarm) if batch is None else profile.condition(batch.logits)
+    result = (
+        profile.graded_condition(today.log_odds, alarm=alarm)
+        if batch is None
+        else profile.condition(batch.logits)
+    )
     return replace(
         result,
         alarm=alarm,
@@ -111,18 +126,31 @@ def watch(
         findings=findings,
         accuracy_at_fit=profile.accuracy,
         views_used=bool(specs),
-        class_mix=class_mix(profile, batch.logits) if batch is not None and profile.labelled else None,
+        class_mix=class_mix(profile, batch.logits)
+        if batch is not None and profile.labelled
+        else None,
     )
 
 
 def _batch(profile: Profile, views: Views | ArrayLike) -> Views | None:
-    """Return new inputs as views, None for confidences; refuse anything but a profile, and other numbers of classes."""
+    """Return new inputs as views, None for confidences;
+
+    refuse anything but a profile, and other numbers of classes.
+    """
     if not isinstance(profile, Profile):
-        remedy = " Pass its `profile_`." if hasattr(profile, "profile_") else " Make one with recal.profile(views, y)."
-        raise InputError(f"Inputs are compared with a Profile, got {type(profile).__name__}.{remedy}")
+        remedy = (
+            " Pass its `profile_`."
+            if hasattr(profile, "profile_")
+            else " Make one with recal.profile(views, y)."
+        )
+        raise InputError(
+            f"Inputs are compared with a Profile, got {type(profile).__name__}.{remedy}"
+        )
     if profile.graded:
         if isinstance(views, Views) or np.ndim(views) != 1:
-            raise InputError("This is a profile of confidences: pass the confidence of each answer, (n_samples,).")
+            raise InputError(
+                "This is a profile of confidences: pass the confidence of each answer, (n_samples,)."
+            )
         return None
     batch = views if isinstance(views, Views) else Views(views)
     profile.check_classes(batch.n_classes)
@@ -138,10 +166,11 @@ def _digits(rows: Reactions) -> Vector:
 def _max_t(
     fit: Reactions, today: Reactions, permutations: int, rng: np.random.Generator
 ) -> tuple[float, tuple[Finding, ...]]:
-    """Return the overall p-value, and the compared quantities with p-values that are corrected for each other.
+    """Return the overall p-value, and the compared quantities with p-values that are corrected for
+    each other.
 
-    Only the rows of the smaller group are drawn, so a shuffle of a million new inputs costs no more than one of the at
-    most 20,000 rows of the fit.
+    Only the rows of the smaller group are drawn, so a shuffle of a million new inputs costs no more
+    than one of the at most 20,000 rows of the fit.
     """
     quantities = _quantities(fit, today)
     n_fit, n_today = len(fit.answers), len(today.answers)
@@ -155,12 +184,18 @@ def _max_t(
         draws[draw] = [statistic(rows) for statistic, _ in quantities.values()]
     # Sums in another order differ in the last bits; equal distances must count as equal.
     draws = draws.astype(np.float32).astype(np.float64)
-    # Put statistics on one scale, made from all draws including today's, so that their maximum is meaningful.
+    # Put statistics on one scale, made from all draws including today's, so that their maximum is
+    # meaningful.
     spread = draws.std(axis=0)
     scaled = (draws - draws.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     largest = scaled.max(axis=1)
     findings = (
-        Finding(name, float(numbers[:n_fit].mean()), float(numbers[n_fit:].mean()), float((largest >= own).mean()))
+        Finding(
+            name,
+            float(numbers[:n_fit].mean()),
+            float(numbers[n_fit:].mean()),
+            float((largest >= own).mean()),
+        )
         for (name, (_, numbers)), own in zip(quantities.items(), scaled[0])
     )
     return float((largest >= largest[0]).mean()), tuple(findings)
@@ -171,32 +206,46 @@ Statistic = Callable[[NDArray[np.intp]], float]
 
 
 def _quantities(fit: Reactions, today: Reactions) -> dict[str, tuple[Statistic, NDArray[Any]]]:
-    """Return the compared quantities: a statistic, and numbers of each row whose means are shown beside the p-value."""
+    """Return the compared quantities:
+
+    a statistic, and numbers of each row whose means are shown beside the p-value.
+    """
     rows = fit.joined(today)
     quantities: dict[str, tuple[Statistic, NDArray[Any]]] = {
         "confidence": (_distance(rows.log_odds), sigmoid(rows.log_odds))
     }
     if highest := int(rows.answers.max()):
-        at_fit, now = (np.bincount(one.answers, minlength=highest + 1) / len(one.answers) for one in (fit, today))
+        at_fit, now = (
+            np.bincount(one.answers, minlength=highest + 1) / len(one.answers)
+            for one in (fit, today)
+        )
         most = int(np.argmax(np.abs(now - at_fit)))
         quantities["class mix"] = _counts(rows.answers[:, None]), rows.answers == most
     if rows.groups.shape[1]:
         quantities["answers that views change"] = _distance(rows.changed), rows.changed
         cells = rows.groups.astype(np.intp) + 4 * np.arange(rows.groups.shape[1])
-        quantities["groups"] = _counts(cells), rows.groups % 2 == 1  # in groups 1 and 3 confidence rises
+        quantities["groups"] = (
+            _counts(cells),
+            rows.groups % 2 == 1,
+        )  # in groups 1 and 3 confidence rises
     return quantities
 
 
 def _distance(values: Vector) -> Statistic:
-    """Return the Kolmogorov-Smirnov distance between the values of some rows and those of the others."""
+    """Return the Kolmogorov-Smirnov distance between the values of some rows and those of the
+    others.
+    """
     place = np.unique(values, return_inverse=True)[1].astype(np.int32)
-    through = np.r_[0, np.cumsum(np.bincount(place))]  # rows below each distinct value, and all rows at the end
+    through = np.r_[
+        0, np.cumsum(np.bincount(place))
+    ]  # rows below each distinct value, and all rows at the end
     total = len(values)
 
     def statistic(rows: NDArray[np.intp]) -> float:
         mine, size = np.sort(place[rows]), len(rows)
         last = np.flatnonzero(np.r_[mine[1:] != mine[:-1], True])
-        # Between two of these values only the share of the others changes, so extremes are at the ends.
+        # Between two of these values only the share of the others changes, so extremes are at the
+        # ends.
         own = np.r_[last + 1, 0, last[:-1] + 1]
         all_rows = np.r_[through[mine[last] + 1], through[mine[last]]]
         return float(np.abs(own / size - (all_rows - own) / (total - size)).max())
@@ -205,9 +254,11 @@ def _distance(values: Vector) -> Statistic:
 
 
 def _counts(cells: NDArray[np.integer]) -> Statistic:
-    """Return Pearson's chi-square of some rows' counts against those of all rows; columns are counted separately.
+    """Return Pearson's chi-square of some rows' counts against those of all rows; columns are
+    counted separately.
 
-    The counts of two groups deviate by the same numbers, so the two statistics differ by a constant factor.
+    The counts of two groups deviate by the same numbers, so the two statistics differ by a constant
+    factor.
     """
     n_cells = int(cells.max()) + 1
     share = np.bincount(cells.ravel(), minlength=n_cells) / len(cells)
@@ -222,10 +273,12 @@ def _counts(cells: NDArray[np.integer]) -> Statistic:
 
 
 class StreamWatch:
-    """Watch inputs one after the other, without labels, and say when they differ from those of the fit.
+    """Watch inputs one after the other, without labels, and say when they differ from those of the
+    fit.
 
-    Confidence, predicted class and, with views, the number of views that change the prediction are tested separately.
-    Each has an equal share of the capital; the share of the predicted class is divided among the classes.
+    Confidence, predicted class and, with views, the number of views that change the prediction are
+    tested separately. Each has an equal share of the capital; the share of the predicted class is
+    divided among the classes.
 
     Parameters
     ----------
@@ -247,7 +300,8 @@ class StreamWatch:
     alarm_at : int or None
         The number of samples seen when the capital first reached 1 / alpha.
     result : WatchResult
-        Alarm and p-value of the stream, with accuracy and temperature of about the last 1,000 samples.
+        Alarm and p-value of the stream, with accuracy and temperature of about the last 1,000
+        samples.
 
     Examples
     --------
@@ -263,7 +317,12 @@ class StreamWatch:
     """
 
     def __init__(
-        self, profile: Profile, alpha: float = 0.01, *, use_views: bool = True, random_state: int | None = 0
+        self,
+        profile: Profile,
+        alpha: float = 0.01,
+        *,
+        use_views: bool = True,
+        random_state: int | None = 0,
     ) -> None:
         self.profile, self.alpha = profile, check_share(alpha, "alpha")
         self.specs = profile.transforms if use_views else ()
@@ -275,7 +334,9 @@ class StreamWatch:
         n_pools, n_classes = len(self._pools), profile.n_classes
         self._players = np.full((n_pools + n_classes, len(_BETS)), (1.0 - _RESERVE) / len(_BETS))
         self._shares = np.r_[np.ones(n_pools), np.full(n_classes, 1 / n_classes)] / (n_pools + 1)
-        self._recent: list[Any] = []  # RowNumbers of the last samples; log-odds in a profile of confidences
+        self._recent: list[
+            Any
+        ] = []  # RowNumbers of the last samples; log-odds in a profile of confidences
         self.n_seen = 0
         self.highest = 1.0
         self.alarm_at: int | None = None
@@ -303,7 +364,9 @@ class StreamWatch:
             self._recent.append(self.profile.numbers(batch.logits[-_WINDOW:]))
         while sum(map(len, self._recent[1:])) >= _WINDOW:
             del self._recent[0]
-        for answer, *row in zip(new.answers.tolist(), *(column.tolist() for column in _columns(new))):
+        for answer, *row in zip(
+            new.answers.tolist(), *(column.tolist() for column in _columns(new))
+        ):
             ranks = [self._rank(pool, value) for pool, value in zip(self._pools, row)]
             self._bet(np.r_[ranks, self._class_ranks(answer)])
         return self
@@ -313,7 +376,9 @@ class StreamWatch:
         if not self._recent:
             raise InputError("No samples were seen yet: call update(logits) first.")
         if self.profile.graded:
-            result = self.profile.graded_condition(np.concatenate(self._recent)[-_WINDOW:], alarm=self.alarm)
+            result = self.profile.graded_condition(
+                np.concatenate(self._recent)[-_WINDOW:], alarm=self.alarm
+            )
         else:
             result = self.profile.condition_of(self._recent)
         return replace(
@@ -326,7 +391,10 @@ class StreamWatch:
         )
 
     def _rank(self, pool: list[float], value: float) -> float:
-        """Return the rank of a value among those before it and itself, ties at random; uniform if nothing changed."""
+        """Return the rank of a value among those before it and itself, ties at random;
+
+        uniform if nothing changed.
+        """
         below, through = bisect_left(pool, value), bisect_right(pool, value)
         insort(pool, value)
         return float((below + self._rng.random() * (through - below + 1)) / len(pool))
@@ -335,7 +403,9 @@ class StreamWatch:
         """Return, for each class, the rank of "is it this class?" among all samples before."""
         total, part = self._counts.sum(), self._rng.random()
         ranks = part * (total - self._counts + 1) / (total + 1)
-        ranks[answer] = (total - self._counts[answer] + part * (self._counts[answer] + 1)) / (total + 1)
+        ranks[answer] = (total - self._counts[answer] + part * (self._counts[answer] + 1)) / (
+            total + 1
+        )
         self._counts[answer] += 1
         return ranks
 
