@@ -58,9 +58,8 @@ def cpu_seconds(work: Callable[[], Any]) -> float:
 
 
 def rates(n: int, batch_size: int, repeats: int) -> dict[str, float]:
-    """Samples per CPU second:
-
-    the best of some repeats, taken in turn so that a busy machine is fair to all.
+    """Samples per CPU second: the best of some repeats, taken in turn so that a busy machine is
+    fair to all.
     """
     images = np.random.default_rng(0).integers(0, 256, (n, 3, 32, 32), dtype=np.uint8)
     model = network()

@@ -115,9 +115,8 @@ def imbalanced(share: float = 0.01) -> Sample:
 def clustered(
     rows: int = 20, spread: float = 1.5
 ) -> Callable[[int, np.random.Generator], tuple[Array, Array, Array]]:
-    """Rows in clusters of 20:
-
-    those of one cluster have nearly the same logits and are right or wrong together.
+    """Rows in clusters of 20: those of one cluster have nearly the same logits and are right or
+    wrong together.
     """
 
     def sample(n: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:

@@ -86,9 +86,8 @@ def of_clusters(sample: Sample) -> float:
 
 
 def betting(sample: Sample) -> float:
-    """Bet on the loss per cluster:
-
-    the product of (1 - bet x loss) is an e-value (Waudby-Smith and Ramdas, 2024).
+    """Bet on the loss per cluster: the product of (1 - bet x loss) is an e-value (Waudby-Smith and
+    Ramdas, 2024).
     """
     return _largest(sample, _betting_evidence)
 

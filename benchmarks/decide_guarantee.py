@@ -30,9 +30,8 @@ POPULATION = 400_000
 
 @dataclass(frozen=True)
 class Population:
-    """Confidences and the true chance of a mistake of each;
-
-    for rows of a file that chance is 0 or 1.
+    """Confidences and the true chance of a mistake of each; for rows of a file that chance is 0 or
+    1.
     """
 
     name: str
@@ -111,9 +110,8 @@ SEARCHES: dict[str, Callable[[Ranked, float, float], int]] = {
 def study(
     population: Population, n: int, risk: float, splits: int, seed: int = 0
 ) -> dict[str, tuple[float, ...]]:
-    """Of each search:
-
-    how often its promise is broken, how often it refuses, and the share it accepts.
+    """Of each search: how often its promise is broken, how often it refuses, and the share it
+    accepts.
     """
     rng = np.random.default_rng(seed)
     order = ranked(population.confidence, np.zeros(len(population.confidence), np.bool_))
@@ -136,9 +134,8 @@ def study(
 def sets_study(
     splits: int, n: int = 200, coverage: float = 0.9, seed: int = 0
 ) -> list[tuple[str, float, float, float]]:
-    """Coverage of prediction sets from few labelled samples:
-
-    mean, and the share of draws below coverage - 5 points.
+    """Coverage of prediction sets from few labelled samples: mean, and the share of draws below
+    coverage - 5 points.
     """
     rng = np.random.default_rng(seed)
 

@@ -33,9 +33,8 @@ N_VIEWS = 8
 
 
 def ratios(small: bool, paths: Iterable[Path] = ()) -> Iterator[Ratio]:
-    """Yield the ratios of fits, on made-up logits or on those of these files;
-
-    with the former those of answers.
+    """Yield the ratios of fits, on made-up logits or on those of these files; with the former those
+    of answers.
     """
     paths = tuple(paths)
     logits, views, labels = made_up(2_000, 100, 2)

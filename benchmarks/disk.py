@@ -1,6 +1,5 @@
-"""Fits of views larger than memory:
-
-peak memory and time with a zarr folder, compared with the same fit in memory.
+"""Fits of views larger than memory: peak memory and time with a zarr folder, compared with the same
+fit in memory.
 """
 
 from __future__ import annotations

@@ -104,9 +104,8 @@ class Server:
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
     def cpu_seconds(self) -> float:
-        """What the server has computed so far;
-
-        unlike latency it does not hang on what else the machine does.
+        """What the server has computed so far; unlike latency it does not hang on what else the
+        machine does.
         """
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -114,9 +113,8 @@ class Server:
 
 @dataclass
 class Asked:
-    """What came back:
-
-    the seconds of what was answered, how often each code, and which errors of the connection.
+    """What came back: the seconds of what was answered, how often each code, and which errors of
+    the connection.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -173,9 +171,8 @@ def side_by_side(files: dict[str, Path], requests: int, clients: int) -> None:
 
 
 def overload(file: Path, requests: int = 2000) -> None:
-    """Many more clients than a small queue takes:
-
-    every request gets an answer, of one kind or the other.
+    """Many more clients than a small queue takes: every request gets an answer, of one kind or the
+    other.
     """
     with Server(file, "--queue", "4", "--max-batch", "2") as server:
         asked = Asked()
@@ -186,9 +183,8 @@ def overload(file: Path, requests: int = 2000) -> None:
 
 
 def killed(file: Path) -> None:
-    """Kill a server while clients wait:
-
-    each gets an answer or an error of the connection, and none hangs.
+    """Kill a server while clients wait: each gets an answer or an error of the connection, and none
+    hangs.
     """
     with Server(file) as server:
         asked = Asked()

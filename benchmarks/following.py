@@ -239,9 +239,8 @@ def _mixed(
 
 
 def bare_process(views: Views, rows: np.ndarray, beta: float) -> Callable[[np.ndarray], float]:
-    """The ratio of a batch by a process over the whole views alone:
-
-    no mixtures, small sets or holding back.
+    """The ratio of a batch by a process over the whole views alone: no mixtures, small sets or
+    holding back.
     """
     some = views[rows]
     assert some.labels is not None
@@ -266,9 +265,8 @@ def _pooled(
     draws: int,
     count: int = 20,
 ) -> None:
-    """Many small batches of each damage, each followed by itself;
-
-    the best temperature is that of all of them.
+    """Many small batches of each damage, each followed by itself; the best temperature is that of
+    all of them.
     """
     print(f"\n{count} batches of each damage, judged together\n\n{POOLED_HEAD}")
     made = [fit(views, halves(views, rows, 2000, draw)[0]) for draw in range(draws)]

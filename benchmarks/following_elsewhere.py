@@ -181,9 +181,8 @@ def digits() -> World:
 
 
 def table() -> World:
-    """A table of 20 numbers, of which some are measured twice:
-
-    the class is that of the nearest of 24 centres.
+    """A table of 20 numbers, of which some are measured twice: the class is that of the nearest of
+    24 centres.
     """
     rng, n = np.random.default_rng(3), 4000
     centres = rng.normal(0, 1.3, (24, 20))

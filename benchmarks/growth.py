@@ -1,6 +1,5 @@
-"""How the cost of fits and answers grows with samples, classes, views and iterations:
-
-exponents of power laws.
+"""How the cost of fits and answers grows with samples, classes, views and iterations: exponents of
+power laws.
 """
 
 from __future__ import annotations

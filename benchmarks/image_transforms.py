@@ -240,9 +240,8 @@ def _peers(form: str) -> tuple[str, ...]:
 
 
 def in_a_collect(small: bool) -> list[Ratio]:
-    """collect of the two usual pools beside the network alone, asked as often:
-
-    what is above 1 is the pixels' work.
+    """collect of the two usual pools beside the network alone, asked as often: what is above 1 is
+    the pixels' work.
     """
     import torch
 

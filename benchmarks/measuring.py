@@ -1,6 +1,5 @@
-"""Fair measurements:
-
-contestants take turns in one process, and the smallest of several CPU times counts.
+"""Fair measurements: contestants take turns in one process, and the smallest of several CPU times
+counts.
 """
 
 from __future__ import annotations

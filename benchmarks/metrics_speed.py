@@ -1,6 +1,5 @@
-"""The cost of metrics next to a bare sum, numpy and torchmetrics:
-
-python -m benchmarks.metrics_speed [--small]
+"""The cost of metrics next to a bare sum, numpy and torchmetrics: python -m
+benchmarks.metrics_speed [--small]
 """
 
 from __future__ import annotations

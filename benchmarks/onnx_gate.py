@@ -38,9 +38,8 @@ BEFORE = {
 
 
 class Network:
-    """Layers as exporters write them:
-
-    convolution, normalisation and activation as nodes of their own.
+    """Layers as exporters write them: convolution, normalisation and activation as nodes of their
+    own.
     """
 
     def __init__(self) -> None:

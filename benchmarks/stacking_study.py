@@ -211,9 +211,8 @@ def run_kinds(study: Study, file: Path, views: Views, count: int, slow: int) -> 
 
 
 def run_pools(study: Study, path: Path, count: int) -> None:
-    """Which kinds to offer:
-
-    sets of candidates, on a file's halves or on a folder's fit.npz and clean.npz.
+    """Which kinds to offer: sets of candidates, on a file's halves or on a folder's fit.npz and
+    clean.npz.
     """
     views = read_views(path / "fit.npz" if path.is_dir() else path)
 

@@ -114,9 +114,8 @@ def _accuracy(folder: Path, name: str) -> float:
 
 
 def _sets(fit: Views, clean: Views) -> None:
-    """Sizes of prediction sets with and without views:
-
-    half of the clean inputs make the sets, half measure them.
+    """Sizes of prediction sets with and without views: half of the clean inputs make the sets, half
+    measure them.
     """
     half = len(clean) // 2
     print("\n| probabilities | sets | coverage | mean size | one class |\n|---|---|---|---|---|")

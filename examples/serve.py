@@ -247,9 +247,8 @@ class Service:
     def _followed(
         self, probs: np.ndarray, predictions: np.ndarray, sure: np.ndarray, accept: Any
     ) -> tuple[np.ndarray, Any]:
-        """Let confidences follow the window's condition;
-
-        inputs unlike all of the fit's are never accepted.
+        """Let confidences follow the window's condition; inputs unlike all of the fit's are never
+        accepted.
         """
         from recal.decisions.watching.result import followed_confidences, to_the_power
 
@@ -272,9 +271,8 @@ class Service:
 
 
 def metadata_of(session: onnxruntime.InferenceSession) -> dict[str, Any]:
-    """Return what `recal export` wrote into the file besides the graph:
-
-    classes, thresholds, preprocessing.
+    """Return what `recal export` wrote into the file besides the graph: classes, thresholds,
+    preprocessing.
     """
     stored = session.get_modelmeta().custom_metadata_map
     return {
@@ -285,9 +283,8 @@ def metadata_of(session: onnxruntime.InferenceSession) -> dict[str, Any]:
 
 
 def preparation(metadata: dict[str, Any]) -> str | None:
-    """Return how inputs must be prepared before they are sent:
-
-    resizing and cropping are not part of the file.
+    """Return how inputs must be prepared before they are sent: resizing and cropping are not part
+    of the file.
     """
     stored = metadata.get("preprocessing", {})
     steps = {

@@ -1,6 +1,5 @@
-"""`python -m paper`: train, collect, fit, tabulate. Each stage is done once;
-
-a killed run goes on where it was.
+"""`python -m paper`: train, collect, fit, tabulate. Each stage is done once; a killed run goes on
+where it was.
 """
 
 from __future__ import annotations
@@ -286,9 +285,8 @@ class _Collected:
 
 
 def _protocols(settings: Settings, views: _Collected) -> list[tuple[Protocol, str]]:
-    """The paper's split first, then random halves of the test images;
-
-    each with a mark of what it was made from.
+    """The paper's split first, then random halves of the test images; each with a mark of what it
+    was made from.
     """
     test, test_mark = views.test()
     held_out = views.held_out()

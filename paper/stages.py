@@ -1,6 +1,5 @@
-"""Work that is done once:
-
-a stage knows what its result was made from, and is left alone while that is the same.
+"""Work that is done once: a stage knows what its result was made from, and is left alone while that
+is the same.
 """
 
 from __future__ import annotations

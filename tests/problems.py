@@ -78,9 +78,8 @@ def looks(n=300, n_classes=4, seed=0, *, strength=3.0, scale=1.5, transforms=Non
 
 
 def extreme_views(n_classes, n=500):
-    """Return labelled views of two transformations:
-
-    overconfident logits, some saturated, some tied.
+    """Return labelled views of two transformations: overconfident logits, some saturated, some
+    tied.
     """
     rng = np.random.default_rng(n_classes)
     calibrated = rng.normal(size=(n, n_classes)) * 1.5
@@ -109,9 +108,8 @@ def probs_and_labels(n=600, n_classes=4, seed=0, *, spread=1.5, sharpness=2.0, f
 
 
 def probs_with_ties(n=400, n_classes=7, seed=0, dtype=np.float64):
-    """Return probabilities and unrelated labels;
-
-    some rows are certain, tied, or lie on the edge of a bin.
+    """Return probabilities and unrelated labels; some rows are certain, tied, or lie on the edge of
+    a bin.
     """
     rng = np.random.default_rng(seed)
     odds = np.exp(3 * rng.normal(size=(n, n_classes)))

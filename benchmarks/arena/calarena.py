@@ -88,9 +88,8 @@ def _logits(probas: ArrayLike) -> Probs:
 
 
 def calibrators() -> dict[str, Callable[[], RecalCalibrator]]:
-    """Return what CalArena's `CUSTOM_CALIBRATORS` takes:
-
-    names and functions that make a calibrator.
+    """Return what CalArena's `CUSTOM_CALIBRATORS` takes: names and functions that make a
+    calibrator.
     """
     return {f"recal-{name}": partial(RecalCalibrator, name) for name in ("auto", "ensemble")}
 

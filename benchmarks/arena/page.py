@@ -31,9 +31,8 @@ SHORT = ("ts", "auto", "sms", "probmetrics logistic-mix")
 
 
 def write_page(scores: Scores, about: dict[str, dict[str, Any]], built: int, folder: Path) -> Path:
-    """Write arena.md and arena.svg;
-
-    `about` says which data sets count, of how many that were built.
+    """Write arena.md and arena.svg; `about` says which data sets count, of how many that were
+    built.
     """
     folder.mkdir(parents=True, exist_ok=True)
     entries = {name: entry for name, entry in scores.found.items() if name.split("/")[0] in about}
@@ -188,9 +187,8 @@ def _versions() -> str:
 
 
 def draw(problems: list[Problem], names: Sequence[str], path: Path, most: int = 14) -> None:
-    """Draw win rates with their intervals, predictions kept:
-
-    the best methods, temperature scaling and the model.
+    """Draw win rates with their intervals, predictions kept: the best methods, temperature scaling
+    and the model.
     """
     lines = {name: summarise(problems, name) for name in names}
     order = sorted(names, key=lambda name: -lines[name].wins)

@@ -58,9 +58,8 @@ IN_TURN = ("naive_bayes", "logistic", "neighbours", "extra_trees")
 
 
 def encode(table: Table, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return numbers and class numbers:
-
-    rows shuffled and at most MOST_ROWS, categories one-hot, gaps the median.
+    """Return numbers and class numbers: rows shuffled and at most MOST_ROWS, categories one-hot,
+    gaps the median.
     """
     features, labels = table[0], table[1].astype(str)
     size = labels.map(labels.value_counts())
@@ -79,9 +78,8 @@ def encode(table: Table, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarr
 
 
 def build(source: Source, turn: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Train the classifiers on one data set;
-
-    return the arrays of the problems and what the page says about them.
+    """Train the classifiers on one data set; return the arrays of the problems and what the page
+    says about them.
     """
     rng = np.random.default_rng(zlib.crc32(source.name.encode()))
     features, labels = encode(source.read(), rng)

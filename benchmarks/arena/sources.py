@@ -25,9 +25,8 @@ Table = tuple[pd.DataFrame, pd.Series]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from. `known`:
-
-    the rules of the ensemble and of auto were chosen with this one in view.
+    """Where a data set comes from. `known`: the rules of the ensemble and of auto were chosen with
+    this one in view.
     """
 
     name: str
@@ -86,9 +85,8 @@ def _mnist() -> Table:
 
 
 def _series(name: str) -> Table:
-    """Read a data set of equally long series:
-
-    after a header, one line per series, values then `:label`.
+    """Read a data set of equally long series: after a header, one line per series, values then
+    `:label`.
     """
     values, labels = [], []
     for part in ("TRAIN", "TEST"):

@@ -1,6 +1,5 @@
-"""What a method did on many problems:
-
-win rate against a fixed panel, change of NLL, intervals by data set.
+"""What a method did on many problems: win rate against a fixed panel, change of NLL, intervals by
+data set.
 """
 
 from __future__ import annotations
@@ -50,9 +49,8 @@ BY_MISTAKES: dict[str, Callable[[Problem], bool]] = {
 
 @dataclass(frozen=True)
 class Line:
-    """One method over all problems:
-
-    win rate and changes of NLL in per cent, with 95 % intervals by data set.
+    """One method over all problems: win rate and changes of NLL in per cent, with 95 % intervals by
+    data set.
     """
 
     wins: float
@@ -101,9 +99,8 @@ def interval(problems: Sequence[Problem], values: NDArray[np.float64]) -> tuple[
 
 
 def win_rates_chart(rows: Sequence[tuple[str, float, float, float]]) -> figure.Chart:
-    """Return the figure of the page:
-
-    name, win rate, low and high of each method, in percent, best first.
+    """Return the figure of the page: name, win rate, low and high of each method, in percent, best
+    first.
     """
     size = len(rows)
     marks: list[figure.Mark] = [figure.Line((50, 50), (0, size), "ideal", "as many wins as losses")]

@@ -1,6 +1,5 @@
-"""Write docs/transformations.md and its pictures from the classes themselves:
-
-python docs/make/transformations.py
+"""Write docs/transformations.md and its pictures from the classes themselves: python
+docs/make/transformations.py
 """
 
 from __future__ import annotations

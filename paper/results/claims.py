@@ -86,9 +86,8 @@ def _keeps_accuracy(protocols: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _time_orders(dataset: str, network: str) -> tuple[tuple[str, ...], ...]:
-    """The paper's order for this network, or the one of all its CIFAR networks;
-
-    the two slowest are a claim apart.
+    """The paper's order for this network, or the one of all its CIFAR networks; the two slowest are
+    a claim apart.
     """
     theirs = printed("time", dataset, network) or printed("time", "cifar10", "lenet5")
     assert theirs is not None  # the second is in the package

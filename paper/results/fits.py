@@ -36,9 +36,8 @@ class Protocol:
 
 
 def pool_of(method: Compared, seed: int) -> tuple[Transform, ...]:
-    """Return the transformations that a method draws from;
-
-    none for those that see the originals only.
+    """Return the transformations that a method draws from; none for those that see the originals
+    only.
     """
     return pool(method.pool, seed=seed) if method.pool else ()
 

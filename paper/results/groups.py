@@ -1,6 +1,5 @@
-"""The paper's group tables:
-
-calibration error and size of each group, per kind and strength of transformation.
+"""The paper's group tables: calibration error and size of each group, per kind and strength of
+transformation.
 """
 
 from __future__ import annotations

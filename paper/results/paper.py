@@ -1,6 +1,5 @@
-"""What the paper compares and reports:
-
-its methods, pools and parameters, and its numbers as they were printed.
+"""What the paper compares and reports: its methods, pools and parameters, and its numbers as they
+were printed.
 """
 
 from __future__ import annotations
@@ -72,9 +71,8 @@ _RELATIVES = {"resnet8": "resnet110", "resnet14": "resnet110", "resnet20": "resn
 
 @lru_cache(maxsize=1)
 def numbers() -> dict[str, Any]:
-    """Return the paper's tables as {table: {"CIFAR10/LeNet5": {method:
-
-    value}}}, and its group tables.
+    """Return the paper's tables as {table: {"CIFAR10/LeNet5": {method: value}}}, and its group
+    tables.
     """
     text = files("paper.results").joinpath("paper_numbers.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
@@ -83,7 +81,6 @@ def numbers() -> dict[str, Any]:
 
 def paper_groups() -> dict[str, Any]:
     """Return the paper's group tables, which it has for one network (ResNet152 on ImageNet): {kind:
-
     rows}.
     """
     found: dict[str, Any] = numbers()["groups"]["ImageNet/ResNet152"]

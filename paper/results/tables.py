@@ -1,6 +1,5 @@
-"""Results as the paper lays them out:
-
-a row per network, a column per method, the paper's own row beneath.
+"""Results as the paper lays them out: a row per network, a column per method, the paper's own row
+beneath.
 """
 
 from __future__ import annotations
@@ -67,9 +66,8 @@ class Table:
 
 
 def paper_table(name: str, dataset: str, results: Results) -> Table:
-    """One of the paper's tables, or one in their layout:
-
-    learnt from held-out images, judged on the test images.
+    """One of the paper's tables, or one in their layout: learnt from held-out images, judged on the
+    test images.
     """
     metric = (METRICS | BEYOND)[name]
     rows = []

@@ -138,8 +138,7 @@ def dataset_names() -> Sequence[str]:
 
 
 def digest_images(images: Images) -> str:
-    """Return a mark that changes with the images:
-
-    their bytes, or the names and sizes of a folder's files.
+    """Return a mark that changes with the images: their bytes, or the names and sizes of a folder's
+    files.
     """
     return images.fingerprint() if isinstance(images, ImageFolder) else digest_arrays(images)

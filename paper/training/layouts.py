@@ -1,6 +1,5 @@
-"""How each data set lies on disk. One layout:
-
-how to recognise it, what to read, what to tell a person to put there.
+"""How each data set lies on disk. One layout: how to recognise it, what to read, what to tell a
+person to put there.
 """
 
 from __future__ import annotations
@@ -73,9 +72,8 @@ def read_idx(path: Path) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class CifarBinary:
-    """The official binary version, as the archive or as its unpacked files;
-
-    `md5` holds the checksum of each.
+    """The official binary version, as the archive or as its unpacked files; `md5` holds the
+    checksum of each.
     """
 
     archive: str

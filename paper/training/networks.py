@@ -132,9 +132,8 @@ class ResNet(nn.Module):
 
 
 class WideBlock(nn.Module):
-    """Pre-activation block:
-
-    the shortcut is the input itself, or a 1 x 1 convolution where the shape changes.
+    """Pre-activation block: the shortcut is the input itself, or a 1 x 1 convolution where the
+    shape changes.
     """
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
@@ -158,9 +157,8 @@ class WideBlock(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """WRN-depth-widen (Zagoruyko and Komodakis, 2016):
-
-    depth 6n + 4, three stages `widen` times as wide.
+    """WRN-depth-widen (Zagoruyko and Komodakis, 2016): depth 6n + 4, three stages `widen` times as
+    wide.
     """
 
     def __init__(self, depth: int, widen: int, n_classes: int, in_channels: int = 3) -> None:
@@ -197,9 +195,8 @@ class DenseLayer(nn.Module):
 
 
 class DenseNet(nn.Module):
-    """The plain DenseNet (Huang et al., 2017), no bottleneck and no compression:
-
-    depth 3n + 4, `growth` a layer.
+    """The plain DenseNet (Huang et al., 2017), no bottleneck and no compression: depth 3n + 4,
+    `growth` a layer.
     """
 
     def __init__(self, depth: int, growth: int, n_classes: int, in_channels: int = 3) -> None:

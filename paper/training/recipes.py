@@ -1,6 +1,5 @@
-"""How each network is trained:
-
-plain values, so that a recipe can be printed, compared and fingerprinted.
+"""How each network is trained: plain values, so that a recipe can be printed, compared and
+fingerprinted.
 """
 
 from __future__ import annotations

@@ -197,9 +197,8 @@ def load_network(checkpoint: Path) -> tuple[nn.Module, dict[str, Any]]:
 
 
 def _for_prediction(network: nn.Module) -> nn.Module:
-    """Fold each normalisation into the convolution before it:
-
-    the same answers, to rounding, in half the time.
+    """Fold each normalisation into the convolution before it: the same answers, to rounding, in
+    half the time.
     """
     network.eval()
     for module in list(network.modules()):

@@ -421,9 +421,8 @@ def check_confidences(
 
 
 def is_graded(values: object) -> bool:
-    """Whether this is 1-D:
-
-    the confidence of each answer instead of the probabilities of all classes.
+    """Whether this is 1-D: the confidence of each answer instead of the probabilities of all
+    classes.
     """
     try:
         return np.ndim(values) == 1  # type: ignore[arg-type]
@@ -441,9 +440,8 @@ def check_graded(
     classes: Sequence[Any] | NDArray[Any] | None = None,
     confidences: ArrayLike | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the confidence of each answer and whether it is right;
-
-    `correct` holds booleans, or 0 and 1.
+    """Return the confidence of each answer and whether it is right; `correct` holds booleans, or 0
+    and 1.
     """
     if classes is not None or confidences is not None:
         raise InputError(

@@ -137,9 +137,8 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
         }
 
         def answers(views: Views) -> dict[str, tuple[Any, Any]]:
-            """Return probabilities and confidences by method;
-
-            the network has no confidences of its own.
+            """Return probabilities and confidences by method; the network has no confidences of its
+            own.
             """
             raw = calibrated_probs(Plan(), views), None
             return {
@@ -213,9 +212,8 @@ def load_digits() -> tuple[Images, NDArray[np.intp]]:
 def train_network(
     images: Images, labels: NDArray[np.intp], seed: int
 ) -> Callable[[Images], NDArray[np.float32]]:
-    """Train far beyond the point at which every prediction is right:
-
-    this makes the network overconfident.
+    """Train far beyond the point at which every prediction is right: this makes the network
+    overconfident.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.neural_network import MLPClassifier

@@ -98,9 +98,8 @@ class RecalError(Exception):
     def sentence(
         self, spell: Callable[[tuple[str, ...]], str] = _code, *, typed: bool = False
     ) -> str:
-        """Return the error as text;
-
-        `spell` formats the arguments, and `typed` selects the words for a terminal.
+        """Return the error as text; `spell` formats the arguments, and `typed` selects the words
+        for a terminal.
         """
         names = (self.argument,) if isinstance(self.argument, str) else self.argument or ()
         remedy = (

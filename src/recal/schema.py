@@ -47,9 +47,8 @@ class Kind:
     metavar: str = "VALUE"  # the placeholder of the value in the command line's help
 
     def read(self, value: Any, sizes: Sizes) -> Any:
-        """Return the value in the form that the code uses, or raise ValueError;
-
-        new `sizes` are added.
+        """Return the value in the form that the code uses, or raise ValueError; new `sizes` are
+        added.
         """
         return value
 
@@ -62,9 +61,8 @@ class Kind:
 
 
 class Number(Kind):
-    """A finite number between two bounds;
-
-    `ends` says which bounds are part of the range, as in "(0, 1]".
+    """A finite number between two bounds; `ends` says which bounds are part of the range, as in
+    "(0, 1]".
     """
 
     def __init__(
@@ -371,9 +369,8 @@ def check(value: Any, kind: Kind, name: str, sizes: Sizes | None = None) -> Any:
 
 @lru_cache(maxsize=256)
 def parameter_kinds(family: Any) -> Mapping[str, Kind]:
-    """Return the kind of each parameter of a class's constructor:
-
-    declared in the class, or in its own `__init__`.
+    """Return the kind of each parameter of a class's constructor: declared in the class, or in its
+    own `__init__`.
     """
     names, hints = inspect.signature(family).parameters, get_type_hints(family, include_extras=True)
     if not hints.keys() >= names.keys():

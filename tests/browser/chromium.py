@@ -1,6 +1,5 @@
-"""A small client for a headless Chromium, over its own debugging pipe:
-
-no package and no port is needed.
+"""A small client for a headless Chromium, over its own debugging pipe: no package and no port is
+needed.
 """
 
 from __future__ import annotations

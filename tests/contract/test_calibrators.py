@@ -35,9 +35,8 @@ accuracy_keeping = pytest.mark.parametrize(
 
 
 def make_views(logits: np.ndarray, labels: Any = None, classes: Any = None) -> Views:
-    """Views of any logits:
-
-    each transformation blurs them in its own way, deterministically, row by row.
+    """Views of any logits: each transformation blurs them in its own way, deterministically, row by
+    row.
     """
     logits = np.asarray(logits)
     waves = np.sin(3 * np.tanh(logits) + np.arange(logits.shape[1]))
@@ -598,9 +597,8 @@ def test_two_rows_at_the_least_float_do_not_spoil_the_fit(method):
 
 def test_a_method_of_ones_own_inherits_parameters_and_adds_some() -> None:
     class Mine(recal.calibrators.VectorScaling):
-        """Somebody's own:
-
-        its annotations are read in this module, those of the parent in the parent's.
+        """Somebody's own: its annotations are read in this module, those of the parent in the
+        parent's.
         """
 
         strength: float = 2.0

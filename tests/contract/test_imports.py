@@ -1,6 +1,5 @@
-"""The structure of the package:
-
-the direction of imports, the cost of a plain import, and the public names.
+"""The structure of the package: the direction of imports, the cost of a plain import, and the
+public names.
 """
 
 from __future__ import annotations
@@ -217,9 +216,8 @@ def test_without_stubs_everything_loads(tmp_path):
 
 
 def test_adding_a_method_is_one_file_and_one_line(tmp_path):
-    """A copy of the tree gets a method:
-
-    the command line, the loader and the contract's family know it.
+    """A copy of the tree gets a method: the command line, the loader and the contract's family know
+    it.
     """
     tree = shutil.copytree(SOURCE, tmp_path / "recal", ignore=shutil.ignore_patterns("__pycache__"))
     method = (tree / "calibrators/temperature.py").read_text()

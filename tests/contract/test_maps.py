@@ -1,6 +1,5 @@
-"""What every map promises:
-
-the same probabilities for arrays of any library, and files that hold it exactly.
+"""What every map promises: the same probabilities for arrays of any library, and files that hold it
+exactly.
 """
 
 from __future__ import annotations

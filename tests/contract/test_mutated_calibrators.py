@@ -1,6 +1,5 @@
-"""A calibrator's file with its fitted state changed:
-
-refused when it is loaded, or it answers with probabilities.
+"""A calibrator's file with its fitted state changed: refused when it is loaded, or it answers with
+probabilities.
 """
 
 from __future__ import annotations

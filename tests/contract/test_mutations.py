@@ -1,6 +1,5 @@
-"""The list of `make mutants` fits the code:
-
-each change can be made, in one place, and its tests exist.
+"""The list of `make mutants` fits the code: each change can be made, in one place, and its tests
+exist.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""What pyproject.toml says about packages holds:
-
-everything imported is declared, and everything has a minimum.
+"""What pyproject.toml says about packages holds: everything imported is declared, and everything
+has a minimum.
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ def test_every_package_that_is_imported_is_declared_with_a_minimum():
 
 
 def test_the_parser_is_given_no_parameter_that_is_no_option():
-    """Releases of typer differ in what they make of `**options`:
-
-    some refuse the whole command line.
+    """Releases of typer differ in what they make of `**options`: some refuse the whole command
+    line.
     """
     from inspect import Parameter, signature
 

@@ -1,6 +1,5 @@
-"""Calibrators and CalibratedClassifier among scikit-learn's tools:
-
-its own checks, and what its users do.
+"""Calibrators and CalibratedClassifier among scikit-learn's tools: its own checks, and what its
+users do.
 """
 
 from __future__ import annotations
@@ -125,9 +124,8 @@ def test_the_error_of_an_unfitted_calibrator_does_not_load_scikit_learn():
 
 @pytest.fixture(scope="module")
 def wine():
-    """Return a trained model, its inputs and labels:
-
-    numbers, and names that are not sorted as the numbers are.
+    """Return a trained model, its inputs and labels: numbers, and names that are not sorted as the
+    numbers are.
     """
     features, y = load_wine(return_X_y=True)
     model = make_pipeline(StandardScaler(), LogisticRegression()).fit(features[::2], y[::2])

@@ -1,6 +1,5 @@
-"""What a command imports:
-
-a refusal, a list or a look at a file must not wait for compilers and frameworks.
+"""What a command imports: a refusal, a list or a look at a file must not wait for compilers and
+frameworks.
 """
 
 from __future__ import annotations

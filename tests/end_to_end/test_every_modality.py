@@ -156,9 +156,8 @@ def test_texts(tmp_path):
 
 
 def test_multiple_choice_with_lossy_questions(tmp_path):
-    """Any scorer of answers will do: here, how well words of a sentence fit each package;
-
-    the prompt stays whole.
+    """Any scorer of answers will do: here, how well words of a sentence fit each package; the
+    prompt stays whole.
     """
     texts, y = summaries()
     scorer = overconfident(TfidfVectorizer()).fit(texts[:400], y[:400])
@@ -180,9 +179,8 @@ def test_multiple_choice_with_lossy_questions(tmp_path):
 
 
 def pluck(rng, kind, n=3000):
-    """A plucked string:
-
-    a burst of noise in a damped delay line, of which metal rings longer than gut and nylon.
+    """A plucked string: a burst of noise in a damped delay line, of which metal rings longer than
+    gut and nylon.
     """
     period = int(rng.integers(40, 120))
     feedback = np.zeros(period + 2)
@@ -233,9 +231,8 @@ def test_sounds_in_folders_of_wav_and_flac(tmp_path):
 
 
 def test_files_as_bytes(tmp_path):
-    """Scanned digits as files of 64 bytes each;
-
-    where a view is shorter, the model fills up with zeros.
+    """Scanned digits as files of 64 bytes each; where a view is shorter, the model fills up with
+    zeros.
     """
     pixels, y = shuffled(*load_digits(return_X_y=True))
     bodies = [image.astype(np.uint8).tobytes() for image in pixels]

@@ -58,9 +58,8 @@ def environment(folder: Path, *packages: str) -> Path:
 
 
 def build(folder: Path) -> Path:
-    """Build from the tree as it is and from an unpacked sdist without git;
-
-    both must give the same wheel.
+    """Build from the tree as it is and from an unpacked sdist without git; both must give the same
+    wheel.
     """
     python = environment(folder / "builder", "build")
     run(python, "-m", "build", "--wheel", "--outdir", folder / "from-tree", ROOT)

@@ -2,10 +2,8 @@
 tests notice.
 
     python -m tests.mutants.generate --paths src/recal/metrics/intervals.py
-    src/recal/decisions/bounds.py python -m tests.mutants.generate --paths src/recal/metrics --every
-    5        # a sample: every fifth change python -m tests.mutants.generate --paths
-    src/recal/maps/plan.py --tests tests/unit/test_plan.py python -m tests.mutants.generate --paths
-    src/recal/metrics --list            # only show the changes
+    python -m tests.mutants.generate --paths src/recal/metrics --every 5     # every fifth change
+    python -m tests.mutants.generate --paths src/recal/metrics --list        # only show the changes
 
 Each change runs against those tests that execute the changed line, the fastest first. The mutation
 score is the share of changes that made a test fail. Survivors are listed with file and line: each
@@ -72,9 +70,8 @@ class Change(NamedTuple):
 
 
 def changes(path: Path) -> list[Change]:
-    """All changes of one file:
-
-    numbers and comparisons outside annotations, indices, texts and layout arguments.
+    """All changes of one file: numbers and comparisons outside annotations, indices, texts and
+    layout arguments.
     """
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)

@@ -31,9 +31,8 @@ def group(z, zt, confidence_at="original", ties="float32"):
 
 
 def beta(z, y, weights=None, bounds=(1e-3, 100.0)):
-    """The beta that minimises NLL, found as the root of its derivative;
-
-    the bound where there is no root.
+    """The beta that minimises NLL, found as the root of its derivative; the bound where there is no
+    root.
     """
 
     def slope(log_beta):
@@ -53,9 +52,8 @@ def has_mistake(z, y):
 
 
 def doubting_beta(z, y):
-    """The same where every answer is right:
-
-    each sample once more, n times lighter, with the second class as truth.
+    """The same where every answer is right: each sample once more, n times lighter, with the second
+    class as truth.
     """
     if has_mistake(z, y):
         return beta(z, y)

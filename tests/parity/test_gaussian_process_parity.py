@@ -25,9 +25,8 @@ def kernel(x, t):
 
 
 def slow_bound(log_probs, labels, mean, covariance):
-    """Sum of E[log p(y | f)], to second order, minus KL(q || prior):
-
-    sample by sample with explicit matrices.
+    """Sum of E[log p(y | f)], to second order, minus KL(q || prior): sample by sample with explicit
+    matrices.
     """
     root = np.linalg.cholesky(kernel(POINTS, POINTS) + 1e-6 * np.eye(len(POINTS)))
     total = 0.0

@@ -53,9 +53,8 @@ RC1: dict[str, str] = {
 
 
 def noise(n: int) -> np.ndarray:
-    """Return random bytes, (n, height, width, 3):
-
-    large enough together, and too small alone, for a compiled kernel.
+    """Return random bytes, (n, height, width, 3): large enough together, and too small alone, for a
+    compiled kernel.
     """
     images = np.random.default_rng(0).integers(0, 256, (n, HEIGHT, WIDTH, 3), dtype=np.uint8)
     assert images[:1].size < SMALL

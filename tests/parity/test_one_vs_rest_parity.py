@@ -22,9 +22,8 @@ def data():
 def soft_regression(
     features: np.ndarray, positive: np.ndarray, smooth: float
 ) -> tuple[np.ndarray, float]:
-    """Unpenalised logistic regression on soft targets:
-
-    every sample counts once as each class, weighted.
+    """Unpenalised logistic regression on soft targets: every sample counts once as each class,
+    weighted.
     """
     n_pos, n_neg = positive.sum(), (~positive).sum()
     high, low = (n_pos + smooth) / (n_pos + 2 * smooth), smooth / (n_neg + 2 * smooth)
@@ -78,9 +77,8 @@ def test_beta_is_the_published_formula(data, smooth):
 
 
 def test_curves_that_move_together_end_at_the_least_penalised_loss(data, monkeypatch):
-    """Beside a plain minimiser of the formula:
-
-    mean NLL of sigmoids divided by their sum, held near their start.
+    """Beside a plain minimiser of the formula: mean NLL of sigmoids divided by their sum, held near
+    their start.
     """
     monkeypatch.setattr(one_vs_rest, "_JOINT_STEPS", 1000)
     logits, labels = data
@@ -104,9 +102,8 @@ def test_curves_that_move_together_end_at_the_least_penalised_loss(data, monkeyp
 
 
 def test_many_classes_of_which_most_never_occur():
-    """Log-likelihoods of texts in languages:
-
-    tails of hundreds, 8 of 60 classes seen, two constant rows.
+    """Log-likelihoods of texts in languages: tails of hundreds, 8 of 60 classes seen, two constant
+    rows.
     """
     rng = np.random.default_rng(0)
     seen = rng.choice(60, 8, replace=False)

@@ -29,9 +29,8 @@ def test_lac(index, coverage):
 
 @pytest.mark.parametrize(("index", "coverage"), COVERAGES)
 def test_aps(index, coverage):
-    """With their random numbers, read back from their scores:
-
-    the part of a class's own probability that counts.
+    """With their random numbers, read back from their scores: the part of a class's own probability
+    that counts.
     """
     whole = PredictionSets("aps", coverage, (1.0,), randomised=False).scores(PROBS)[ROWS, Y]
     u = np.clip(1 - (whole - THEIRS["aps_scores"]) / PROBS[ROWS, Y], 0, 1)
@@ -49,9 +48,8 @@ def test_aps(index, coverage):
 
 
 def test_raps():
-    """They keep some samples apart to choose penalty and free ranks;
-
-    on the others, with their choice, we agree.
+    """They keep some samples apart to choose penalty and free ranks; on the others, with their
+    choice, we agree.
     """
     penalty, free = float(THEIRS["raps_penalty"]), int(THEIRS["raps_free"][0])
     probs, y = PROBS[THEIRS["raps_rows"]], Y[THEIRS["raps_rows"]]

@@ -1,6 +1,5 @@
-"""The series and its bound against the exact path and the reference:
-
-the same groups, betas within 1e-8.
+"""The series and its bound against the exact path and the reference: the same groups, betas within
+1e-8.
 """
 
 from __future__ import annotations

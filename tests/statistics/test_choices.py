@@ -1,6 +1,5 @@
-"""What a view or a method must gain before it is taken:
-
-constants and edges, each pinned from both sides.
+"""What a view or a method must gain before it is taken: constants and edges, each pinned from both
+sides.
 """
 
 from __future__ import annotations

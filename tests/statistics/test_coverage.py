@@ -1,6 +1,5 @@
-"""How often intervals hold the truth, where the truth is known;
-
-`benchmarks/coverage.py` prints the whole table.
+"""How often intervals hold the truth, where the truth is known; `benchmarks/coverage.py` prints the
+whole table.
 """
 
 from __future__ import annotations

@@ -76,9 +76,8 @@ def test_an_answer_at_the_threshold_is_accepted():
 
 
 def test_each_class_has_its_part_of_the_error_probability():
-    """299 right answers of one class show 1 % at 95 %;
-
-    where two classes share the 5 %, 368 are needed of each.
+    """299 right answers of one class show 1 % at 95 %; where two classes share the 5 %, 368 are
+    needed of each.
     """
     for n, possible in ((367, False), (368, True)):
         probs = np.r_[two_columns(np.linspace(0.6, 0.9, n)), two_columns(np.linspace(0.1, 0.4, n))]

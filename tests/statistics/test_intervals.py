@@ -105,9 +105,8 @@ def test_a_bin_of_few_rows_that_are_all_right_has_noise_that_resampling_does_not
 
 
 def test_class_wise_bins_of_few_rows_have_noise_that_resampling_does_not_show():
-    """Class 0 has 4 rows in the last bin, all of which came;
-
-    class 1 has them in the first, where none did.
+    """Class 0 has 4 rows in the last bin, all of which came; class 1 has them in the first, where
+    none did.
     """
     probs, y = np.tile([0.97, 0.03], (4, 1)), np.zeros(4, int)
     edges = equal_width_edges(15)

@@ -1,6 +1,5 @@
-"""How far long work is:
-
-counted across nested loops, for whoever watches, and shown on terminals alone.
+"""How far long work is: counted across nested loops, for whoever watches, and shown on terminals
+alone.
 """
 
 from __future__ import annotations

@@ -79,9 +79,8 @@ class Endpoint:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
     def ask(self, client: Any, prompt: str) -> list[tuple[str, dict[str, float]]]:
-        """Return the answer's tokens, each with the likeliest tokens at its position;
-
-        none for a refused request.
+        """Return the answer's tokens, each with the likeliest tokens at its position; none for a
+        refused request.
         """
         import openai
 
@@ -125,9 +124,8 @@ class Endpoint:
         return f"answered {getattr(error, 'status_code', '')} after {self.retries + 1} attempts: {message}"
 
     def client(self) -> Any:
-        """Return the client, which reads the key from the environment;
-
-        the key is stored nowhere else.
+        """Return the client, which reads the key from the environment; the key is stored nowhere
+        else.
         """
         try:
             import openai
@@ -290,9 +288,8 @@ def ways_to_ask(
 
 
 def _orders(n_options: int, count: int, seed: int) -> Iterator[tuple[int, ...]]:
-    """Yield distinct orders:
-
-    first the rotations, which move every option to another position, then random ones.
+    """Yield distinct orders: first the rotations, which move every option to another position, then
+    random ones.
     """
     most = math.factorial(n_options) - 1
     if count > most:
@@ -422,9 +419,8 @@ class Interview:
         self.endpoint.answer(itertools.chain(*self.prompts), self.ledger, progress)
 
     def views(self, floor: float | None = None) -> JoinedViews:
-        """Return the answers as Views:
-
-        the options' log-probabilities, mapped back to the original order.
+        """Return the answers as Views: the options' log-probabilities, mapped back to the original
+        order.
         """
         runs = {}
         for asking, prompts in zip(self.askings, self.prompts):

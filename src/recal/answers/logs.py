@@ -1,6 +1,5 @@
-"""Logs of language models as Views:
-
-lm-evaluation-harness samples, OpenAI-style responses, tables of options.
+"""Logs of language models as Views: lm-evaluation-harness samples, OpenAI-style responses, tables
+of options.
 """
 
 from __future__ import annotations
@@ -142,9 +141,8 @@ def read_scores(
 
 
 def read_labels(path: Path, label_column: str | None = None) -> dict[str, str] | list[str]:
-    """Read the right options:
-
-    by id if the table has a column of ids, otherwise in the order of the rows.
+    """Read the right options: by id if the table has a column of ids, otherwise in the order of the
+    rows.
     """
     columns = read_table(path)
     label = _label_column(path, columns, label_column)
@@ -161,9 +159,8 @@ def read_labels(path: Path, label_column: str | None = None) -> dict[str, str] |
 
 
 def _label_column(path: Path, columns: Mapping[str, Any], name: str | None) -> str | None:
-    """Return the column of the right options:
-
-    the one that the user names, or the first with a usual name.
+    """Return the column of the right options: the one that the user names, or the first with a
+    usual name.
     """
     if name is not None and name not in columns:
         raise InputError(
@@ -175,9 +172,8 @@ def _label_column(path: Path, columns: Mapping[str, Any], name: str | None) -> s
 def label_array(
     where: Any, labels: Sequence[str], names: Sequence[str] | None, n_options: int
 ) -> NDArray[Any]:
-    """Return labels as names of options if these have names, else as columns;
-
-    a label may be a column number.
+    """Return labels as names of options if these have names, else as columns; a label may be a
+    column number.
     """
     if names is not None and set(labels) <= set(names):
         return np.array(labels)
@@ -233,9 +229,8 @@ def _read_harness(path: Path, lines: list[dict[str, Any]]) -> Labelled:
 
 
 def _likelihoods(line: Mapping[str, Any]) -> list[float] | None:
-    """Return one log-likelihood per option:
-
-    logs hold [-1.2, false], ["-1.2", "False"], [[-1.2, false]] or -1.2.
+    """Return one log-likelihood per option: logs hold [-1.2, false], ["-1.2", "False"], [[-1.2,
+    false]] or -1.2.
     """
     for name in ("filtered_resps", "resps"):
         values = line.get(name)

@@ -146,9 +146,8 @@ def join_scores(
 
 
 def _aligned(other: OptionScores, main: OptionScores, name: str) -> OptionScores:
-    """Return a run with its columns in the order of the main run;
-
-    refuse different options or labels.
+    """Return a run with its columns in the order of the main run; refuse different options or
+    labels.
     """
     log_probs = other.log_probs
     if main.options is not None and other.options is not None:

@@ -26,9 +26,8 @@ _MISSING = frozenset(["", "na", "nan", "null", "none", "n/a"])
 
 
 def read_table(path: str | os.PathLike[str]) -> Columns:
-    """Read a table as columns by name: float64 if all values are numbers, else texts;
-
-    missing values are NaN or "".
+    """Read a table as columns by name: float64 if all values are numbers, else texts; missing
+    values are NaN or "".
     """
     source = Path(path)
     suffix = source.suffix.lower()
@@ -97,9 +96,8 @@ def _objects(values: Iterable[Any]) -> NDArray[Any]:
 
 
 def as_column(values: NDArray[Any]) -> NDArray[Any]:
-    """Return a column as float64 if every value is a number, a boolean or missing;
-
-    otherwise as texts.
+    """Return a column as float64 if every value is a number, a boolean or missing; otherwise as
+    texts.
     """
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
@@ -174,9 +172,8 @@ def _plain(value: Any) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value as written to a CSV file:
-
-    true and false in lower case, floats with six digits.
+    """Return a value as written to a CSV file: true and false in lower case, floats with six
+    digits.
     """
     if isinstance(value, bool):
         return "true" if value else "false"

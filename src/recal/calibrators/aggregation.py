@@ -1,6 +1,5 @@
-"""Methods that aggregate the original and its views:
-
-averaging, learned sums, votes, adaptive mixtures.
+"""Methods that aggregate the original and its views: averaging, learned sums, votes, adaptive
+mixtures.
 """
 
 from __future__ import annotations

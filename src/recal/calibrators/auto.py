@@ -193,9 +193,8 @@ def _free_answers(fitted: Calibrator, samples: Samples) -> str:
 def _is_better(
     free: NDArray[np.intp], kept: NDArray[np.intp], labels: Labels, clusters: NDArray[np.intp]
 ) -> bool:
-    """Whether changed predictions are clearly more often right:
-
-    an exact sign test over clusters at the 1 % level.
+    """Whether changed predictions are clearly more often right: an exact sign test over clusters at
+    the 1 % level.
     """
     change = cluster_sums((free == labels) - (kept == labels).astype(np.float64), clusters)
     gained, lost = int((change > 0).sum()), int((change < 0).sum())
@@ -234,9 +233,8 @@ def _simplest(ensemble: CalibrationEnsemble, fitted: FittedEnsemble) -> tuple[Ca
 
 
 def _try_recal(evidence: Evidence, seed: int) -> tuple[ReCal, dict[str, Any], str]:
-    """Fit ReCal as published to all folds but one;
-
-    return it, its row of `trials_`, and why to use it, or "".
+    """Fit ReCal as published to all folds but one; return it, its row of `trials_`, and why to use
+    it, or "".
     """
     method, samples = ReCal(random_state=seed), evidence.samples
     rest, left_out = np.flatnonzero(evidence.folds != 0), np.flatnonzero(evidence.folds == 0)

@@ -5,7 +5,7 @@ class MyMethod(Calibrator):
     short_name = "mine"            # its name on the command line
     keeps_accuracy = True          # whether predict() always returns the model's own prediction
 
-    penalty: Strength = 1.0        # a parameter of the constructor; the annotation says what is allowed
+    penalty: Strength = 1.0        # a parameter of the constructor, with its allowed values
     loss_: float = from_fit()      # an attribute that the fit sets, and that files store
 
     def _fit(self, views, labels):
@@ -114,14 +114,12 @@ class Calibrator(Estimator, ABC):
     """
     needs_views: ClassVar[bool] = False
     takes_weights: ClassVar[bool] = False
-    """Whether `sample_weight` may contain any numbers, not only whole ones;
-
-    `_fit` then takes `weights`.
+    """Whether `sample_weight` may contain any numbers, not only whole ones; `_fit` then takes
+    `weights`.
     """
     draws_folds: ClassVar[bool] = False
-    """Whether the fit cross-validates;
-
-    `_fit` then takes `clusters` and keeps the rows of a cluster in one fold.
+    """Whether the fit cross-validates; `_fit` then takes `clusters` and keeps the rows of a cluster
+    in one fold.
     """
     starts_near: ClassVar[bool] = False
     """Whether `_fit` takes `beta` and `near`, a known temperature and a fit to nearly the same
@@ -405,9 +403,8 @@ class Calibrator(Estimator, ABC):
         return str(import_module("recal.reporting.notebook").calibrator_html(self))
 
     def check_state(self) -> None:
-        """Refuse fitted attributes that no fit produces:
-
-        wrong shapes or kinds, or numbers that are not finite.
+        """Refuse fitted attributes that no fit produces: wrong shapes or kinds, or numbers that are
+        not finite.
         """
         super().check_state()
         classes = self.classes_

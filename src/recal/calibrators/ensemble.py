@@ -1,6 +1,5 @@
-"""The ensemble of calibrators:
-
-a weighted mean of simple methods, plus views if they are worth their forward passes.
+"""The ensemble of calibrators: a weighted mean of simple methods, plus views if they are worth
+their forward passes.
 """
 
 from __future__ import annotations

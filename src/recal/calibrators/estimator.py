@@ -25,9 +25,8 @@ def from_fit(*, init: Literal[False] = False) -> Any:
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(from_fit,))
 class Estimator:
-    """Parameters are the fields of a dataclass with keywords only;
-
-    names that end in "_" belong to the fit.
+    """Parameters are the fields of a dataclass with keywords only; names that end in "_" belong to
+    the fit.
     """
 
     _estimator_type = "classifier"  # scikit-learn before 1.6 reads this instead of the tags below

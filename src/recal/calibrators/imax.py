@@ -152,9 +152,8 @@ def informative_edges(scores: Vector, n_bins: int) -> tuple[Vector, float]:
 
 
 def _candidates(sums: _Sums) -> Vector:
-    """Return candidate edges:
-
-    between all scores if there are few, else spread by hits, by mass and by width.
+    """Return candidate edges: between all scores if there are few, else spread by hits, by mass and
+    by width.
     """
     distinct = np.unique(sums.ordered) if len(sums.ordered) <= _GRID else None
     if distinct is None:
@@ -195,9 +194,8 @@ def best_on_grid(sums: _Sums, candidates: Vector, n_bins: int) -> Vector:
 
 
 def climb(sums: _Sums, edges: Vector) -> tuple[Vector, list[float]]:
-    """Raise the mutual information until it no longer changes;
-
-    return the edges and its value after each step.
+    """Raise the mutual information until it no longer changes; return the edges and its value after
+    each step.
     """
     edges = _drop_empty(sums, edges)
     history = [information(*sums.between(edges))]

@@ -1,6 +1,5 @@
-"""Isotonic regression:
-
-an increasing curve for each class or one for all classes, and the intervals of Venn-Abers.
+"""Isotonic regression: an increasing curve for each class or one for all classes, and the intervals
+of Venn-Abers.
 """
 
 from __future__ import annotations
@@ -339,9 +338,8 @@ class VennAbers(Calibrator):
 def bracket(
     scores: Array, hits: NDArray[np.bool_]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Return p0 and p1 as step functions of the score:
-
-    upper edges, the last being the largest float, and values.
+    """Return p0 and p1 as step functions of the score: upper edges, the last being the largest
+    float, and values.
     """
     where, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     own = np.bincount(place, weights=hits, minlength=len(where)).astype(np.float64)

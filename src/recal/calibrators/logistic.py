@@ -1,6 +1,5 @@
-"""Logistic curves of each class's log-odds:
-
-affine and quadratic scaling, Platt scaling, beta calibration.
+"""Logistic curves of each class's log-odds: affine and quadratic scaling, Platt scaling, beta
+calibration.
 """
 
 from __future__ import annotations

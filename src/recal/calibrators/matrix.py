@@ -94,9 +94,8 @@ def _penalise(problem: LinearMap, lam: float, mu: float, beta: float) -> None:
 
 
 def _starting_point(problem: LinearMap, beta: float, mu: float) -> np.ndarray:
-    """Return the start of a path:
-
-    the map without off-diagonal weights, which is cheap compared with any other.
+    """Return the start of a path: the map without off-diagonal weights, which is cheap compared
+    with any other.
     """
     common = np.array([[beta], [0.0]]) * np.ones(problem.n_classes)
     ridge = np.array([[_TRACE], [mu / problem.n_classes]])

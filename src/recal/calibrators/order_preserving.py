@@ -37,9 +37,8 @@ class IncreasingCurve:
 
     @classmethod
     def for_logits(cls, logits: Floats, labels: Labels, n_pieces: int) -> IncreasingCurve:
-        """Place the knots by the log-probabilities of the label and of the two largest:
-
-        they decide the likelihood.
+        """Place the knots by the log-probabilities of the label and of the two largest: they decide
+        the likelihood.
         """
         log_probs = log_softmax(logits)
         truth = log_probs[np.arange(len(labels)), labels]
@@ -127,9 +126,8 @@ class OrderNetwork:
         return GapNetwork(self.inputs, parameters, self.n_classes)
 
     def start(self, beta: float, rng: np.random.Generator) -> Vector:
-        """Return parameters of temperature scaling:
-
-        a random first layer, and zero weights in the second.
+        """Return parameters of temperature scaling: a random first layer, and zero weights in the
+        second.
         """
         first, hidden, second, outputs = self.shapes
         before_softplus = beta + np.log(-np.expm1(-beta))

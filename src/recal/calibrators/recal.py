@@ -1,6 +1,5 @@
-"""ReCal:
-
-confidence corrected by how a sample reacts to losing information (Jang, Lee, Weimer, 2021).
+"""ReCal: confidence corrected by how a sample reacts to losing information (Jang, Lee, Weimer,
+2021).
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Fits of the models that `SignalCalibration` mixes:
-
-ridge regression, splines, boosted trees, offsets.
+"""Fits of the models that `SignalCalibration` mixes: ridge regression, splines, boosted trees,
+offsets.
 """
 
 from __future__ import annotations
@@ -41,9 +40,8 @@ _MOST_STEPS = 50
 
 
 def fit_scale(signals: Vector, categories: Sequence[int] = ()) -> SignalScale:
-    """Decide how each column is scaled:
-
-    probabilities by log-odds, skewed positive values by logarithm.
+    """Decide how each column is scaled: probabilities by log-odds, skewed positive values by
+    logarithm.
     """
     n_signals = signals.shape[1]
     kind = np.full(n_signals, PLAIN, dtype=np.int64)

@@ -157,9 +157,8 @@ def _named_groups(groups: Any) -> tuple[str, NDArray[Any]]:
 
 
 def _as_array(column: Any) -> NDArray[Any]:
-    """Return a column as an array;
-
-    pandas' own missing values, which are not equal to themselves, become None.
+    """Return a column as an array; pandas' own missing values, which are not equal to themselves,
+    become None.
     """
     if hasattr(column, "notna") and not isinstance(column.dtype, np.dtype):
         column = column.astype(object).where(column.notna(), None)

@@ -1,6 +1,5 @@
-"""A smooth curve through the cumulative hits of the predicted class;
-
-its slope is the calibrated confidence.
+"""A smooth curve through the cumulative hits of the predicted class; its slope is the calibrated
+confidence.
 """
 
 from __future__ import annotations

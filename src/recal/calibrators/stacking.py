@@ -175,9 +175,8 @@ class ViewStacking(Calibrator):
         return self._separated(probs, logits), confidence
 
     def _separated(self, probs: Any, logits: Any) -> Any:
-        """Separate ties enough for float32, if the map has no blend:
-
-        temperature scaling separates them by less.
+        """Separate ties enough for float32, if the map has no blend: temperature scaling separates
+        them by less.
         """
         return (
             keep_answers(probs, top_column(logits))
@@ -226,9 +225,8 @@ def stack_data(
     kept: bool,
     copies: NDArray[np.intp] | None = None,
 ) -> StackData:
-    """Return the data of the choice:
-
-    the original and each candidate, scaled by the temperature of the original.
+    """Return the data of the choice: the original and each candidate, scaled by the temperature of
+    the original.
     """
     views, logits = samples.views, samples.views.logits
     features = np.empty((1 + len(candidates), *logits.shape), dtype=np.float32)

@@ -64,9 +64,8 @@ class StackData:
     """The data of the choice, for n samples."""
 
     features: NDArray[np.float32]
-    """(n_base + n_candidates, n, n_classes):
-
-    x of the original, of a mixture if there is one, of each candidate.
+    """(n_base + n_candidates, n, n_classes): x of the original, of a mixture if there is one, of
+    each candidate.
     """
     labels: Labels
     answers: Labels
@@ -86,9 +85,8 @@ class StackData:
     copies: NDArray[np.intp] | None = None
     """A number that copies of one sample share; see `copies_of`."""
     clusters: NDArray[np.intp] | None = None
-    """The number of each sample's cluster:
-
-    folds do not divide clusters, and standard errors count them.
+    """The number of each sample's cluster: folds do not divide clusters, and standard errors count
+    them.
     """
 
     @property
@@ -151,9 +149,8 @@ class LossGain:
 
     @property
     def trust(self) -> float:
-        """The share of the change to keep:
-
-        0 if the gain is within one standard error, otherwise 3/4 or more.
+        """The share of the change to keep: 0 if the gain is within one standard error, otherwise
+        3/4 or more.
         """
         return 1.0 - (0.5 * self.error / self.mean) ** 2 if self.is_clear else 0.0
 
@@ -178,9 +175,8 @@ class Choice:
 
 
 class GrowingStack:
-    """A greedy path on part of the samples:
-
-    it starts with the stack without views and adds one view at each step.
+    """A greedy path on part of the samples: it starts with the stack without views and adds one
+    view at each step.
     """
 
     def __init__(self, data: StackData, rows: NDArray[np.bool_]) -> None:
@@ -332,9 +328,8 @@ def choose_views(
 
 
 def _pays(gain: LossGain, least: float, chosen: int, n_samples: int) -> bool:
-    """Whether another view is worth its forward pass;
-
-    the first needs a clearer gain if there are few samples.
+    """Whether another view is worth its forward pass; the first needs a clearer gain if there are
+    few samples.
     """
     clear = gain.is_clear if chosen else gain.exceeds(1.0, n_samples)
     return clear and gain.mean >= least
@@ -356,9 +351,8 @@ class JudgedStack:
 
 
 def judged_stack(data: StackData, gate: float | None, rng: np.random.Generator) -> JudgedStack:
-    """Return the stack of all features. Its views were chosen before;
-
-    samples above the gate use none of them.
+    """Return the stack of all features. Its views were chosen before; samples above the gate use
+    none of them.
     """
     every, n_base = tuple(range(len(data.features))), data.n_base
     crossed = CrossFit(data, rng)

@@ -95,9 +95,8 @@ class LazyGroup(TyperGroup):
 
 
 def _has_many(options: Collection[str]) -> bool:
-    """Whether a command has the options of a model;
-
-    these are so many that --help shows only those without a group.
+    """Whether a command has the options of a model; these are so many that --help shows only those
+    without a group.
     """
     return "batch_size" in options
 

@@ -1,6 +1,5 @@
-"""`recal calibrate` and `recal fit`:
-
-the whole job for a model, graded answers or views, and the fit alone.
+"""`recal calibrate` and `recal fit`: the whole job for a model, graded answers or views, and the
+fit alone.
 """
 
 from __future__ import annotations
@@ -246,9 +245,8 @@ def _method(name: str, answers: str, seed: int) -> Any:
 
 
 def _with_risk(risk: float) -> str:
-    """Return the same command with a risk that the labelled inputs can guarantee;
-
-    it reuses the collected views.
+    """Return the same command with a risk that the labelled inputs can guarantee; it reuses the
+    collected views.
     """
     words = list(SESSION.words)
     place = next(

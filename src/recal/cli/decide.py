@@ -1,6 +1,5 @@
-"""`recal decide` and `recal watch`:
-
-how much can be automated with a guarantee, and are new inputs still the same?
+"""`recal decide` and `recal watch`: how much can be automated with a guarantee, and are new inputs
+still the same?
 """
 
 from __future__ import annotations

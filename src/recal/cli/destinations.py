@@ -101,9 +101,8 @@ def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
 
 
 def _paths(value: Any) -> list[Path]:
-    """Return the paths in a value that exist on disk;
-
-    the value may be a path, its text, or several of them.
+    """Return the paths in a value that exist on disk; the value may be a path, its text, or several
+    of them.
     """
     if isinstance(value, list | tuple):
         return [path for item in value for path in _paths(item)]

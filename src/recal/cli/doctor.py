@@ -153,9 +153,8 @@ def check_package(name: str) -> dict[str, Any]:
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:
-    """Return the requirements in recal's own metadata:
-
-    those of every installation, and those of each extra.
+    """Return the requirements in recal's own metadata: those of every installation, and those of
+    each extra.
     """
     required: list[str] = []
     extras: dict[str, list[str]] = {}
@@ -173,9 +172,8 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
 
 
 def numba_cache() -> dict[str, Any]:
-    """Return where compiled kernels are cached;
-
-    if it is not writable, every start compiles them again.
+    """Return where compiled kernels are cached; if it is not writable, every start compiles them
+    again.
     """
     import numba
 

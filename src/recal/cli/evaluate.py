@@ -1,6 +1,5 @@
-"""`recal evaluate`, `compare`, `groups`, `report` and `demo`:
-
-measure, and show the results in tables and pages.
+"""`recal evaluate`, `compare`, `groups`, `report` and `demo`: measure, and show the results in
+tables and pages.
 """
 
 from __future__ import annotations
@@ -237,9 +236,8 @@ def groups(
 
 
 def _method_names(text: str | None, views: Any) -> list[str]:
-    """Return the short names in a comma-separated list;
-
-    `all` means every method, None the usual ones.
+    """Return the short names in a comma-separated list; `all` means every method, None the usual
+    ones.
     """
     from recal.calibrators import short_names
     from recal.comparison.run import usual_methods

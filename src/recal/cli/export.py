@@ -278,9 +278,8 @@ def describe(calibration: Any) -> dict[str, Any]:
 
 
 def _print_record(file: Path, record: Any) -> None:
-    """Print a file that holds no calibration:
-
-    a rule of `decide`, a profile of `watch`, prediction sets.
+    """Print a file that holds no calibration: a rule of `decide`, a profile of `watch`, prediction
+    sets.
     """
     kind, python = type(record).__name__, f"recal.load({str(file)!r})"
     rule, n_samples = _rule_facts(record), len(record.answers) if kind == "Profile" else None

@@ -180,9 +180,8 @@ def read_probs(
     *,
     need_labels: bool = True,
 ) -> Probabilities:
-    """Read probabilities, and labels if there are any;
-
-    for views, the probabilities of the uncalibrated model.
+    """Read probabilities, and labels if there are any; for views, the probabilities of the
+    uncalibrated model.
     """
     from recal.checks import check_labels
     from recal.files.probabilities import probs_of_file, read_prob_table
@@ -209,9 +208,8 @@ def read_probs(
 
 
 def open_views(path: Path, labels: Path | None = None, classes: list[str] | None = None) -> Views:
-    """Read views, with the labels and classes that were typed;
-
-    say so if the file is something else.
+    """Read views, with the labels and classes that were typed; say so if the file is something
+    else.
     """
     from recal import read_views
 
@@ -233,9 +231,8 @@ def _read_labels(path: Path) -> Any:
 
 
 def load_saved(path: Path) -> tuple[Path, Any]:
-    """Load a calibration, rule or profile, also from a folder of `recal calibrate`;
-
-    return its file and the object.
+    """Load a calibration, rule or profile, also from a folder of `recal calibrate`; return its file
+    and the object.
     """
     file = calibration_in(path)
     check_kind(file, "calibration")

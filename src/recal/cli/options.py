@@ -82,9 +82,8 @@ def typed_value(flag: str, words: Sequence[str]) -> str | None:
 
 
 def group_words(group: str | None = "COLUMN", *, in_rows: bool = True) -> list[str]:
-    """Return the words that tell `recal apply` the groups of new inputs:
-
-    a column of a table of rows or of the data.
+    """Return the words that tell `recal apply` the groups of new inputs: a column of a table of
+    rows or of the data.
     """
     return (
         []
@@ -150,9 +149,8 @@ class PreprocessOptions:
 
 @dataclass(frozen=True)
 class ModelOptions(PreprocessOptions):
-    """Which model, which inputs, and how inputs are prepared:
-
-    shared by calibrate, collect, apply and watch.
+    """Which model, which inputs, and how inputs are prepared: shared by calibrate, collect, apply
+    and watch.
     """
 
     model: str | None = option(
@@ -252,9 +250,8 @@ class ModelOptions(PreprocessOptions):
         return adapter
 
     def open_data(self, model: Any, stored: Any = None) -> Any:
-        """Return the source of the inputs:
-
-        read as typed, as for the fit of a calibration, or as the model needs.
+        """Return the source of the inputs: read as typed, as for the fit of a calibration, or as
+        the model needs.
         """
         from recal.collecting.sources import as_source
 
@@ -329,9 +326,8 @@ class ModelOptions(PreprocessOptions):
         return named
 
     def _default_reading(self, model: Any, stored: Any, reading: dict[str, Any]) -> dict[str, Any]:
-        """Return how to read files if nothing is typed:
-
-        as for the fit, or in the pixel mode of the model's input.
+        """Return how to read files if nothing is typed: as for the fit, or in the pixel mode of the
+        model's input.
         """
         assert self.data is not None
         pixels: str | None = getattr(model, "pixels", None)

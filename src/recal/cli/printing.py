@@ -1,6 +1,5 @@
-"""How every command prints:
-
-a table for people, one JSON value for machines, and progress only on a terminal.
+"""How every command prints: a table for people, one JSON value for machines, and progress only on a
+terminal.
 """
 
 from __future__ import annotations
@@ -51,9 +50,8 @@ SESSION = Session()
 
 
 def print_json(value: Any) -> None:
-    """With --json, print one JSON value;
-
-    values that JSON cannot represent (NaN, infinity) become null.
+    """With --json, print one JSON value; values that JSON cannot represent (NaN, infinity) become
+    null.
     """
     if SESSION.as_json:
         print(json.dumps(_plain(value), indent=2, allow_nan=False))
@@ -134,9 +132,8 @@ def print_table(
     from rich.table import Table
 
     class Pipe(Console):
-        """Raises an error if the reader closes the pipe;
-
-        rich would end the program with a failure code.
+        """Raises an error if the reader closes the pipe; rich would end the program with a failure
+        code.
         """
 
         def on_broken_pipe(self) -> None:

@@ -186,9 +186,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         return self._apply(X).probs
 
     def predict_confidence(self, X: Any) -> NDArray[np.float64]:
-        """Return the chance that the answer of `predict` is right, (n_samples,);
-
-        see the calibrator's method.
+        """Return the chance that the answer of `predict` is right, (n_samples,); see the
+        calibrator's method.
         """
         confidences = self._apply(X).confidences
         assert confidences is not None
@@ -227,9 +226,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         return np.asarray(rule.accept(applied.probs, applied.confidences))
 
     def _damaged(self, source: Source, y: Any, classes: Any, views: Views) -> Views:
-        """Return the views that `follow` learns from:
-
-        those of `pool`, or of damaged copies of some inputs.
+        """Return the views that `follow` learns from: those of `pool`, or of damaged copies of some
+        inputs.
         """
         if self.pool is not None and views.transforms:
             return views

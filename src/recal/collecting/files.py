@@ -91,9 +91,8 @@ def open_path(path: Path, **options: Any) -> Source:
 
 
 def _most(path: Path) -> str:
-    """Return the type of most files in a folder, by their names;
-
-    the error asks for it if most are unknown.
+    """Return the type of most files in a folder, by their names; the error asks for it if most are
+    unknown.
     """
     files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
     counts = {
@@ -119,9 +118,8 @@ def _most(path: Path) -> str:
 
 @contextmanager
 def _reading(path: Path, purpose: str = "") -> Iterator[None]:
-    """Turn the errors of readers into a FileError:
-
-    zipfile, zlib, struct and numpy raise different errors.
+    """Turn the errors of readers into a FileError: zipfile, zlib, struct and numpy raise different
+    errors.
     """
     try:
         yield
@@ -166,9 +164,8 @@ def clusters_by_name(names: Sequence[str], rule: str) -> NDArray[Any]:
 
 
 def read_labels(path: Path) -> NDArray[Any]:
-    """Read labels from a .npy file, or from text with one label per line;
-
-    whole numbers if all labels are.
+    """Read labels from a .npy file, or from text with one label per line; whole numbers if all
+    labels are.
     """
     with _reading(path, " as labels (.npy, or .txt with one per line)"):
         if path.suffix == ".npy":
@@ -319,9 +316,8 @@ def open_table(
 
 
 def _csv_format(path: Path) -> dict[str, str]:
-    """Return the separator and the decimal mark:
-
-    spreadsheets write `;` and `0,5` in half of the world.
+    """Return the separator and the decimal mark: spreadsheets write `;` and `0,5` in half of the
+    world.
     """
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         header, first = file.readline(), file.readline()
@@ -432,9 +428,8 @@ def check_labelled(source: Source, where: object = "") -> None:
 
 
 def _first_rows(path: Path, count: int) -> Any:
-    """Return the first rows of a .csv or .tsv file, or None if it cannot be read;
-
-    `open_table` reports the error.
+    """Return the first rows of a .csv or .tsv file, or None if it cannot be read; `open_table`
+    reports the error.
     """
     if path.suffix.lower() == ".parquet":
         return None

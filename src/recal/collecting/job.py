@@ -119,9 +119,8 @@ class Job:
         describe: Callable[[int], str],
         rows: NDArray[np.intp],
     ) -> Floats:
-        """Return the logits of one view, checked;
-
-        `rows` are the rows of the batch that `values` belong to.
+        """Return the logits of one view, checked; `rows` are the rows of the batch that `values`
+        belong to.
         """
         where = _where(transform, batch)
         if self.preprocess is not None:
@@ -179,9 +178,8 @@ def _where(transform: Transform | None, batch: Batch) -> str:
 
 
 def _form(batch: Any) -> str:
-    """Describe the form of a batch for messages:
-
-    most models fail on a form that they were not trained on.
+    """Describe the form of a batch for messages: most models fail on a form that they were not
+    trained on.
     """
     shape = getattr(batch, "shape", None)
     if shape is None or not hasattr(batch, "dtype"):

@@ -57,9 +57,8 @@ class ProgressLines:
 def progress_bar(
     sink: Sink, source: Source, batch_size: int, *, show: bool
 ) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of newly finished samples;
-
-    show a bar, or a line every 30 seconds.
+    """Yield a function to call with the number of newly finished samples; show a bar, or a line
+    every 30 seconds.
     """
     if not show:
         yield lambda count: None

@@ -208,9 +208,8 @@ def job_of(
     device: Any,
     transforms: Own,
 ) -> Job:
-    """Return the job of a calibrator:
-
-    its transformations, its gate, and the preprocessing of its views.
+    """Return the job of a calibrator: its transformations, its gate, and the preprocessing of its
+    views.
     """
     stored = getattr(calibrator, "preprocessing_", None)
     between = match_preprocess(stored, preprocess)
@@ -232,9 +231,8 @@ def job_of(
 
 
 def needed_transforms(calibrator: Calibrator, functions: Own = ()) -> tuple[Transform, ...]:
-    """Return the transformations that a calibrator needs;
-
-    those known by name are looked up in `functions`.
+    """Return the transformations that a calibrator needs; those known by name are looked up in
+    `functions`.
     """
     own = by_name(functions)
     transforms = tuple(

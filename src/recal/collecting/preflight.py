@@ -1,6 +1,5 @@
-"""Checks before a run:
-
-labels, classes, columns, shapes, kind of outputs, and whether predictions match labels.
+"""Checks before a run: labels, classes, columns, shapes, kind of outputs, and whether predictions
+match labels.
 """
 
 from __future__ import annotations
@@ -63,9 +62,8 @@ def name_labels(source: Source, model: Model, classes: Sequence[Any] | None) -> 
 def name_and_check(
     source: Source, model: Model, classes: Sequence[Any] | None, **how: Any
 ) -> Source:
-    """Return the source of `name_labels`;
-
-    refuse it if a few hundred predictions show another order of columns.
+    """Return the source of `name_labels`; refuse it if a few hundred predictions show another order
+    of columns.
     """
     named = name_labels(source, model, classes)
     if named is not source and isinstance(named, IndexedSource):
@@ -170,9 +168,8 @@ def check_agreement(
 
 
 def _assumed_classes(source: Source) -> tuple[str, ...]:
-    """Return the classes if their order is only assumed:
-
-    folders in alphabetical order, or the numbers 0 and 1.
+    """Return the classes if their order is only assumed: folders in alphabetical order, or the
+    numbers 0 and 1.
     """
     if source.classes is not None:
         return tuple(source.classes)
@@ -317,9 +314,8 @@ def _check_labels(source: Source, model: Model, classes: Sequence[Any] | None) -
 
 
 def _check_columns(source: Source, model: Model) -> None:
-    """Refuse a table of texts that is read as features;
-
-    warn about a column of texts among features.
+    """Refuse a table of texts that is read as features; warn about a column of texts among
+    features.
     """
     if not isinstance(source, TableSource) or hasattr(
         getattr(model, "estimator", None), "feature_names_in_"

@@ -87,9 +87,8 @@ class Worker:
 
 
 def _set_threads(count: int) -> None:
-    """Limit the threads;
-
-    otherwise each of several workers on one machine would use all of its cores.
+    """Limit the threads; otherwise each of several workers on one machine would use all of its
+    cores.
     """
     from threadpoolctl import threadpool_limits
 

@@ -1,6 +1,5 @@
-"""Sinks receive blocks of logits. The sink here keeps them in memory or one file;
-
-`store` has the resumable store.
+"""Sinks receive blocks of logits. The sink here keeps them in memory or one file; `store` has the
+resumable store.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@ resumed.
 
     name.zarr/logits, labels, transformed   the arrays that `read_views` reads
     name.zarr/ledger.txt                    the job, and one line per finished block
-    (`recal.files.ledger`) name.zarr/.stamps.json                  times of the input files, so that
-    unchanged files are not read again
+    name.zarr/.stamps.json                  times of the input files; unchanged ones are not read
 
 A block's arrays are written first and its line afterwards. A block without a valid line, or with
 other checksums, is computed again, so a kill, a full disk or a power cut loses only the blocks in

@@ -1,6 +1,5 @@
-"""Which methods differ by proper scores, and which one to use:
-
-the best of the cheapest that no other beats.
+"""Which methods differ by proper scores, and which one to use: the best of the cheapest that no
+other beats.
 """
 
 from __future__ import annotations
@@ -193,9 +192,8 @@ def _near_best(comparison: Comparison, methods: list[str]) -> list[str]:
 
 
 def cost(comparison: Comparison, method: str) -> tuple[float, bool, int]:
-    """What one answer costs, for sorting:
-
-    forward passes, whether answers may change, the place in the comparison.
+    """What one answer costs, for sorting: forward passes, whether answers may change, the place in
+    the comparison.
     """
     index = comparison.methods.index(method)
     return comparison.passes[index], not comparison.keeps_accuracy[index], index

@@ -87,9 +87,8 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Settings of the comparison, so that it can be repeated;
-
-    the defaults are those of given probabilities.
+    """Settings of the comparison, so that it can be repeated; the defaults are those of given
+    probabilities.
     """
 
     n_fit: int = 0
@@ -277,9 +276,8 @@ class Comparison:
         cell: Callable[[Row, int], str],
         escape: Callable[[str], str] = str,
     ) -> list[list[str]]:
-        """Return a line for each method:
-
-        name, `cell(row, digits)` for each metric, CPU time of the fit, passes.
+        """Return a line for each method: name, `cell(row, digits)` for each metric, CPU time of the
+        fit, passes.
         """
         unknown = [name for name in metrics if name not in LABELS]
         if unknown:
@@ -355,9 +353,8 @@ class Comparison:
         return "\n".join([*markdown_table(head, body), "", note, *self._left_out()]) + "\n"
 
     def to_latex(self, metrics: Sequence[str] = MAIN_METRICS) -> str:
-        """The same table for a paper: best in bold, second best underlined;
-
-        needs the package booktabs.
+        """The same table for a paper: best in bold, second best underlined; needs the package
+        booktabs.
         """
         marks = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
 

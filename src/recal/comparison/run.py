@@ -267,9 +267,8 @@ def compare_probs(
 
 @dataclass(frozen=True)
 class _Cut:
-    """Views to fit on and to test on;
-
-    `rows` are the test rows in the pooled views, None if the test set was given.
+    """Views to fit on and to test on; `rows` are the test rows in the pooled views, None if the
+    test set was given.
     """
 
     fit: Views
@@ -336,9 +335,8 @@ def _named(methods: Methods, baseline: str) -> dict[str, Calibrator]:
 
 
 def usual_methods(views: Views) -> list[str]:
-    """Methods to compare by default:
-
-    one of each useful kind, with those that use views if there are any.
+    """Methods to compare by default: one of each useful kind, with those that use views if there
+    are any.
     """
     return [
         "ts",
@@ -352,9 +350,8 @@ def usual_methods(views: Views) -> list[str]:
 
 
 def method_by_name(name: str) -> Calibrator:
-    """Return a calibrator with its defaults, by its short name;
-
-    `svs (kept)` is `svs` with its answers kept.
+    """Return a calibrator with its defaults, by its short name; `svs (kept)` is `svs` with its
+    answers kept.
     """
     kind, options = find_method(name)
     return kind(**options)

@@ -120,9 +120,8 @@ def smallest_size(errors: int, risk: float, level: float) -> int:
 
 @dataclass(frozen=True)
 class Ranked:
-    """Predictions from the most to the least confident;
-
-    cuts are only possible where the confidence changes.
+    """Predictions from the most to the least confident; cuts are only possible where the confidence
+    changes.
     """
 
     confidence: Vector  # (n,), falling
@@ -133,9 +132,8 @@ class Ranked:
         return len(self.confidence)
 
     def threshold(self, count: int) -> float:
-        """Return the shortest decimal that accepts exactly the `count` most confident;
-
-        `count` is one of `ends`.
+        """Return the shortest decimal that accepts exactly the `count` most confident; `count` is
+        one of `ends`.
         """
         if count == 0:
             return math.inf
@@ -241,9 +239,8 @@ def _sequence(n: int, risk: float, level: float, start: int | None = None) -> tu
 
 
 def _starts(n: int, risk: float, level: float) -> dict[int, float]:
-    """Return the sizes at which sequences start and their error probabilities;
-
-    fixed before labels are seen.
+    """Return the sizes at which sequences start and their error probabilities; fixed before labels
+    are seen.
     """
     if (fewest := fewest_answers(risk, level)) > n:
         return {}

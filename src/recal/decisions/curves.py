@@ -36,9 +36,8 @@ class Gain:
 
 
 class Decisions(dict[str, Decision]):
-    """A `Decision` for each method, and the gains in coverage over the first one;
-
-    made by `decide_each`.
+    """A `Decision` for each method, and the gains in coverage over the first one; made by
+    `decide_each`.
     """
 
     def __init__(

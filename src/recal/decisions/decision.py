@@ -58,9 +58,8 @@ class Costs:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a rule does with some labelled samples;
-
-    `name` is their class or group, None for all samples.
+    """What a rule does with some labelled samples; `name` is their class or group, None for all
+    samples.
     """
 
     name: Any = None
@@ -277,9 +276,8 @@ class Decision(Outcome):
 
     @property
     def table(self) -> tuple[Part, ...]:
-        """The parts, worst first:
-
-        those that accept nothing, then by the share of mistakes among accepted ones.
+        """The parts, worst first: those that accept nothing, then by the share of mistakes among
+        accepted ones.
         """
         return tuple(
             sorted(self.parts, key=lambda part: (part.possible, -np.nan_to_num(part.error_rate)))
@@ -301,9 +299,8 @@ class Decision(Outcome):
         groups: ArrayLike,
         confidences: ArrayLike | None = None,
     ) -> tuple[GroupRisk, ...]:
-        """Return how this rule does in each group of labelled samples, worst first;
-
-        see `risk_by_group`.
+        """Return how this rule does in each group of labelled samples, worst first; see
+        `risk_by_group`.
         """
         return risk_by_group(self.rule, probs, y, groups, confidences, classes=self.classes)
 
@@ -398,9 +395,8 @@ class Decision(Outcome):
 
 
 def holm(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Correct p-values for their number (Holm, 1979):
-
-    never weaker than Bonferroni, and valid for any dependence.
+    """Correct p-values for their number (Holm, 1979): never weaker than Bonferroni, and valid for
+    any dependence.
     """
     order = np.argsort(values, kind="stable")
     corrected = np.empty_like(values)

@@ -1,6 +1,5 @@
-"""How much can be automated:
-
-the threshold above which predictions can be accepted, with a guarantee.
+"""How much can be automated: the threshold above which predictions can be accepted, with a
+guarantee.
 """
 
 from __future__ import annotations
@@ -179,9 +178,8 @@ def decide(
 
 @dataclass(frozen=True)
 class Evidence:
-    """Predictions of one group, and those that the bound is computed from:
-
-    all, or one row per cluster.
+    """Predictions of one group, and those that the bound is computed from: all, or one row per
+    cluster.
     """
 
     all_rows: Ranked
@@ -307,9 +305,8 @@ def decide_part(
 
 
 def _fitted_rows(calibrator: Any, probs: ArrayLike, n_samples: int) -> int:
-    """Return how many samples the calibrator was fitted on, with a warning;
-
-    0 if no calibrator was given.
+    """Return how many samples the calibrator was fitted on, with a warning; 0 if no calibrator was
+    given.
     """
     if calibrator is None:
         return 0
@@ -446,9 +443,8 @@ def crossfitted_answers(
     random_state: int,
     clusters: ArrayLike | None = None,
 ) -> tuple[Floats, Floats]:
-    """Return each sample's probabilities and confidence from a fit on the other folds;
-
-    `labels` are columns.
+    """Return each sample's probabilities and confidence from a fit on the other folds; `labels` are
+    columns.
     """
     from sklearn.base import clone
 

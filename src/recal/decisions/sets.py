@@ -262,9 +262,8 @@ def parted(n_samples: int, coverage: float) -> tuple[Rows, Rows]:
 
 
 def smallest(scores: Vector, ranks: Rows, labels: Rows, coverage: float) -> tuple[float, int]:
-    """Return the penalty and the free ranks with the smallest sets on average;
-
-    among ties, the mildest.
+    """Return the penalty and the free ranks with the smallest sets on average; among ties, the
+    mildest.
     """
     rows = np.arange(len(labels))
     sizes = []
@@ -283,9 +282,8 @@ def fewest_scores(coverage: float) -> int:
 
 
 def limit(scores: Vector, coverage: float) -> float:
-    """Return the k-th smallest score, k = ceil((n + 1) coverage):
-
-    a new score is at most this with that probability.
+    """Return the k-th smallest score, k = ceil((n + 1) coverage): a new score is at most this with
+    that probability.
     """
     rank = math.ceil((len(scores) + 1) * coverage - 1e-9)  # so that 10 x 0.9 gives 9
     return float(np.partition(scores, rank - 1)[rank - 1]) if rank <= len(scores) else math.inf

@@ -85,9 +85,8 @@ class MappedRows(np.ndarray):
         return picked.view(np.ndarray)
 
     def _pick(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        """Copy rows, a few at a time:
-
-        each loads its neighbours into memory, and many would load the whole file.
+        """Copy rows, a few at a time: each loads its neighbours into memory, and many would load
+        the whole file.
         """
         plain, picked = (
             self.view(np.ndarray),
@@ -100,9 +99,8 @@ class MappedRows(np.ndarray):
         return picked
 
     def argmax(self, axis: Any = None, out: Any = None, **options: Any) -> Any:
-        """Return the columns of the largest values of all rows, piece by piece;
-
-        other axes as numpy does.
+        """Return the columns of the largest values of all rows, piece by piece; other axes as numpy
+        does.
         """
         plain = self.view(np.ndarray)
         if (axis, out, self.ndim, options) != (1, None, 2, {}):

@@ -165,9 +165,8 @@ def replay(
 
 
 def groups(original: Rows, view: Rows, rule: Rule) -> NDArray[np.int8]:
-    """Return each sample's group, counted from 0:
-
-    2 [answer kept] + [the confidence fell or stayed].
+    """Return each sample's group, counted from 0: 2 [answer kept] + [the confidence fell or
+    stayed].
     """
     at = view.answers if rule.confidence_at == "own" else original.answers
     fell = comparable(original.now(), original.answers, rule) >= comparable(view.now(), at, rule)

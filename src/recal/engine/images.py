@@ -1,6 +1,5 @@
-"""Resize images along both axes:
-
-every pixel of the result is a weighted sum of a few rows, then of a few columns.
+"""Resize images along both axes: every pixel of the result is a weighted sum of a few rows, then of
+a few columns.
 """
 
 from __future__ import annotations

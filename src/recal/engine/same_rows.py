@@ -82,17 +82,15 @@ def mix(values: Hashes) -> Hashes:
 
 
 def kept_hashes(logits: ArrayLike) -> Hashes:
-    """Return the hashes that a calibrator keeps of the rows of its fit:
-
-    the smallest ones if there are many.
+    """Return the hashes that a calibrator keeps of the rows of its fit: the smallest ones if there
+    are many.
     """
     return np.sort(row_hashes(logits))[:MOST_HASHES]
 
 
 def sampled_rows(hashes: Hashes) -> NDArray[np.intp]:
-    """Return the rows of a fit whose probabilities are hashed:
-
-    those with the smallest hashes of logits.
+    """Return the rows of a fit whose probabilities are hashed: those with the smallest hashes of
+    logits.
     """
     if len(hashes) <= MOST_PROB_HASHES:
         return np.arange(len(hashes))

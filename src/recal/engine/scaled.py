@@ -134,9 +134,8 @@ class ScaledRows:
         return out
 
     def bounded_log_odds(self) -> tuple[Vector, Vector]:
-        """Return x from the last reading of each row, and a bound on its error;
-
-        rows never read are read now.
+        """Return x from the last reading of each row, and a bound on its error; rows never read are
+        read now.
         """
         x, _, _, error = self._expand(self._here, self.scales, _ANY)
         if len(unknown := np.flatnonzero(error > 1.0)):
@@ -172,9 +171,8 @@ class ScaledRows:
         return out[1], out[2]
 
     def _slopes_of_all(self, wanted: Vector) -> tuple[Vector, Vector]:
-        """Return the slopes from all logits;
-
-        for a few short rows this is cheaper than evaluating the series.
+        """Return the slopes from all logits; for a few short rows this is cheaper than evaluating
+        the series.
         """
         if self._drops is None:
             self._drops = (
@@ -193,9 +191,8 @@ class ScaledRows:
         return first, second
 
     def _evaluate(self, wanted: Vector) -> Vector:
-        """Return x, two derivatives and the error at these scales, (4, n_samples);
-
-        0 where a scale is 0.
+        """Return x, two derivatives and the error at these scales, (4, n_samples); 0 where a scale
+        is 0.
         """
         out = self._expand(self._here, wanted)
         far = np.flatnonzero(np.isnan(out[0]))
@@ -252,9 +249,8 @@ class ScaledRows:
         return numbers[:TERMS]
 
     def drop_at(self, columns: Columns) -> Vector:
-        """Return how far the logit at each row's column lies below the row's largest, unscaled;
-
-        at most 0.
+        """Return how far the logit at each row's column lies below the row's largest, unscaled; at
+        most 0.
         """
         picked = [block[np.arange(len(part)), columns[part]] for part, block in self.blocks()]
         return np.concatenate(picked).astype(np.float64) - self.maxima

@@ -28,16 +28,14 @@ class Calibration:
     n_classes: int | None = None
 
     def with_gate(self, gate: float | None) -> Calibration:
-        """Return the same calibration with another gate;
-
-        with None, views are computed for all samples.
+        """Return the same calibration with another gate; with None, views are computed for all
+        samples.
         """
         return replace(self, map=self.map.with_gate(gate))  # type: ignore[attr-defined]
 
     def answer(self, z: Array, views: Views) -> tuple[Array, Array]:
-        """Return probabilities, (n, n_classes), and the confidence in each prediction, (n,);
-
-        for any kind of array.
+        """Return probabilities, (n, n_classes), and the confidence in each prediction, (n,); for
+        any kind of array.
         """
         return answer(self.map, z, views, kept=self.kept)
 

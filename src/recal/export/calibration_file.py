@@ -1,6 +1,5 @@
-"""A calibration without its model as an ONNX file:
-
-for logits, for signals, or from probabilities to sets.
+"""A calibration without its model as an ONNX file: for logits, for signals, or from probabilities
+to sets.
 """
 
 from __future__ import annotations
@@ -178,9 +177,8 @@ def write(model: onnx.ModelProto, path: str | os.PathLike[str], facts: dict[str,
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds per row:
-
-    for the whole file (None if it holds no model), and for the calibration alone.
+    """Milliseconds per row: for the whole file (None if it holds no model), and for the calibration
+    alone.
     """
 
     whole: float | None

@@ -1,6 +1,5 @@
-"""An ONNX graph under construction:
-
-its nodes in order, its constants, and copies of other graphs inside it.
+"""An ONNX graph under construction: its nodes in order, its constants, and copies of other graphs
+inside it.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ OPSET, IR_VERSION = 18, 8
 
 
 class Nodes:
-    """A graph, or the body of a loop or branch inside `parent`;
-
-    a body can read names of the graphs around it.
+    """A graph, or the body of a loop or branch inside `parent`; a body can read names of the graphs
+    around it.
     """
 
     def __init__(self, parent: Nodes | None = None) -> None:

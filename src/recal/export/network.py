@@ -85,9 +85,8 @@ def rows_of(part: Part) -> int:
 
 
 def as_part(model: onnx.ModelProto) -> Part:
-    """Return a model with one input as a part;
-
-    if it has several outputs, take the one with the class scores.
+    """Return a model with one input as a part; if it has several outputs, take the one with the
+    class scores.
     """
     constants = {constant.name for constant in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in constants]
@@ -233,9 +232,8 @@ def view_part(transforms: Sequence[Transform], batch: Any, opset: int = OPSET) -
 
 
 def normalize_part(normalize: Normalize, batch: Any) -> Part:
-    """Return the part that normalises batches like this one;
-
-    only their shape (without n) and dtype matter.
+    """Return the part that normalises batches like this one; only their shape (without n) and dtype
+    matter.
     """
     inputs = _batch_like(batch, OPSET)
     return _traced(inputs, normalize(inputs))
@@ -326,9 +324,8 @@ def _sizes_of_reshapes(part: Part, batches: list[NDArray[Any]]) -> dict[str, tup
 
 
 def run(model: onnx.ModelProto, name: str, batch: NDArray[Any] | None) -> dict[str, NDArray[Any]]:
-    """Return the model's outputs by name, or none without a batch;
-
-    raise if onnxruntime refuses the model.
+    """Return the model's outputs by name, or none without a batch; raise if onnxruntime refuses the
+    model.
     """
     try:
         session = open_session(model.SerializeToString(), *ON_ONE_THREAD)

@@ -302,9 +302,8 @@ def _refused(logits: Symbol, transforms: tuple[Transform, ...], inputs: Symbol) 
 
 
 def _gateable(file: _File) -> _File:
-    """Return the file in a form that also works if no row of a batch needs views;
-
-    use a branch as a last resort.
+    """Return the file in a form that also works if no row of a batch needs views; use a branch as a
+    last resort.
     """
     one = _zeros(file.example)
     assert one is not None
@@ -318,9 +317,8 @@ def _gateable(file: _File) -> _File:
 
 
 def _zeros(source: Any, fixed: int = 0) -> NDArray[Any] | None:
-    """Return zeros like a batch, or like a model's inputs if their shape is known:
-
-    one row, or `fixed` rows.
+    """Return zeros like a batch, or like a model's inputs if their shape is known: one row, or
+    `fixed` rows.
     """
     if isinstance(source, Part):
         if len(sizes(source.input)) < 2 or 0 in sizes(source.input)[1:]:

@@ -59,9 +59,8 @@ class CalibrationLayer(torch.nn.Module):
         return self.both(logits, transformed)[0]
 
     def both(self, logits: Tensor, transformed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return calibrated logits, and the confidence in each prediction, (n,):
-
-        its probability before any guard.
+        """Return calibrated logits, and the confidence in each prediction, (n,): its probability
+        before any guard.
         """
         if (
             is_plain(logits)
@@ -319,9 +318,8 @@ class CalibratedModule(torch.nn.Module):
 
 
 def _view(transform: Transform | None, inputs: Tensor) -> Tensor:
-    """Return the transformed inputs;
-
-    code that may work in place gets a copy, because the inputs are still needed.
+    """Return the transformed inputs; code that may work in place gets a copy, because the inputs
+    are still needed.
     """
     if isinstance(transform, BuiltIn):
         return transform(inputs)

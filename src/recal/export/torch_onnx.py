@@ -20,9 +20,8 @@ _OPSET = 18
 
 
 class Function(torch.nn.Module):
-    """A function as a module, because torch exports modules;
-
-    `model` holds the weights that the function reads.
+    """A function as a module, because torch exports modules; `model` holds the weights that the
+    function reads.
     """
 
     def __init__(
@@ -42,9 +41,8 @@ def views_of(transforms: tuple[Transform, ...]) -> Function:
 
 
 def logits_of(model: torch.nn.Module, preprocess: Any) -> Function:
-    """Return a function from inputs to the model's own logits:
-
-    preprocess, cast to its weights' dtype, model.
+    """Return a function from inputs to the model's own logits: preprocess, cast to its weights'
+    dtype, model.
     """
     calibrated = CalibratedModule(model, Plan(), preprocess)
     return Function(calibrated.logits_of, calibrated)

@@ -135,9 +135,8 @@ class Symbol(Traced):
     def op(
         self, kind: str, *inputs: Any, shape: Shape, dtype: str | None = None, **attributes: Any
     ) -> Symbol:
-        """Add a node that reads this symbol and `inputs`;
-
-        the result has the same dtype unless `dtype` is given.
+        """Add a node that reads this symbol and `inputs`; the result has the same dtype unless
+        `dtype` is given.
         """
         return self.device.op(
             kind, self, *inputs, shape=shape, dtype=dtype or self.dtype, **attributes
@@ -173,9 +172,8 @@ class Symbol(Traced):
         return elementwise("Not", self)
 
     def __matmul__(self, other: Any) -> Symbol:
-        """Multiply by a fixed matrix, with the rows flattened:
-
-        otherwise onnxruntime refuses an empty batch.
+        """Multiply by a fixed matrix, with the rows flattened: otherwise onnxruntime refuses an
+        empty batch.
         """
         matrix = np.asarray(other, self.dtype)
         if self.ndim == 2:

@@ -156,9 +156,8 @@ class Encoder:
 
 
 def _spec_of(transform: Transform) -> str:
-    """Return the spec of a transformation for a file;
-
-    refuse a spec that means another transformation.
+    """Return the spec of a transformation for a file; refuse a spec that means another
+    transformation.
     """
     spec = str(transform)
     again = as_transform(spec)
@@ -226,9 +225,8 @@ class Decoder:
         return self._record(depth, **body) if tag == "record" else self._calibrator(depth, **body)
 
     def items(self, values: Any, depth: int = 0) -> dict[str, Any]:
-        """Return an object's items by name;
-
-        here, an object with the key of a tag is a plain object, too.
+        """Return an object's items by name; here, an object with the key of a tag is a plain
+        object, too.
         """
         if not isinstance(values, dict):
             raise FileError(

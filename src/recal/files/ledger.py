@@ -2,10 +2,9 @@
 one writer.
 
     name.zarr/ledger.txt    each line is a CRC-32 of its text and a JSON record:
-        header              kind, version, batch_size and, for a store of `collect`, the identity of
-        the job block               its number and rows, a CRC-32 of the logits and of each view, a
-        digest of its inputs end                 a digest of the description and a CRC-32 of the
-        labels; only in a finished store
+        header  kind, version, batch_size and, for a store of `collect`, the identity of the job
+        block   its number and rows, CRC-32 of the logits and of each view, digest of its inputs
+        end     digest of the description, CRC-32 of the labels; only in a finished store
 
 `collect` writes a block's arrays first and appends its line afterwards. A line that was cut off or
 changed does not match its CRC and is ignored, so its block is computed again. Finishing replaces
@@ -101,9 +100,8 @@ class Ledger:
         return _digest([self.header["batch_size"], end, self.sums])
 
     def start(self) -> None:
-        """Begin with only the header. Remove objects of an earlier run first:
-
-        none may appear under this header.
+        """Begin with only the header. Remove objects of an earlier run first: none may appear under
+        this header.
         """
         if is_remote(self.folder):
             remove_tree(self.folder / _OBJECTS)
@@ -252,9 +250,8 @@ class WriterToken:
 
 
 class FolderLock:
-    """Locks a local folder by its own handle:
-
-    no file is left behind, and the lock ends with the process.
+    """Locks a local folder by its own handle: no file is left behind, and the lock ends with the
+    process.
     """
 
     def __init__(self, folder: Path) -> None:

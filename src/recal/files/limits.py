@@ -36,9 +36,8 @@ def allowance(size: int) -> int:
 
 
 def admit(path: str | os.PathLike[str], n_bytes: int, size: int | None = None) -> None:
-    """Refuse a file that needs more memory than allowed;
-
-    `size` is the size of the part to read (default: all).
+    """Refuse a file that needs more memory than allowed; `size` is the size of the part to read
+    (default: all).
     """
     size = os.stat(path).st_size if size is None else size
     if n_bytes > (allowed := allowance(size)):

@@ -200,9 +200,8 @@ def write_prob_file(
 
 
 def _csv_cells(values: NDArray[Any]) -> list[str]:
-    """Return a column as text:
-
-    numbers to six digits, and no cell that a spreadsheet would run as a formula.
+    """Return a column as text: numbers to six digits, and no cell that a spreadsheet would run as a
+    formula.
     """
     if values.dtype.kind == "f":
         return [f"{value:.6g}" for value in values.tolist()]

@@ -317,9 +317,8 @@ def _seal(digest: Any) -> str:
 
 
 def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return a digest of the header and the arrays;
-
-    without it, one changed bit of a weight would go unnoticed.
+    """Return a digest of the header and the arrays; without it, one changed bit of a weight would
+    go unnoticed.
     """
     state = hashlib.blake2b(header.encode(), digest_size=16)
     for name, array in sorted(arrays.items()):

@@ -110,9 +110,8 @@ def _decoded_bytes(path: Path, metadata: Any) -> int:
 
 
 def read_csv(path: Path, separators: str = ",") -> dict[str, NDArray[Any]]:
-    """Return the columns of a CSV file as texts;
-
-    the separator is the most frequent of `separators` in the header.
+    """Return the columns of a CSV file as texts; the separator is the most frequent of `separators`
+    in the header.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -101,9 +101,8 @@ def read_views(
 
 
 def write_views(views: Views, target: Path) -> Path:
-    """Write a ``.npz`` file or a ``.zarr`` folder, by the ending of the name;
-
-    replace an old one when complete.
+    """Write a ``.npz`` file or a ``.zarr`` folder, by the ending of the name; replace an old one
+    when complete.
     """
     if target.suffix == ".zarr":
         from recal.files.zarr_views import write_folder

@@ -1,6 +1,5 @@
-"""Rows of a zarr folder:
-
-only the requested rows are read, and each block is compared with its checksum once.
+"""Rows of a zarr folder: only the requested rows are read, and each block is compared with its
+checksum once.
 """
 
 from __future__ import annotations
@@ -32,9 +31,8 @@ COMPRESSORS = ("zstd", "blosc", "gzip")
 
 
 class Snapshot:
-    """The state of a store when it was opened:
-
-    notices if the store is written again, and checks each block once.
+    """The state of a store when it was opened: notices if the store is written again, and checks
+    each block once.
     """
 
     def __init__(self, folder: Path, generation: str, ledger: Ledger | None) -> None:
@@ -57,9 +55,8 @@ class Snapshot:
         self._stamp = stamp
 
     def unchecked(self, layer: int, first: int, last: int) -> list[int]:
-        """Return the blocks from first to last that are not compared yet;
-
-        layer 0 is the logits, 1 the first view.
+        """Return the blocks from first to last that are not compared yet; layer 0 is the logits, 1
+        the first view.
         """
         if self.sums is None:
             return []

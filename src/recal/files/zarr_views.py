@@ -1,6 +1,5 @@
-"""Views in a zarr folder:
-
-written block by block, and opened without reading logits (`zarr_rows.py` reads them).
+"""Views in a zarr folder: written block by block, and opened without reading logits (`zarr_rows.py`
+reads them).
 """
 
 from __future__ import annotations

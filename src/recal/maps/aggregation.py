@@ -1,6 +1,5 @@
-"""Maps that combine several inputs:
-
-means, weighted sums and votes over views, and mixtures of other maps.
+"""Maps that combine several inputs: means, weighted sums and votes over views, and mixtures of
+other maps.
 """
 
 from __future__ import annotations
@@ -45,9 +44,8 @@ class _OfViews(Map):
 
 
 class ViewMean(_OfViews):
-    """The mean of the probabilities of the original and its views, at a temperature:
-
-    test-time augmentation.
+    """The mean of the probabilities of the original and its views, at a temperature: test-time
+    augmentation.
     """
 
     beta: Scale
@@ -106,9 +104,8 @@ class AdaptiveMixture(_OfViews):
 
 
 class Votes(_OfViews):
-    """How often each class wins when the same noise is added to the logits:
-
-    consistency calibration.
+    """How often each class wins when the same noise is added to the logits: consistency
+    calibration.
     """
 
     noise: Annotated[float, Number(0.0, LARGEST)]
@@ -251,9 +248,8 @@ class Mixture(Map):
 
 
 def member_probs(members: Sequence[Map], reads: Sequence[int], z: Array) -> list[Array]:
-    """Return the probabilities of each member, (n_samples, n_classes) each;
-
-    `reads` as in `Mixture`.
+    """Return the probabilities of each member, (n_samples, n_classes) each; `reads` as in
+    `Mixture`.
     """
     probs: list[Array] = []
     for member, source in zip(members, reads):

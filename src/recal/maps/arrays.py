@@ -122,9 +122,8 @@ def at(z: Array, columns: Array) -> Array:
 
 
 def take_along(x: Array, places: Array, axis: int) -> Array:
-    """Return take_along_axis(x, places);
-
-    torch's own version would fix the number of rows of an exported program.
+    """Return take_along_axis(x, places); torch's own version would fix the number of rows of an
+    exported program.
     """
     return (
         x.gather(axis, places)
@@ -134,9 +133,8 @@ def take_along(x: Array, places: Array, axis: int) -> Array:
 
 
 def repeated(z: Array, count: int, step: Callable[[Array, Array], Array], state: Array) -> Array:
-    """Apply state = step(number, state) for each number, an array of shape (1,);
-
-    a tracer writes it as one loop.
+    """Apply state = step(number, state) for each number, an array of shape (1,); a tracer writes it
+    as one loop.
     """
     xp = namespace(z)
     if xp is not np and hasattr(xp, "repeated"):
@@ -276,9 +274,8 @@ def pieces_at(scores: Array, edges: np.ndarray, tables: Sequence[np.ndarray]) ->
 
 
 def largest_columns(z: Array, count: int) -> Array:
-    """Return the columns of each row's largest values, largest first, (n_samples, count);
-
-    ties keep their order.
+    """Return the columns of each row's largest values, largest first, (n_samples, count); ties keep
+    their order.
     """
     if not isinstance(z, np.ndarray):
         xp = namespace(z)

@@ -42,9 +42,8 @@ class TransformList(Kind):
 
 
 class Map(Record):
-    """The base of all maps. A subclass declares its fields and defines `probs`;
-
-    it becomes a frozen dataclass.
+    """The base of all maps. A subclass declares its fields and defines `probs`; it becomes a frozen
+    dataclass.
     """
 
     keeps_order: ClassVar[bool] = False
@@ -113,9 +112,8 @@ class Map(Record):
 
 
 def namespace(z: Array) -> Any:
-    """Return the namespace of an array:
-
-    numpy itself, torch through array-api-compat, or the one the array names.
+    """Return the namespace of an array: numpy itself, torch through array-api-compat, or the one
+    the array names.
     """
     if isinstance(z, np.ndarray):
         return np

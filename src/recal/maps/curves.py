@@ -154,7 +154,6 @@ class Brackets(Map):
 
 class TopLine(Map):
     """A piecewise linear curve for the prediction's confidence; other classes share the rest:
-
     spline calibration.
     """
 

@@ -37,9 +37,8 @@ _DISK_VALUES, _DISK_ROWS = 4_000_000, 8_000
 def answer_views(
     fitted: Map, views: ViewSet, *, kept: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Call `answer` on a few rows at a time:
-
-    intermediate arrays stay in the cache, and stored views stay on disk.
+    """Call `answer` on a few rows at a time: intermediate arrays stay in the cache, and stored
+    views stay on disk.
     """
     n, k = views.n_samples, views.n_classes
     fitted.check_classes(k)
@@ -60,9 +59,8 @@ def answer_views(
 
 
 def by_need(fitted: Map, views: ViewSet) -> Iterator[tuple[Rows, Floats, list[Floats]]]:
-    """Yield the rows that need no views, then the others:
-
-    their indices, their logits and those of their views.
+    """Yield the rows that need no views, then the others: their indices, their logits and those of
+    their views.
     """
     needed = fitted.needs_views(views.logits)
     if needed.all() or not needed.any():

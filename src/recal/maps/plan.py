@@ -1,6 +1,5 @@
-"""The plan that a fit produces and every runtime replays:
-
-a small immutable value with steps or a blend.
+"""The plan that a fit produces and every runtime replays: a small immutable value with steps or a
+blend.
 """
 
 from __future__ import annotations
@@ -261,9 +260,8 @@ class Plan(Map):
 
     @cached_property
     def program(self) -> Program:
-        """The steps that change something, as arrays:
-
-        each one's index in `transforms`, and its four betas.
+        """The steps that change something, as arrays: each one's index in `transforms`, and its
+        four betas.
         """
         index = {transform: number for number, transform in enumerate(self.transforms)}
         steps = [step for step in self.steps if not step.is_neutral]

@@ -1,6 +1,5 @@
-"""Maps that scale logits:
-
-one temperature, a scale and a shift for each class, a matrix, or a rising curve.
+"""Maps that scale logits: one temperature, a scale and a shift for each class, a matrix, or a
+rising curve.
 """
 
 from __future__ import annotations

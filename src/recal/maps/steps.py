@@ -90,9 +90,8 @@ def _scales(
 def _floored_rows(
     program: Program, start: float, finish: float, rule: Rule, z: Array, views: Views
 ) -> Array:
-    """Return the originals' log-probabilities after all steps, none below log(floor);
-
-    the largest of a row is 0.
+    """Return the originals' log-probabilities after all steps, none below log(floor); the largest
+    of a row is 0.
     """
     xp, rows, least = namespace(z), _Stack(z, views, program, rule), math.log(rule.floor or 1.0)
 
@@ -168,9 +167,8 @@ class _Stack:
         return xp.reshape(xp.take(self.betas, xp.reshape(group, (-1,)), axis=0), (1, 1, -1))
 
     def _comparable(self, laid: Array) -> Array:
-        """Return the values that the rule for ties compares, (2, 1, n);
-
-        see `recal.engine.grouping.comparable`.
+        """Return the values that the rule for ties compares, (2, 1, n); see
+        `recal.engine.grouping.comparable`.
         """
         xp = self.xp
         if self.rule.ties == "exact":
@@ -215,9 +213,8 @@ def _in_turn(parts: Sequence[Any]) -> Any:
 
 
 def _in_pairs(sums: list[Any], count: int) -> Any:
-    """Add up the sums of blocks along the tree of halves;
-
-    removes its blocks from the front of the list.
+    """Add up the sums of blocks along the tree of halves; removes its blocks from the front of the
+    list.
     """
     if count <= BLOCK:
         return sums.pop(0)
@@ -270,9 +267,8 @@ def _layout(n_classes: int) -> tuple[int, ...]:
 def compiled_scales(
     program: Program, start: float, finish: float, rule: Rule, z: Floats, views: Views
 ) -> Vector:
-    """Return each sample's scale after all steps, (n_samples,), by compiled loops;
-
-    the rule must have no floor.
+    """Return each sample's scale after all steps, (n_samples,), by compiled loops; the rule must
+    have no floor.
     """
     scales = np.empty(len(z))
     replayed = _short_scales if z.shape[1] <= _SHORT_STEPS else _long_scales
@@ -285,9 +281,8 @@ def compiled_scales(
 def _long_scales(
     program: Program, start: float, rule: Rule, z: Floats, views: Sequence[Floats]
 ) -> Vector:
-    """Return the scales after all steps as a fit computes them:
-
-    a row is read only if its series cannot decide.
+    """Return the scales after all steps as a fit computes them: a row is read only if its series
+    cannot decide.
     """
     rows = [ScaledLogits(each, tolerance=_TOLERANCE) for each in (z, *views)]
     for each in rows:

@@ -51,9 +51,8 @@ class BinTable:
 
     @property
     def effective(self) -> Vector:
-        """Effective number of rows in each bin (Kish):
-
-        the number of equally weighted rows with the same variance.
+        """Effective number of rows in each bin (Kish): the number of equally weighted rows with the
+        same variance.
         """
         if self.squares is None:
             return self.counts
@@ -219,9 +218,8 @@ def debiased_ece(
 
 
 def equal_mass_edges(confidence: Vector, n_bins: int, weights: Vector | None = None) -> Vector:
-    """Edges of bins with equal numbers of rows, as far as ties allow:
-
-    equal confidences share a bin.
+    """Edges of bins with equal numbers of rows, as far as ties allow: equal confidences share a
+    bin.
     """
     if weights is not None and np.ptp(weights) > 0:
         order = np.argsort(confidence)
@@ -346,9 +344,8 @@ def smooth_ece_of(rows: RowScores, weights: Vector | None = None) -> float:
 
 
 def cosine_coefficients(confidence: Vector, weights: Vector) -> Vector:
-    """Cosine transform of weighted points on a grid;
-
-    a reflected Gaussian kernel multiplies it elementwise.
+    """Cosine transform of weighted points on a grid; a reflected Gaussian kernel multiplies it
+    elementwise.
     """
     place = confidence * _GRID
     left = np.minimum(place.astype(np.intp), _GRID - 1)

@@ -1,6 +1,5 @@
-"""Paired bootstrap of several methods:
-
-each draw uses the same rows for all of them, so sampling noise cancels.
+"""Paired bootstrap of several methods: each draw uses the same rows for all of them, so sampling
+noise cancels.
 """
 
 from __future__ import annotations

@@ -87,9 +87,8 @@ class Evaluation(Mapping[str, float]):
         return len(self.values_)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON;
-
-        infinite and undefined numbers become "inf" and "nan", which `float` reads back.
+        """Plain values for JSON; infinite and undefined numbers become "inf" and "nan", which
+        `float` reads back.
         """
         rows: dict[str, dict[str, Any]] = {
             name: {"value": _plain(value)} for name, value in self.values_.items()
@@ -124,9 +123,8 @@ class Evaluation(Mapping[str, float]):
     __repr__ = __str__
 
     def describe_interval(self, name: str) -> str:
-        """The interval of a metric as text, or the reason why there is none;
-
-        empty without a bootstrap.
+        """The interval of a metric as text, or the reason why there is none; empty without a
+        bootstrap.
         """
         if name in self.notes or name not in self.intervals:
             return self.notes.get(name, "")

@@ -200,9 +200,8 @@ def _mean_interval(
     rare_part: float,
     exact: Interval,
 ) -> Interval:
-    """Interval of the mean of a column:
-
-    normal for the common rows, exact for the sum over the rare ones.
+    """Interval of the mean of a column: normal for the common rows, exact for the sum over the rare
+    ones.
     """
     common = np.where(rare, 0.0, column)
     mean = float(common.mean())
@@ -215,9 +214,8 @@ def _mean_interval(
 
 
 def _coverage(confidence: Vector) -> Vector:
-    """Share of rows with at least each row's confidence;
-
-    rows of equal confidence count one half of each other.
+    """Share of rows with at least each row's confidence; rows of equal confidence count one half of
+    each other.
     """
     order = np.sort(confidence)
     below, through = (
@@ -228,9 +226,8 @@ def _coverage(confidence: Vector) -> Vector:
 
 
 def _mean_loss(doubt: Vector) -> float:
-    """Mean of -log(doubt), with 0 replaced by the resolution of float32;
-
-    infinite if most rows have a doubt of 0.
+    """Mean of -log(doubt), with 0 replaced by the resolution of float32; infinite if most rows have
+    a doubt of 0.
     """
     return (
         math.inf

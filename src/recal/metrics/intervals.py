@@ -115,9 +115,8 @@ class Pattern:
 
 
 def _solve(rising: Callable[[float], float]) -> float:
-    """The c >= 0 at which an increasing function becomes positive;
-
-    0 if it is positive from the start.
+    """The c >= 0 at which an increasing function becomes positive; 0 if it is positive from the
+    start.
     """
     if rising(0.0) >= 0:
         return 0.0
@@ -165,9 +164,8 @@ class TrackedError(Pattern):
 def tracked_errors(
     buckets: Buckets, values: dict[str, float], width: BinTable, mass: BinTable
 ) -> dict[str, TrackedError]:
-    """All calibration errors as norms of gaps;
-
-    `width` and `mass` are the bins of equal width and of equal mass.
+    """All calibration errors as norms of gaps; `width` and `mass` are the bins of equal width and
+    of equal mass.
     """
     n, observed = buckets.n_samples, buckets.counts.astype(np.float64)[None]
     by_width, by_mass = (
@@ -296,9 +294,8 @@ def bootstrap(
 
 
 def cluster_stretch(clusters: NDArray[np.intp] | None) -> float:
-    """Factor on the spread of draws of G clusters:
-
-    they show (G - 1) / G of the variance, and G is small.
+    """Factor on the spread of draws of G clusters: they show (G - 1) / G of the variance, and G is
+    small.
     """
     if clusters is None:
         return 1.0

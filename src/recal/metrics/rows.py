@@ -160,9 +160,8 @@ def equal_width_edges(n_bins: int) -> Vector:
 
 
 def assign_bins(values: NDArray[Any], edges: Vector) -> NDArray[np.intp]:
-    """Return the bin of each value:
-
-    the b with edges[b] < value <= edges[b + 1], or the first or last.
+    """Return the bin of each value: the b with edges[b] < value <= edges[b + 1], or the first or
+    last.
     """
     return np.searchsorted(edges[1:-1], values, side="left")
 
@@ -222,9 +221,8 @@ class Buckets:
         return int(self.counts.sum())
 
     def draw(self, draws: int, rng: np.random.Generator) -> Iterator[Vector]:
-        """Yield blocks of resampled counts, (some draws, n_buckets);
-
-        rows or clusters are drawn with replacement.
+        """Yield blocks of resampled counts, (some draws, n_buckets); rows or clusters are drawn
+        with replacement.
         """
         n = self.n_samples
         block = max(
@@ -252,9 +250,8 @@ class Buckets:
         return numbers.reshape(n_blocks, size).astype(np.float64)
 
     def runs(self) -> tuple[Starts, NDArray[np.int64], Vector]:
-        """First bucket, number of rows and confidence of each run;
-
-        a calibrated model depends on nothing else.
+        """First bucket, number of rows and confidence of each run; a calibrated model depends on
+        nothing else.
         """
         starts = first_of_each(self.run)
         sizes = np.add.reduceat(self.counts, starts)

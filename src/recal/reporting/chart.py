@@ -94,9 +94,8 @@ class Area:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Rectangles;
-
-    `words` explain each of them, and `inset` narrows each by this many units of the SVG.
+    """Rectangles; `words` explain each of them, and `inset` narrows each by this many units of the
+    SVG.
     """
 
     left: Values

@@ -57,9 +57,8 @@ FIFTHS_PERCENT = _at((0, 0.2, 0.4, 0.6, 0.8, 1), percent_tick)
 
 
 def reliability_chart(data: Reliability, style: str, name: str = "") -> Chart:
-    """Accuracy against confidence with 95 % bands;
-
-    the strip below shows how many rows each bin has.
+    """Accuracy against confidence with 95 % bands; the strip below shows how many rows each bin
+    has.
     """
     columns = (
         data.low,
@@ -159,9 +158,8 @@ def risk_coverage_chart(curves: Mapping[str, Curve]) -> Chart:
 
 
 def threshold_chart(tables: Mapping[str, Thresholds], index: int) -> Chart:
-    """Accuracy of the answers that reach a threshold, by "before" and "after";
-
-    the page's script moves the dots.
+    """Accuracy of the answers that reach a threshold, by "before" and "after"; the page's script
+    moves the dots.
     """
     shares = {
         key: {at: one.accuracy for at, one in table.items() if one.accepted}
@@ -180,9 +178,8 @@ def threshold_chart(tables: Mapping[str, Thresholds], index: int) -> Chart:
 
 
 def methods_chart(data: MethodValues) -> Chart:
-    """The value of each method with its interval, and the baseline as a line;
-
-    outliers stand at the right end.
+    """The value of each method with its interval, and the baseline as a line; outliers stand at the
+    right end.
     """
     size = len(data.rows)
     marks: list[Mark] = []
@@ -216,9 +213,8 @@ def methods_chart(data: MethodValues) -> Chart:
 
 
 def automation_chart(curves: Mapping[str, tuple[str, RiskCurve]]) -> Chart:
-    """The share of answers that can be accepted at each risk;
-
-    names and curves by "before" and "after".
+    """The share of answers that can be accepted at each risk; names and curves by "before" and
+    "after".
     """
     risks = np.array(curves["after"][1].risks)
     places = np.log10(risks)
@@ -279,9 +275,8 @@ def slice_chart(parts: Mapping[str, Slices]) -> Chart:
 
 
 def damage_chart(data: DamageStudy) -> Chart:
-    """The best temperature of each view, relative to that of the fit, against its accuracy;
-
-    also for new inputs.
+    """The best temperature of each view, relative to that of the fit, against its accuracy; also
+    for new inputs.
     """
     values = [*data.temperature.tolist(), 1.0, *([data.place[1]] if data.place else [])]
     low, high = float(np.log2(min(values))) - 0.1, float(np.log2(max(values))) + 0.1

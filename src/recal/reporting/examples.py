@@ -109,9 +109,8 @@ def view_doubt(views: Views | None) -> NDArray[np.float64] | None:
 
 
 def shown_input(inputs: Any, row: int) -> Markup:
-    """Return markup for one input:
-
-    a picture, a link to a file, the beginning of a text, or nothing.
+    """Return markup for one input: a picture, a link to a file, the beginning of a text, or
+    nothing.
     """
     value = inputs[row]
     if isinstance(value, str):

@@ -1,6 +1,5 @@
-"""What notebooks show for a fitted calibrator, a decision and a comparison:
-
-a small table and a figure, no script.
+"""What notebooks show for a fitted calibrator, a decision and a comparison: a small table and a
+figure, no script.
 """
 
 from __future__ import annotations

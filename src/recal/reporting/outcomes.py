@@ -111,9 +111,8 @@ def calibrated_range(
 
 
 def p_values(errors: NDArray[Any], mean: Vector, variance: Vector) -> Vector:
-    """Return the probability that a calibrated model is at least this far off:
-
-    twice the smaller tail, at most 1.
+    """Return the probability that a calibrated model is at least this far off: twice the smaller
+    tail, at most 1.
     """
     below = _below(errors.astype(np.float64), mean, variance)
     above = 1 - _below(errors - 1.0, mean, variance)
@@ -134,9 +133,8 @@ def _quantile(mean: Vector, variance: Vector, probability: float) -> Counts:
 
 
 def _below(k: Vector, mean: Vector, variance: Vector) -> Vector:
-    """Return the probability of at most k errors:
-
-    binomial, or Poisson where every single probability is tiny.
+    """Return the probability of at most k errors: binomial, or Poisson where every single
+    probability is tiny.
     """
     from scipy.special import betainc, pdtr
 
@@ -245,9 +243,8 @@ def slices_of(
 
 @dataclass(frozen=True)
 class Reliability:
-    """A reliability diagram:
-
-    edges, rows, mean confidence, accuracy and 95 % band of each bin that has rows.
+    """A reliability diagram: edges, rows, mean confidence, accuracy and 95 % band of each bin that
+    has rows.
     """
 
     low: Vector

@@ -287,9 +287,8 @@ class Page:
 
     @cached_property
     def stop(self) -> float:
-        """The threshold at which the slider opens:
-
-        that of the rule, or 0.9 where there is no single one.
+        """The threshold at which the slider opens: that of the rule, or 0.9 where there is no
+        single one.
         """
         thresholds = self.automated[self.shown].decision.rule.thresholds
         return float(thresholds[0]) if len(thresholds) == 1 and thresholds[0] <= 1 else 0.9
@@ -344,9 +343,8 @@ class Page:
         return self._test_values(self.columns)
 
     def _test_values(self, columns: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
-        """Return the values of columns for the test rows;
-
-        a column may cover the whole file that they come from.
+        """Return the values of columns for the test rows; a column may cover the whole file that
+        they come from.
         """
         rows, shape, values = self.comparison.test_rows, (self.comparison.setup.n_test,), {}
         for name, whole in (columns or {}).items():

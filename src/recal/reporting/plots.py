@@ -1,6 +1,5 @@
-"""Charts drawn with matplotlib, for papers and for figures that users change;
-
-the only module that imports it.
+"""Charts drawn with matplotlib, for papers and for figures that users change; the only module that
+imports it.
 """
 
 from __future__ import annotations

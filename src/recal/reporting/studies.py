@@ -1,6 +1,5 @@
-"""What views show:
-
-the four groups of ReCal, the iterations of its fit, and how damage changes the accuracy.
+"""What views show: the four groups of ReCal, the iterations of its fit, and how damage changes the
+accuracy.
 """
 
 from __future__ import annotations
@@ -94,9 +93,8 @@ class GroupStudy:
 
     @property
     def ranks(self) -> NDArray[np.int64]:
-        """How often each group (rows) had the smallest to the largest error (columns);
-
-        see `places`.
+        """How often each group (rows) had the smallest to the largest error (columns); see
+        `places`.
         """
         counts = np.zeros((4, 4), np.int64)
         for errors, sizes in zip(self.errors.tolist(), self.sizes.tolist()):
@@ -256,9 +254,8 @@ class DamageStudy:
         return sentences("damage", self, FEWEST_KINDS)[0]
 
     def rows(self) -> list[tuple[str, int, tuple[float, float], tuple[float, float]]]:
-        """Return kind, number of views, and ranges of accuracy and temperature;
-
-        the most damaging kind first.
+        """Return kind, number of views, and ranges of accuracy and temperature; the most damaging
+        kind first.
         """
         rows = []
         for kind in dict.fromkeys(self.kinds):

@@ -1,6 +1,5 @@
-"""The verdict on a method:
-
-which one to use, whether it is better, how much it automates, which answers it changes.
+"""The verdict on a method: which one to use, whether it is better, how much it automates, which
+answers it changes.
 """
 
 from __future__ import annotations
@@ -248,9 +247,8 @@ class Verdict:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """In the order in which people read them;
-
-        the first says better, worse, or no significant difference.
+        """In the order in which people read them; the first says better, worse, or no significant
+        difference.
         """
         return sentences("verdict", self)
 
@@ -293,9 +291,8 @@ def advice(comparison: Comparison, choice: Recommendation) -> str:
 
 
 def shown_first(comparison: Comparison, choice: Recommendation) -> str:
-    """Return the method that the page opens with:
-
-    the recommended one, or the cheapest contender if that is none.
+    """Return the method that the page opens with: the recommended one, or the cheapest contender if
+    that is none.
     """
     first = comparison.methods[0]
     if choice.method != first or len(comparison.methods) == 1:
@@ -309,9 +306,8 @@ def shown_first(comparison: Comparison, choice: Recommendation) -> str:
 def headline(
     comparison: Comparison, choice: Recommendation, automated: Mapping[str, Automation]
 ) -> tuple[str, ...]:
-    """Return the lines that a reader in a hurry needs:
-
-    which method, what it costs, how much it automates.
+    """Return the lines that a reader in a hurry needs: which method, what it costs, how much it
+    automates.
     """
     first = comparison.methods[0]
     after, before = automated[choice.method], automated[first] if choice.method != first else None

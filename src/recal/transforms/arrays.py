@@ -26,9 +26,8 @@ STEPS = 2.0**20
 
 
 class Traced:
-    """Base class of arrays that record a graph instead of computing;
-
-    they have torch's methods and a namespace.
+    """Base class of arrays that record a graph instead of computing; they have torch's methods and
+    a namespace.
     """
 
     __array_ufunc__ = None  # numpy leaves arithmetic with its own numbers to the traced array
@@ -68,9 +67,8 @@ def apply(function: Callable[[Array], Array], inputs: Any, *, traceable: bool) -
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether numpy can compute in the tensor's own memory:
-
-    on the CPU, not traced, without a gradient.
+    """Whether numpy can compute in the tensor's own memory: on the CPU, not traced, without a
+    gradient.
     """
     if isinstance(tensor, Traced):
         return False

@@ -39,9 +39,8 @@ class SoundTransform(SeriesTransform):
 
 
 def silence_of(dtype: str) -> float:
-    """Return the value of silence:
-
-    the middle of the range for unsigned samples, zero for all others.
+    """Return the value of silence: the middle of the range for unsigned samples, zero for all
+    others.
     """
     return 2.0 ** (np.iinfo(dtype).bits - 1) if dtype.startswith("uint") else 0.0
 

@@ -57,9 +57,8 @@ def short_spec(transform: object) -> str:
 
 
 def tidy(value: float) -> float:
-    """Return a number without rounding errors in its last digits:
-
-    0.3 for 0.1 + 0.2, but 2/3 unchanged.
+    """Return a number without rounding errors in its last digits: 0.3 for 0.1 + 0.2, but 2/3
+    unchanged.
     """
     number = float(value) + 0.0  # turns -0.0 into 0.0
     short = float(format(number, ".12g"))
@@ -139,9 +138,8 @@ class BuiltIn(ABC):
     modality: ClassVar[str]
     """The kind of input: image, video, series, audio, text or tabular."""
     assumes: ClassVar[str]
-    """What must be true of a task for the label to be kept;
-
-    users read this when they choose a pool.
+    """What must be true of a task for the label to be kept; users read this when they choose a
+    pool.
     """
     keeps_information: ClassVar[bool] = False
     """Whether the result has as much information as the original, as a mirrored image has;
@@ -187,9 +185,8 @@ class BuiltIn(ABC):
 
     @abstractmethod
     def __call__(self, inputs: Any, /) -> Any:
-        """Return a transformed copy of a batch with the same shape and dtype;
-
-        the inputs do not change.
+        """Return a transformed copy of a batch with the same shape and dtype; the inputs do not
+        change.
         """
 
     def __str__(self) -> str:
@@ -285,9 +282,8 @@ def uniforms(keys: Keys, count: int, stream: int = 0) -> NDArray[np.float64]:
 
 
 def uniforms_at(keys: Keys, places: NDArray[np.uint64], stream: int = 0) -> NDArray[np.float64]:
-    """Return the numbers at `places` of each key's stream, (n_keys, n_places);
-
-    each key may have its own places.
+    """Return the numbers at `places` of each key's stream, (n_keys, n_places); each key may have
+    its own places.
     """
     mixed = mix(keys[:, None] + (places + np.uint64(stream << 40)) * GOLDEN)
     return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
@@ -295,7 +291,6 @@ def uniforms_at(keys: Keys, places: NDArray[np.uint64], stream: int = 0) -> NDAr
 
 def choose(keys: Keys, size: int, share: float) -> NDArray[np.bool_]:
     """Mark ``round(share * size)`` of `size` places in each row, at least one and never all:
-
     (n_keys, size).
     """
     chosen = np.zeros((len(keys), size), dtype=bool)

@@ -208,9 +208,8 @@ class Blur(Resampled):
 
 @dataclass(frozen=True, slots=True)
 class Pixelate(Resampled):
-    """Keep `scale` of the resolution:
-
-    each side becomes ``round(scale * size)`` blocks, each filled with its mean.
+    """Keep `scale` of the resolution: each side becomes ``round(scale * size)`` blocks, each filled
+    with its mean.
     """
 
     kind: ClassVar[str] = "pixelate"

@@ -1,6 +1,5 @@
-"""How inputs reach a model and what it returns:
-
-normalisation, kinds of outputs, and the record that files keep.
+"""How inputs reach a model and what it returns: normalisation, kinds of outputs, and the record
+that files keep.
 """
 
 from __future__ import annotations
@@ -209,9 +208,8 @@ class Preprocessing(Record):
             raise InputError(f"a preprocessing cannot hold {values!r}: {error}") from None
 
     def options(self) -> dict[str, str]:
-        """Return the same as command-line options, by name;
-
-        label columns are left out because they change no input.
+        """Return the same as command-line options, by name; label columns are left out because they
+        change no input.
         """
         values = {
             name: getattr(self.normalize, name, None)
@@ -313,9 +311,8 @@ def check_model(stored: Preprocessing | None, model: str, *, refuse: bool = Fals
 
 
 def match_outputs(stored: Preprocessing | None, outputs: Outputs | None) -> Outputs:
-    """Return the kind of outputs, as the user gives it or as stored with the views;
-
-    refuse a contradiction.
+    """Return the kind of outputs, as the user gives it or as stored with the views; refuse a
+    contradiction.
     """
     if stored is None:
         return outputs or "logits"

@@ -1,6 +1,5 @@
-"""Image layouts and resampling:
-
-which axes are height, width and channels, and how an image is resized.
+"""Image layouts and resampling: which axes are height, width and channels, and how an image is
+resized.
 """
 
 from __future__ import annotations

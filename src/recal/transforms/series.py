@@ -96,9 +96,8 @@ class DropSamples(SeriesTransform):
 
 @dataclass(frozen=True, slots=True)
 class DropFrames(DropSamples):
-    """Lose ``round(share * frames)`` frames of each video:
-
-    each is replaced by the last frame kept, or by black.
+    """Lose ``round(share * frames)`` frames of each video: each is replaced by the last frame kept,
+    or by black.
     """
 
     kind: ClassVar[str] = "frames"
@@ -112,9 +111,8 @@ class DropFrames(DropSamples):
 
 @dataclass(frozen=True, slots=True)
 class Coarse(SeriesTransform):
-    """Sample at `rate` of the original rate;
-
-    the values in between are interpolated or repeat the last sample.
+    """Sample at `rate` of the original rate; the values in between are interpolated or repeat the
+    last sample.
     """
 
     kind: ClassVar[str] = "coarse"

@@ -29,9 +29,8 @@ def is_category(column: Any) -> bool:
 
 
 def to_numbers(frame: Any) -> NDArray[np.float64]:
-    """Return the columns as floats, (n_samples, n_features);
-
-    codes for categories, NaN for what is missing.
+    """Return the columns as floats, (n_samples, n_features); codes for categories, NaN for what is
+    missing.
     """
     table = np.empty(frame.shape, dtype=np.float64)
     for place, name in enumerate(frame.columns):

@@ -34,9 +34,8 @@ _SENTENCE = re.compile(r"[^\n]*?[.!?…]+[\"'”’)\]]*(?=\s)\s*|[^\n。！？]
 
 
 class TokenTransform(BuiltIn):
-    """Splits texts into tokens and drops some of them;
-
-    subclasses may choose other tokens or change them instead.
+    """Splits texts into tokens and drops some of them; subclasses may choose other tokens or change
+    them instead.
     """
 
     __slots__ = ()

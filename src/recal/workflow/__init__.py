@@ -16,18 +16,16 @@ CROSS_FIT = "cross-fit"  # the folder for these stores if a run fits and decides
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether a run of `recal calibrate` was interrupted in this folder;
-
-    it writes the calibration last.
+    """Whether a run of `recal calibrate` was interrupted in this folder; it writes the calibration
+    last.
     """
     stores = (path / FIT).exists() or (path / CROSS_FIT).exists()
     return stores and not (path / CALIBRATION).exists()
 
 
 def calibration_in(path: Path) -> Path:
-    """Return the calibration's file:
-
-    `path` itself, or the one in the folder that `recal calibrate` wrote.
+    """Return the calibration's file: `path` itself, or the one in the folder that `recal calibrate`
+    wrote.
     """
     if (path / CALIBRATION).is_file():
         return path / CALIBRATION

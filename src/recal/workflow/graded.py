@@ -1,6 +1,5 @@
-"""From a table of graded answers to automated answers: split, fit, decide, check, write;
-
-then apply to new answers.
+"""From a table of graded answers to automated answers: split, fit, decide, check, write; then apply
+to new answers.
 """
 
 from __future__ import annotations
@@ -177,9 +176,8 @@ def _texts(values: NDArray[Any]) -> NDArray[Any]:
 def _probability(
     calibrator: SignalCalibration, values: Columns, right: Vector, rows: NDArray[np.intp]
 ) -> tuple[str, Vector | None]:
-    """Return the best signal that is itself a probability;
-
-    the mean of the fit replaces its missing values.
+    """Return the best signal that is itself a probability; the mean of the fit replaces its missing
+    values.
     """
     best: tuple[float, str, Vector] | None = None
     for name, kind in zip(calibrator.table_.names, calibrator.map_.scale.kind):

@@ -53,9 +53,8 @@ def broken_groups(
 
 
 def broken_line(names: tuple[str, ...], risk: float) -> str:
-    """Return a line that names the groups in which a common rule is broken;
-
-    empty if there are none.
+    """Return a line that names the groups in which a common rule is broken; empty if there are
+    none.
     """
     if not names:
         return ""
@@ -327,9 +326,8 @@ class Result:
         }
 
     def _automated(self, before: str = "") -> str:
-        """Return a line with the share of answers that the rule accepts;
-
-        `before` is text about the share before.
+        """Return a line with the share of answers that the rule accepts; `before` is text about the
+        share before.
         """
         name, n_checked = self.rows_name, self.sizes[2]
         return (

@@ -12,9 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Script:
-    """What the server does: `answer(prompt)` gives tokens with probabilities;
-
-    `faults` come first, one per request.
+    """What the server does: `answer(prompt)` gives tokens with probabilities; `faults` come first,
+    one per request.
     """
 
     def __init__(self, answer, faults=()):

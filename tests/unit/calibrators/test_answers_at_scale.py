@@ -1,6 +1,5 @@
-"""Answers of large arrays, by parts or compiled;
-
-fits whose cost does not depend on the scale of the logits.
+"""Answers of large arrays, by parts or compiled; fits whose cost does not depend on the scale of
+the logits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Class-wise weights for views:
-
-their optimum, when they are used, and that every runtime answers with them.
+"""Class-wise weights for views: their optimum, when they are used, and that every runtime answers
+with them.
 """
 
 from __future__ import annotations

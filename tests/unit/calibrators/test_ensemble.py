@@ -146,9 +146,8 @@ def test_fits_near_those_of_all_samples_are_as_good_as_from_the_start():
 
 
 def test_a_member_that_does_as_well_as_the_mixture_is_used_alone():
-    """Drawn from the model's own logits at another temperature:
-
-    nothing beats methods that fit only that.
+    """Drawn from the model's own logits at another temperature: nothing beats methods that fit only
+    that.
     """
     z, y = problem(3000, seed=4)
     (name,) = CalibrationEnsemble().fit(z, y).weights_

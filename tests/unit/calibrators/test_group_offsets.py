@@ -1,6 +1,5 @@
-"""Offsets per group:
-
-closed forms, shrinkage, unseen groups, and their way through fit, save and decide.
+"""Offsets per group: closed forms, shrinkage, unseen groups, and their way through fit, save and
+decide.
 """
 
 from __future__ import annotations

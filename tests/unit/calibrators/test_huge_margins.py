@@ -1,6 +1,5 @@
-"""Scores whose softmax is all zeros and ones:
-
-what sorts by them must not lose the order that is in them.
+"""Scores whose softmax is all zeros and ones: what sorts by them must not lose the order that is in
+them.
 """
 
 from __future__ import annotations

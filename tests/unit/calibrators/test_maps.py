@@ -1,6 +1,5 @@
-"""The two softmax maps:
-
-derivatives against differences, the stand-in for the Hessian, and rows alone or in a batch.
+"""The two softmax maps: derivatives against differences, the stand-in for the Hessian, and rows
+alone or in a batch.
 """
 
 from __future__ import annotations

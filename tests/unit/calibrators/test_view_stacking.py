@@ -1,6 +1,5 @@
-"""ViewStacking:
-
-it finds the views that help, leaves honest models alone, and never costs a pass for nothing.
+"""ViewStacking: it finds the views that help, leaves honest models alone, and never costs a pass
+for nothing.
 """
 
 from __future__ import annotations

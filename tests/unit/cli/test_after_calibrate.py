@@ -1,6 +1,5 @@
-"""What happens after `recal calibrate`:
-
-another model, shifted inputs, watching with a model, and the doctor.
+"""What happens after `recal calibrate`: another model, shifted inputs, watching with a model, and
+the doctor.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Outputs of commands:
-
-no input is overwritten, an existing file needs --force, and other commands can read them.
+"""Outputs of commands: no input is overwritten, an existing file needs --force, and other commands
+can read them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""`recal fit`, `recal watch` and `recal apply --follow`:
-
-from views of damage to confidences that follow it.
+"""`recal fit`, `recal watch` and `recal apply --follow`: from views of damage to confidences that
+follow it.
 """
 
 from __future__ import annotations

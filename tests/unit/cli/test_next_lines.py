@@ -1,6 +1,5 @@
-"""Every "Next:" line can be pasted:
-
-commands are run, and then what they say is run as it is printed.
+"""Every "Next:" line can be pasted: commands are run, and then what they say is run as it is
+printed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Binary models with one output:
-
-log-odds or the probability of the second class, wherever they come from.
+"""Binary models with one output: log-odds or the probability of the second class, wherever they
+come from.
 """
 
 from __future__ import annotations

@@ -59,9 +59,8 @@ def as_onnx(network, folder):
 
 
 def as_estimator(network):
-    """The same network as a scikit-learn pipeline:
-
-    its layers as features, its last one as logistic regression.
+    """The same network as a scikit-learn pipeline: its layers as features, its last one as logistic
+    regression.
     """
 
     def features(batch):

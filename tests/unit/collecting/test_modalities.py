@@ -1,6 +1,5 @@
-"""Models and inputs of every modality:
-
-texts, sounds, bytes, tables, series of different lengths, video.
+"""Models and inputs of every modality: texts, sounds, bytes, tables, series of different lengths,
+video.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""What each kind of image file becomes:
-
-eight-bit RGB, upright, and nothing opened that could start a program.
+"""What each kind of image file becomes: eight-bit RGB, upright, and nothing opened that could start
+a program.
 """
 
 from __future__ import annotations

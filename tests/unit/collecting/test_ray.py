@@ -1,6 +1,5 @@
-"""Ray gives the bits of a local run, also when a worker is killed;
-
-what recal refuses, workers refuse in its words.
+"""Ray gives the bits of a local run, also when a worker is killed; what recal refuses, workers
+refuse in its words.
 """
 
 from __future__ import annotations
@@ -40,9 +39,8 @@ def s3():
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(s3):
-    """One small cluster for all tests here, so that they do not each wait for one;
-
-    its workers know the S3 server.
+    """One small cluster for all tests here, so that they do not each wait for one; its workers know
+    the S3 server.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault(

@@ -1,6 +1,5 @@
-"""The store survives what happens on the way:
-
-kills, full disks, damage, and jobs that are not its own.
+"""The store survives what happens on the way: kills, full disks, damage, and jobs that are not its
+own.
 """
 
 from __future__ import annotations

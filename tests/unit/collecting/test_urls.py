@@ -1,6 +1,5 @@
-"""Views and answers in an object store:
-
-the bytes of a local run, resumed after any stop, and never two writers.
+"""Views and answers in an object store: the bytes of a local run, resumed after any stop, and never
+two writers.
 """
 
 from __future__ import annotations

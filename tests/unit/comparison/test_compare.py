@@ -67,9 +67,8 @@ def test_differences_are_paired(single):
 
 
 def test_noise_in_an_honest_models_error_does_not_hide_in_a_difference():
-    """The error of an honest model is all noise, that of a dishonest one hardly:
-
-    the difference is their truths'.
+    """The error of an honest model is all noise, that of a dishonest one hardly: the difference is
+    their truths'.
     """
     rng = np.random.default_rng(0)
     held = 0

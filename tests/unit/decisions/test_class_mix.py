@@ -1,6 +1,5 @@
-"""Another class mix than at the fit:
-
-found by expectation maximisation, given, or refused where it is damage.
+"""Another class mix than at the fit: found by expectation maximisation, given, or refused where it
+is damage.
 """
 
 from __future__ import annotations

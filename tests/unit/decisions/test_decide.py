@@ -1,6 +1,5 @@
-"""The threshold with a guarantee:
-
-exact bounds, a search that does not spend them twice, ties, costs, classes.
+"""The threshold with a guarantee: exact bounds, a search that does not spend them twice, ties,
+costs, classes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Following damage without labels:
-
-temperatures and accuracies near the truth, and "unknown" where nothing is known.
+"""Following damage without labels: temperatures and accuracies near the truth, and "unknown" where
+nothing is known.
 """
 
 from __future__ import annotations
@@ -283,9 +282,8 @@ def test_a_change_is_followed_as_far_as_it_exceeds_chance_and_its_own_error(
 
 
 def test_what_rests_on_one_kind_of_view_is_held_back(monkeypatch):
-    """One of three kinds lies at the batch and no other near it:
-
-    without it the process would say "no change".
+    """One of three kinds lies at the batch and no other near it: without it the process would say
+    "no change".
     """
     far = np.full(9, 30.0)
     monkeypatch.setattr("recal.decisions.watching.following.statistics", lambda rows: far)

@@ -16,9 +16,8 @@ from recal.metrics.exact import rate_interval
 
 
 def graded(n: int, seed: int, error: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
-    """Return calibrated confidences and whether answers are right;
-
-    `error` is the largest error rate.
+    """Return calibrated confidences and whether answers are right; `error` is the largest error
+    rate.
     """
     rng = np.random.default_rng(seed)
     wrong = error * rng.random(n)
@@ -131,9 +130,8 @@ def test_one_rule_that_is_broken_in_a_group_is_named():
 
 
 def test_groups_that_keep_the_rule_are_rarely_called_broken():
-    """The true risk in every group is the risk of the rule:
-
-    at most 5 % of draws may name any group.
+    """The true risk in every group is the risk of the rule: at most 5 % of draws may name any
+    group.
     """
     rule, groups = DecisionRule((0.0,), 0.1, 0.95), np.repeat(np.arange(20), 100)
     rng, named = np.random.default_rng(5), 0
@@ -186,9 +184,8 @@ def test_clusters_of_one_row_change_nothing():
 
 
 def test_the_guarantee_holds_for_copies_only_with_clusters():
-    """Ten copies of 150 rows whose error rate is just above the risk:
-
-    whatever is accepted breaks the guarantee.
+    """Ten copies of 150 rows whose error rate is just above the risk: whatever is accepted breaks
+    the guarantee.
     """
     rng, broken = np.random.default_rng(8), {True: 0, False: 0}
     for _ in range(200):

@@ -1,6 +1,5 @@
-"""The rule of a decision:
-
-what it accepts, what it refuses to be, and that it travels with its calibrator.
+"""The rule of a decision: what it accepts, what it refuses to be, and that it travels with its
+calibrator.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Prediction sets:
-
-the rank that is promised, coverage by simulation, per class, and sets that no batch changes.
+"""Prediction sets: the rank that is promised, coverage by simulation, per class, and sets that no
+batch changes.
 """
 
 from __future__ import annotations

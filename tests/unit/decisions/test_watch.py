@@ -1,6 +1,5 @@
-"""The watch without labels:
-
-false alarms as rare as promised, changes that are seen, estimates that begin exact.
+"""The watch without labels: false alarms as rare as promised, changes that are seen, estimates that
+begin exact.
 """
 
 from __future__ import annotations

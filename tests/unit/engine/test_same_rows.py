@@ -1,6 +1,5 @@
-"""Rows that were fitted on are recognised where something is made or measured on them;
-
-equal rows by chance are not.
+"""Rows that were fitted on are recognised where something is made or measured on them; equal rows
+by chance are not.
 """
 
 from __future__ import annotations
@@ -88,9 +87,8 @@ def test_a_large_fit_keeps_a_sample_of_its_hashes_and_still_counts() -> None:
 
 
 def test_equal_rows_by_chance_are_not_taken_for_the_same() -> None:
-    """A forest of 100 trees gives 101 different answers:
-
-    most rows of a new sample equal one of the fit's.
+    """A forest of 100 trees gives 101 different answers: most rows of a new sample equal one of the
+    fit's.
     """
     rng = np.random.default_rng(0)
     for scale in (1.0, 0.1, 30.0):  # from a few values to many that appear once or twice

@@ -32,9 +32,8 @@ SCALES = pytest.mark.parametrize("scale", [1e-12, 1e-6, 1.0, 1e6, 1e12])
 @SCALES
 @pytest.mark.parametrize("n_samples", [2, 9, 500])
 def test_answers_that_are_all_right_get_what_one_more_wrong_sample_would_give(n_samples, scale):
-    """With two classes and one margin the best confidence is the share of right answers:
-
-    n of n + 1.
+    """With two classes and one margin the best confidence is the share of right answers: n of n +
+    1.
     """
     logits = np.tile([5.0 * scale, 0.0], (n_samples, 1))
     scaling = TemperatureScaling().fit(logits, np.zeros(n_samples, dtype=int))
@@ -174,9 +173,8 @@ def test_the_draws_follow_the_seed():
 
 
 def sorted_by_a_view(mistakes_when_kept):
-    """Return 400 samples of which a view keeps 300 answers;
-
-    mistakes are among the 100 others, and where asked.
+    """Return 400 samples of which a view keeps 300 answers; mistakes are among the 100 others, and
+    where asked.
     """
     z = np.tile([2.0, 0.0, 0.1], (400, 1))
     y = np.zeros(400, dtype=int)
@@ -231,9 +229,8 @@ def test_groups_that_grow_surer_on_few_mistakes_are_warned_of(mistakes, warned):
 
 
 def test_a_group_without_a_mistake_does_not_grow_surer_without_end():
-    """All mistakes lie in the other group, which is tempered;
-
-    the common beta then stays above 1 for ever.
+    """All mistakes lie in the other group, which is tempered; the common beta then stays above 1
+    for ever.
     """
     views = sorted_by_a_view(0)
     transform = views.transforms[0]

@@ -1,6 +1,5 @@
-"""Small ONNX files in the style of each exporter:
-
-how it writes batches, weights, outputs, opsets and reshapes.
+"""Small ONNX files in the style of each exporter: how it writes batches, weights, outputs, opsets
+and reshapes.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ POOLED = _rng.normal(size=(4, CLASSES)).astype(np.float32) * 6
 
 
 class Graph:
-    """Nodes in order;
-
-    `weight` keeps constants as initialisers, or as Constant nodes, as older exporters do.
+    """Nodes in order; `weight` keeps constants as initialisers, or as Constant nodes, as older
+    exporters do.
     """
 
     def __init__(self, constant_nodes: bool = False, prefix: str = "") -> None:
@@ -65,9 +63,8 @@ class Graph:
         domains: dict[str, int] | None = None,
         listed: bool = False,
     ) -> onnx.ModelProto:
-        """`outputs` are shapes by name, or value infos;
-
-        `listed` lists weights among the inputs too, as once.
+        """`outputs` are shapes by name, or value infos; `listed` lists weights among the inputs
+        too, as once.
         """
         infos = [
             value
@@ -112,9 +109,8 @@ def paddle2onnx(batch: Any = -1) -> onnx.ModelProto:
 
 
 def tf2onnx(*, both: bool = False) -> onnx.ModelProto:
-    """Channels last, transposes around convolutions, names with slashes;
-
-    some files also have a softmax output.
+    """Channels last, transposes around convolutions, names with slashes; some files also have a
+    softmax output.
     """
     g = Graph(prefix="model/")
     x = g.op("Transpose", "x", perm=[0, 3, 1, 2])
@@ -183,9 +179,8 @@ def torch_dynamo(opset: int = 18) -> onnx.ModelProto:
 
 
 def torch_legacy() -> onnx.ModelProto:
-    """Opset 9:
-
-    attributes in place of inputs, weights as Constant nodes and also listed as inputs by some.
+    """Opset 9: attributes in place of inputs, weights as Constant nodes and also listed as inputs
+    by some.
     """
     g = Graph(constant_nodes=True)
     x = conv(g, "x")
@@ -196,9 +191,8 @@ def torch_legacy() -> onnx.ModelProto:
 
 
 def at_opset(opset: int) -> onnx.ModelProto:
-    """Nothing but nodes that every opset has;
-
-    weights listed among the inputs, as up to IR version 3.
+    """Nothing but nodes that every opset has; weights listed among the inputs, as up to IR version
+    3.
     """
     g = Graph()
     dense(g, g.op("Flatten", conv(g, "x")))
@@ -229,9 +223,8 @@ def quantised_qdq() -> onnx.ModelProto:
 
 
 def quantised_operators() -> onnx.ModelProto:
-    """Bytes in, QLinearConv and QLinearMatMul inside, and a last DequantizeLinear:
-
-    many equal scores.
+    """Bytes in, QLinearConv and QLinearMatMul inside, and a last DequantizeLinear: many equal
+    scores.
     """
     g = Graph()
     small, tenth = g.weight(1 / 255, np.float32), g.weight(0.1, np.float32)

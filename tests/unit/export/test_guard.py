@@ -1,6 +1,5 @@
-"""The guard that keeps answers:
-
-it keeps them, changes nothing else, and no other way of keeping them costs less.
+"""The guard that keeps answers: it keeps them, changes nothing else, and no other way of keeping
+them costs less.
 """
 
 from __future__ import annotations

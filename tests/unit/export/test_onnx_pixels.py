@@ -88,9 +88,8 @@ def views_of(path: Path, inputs: np.ndarray) -> np.ndarray:
 def written(
     folder: Path, inputs: np.ndarray, specs: tuple[str, ...], opset: int = 18
 ) -> tuple[tuple[Transform, ...], np.ndarray]:
-    """Export a plan of all these views behind a model of such inputs;
-
-    return them and what the file makes of them.
+    """Export a plan of all these views behind a model of such inputs; return them and what the file
+    makes of them.
     """
     shape, size = list(inputs.shape[1:]), int(np.prod(inputs.shape[1:]))
     nodes = [

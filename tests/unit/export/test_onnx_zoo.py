@@ -1,6 +1,5 @@
-"""ONNX files as users have them:
-
-they run, export, and answer as in Python, or say in one sentence why not.
+"""ONNX files as users have them: they run, export, and answer as in Python, or say in one sentence
+why not.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ VIEWS = (("flip", 0.4), ("zoom:0.7", 0.5))
 
 
 def batch_for(model: OnnxModel, n: int = 24) -> np.ndarray:
-    """Random images of the model's shape and dtype;
-
-    every third one dark, so that some answers are not sure.
+    """Random images of the model's shape and dtype; every third one dark, so that some answers are
+    not sure.
     """
     values = np.random.default_rng(3).random((n, *model.shape[1:])) * np.resize(
         [1.0, 1.0, 0.1], (n, 1, 1, 1)

@@ -1,6 +1,5 @@
-"""What `collect` did to inputs is kept with views and calibrators:
-
-nothing need be said again, or can be said wrong.
+"""What `collect` did to inputs is kept with views and calibrators: nothing need be said again, or
+can be said wrong.
 """
 
 from __future__ import annotations
@@ -62,9 +61,8 @@ def model_file(path: Path, channels: int, softmax: bool = False) -> Path:
 
 
 def views_and_probs(path: Path, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Run an exported file with the pixels of its views as one more output:
-
-    they are joined with the inputs.
+    """Run an exported file with the pixels of its views as one more output: they are joined with
+    the inputs.
     """
     model = onnx.load(path)
     joined = next(

@@ -136,9 +136,8 @@ def test_a_model_that_fails_is_told_and_the_service_goes_on(
 def test_requests_that_wait_are_answered_together_and_a_full_queue_says_so(
     serve: Any, service: Any
 ) -> None:
-    """Without a client:
-
-    what waits before the worker begins is one batch, and the seventeenth is refused.
+    """Without a client: what waits before the worker begins is one batch, and the seventeenth is
+    refused.
     """
     sizes: list[int] = []
     run = service.run

@@ -1,6 +1,5 @@
-"""Short, seeded runs of the fuzzers in tests/fuzz:
-
-nothing but recal's own errors comes out of a reader.
+"""Short, seeded runs of the fuzzers in tests/fuzz: nothing but recal's own errors comes out of a
+reader.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Files that try to break the loader:
-
-each is refused with one FileError, and damage never does anything else.
+"""Files that try to break the loader: each is refused with one FileError, and damage never does
+anything else.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""A folder of views that was damaged, or written again:
-
-told when it is read, and never silently wrong.
+"""A folder of views that was damaged, or written again: told when it is read, and never silently
+wrong.
 """
 
 from __future__ import annotations

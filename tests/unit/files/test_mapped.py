@@ -1,6 +1,5 @@
-"""Views larger than memory:
-
-the originals are mapped from a scratch file, and fits are those of views in memory.
+"""Views larger than memory: the originals are mapped from a scratch file, and fits are those of
+views in memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Saving and loading:
-
-what goes in comes out, files appear whole, and rubbish is refused in one sentence.
+"""Saving and loading: what goes in comes out, files appear whole, and rubbish is refused in one
+sentence.
 """
 
 from __future__ import annotations

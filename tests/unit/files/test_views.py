@@ -1,6 +1,5 @@
-"""Views on disk:
-
-what is written comes back, big ones pass through in parts, and rubbish is refused.
+"""Views on disk: what is written comes back, big ones pass through in parts, and rubbish is
+refused.
 """
 
 from __future__ import annotations

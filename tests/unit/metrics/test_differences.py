@@ -1,6 +1,5 @@
-"""Resampling of blocks stands for resampling of rows:
-
-differences spread alike, and as the rows say.
+"""Resampling of blocks stands for resampling of rows: differences spread alike, and as the rows
+say.
 """
 
 import numpy as np

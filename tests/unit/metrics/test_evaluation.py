@@ -206,9 +206,8 @@ def test_certain_and_right_is_honest_and_one_certain_error_is_not():
 
 
 def test_errors_that_honest_models_make_at_high_confidence_do_not_hide_dishonesty():
-    """Most confidences near 1, as a network's are;
-
-    then a temperature of 0.8 is a clear fault of 2,000 answers.
+    """Most confidences near 1, as a network's are; then a temperature of 0.8 is a clear fault of
+    2,000 answers.
     """
     rng = np.random.default_rng(0)
     p_values = []

@@ -297,9 +297,8 @@ def test_confidence_and_correctness_give_what_two_classes_give(metric):
 
 
 def test_a_low_confidence_stays_low():
-    """The confidence of an answer may lie below one half;
-
-    it is not the probability of the other answer.
+    """The confidence of an answer may lie below one half; it is not the probability of the other
+    answer.
     """
     assert ece([0.2] * 5, [1, 0, 0, 0, 0]) == pytest.approx(0.0)
     assert error_rate([0.2] * 5, [1, 0, 0, 0, 0]) == pytest.approx(0.8)

@@ -1,6 +1,5 @@
-"""Scores of rows:
-
-one block of rows gives what several give, and the area under the risk-coverage curve.
+"""Scores of rows: one block of rows gives what several give, and the area under the risk-coverage
+curve.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Each figure is described once and drawn by both renderers;
-
-here they must draw its numbers and nothing else.
+"""Each figure is described once and drawn by both renderers; here they must draw its numbers and
+nothing else.
 """
 
 import ast

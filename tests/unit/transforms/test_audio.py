@@ -1,6 +1,5 @@
-"""Sounds whose result is known: masked, in noise, through a microphone, a room or a player;
-
-and ragged series.
+"""Sounds whose result is known: masked, in noise, through a microphone, a room or a player; and
+ragged series.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""`recal calibrate` and `recal apply` alone:
-
-from labelled inputs to answers for inputs without labels.
+"""`recal calibrate` and `recal apply` alone: from labelled inputs to answers for inputs without
+labels.
 """
 
 from __future__ import annotations

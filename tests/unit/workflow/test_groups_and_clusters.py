@@ -1,6 +1,5 @@
-"""Clusters and groups on their way through the commands:
-
-from a table or a file of views to every decision.
+"""Clusters and groups on their way through the commands: from a table or a file of views to every
+decision.
 """
 
 from __future__ import annotations

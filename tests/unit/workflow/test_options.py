@@ -1,6 +1,5 @@
-"""What a user can ask of `calibrate`: methods, changed answers, clusters, groups;
-
-and what a second run costs.
+"""What a user can ask of `calibrate`: methods, changed answers, clusters, groups; and what a second
+run costs.
 """
 
 from __future__ import annotations

@@ -62,9 +62,8 @@ def merge_ties(ordered: NDArray[np.float64], tie: float = TIE) -> NDArray[np.flo
 def pack(
     curves: Sequence[Knots],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Concatenate curves of different lengths:
-
-    scores, values, and the indices where each curve begins and ends.
+    """Concatenate curves of different lengths: scores, values, and the indices where each curve
+    begins and ends.
     """
     scores, values = (np.concatenate(parts) for parts in zip(*curves))
     return scores, values, np.cumsum([0, *(len(curve[0]) for curve in curves)], dtype=np.int64)

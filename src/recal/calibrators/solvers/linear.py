@@ -175,9 +175,8 @@ class LinearMap:
         self._light_weights = None if self._weights is None else self._weights.astype(np.float32)
 
     def penalise(self, ridge: np.ndarray, centre: np.ndarray | float = 0.0) -> None:
-        """Set the ridge strengths and the centre towards which weights shrink;
-
-        both have the shape of theta.
+        """Set the ridge strengths and the centre towards which weights shrink; both have the shape
+        of theta.
         """
         self.ridge, self.centre = ridge, centre
 
@@ -272,9 +271,8 @@ class LinearMap:
         self._weight = 1.0 / (1.0 / safe[:, 0] + reach.sum(axis=1))
 
     def precondition(self, residual: np.ndarray) -> np.ndarray:
-        """Solve with the approximation:
-
-        a diagonal plus rank one in each class, by the Sherman-Morrison formula.
+        """Solve with the approximation: a diagonal plus rank one in each class, by the
+        Sherman-Morrison formula.
         """
         solved = residual / self._diagonal
         shift = self._weight * np.einsum("ij,ij->i", self._along, solved)

@@ -102,9 +102,8 @@ def fit_logistic(
 
 
 def _sizes(features: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the root mean square of each feature and, for the intercept, 1;
-
-    (n_features + 1, n_classes).
+    """Return the root mean square of each feature and, for the intercept, 1; (n_features + 1,
+    n_classes).
     """
     size = np.array([np.sqrt(np.square(feature).mean(axis=0)) for feature in features])
     return np.vstack([np.where(size > 0.0, size, 1.0), np.ones(size.shape[1])])

@@ -34,9 +34,8 @@ _SHORTEST_STEP = 2.0**-20
 
 @dataclass(frozen=True)
 class Stack:
-    """A fitted sum:
-
-    the features in use, their weights, the offsets of the classes, and the penalised loss.
+    """A fitted sum: the features in use, their weights, the offsets of the classes, and the
+    penalised loss.
     """
 
     used: tuple[int, ...]

@@ -246,9 +246,8 @@ def import_model(
 
 
 def read_skops(path: Path, trusted: Sequence[str] = ()) -> Any:
-    """Read a scikit-learn model from a .skops file;
-
-    types that skops does not know must be in `trusted`.
+    """Read a scikit-learn model from a .skops file; types that skops does not know must be in
+    `trusted`.
     """
     try:
         from skops import io
@@ -438,9 +437,8 @@ def log_of(probs: Floats, name: str, floor: float) -> Floats:
 
 
 def in_pieces(run: Callable[[Any], NDArray[Any]], batch: Any, size: int | None) -> NDArray[Any]:
-    """Return the outputs of a model that takes `size` rows at a time;
-
-    the last piece repeats the last row.
+    """Return the outputs of a model that takes `size` rows at a time; the last piece repeats the
+    last row.
     """
     if size is None:
         return run(batch)

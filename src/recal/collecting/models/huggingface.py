@@ -82,9 +82,8 @@ class HuggingFaceModel(TorchModel):
         return answers[np.argsort(order)]
 
     def _pieces(self, order: NDArray[np.intp], lengths: list[int]) -> list[NDArray[np.intp]]:
-        """Split the sorted samples into batches. Sounds in a batch have one length:
-
-        padding changes many outputs.
+        """Split the sorted samples into batches. Sounds in a batch have one length: padding changes
+        many outputs.
         """
         starts = np.flatnonzero(np.diff(np.array(lengths)[order])) + 1
         runs, size = [order] if self.takes == "text" else np.split(order, starts), self._AT_A_TIME
@@ -129,9 +128,8 @@ def _class_names(model: Any) -> NDArray[Any] | None:
 
 
 def open_folder(path: Path, *, device: Any = None) -> HuggingFaceModel:
-    """Open a folder written by `save_pretrained`:
-
-    only safetensors weights are read, and none of its code is run.
+    """Open a folder written by `save_pretrained`: only safetensors weights are read, and none of
+    its code is run.
     """
     try:
         import transformers

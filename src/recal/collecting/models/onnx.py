@@ -94,9 +94,8 @@ def choose_output(
 
 
 def check_external_data(path: Path) -> None:
-    """Refuse a model whose weights lie outside its own folder:
-
-    a file must not make recal read other files.
+    """Refuse a model whose weights lie outside its own folder: a file must not make recal read
+    other files.
     """
     home = Path(os.path.realpath(path)).parent
     for location in external_files(path):
@@ -168,9 +167,8 @@ _DTYPES = {
 
 
 def open_session(model: str | bytes, threads: str, providers: Sequence[str]) -> Any:
-    """Return a session from a path or a file's content;
-
-    it uses all cores unless `threads` is a number above 0.
+    """Return a session from a path or a file's content; it uses all cores unless `threads` is a
+    number above 0.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are raised, and reported once
@@ -266,9 +264,8 @@ class OnnxModel(Model):
         return in_pieces(lambda piece: self._run({self.input: piece}), array, self.fixed)
 
     def _columns_of(self, frame: Any) -> dict[str, NDArray[Any]]:
-        """Return the column for each input, by name;
-
-        skl2onnx exports pipelines fitted on frames in this form.
+        """Return the column for each input, by name; skl2onnx exports pipelines fitted on frames in
+        this form.
         """
         names = [str(name) for name in getattr(frame, "columns", ())]
         absent = [name for name in self.columns if name not in names]

@@ -76,9 +76,8 @@ class TorchModel(Model):
 
 
 class ExportedModel(TorchModel):
-    """A program of `torch.export`:
-
-    the program itself, or the path of a file that the caller trusts.
+    """A program of `torch.export`: the program itself, or the path of a file that the caller
+    trusts.
     """
 
     def __init__(self, program: Path | torch.export.ExportedProgram, *, device: Any = None) -> None:

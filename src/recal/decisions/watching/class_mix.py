@@ -78,9 +78,8 @@ class ClassMix:
         return {**vars(self), "shares": list(self.shares), "at_fit": list(self.at_fit)}
 
     def moves(self, classes: Sequence[Any] | None = None) -> str:
-        """The three classes whose share changed most, with both shares;
-
-        `classes` are the names of the columns.
+        """The three classes whose share changed most, with both shares; `classes` are the names of
+        the columns.
         """
         moved = np.argsort(-np.abs(np.subtract(self.shares, self.at_fit)), kind="stable")[:3]
         named = [f"class {k}" if classes is None else str(classes[k]) for k in moved]
@@ -368,9 +367,8 @@ def _numbers(rows: RowNumbers, cut: float) -> Vector:
 
 
 def normal_of_chi_square(value: float, degrees: int) -> float:
-    """Convert a chi-square value to a normal quantile (Wilson and Hilferty, 1931):
-
-    2.326 is the upper 1 %.
+    """Convert a chi-square value to a normal quantile (Wilson and Hilferty, 1931): 2.326 is the
+    upper 1 %.
     """
     part = 2 / (9 * degrees)
     return float((np.cbrt(max(value, 0.0) / degrees) - (1 - part)) / math.sqrt(part))

@@ -95,9 +95,8 @@ def labelled_rows(
 
 
 def lowest(curve: Vector) -> float:
-    """Return the minimum of a curve over the grid:
-
-    the vertex of the parabola through its three lowest points.
+    """Return the minimum of a curve over the grid: the vertex of the parabola through its three
+    lowest points.
     """
     at = int(np.clip(curve.argmin(), 1, len(_GRID) - 2))
     left, middle, right = curve[at - 1 : at + 2]
@@ -141,9 +140,8 @@ def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -
     mixed, mixes = _mixtures(clean, damaged, rng), _class_mixes(clean, labels, rng)
 
     def made_of(rows: LabelledRows, size: int = 0) -> _Set:
-        """Make a set of all these rows, or of a draw of `size`:
-
-        statistics vary, temperature and accuracy stay.
+        """Make a set of all these rows, or of a draw of `size`: statistics vary, temperature and
+        accuracy stay.
         """
         n = len(rows.right)
         chosen = rows.numbers[rng.choice(n, size, replace=size > n)] if size else rows.numbers

@@ -150,9 +150,8 @@ class Profile(Record):
         return Reactions(self.log_odds, self.answers, self.groups if views else self.groups[:, :0])
 
     def condition(self, logits: Floats) -> WatchResult:
-        """Return accuracy and temperature of a batch of logits, or why they are unknown;
-
-        no test is made.
+        """Return accuracy and temperature of a batch of logits, or why they are unknown; no test is
+        made.
         """
         return self.condition_of([self.numbers(check_logits(logits))])
 
@@ -281,9 +280,8 @@ def profile(
 
 
 def _fit_platt(log_odds: Vector, right: NDArray[np.bool_]) -> tuple[Vector, NDArray[np.float64]]:
-    """Return slope and intercept of Platt scaling and their covariance;
-
-    a weak ridge keeps them finite.
+    """Return slope and intercept of Platt scaling and their covariance; a weak ridge keeps them
+    finite.
     """
     features = np.column_stack([log_odds, np.ones(len(log_odds))])
     coefficients, ridge = np.array([1.0, 0.0]), _RIDGE * np.eye(2)

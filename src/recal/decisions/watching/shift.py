@@ -133,9 +133,8 @@ def watch(
 
 
 def _batch(profile: Profile, views: Views | ArrayLike) -> Views | None:
-    """Return new inputs as views, None for confidences;
-
-    refuse anything but a profile, and other numbers of classes.
+    """Return new inputs as views, None for confidences; refuse anything but a profile, and other
+    numbers of classes.
     """
     if not isinstance(profile, Profile):
         remedy = (
@@ -206,9 +205,8 @@ Statistic = Callable[[NDArray[np.intp]], float]
 
 
 def _quantities(fit: Reactions, today: Reactions) -> dict[str, tuple[Statistic, NDArray[Any]]]:
-    """Return the compared quantities:
-
-    a statistic, and numbers of each row whose means are shown beside the p-value.
+    """Return the compared quantities: a statistic, and numbers of each row whose means are shown
+    beside the p-value.
     """
     rows = fit.joined(today)
     quantities: dict[str, tuple[Statistic, NDArray[Any]]] = {
@@ -391,9 +389,8 @@ class StreamWatch:
         )
 
     def _rank(self, pool: list[float], value: float) -> float:
-        """Return the rank of a value among those before it and itself, ties at random;
-
-        uniform if nothing changed.
+        """Return the rank of a value among those before it and itself, ties at random; uniform if
+        nothing changed.
         """
         below, through = bisect_left(pool, value), bisect_right(pool, value)
         insort(pool, value)
