@@ -36,18 +36,14 @@ _NO_CODE = {
     tokenize.DEDENT,
     tokenize.ENDMARKER,
 }
-_SLOW = ("gp", "ms-odir", "dir-odir", "vatta", "matta")
+_SLOW = ("gp", "ms-odir", "dir-odir")
 # Options that make slow methods fast, and variants whose code differs.
 _OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "vatta": [{"epochs": 20}],
-    "matta": [{"epochs": 20}],
     "ms-odir": [{"penalty": [1.0, 10.0], "intercept_penalty": [1.0]}],
     "dir-odir": [{"penalty": [1.0, 10.0], "intercept_penalty": [1.0]}],
     "iop": [{}, {"variant": "diagonal"}],
     "imax": [{}, {"share": "none"}],
     "tta": [{}, {"temperature": True}],
-    "aggregate": [{}, {"per_class": True}],
-    "quadratic": [{}, {"monotone": False}],
     "recal": [
         {"max_iter": 30},
         {"max_iter": 12, "ties": "exact"},

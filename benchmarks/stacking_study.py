@@ -22,14 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal import ReCal, TemperatureScaling, Views, ViewStacking, metrics, read_views
-from recal.calibrators import (
-    MATTA,
-    VATTA,
-    ConsistencyCalibration,
-    LearnedAggregation,
-    StructuredMatrixScaling,
-    ViewAveraging,
-)
+from recal.calibrators import StructuredMatrixScaling, ViewAveraging
 from recal.calibrators.base import Calibrator
 
 Results = dict[str, list[float]]
@@ -48,7 +41,6 @@ POOLS: dict[str, tuple[str, ...]] = {
     "loses nothing, zoom, brightness": ("flip", "shift", "crop", "zoomin", "zoom", "brightness"),
     "all": (),
 }
-SLOW = ("vatta", "matta", "consistency", "aggregate, per class")
 
 
 def methods() -> dict[str, Calibrator]:
@@ -60,12 +52,6 @@ def methods() -> dict[str, Calibrator]:
         "sms, kept": StructuredMatrixScaling(answers="kept"),
         "tta": ViewAveraging(),
         "tta, temperature": ViewAveraging(temperature=True),
-        "aggregate": LearnedAggregation(),
-        "aggregate, kept": LearnedAggregation(answers="kept"),
-        "aggregate, per class": LearnedAggregation(per_class=True),
-        "vatta": VATTA(),
-        "matta": MATTA(),
-        "consistency": ConsistencyCalibration(),
         "stack": ViewStacking(),
         "stack, free": ViewStacking(answers="free"),
     }
@@ -144,29 +130,19 @@ class Study:
         print(part, file, row, f"nll {np.mean(results['nll']):.4f}", flush=True)
 
 
-def run_methods(study: Study, file: Path, views: Views, count: int, slow: int) -> None:
+def run_methods(study: Study, file: Path, views: Views, count: int) -> None:
     for name, calibrator in methods().items():
-        number = min(slow, count) if name in SLOW else count
-        if number:
-            study.run("methods", file.stem, name, calibrator, halves(views, number))
+        study.run("methods", file.stem, name, calibrator, halves(views, count))
     used = study.found["methods"][file.stem].get("_chosen", {}).get("stack", {})
     if used:  # give rivals only the views that stacking chose, because strong transformations harm an average
         best = only(views, used)
-        for name in ("tta, temperature", "aggregate", "aggregate, kept"):
-            study.run(
-                "methods", file.stem, f"{name}, stack's views", methods()[name], halves(best, count)
-            )
-        if slow:
-            study.run(
-                "methods",
-                file.stem,
-                "vatta, stack's views",
-                VATTA(),
-                halves(best, min(slow, count)),
-            )
+        name = "tta, temperature"
+        study.run(
+            "methods", file.stem, f"{name}, stack's views", methods()[name], halves(best, count)
+        )
 
 
-def run_views(study: Study, file: Path, views: Views, count: int, slow: int) -> None:
+def run_views(study: Study, file: Path, views: Views, count: int) -> None:
     lossy = only(views, [t for t in views.transforms if not getattr(t, "keeps_information", False)])
     for pool, held in (("any", views), ("lossy", lossy)):
         if pool == "lossy" and len(held.transforms) == len(views.transforms):
@@ -179,13 +155,13 @@ def run_views(study: Study, file: Path, views: Views, count: int, slow: int) -> 
     study.run("views", file.stem, "ts", TemperatureScaling(), halves(views, count))
 
 
-def run_gate(study: Study, file: Path, views: Views, count: int, slow: int) -> None:
+def run_gate(study: Study, file: Path, views: Views, count: int) -> None:
     for gate in (None, 0.999, 0.99, 0.98, 0.95, 0.9, 0.8, "auto"):
         study.run("gate", file.stem, f"gate {gate}", ViewStacking(gate=gate), halves(views, count))  # type: ignore[arg-type]
     study.run("gate", file.stem, "ts", TemperatureScaling(), halves(views, count))
 
 
-def run_size(study: Study, file: Path, views: Views, count: int, slow: int) -> None:
+def run_size(study: Study, file: Path, views: Views, count: int) -> None:
     for size in (300, 500, 1000, 2500, 5000):
         if size <= len(views) // 2:
             study.run(
@@ -200,7 +176,7 @@ def run_size(study: Study, file: Path, views: Views, count: int, slow: int) -> N
             )
 
 
-def run_kinds(study: Study, file: Path, views: Views, count: int, slow: int) -> None:
+def run_kinds(study: Study, file: Path, views: Views, count: int) -> None:
     study.run("kinds", file.stem, "ts", TemperatureScaling(), halves(views, count))
     for kind in dict.fromkeys(str(transform).split(":")[0] for transform in views.transforms):
         held = only(views, [t for t in views.transforms if str(t).split(":")[0] == kind])
@@ -229,7 +205,7 @@ def run_pools(study: Study, path: Path, count: int) -> None:
             study.run("pools", path.stem, row, ViewStacking(), pairs(held))
 
 
-def run_damage(study: Study, folder: Path, slow: int) -> None:
+def run_damage(study: Study, folder: Path) -> None:
     fitting = read_views(folder / "fit.npz")
     lossless = [t for t in fitting.transforms if getattr(t, "keeps_information", False)]
     rows: dict[str, tuple[Calibrator, list[Any]]] = {
@@ -237,14 +213,10 @@ def run_damage(study: Study, folder: Path, slow: int) -> None:
         "sms": (StructuredMatrixScaling(), []),
         "recal": (ReCal(random_state=0), list(fitting.transforms)),
         "tta, temperature": (ViewAveraging(temperature=True), list(fitting.transforms)),
-        "aggregate": (LearnedAggregation(), list(fitting.transforms)),
-        "vatta": (VATTA(), list(fitting.transforms)),
         "stack": (ViewStacking(), list(fitting.transforms)),
         "stack, views that lose nothing": (ViewStacking(), lossless),
         "stack, free": (ViewStacking(answers="free"), list(fitting.transforms)),
     }
-    if not slow:
-        rows.pop("vatta")
     sets = {
         path.stem: read_views(path) for path in sorted(folder.glob("*.npz")) if path.stem != "fit"
     }
@@ -277,20 +249,17 @@ def main() -> None:
     parser.add_argument("--views", type=Path, nargs="*", default=[])
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--halves", type=int, default=10)
-    parser.add_argument("--slow-halves", type=int, default=3, help=f"for {', '.join(SLOW)}")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--figures", type=Path)
     arguments = parser.parse_args()
     study = Study(arguments.store)
     for path in arguments.views:
         if arguments.part == "damage":
-            run_damage(study, path, arguments.slow_halves)
+            run_damage(study, path)
         elif arguments.part == "pools":
             run_pools(study, path, arguments.halves)
         else:
-            PARTS[arguments.part](
-                study, path, read_views(path), arguments.halves, arguments.slow_halves
-            )
+            PARTS[arguments.part](study, path, read_views(path), arguments.halves)
     if arguments.part == "write":
         from benchmarks.stacking_tables import write
 

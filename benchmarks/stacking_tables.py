@@ -18,7 +18,6 @@ DAMAGED = (
     "recal",
     "sms",
     "tta, temperature",
-    "aggregate",
     "stack",
     "stack, views that lose nothing",
     "stack, free",

@@ -22,7 +22,7 @@ from recal.maps.guard import keep_answers
 
 JUDGED = ("ensemble", "auto")
 # More of our methods, which are judged by the panel and are not part of it.
-OTHERS = ("bbq", "irova-ts", "centred", "venn-abers", "affine", "quadratic")
+OTHERS = ("bbq", "irova-ts", "venn-abers")
 # Peers by the name in tables: the names of probmetrics' own factory, and netcal's BBQ.
 PROBMETRICS = ("ts-mix", "svs", "sms", "logistic-mix", "isotonic")
 MODES = ("kept", "free")

@@ -107,15 +107,7 @@ def test_every_runtime_gives_the_same(
         np.testing.assert_allclose(alone, written[rows], rtol=0, atol=1e-7)
 
 
-STEPS = (
-    "Isotonic",
-    "CentredIsotonic",
-    "Histogram",
-    "BayesianBinning",
-    "MutualInformation",
-    "Venn",
-    "Spline",
-)
+STEPS = ("Isotonic", "Histogram", "BayesianBinning", "MutualInformation", "Venn", "Spline")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ EXEMPT_CLASSIFIER = EXEMPT | {
 _TOLERANCE = {
     "check_sample_weight_equivalence_on_dense_data": "the solver's tolerance, above 1e-7 of a probability"
 }
-EXEMPT_ALSO = {"vs": _TOLERANCE, "affine": _TOLERANCE}
+EXEMPT_ALSO = {"vs": _TOLERANCE}
 # Samples left out decide: one that is repeated would stand on both sides of a split, one that
 # weighs more does not.
 CROSS_FITTED = ("ensemble", "auto")

@@ -20,14 +20,10 @@ from recal.errors import InputError
 # Each method with its short name, known before its code is loaded, and the module of this folder
 # that defines it.
 _HOMES = {
-    "AffineScaling": ("affine", "logistic"),
-    "LearnedAggregation": ("aggregate", "aggregation"),
     "AutoCalibration": ("auto", "auto"),
     "BayesianBinning": ("bbq", "binning"),
     "BetaCalibration": ("beta", "logistic"),
     "CalibrationEnsemble": ("ensemble", "ensemble"),
-    "CentredIsotonic": ("centred", "isotonic"),
-    "ConsistencyCalibration": ("consistency", "aggregation"),
     "DirichletCalibration": ("dir-odir", "matrix"),
     "EnsembleTemperatureScaling": ("ets", "ets"),
     "GaussianProcessCalibration": ("gp", "gaussian_process"),
@@ -37,19 +33,16 @@ _HOMES = {
     "IsotonicOneVsAll": ("irova-ts", "isotonic"),
     "MatrixScaling": ("ms-odir", "matrix"),
     "MutualInformationBinning": ("imax", "imax"),
-    "MATTA": ("matta", "aggregation"),
     "OrderPreserving": ("iop", "order_preserving"),
     "PlattScaling": ("platt", "logistic"),
-    "QuadraticScaling": ("quadratic", "logistic"),
     "ReCal": ("recal", "recal"),
     "SplineCalibration": ("spline", "spline"),
     "StructuredMatrixScaling": ("sms", "scaling"),
     "StructuredVectorScaling": ("svs", "scaling"),
     "TemperatureScaling": ("ts", "temperature"),
-    "VATTA": ("vatta", "aggregation"),
     "VectorScaling": ("vs", "scaling"),
     "VennAbers": ("venn-abers", "isotonic"),
-    "ViewAveraging": ("tta", "aggregation"),
+    "ViewAveraging": ("tta", "view_averaging"),
     "ViewStacking": ("stack", "stacking"),
 }
 # Reads signals of answers, not logits: it is saved like the others, but does not belong to

@@ -3,14 +3,10 @@
 import typing
 
 from .base import Calibrator as Calibrator
-from .aggregation import LearnedAggregation as LearnedAggregation
-from .logistic import AffineScaling as AffineScaling
 from .auto import AutoCalibration as AutoCalibration
 from .binning import BayesianBinning as BayesianBinning
 from .logistic import BetaCalibration as BetaCalibration
 from .ensemble import CalibrationEnsemble as CalibrationEnsemble
-from .isotonic import CentredIsotonic as CentredIsotonic
-from .aggregation import ConsistencyCalibration as ConsistencyCalibration
 from .matrix import DirichletCalibration as DirichletCalibration
 from .ets import EnsembleTemperatureScaling as EnsembleTemperatureScaling
 from .gaussian_process import GaussianProcessCalibration as GaussianProcessCalibration
@@ -20,19 +16,16 @@ from .isotonic import IsotonicMulticlass as IsotonicMulticlass
 from .isotonic import IsotonicOneVsAll as IsotonicOneVsAll
 from .matrix import MatrixScaling as MatrixScaling
 from .imax import MutualInformationBinning as MutualInformationBinning
-from .aggregation import MATTA as MATTA
 from .order_preserving import OrderPreserving as OrderPreserving
 from .logistic import PlattScaling as PlattScaling
-from .logistic import QuadraticScaling as QuadraticScaling
 from .recal import ReCal as ReCal
 from .spline import SplineCalibration as SplineCalibration
 from .scaling import StructuredMatrixScaling as StructuredMatrixScaling
 from .scaling import StructuredVectorScaling as StructuredVectorScaling
 from .temperature import TemperatureScaling as TemperatureScaling
-from .aggregation import VATTA as VATTA
 from .scaling import VectorScaling as VectorScaling
 from .isotonic import VennAbers as VennAbers
-from .aggregation import ViewAveraging as ViewAveraging
+from .view_averaging import ViewAveraging as ViewAveraging
 from .signals import SignalCalibration as SignalCalibration
 from .stacking import ViewStacking as ViewStacking
 

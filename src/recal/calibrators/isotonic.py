@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
-from recal.calibrators.solvers.curves import Knots, fit_increasing, pack, smooth
+from recal.calibrators.solvers.curves import fit_increasing, pack, smooth
 from recal.calibrators.solvers.temperature import fit_betas
 from recal.checks import Floats, Labels
 from recal.engine.scaled import ScaledLogits
@@ -80,7 +80,7 @@ class IsotonicCalibration(Calibrator):
         beta = self._first_beta(views.logits, labels)
         columns = np.ascontiguousarray(class_scores(views.logits, beta).T)
         knots, values, offsets = pack(
-            [self._fit_curve(scores, labels == k) for k, scores in enumerate(columns)]
+            [fit_increasing(scores, labels == k) for k, scores in enumerate(columns)]
         )
         self.map_ = Lines(
             knots, smooth(values, len(labels), views.n_classes, self.penalty), offsets, beta
@@ -89,63 +89,6 @@ class IsotonicCalibration(Calibrator):
     def _first_beta(self, logits: Floats, labels: Labels) -> float:
         """Return the scale of the logits before the curves."""
         return 1.0
-
-    def _fit_curve(self, scores: Array, hits: NDArray[np.bool_]) -> Knots:
-        """Return the knots of one class's curve."""
-        return fit_increasing(scores, hits)
-
-
-class CentredIsotonic(IsotonicCalibration):
-    """Isotonic regression with each flat part replaced by its centre, and straight lines between
-    the centres.
-
-    Each level of the isotonic curve is placed at the mean score of its samples, and neighbours are
-    joined by straight lines; beyond the first and the last level the curve is flat. In between, it
-    orders samples that isotonic regression ties, and its error is smaller if the true curve rises
-    steadily. Levels of 0 and 1 keep their inner ends, so that a score that was always right stays
-    so. Reference: Oron and Flournoy, *Centered isotonic regression: point and interval estimation
-    for dose-response studies* (Statistics in Biopharmaceutical Research 2017).
-
-    Parameters
-    ----------
-    penalty : float
-        The number of samples, spread evenly over the classes, that are added so that no frequency
-        is 0 or 1.
-    answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
-        at the lowest cost.
-
-    Attributes
-    ----------
-    knots_, values_, offsets_ : ndarray
-        The classes' curves, as in `IsotonicCalibration`.
-
-    Examples
-    --------
-    >>> from recal.calibrators import CentredIsotonic
-    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
-    >>> CentredIsotonic().fit(logits, [0, 1, 0, 1]).predict_proba([[2.5, 0.0], [1.5, 0.0]]).round(3)
-    array([[0.767, 0.233],
-           [0.5  , 0.5  ]])
-    """
-
-    short_name = "centred"
-
-    def _fit_curve(self, scores: Array, hits: NDArray[np.bool_]) -> Knots:
-        knots, values = fit_increasing(scores, hits)
-        levels, first = np.unique(values, return_index=True)
-        ends = knots[np.append(first[1:], len(knots)) - 1]
-        members = np.minimum(np.searchsorted(ends, scores, side="left"), len(levels) - 1)
-        counts = np.bincount(members, minlength=len(levels))
-        centres = np.bincount(members, weights=scores, minlength=len(levels)) / np.maximum(
-            counts, 1
-        )
-        # Scores that were never right, or always right, keep their level up to its inner end.
-        if len(levels) > 1 and levels[0] == 0.0:
-            centres[0] = ends[0]
-        if len(levels) > 1 and levels[-1] == 1.0:
-            centres[-1] = knots[first[-1]]
-        return centres, levels
 
 
 class IsotonicOneVsAll(IsotonicCalibration):

@@ -1,6 +1,4 @@
-"""Logistic curves of each class's log-odds: affine and quadratic scaling, Platt scaling, beta
-calibration.
-"""
+"""Logistic curves of each class's log-odds: Platt scaling and beta calibration."""
 
 from __future__ import annotations
 
@@ -30,136 +28,7 @@ from recal.views import Views
 Array = NDArray[np.float64]
 
 
-class AffineScaling(Calibrator):
-    """Scale and shift the log-odds, sigmoid(a z + c) with a >= 0, to minimise the negative
-    log-likelihood.
-
-    For two classes this is temperature scaling with a shift towards one of them: two numbers,
-    fitted to the unchanged labels (`PlattScaling` fits the same curve to smoothed labels). With
-    more classes, each has a curve of its log-odds against the rest, and rows are divided by their
-    sums. A weak ridge keeps the curve finite if a class is missing or separated perfectly.
-
-    Parameters
-    ----------
-    answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
-        at the lowest cost.
-
-    Attributes
-    ----------
-    coefficients_ : ndarray of shape (2, n_classes)
-        a and c of each class.
-    bounds_ : ndarray of shape (2, n_classes)
-        The log-odds are clipped to these bounds: -36 and 36, or twice the median size if that is
-        more.
-
-    Examples
-    --------
-    >>> from recal.calibrators import AffineScaling
-    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0], [0.5, 0.0]]
-    >>> AffineScaling().fit(logits, [0, 1, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
-    array([[0.59, 0.41]])
-    """
-
-    short_name: ClassVar[str] = "affine"
-
-    answers: Answers = "free"
-
-    map_: LogisticCurves = from_fit()
-    coefficients_ = from_map("coefficients")
-    bounds_ = from_map("bounds")
-
-    def _fit(self, views: Views, labels: Labels) -> None:
-        warn_if_few(self, len(labels), views.n_classes)
-        scores = class_scores(views.logits)
-        limit = largest_score(scores)
-        scores = np.clip(scores, -limit, limit)
-        scores = scores[:, :1] if views.n_classes == 2 else scores
-        bounds = np.array([[-limit], [limit]]) * np.ones(scores.shape[1])
-        coefficients = self._fit_curves(scores, labels, bounds)
-        if views.n_classes == 2:  # the curve of the second class mirrors the first
-            signs = np.where(np.arange(len(coefficients)) == 0, 1.0, -1.0)
-            coefficients = np.stack([coefficients[:, 0], signs * coefficients[:, 0]], axis=1)
-            bounds = np.stack([bounds[:, 0], -bounds[::-1, 0]], axis=1)
-        self.map_ = LogisticCurves(coefficients, bounds)
-
-    def _fit_curves(self, scores: Array, labels: Labels, bounds: Array) -> Array:
-        """Return the coefficients of the curves; a method may narrow the `bounds` of the log-odds."""
-        return straight(scores, labels)
-
-
-def straight(scores: Array, labels: Labels) -> Array:
-    """Return slopes that are not negative, and shifts, (2, n_classes), by logistic regressions."""
-    ones, zeros = np.ones(scores.shape[1]), np.zeros(scores.shape[1])
-    coefficients = fit_logistic([scores], labels, ones, zeros)
-    if (coefficients[0] < 0.0).any():
-        free = np.stack([coefficients[0] >= 0.0, ones > 0.0])
-        coefficients = fit_logistic([scores], labels, ones, zeros, free)
-    return coefficients
-
-
-class QuadraticScaling(AffineScaling):
-    """Scale, bend and shift the log-odds, sigmoid(a z + b z^2 + c), to minimise the negative
-    log-likelihood.
-
-    It has one parameter more than `AffineScaling`: log-odds of one sign may be stretched while
-    those of the other are compressed, as tree ensembles on imbalanced tables need. Beyond the
-    turning point of the parabola the curve stays level, so that a higher score never means a lower
-    probability. If it falls at the median score, the class gets the straight line of
-    `AffineScaling`. With more than two classes, each has a curve against the rest, and rows are
-    divided by their sums.
-
-    Parameters
-    ----------
-    monotone : bool
-        Whether the curve stays level beyond its turning point. If not, it is the plain logistic
-        regression on z and z^2.
-    answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
-        at the lowest cost.
-
-    Attributes
-    ----------
-    coefficients_ : ndarray of shape (3, n_classes)
-        a, b and c of each class.
-    bounds_ : ndarray of shape (2, n_classes)
-        The log-odds of each class are clipped to these bounds: up to 36 (or twice the median), or
-        up to the turning point.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from recal.calibrators import QuadraticScaling
-    >>> rng = np.random.default_rng(0)
-    >>> z = rng.normal(size=2000)
-    >>> y = (rng.random(2000) < 1 / (1 + np.exp(-(z + 0.2 * z**2)))).astype(int)
-    >>> model = QuadraticScaling().fit(np.stack([0 * z, z], axis=1), y)
-    >>> model.coefficients_[:2, 1].round(1)
-    array([1.1, 0.2])
-    """
-
-    short_name: ClassVar[str] = "quadratic"
-
-    monotone: bool = True
-
-    def _fit_curves(self, scores: Array, labels: Labels, bounds: Array) -> Array:
-        n_curves = scores.shape[1]
-        curves = fit_logistic(
-            [scores, np.square(scores)], labels, np.ones(n_curves), np.zeros(n_curves)
-        )
-        if not self.monotone:
-            return curves
-        falls = curves[0] + 2.0 * curves[1] * np.median(scores, axis=0) <= 0.0
-        if falls.any():
-            curves[:, falls] = np.insert(straight(scores, labels), 1, 0.0, axis=0)[:, falls]
-        bent = curves[1] != 0.0
-        turn = np.where(bent, -curves[0] / np.where(bent, 2.0 * curves[1], 1.0), 0.0)
-        bounds[0] = np.where(curves[1] > 0.0, np.maximum(bounds[0], turn), bounds[0])
-        bounds[1] = np.where(curves[1] < 0.0, np.minimum(bounds[1], turn), bounds[1])
-        return curves
-
-
-class PlattScaling(AffineScaling):
+class PlattScaling(Calibrator):
     """Give each class a logistic curve of its log-odds, sigmoid(a * log(p / (1 - p)) + c), and
     divide by the sum.
 
@@ -195,12 +64,23 @@ class PlattScaling(AffineScaling):
 
     short_name: ClassVar[str] = "platt"
 
+    answers: Answers = "free"
     penalty: NotNegative | bool = 0.1
 
-    def _fit_curves(self, scores: Array, labels: Labels, bounds: Array) -> Array:
-        n_curves = scores.shape[1]
-        high, low = targets(labels, max(n_curves, 2), float(self.penalty))
-        return fit_logistic([scores], labels, high[:n_curves], low[:n_curves])
+    map_: LogisticCurves = from_fit()
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        warn_if_few(self, len(labels), views.n_classes)
+        scores = class_scores(views.logits)
+        limit = largest_score(scores)
+        scores = np.clip(scores, -limit, limit)
+        high, low = targets(labels, views.n_classes, float(self.penalty))
+        if views.n_classes == 2:  # the curve of the second class mirrors the first
+            slope, shift = fit_logistic([scores[:, :1]], labels, high[:1], low[:1])[:, 0]
+            coefficients = np.array([[slope, slope], [shift, -shift]])
+        else:
+            coefficients = fit_logistic([scores], labels, high, low)
+        self.map_ = LogisticCurves(coefficients, limit)
 
     @property
     def slopes_(self) -> Array:
@@ -212,7 +92,7 @@ class PlattScaling(AffineScaling):
 
     @property
     def limit_(self) -> float:
-        return float(self.map_.bounds[1, 0])
+        return self.map_.limit
 
 
 class BetaCalibration(Calibrator):

@@ -172,29 +172,15 @@ class TopLine(Map):
 
 
 class LogisticCurves(Map):
-    """sigmoid(a x + b x^2 + c) of each class's log-odds x, clipped to bounds: Platt, affine and
-    quadratic scaling.
+    """sigmoid(a x + c) of each class's log-odds x, clipped at `limit`: Platt scaling."""
 
-    `coefficients` holds a and c, or a, b and c, of each class.
-    """
-
-    coefficients: Annotated[Vector, Floats("C", "K")]
-    bounds: Annotated[Vector, Floats(2, "K")]
-
-    def check(self) -> None:
-        if len(self.coefficients) not in (2, 3):
-            raise InputError("must have two or three rows", argument="coefficients")
-        if (self.bounds[0] > self.bounds[1]).any():
-            raise InputError("must hold the lowest log-odds first", argument="bounds")
+    coefficients: Annotated[Vector, Floats(2, "K")]
+    limit: Scale
 
     def probs(self, z: Array, views: Views = ()) -> Array:
-        xp = namespace(z)
-        scores = class_scores(z)
-        scores = xp.minimum(xp.maximum(scores, like(z, self.bounds[0])), like(z, self.bounds[1]))
-        mapped = scores * like(z, self.coefficients[0])
-        if len(self.coefficients) == 3:
-            mapped = mapped + scores * scores * like(z, self.coefficients[1])
-        return softmax(-softplus(-(mapped + like(z, self.coefficients[-1]))))
+        scores = clip(class_scores(z), -self.limit, self.limit)
+        slope, shift = (like(z, row) for row in self.coefficients)
+        return softmax(-softplus(-(scores * slope + shift)))
 
 
 class BetaCurves(Map):
