@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.arena.summary import win_rates_chart
 from recal import AutoCalibration, TemperatureScaling, Views, profile, read_views
 from recal.decisions import to_the_power
-from recal.metrics.rows import score
+from recal.metrics.row_scores import score
 from recal.reporting.chart import (
     WIDTH,
     Axis,
@@ -33,7 +33,7 @@ from recal.reporting.chart import (
     ticks,
 )
 from recal.reporting.charts import FIFTHS_PERCENT, risk_coverage_chart
-from recal.reporting.outcomes import risk_coverage
+from recal.reporting.figure_data import risk_coverage
 
 DOCS = Path(__file__).parents[1]
 _NAMED = re.compile(r"\| ([^|]+?) \| ([\d.]+) \[([\d.]+), ([\d.]+)\] \|")

@@ -38,10 +38,10 @@ from recal.errors import FewSamplesWarning, MissingExtraError
 from recal.maps.arrays import softmax
 from recal.maps.plan import calibrated_probs
 from recal.metrics import Evaluation
-from recal.metrics.rows import RowScores
+from recal.metrics.row_scores import RowScores
 from recal.reporting.chart import PALETTE, Axis, Boxes, Chart, Mark, Text
 from recal.reporting.charts import reliability_chart
-from recal.reporting.outcomes import reliability
+from recal.reporting.figure_data import reliability
 from recal.reporting.plots import draw, new_figure, save_figure
 from recal.reporting.verdict import RISKS
 from recal.transforms import ZoomOut

@@ -1,7 +1,7 @@
 """Change every number and comparison of the named files, one at a time, and print which changes the
 tests notice.
 
-    python -m tests.mutants.generate --paths src/recal/metrics/intervals.py
+    python -m tests.mutants.generate --paths src/recal/metrics/resampling.py
     python -m tests.mutants.generate --paths src/recal/metrics --every 5     # every fifth change
     python -m tests.mutants.generate --paths src/recal/metrics --list        # only show the changes
 

@@ -32,7 +32,7 @@ from recal.decisions.watching.following import (
     _Reading,
     row_numbers,
 )
-from recal.metrics.exact import rate_interval
+from recal.metrics.intervals import rate_interval
 from recal.views import Views
 from tests.problems import logits_and_labels
 

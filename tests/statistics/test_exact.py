@@ -18,8 +18,8 @@ from recal.metrics import (
     smooth_ece,
 )
 from recal.metrics.calibration_error import cosine_coefficients, error_at, fixed_point, table_of
-from recal.metrics.exact import combined_interval, loss_if_wrong, rate_interval, sum_interval
-from recal.metrics.intervals import (
+from recal.metrics.intervals import combined_interval, loss_if_wrong, rate_interval, sum_interval
+from recal.metrics.resampling import (
     Pattern,
     TrackedError,
     cluster_stretch,
@@ -27,7 +27,7 @@ from recal.metrics.intervals import (
     percentile_interval,
     tracked_errors,
 )
-from recal.metrics.rows import draw_clusters, equal_width_edges, gather, score
+from recal.metrics.row_scores import draw_clusters, equal_width_edges, gather, score
 
 
 @pytest.mark.parametrize(("count", "n"), [(0, 200), (1, 200), (7, 50), (50, 50)])

@@ -10,7 +10,7 @@ from recal.engine.same_rows import count_fitted, kept_hashes
 from recal.maps.guard import MARGIN, keep_answers
 from recal.metrics import evaluate
 from recal.metrics.calibration_error import equal_mass_edges, table_of
-from recal.metrics.intervals import (
+from recal.metrics.resampling import (
     Pattern,
     _absolute_sum,
     _classwise_variances,
@@ -18,7 +18,7 @@ from recal.metrics.intervals import (
     classwise_interval,
     tracked_errors,
 )
-from recal.metrics.rows import equal_width_edges, gather, score
+from recal.metrics.row_scores import equal_width_edges, gather, score
 
 
 def scored(n: int = 300):

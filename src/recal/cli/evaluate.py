@@ -188,7 +188,7 @@ def groups(
     Example: [bold]recal groups held-out.npz --scaled --confidence-at own[/bold]
     """
     source = open_views(views)
-    from recal.reporting.studies import FEWEST_RANKED, GROUP_LABELS, group_study
+    from recal.reporting.view_studies import FEWEST_RANKED, GROUP_LABELS, group_study
 
     if not source.transforms:
         raise InputError(f"{views} holds no transformations, so there is nothing to group.")

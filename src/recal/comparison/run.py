@@ -23,7 +23,7 @@ from recal.errors import DependentRowsWarning, InputError, RecalError, Remedy
 from recal.maps.arrays import softmax
 from recal.metrics import LABELS, Evaluation, evaluate
 from recal.metrics.differences import paired_draws
-from recal.metrics.rows import score
+from recal.metrics.row_scores import score
 from recal.progress import track
 from recal.views import Views
 

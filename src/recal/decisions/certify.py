@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.metrics.exact import Interval, rate_interval
+from recal.metrics.intervals import Interval, rate_interval
 
 Vector = NDArray[np.float64]
 Counts = NDArray[np.intp]

@@ -14,8 +14,8 @@ from recal.decisions.decision import Decision
 from recal.decisions.guarantee import Answers, decide, decide_part, read_answers
 from recal.decisions.rule import check_share
 from recal.errors import InputError
-from recal.metrics.exact import Interval, rate_interval
-from recal.metrics.rows import Classes
+from recal.metrics.intervals import Interval, rate_interval
+from recal.metrics.row_scores import Classes
 from recal.progress import track
 
 # From one mistake in a thousand to one in five.

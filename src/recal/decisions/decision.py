@@ -16,8 +16,8 @@ from recal.decisions.rule import DecisionRule
 from recal.engine.clusters import check_names, count_of_clusters
 from recal.errors import GroupRiskWarning, InputError
 from recal.metrics.calibration_error import BinTable
-from recal.metrics.exact import Interval, rate_interval
-from recal.metrics.rows import score
+from recal.metrics.intervals import Interval, rate_interval
+from recal.metrics.row_scores import score
 from recal.schema import Number, check
 
 # A rule counts as broken in a group if the data would otherwise be this unlikely, corrected for the

@@ -37,8 +37,8 @@ from recal.engine.clusters import (
 from recal.engine.same_rows import matters, warn_of_fitted
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError
 from recal.metrics.calibration_error import table_of
-from recal.metrics.exact import rate_interval
-from recal.metrics.rows import Classes, equal_width_edges, score
+from recal.metrics.intervals import rate_interval
+from recal.metrics.row_scores import Classes, equal_width_edges, score
 from recal.schema import Number, check
 from recal.views import Views
 

@@ -36,7 +36,7 @@ from recal.checks import check_labels, check_probs
 from recal.decisions.rule import SHARE, OrInfinity
 from recal.engine.same_rows import warn_of_fitted
 from recal.errors import FewSamplesWarning, InputError
-from recal.metrics.exact import Interval, rate_interval
+from recal.metrics.intervals import Interval, rate_interval
 from recal.schema import ListOf, NotNegative, Record, Size
 
 Method = Literal["lac", "aps", "raps"]

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_weights, is_graded
 from recal.errors import InputError
-from recal.metrics.rows import (
+from recal.metrics.row_scores import (
     COUNT,
     Classes,
     RowScores,

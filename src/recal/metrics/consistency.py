@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.metrics.calibration_error import equal_mass_edges
-from recal.metrics.exact import LEVEL, Interval
-from recal.metrics.rows import (
+from recal.metrics.intervals import LEVEL, Interval
+from recal.metrics.row_scores import (
     COUNT,
     DRAWN_AT_ONCE,
     Classes,

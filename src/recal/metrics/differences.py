@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from recal.errors import InputError
 from recal.metrics.calibration_error import equal_mass_edges, table_of
 from recal.metrics.evaluation import LABELS
-from recal.metrics.intervals import cluster_stretch, plain_metrics, tracked_errors
-from recal.metrics.rows import (
+from recal.metrics.resampling import cluster_stretch, plain_metrics, tracked_errors
+from recal.metrics.row_scores import (
     DRAWN_AT_ONCE,
     EXACT_ROWS,
     Buckets,

@@ -20,10 +20,10 @@ from recal.metrics.calibration_error import (
     smooth_ece_of,
     table_of,
 )
-from recal.metrics.exact import NO_INTERVAL, Interval, extend_for_few_mistakes, loss_if_wrong
-from recal.metrics.intervals import FEWEST_CLUSTERS, classwise_interval
-from recal.metrics.intervals import bootstrap as bootstrap_buckets
-from recal.metrics.rows import (
+from recal.metrics.intervals import NO_INTERVAL, Interval, extend_for_few_mistakes, loss_if_wrong
+from recal.metrics.resampling import FEWEST_CLUSTERS, classwise_interval
+from recal.metrics.resampling import bootstrap as bootstrap_buckets
+from recal.metrics.row_scores import (
     Classes,
     RowScores,
     Vector,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.errors import InputError
-from recal.metrics.rows import Classes, RowScores, Vector, check_pair, weighted_rows
+from recal.metrics.row_scores import Classes, RowScores, Vector, check_pair, weighted_rows
 from recal.schema import Number, check
 from recal.transforms.preprocessing import PROBABILITY_FLOOR
 

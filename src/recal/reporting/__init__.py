@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from recal.reporting.page import report
-from recal.reporting.studies import GroupStudy, group_study
+from recal.reporting.view_studies import GroupStudy, group_study
 
 __all__ = ["GroupStudy", "group_study", "report"]

@@ -26,8 +26,15 @@ from recal.reporting.chart import (
     tick,
     ticks,
 )
-from recal.reporting.outcomes import Curve, MethodValues, RankBins, Reliability, Slices, Thresholds
-from recal.reporting.studies import DamageStudy, GroupStudy, PlanPath
+from recal.reporting.figure_data import (
+    Curve,
+    MethodValues,
+    RankBins,
+    Reliability,
+    Slices,
+    Thresholds,
+)
+from recal.reporting.view_studies import DamageStudy, GroupStudy, PlanPath
 
 if TYPE_CHECKING:
     from recal.calibrators.recal import Iteration

@@ -15,7 +15,7 @@ from recal.errors import RecalError
 from recal.metrics import LABELS
 from recal.reporting.chart import Area, Axis, Chart, Line, Mark, percent, render
 from recal.reporting.charts import FIFTHS, reliability_chart
-from recal.reporting.outcomes import reliability, reliability_of
+from recal.reporting.figure_data import reliability, reliability_of
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator

@@ -24,11 +24,11 @@ from recal.errors import InputError
 from recal.files.paths import replacing, write_together
 from recal.metrics import LABELS
 from recal.metrics.evaluation import HIGHER_IS_BETTER
-from recal.metrics.rows import Classes
-from recal.reporting import charts, outcomes, studies
+from recal.metrics.row_scores import Classes
+from recal.reporting import charts, figure_data, view_studies
 from recal.reporting.chart import percent, render
 from recal.reporting.examples import Examples, examples, shown_input, too_large
-from recal.reporting.outcomes import (
+from recal.reporting.figure_data import (
     THRESHOLDS,
     Curve,
     Slices,
@@ -36,14 +36,6 @@ from recal.reporting.outcomes import (
     risk_coverage,
     slices_of,
     threshold_table,
-)
-from recal.reporting.studies import (
-    DamageStudy,
-    GroupStudy,
-    PlanPath,
-    damage_study,
-    group_study,
-    path_of,
 )
 from recal.reporting.verdict import (
     AnswerChange,
@@ -55,6 +47,14 @@ from recal.reporting.verdict import (
     headline,
     shown_first,
     verdict,
+)
+from recal.reporting.view_studies import (
+    DamageStudy,
+    GroupStudy,
+    PlanPath,
+    damage_study,
+    group_study,
+    path_of,
 )
 
 # The page shows this many parts, the worst ones, and counts the others.
@@ -202,7 +202,7 @@ class Page:
     damage: DamageStudy | None = None
 
     def html(self) -> str:
-        modules = {"charts": charts, "outcomes": outcomes, "studies": studies}
+        modules = {"charts": charts, "figure_data": figure_data, "view_studies": view_studies}
         names = {
             "LABELS": LABELS,
             "HIGHER_IS_BETTER": HIGHER_IS_BETTER,

@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike
 
 from recal.errors import InputError, MissingExtraError
 from recal.files.paths import replacing
-from recal.metrics.rows import score
+from recal.metrics.row_scores import score
 from recal.reporting import charts
 from recal.reporting.chart import PALETTE, WIDTH, Area, Boxes, Chart, Dots, Line, Mark
-from recal.reporting.outcomes import reliability
+from recal.reporting.figure_data import reliability
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -28,10 +28,10 @@ from recal.decisions import (
 from recal.decisions.decision import GroupRisk, Outcome
 from recal.errors import FewSamplesWarning, GroupRiskWarning
 from recal.metrics import CalibrationTest
-from recal.metrics.exact import rate_interval
-from recal.metrics.rows import RowScores
+from recal.metrics.intervals import rate_interval
+from recal.metrics.row_scores import RowScores
 from recal.reporting.chart import sentences
-from recal.reporting.outcomes import Acceptance, threshold_table
+from recal.reporting.figure_data import Acceptance, threshold_table
 
 # The confidence of every guarantee on the page.
 CONFIDENCE = 0.95

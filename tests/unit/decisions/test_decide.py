@@ -13,7 +13,7 @@ import pytest
 from recal import decide
 from recal.decisions.certify import _sequence, certified, chance_of_so_few, ranked
 from recal.errors import InputError
-from recal.metrics.exact import rate_interval
+from recal.metrics.intervals import rate_interval
 
 
 def model(n: int, seed: int, sharpness: float = 1.5, k: int = 3) -> tuple[np.ndarray, np.ndarray]:

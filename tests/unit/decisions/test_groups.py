@@ -12,7 +12,7 @@ from recal import DecisionRule, decide, load, save
 from recal.decisions import decide_each, more_labels, risk_by_group, risk_curve
 from recal.decisions.certify import chance_of_so_few, one_row_per_cluster, share_interval
 from recal.errors import DependentRowsWarning, GroupRiskWarning, InputError, UnseenGroupsWarning
-from recal.metrics.exact import rate_interval
+from recal.metrics.intervals import rate_interval
 
 
 def graded(n: int, seed: int, error: float = 0.3) -> tuple[np.ndarray, np.ndarray]:

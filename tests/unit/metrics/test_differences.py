@@ -5,9 +5,9 @@ say.
 import numpy as np
 import pytest
 
-from recal.metrics import differences, rows
+from recal.metrics import differences, row_scores
 from recal.metrics.differences import PAIRED, paired_draws
-from recal.metrics.rows import score
+from recal.metrics.row_scores import score
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def apart(draws, name):
 
 def test_blocks_spread_as_rows_do(methods, monkeypatch):
     by_row = paired_draws(methods, 400)
-    monkeypatch.setattr(rows, "EXACT_ROWS", 100)
+    monkeypatch.setattr(row_scores, "EXACT_ROWS", 100)
     monkeypatch.setattr(differences, "EXACT_ROWS", 100)
     by_block = paired_draws(methods, 400)
     for name in PAIRED:
@@ -38,7 +38,7 @@ def test_blocks_spread_as_rows_do(methods, monkeypatch):
 
 @pytest.mark.parametrize("most", [100, 16_384])
 def test_proper_scores_spread_as_the_rows_themselves_say(methods, monkeypatch, most):
-    monkeypatch.setattr(rows, "EXACT_ROWS", most)
+    monkeypatch.setattr(row_scores, "EXACT_ROWS", most)
     monkeypatch.setattr(differences, "EXACT_ROWS", most)
     draws = paired_draws(methods, 600)
     for name, divisor in (("nll", 1), ("brier", 4)):

@@ -78,7 +78,7 @@ def test_intervals_do_not_depend_on_the_order_of_rows():
 def test_cells_give_the_intervals_that_rows_give(monkeypatch):
     probs, y = problem(5_000, sharpness=1.5)
     by_row = evaluate(probs, y, bootstrap=1500)
-    monkeypatch.setattr("recal.metrics.rows.EXACT_ROWS", 100)
+    monkeypatch.setattr("recal.metrics.row_scores.EXACT_ROWS", 100)
     by_cell = evaluate(probs, y, bootstrap=1500)
     for name in LABELS:
         if name != "mce":

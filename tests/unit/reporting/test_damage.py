@@ -7,7 +7,7 @@ import pytest
 
 from recal import Views, profile, report
 from recal.errors import InputError
-from recal.reporting.studies import damage_study
+from recal.reporting.view_studies import damage_study
 
 
 def logits(y: np.ndarray, strength: float, loud: float, seed: int) -> np.ndarray:

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from recal.metrics.rows import RowScores
+from recal.metrics.row_scores import RowScores
 from recal.reporting.chart import ticks
-from recal.reporting.outcomes import (
+from recal.reporting.figure_data import (
     THRESHOLDS,
     rank_bins,
     reliability,
     risk_coverage,
     threshold_table,
 )
-from recal.reporting.studies import path_of
+from recal.reporting.view_studies import path_of
 
 
 def rows_of(confidence, correct):

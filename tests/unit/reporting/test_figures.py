@@ -15,8 +15,8 @@ from recal import reliability_diagram
 from recal.errors import MissingExtraError
 from recal.reporting import charts, plots
 from recal.reporting.chart import PALETTE, svg
-from recal.reporting.outcomes import method_values, reliability, risk_coverage, slices_of
-from recal.reporting.studies import group_study
+from recal.reporting.figure_data import method_values, reliability, risk_coverage, slices_of
+from recal.reporting.view_studies import group_study
 
 
 def test_a_figure_is_written_the_same_twice(comparison, tmp_path):

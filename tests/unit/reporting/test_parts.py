@@ -12,9 +12,9 @@ from recal.comparison import compare, compare_probs
 from recal.decisions import decide
 from recal.decisions.decision import holm
 from recal.errors import InputError
-from recal.metrics.rows import RowScores
+from recal.metrics.row_scores import RowScores
 from recal.reporting.examples import examples, shown_input, view_doubt
-from recal.reporting.outcomes import method_values, slices_of
+from recal.reporting.figure_data import method_values, slices_of
 from recal.reporting.page import Page
 from recal.reporting.verdict import automation
 

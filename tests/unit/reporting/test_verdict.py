@@ -10,7 +10,7 @@ import pytest
 from recal.comparison import compare_probs, judge, recommend
 from recal.decisions import decide, risk_curve
 from recal.metrics import CalibrationTest, ece
-from recal.reporting.outcomes import calibrated_range, threshold_table
+from recal.reporting.figure_data import calibrated_range, threshold_table
 from recal.reporting.verdict import (
     advice,
     answer_change,

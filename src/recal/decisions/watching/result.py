@@ -14,7 +14,7 @@ from recal.decisions.rule import DecisionRule
 from recal.errors import InputError
 from recal.maps.group_offsets import sigmoid
 from recal.maps.guard import bounded, lift_answers
-from recal.metrics.exact import Interval
+from recal.metrics.intervals import Interval
 
 if TYPE_CHECKING:
     from recal.decisions.watching.class_mix import ClassMix

@@ -47,7 +47,7 @@ def places(errors: Sequence[float | None], sizes: Sequence[float | None]) -> dic
 
     Examples
     --------
-    >>> from recal.reporting.studies import places
+    >>> from recal.reporting.view_studies import places
     >>> places([0.3, 0.1, None, 0.2], [50, 60, 0, 70])
     {1: 0, 3: 1, 0: 3}
     """
@@ -163,7 +163,7 @@ def group_study(
     Examples
     --------
     >>> from recal import Views
-    >>> from recal.reporting.studies import group_study
+    >>> from recal.reporting.view_studies import group_study
     >>> views = Views([[2.0, 0.0], [2.0, 0.0]], {"zoom:0.5": [[3.0, 0.0], [0.0, 1.0]]}, labels=[0, 1])
     >>> group_study(views).sizes
     array([[0, 1, 1, 0]])

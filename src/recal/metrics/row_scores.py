@@ -97,7 +97,7 @@ def score(
 
     Examples
     --------
-    >>> from recal.metrics.rows import score
+    >>> from recal.metrics.row_scores import score
     >>> score([[0.9, 0.1], [0.2, 0.8]], [0, 0]).correct
     array([ True, False])
     >>> score([0.9, 0.8], [True, False]).correct

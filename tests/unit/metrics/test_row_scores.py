@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal.metrics import rows as module
-from recal.metrics.rows import classwise_gaps, equal_width_edges, score
+from recal.metrics import row_scores as module
+from recal.metrics.row_scores import classwise_gaps, equal_width_edges, score
 from recal.metrics.scores import risk_coverage_area
 from tests.problems import probs_with_ties
 

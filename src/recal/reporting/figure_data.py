@@ -17,7 +17,7 @@ from recal.decisions.decision import holm
 from recal.errors import InputError
 from recal.metrics import LABELS
 from recal.metrics.calibration_error import BinTable, equal_mass_edges, table_of
-from recal.metrics.rows import RowScores, equal_width_edges
+from recal.metrics.row_scores import RowScores, equal_width_edges
 from recal.metrics.scores import runs
 from recal.reporting.chart import sentences
 
@@ -218,8 +218,8 @@ def slices_of(
     Examples
     --------
     >>> import numpy as np
-    >>> from recal.metrics.rows import score
-    >>> from recal.reporting.outcomes import slices_of
+    >>> from recal.metrics.row_scores import score
+    >>> from recal.reporting.figure_data import slices_of
     >>> probs, y = np.tile([0.9, 0.1], (200, 1)), (np.arange(200) < 60).astype(int)
     >>> slices = slices_of(score(probs, y), np.where(y == 1, "night", "day"), "time of day")
     >>> slices.names, slices.errors.tolist(), slices.off.tolist()
