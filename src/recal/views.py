@@ -21,8 +21,8 @@ from recal.checks import (
     check_probs,
     is_array,
 )
-from recal.engine.clusters import row_names
-from recal.engine.compiled import MappedRows
+from recal.clusters import row_names
+from recal.engine.mapped import MappedRows
 from recal.errors import InputError
 from recal.transforms import Transform, as_transform
 from recal.transforms.preprocessing import Outputs, Preprocessing, check_outputs, least_probability

@@ -17,7 +17,7 @@ from sklearn.base import clone
 import recal
 from recal.calibrators import CALIBRATORS, short_names
 from recal.calibrators.base import Calibrator
-from recal.engine.clusters import stratified_folds
+from recal.clusters import stratified_folds
 from recal.errors import InputError, NotFittedError
 from recal.views import Views
 from tests.problems import nll

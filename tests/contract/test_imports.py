@@ -23,6 +23,7 @@ SOURCE = Path(recal.__file__).parent
 ROOMS = (
     "errors checks progress schema",
     "engine",
+    "clusters copies",
     "transforms",
     "views",
     "maps",

@@ -20,7 +20,7 @@ class Mutation(NamedTuple):
 _DECISIONS = "statistics/test_decisions.py"
 _INTERVALS = "statistics/test_intervals.py"
 _EXACT = "statistics/test_exact.py"
-_SAME = "unit/engine/test_same_rows.py"
+_SAME = "unit/test_copies.py"
 _DECIDE = "unit/decisions/test_decide.py"
 _RULE = "unit/decisions/test_rule.py"
 _BY_GROUP = "unit/decisions/test_groups.py"
@@ -307,16 +307,16 @@ MUTATIONS = tuple(
             _CONSTANTS,
         ),
         # rows that were fitted on
-        ("engine/same_rows.py", "_LEAST_SHARE = 0.01", "_LEAST_SHARE = 0.5", _SAME),
+        ("copies.py", "_LEAST_SHARE = 0.01", "_LEAST_SHARE = 0.5", _SAME),
         (
-            "engine/same_rows.py",
+            "copies.py",
             "by_chance + 3.0 * np.sqrt(2.0 * max(by_chance, share_kept))",
             "0",
             _INTERVALS,
         ),
-        ("engine/same_rows.py", "alone = counts == 1", "alone = counts >= 0", _INTERVALS),
-        ("engine/same_rows.py", "np.uint32), factors))", "np.uint32), factors * 0 + 1))", _SAME),
-        ("engine/same_rows.py", "dtype=np.float32) + np.float32(0.0)", "dtype=np.float32)", _SAME),
+        ("copies.py", "alone = counts == 1", "alone = counts >= 0", _INTERVALS),
+        ("copies.py", "np.uint32), factors))", "np.uint32), factors * 0 + 1))", _SAME),
+        ("copies.py", "dtype=np.float32) + np.float32(0.0)", "dtype=np.float32)", _SAME),
         ("cli/decide.py", "if matters(one.fitted_rows, len(one.probs)):", "if False:", _REFUSAL),
         # which views and methods are taken
         ("calibrators/view_choice.py", "errors + 5.0 / np", "errors + 0.0 / np", _CHOICES),

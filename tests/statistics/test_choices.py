@@ -14,8 +14,8 @@ from recal.calibrators import auto, view_choice
 from recal.calibrators.solvers.stack import Stack
 from recal.calibrators.stacking import Samples
 from recal.calibrators.view_choice import GrowingStack, LossGain, _lowest_gate, _pays, above_gate
+from recal.clusters import effective_count
 from recal.comparison.judgement import PROPER, recommend
-from recal.engine.clusters import effective_count
 from recal.errors import DependentRowsWarning
 from tests.problems import logits_and_labels, nll
 

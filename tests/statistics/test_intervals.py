@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recal.calibrators import TemperatureScaling
-from recal.engine.same_rows import count_fitted, kept_hashes
+from recal.copies import count_fitted, kept_hashes
 from recal.maps.guard import MARGIN, keep_answers
 from recal.metrics import evaluate
 from recal.metrics.calibration_error import equal_mass_edges, table_of

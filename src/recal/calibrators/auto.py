@@ -15,7 +15,7 @@ from recal.calibrators.recal import ReCal
 from recal.calibrators.stacking import Samples
 from recal.calibrators.view_choice import LossGain, losses_of
 from recal.checks import Labels
-from recal.engine.clusters import cluster_sums
+from recal.clusters import cluster_sums
 from recal.errors import FewSamplesWarning, InputError
 from recal.maps.base import Map
 from recal.maps.plan import Answers, Plan

@@ -44,8 +44,8 @@ from recal.checks import (
     is_single_column,
     looks_like_probabilities,
 )
-from recal.engine.clusters import check_clusters
-from recal.engine.same_rows import MOST_HASHES, count_fitted, row_hashes, sampled_rows
+from recal.clusters import check_clusters
+from recal.copies import MOST_HASHES, count_fitted, row_hashes, sampled_rows
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.maps.base import Map, namespace
 from recal.maps.group_offsets import GroupOffsets

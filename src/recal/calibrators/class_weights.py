@@ -36,7 +36,7 @@ from recal.calibrators.view_choice import (
     losses_of,
     pays,
 )
-from recal.engine.clusters import stratified_folds
+from recal.clusters import stratified_folds
 from recal.maps.arrays import softmax
 from recal.progress import track
 

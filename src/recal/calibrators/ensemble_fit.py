@@ -32,7 +32,8 @@ from recal.calibrators.view_choice import (
     plan_of,
 )
 from recal.checks import Floats, Labels
-from recal.engine.clusters import copies_of, effective_count, stratified_folds
+from recal.clusters import effective_count, stratified_folds
+from recal.copies import copies_of
 from recal.engine.compiled import one_thread
 from recal.errors import ConvergenceWarning, FewSamplesWarning
 from recal.maps.aggregation import member_probs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.engine.clusters import check_clusters, check_names, cluster_sums, stratified_folds
+from recal.clusters import check_clusters, check_names, cluster_sums, stratified_folds
 from recal.maps.group_offsets import GroupOffsets, log_odds, sigmoid
 
 Vector = NDArray[np.float64]

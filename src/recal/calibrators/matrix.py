@@ -19,7 +19,7 @@ from recal.calibrators.sample_checks import warn_if_few
 from recal.calibrators.solvers.linear import DiagonalMap, LinearMap
 from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Labels
-from recal.engine.clusters import stratified_folds
+from recal.clusters import stratified_folds
 from recal.errors import InputError
 from recal.maps.arrays import linear, log_softmax
 from recal.maps.base import wide

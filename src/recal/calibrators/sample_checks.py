@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import ASIDES, Floats, Labels, check_labels, is_single_column
-from recal.engine.clusters import near_duplicates
+from recal.copies import near_duplicates
 from recal.errors import (
     DependentRowsWarning,
     DoubtfulLabelsWarning,

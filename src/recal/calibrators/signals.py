@@ -18,7 +18,7 @@ from recal.calibrators.signal_models import FITS, Fit, fit_linear, fit_platt, fi
 from recal.calibrators.signal_table import SignalTable, read_correct
 from recal.calibrators.solvers.mixture import mixture_weights, without_light_ones
 from recal.checks import check_weights
-from recal.engine.clusters import check_clusters, effective_count, stratified_folds
+from recal.clusters import check_clusters, effective_count, stratified_folds
 from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from recal.maps.group_offsets import sigmoid

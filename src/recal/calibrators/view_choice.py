@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.solvers.stack import Stack, StackMap, Vector
 from recal.checks import Labels
-from recal.engine.clusters import cluster_sums, effective_count, stratified_folds
+from recal.clusters import cluster_sums, effective_count, stratified_folds
 from recal.maps.guard import keep_answers
 from recal.maps.plan import Answers, Blend, Plan
 from recal.progress import track

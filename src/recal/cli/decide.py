@@ -223,7 +223,7 @@ def _calibrated(
 
 def _refuse_fitted(samples: dict[str, Probabilities]) -> None:
     """Refuse samples that the calibration was fitted on."""
-    from recal.engine.same_rows import matters
+    from recal.copies import matters
 
     for name, one in samples.items():
         if matters(one.fitted_rows, len(one.probs)):

@@ -44,7 +44,7 @@ def evaluate(
     read = read_probs(source, labels, label_column)
     assert read.labels is not None
     from recal import evaluate as measure
-    from recal.engine.same_rows import warn_of_fitted
+    from recal.copies import warn_of_fitted
     from recal.metrics import LABELS as METRIC_NAMES
     from recal.metrics import calibration_test
 
@@ -300,7 +300,7 @@ def report(
     new_logits = None if new is None else open_views(new).logits
     from recal import profile as take_profile
     from recal.comparison import compare, compare_probs, recommend
-    from recal.engine.same_rows import warn_of_fitted
+    from recal.copies import warn_of_fitted
     from recal.reporting import report as write_report
     from recal.reporting.verdict import automation, headline, shown_first, verdict
 

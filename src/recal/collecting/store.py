@@ -23,11 +23,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.clusters import row_names
 from recal.collecting.fingerprint import digest
 from recal.collecting.job import Block, Job
 from recal.collecting.sinks import First, Sink, check_block, first_changed_block, has_inputs_of
 from recal.collecting.sources import Batch, Source
-from recal.engine.clusters import row_names
 from recal.errors import FileError, InputError, Remedy
 from recal.files import ledger as ledgers
 from recal.files.ledger import FolderLock, Ledger, WriterToken, block_record, read_ledger

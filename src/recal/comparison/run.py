@@ -17,8 +17,8 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.sample_checks import warn_of_copies
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import check_graded, check_labels, is_graded
+from recal.clusters import check_clusters, split_by_cluster
 from recal.comparison.results import UNCALIBRATED, Comparison, Setup
-from recal.engine.clusters import check_clusters, split_by_cluster
 from recal.errors import DependentRowsWarning, InputError, RecalError, Remedy
 from recal.maps.arrays import softmax
 from recal.metrics import LABELS, Evaluation, evaluate

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.clusters import check_names, count_of_clusters
 from recal.decisions.certify import chance_of_so_few
 from recal.decisions.rule import DecisionRule
-from recal.engine.clusters import check_names, count_of_clusters
 from recal.errors import GroupRiskWarning, InputError
 from recal.metrics.calibration_error import BinTable
 from recal.metrics.intervals import Interval, rate_interval

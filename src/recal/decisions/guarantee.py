@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.base import Calibrator
 from recal.calibrators.sample_checks import as_views
 from recal.checks import Floats, Labels, check_labels, is_graded
+from recal.clusters import check_clusters, check_names, cluster_folds, stratified_folds
+from recal.copies import matters, near_duplicates, warn_of_fitted
 from recal.decisions.certify import (
     Counts,
     Ranked,
@@ -27,14 +29,6 @@ from recal.decisions.certify import (
 )
 from recal.decisions.decision import Costs, Decision, Part
 from recal.decisions.rule import DecisionRule, Reads, check_share
-from recal.engine.clusters import (
-    check_clusters,
-    check_names,
-    cluster_folds,
-    near_duplicates,
-    stratified_folds,
-)
-from recal.engine.same_rows import matters, warn_of_fitted
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError
 from recal.metrics.calibration_error import table_of
 from recal.metrics.intervals import rate_interval

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_confidences, check_probs, is_graded
-from recal.engine.clusters import check_names
+from recal.clusters import check_names
 from recal.errors import InputError, UnseenGroupsWarning
 from recal.schema import ListOf, Number, Record, Sizes, Text
 

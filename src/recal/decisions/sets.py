@@ -33,8 +33,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_labels, check_probs
+from recal.copies import warn_of_fitted
 from recal.decisions.rule import SHARE, OrInfinity
-from recal.engine.same_rows import warn_of_fitted
 from recal.errors import FewSamplesWarning, InputError
 from recal.metrics.intervals import Interval, rate_interval
 from recal.schema import ListOf, NotNegative, Record, Size

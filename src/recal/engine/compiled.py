@@ -1,5 +1,4 @@
-"""Compile loops with numba, and run them over rows: on all cores, and in pieces if the rows lie in
-a file.
+"""Compile loops with numba, and run them over rows on all cores.
 
 A first fit waits for its kernels, so each is compiled once and kept on disk, without an entry for C
 callers. Division by zero gives the same result as in numpy; otherwise loops that divide would not
@@ -7,38 +6,27 @@ be vectorised.
 
 Kernels run on plain threads and release the interpreter. numba's own parallel loops would take four
 times as long to compile, start threads at import and fail after a fork.
-
-Logits larger than memory are one array, mapped from a scratch file. A pass over a mapped array
-makes all of it resident, and the system takes memory back only when it runs short. `over_rows`
-therefore works piece by piece and releases each piece: a fit needs a few megabytes. The files of a
-store are not mapped: a block is not a whole number of pages, so rows of two blocks are not
-contiguous.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from recal.engine.mapped import PIECE_VALUES, MappedRows
 
 # Below this many values numpy is used: it finishes before a compiler has been loaded.
 SMALL = 100_000
 # Sums may be reordered to use vector instructions; the order depends on the number of classes
 # alone.
 FAST = {"reassoc", "contract", "nsz"}
-# How many values of a mapped array are read before their memory is released: 128 MB of float32.
-PIECE_VALUES = 32_000_000
-_ROWS_AT_A_TIME = 200
 # Below this many values a second thread costs more time than it saves.
 _WORTH_A_THREAD = 60_000
 # A matrix product with at least this many multiplications is worth a second thread.
@@ -59,80 +47,6 @@ def kernel(*function: Callable[..., Any], **options: Any) -> Any:
 def part_of_kernel(*function: Callable[..., Any], **options: Any) -> Any:
     """Do the same for a function that only other kernels call."""
     return kernel(*function, no_cpython_wrapper=True, **options)
-
-
-class MappedRows(np.ndarray):
-    """Read-only rows in an unnamed scratch file, which disappears with its last user, even after a
-    kill.
-    """
-
-    _map: mmap.mmap | None = None
-
-    def __array_finalize__(self, other: Any) -> None:
-        self._map = getattr(other, "_map", None)
-
-    def __getitem__(self, rows: Any) -> Any:
-        if (
-            isinstance(rows, np.ndarray)
-            and rows.dtype.kind in "iu"
-            and (rows.ndim, self.ndim) == (1, 2)
-        ):
-            return self._pick(rows)
-        picked = super().__getitem__(rows)
-        if not isinstance(picked, MappedRows) or np.may_share_memory(picked, self):
-            return picked
-        self.release()  # the rows were copied
-        return picked.view(np.ndarray)
-
-    def _pick(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        """Copy rows, a few at a time: each loads its neighbours into memory, and many would load
-        the whole file.
-        """
-        plain, picked = (
-            self.view(np.ndarray),
-            np.empty((len(rows), self.shape[1]), dtype=self.dtype),
-        )
-        for begin in range(0, len(rows), _ROWS_AT_A_TIME):
-            part = slice(begin, begin + _ROWS_AT_A_TIME)
-            picked[part] = plain[rows[part]]
-            self.release()
-        return picked
-
-    def argmax(self, axis: Any = None, out: Any = None, **options: Any) -> Any:
-        """Return the columns of the largest values of all rows, piece by piece; other axes as numpy
-        does.
-        """
-        plain = self.view(np.ndarray)
-        if (axis, out, self.ndim, options) != (1, None, 2, {}):
-            return plain.argmax(axis, out, **options)
-        columns = np.empty(len(self), dtype=np.intp)
-        size = max(1, PIECE_VALUES // self.shape[1])
-        for begin in range(0, len(self), size):
-            columns[begin : begin + size] = plain[begin : begin + size].argmax(axis=1)
-            self.release()
-        return columns
-
-    def release(self) -> None:
-        """Release the memory; later reads come from the file or from the system's cache of it."""
-        if self._map is not None and hasattr(self._map, "madvise"):  # not on Windows
-            self._map.madvise(mmap.MADV_DONTNEED)
-
-
-def map_rows(
-    pieces: Iterable[NDArray[Any]], shape: tuple[int, int], dtype: Any, beside: Path
-) -> MappedRows:
-    """Return rows that come in pieces as one array, in a file beside a path or in the folder for
-    temporary files.
-    """
-    folder = str(beside) if os.access(beside, os.W_OK) else None
-    with tempfile.TemporaryFile(dir=folder, prefix=".recal-scratch-") as file:
-        for piece in pieces:
-            np.ascontiguousarray(piece, dtype=dtype).tofile(file)
-        file.flush()
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    array = np.frombuffer(mapped, dtype=dtype).reshape(shape).view(MappedRows)
-    array._map = mapped
-    return array
 
 
 def thread_count() -> int:

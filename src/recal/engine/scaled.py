@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from recal.checks import Floats
 from recal.engine import rows as kernels
-from recal.engine.compiled import SMALL, MappedRows, over_rows
+from recal.engine.compiled import SMALL, over_rows
+from recal.engine.mapped import MappedRows
 
 Vector = NDArray[np.float64]
 Columns = NDArray[np.intp]

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import check_matrix
-from recal.engine.compiled import PIECE_VALUES, map_rows
+from recal.engine.mapped import PIECE_VALUES, map_rows
 from recal.errors import FileError, InputError
 from recal.files.ledger import Ledger, attributes, checksum
 from recal.files.paths import is_remote, version_stamp

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_classes, check_labels
-from recal.engine.clusters import row_names
+from recal.clusters import row_names
 from recal.errors import FileError, InputError, Remedy
 from recal.files import ledger as ledgers
 from recal.files.ledger import FolderLock, Ledger, checksum, describe, is_store, read_ledger

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import is_array
-from recal.engine.clusters import check_names
+from recal.clusters import check_names
 from recal.errors import InputError
 from recal.maps.arrays import clip
 from recal.maps.base import Array, like, namespace

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_weights
-from recal.engine.clusters import check_clusters
+from recal.clusters import check_clusters
 from recal.errors import InputError
 from recal.metrics.calibration_error import (
     BinTable,

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
-from recal.engine.clusters import cluster_sums
+from recal.clusters import cluster_sums
 from recal.metrics.row_scores import RowScores, Vector
 
 Interval = tuple[float, float]

@@ -299,7 +299,7 @@ def decompose(
     from sklearn.base import clone
 
     from recal.calibrators import StructuredMatrixScaling, StructuredVectorScaling
-    from recal.engine.clusters import stratified_folds
+    from recal.clusters import stratified_folds
 
     scores = {"nll": nll, "brier": brier}
     if loss not in scores:

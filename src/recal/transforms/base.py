@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.engine.same_rows import GOLDEN, mix
+from recal.copies import GOLDEN, mix
 from recal.errors import InputError
 from recal.schema import ListOf, Number, Sizes, Text, field_kinds
 

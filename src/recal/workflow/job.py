@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
 from recal.checks import Floats, Labels
+from recal.clusters import count_of_clusters, row_names, split_by_cluster
 from recal.collecting.files import check_labelled
 from recal.collecting.fingerprint import digest
 from recal.collecting.job import Job
@@ -31,9 +32,9 @@ from recal.collecting.pools import AUTO, read_finished, run_pilot, usual_pool
 from recal.collecting.predictions import passes_of
 from recal.collecting.preflight import name_labels, preflight
 from recal.collecting.sources import IndexedSource, Subset
+from recal.copies import near_duplicates
 from recal.decisions import profile
 from recal.decisions.guarantee import crossfitted_answers
-from recal.engine.clusters import count_of_clusters, near_duplicates, row_names, split_by_cluster
 from recal.errors import DependentRowsWarning, InputError, Remedy
 from recal.files.paths import replacing
 from recal.maps.arrays import log_softmax

@@ -12,7 +12,8 @@ from recal.calibrators import AutoCalibration, CalibrationEnsemble, TemperatureS
 from recal.calibrators.ensemble_fit import fit_members, member_names, places_read, without_counts
 from recal.calibrators.solvers.mixture import mixture_weights
 from recal.calibrators.stacking import Samples
-from recal.engine.clusters import copies_of, stratified_folds
+from recal.clusters import stratified_folds
+from recal.copies import copies_of
 from recal.errors import FileError
 from recal.maps.aggregation import Mixture, member_probs
 from recal.maps.scaling import Temperature

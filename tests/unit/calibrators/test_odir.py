@@ -9,7 +9,7 @@ import pytest
 from scipy.special import softmax
 
 from recal.calibrators import DirichletCalibration, MatrixScaling
-from recal.engine.clusters import stratified_folds
+from recal.clusters import stratified_folds
 from recal.errors import FewSamplesWarning, InputError
 
 

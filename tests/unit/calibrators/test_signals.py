@@ -24,7 +24,7 @@ from recal.calibrators.signal_models import (
     ridge_logistic,
 )
 from recal.calibrators.signal_table import SignalTable
-from recal.engine.clusters import stratified_folds
+from recal.clusters import stratified_folds
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from recal.maps.signals import CATEGORY, LOG_ODDS, LOGARITHM, PLAIN
 from tests.problems import graded_answers

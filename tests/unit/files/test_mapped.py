@@ -12,7 +12,8 @@ import zarr
 
 from recal import ReCal, TemperatureScaling, Views, ViewStacking, read_views
 from recal.engine import compiled, scaled
-from recal.engine.compiled import MappedRows
+from recal.engine import mapped as mapping
+from recal.engine.mapped import MappedRows
 from recal.errors import InputError
 from recal.files import zarr_rows
 
@@ -23,6 +24,7 @@ def small_memory(monkeypatch):
     monkeypatch.setattr(zarr_rows, "_MAX_BYTES_IN_MEMORY", 1000)
     for module, name in (
         (compiled, "PIECE_VALUES"),
+        (mapping, "PIECE_VALUES"),
         (scaled, "_PIECE"),
         (zarr_rows, "PIECE_VALUES"),
     ):
@@ -99,10 +101,11 @@ def test_rows_are_picked_as_from_an_array(tmp_path, small_memory):
 
 def test_predictions_of_mapped_rows_are_read_piece_by_piece(tmp_path, monkeypatch):
     values = np.random.default_rng(0).normal(size=(1000, 7)).astype(np.float32)
-    mapped = compiled.map_rows([values[:600], values[600:]], values.shape, np.float32, tmp_path)
+    mapped = mapping.map_rows([values[:600], values[600:]], values.shape, np.float32, tmp_path)
     releases = []
-    monkeypatch.setattr(compiled, "PIECE_VALUES", 700)
-    monkeypatch.setattr(compiled.MappedRows, "release", lambda self: releases.append(len(self)))
+    for module in (compiled, mapping):
+        monkeypatch.setattr(module, "PIECE_VALUES", 700)
+    monkeypatch.setattr(mapping.MappedRows, "release", lambda self: releases.append(len(self)))
     np.testing.assert_array_equal(np.argmax(mapped, axis=1), values.argmax(axis=1))
     assert len(releases) == 10
     assert mapped.argmax() == values.argmax()

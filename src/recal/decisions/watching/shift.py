@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.copies import count_fitted, kept_hashes, warn_of_fitted
 from recal.decisions.rule import check_share
 from recal.decisions.watching.class_mix import class_mix
 from recal.decisions.watching.profile import (
@@ -33,7 +34,6 @@ from recal.decisions.watching.profile import (
     reactions,
 )
 from recal.decisions.watching.result import Finding, WatchResult
-from recal.engine.same_rows import count_fitted, kept_hashes, warn_of_fitted
 from recal.errors import InputError
 from recal.maps.group_offsets import sigmoid
 from recal.progress import track

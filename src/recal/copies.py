@@ -1,5 +1,4 @@
-"""Check whether rows were used in a fit: a calibrator keeps hashes of its rows, and other rows are
-compared with them.
+"""Find rows that are copies of others: rows of the fit, and equal or nearly equal rows of one set.
 
 A guarantee, a prediction set or a metric that is computed on the rows of the fit is too optimistic.
 A calibrator therefore keeps a bounded number of hashes of its rows' logits and probabilities.
@@ -19,7 +18,8 @@ import warnings
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.engine.compiled import MappedRows
+from recal.checks import Floats, Labels
+from recal.engine.mapped import MappedRows
 from recal.errors import SameRowsWarning
 
 Hashes = NDArray[np.uint64]
@@ -41,6 +41,20 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # Two independent draws from at least this many distinct rows almost never contain each of them
 # equally often.
 _ENOUGH_KINDS = 5
+# Two rows are nearly equal if no number differs by more than this share of the spread of all
+# numbers.
+_NEAR = 0.01
+# Rows are compared within cells of a few random projections, this many times as wide as `_NEAR`.
+_CELL = 4.0
+_PROJECTIONS = 4
+# A row that makes up more than this share of all rows is an output that the model gives to many
+# inputs, not a copy.
+_MOST_COPIES = 0.05
+# Copies are right or wrong together. Near-equal pairs count as copies if they disagree at most this
+# share as often as independent pairs would, and if at least `_FEWEST_EXPECTED` disagreements were
+# expected.
+_DISAGREE = 0.25
+_FEWEST_EXPECTED = 5.0
 
 
 def row_hashes(rows: ArrayLike) -> Hashes:
@@ -52,7 +66,7 @@ def row_hashes(rows: ArrayLike) -> Hashes:
 
     Examples
     --------
-    >>> from recal.engine.same_rows import row_hashes
+    >>> from recal.copies import row_hashes
     >>> first, second, again = row_hashes([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]])
     >>> bool(first == again), bool(first == second)
     (True, False)
@@ -142,3 +156,77 @@ def warn_of_fitted(count: int, n_samples: int, what: str, remedy: str, stackleve
             SameRowsWarning,
             stacklevel=stacklevel + 1,
         )
+
+
+def copies_of(logits: Floats, labels: Labels) -> NDArray[np.intp] | None:
+    """Return a number for each sample, counted from 0, that its copies share; None if there are no
+    copies.
+
+    Equal rows are not copies if their labels differ or if one of them is very frequent: the model
+    then gives the same output for many inputs.
+
+    Examples
+    --------
+    >>> from recal.copies import copies_of
+    >>> rows = np.arange(50.0).reshape(-1, 1)
+    >>> numbers = copies_of(np.vstack([rows, rows[:2]]), np.zeros(52, dtype=int))
+    >>> bool((numbers[-2:] == numbers[:2]).all()), copies_of(rows, np.zeros(50, dtype=int)) is None
+    (True, True)
+    """
+    _, first, number, counts = np.unique(
+        row_hashes(logits), return_index=True, return_inverse=True, return_counts=True
+    )
+    if len(first) == len(labels) or counts.max() > max(1.0, _MOST_COPIES * len(labels)):
+        return None
+    return number if (labels[first][number] == labels).all() else None
+
+
+def near_duplicates(values: ArrayLike, wrong: NDArray[np.bool_]) -> int:
+    """Return the approximate number of rows that are near-copies of another row; 0 if chance
+    explains the resemblance.
+
+    Nearly equal rows alone prove nothing: with two classes and many samples, independent rows are
+    close, too. But copies are right or wrong together, and independent rows are not.
+
+    Parameters
+    ----------
+    values : array-like of shape (n_samples, n_columns)
+        Logits, or log-probabilities.
+    wrong : array of bool, shape (n_samples,)
+        Which predictions are wrong.
+    """
+    rows = np.asarray(values, dtype=np.float64)
+    n = len(rows)
+    scale = float(rows.std())
+    if n < 2 or not scale > 0:
+        return 0
+    rng = np.random.default_rng(0)
+    places = rows @ rng.normal(size=(rows.shape[1], _PROJECTIONS)) / np.sqrt(rows.shape[1])
+    spread = places.std(axis=0)
+    cells = np.floor(
+        places / np.where(spread > 0, _CELL * _NEAR * spread, 1.0) + rng.random(_PROJECTIONS)
+    )
+    order = np.lexsort((places[:, 0], *cells.T))
+    first, second = order[:-1], order[1:]
+    near = np.zeros(n - 1, np.bool_)
+    same_cell = np.flatnonzero((cells[first] == cells[second]).all(axis=1))
+    apart = np.abs(rows[first[same_cell]] - rows[second[same_cell]]).max(axis=1)
+    near[same_cell] = apart <= _NEAR * scale
+    _drop_frequent(near, n)
+    involved = np.zeros(n, np.bool_)
+    involved[first[near]] = involved[second[near]] = True
+    rate = float(wrong[involved].mean()) if involved.any() else 0.0
+    expected = 2 * rate * (1 - rate) * int(near.sum())
+    disagree = int((wrong[first] != wrong[second])[near].sum())
+    if expected < _FEWEST_EXPECTED or disagree > _DISAGREE * expected:
+        return 0
+    return int(involved.sum())
+
+
+def _drop_frequent(near: NDArray[np.bool_], n: int) -> None:
+    """Clear long chains of equal rows."""
+    ends = np.flatnonzero(~near)
+    starts = np.r_[0, ends + 1]
+    for start, stop in zip(starts, np.r_[ends, len(near)]):
+        if stop - start > _MOST_COPIES * n:
+            near[start:stop] = False

@@ -13,8 +13,7 @@ import pytest
 
 from recal import TemperatureScaling, decide, evaluate, load, prediction_sets, save
 from recal.calibrators import HistogramBinning, IsotonicCalibration
-from recal.decisions import decide_crossfitted
-from recal.engine.same_rows import (
+from recal.copies import (
     MOST_HASHES,
     MOST_PROB_HASHES,
     count_fitted,
@@ -22,6 +21,7 @@ from recal.engine.same_rows import (
     matters,
     row_hashes,
 )
+from recal.decisions import decide_crossfitted
 from recal.errors import InputError, SameRowsWarning
 from recal.files.probabilities import read_prob_table, read_probs, write_prob_file
 from tests.problems import logits_and_labels

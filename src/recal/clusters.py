@@ -12,26 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, Labels
-from recal.engine.same_rows import row_hashes
+from recal.checks import Labels
 from recal.errors import InputError
 
 Rows = NDArray[np.intp]
 
-# Two rows are nearly equal if no number differs by more than this share of the spread of all
-# numbers.
-_NEAR = 0.01
-# Rows are compared within cells of a few random projections, this many times as wide as `_NEAR`.
-_CELL = 4.0
-_PROJECTIONS = 4
-# A row that makes up more than this share of all rows is an output that the model gives to many
-# inputs, not a copy.
-_MOST_COPIES = 0.05
-# Copies are right or wrong together. Near-equal pairs count as copies if they disagree at most this
-# share as often as independent pairs would, and if at least `_FEWEST_EXPECTED` disagreements were
-# expected.
-_DISAGREE = 0.25
-_FEWEST_EXPECTED = 5.0
 # With fewer clusters, the dependence of their rows cannot be estimated; each cluster then counts as
 # one row.
 _FEWEST_CLUSTERS = 10
@@ -43,7 +28,7 @@ def check_clusters(clusters: ArrayLike, n_samples: int, name: str = "clusters") 
 
     Examples
     --------
-    >>> from recal.engine.clusters import check_clusters
+    >>> from recal.clusters import check_clusters
     >>> check_clusters(["b", "a", "b"], 3)
     array([1, 0, 1])
     """
@@ -81,7 +66,7 @@ def row_names(values: ArrayLike | None, n_samples: int, name: str) -> NDArray[np
 
     Examples
     --------
-    >>> from recal.engine.clusters import row_names
+    >>> from recal.clusters import row_names
     >>> row_names([3.0, 7.0, 3.0], 3, "groups").tolist()
     ['3', '7', '3']
     """
@@ -111,7 +96,7 @@ def split_by_cluster(
     Examples
     --------
     >>> import numpy as np
-    >>> from recal.engine.clusters import split_by_cluster
+    >>> from recal.clusters import split_by_cluster
     >>> videos = np.repeat(np.arange(10), 5)
     >>> first, second = split_by_cluster(videos, (0.6, 0.4), np.random.default_rng(0))
     >>> len(first), len(second), set(videos[first]) & set(videos[second])
@@ -125,29 +110,6 @@ def split_by_cluster(
         part[cluster] = int(np.argmin((filled + 0.5 * sizes[cluster]) / targets))
         filled[part[cluster]] += sizes[cluster]
     return [np.flatnonzero(part[index] == number) for number in range(len(targets))]
-
-
-def copies_of(logits: Floats, labels: Labels) -> Rows | None:
-    """Return a number for each sample, counted from 0, that its copies share; None if there are no
-    copies.
-
-    Equal rows are not copies if their labels differ or if one of them is very frequent: the model
-    then gives the same output for many inputs.
-
-    Examples
-    --------
-    >>> from recal.engine.clusters import copies_of
-    >>> rows = np.arange(50.0).reshape(-1, 1)
-    >>> numbers = copies_of(np.vstack([rows, rows[:2]]), np.zeros(52, dtype=int))
-    >>> bool((numbers[-2:] == numbers[:2]).all()), copies_of(rows, np.zeros(50, dtype=int)) is None
-    (True, True)
-    """
-    _, first, number, counts = np.unique(
-        row_hashes(logits), return_index=True, return_inverse=True, return_counts=True
-    )
-    if len(first) == len(labels) or counts.max() > max(1.0, _MOST_COPIES * len(labels)):
-        return None
-    return number if (labels[first][number] == labels).all() else None
 
 
 def stratified_folds(
@@ -169,7 +131,7 @@ def stratified_folds(
 
     Examples
     --------
-    >>> from recal.engine.clusters import stratified_folds
+    >>> from recal.clusters import stratified_folds
     >>> fold = stratified_folds(np.array([0, 0, 0, 0, 1, 2]), 2, np.random.default_rng(0))
     >>> np.bincount(fold), np.bincount(fold[:4])
     (array([3, 3]), array([2, 2]))
@@ -196,7 +158,7 @@ def cluster_folds(
     Examples
     --------
     >>> import numpy as np
-    >>> from recal.engine.clusters import cluster_folds
+    >>> from recal.clusters import cluster_folds
     >>> fold = cluster_folds(np.repeat([5, 6, 7, 8], 3), np.repeat([0, 0, 1, 1], 3), 2, np.random.default_rng(0))
     >>> np.bincount(fold), len(set(fold[:3].tolist())), fold[0] != fold[3]
     (array([6, 6]), 1, np.True_)
@@ -244,7 +206,7 @@ def effective_count(values: NDArray[np.float64], clusters: Rows | None) -> float
     Examples
     --------
     >>> import numpy as np
-    >>> from recal.engine.clusters import effective_count
+    >>> from recal.clusters import effective_count
     >>> values = np.random.default_rng(0).normal(size=300)
     >>> effective_count(values, None), round(effective_count(np.repeat(values, 5), np.repeat(np.arange(300), 5)))
     (300.0, 300)
@@ -269,54 +231,3 @@ def _large_first(sizes: Rows, rng: np.random.Generator) -> Rows:
     """
     shuffled = rng.permutation(len(sizes))
     return shuffled[np.argsort(-sizes[shuffled], kind="stable")]
-
-
-def near_duplicates(values: ArrayLike, wrong: NDArray[np.bool_]) -> int:
-    """Return the approximate number of rows that are near-copies of another row; 0 if chance
-    explains the resemblance.
-
-    Nearly equal rows alone prove nothing: with two classes and many samples, independent rows are
-    close, too. But copies are right or wrong together, and independent rows are not.
-
-    Parameters
-    ----------
-    values : array-like of shape (n_samples, n_columns)
-        Logits, or log-probabilities.
-    wrong : array of bool, shape (n_samples,)
-        Which predictions are wrong.
-    """
-    rows = np.asarray(values, dtype=np.float64)
-    n = len(rows)
-    scale = float(rows.std())
-    if n < 2 or not scale > 0:
-        return 0
-    rng = np.random.default_rng(0)
-    places = rows @ rng.normal(size=(rows.shape[1], _PROJECTIONS)) / np.sqrt(rows.shape[1])
-    spread = places.std(axis=0)
-    cells = np.floor(
-        places / np.where(spread > 0, _CELL * _NEAR * spread, 1.0) + rng.random(_PROJECTIONS)
-    )
-    order = np.lexsort((places[:, 0], *cells.T))
-    first, second = order[:-1], order[1:]
-    near = np.zeros(n - 1, np.bool_)
-    same_cell = np.flatnonzero((cells[first] == cells[second]).all(axis=1))
-    apart = np.abs(rows[first[same_cell]] - rows[second[same_cell]]).max(axis=1)
-    near[same_cell] = apart <= _NEAR * scale
-    _drop_frequent(near, n)
-    involved = np.zeros(n, np.bool_)
-    involved[first[near]] = involved[second[near]] = True
-    rate = float(wrong[involved].mean()) if involved.any() else 0.0
-    expected = 2 * rate * (1 - rate) * int(near.sum())
-    disagree = int((wrong[first] != wrong[second])[near].sum())
-    if expected < _FEWEST_EXPECTED or disagree > _DISAGREE * expected:
-        return 0
-    return int(involved.sum())
-
-
-def _drop_frequent(near: NDArray[np.bool_], n: int) -> None:
-    """Clear long chains of equal rows."""
-    ends = np.flatnonzero(~near)
-    starts = np.r_[0, ends + 1]
-    for start, stop in zip(starts, np.r_[ends, len(near)]):
-        if stop - start > _MOST_COPIES * n:
-            near[start:stop] = False

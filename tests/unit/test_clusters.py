@@ -5,13 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal.engine.clusters import (
-    check_clusters,
-    check_names,
-    cluster_folds,
-    near_duplicates,
-    split_by_cluster,
-)
+from recal.clusters import check_clusters, check_names, cluster_folds, split_by_cluster
+from recal.copies import near_duplicates
 from recal.errors import InputError
 
 
