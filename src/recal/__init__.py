@@ -30,6 +30,7 @@ _HOMES = {
     "ViewStacking": "calibrators.stacking",
     "evaluate": "metrics.evaluation",
     "decide": "decisions.guarantee",
+    "Audit": "decisions.audit",
     "DecisionRule": "decisions.rule",
     "prediction_sets": "decisions.sets",
     "profile": "decisions.watching.profile",

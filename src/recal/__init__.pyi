@@ -20,6 +20,7 @@ from .calibrators.temperature import TemperatureScaling as TemperatureScaling
 from .calibrators.stacking import ViewStacking as ViewStacking
 from .metrics.evaluation import evaluate as evaluate
 from .decisions.guarantee import decide as decide
+from .decisions.audit import Audit as Audit
 from .decisions.rule import DecisionRule as DecisionRule
 from .decisions.sets import prediction_sets as prediction_sets
 from .decisions.watching.profile import profile as profile

@@ -13,6 +13,7 @@ from typing import Any
 
 # The public names of each module.
 _MODULES = {
+    "audit": "Audit Check",
     "decision": "Costs Decision GroupRisk Part risk_by_group",
     "guarantee": "decide decide_crossfitted",
     "curves": "Decisions Gain Promise RiskCurve decide_each more_labels risk_curve",

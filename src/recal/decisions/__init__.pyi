@@ -1,5 +1,6 @@
 """The names of `__init__.py` for type checkers and editors."""
 
+from .audit import Audit as Audit, Check as Check
 from .decision import (
     Costs as Costs,
     Decision as Decision,

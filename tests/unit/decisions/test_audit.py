@@ -1,0 +1,154 @@
+"""Audits: draws with known probabilities, grades in any order, verdicts and new rules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from recal import Audit, DecisionRule, decide
+from recal.errors import InputError
+
+RULE = DecisionRule((0.8,), risk=0.1, confidence=0.95)
+
+
+def answers(n: int = 4000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return calibrated confidences, and which answers are right."""
+    rng = np.random.default_rng(seed)
+    confidence = rng.uniform(0.5, 1.0, n)
+    return confidence, rng.random(n) < confidence
+
+
+def test_every_answer_is_drawn_with_the_probability_that_its_weight_says() -> None:
+    confidence = np.linspace(0.805, 0.999, 40)
+    counts, weights = np.zeros(40), np.zeros(40)
+    for seed in range(3000):
+        audit = Audit(RULE, below=0.0, random_state=seed)
+        rows = audit.draw(confidence, 8)
+        assert len(set(rows)) == 8
+        counts[rows] += 1
+        weights[rows] = [check.weight for check in audit.pending]
+    np.testing.assert_allclose(counts / 3000, (8 / 40) / weights, atol=0.03)
+    assert weights.max() <= 2.0
+    assert counts[0] > 2 * counts[-1]
+
+
+def test_uniform_draws_weigh_the_same() -> None:
+    audit = Audit(RULE, weighted=False)
+    audit.draw(answers()[0], 50)
+    assert {check.weight for check in audit.pending} == {1.0}
+
+
+def test_some_answers_just_below_the_threshold_are_drawn() -> None:
+    confidence, _ = answers()
+    audit = Audit(RULE, below=0.2)
+    rows = audit.draw(confidence, 200)
+    below = confidence[rows] < 0.8
+    assert 35 <= below.sum() <= 45
+    assert confidence[rows].min() >= audit.band_from > 0.68
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_error_and_interval_are_near_the_truth(weighted: bool) -> None:
+    confidence, right = answers(50_000)
+    audit = Audit(RULE, weighted=weighted)
+    audit.add(right[audit.draw(confidence, 2000)])
+    truth = 1 - right[confidence >= 0.8].mean()
+    low, high = audit.interval
+    assert low <= truth <= high
+    assert high - low < 0.06
+    assert abs(audit.error - truth) < 0.02
+
+
+def test_more_mistakes_than_promised_raise_the_alarm() -> None:
+    confidence, right = answers()
+    audit = Audit(DecisionRule((0.6,), risk=0.05, confidence=0.95))
+    audit.add(right[audit.draw(confidence, 400)])
+    assert audit.alarm
+    assert audit.verdict == "refuted"
+    assert audit.alarm_at is not None
+    assert audit.alarm_at < 400
+    stricter = audit.updated_rule()
+    assert stricter is not None
+    assert stricter.thresholds[0] > 0.6
+
+
+def test_a_rule_that_accepts_too_little_can_be_loosened() -> None:
+    confidence, right = answers(20_000)
+    audit = Audit(DecisionRule((0.95,), risk=0.1, confidence=0.95), below=0.3)
+    audit.add(right[audit.draw(confidence, 600)])
+    assert audit.verdict == "can be loosened"
+    looser = audit.updated_rule()
+    assert looser is not None
+    assert looser.thresholds == (audit.band_from,)
+    accepted = looser.accept(confidence)
+    assert 1 - right[accepted].mean() <= 0.1
+
+
+def test_without_evidence_the_rule_stays() -> None:
+    confidence, right = answers()
+    audit = Audit(RULE)
+    assert np.isnan(audit.error)
+    assert audit.interval == (0.0, 1.0)
+    audit.add(right[audit.draw(confidence, 20)])
+    assert audit.verdict == "open"
+    assert audit.updated_rule() is None
+
+
+def test_grades_may_come_by_name_in_parts_and_be_replayed() -> None:
+    confidence, right = answers()
+    names = np.array([f"q{row}" for row in range(len(confidence))])
+    whole, parts = Audit(RULE), Audit(RULE)
+    whole.add(right[whole.draw(confidence, 60)])
+    rows = parts.draw(confidence, 60, names=names)
+    assert parts.add({names[row]: right[row] for row in rows[:30]} | {"unknown": True}) == 30
+    assert len(parts.pending) == 30
+    parts.add({names[row]: right[row] for row in rows[30:]})
+    assert parts.interval == whole.interval
+    assert Audit(RULE).replay(whole.graded).interval == whole.interval
+
+
+def test_each_group_has_its_own_alarm() -> None:
+    rng = np.random.default_rng(0)
+    groups = np.tile(["good", "bad"], 3000)
+    confidence = np.full(6000, 0.9)
+    right = rng.random(6000) < np.where(groups == "good", 0.99, 0.8)
+    rule = DecisionRule((0.8, 0.8), risk=0.1, confidence=0.95, groups=("good", "bad"))
+    audit = Audit(rule)
+    audit.add(right[audit.draw(confidence, 600, groups=groups)])
+    assert audit.alarm
+    stricter = audit.updated_rule()
+    assert stricter is not None
+    thresholds = dict(zip(stricter.groups, stricter.thresholds))
+    assert thresholds["bad"] == np.inf
+    assert thresholds["good"] <= 0.9
+
+
+def test_a_decision_can_be_audited() -> None:
+    confidence, right = answers()
+    assert Audit(decide(confidence, right, risk=0.1)).rule.risk == 0.1
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: Audit("rule"), "str"),
+        (lambda: Audit(RULE, below=1.0), "1.0"),
+        (lambda: Audit(RULE).draw([0.9, 0.95], 0), "0"),
+        (lambda: Audit(RULE).draw([0.1, 0.2], 1), "none"),
+        (lambda: Audit(RULE).draw([0.9, 1.2], 1), "1.2"),
+        (lambda: Audit(RULE).draw([0.9, 0.9], 1, accepted=[True]), "2"),
+        (lambda: Audit(RULE).add([True]), "1 grades"),
+    ],
+)
+def test_bad_input_is_refused(call, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        call()
+
+
+def test_grades_must_be_right_or_wrong() -> None:
+    audit = Audit(RULE)
+    audit.draw(answers()[0], 2)
+    for grades in (["yes", "no"], [2, 0], [np.nan, 1]):
+        with pytest.raises(InputError, match="grades"):
+            audit.add(grades)
+    assert len(audit.pending) == 2
