@@ -75,7 +75,7 @@ OPTIONAL = [
 FORBIDDEN = ["pickle", "cPickle", "dill", "cloudpickle", "joblib", "torchvision"]
 
 # The public names that are frozen for 1.0.
-FROZEN = """Views read_views pool collect Group group Plan Step Blend AutoCalibration TemperatureScaling ReCal
+FROZEN = """Views read_views pool collect Group group Plan Step Blend Audit AutoCalibration TemperatureScaling ReCal
 SignalCalibration ViewStacking CalibratedClassifier CalibratedModule evaluate compare report reliability_diagram
 decide prediction_sets DecisionRule profile watch export_onnx save load docs_dir answers calibrators metrics
 transforms collecting decisions errors"""
