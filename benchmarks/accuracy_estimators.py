@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal import TemperatureScaling
-from recal.decisions.watching.class_mix import class_shares
+from recal.decisions.class_shares import class_shares
 
 Vector = NDArray[np.float64]
 

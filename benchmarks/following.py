@@ -24,8 +24,8 @@ import numpy as np
 from benchmarks.accuracy_estimators import AccuracyEstimators
 from recal import DecisionRule, TemperatureScaling, Views, decide, profile, read_views
 from recal.decisions import Profile, adapt_to_class_mix, class_mix, to_the_power
-from recal.decisions.watching.following import Process, entropies, row_numbers, statistics
-from recal.decisions.watching.learning import labelled_rows
+from recal.decisions.damage import Process, entropies, row_numbers, statistics
+from recal.decisions.damage_sets import labelled_rows
 from recal.errors import FewSamplesWarning, SameRowsWarning
 from recal.metrics import ece, nll
 

@@ -250,7 +250,7 @@ class Service:
         """Let confidences follow the window's condition; inputs unlike all of the fit's are never
         accepted.
         """
-        from recal.decisions.watching.result import followed_confidences, to_the_power
+        from recal.decisions.follow import followed_confidences, to_the_power
 
         condition, rows = self.seen.condition, np.isfinite(sure)
         given, followed = probs[rows].astype(np.float64), sure.astype(np.float64)

@@ -23,8 +23,8 @@ from .decisions.guarantee import decide as decide
 from .decisions.audit import Audit as Audit
 from .decisions.rule import DecisionRule as DecisionRule
 from .decisions.sets import prediction_sets as prediction_sets
-from .decisions.watching.profile import profile as profile
-from .decisions.watching.shift import watch as watch
+from .decisions.profiles import profile as profile
+from .decisions.shift import watch as watch
 from .comparison.run import compare as compare
 from .reporting.page import report as report
 from .reporting.plots import reliability_diagram as reliability_diagram

@@ -22,9 +22,8 @@ from recal.decisions.certify import (
     ranked,
     smallest_size,
 )
-from recal.decisions.guarantee import crossfitted_answers
-from recal.decisions.watching.class_mix import learn_classes
-from recal.decisions.watching.following import (
+from recal.decisions.class_shares import learn_classes
+from recal.decisions.damage import (
     NOISE,
     UNKNOWN_FROM,
     Following,
@@ -32,6 +31,7 @@ from recal.decisions.watching.following import (
     _Reading,
     row_numbers,
 )
+from recal.decisions.guarantee import crossfitted_answers
 from recal.metrics.intervals import rate_interval
 from recal.views import Views
 from tests.problems import logits_and_labels

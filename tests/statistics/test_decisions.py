@@ -14,11 +14,11 @@ import pytest
 from recal import Blend, Plan
 from recal.decisions import Costs, StreamWatch, accept_followed, decide, profile, watch
 from recal.decisions.certify import _sequence, certified, chance_of_so_few, likely_start, ranked
+from recal.decisions.damage import UNKNOWN_FROM, Following, _Reading, row_numbers
+from recal.decisions.follow import unknown
 from recal.decisions.rule import DecisionRule
 from recal.decisions.sets import PredictionSets, limit, prediction_sets
-from recal.decisions.watching.following import UNKNOWN_FROM, Following, _Reading, row_numbers
-from recal.decisions.watching.result import unknown
-from recal.decisions.watching.shift import _reserve
+from recal.decisions.shift import _reserve
 from recal.errors import FewSamplesWarning
 
 

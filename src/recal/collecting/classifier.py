@@ -18,8 +18,8 @@ from recal.collecting.local import as_pool
 from recal.collecting.models.base import as_model
 from recal.collecting.predictions import Predictions, apply
 from recal.collecting.sources import IndexedSource, Source, Subset, as_source
-from recal.decisions.watching.profile import profile
-from recal.decisions.watching.result import accept_followed
+from recal.decisions.follow import accept_followed
+from recal.decisions.profiles import profile
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Outputs

@@ -16,11 +16,11 @@ from recal.collecting.local import Engine, choose_engine, open_source
 from recal.collecting.models.base import as_model
 from recal.collecting.sinks import Sink
 from recal.collecting.sources import Source
-from recal.decisions.watching.class_mix import ClassMix, adapt_to_class_mix
-from recal.decisions.watching.class_mix import class_mix as estimate_class_mix
-from recal.decisions.watching.following import RowNumbers
-from recal.decisions.watching.profile import Profile
-from recal.decisions.watching.result import WatchResult, followed_confidences, to_the_power
+from recal.decisions.class_shares import ClassMix, adapt_to_class_mix
+from recal.decisions.class_shares import class_mix as estimate_class_mix
+from recal.decisions.damage import RowNumbers
+from recal.decisions.follow import WatchResult, followed_confidences, to_the_power
+from recal.decisions.profiles import Profile
 from recal.errors import InputError, Remedy
 from recal.transforms import Named, Transform
 from recal.transforms.pool import Own, by_name

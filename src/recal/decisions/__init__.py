@@ -19,10 +19,10 @@ _MODULES = {
     "curves": "Decisions Gain Promise RiskCurve decide_each more_labels risk_curve",
     "rule": "DecisionRule",
     "sets": "PredictionSets SetReport evaluate_sets prediction_sets",
-    "watching.class_mix": "ClassMix adapt_to_class_mix class_mix",
-    "watching.profile": "Profile profile",
-    "watching.result": "Finding WatchResult accept_followed to_the_power",
-    "watching.shift": "StreamWatch watch",
+    "class_shares": "ClassMix adapt_to_class_mix class_mix",
+    "profiles": "Profile profile",
+    "follow": "Finding WatchResult accept_followed to_the_power",
+    "shift": "StreamWatch watch",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = list(_HOMES)

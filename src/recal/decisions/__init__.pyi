@@ -25,16 +25,16 @@ from .sets import (
     evaluate_sets as evaluate_sets,
     prediction_sets as prediction_sets,
 )
-from .watching.class_mix import (
+from .class_shares import (
     ClassMix as ClassMix,
     adapt_to_class_mix as adapt_to_class_mix,
     class_mix as class_mix,
 )
-from .watching.profile import Profile as Profile, profile as profile
-from .watching.result import (
+from .profiles import Profile as Profile, profile as profile
+from .follow import (
     Finding as Finding,
     WatchResult as WatchResult,
     accept_followed as accept_followed,
     to_the_power as to_the_power,
 )
-from .watching.shift import StreamWatch as StreamWatch, watch as watch
+from .shift import StreamWatch as StreamWatch, watch as watch

@@ -50,12 +50,12 @@ _RECORDS = {
     **dict.fromkeys(("Blend", "Plan", "Rule", "Step"), "maps.plan"),
     **dict.fromkeys(("Normalize", "Preprocessing"), "transforms.preprocessing"),
     "GroupOffsets": "maps.group_offsets",
-    "ByClass": "decisions.watching.class_mix",
+    "ByClass": "decisions.class_shares",
     "DecisionRule": "decisions.rule",
-    "Following": "decisions.watching.following",
+    "Following": "decisions.damage",
     "Iteration": "calibrators.recal",
     "PredictionSets": "decisions.sets",
-    "Profile": "decisions.watching.profile",
+    "Profile": "decisions.profiles",
     "SignalTable": "calibrators.signal_table",
 }
 

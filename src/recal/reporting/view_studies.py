@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Floats
 from recal.decisions import Profile, class_mix
-from recal.decisions.watching.following import FEWEST_KINDS
+from recal.decisions.damage import FEWEST_KINDS
 from recal.engine.grouping import Group, group
 from recal.errors import InputError
 from recal.maps.arrays import softmax

@@ -13,8 +13,8 @@ import pytest
 from recal import Views, load, profile, save, watch
 from recal.collecting.predictions import Predictions
 from recal.decisions import Profile, adapt_to_class_mix, class_mix
-from recal.decisions.watching.class_mix import class_shares, normal_of_chi_square
-from recal.decisions.watching.result import unknown
+from recal.decisions.class_shares import class_shares, normal_of_chi_square
+from recal.decisions.follow import unknown
 from recal.errors import FileError, InputError
 
 CLASSES = 5
@@ -211,7 +211,7 @@ def test_a_mix_is_used_at_1_percent_given_up_at_10_and_where_following_moves(
     kept, monkeypatch, first, second, ratio, used
 ):
     answers = iter([first, second])
-    module = sys.modules["recal.decisions.watching.class_mix"]
+    module = sys.modules["recal.decisions.class_shares"]
     monkeypatch.setattr(module, "normal_of_chi_square", lambda value, degrees: next(answers))
     monkeypatch.setattr(
         Profile, "condition", lambda self, logits: replace(unknown(1.0, ""), ratio=ratio)

@@ -12,7 +12,7 @@ import pytest
 from recal import Views, load, profile, save, watch
 from recal.calibrators.solvers.temperature import fit_beta
 from recal.decisions import StreamWatch, class_mix, to_the_power
-from recal.decisions.watching.following import (
+from recal.decisions.damage import (
     LENGTH,
     NOISE,
     Following,
@@ -22,7 +22,7 @@ from recal.decisions.watching.following import (
     row_numbers,
     statistics,
 )
-from recal.decisions.watching.learning import labelled_rows
+from recal.decisions.damage_sets import labelled_rows
 from recal.errors import FileError, InputError
 
 CLASSES = 6
@@ -286,7 +286,7 @@ def test_what_rests_on_one_kind_of_view_is_held_back(monkeypatch):
     "no change".
     """
     far = np.full(9, 30.0)
-    monkeypatch.setattr("recal.decisions.watching.following.statistics", lambda rows: far)
+    monkeypatch.setattr("recal.decisions.damage.statistics", lambda rows: far)
     statistics_ = (
         np.zeros((4, 9))
         + np.outer([0, 1, 0, 0], far)

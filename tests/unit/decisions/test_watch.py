@@ -13,8 +13,8 @@ import pytest
 
 from recal import TemperatureScaling, Views, load, save
 from recal.decisions import Profile, StreamWatch, profile, watch
-from recal.decisions.watching.profile import Reactions
-from recal.decisions.watching.shift import _distance, _max_t
+from recal.decisions.profiles import Reactions
+from recal.decisions.shift import _distance, _max_t
 from recal.errors import FileError, InputError, SameRowsWarning
 from tests.problems import looks
 

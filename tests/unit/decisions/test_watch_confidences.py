@@ -9,7 +9,7 @@ import pytest
 
 from recal import load, profile, save, watch
 from recal.decisions import StreamWatch
-from recal.decisions.watching.profile import _fit_platt
+from recal.decisions.profiles import _fit_platt
 from recal.errors import InputError
 
 

@@ -24,16 +24,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.copies import count_fitted, kept_hashes, warn_of_fitted
+from recal.decisions.class_shares import class_mix
+from recal.decisions.follow import Finding, WatchResult
+from recal.decisions.profiles import Profile, Reactions, Vector, confidence_reactions, reactions
 from recal.decisions.rule import check_share
-from recal.decisions.watching.class_mix import class_mix
-from recal.decisions.watching.profile import (
-    Profile,
-    Reactions,
-    Vector,
-    confidence_reactions,
-    reactions,
-)
-from recal.decisions.watching.result import Finding, WatchResult
 from recal.errors import InputError
 from recal.maps.group_offsets import sigmoid
 from recal.progress import track

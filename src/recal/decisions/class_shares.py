@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, check_logits, check_probs
-from recal.decisions.watching.following import SMALLEST_BATCH, RowNumbers, row_numbers
+from recal.decisions.damage import SMALLEST_BATCH, RowNumbers, row_numbers
 from recal.errors import InputError
 from recal.maps.arrays import softmax
 from recal.schema import Floats as FloatArray
 from recal.schema import Record
 
 if TYPE_CHECKING:
-    from recal.decisions.watching.profile import Profile
+    from recal.decisions.profiles import Profile
 
 Vector = NDArray[np.float64]
 
@@ -163,7 +163,7 @@ def class_shares(
     Examples
     --------
     >>> import numpy as np
-    >>> from recal.decisions.watching.class_mix import class_shares
+    >>> from recal.decisions.class_shares import class_shares
     >>> class_shares(np.array([[0.9, 0.1], [0.9, 0.1], [0.1, 0.9]]), np.array([0.5, 0.5])).round(2)
     array([0.71, 0.29])
     """

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
-from recal.decisions.watching.result import WatchResult, unknown
+from recal.decisions.follow import WatchResult, unknown
 from recal.errors import InputError
 from recal.maps.group_offsets import sigmoid
 from recal.schema import SMALLEST, Count, Integers, ListOf, Number, Record, Text
@@ -136,7 +136,7 @@ def statistics(rows: RowNumbers, weights: Vector | None = None) -> Vector:
     Examples
     --------
     >>> import numpy as np
-    >>> from recal.decisions.watching.following import row_numbers, statistics
+    >>> from recal.decisions.damage import row_numbers, statistics
     >>> logits = 3 * np.random.default_rng(0).normal(size=(500, 4))
     >>> statistics(row_numbers(logits, beta=1.0, cut=0.5)).shape
     (9,)
@@ -164,7 +164,7 @@ class Process:
     Examples
     --------
     >>> import numpy as np
-    >>> from recal.decisions.watching.following import Process
+    >>> from recal.decisions.damage import Process
     >>> process = Process(np.array([[0.0], [1.0]]), np.array([[0.0], [-1.0]]))
     >>> near, far = process(np.array([[1.0], [50.0]]))[1]
     >>> bool(near < 0.1), float(far)

@@ -23,10 +23,10 @@ from recal.checks import (
     check_logits,
     is_graded,
 )
-from recal.decisions.watching.class_mix import ByClass, learn_classes
-from recal.decisions.watching.following import Following, RowNumbers, join_rows, row_numbers
-from recal.decisions.watching.learning import FEWEST_ROWS, learn
-from recal.decisions.watching.result import WatchResult, unknown
+from recal.decisions.class_shares import ByClass, learn_classes
+from recal.decisions.damage import Following, RowNumbers, join_rows, row_numbers
+from recal.decisions.damage_sets import FEWEST_ROWS, learn
+from recal.decisions.follow import WatchResult, unknown
 from recal.errors import InputError
 from recal.maps.arrays import log_odds, log_softmax
 from recal.maps.group_offsets import log_odds as confidence_log_odds

@@ -17,7 +17,7 @@ from recal.maps.guard import bounded, lift_answers
 from recal.metrics.intervals import Interval
 
 if TYPE_CHECKING:
-    from recal.decisions.watching.class_mix import ClassMix
+    from recal.decisions.class_shares import ClassMix
 
 
 _OF_THE_TEST = (

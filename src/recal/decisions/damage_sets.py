@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels
-from recal.decisions.watching.following import (
+from recal.decisions.damage import (
     SIZES,
     Following,
     RowNumbers,
