@@ -26,8 +26,8 @@ from benchmarks.measuring import take_turns
 from benchmarks.ratios import Ratio, table
 from recal import collect
 from recal.collecting import Normalize
-from recal.collecting.pools import NAMED
 from recal.transforms import as_transform, pool
+from recal.transforms.pool import NAMED
 
 PART = "Transformations of images, 224 x 224"
 COLLECT = "Collecting uint8 images with a small network"

@@ -37,6 +37,8 @@ import numpy as np
 import onnxruntime
 from fastapi import FastAPI, HTTPException, Request, Response
 
+from recal.collecting.models.base import to_dtype
+
 DTYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(uint8)": np.uint8}
 # How long requests under way may take once the service was told to end (SIGTERM, SIGINT).
 GRACE_SECONDS = 5
@@ -139,7 +141,7 @@ class Service:
         """Return one input; refuse what is not one with the reason."""
         if content_type.startswith("application/json"):
             try:
-                array = np.asarray(json.loads(body)["input"], dtype=self.dtype)
+                array = to_dtype(np.asarray(json.loads(body)["input"]), self.dtype, self.file.name)
             except (ValueError, KeyError, TypeError, OverflowError) as error:
                 raise HTTPException(
                     400, f'JSON of the form {{"input": [...]}} is needed: {error}'
@@ -295,7 +297,10 @@ def preparation(metadata: dict[str, Any]) -> str | None:
     if not steps:
         return None
     listed = ", ".join(f"{name} {value}" for name, value in steps.items())
-    return f"Files were read with {listed} at the fit. This is not part of the ONNX file: do the same before sending."
+    return (
+        f"Files were read with {listed} at the fit (resized bilinearly with antialiasing). "
+        "This is not part of the ONNX file: do the same before sending."
+    )
 
 
 def make_app(service: Service) -> FastAPI:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from recal.collecting.pools import USUAL
 from recal.transforms import TRANSFORMS, BuiltIn, format_strength, pool
+from recal.transforms.pool import USUAL
 
 DOCS = Path(__file__).parents[1]
 PAGE, PICTURES = DOCS / "transformations.md", DOCS / "images" / "transformations"
@@ -66,7 +66,7 @@ def page() -> str:
     for modality in ORDER:
         parts.append(f"## {TITLES[modality]}\n\n{FIRST[modality]}\n")
         if modality in USUAL:
-            parts.append(f"Default pool (`--pool auto`):\n\n```text\n{USUAL[modality]}\n```\n")
+            parts.append(f"Default pool ({where}):\n\n```text\n{USUAL[modality]}\n```\n")
         parts += [section(kind) for kind in TRANSFORMS if kind.modality == modality]
     return "\n".join(parts)
 

@@ -74,7 +74,8 @@ def collect(
         )
     from recal.collecting import collect as run
     from recal.collecting import run_pilot
-    from recal.collecting.local import as_pool, needs_pilot
+    from recal.collecting.pilot import needs_pilot
+    from recal.collecting.pools import as_pool
     from recal.collecting.preflight import preflight
 
     preprocess, model = inputs.preprocessing(), inputs.open_model()

@@ -254,6 +254,7 @@ class ModelOptions(PreprocessOptions):
         the model needs.
         """
         from recal.collecting.sources import as_source
+        from recal.collecting.tables import arrange_columns
 
         assert self.data is not None
         if self.gray and self.pixels not in (None, "gray"):
@@ -275,6 +276,7 @@ class ModelOptions(PreprocessOptions):
             ),
         }
         source = as_source(self.data, **without_none(**reading))
+        source = arrange_columns(source, model, stored)
         if self.rows is not None:
             for name, values in row_columns(self.rows, self.group, self.cluster).items():
                 setattr(source, name, values)
@@ -303,8 +305,8 @@ class ModelOptions(PreprocessOptions):
         The guesses are the columns of labels and texts, and the order of classes; each guess is
         printed.
         """
-        from recal.collecting.files import guess_columns
         from recal.collecting.preflight import name_labels
+        from recal.collecting.tables import guess_columns
 
         assert self.data is not None
         columns: dict[str, Any] = {}
@@ -313,8 +315,7 @@ class ModelOptions(PreprocessOptions):
             classes = (
                 getattr(model, "classes", None) if self.class_names is None else self.class_names
             )
-            features = [str(name) for name in getattr(model, "columns", ())]
-            columns = guess_columns(self.data, classes, self.label_column, features)
+            columns = guess_columns(self.data, classes, self.label_column, model.features or ())
         for name, column in columns.items():
             what = f"{name.removesuffix('_column').capitalize()}s"
             say(f"{what} are read from the column {column!r} of {self.data}.")
@@ -347,7 +348,7 @@ class ModelOptions(PreprocessOptions):
             return settings
         if self.data.suffix.lower() not in _TABLE_SUFFIXES:
             return {}
-        from recal.collecting.files import table_columns
+        from recal.collecting.tables import table_columns
 
         columns = table_columns(self.data)
         optional = {

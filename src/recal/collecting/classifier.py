@@ -14,19 +14,17 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.sample_checks import refuse_codes
 from recal.checks import ASIDES
 from recal.collecting import collect
-from recal.collecting.local import as_pool
-from recal.collecting.models.base import as_model
-from recal.collecting.predictions import Predictions, apply
-from recal.collecting.sources import IndexedSource, Source, Subset, as_source
+from recal.collecting.local import open_source
+from recal.collecting.models.base import Model, as_model
+from recal.collecting.pools import as_pool, taken_by
+from recal.collecting.predictions import Predictions, apply, open_as_fitted
+from recal.collecting.sources import IndexedSource, Source, Subset
 from recal.decisions.follow import accept_followed
 from recal.decisions.profiles import profile
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Outputs
 from recal.views import Views
-
-# With `follow`, damaged copies of this many inputs are collected.
-_PILOT = 2000
 
 
 class CalibratedClassifier(ClassifierMixin, BaseEstimator):
@@ -153,13 +151,11 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
             the source.
         """
         calibrator = AutoCalibration() if self.calibrator is None else clone(self.calibrator)
-        source = as_source(X)
+        source = open_source(X, None, {}, self._adapter())
         self.pool_: tuple[Transform, ...] = ()
         if calibrator.needs_views or calibrator.reads_views:
-            adapter = as_model(self.model, outputs=self.outputs, device=self.device)
-            self.pool_ = as_pool(
-                "auto" if self.pool is None else self.pool, self.random_state, source, adapter
-            )
+            pool = "auto" if self.pool is None else self.pool
+            self.pool_ = as_pool(pool, self.random_state, source, self._adapter())
         how = {"pilot": self.pilot, "seed": self.random_state, **self._how()}
         views = collect(self.model, source, self.pool_, labels=y, classes=classes, **how)
         if views.labels is None:
@@ -213,7 +209,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         """
         self._check_fitted(X)
         if self.calibrator_.keeps_accuracy:  # no views are needed
-            views = collect(self.model, X, None, **self._how())
+            source = open_as_fitted(self.calibrator_, self._adapter(), X, None, {})
+            views = collect(self.model, source, None, **self._how())
             return self.calibrator_.predict(views.logits)
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
@@ -232,14 +229,26 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         if self.pool is not None and views.transforms:
             return views
         part = source
-        if isinstance(source, IndexedSource) and source.n_samples > _PILOT:
+        if isinstance(source, IndexedSource) and source.n_samples > 2000:
             rng = np.random.default_rng([self.random_state, 2])
-            rows = np.sort(rng.choice(source.n_samples, _PILOT, replace=False))
+            rows = np.sort(rng.choice(source.n_samples, 2000, replace=False))
             part, y = Subset(source, rows), None if y is None else np.asarray(y)[rows]
-        pool = "damage" if self.pool is None else self.pool
+        pool: Any = self.pool
+        if pool is None:
+            adapter = self._adapter()
+            pool = taken_by(
+                adapter,
+                source,
+                as_pool("damage", self.random_state, source, adapter),
+                preprocess=self.preprocess,
+                outputs=self.outputs,
+            )
         return collect(
             self.model, part, pool, labels=y, classes=classes, seed=self.random_state, **self._how()
         )
+
+    def _adapter(self) -> Model:
+        return as_model(self.model, outputs=self.outputs, device=self.device)
 
     def _how(self) -> dict[str, Any]:
         names = ("preprocess", "batch_size", "outputs", "device", "progress", "engine")

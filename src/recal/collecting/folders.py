@@ -139,6 +139,7 @@ class ImageFolder(FileFolder):
         *(".ppm", ".pgm", ".tif", ".tiff", ".webp"),
     )
     what: ClassVar[str] = "images"
+    kind = "image"
 
     def __init__(
         self,
@@ -261,6 +262,7 @@ class TextFolder(FileFolder):
 
     suffixes: ClassVar[tuple[str, ...]] = (".txt", ".md", ".text")
     what: ClassVar[str] = "texts"
+    kind = "text"
 
     def read_file(self, path: Path) -> str:
         try:
@@ -271,6 +273,8 @@ class TextFolder(FileFolder):
 
 class ByteFolder(FileFolder):
     """Any files as `root/class/name`; a batch is an object array of bytes."""
+
+    kind = "text"
 
     def __init__(self, root: Path, *, on_error: OnError = "stop") -> None:
         self.reading = {"read": "bytes"}
@@ -300,6 +304,7 @@ class SoundFolder(FileFolder):
 
     suffixes: ClassVar[tuple[str, ...]] = (".wav", ".flac", ".ogg", ".aiff")
     what: ClassVar[str] = "sounds"
+    kind = "audio"
 
     def __init__(
         self, root: Path, *, seconds: float | None = None, on_error: OnError = "stop"

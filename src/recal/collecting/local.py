@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,15 +17,16 @@ from numpy.typing import ArrayLike
 from recal.checks import check_one_each
 from recal.collecting.job import Job, Preprocess
 from recal.collecting.models.base import Model, as_array, as_model
-from recal.collecting.pools import NAMED, run_pilot, usual_pool
+from recal.collecting.pilot import needs_pilot, run_pilot
+from recal.collecting.pools import as_pool
 from recal.collecting.sinks import MemorySink, Sink
 from recal.collecting.sources import Source, as_source
+from recal.collecting.tables import arrange_columns
 from recal.errors import InputError, Remedy
 from recal.files.paths import as_path, refuse_single_file
 from recal.schema import Number, check
 from recal.transforms import Transform
-from recal.transforms import pool as draw_pool
-from recal.transforms.preprocessing import Outputs, record
+from recal.transforms.preprocessing import Outputs, Preprocessing, record
 from recal.views import Views
 
 
@@ -120,8 +121,8 @@ def collect(
         Not yet normalised: transformations act on pixels, and `preprocess` runs after them. A
         folder, dataset or loader is read batch by batch.
     pool : str, sequence of transformations, or None
-        As in `recal.pool`; None or "none" for the originals alone; "auto" for the default pool for
-        such inputs.
+        As in `recal.pool`; None or "none" for the originals alone; "auto" for the default pool of
+        such inputs ("auto:series" if they do not say what they are).
     preprocess : callable, optional
         Turns a transformed batch into the model's input (normalisation, layout). It gets a tensor
         on the model's device for a torch model, and an array otherwise.
@@ -178,7 +179,7 @@ def collect(
     batch_size = check(batch_size, Number(1, whole=True), "batch_size")
     adapter = as_model(model, outputs=outputs, device=device)
     outputs = adapter.returns(outputs)
-    source = open_source(inputs, labels, files)
+    source = open_source(inputs, labels, files, adapter)
     how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "batch_size": batch_size}
     if engine == "local":
         from recal.collecting.preflight import name_and_check  # it imports this module
@@ -201,37 +202,19 @@ def collect(
     return views
 
 
-def needs_pilot(source: Source, size: int) -> bool:
-    """Whether there are more samples than the pilot takes; otherwise all views are computed anyway."""
-    return source.n_samples is None or source.n_samples > size
-
-
-def as_pool(
-    pool: str | Sequence[Transform | str] | None,
-    seed: int = 0,
-    source: Source | None = None,
-    model: Model | None = None,
-) -> tuple[Transform, ...]:
-    """Return the transformations of a pool; none for None, "none" and an empty sequence.
-
-    A pool that is named after its purpose ("auto", "damage") needs the source and the model.
-    """
-    if isinstance(pool, str) and pool in NAMED and source is not None and model is not None:
-        return usual_pool(source, model, seed, pool)
-    if (
-        pool is None
-        or pool == "none"
-        or (isinstance(pool, Sized) and not isinstance(pool, str) and not len(pool))
-    ):
-        return ()
-    return draw_pool(pool, seed=seed)
-
-
-def open_source(inputs: Any, labels: Any, files: Mapping[str, Any]) -> Source:
+def open_source(
+    inputs: Any,
+    labels: Any,
+    files: Mapping[str, Any],
+    model: Model,
+    stored: Preprocessing | None = None,
+) -> Source:
     """Return the source of the caller's inputs with the caller's labels, and warn about skipped
     files.
+
+    The columns of a table are those of the model, or of the views of a calibration (`stored`).
     """
-    source = as_source(inputs, **files)
+    source = arrange_columns(as_source(inputs, **files), model, stored)
     if source.skipped and source is not inputs:  # a caller who opened the source can look there
         warnings.warn(
             f"{len(source.skipped)} images could not be read and were skipped, such as {source.skipped[0]}.",

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator
 from recal.collecting.fingerprint import digest
 from recal.collecting.job import Block, Job, Preprocess
-from recal.collecting.local import choose_engine, open_source
-from recal.collecting.predictions import BlockCalibrator, class_names, job_of
+from recal.collecting.local import choose_engine
+from recal.collecting.predictions import BlockCalibrator, class_names, job_of, open_as_fitted
 from recal.collecting.sinks import Sink, first_changed_block
 from recal.collecting.sources import IndexedSource, as_indexed
 from recal.errors import InputError, RecalError
@@ -149,8 +149,8 @@ def apply_distributed(
     PredictionFolder
         The complete folder, and the number of forward passes.
     """
-    source = as_indexed(open_source(inputs, None, files))
-    job = job_of(calibrator, model, source, preprocess, outputs, device, transforms)
+    job = job_of(calibrator, model, preprocess, outputs, device, transforms)
+    source = as_indexed(open_as_fitted(calibrator, job.model, inputs, None, files))
     folder = as_path(out).absolute()
     if not is_remote(folder):
         folder.mkdir(parents=True, exist_ok=True)

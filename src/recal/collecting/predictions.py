@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +14,7 @@ from recal.calibrators.base import Calibrator
 from recal.checks import Floats
 from recal.collecting.job import Block, Job, Preprocess
 from recal.collecting.local import Engine, choose_engine, open_source
-from recal.collecting.models.base import as_model
+from recal.collecting.models.base import Model, as_model
 from recal.collecting.sinks import Sink
 from recal.collecting.sources import Source
 from recal.decisions.class_shares import ClassMix, adapt_to_class_mix
@@ -175,8 +176,8 @@ def apply(
             f"is 'follow', or what recal.decisions.class_mix returned, got {class_mix!r}",
             argument="class_mix",
         )
-    source = open_source(inputs, labels, files)
-    job = job_of(calibrator, model, source, preprocess, outputs, device, transforms)
+    job = job_of(calibrator, model, preprocess, outputs, device, transforms)
+    source = open_as_fitted(calibrator, job.model, inputs, labels, files)
     profile = profile_of(calibrator) if follow or class_mix is not None else None
     calibrate = BlockCalibrator(
         calibrator,
@@ -202,7 +203,6 @@ def apply(
 def job_of(
     calibrator: Calibrator,
     model: Any,
-    source: Source,
     preprocess: Preprocess | None,
     outputs: Outputs | None,
     device: Any,
@@ -216,18 +216,30 @@ def job_of(
     if outputs is not None and (stored is None or outputs != stored.outputs):
         outputs = as_model(model, outputs=outputs, device=device).returns(outputs)
     kind = match_outputs(stored, outputs)
-    sample = source.sample()
-    if stored is not None and sample is not None and stored.dtype not in (None, sample[1]):
-        warnings.warn(
-            f"The calibrator's views were collected from {stored.dtype} inputs and these are {sample[1]}; pixels from "
-            "0 to 255 and from 0 to 1 are not the same to a model.",
-            UserWarning,
-            stacklevel=3,
-        )
     adapter = as_model(model, outputs=kind, device=device)
     kind = adapter.returns(kind) if stored is None else kind
     gate = None if calibrator.map_.gate is None else calibrator.map_
     return Job(adapter, needed_transforms(calibrator, transforms), between, kind, gate)
+
+
+def open_as_fitted(
+    calibrator: Calibrator, model: Model, inputs: Any, labels: Any, files: Mapping[str, Any]
+) -> Source:
+    """Return the source of new inputs, with the columns of the fit if they are a table.
+
+    Warn if they have another dtype than the inputs of the fit.
+    """
+    stored = getattr(calibrator, "preprocessing_", None)
+    source = open_source(inputs, labels, files, model, stored)
+    sample = source.sample()
+    if stored is not None and sample is not None and stored.dtype not in (None, sample[1]):
+        warnings.warn(
+            f"The calibrator's views were collected from {stored.dtype} inputs and these are "
+            f"{sample[1]}; pixels from 0 to 255 and from 0 to 1 are not the same to a model.",
+            UserWarning,
+            stacklevel=3,
+        )
+    return source
 
 
 def needed_transforms(calibrator: Calibrator, functions: Own = ()) -> tuple[Transform, ...]:

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Floats, Labels
-from recal.collecting.files import TableSource, holds_texts
 from recal.collecting.job import Job, Preprocess
-from recal.collecting.local import as_pool, open_source
+from recal.collecting.local import open_source
 from recal.collecting.models.base import Model, as_model
+from recal.collecting.pools import as_pool
 from recal.collecting.sinks import MemorySink
 from recal.collecting.sources import Batch, IndexedSource, Source
+from recal.collecting.tables import TableSource, holds_texts
 from recal.errors import InputError, Remedy
 from recal.maps.arrays import log_softmax
 from recal.transforms import Transform
@@ -260,8 +261,8 @@ def preflight(
     names ...
     """
     adapter = as_model(model, outputs=outputs, device=device)
-    source = name_labels(open_source(inputs, labels, files), adapter, classes)
-    transforms = as_pool(pool, seed)
+    source = name_labels(open_source(inputs, labels, files, adapter), adapter, classes)
+    transforms = as_pool(pool, seed, source, adapter)
     _check_columns(source, adapter)
     _check_labels(source, adapter, classes)
     if (
@@ -317,9 +318,7 @@ def _check_columns(source: Source, model: Model) -> None:
     """Refuse a table of texts that is read as features; warn about a column of texts among
     features.
     """
-    if not isinstance(source, TableSource) or hasattr(
-        getattr(model, "estimator", None), "feature_names_in_"
-    ):
+    if not isinstance(source, TableSource) or model.features is not None:
         return
     frame = source.values
     texts = [str(name) for name in frame.columns if holds_texts(frame[name])]

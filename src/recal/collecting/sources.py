@@ -61,6 +61,8 @@ class Source(ABC):
         The cluster and the group of each sample, taken from a column or from file names. Rows of
         one cluster depend on each other (frames of a video). Groups are calibrated and decided
         separately (customers).
+    kind : str or None
+        What the inputs are, if the source knows: "image", "series", "audio", "text", "tabular".
     reading : mapping or None
         How files are turned into inputs, by the names of `Preprocessing`.
     """
@@ -71,6 +73,7 @@ class Source(ABC):
     skipped: tuple[str, ...] = ()
     clusters: NDArray[Any] | None = None
     groups: NDArray[Any] | None = None
+    kind: str | None = None
     reading: Mapping[str, Any] | None = None
 
     @abstractmethod
@@ -152,6 +155,7 @@ class Subset(IndexedSource):
     def __init__(self, source: IndexedSource, rows: NDArray[np.intp]) -> None:
         self.source, self.rows, self.n_samples = source, rows, len(rows)
         self.classes, self.skipped, self.reading = source.classes, source.skipped, source.reading
+        self.kind = source.kind
         columns = (source.labels, source.clusters, source.groups)
         self.labels, self.clusters, self.groups = (
             None if c is None else np.asarray(c)[rows] for c in columns
@@ -278,7 +282,7 @@ def as_source(inputs: Any, **options: Any) -> Source:
     elif type(inputs).__name__ in ("DataFrame", "LazyFrame", "Table") and any(
         comes_from(inputs, package) for package in ("pandas", "polars", "pyarrow")
     ):
-        from recal.collecting.files import open_frame
+        from recal.collecting.tables import open_frame
 
         source = open_frame(inputs)
     elif comes_from(inputs, "torch.utils.data") and not comes_from(

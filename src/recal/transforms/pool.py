@@ -32,6 +32,20 @@ DAMAGE: dict[str, str] = {
     "tabular": "median:0.1+median:0.3+median:0.6+permute:0.1+permute:0.3+permute:0.6"
     "+missing:0.1+missing:0.3+missing:0.6+rescale:0.1+rescale:0.25+rescale:0.5",
 }
+# Some views keep all information, for stacking; others lose more and more, for ReCal. About ten
+# passes in all.
+USUAL: dict[str, str] = {
+    "image": "flip+shift+shift:direction=right+zoomin:1.1+zoom:0.9+zoom:0.8+zoom:0.7+zoom:0.55"
+    "+brightness:0.7+brightness:0.5",
+    "video": "flip+shift+zoom:0.5-0.9:3+frames:0.1-0.6:5",
+    "series": "timeshift:0.02+timeshift:0.05+coarse:0.3-0.9:3+drop:0.1-0.6:5",
+    "audio": "timeshift:0.02+timeshift:0.05+lowpass:0.2-0.8:3+noise:10-40:3+quieter:0.3"
+    "+timemask:0.1",
+    "text": "cut:0.1+cut:0.2+cut:0.2:side=start+tokendrop:0.05-0.5:6",
+    "tabular": "median:0.1-0.6:8",
+}
+# Pools with a name; "auto:series" is that of series, and without a kind they are for images.
+NAMED: dict[str, dict[str, str]] = {"auto": USUAL, "damage": DAMAGE}
 
 
 # All kinds, in the order in which their modules define them. The command line, the loader and
@@ -186,10 +200,11 @@ def pool(spec: Any, seed: int = 0, *, data: Any = None) -> tuple[Transform, ...]
         for kinds of whole strengths; the upper end excluded; drawn without replacement),
         ``kind:strength``, or a bare ``kind``: for ``flip`` and ``shift`` their default form, for
         others 10 strengths from their declared range. Options follow:
-        ``zoom:0.1-0.9:20:layout=NHWC``. Callables are known by their name. ``damage`` means seven
-        kinds of damage to images at three strengths each, from which a profile learns to follow;
-        ``damage:audio``, ``damage:series``, ``damage:text``, ``damage:tabular`` and
-        ``damage:video`` are for other inputs.
+        ``zoom:0.1-0.9:20:layout=NHWC``. Callables are known by their name. ``auto`` means the
+        default transformations of images; ``damage`` means seven kinds of damage to images at three
+        strengths each, from which a profile learns to follow. ``auto:audio``, ``auto:series``,
+        ``auto:text``, ``auto:tabular`` and ``auto:video`` are for other inputs; likewise
+        ``damage:audio`` and so on.
     seed : int
         The same seed draws the same pool; the strengths of a part do not depend on the other kinds
         in the pool.
@@ -234,10 +249,14 @@ def _parts(item: Any, data: Any) -> list[_Range | Transform]:
         return [as_transform(item)]
     specs = []
     for spec in map(str.strip, item.split("+")):
-        name, _, modality = spec.partition(":")
-        if name == "damage" and (modality or "image") not in DAMAGE:
-            raise InputError(f"There are pools of damage for {', '.join(DAMAGE)}, got {spec!r}.")
-        specs += DAMAGE[modality or "image"].split("+") if name == "damage" else [spec]
+        name, _, kind = spec.partition(":")
+        if name not in NAMED:
+            specs.append(spec)
+            continue
+        if (kind or "image") not in NAMED[name]:
+            kinds = ", ".join(NAMED[name])
+            raise InputError(f"The pool {name!r} exists for {kinds}, got {spec!r}.")
+        specs += NAMED[name][kind or "image"].split("+")
     return [_part(spec, data) for spec in specs]
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from recal.errors import InputError, Remedy
-from recal.schema import ListOf, Number, Record, Size, Sizes, field_names
+from recal.schema import ListOf, Number, Record, Size, Sizes, Text, field_names
 from recal.transforms import arrays
 
 # "logits", "probabilities", "votes", or "probabilities:FLOOR" with the user's own floor.
@@ -25,6 +25,8 @@ PROBABILITY_FLOOR = 1e-12
 # on the other (docs/methods.md).
 VOTES_FLOOR = 0.01
 Sides = Annotated[tuple[int, ...], ListOf(Number(0, whole=True), keep=tuple)]
+Texts = Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
+Levels = Annotated[tuple[tuple[str, ...], ...], ListOf(ListOf(Text(), keep=tuple), keep=tuple)]
 
 
 def check_outputs(outputs: Any) -> Outputs:
@@ -154,6 +156,9 @@ class Preprocessing(Record):
         How files were read, if inputs came from a folder.
     text_column, label_column, cluster_column, group_column : str, optional
         Which columns were read, if inputs came from a table.
+    columns, levels : optional
+        The names of a table's columns in the order in which the model got them, and the categories
+        of each; later tables are brought into this form.
     shape, dtype : optional
         Shape and dtype of one input before the transformations, if all have the same.
     model : str, optional
@@ -179,6 +184,8 @@ class Preprocessing(Record):
     label_column: str | None = None
     cluster_column: str | None = None
     group_column: str | None = None
+    columns: Texts | None = None
+    levels: Levels | None = None
     shape: Sides | None = None
     dtype: str | None = None
     model: str | None = None

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.errors import InputError
+from recal.errors import InputError, Remedy
 from recal.transforms import arrays
 from recal.transforms.arrays import Array
 from recal.transforms.base import BuiltIn, Keys, Numbers, Strengths, choose, content_keys, uniforms
@@ -184,7 +184,7 @@ class MedianFill(TableTransform):
             for place in range(table.shape[1]):
                 if is_category(data.iloc[:, place]):
                     codes = table[:, place][~np.isnan(table[:, place])].astype(np.intp)
-                    medians[place] = np.bincount(codes).argmax() if len(codes) else 0
+                    medians[place] = np.bincount(codes).argmax()
         return {"medians": tuple(medians.tolist())}
 
     def _n_features(self) -> int:
@@ -309,11 +309,22 @@ class Rescale(TableTransform):
 
 def _numbers(data: Any, what: str) -> NDArray[np.float64]:
     if is_frame(data) and len(data):
-        return to_numbers(data)
-    table = np.asarray(data)
-    if table.ndim != 2 or table.dtype.kind not in "fiub" or not len(table):
+        table, names = to_numbers(data), [repr(name) for name in data.columns]
+    else:
+        values = np.asarray(data)
+        if values.ndim != 2 or values.dtype.kind not in "fiub" or not len(values):
+            raise InputError(
+                f"{what} are taken from numbers of the shape (n_samples, n_features), "
+                f"got dtype {values.dtype}, shape {values.shape}."
+            )
+        table, names = values.astype(np.float64), [str(place) for place in range(values.shape[1])]
+    empty = np.flatnonzero(np.isnan(table).all(axis=0))
+    if len(empty):
         raise InputError(
-            f"{what} are taken from numbers of the shape (n_samples, n_features), "
-            f"got dtype {table.dtype}, shape {table.shape}."
+            f"The column {names[empty[0]]} holds no value, so it has no {what.lower()}",
+            remedy=Remedy(
+                "Fill it in, or pass pool=None to do without views of the table",
+                typed="Fill it in, or add --pool none to do without views of the table",
+            ),
         )
-    return table.astype(np.float64)
+    return table

@@ -23,15 +23,15 @@ from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
 from recal.checks import Floats, Labels
 from recal.clusters import count_of_clusters, row_names, split_by_cluster
-from recal.collecting.files import check_labelled
 from recal.collecting.fingerprint import digest
-from recal.collecting.job import Job
-from recal.collecting.local import as_pool, collect, needs_pilot, open_source
+from recal.collecting.local import collect, open_source
 from recal.collecting.models.base import Model, as_model
-from recal.collecting.pools import AUTO, read_finished, run_pilot, usual_pool
+from recal.collecting.pilot import needs_pilot, read_finished, run_pilot
+from recal.collecting.pools import as_pool, taken_by
 from recal.collecting.predictions import passes_of
 from recal.collecting.preflight import name_labels, preflight
 from recal.collecting.sources import IndexedSource, Subset
+from recal.collecting.tables import check_labelled
 from recal.copies import near_duplicates
 from recal.decisions import profile
 from recal.decisions.guarantee import crossfitted_answers
@@ -51,7 +51,6 @@ SHARES = (0.5, 0.3, 0.2)
 # With fewer inputs than this in any part, the figures would be meaningless.
 _FEWEST = 20
 _RUN = "run.json"  # the key of a finished run, and its transformations
-_N_TRIAL = 16  # inputs to test whether a model accepts damaged ones
 _FOLDS = 5  # of a cross-fit; each fold is one more fit
 
 
@@ -61,7 +60,7 @@ def calibrate(
     out: str | os.PathLike[str],
     settings: Settings,
     *,
-    pool: str | Sequence[Any] | None = AUTO,
+    pool: str | Sequence[Any] | None = "auto",
     pilot: int = 1000,
     labels: Any = None,
     classes: Sequence[Any] | None = None,
@@ -88,7 +87,8 @@ def calibrate(
     """
     seed, say, cross_fit = settings.random_state, settings.say, settings.cross_fit
     check(pilot, Number(1, whole=True), "pilot")
-    source = copy.copy(cast(IndexedSource, open_source(inputs, labels, {})))
+    adapter = as_model(model, outputs=outputs, device=device)
+    source = copy.copy(cast(IndexedSource, open_source(inputs, labels, {}, adapter)))
     check_labelled(source, settings.about.get("Data", ""))
     source.clusters = row_names(source.clusters, source.n_samples, "clusters")
     groups = row_names(source.groups, source.n_samples, "groups")
@@ -96,7 +96,6 @@ def calibrate(
         None  # groups are added to the views below, so that stores can be reused with other groups
     )
     parts = split(source.n_samples, seed, source.clusters, cross_fit)
-    adapter = as_model(model, outputs=outputs, device=device)
     source = cast(IndexedSource, name_labels(source, adapter, classes))
     transforms = as_pool(pool, seed, source, adapter)
     local = how.get("engine", "local") == "local"
@@ -121,8 +120,16 @@ def calibrate(
     say("2/4  Run the model on the inputs, and on transformed copies of some of them.")
     method = settings.calibrator or AutoCalibration(random_state=seed)
     candidates = transforms if method.needs_views or method.reads_views else ()
-    if candidates and pool == AUTO:
-        candidates = _with_damage(candidates, adapter, source, seed, how, earlier)
+    if candidates and isinstance(pool, str) and pool.partition(":")[0] == "auto":
+        # The profile learns from damage, which the model must accept.
+        damage = as_pool(pool.replace("auto", "damage", 1), seed, source, adapter)
+        if earlier is not None:
+            damage = tuple(one for one in damage if str(one) in earlier)
+        elif local:
+            damage = taken_by(
+                adapter, source, damage, preprocess=how.get("preprocess"), outputs=outputs
+            )
+        candidates = tuple({str(one): one for one in (*candidates, *damage)}.values())
     reuse = adapter.known_by_content and earlier is not None
 
     def views_of(rows: Subset, transforms: Sequence[Transform], name: str) -> Views:
@@ -326,36 +333,3 @@ def _split_words(
     )
     n_samples = fit + check + (0 if cross_fit else decide)
     return f"Split {n_samples:,} labelled inputs{by}: {words}, {check:,} to check."
-
-
-def _with_damage(
-    transforms: Sequence[Transform],
-    model: Model,
-    source: IndexedSource,
-    seed: int,
-    how: dict[str, Any],
-    earlier: list[str] | None,
-) -> tuple[Transform, ...]:
-    """Return the transformations that may improve answers, and the damage that the profile learns
-    from.
-    """
-    candidates = {str(one): one for one in transforms}
-    for one in usual_pool(source, model, seed, "damage"):
-        if _is_taken(model, source, one, how) if earlier is None else str(one) in earlier:
-            candidates.setdefault(str(one), one)
-    return tuple(candidates.values())
-
-
-def _is_taken(
-    model: Model, source: IndexedSource, transform: Transform, how: dict[str, Any]
-) -> bool:
-    """Whether the model accepts inputs with this damage; many refuse a table with missing values."""
-    if how.get("engine", "local") != "local":
-        return True
-    job = Job(model, (transform,), how.get("preprocess"), model.returns(how["outputs"]))
-    try:
-        with model.running():
-            job.run(source.batch(0, _N_TRIAL), source.describe)
-    except Exception:  # a model may raise anything for inputs that it was not made for
-        return False
-    return True

@@ -89,13 +89,13 @@ def test_the_default_method_is_chosen_on_samples_left_out(data, linear):
 
 def test_series_are_never_zoomed_like_pictures():
     series, y = np.random.default_rng(0).normal(size=(60, 3, 50)), np.arange(60) % 2
-    classifier = CalibratedClassifier(lambda batch: batch[:, :2, 0], recal()).fit(series, y)
-    assert {transform.modality for transform in classifier.pool_} == {"series"}
+    model = CalibratedClassifier(lambda batch: batch[:, :2, 0], recal(), pool="auto:series")
+    assert {transform.modality for transform in model.fit(series, y).pool_} == {"series"}
 
 
 def test_rows_of_numbers_are_asked_about_not_guessed():
     rows, y = np.random.default_rng(0).normal(size=(60, 50)), np.arange(60) % 2
-    with pytest.raises(InputError, match=r"shape \(n, 50\).*features of a table, series, sounds"):
+    with pytest.raises(InputError, match=r"shape \(n, 50\).*auto:series"):
         CalibratedClassifier(lambda batch: batch[:, :2], recal()).fit(rows, y)
     table = CalibratedClassifier(LogisticRegression().fit(rows, y), recal()).fit(rows, y)
     assert table.pool_[0].medians == pytest.approx(np.median(rows, axis=0))

@@ -8,10 +8,11 @@ import torch
 
 from recal import collect
 from recal.collecting.models.base import CallableModel
-from recal.collecting.pools import USUAL, modality, usual_pool
+from recal.collecting.pools import as_pool, kind_of_inputs
 from recal.collecting.sources import as_source
 from recal.errors import InputError
 from recal.transforms import pool
+from recal.transforms.pool import USUAL
 
 RNG = np.random.default_rng(0)
 MODEL = CallableModel(lambda batch: batch)
@@ -24,43 +25,32 @@ MODEL = CallableModel(lambda batch: batch)
         (np.zeros((2, 3, 32, 32), np.float32), "image"),
         (torch.zeros((2, 1, 28, 28)), "image"),
         (np.zeros((2, 28, 28), np.uint8), "image"),
-        (RNG.random((2, 16, 16)), "image"),
         (np.zeros((2, 8, 32, 32, 3), np.uint8), "video"),
-        (RNG.normal(size=(2, 3, 50)), "series"),
-        (RNG.normal(size=(2, 1, 24)), "series"),
         (["a text", "another"], "text"),
         (np.array(["a text", "another"]), "text"),
         ([b"\x00\x01", b"\x7fELF"], "text"),
     ],
 )
 def test_inputs_that_tell_what_they_are(batch, expected):
-    assert modality(batch) == expected
+    assert kind_of_inputs(as_source(batch), MODEL) == expected
 
 
 @pytest.mark.parametrize(
-    ("batch", "question"),
+    "batch",
     [
-        (RNG.normal(size=(4, 20)), "features of a table, series, sounds"),
-        (RNG.integers(0, 9, (4, 20)), "token ids, features"),
-        (RNG.normal(size=(4, 50, 3)), "is time the last axis"),
-        (RNG.normal(size=(4, 20, 50)), "grey pictures, or series"),
-        (RNG.normal(size=(4, 3, 32, 32)), "look normalised already"),
-        (np.zeros((4, 20), dtype=bool), "no default pool for this dtype"),
-        (np.zeros((2, 2, 2, 2, 2, 2)), "this number of axes"),
-        (np.array([{"a": 1}, 3], dtype=object), "may hold anything"),
+        RNG.normal(size=(4, 20)),
+        RNG.integers(0, 9, (4, 20)),
+        RNG.normal(size=(4, 3, 50)),
+        RNG.random((4, 16, 16)),
+        RNG.normal(size=(4, 3, 32, 32)),
+        np.zeros((4, 20), dtype=bool),
+        [np.zeros(5), np.zeros(7)],
     ],
 )
-def test_inputs_that_do_not_tell_are_asked_about(batch, question):
-    with pytest.raises(InputError, match=question):
-        modality(batch)
-
-
-def test_series_of_unequal_length_are_series_and_ids_are_tokens():
-    series = np.empty(2, dtype=object)
-    series[:] = [np.zeros(5), np.zeros(7)]
-    ids = np.empty(2, dtype=object)
-    ids[:] = [np.arange(5), np.arange(7)]
-    assert (modality(series), modality(ids)) == ("series", "text")
+def test_inputs_that_do_not_tell_are_asked_about(batch):
+    with pytest.raises(InputError, match="auto:series"):
+        as_pool("auto", 0, as_source(batch), MODEL)
+    assert as_pool("auto:series", 0, as_source(batch), MODEL)[0].modality == "series"
 
 
 def test_every_usual_pool_can_be_drawn_and_fits_its_modality():
@@ -72,8 +62,9 @@ def test_every_usual_pool_can_be_drawn_and_fits_its_modality():
 
 
 def test_a_generator_is_not_used_up_by_a_look():
+    source = as_source(batch for batch in [np.zeros((2, 8, 8), np.uint8)])
     with pytest.raises(InputError, match="can be read only once"):
-        usual_pool(as_source(batch for batch in [np.zeros((2, 8, 8), np.uint8)]), MODEL)
+        as_pool("auto", 0, source, MODEL)
 
 
 def test_collect_takes_the_word_auto():

@@ -12,7 +12,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from recal import CalibratedClassifier, Plan, TemperatureScaling, load, save
+from recal import CalibratedClassifier, Plan, TemperatureScaling, collect, load, save
 from recal.cli.app import run
 from recal.collecting.models.base import as_model, import_model
 from recal.collecting.models.onnx import external_files
@@ -283,3 +283,15 @@ def test_a_pipe_in_place_of_a_model_is_refused(tmp_path):
     os.mkfifo(tmp_path / "net.onnx")
     with pytest.raises(InputError, match="not a regular file"):
         as_model(tmp_path / "net.onnx")
+
+
+def test_a_model_may_write_all_its_answers_into_one_buffer():
+    buffer = np.empty((4, 2))
+
+    def model(batch):
+        np.stack([batch[:, 0], -batch[:, 0]], axis=1, out=buffer[: len(batch)])
+        return buffer[: len(batch)]
+
+    rows = np.random.default_rng(0).normal(size=(10, 3))
+    views = collect(model, rows, None, batch_size=4)
+    assert np.array_equal(views.logits[:, 0], rows[:, 0])

@@ -389,7 +389,7 @@ def test_inputs_that_a_model_of_scikit_learn_was_not_fitted_on_are_named_with_th
     frame, y = table()
     numbers = frame[["age", "height"]]
     skops.io.dump(LogisticRegression().fit(numbers, y), tmp_path / "net.skops")
-    numbers.assign(sick=y).to_csv(tmp_path / "data.csv", index=False)
+    numbers.assign(name="a", sick=y).to_csv(tmp_path / "data.csv", index=False)
     texts = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(TEXTS, [0, 1, 1, 0, 1])
     skops.io.dump(texts, tmp_path / "texts.skops")
     pd.DataFrame({"said": TEXTS, "by": [0, 1, 1, 0, 1]}).to_csv(tmp_path / "texts.csv", index=False)
@@ -398,7 +398,11 @@ def test_inputs_that_a_model_of_scikit_learn_was_not_fitted_on_are_named_with_th
     folder_of_images(tmp_path, "RGB")
     monkeypatch.chdir(tmp_path)
     for model, data, said in [
-        ("net.skops", "data.csv", "was not fitted on the column sick. .*--label-column sick"),
+        (
+            "net.skops",
+            "data.csv",
+            "was not fitted on the column 'name', 'sick'.*--label-column sick",
+        ),
         ("texts.skops", "texts.csv", "holds texts.*--text-column said"),
         (
             "grey.skops",
@@ -596,7 +600,7 @@ def test_video_and_series_of_different_lengths():
     found = collect(
         lambda batch: np.array([[s.mean(), s.std()] for s in batch]),
         series,
-        "auto",
+        "auto:series",
         labels=[0, 1] * 2,
     )
     assert {transform.modality for transform in found.transforms} == {"series"}

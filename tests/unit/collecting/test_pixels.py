@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from recal.collecting.folders import read_image
+from recal.collecting.models.base import to_dtype
 from recal.collecting.sources import as_source
-from recal.errors import FileError
+from recal.errors import FileError, InputError
 
 RAMP = np.arange(256, dtype=np.uint8).reshape(16, 16)
 COLOURS = np.random.default_rng(0).integers(0, 256, (6, 5, 3), dtype=np.uint8)
@@ -135,3 +136,11 @@ def test_a_folder_reads_its_images_so(tmp_path):
     (tmp_path / "images").mkdir()
     grey16().save(tmp_path / "images" / "a.png")
     np.testing.assert_array_equal(as_source(tmp_path / "images").read(range(1))[0, ..., 0], RAMP)
+
+
+def test_pixels_from_0_to_1_are_not_cast_to_bytes():
+    assert to_dtype(np.array([0.0, 255.0]), np.uint8, "net").tolist() == [0, 255]
+    assert to_dtype(np.array([3]), np.float32, "net").dtype == np.float32
+    for wrong in ([0.0, 0.5, 1.0], [256.0], [-1], [np.nan]):
+        with pytest.raises(InputError, match="uint8"):
+            to_dtype(np.array(wrong), np.uint8, "net")

@@ -9,8 +9,8 @@ import pandas
 import pytest
 
 from recal.cli.app import run
-from recal.collecting.files import guess_columns
 from recal.collecting.preflight import preflight
+from recal.collecting.tables import guess_columns
 from recal.errors import InputError
 
 MODEL = """

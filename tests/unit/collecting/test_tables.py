@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recal.collecting.files import open_table, table_columns
+from recal.collecting.tables import open_table, table_columns
 from recal.errors import InputError
 
 pytest.importorskip("pandas")

@@ -107,6 +107,7 @@ def test_answers_are_those_of_the_file_and_metrics_count_them(client: Any, servi
         ({"content": b"123"}, 400, "got 3 bytes"),
         ({"json": {"input": [1, 2]}}, 400, r"got \(2,\)"),
         ({"json": {"inputs": []}}, 400, "is needed"),
+        ({"json": {"input": ["a"] * 6}}, 400, "is needed"),
         ({"content": b"{", "headers": {"content-type": "application/json"}}, 400, "is needed"),
         ({"content": bytes(100_000)}, 413, "at most"),
         ({"content": np.full(6, np.nan, np.float32).tobytes()}, 422, "beyond what"),

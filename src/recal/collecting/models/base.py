@@ -60,6 +60,10 @@ class Model(ABC):
         The shape of the model's input, including the batch; empty if unknown.
     fixed : int or None
         The only batch size that the model takes.
+    features : tuple of str or None
+        The names of the columns of a table that the model was fitted on, if it knows them.
+    n_features : int or None
+        Their number, if the model knows it.
     """
 
     name: str
@@ -70,6 +74,8 @@ class Model(ABC):
     known_by_content: bool = True
     shape: tuple[Any, ...] = ()
     fixed: int | None = None
+    features: tuple[str, ...] | None = None
+    n_features: int | None = None
 
     @property
     def pixels(self) -> Pixels | None:
@@ -369,7 +375,8 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
             f"{model.name} returned dtype {raw.dtype}; logits are floats. If it returns its answers only, it has no "
             f"confidence to calibrate. {_GRADED}"
         )
-    values: Floats = raw.astype(np.float32) if raw.dtype.itemsize < 4 else raw
+    # A copy: a model may write its next answers into the same memory.
+    values: Floats = raw.astype(np.float32 if raw.dtype.itemsize < 4 else raw.dtype)
     is_probs = not model.gives_logits and (outputs != "logits" or model.gives_probs)
     is_single = is_single_column(values.shape)
     if not is_probs and not model.gives_logits and looks_like_probabilities(values):
@@ -444,7 +451,33 @@ def in_pieces(run: Callable[[Any], NDArray[Any]], batch: Any, size: int | None) 
         return run(batch)
     starts = range(0, len(batch), size)
     pieces = [batch[np.minimum(np.arange(start, start + size), len(batch) - 1)] for start in starts]
-    return np.concatenate([run(piece) for piece in pieces])[: len(batch)]
+    # Copy each answer: a model may write the next one into the same memory.
+    return np.concatenate([run(piece).copy() for piece in pieces])[: len(batch)]
+
+
+def to_dtype(values: NDArray[Any], dtype: Any, name: str) -> NDArray[Any]:
+    """Return values in the dtype that a model takes; refuse those that it cannot represent.
+
+    Pixels from 0 to 1 are not the pixels 0 and 1 of a model that takes uint8.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.collecting.models.base import to_dtype
+    >>> to_dtype(np.array([0.0, 255.0]), np.uint8, "net.onnx")
+    array([  0, 255], dtype=uint8)
+    """
+    limits = np.iinfo(dtype) if np.issubdtype(dtype, np.integer) else None
+    if limits is None or values.dtype == dtype or not values.size:
+        return values.astype(dtype, copy=False)
+    low, high = values.min(), values.max()
+    if low >= limits.min and high <= limits.max and (values == np.floor(values)).all():
+        return values.astype(dtype)
+    raise InputError(
+        f"{name} takes whole numbers from {limits.min} to {limits.max} ({np.dtype(dtype)}), "
+        f"got values from {low:.4g} to {high:.4g}",
+        remedy="Pass pixels as they are in the file, not divided or normalised",
+    )
 
 
 def with_channel(batch: Any, shape: Sequence[Any]) -> Any:

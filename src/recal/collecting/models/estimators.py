@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,11 @@ class EstimatorModel(Model):
         if not hasattr(estimator, self.method):
             remedy = Remedy.naming("Use {outputs} for its decision_function", outputs="logits")
             raise InputError(f"{self.name} has no {self.method}", remedy=remedy)
+        # LightGBM has its own attribute, and invents names for columns without any.
+        names = getattr(estimator, "feature_names_in_", getattr(estimator, "feature_name_", None))
+        if names is not None and not all(re.fullmatch(r"Column_\d+", str(name)) for name in names):
+            self.features = tuple(map(str, names))
+        self.n_features = getattr(estimator, "n_features_in_", None)
         self.gives_probs = self.method == "predict_proba"
         self.gives_logits = not self.gives_probs
 
@@ -75,16 +81,14 @@ class EstimatorModel(Model):
         return values if values.dtype.kind == "f" else values.astype(np.float64)
 
     def _rows(self, batch: Any) -> Any:
-        if hasattr(batch, "columns"):
-            self._check_columns(batch)
-        if isinstance(batch, list) or (
-            hasattr(batch, "columns") and hasattr(self.estimator, "feature_names_in_")
-        ):
+        is_frame = hasattr(batch, "columns")
+        if isinstance(batch, list) or (is_frame and self.features is not None):
             return batch  # texts, or a frame for a model that knows its columns by name
+        expected = self.n_features
+        if is_frame and expected is None:
+            self._refuse_words(batch)
         batch = as_array(batch)
-        try:
-            expected = self.estimator.n_features_in_
-        except AttributeError:  # a pipeline whose first step takes any input
+        if expected is None:  # a pipeline whose first step takes any input
             return batch
         size = int(np.prod(batch.shape[1:]))
         if batch.ndim > 2 and batch.shape[-1] in (3, 4) and expected * batch.shape[-1] == size:
@@ -97,28 +101,14 @@ class EstimatorModel(Model):
             return batch
         return batch.reshape(len(batch), -1)
 
-    def _check_columns(self, frame: Any) -> None:
-        """Refuse a table with columns that the model was not fitted on, or with words if it takes
-        texts.
-        """
-        features = getattr(self.estimator, "feature_names_in_", None)
-        if features is not None:
-            extra = [str(name) for name in frame.columns if name not in set(features)]
-            if extra and set(features) <= set(frame.columns):
-                remedy = "Name the column of the labels, {label_column}, and remove the others"
-                raise InputError(
-                    f"{self.name} was not fitted on the column{'s' * (len(extra) > 1)} {', '.join(extra)}",
-                    remedy=Remedy.naming(remedy, label_column=extra[-1]),
-                )
-            return
-        words = [
-            str(name)
-            for name in frame.columns
-            if getattr(frame[name].dtype, "kind", "O") not in "biuf"
-        ]
-        if words and not hasattr(self.estimator, "n_features_in_"):
+    def _refuse_words(self, frame: Any) -> None:
+        """Refuse a table with words for a model that takes texts."""
+        kinds = {str(name): getattr(frame[name].dtype, "kind", "O") for name in frame.columns}
+        words = [name for name, kind in kinds.items() if kind not in "biuf"]
+        if words:
             remedy = "If it takes texts, say which column holds them: {text_column}"
             raise InputError(
-                f"{self.name} knows no columns by name and was given the columns {', '.join(map(str, frame.columns))}",
+                f"{self.name} knows no columns by name and was given the columns "
+                f"{', '.join(kinds)}",
                 remedy=Remedy.naming(remedy, text_column=words[0]),
             )

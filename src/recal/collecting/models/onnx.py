@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest, digest_file
-from recal.collecting.models.base import Model, as_array, in_pieces, with_channel
+from recal.collecting.models.base import Model, as_array, in_pieces, to_dtype, with_channel
 from recal.errors import FileError, InputError, MissingExtraError, Remedy
 from recal.transforms.preprocessing import Outputs
 
@@ -218,10 +218,13 @@ class OnnxModel(Model):
         self.columns = (
             {} if len(inputs) == 1 else {one.name: _DTYPES.get(one.type) for one in inputs}
         )
+        self.features = tuple(self.columns) or None
         self.input = inputs[0].name
         self.dtype = _DTYPES.get(inputs[0].type)
         shape = inputs[0].shape
         self.shape = tuple(shape or ())
+        if len(self.shape) == 2 and isinstance(self.shape[1], int):
+            self.n_features = self.shape[1]
         self.fixed = shape[0] if shape and isinstance(shape[0], int) and shape[0] > 0 else None
         outputs = [
             Output(o.name, o.type, len(o.shape) if o.shape else None) for o in model.get_outputs()
@@ -258,27 +261,20 @@ class OnnxModel(Model):
         if self.columns:
             return self._run(self._columns_of(batch))
         array = with_channel(as_array(batch), self.shape)
-        array = np.ascontiguousarray(
-            array if self.dtype is None else array.astype(self.dtype, copy=False)
-        )
+        if self.dtype is not None:
+            array = to_dtype(array, self.dtype, self.name)
+        array = np.ascontiguousarray(array)
         return in_pieces(lambda piece: self._run({self.input: piece}), array, self.fixed)
 
     def _columns_of(self, frame: Any) -> dict[str, NDArray[Any]]:
         """Return the column for each input, by name; skl2onnx exports pipelines fitted on frames in
         this form.
         """
-        names = [str(name) for name in getattr(frame, "columns", ())]
-        absent = [name for name in self.columns if name not in names]
-        if absent:
-            problem = (
-                f"the table has no column {', '.join(absent)}"
-                if names
-                else "the inputs are not a table"
-            )
+        if not hasattr(frame, "columns"):
             raise InputError(
-                f"{self.name} takes {len(self.columns)} inputs ({', '.join(self.columns)}), one per column of a table; "
-                f"{problem}",
-                remedy="Bring the columns under these names, or wrap the model in a Python function",
+                f"{self.name} takes {len(self.columns)} inputs ({', '.join(self.columns)}), one per "
+                "column of a table; the inputs are not a table",
+                remedy="Bring the columns under these names, or wrap the model in a function",
             )
         return {
             name: np.asarray(frame[name])[:, None].astype(dtype or object)
