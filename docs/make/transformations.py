@@ -66,6 +66,8 @@ def page() -> str:
     for modality in ORDER:
         parts.append(f"## {TITLES[modality]}\n\n{FIRST[modality]}\n")
         if modality in USUAL:
+            where = f"`--pool auto`, or `--pool auto:{modality}`"
+            where += " where the inputs do not say what they are"
             parts.append(f"Default pool ({where}):\n\n```text\n{USUAL[modality]}\n```\n")
         parts += [section(kind) for kind in TRANSFORMS if kind.modality == modality]
     return "\n".join(parts)

@@ -12,12 +12,13 @@ from sklearn.neighbors import KNeighborsClassifier
 from recal import decide, load, read_views
 from recal.calibrators import TemperatureScaling
 from recal.collecting import as_model, as_source
+from recal.collecting.pools import taken_by
 from recal.decisions.curves import Gain
 from recal.errors import FileError, InputError
 from recal.reporting.verdict import AnswerChange
 from recal.transforms import as_transform
 from recal.workflow import calibration_in
-from recal.workflow.job import _is_taken, _split_words, calibrate, split
+from recal.workflow.job import _split_words, calibrate, split
 from recal.workflow.result import Settings, today
 
 
@@ -264,6 +265,4 @@ def test_damage_is_tried_with_the_floor_of_the_views():
     rows, y = rng.normal(size=(60, 4)), rng.integers(0, 2, 60)
     neighbours = as_model(KNeighborsClassifier(3).fit(rows, y))
     with pytest.warns(UserWarning, match=r"Those below 0\.005 count as 0\.005"):
-        assert _is_taken(
-            neighbours, as_source(rows), as_transform("drop:0.25"), {"outputs": "logits"}
-        )
+        assert taken_by(neighbours, as_source(rows), [as_transform("drop:0.25")])

@@ -14,7 +14,6 @@ import pytest
 from recal import AutoCalibration, CalibratedClassifier, TemperatureScaling, Views, collect, load
 from recal.cli.app import run
 from recal.collecting import as_source, run_pilot
-from recal.collecting.files import clusters_by_name
 from recal.collecting.local import ProgressLines, progress_bar
 from recal.collecting.models.base import CallableModel
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError
@@ -153,16 +152,6 @@ def test_clusters_are_never_divided():
     assert [round(len(rows) / 2000, 1) for rows in parts] == [0.5, 0.3, 0.2]
     with pytest.raises(InputError, match="2 clusters, too few"):
         split(200, 0, np.repeat(["a", "b"], 100))
-
-
-def test_files_are_clustered_by_their_names(tmp_path):
-    for name in ("a/p1_1.txt", "a/p1_2.txt", "b/p2_1.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("text")
-    assert as_source(tmp_path, cluster_by="parent").clusters.tolist() == ["a", "a", "b"]
-    assert as_source(tmp_path, cluster_by=r"p(\d)_").clusters.tolist() == ["1", "1", "2"]
-    with pytest.raises(InputError, match=r"does not match 'b/p2_1\.txt'"):
-        clusters_by_name(["a/p1_1.txt", "b/p2_1.txt"], "p1")
 
 
 def test_near_copies_without_clusters_are_warned_of(tmp_path):
