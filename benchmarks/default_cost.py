@@ -23,6 +23,7 @@ from benchmarks.ratios import Ratio, table
 from recal import AutoCalibration, ReCal, Views, ViewStacking
 from recal.calibrators import CalibrationEnsemble
 from recal.calibrators.ensemble_fit import FAMILIES, READS, fit_members, member_names
+from recal.calibrators.samples import Samples
 from recal.maps.aggregation import Mixture
 from recal.maps.arrays import safe_log
 from recal.maps.base import wide
@@ -62,7 +63,7 @@ def _problems(small: bool, paths: tuple[Path, ...]) -> list[tuple[str, Views]]:
 
 def _fits(what: str, views: Views, turns: int) -> list[Ratio]:
     names = member_names(views.n_classes)
-    first = fit_members(("ets",), views.logits, views.labels)["ets"]
+    first = fit_members(("ets",), Samples(views, views.labels))["ets"]
     read = {None: views.logits, "ets": safe_log(first.map_.probs(wide(views.logits)))}
 
     def members() -> None:
@@ -107,7 +108,7 @@ def answers() -> list[Ratio]:
     logits, labels, asked = logits[:5_000], labels[:5_000], logits[5_000:]
     ensemble = CalibrationEnsemble(answers="free").fit(logits, labels)
     names = member_names(10)[:6]
-    members = fit_members(names, logits, labels)
+    members = fit_members(names, Samples(Views(logits), labels))
     reads = np.full(len(members), -1)
     maps = tuple(members[name].map_ for name in members)
     ensemble.map_ = Mixture(tuple(members), maps, np.full(len(members), 1 / len(members)), reads)

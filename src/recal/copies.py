@@ -190,12 +190,13 @@ def near_duplicates(values: ArrayLike, wrong: NDArray[np.bool_]) -> int:
 
     Parameters
     ----------
-    values : array-like of shape (n_samples, n_columns)
-        Logits, or log-probabilities.
+    values : array-like of shape (n_samples, n_columns) or (n_samples,)
+        Logits, log-probabilities, signals, or one confidence per row.
     wrong : array of bool, shape (n_samples,)
         Which predictions are wrong.
     """
     rows = np.asarray(values, dtype=np.float64)
+    rows = rows[:, None] if rows.ndim == 1 else rows
     n = len(rows)
     scale = float(rows.std())
     if n < 2 or not scale > 0:
@@ -208,10 +209,27 @@ def near_duplicates(values: ArrayLike, wrong: NDArray[np.bool_]) -> int:
     )
     order = np.lexsort((places[:, 0], *cells.T))
     first, second = order[:-1], order[1:]
-    near = np.zeros(n - 1, np.bool_)
     same_cell = np.flatnonzero((cells[first] == cells[second]).all(axis=1))
     apart = np.abs(rows[first[same_cell]] - rows[second[same_cell]]).max(axis=1)
-    near[same_cell] = apart <= _NEAR * scale
+    # Exact copies come first: in one column, independent rows are near each other, too.
+    return max(
+        _right_together(same_cell[apart <= reach], first, second, wrong)
+        for reach in (0.0, _NEAR * scale)
+    )
+
+
+def _right_together(
+    pairs: NDArray[np.intp],
+    first: NDArray[np.intp],
+    second: NDArray[np.intp],
+    wrong: NDArray[np.bool_],
+) -> int:
+    """Return how many rows are in these pairs of neighbours; 0 if they are not right or wrong
+    together.
+    """
+    n = len(wrong)
+    near = np.zeros(n - 1, np.bool_)
+    near[pairs] = True
     _drop_frequent(near, n)
     involved = np.zeros(n, np.bool_)
     involved[first[near]] = involved[second[near]] = True

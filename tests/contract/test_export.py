@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 import torch
 
-from recal import AutoCalibration, Plan, TemperatureScaling, Views
+from recal import AutoCalibration, Plan, TemperatureScaling
 from recal.calibrators import CALIBRATORS, Calibrator, OrderPreserving, VectorScaling
 from recal.errors import InputError, NotFittedError
 from recal.export.calibration import calibration_of
@@ -160,7 +160,8 @@ def test_a_method_of_ones_own_is_exported_if_it_has_a_map() -> None:
 
         short_name, keeps_accuracy = "plain", False
 
-        def _fit(self, views: Views, labels: Any) -> None: ...
+        def _fit(self, samples: Any) -> dict[str, Any]:
+            return {}
 
     views = extreme_views(3)
     logits, mine = np.array(views.logits), Mine().fit(views[:400])

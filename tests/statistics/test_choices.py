@@ -11,8 +11,8 @@ import pytest
 
 from recal import AutoCalibration, TemperatureScaling, Views
 from recal.calibrators import auto, view_choice
+from recal.calibrators.samples import Samples
 from recal.calibrators.solvers.stack import Stack
-from recal.calibrators.stacking import Samples
 from recal.calibrators.view_choice import GrowingStack, LossGain, _lowest_gate, _pays, above_gate
 from recal.clusters import effective_count
 from recal.comparison.judgement import PROPER, recommend
@@ -161,7 +161,7 @@ def test_recal_must_gain_half_a_per_cent_for_each_pass_more(monkeypatch, loss, w
         def __init__(self, random_state):
             self.plan_ = SimpleNamespace(transforms=("a", "b", "c"))
 
-        def _fit(self, views, labels): ...
+        def learn(self, samples): ...
 
         def _predict_proba(self, views):
             return np.tile([truth, 1 - truth], (len(views), 1))

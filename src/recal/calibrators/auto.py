@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
-from recal.calibrators.ensemble import CalibrationEnsemble
-from recal.calibrators.ensemble_fit import Evidence, FittedEnsemble, without_counts
+from recal.calibrators.ensemble import CalibrationEnsemble, record_of
+from recal.calibrators.ensemble_fit import Evidence, FittedEnsemble, fit_ensemble, without_counts
 from recal.calibrators.recal import ReCal
-from recal.calibrators.stacking import Samples
+from recal.calibrators.samples import Samples
 from recal.calibrators.view_choice import LossGain, losses_of
 from recal.checks import Labels
 from recal.clusters import cluster_sums
@@ -20,7 +20,6 @@ from recal.errors import FewSamplesWarning, InputError
 from recal.maps.base import Map
 from recal.maps.plan import Answers, Plan
 from recal.schema import RandomState
-from recal.views import Views
 
 Vector = NDArray[np.float64]
 
@@ -78,7 +77,6 @@ class AutoCalibration(Calibrator):
     """
 
     short_name: ClassVar[str] = "auto"
-    draws_folds: ClassVar[bool] = True
     reads_views: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
 
@@ -90,47 +88,44 @@ class AutoCalibration(Calibrator):
     reason_: str = from_fit()
     trials_: list[dict[str, Any]] = from_fit()
 
-    def _fit(
-        self,
-        views: Views,
-        labels: Labels,
-        *,
-        weights: Vector | None = None,
-        clusters: NDArray[np.intp] | None = None,
-    ) -> None:
-        samples = without_counts(Samples(views, labels, weights, clusters))
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        samples = without_counts(samples)
         rng = np.random.default_rng(self.random_state)
         ensemble = CalibrationEnsemble(answers=self.answers, random_state=int(rng.integers(2**31)))
-        fitted = ensemble.learn(samples, rng)
-        chosen, self.reason_ = _simplest(ensemble, fitted)
+        fitted = fit_ensemble(ensemble, samples, rng)
+        ensemble.set_state({"n_fitted_": len(samples), **record_of(fitted)})
+        chosen, reason = _simplest(ensemble, fitted)
         evidence = fitted.evidence
-        self.trials_ = []
+        trials = []
         if evidence is not None:
             for name, losses in evidence.losses.items():
                 passes = evidence.passes if name == "ensemble with views" else 0.0
-                self.trials_.append(
+                trials.append(
                     _record(name, evidence.losses["ts"], losses, passes, evidence.samples)
                 )
         # With few mistakes, ReCal may look best by chance: chosen on 100 to 200 samples, it had up
         # to twice the NLL.
         if (
             evidence is not None
-            and views.transforms
+            and samples.views.transforms
             and samples.weights is None
             and evidence.many_mistakes
         ):
-            recal, record, reason = _try_recal(evidence, int(rng.integers(2**31)))
-            self.trials_.append(record)
-            if reason:
-                chosen, self.reason_ = recal, reason
-                chosen._fit(samples.views, samples.labels)
-        self.choice_, self.calibrator_ = chosen.short_name, chosen
+            recal, record, why = _try_recal(evidence, int(rng.integers(2**31)))
+            trials.append(record)
+            if why:
+                chosen, reason = recal.learn(samples), why
         if self.answers == "kept" and samples.weights is None:
-            self.reason_ += _free_answers(chosen, samples)
-
-    def _complete(self) -> None:
-        self.calibrator_.classes_ = self.classes_
-        self.calibrator_.n_fitted_ = getattr(self.calibrator_, "n_fitted_", self.n_fitted_)
+            reason += _free_answers(chosen, samples)
+        chosen.classes_ = (
+            np.arange(samples.n_classes) if samples.classes is None else samples.classes
+        )
+        return {
+            "calibrator_": chosen,
+            "choice_": chosen.short_name,
+            "reason_": reason,
+            "trials_": trials,
+        }
 
     def _check_state(self, n_classes: int) -> None:
         inner = getattr(self, "calibrator_", None)
@@ -176,9 +171,7 @@ def _free_answers(fitted: Calibrator, samples: Samples) -> str:
     trial = AutoCalibration(answers="free")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trial._fit(
-            views[first], labels[first], clusters=None if clusters is None else together[first]
-        )
+        trial.learn(samples[first])
     free = trial.calibrator_._predict_proba(views[second]).argmax(axis=1)
     if not _is_better(free, kept[second], labels[second], together[second]):
         return ""
@@ -242,7 +235,7 @@ def _try_recal(evidence: Evidence, seed: int) -> tuple[ReCal, dict[str, Any], st
         rest = rest[:: -(-len(rest) // _MOST_FOR_RECAL)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewSamplesWarning)
-        method._fit(samples.views[rest], samples.labels[rest])
+        method.learn(samples[rest])
     unseen = samples[left_out]
     losses = losses_of(method._predict_proba(unseen.views), unseen.labels, None)
     passes = float(len(method.plan_.transforms))

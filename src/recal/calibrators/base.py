@@ -1,16 +1,16 @@
-"""The contract of every calibrator. A new method is one map, one file with two methods, and one
+"""The contract of every calibrator. A new method is one map, one file with one method, and one
 line in the family.
 
 class MyMethod(Calibrator):
     short_name = "mine"            # its name on the command line
     keeps_accuracy = True          # whether predict() always returns the model's own prediction
 
-    penalty: Strength = 1.0        # a parameter of the constructor, with its allowed values
+    penalty: Strength = 1.0        # a parameter of the constructor; the annotation says what is allowed
     loss_: float = from_fit()      # an attribute that the fit sets, and that files store
 
-    def _fit(self, views, labels):
-        self.map_ = ...            # a map (`recal.maps`), which predicts
-        self.loss_ = ...
+    def _fit(self, samples):
+        ...
+        return {"map_": a map (`recal.maps`), which predicts, "loss_": loss}
 """
 
 from __future__ import annotations
@@ -26,17 +26,11 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.estimator import RULE, Estimator
 from recal.calibrators.estimator import from_fit as from_fit
 from recal.calibrators.group_offsets import fit_group_offsets
-from recal.calibrators.sample_checks import (
-    as_views,
-    read_labels,
-    warn_of_copies,
-    warn_of_suspicions,
-)
+from recal.calibrators.sample_checks import check_samples
+from recal.calibrators.samples import Samples, as_views, read_samples
 from recal.checks import (
     ASIDES,
-    Labels,
     as_array,
-    check_classes,
     check_form,
     check_labels,
     check_weights,
@@ -44,7 +38,6 @@ from recal.checks import (
     is_single_column,
     looks_like_probabilities,
 )
-from recal.clusters import check_clusters
 from recal.copies import MOST_HASHES, count_fitted, row_hashes, sampled_rows
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.maps.base import Map, namespace
@@ -114,17 +107,7 @@ class Calibrator(Estimator, ABC):
     """
     needs_views: ClassVar[bool] = False
     takes_weights: ClassVar[bool] = False
-    """Whether `sample_weight` may contain any numbers, not only whole ones; `_fit` then takes
-    `weights`.
-    """
-    draws_folds: ClassVar[bool] = False
-    """Whether the fit cross-validates; `_fit` then takes `clusters` and keeps the rows of a cluster
-    in one fold.
-    """
-    starts_near: ClassVar[bool] = False
-    """Whether `_fit` takes `beta` and `near`, a known temperature and a fit to nearly the same
-    samples.
-    """
+    """Whether `sample_weight` may contain any numbers, not only whole ones."""
     reads_views: ClassVar[bool] = False
     """Whether the fit can use views but does not need them. If so, it is worth collecting some."""
 
@@ -172,60 +155,46 @@ class Calibrator(Estimator, ABC):
             clusters instead of rows. By default those of the views.
         """
         check_parameters(self)
-        views = as_views(X, needs_views=self.needs_views, method=type(self).__name__)
-        groups = views.groups if groups is None else groups
-        clusters = views.clusters if clusters is None else clusters
-        names = classes if classes is not None else views.classes
-        labels = read_labels(X, y, views, names, type(self).__name__)
-        columns = (
-            np.arange(views.n_classes) if names is None else check_classes(names, views.n_classes)
+        name = type(self).__name__
+        samples = read_samples(
+            X,
+            y,
+            classes=classes,
+            sample_weight=sample_weight,
+            groups=groups,
+            clusters=clusters,
+            needs_views=self.needs_views,
+            method=name,
         )
-        logits = views.logits
         # Exponentials of classes far below the largest underflow. A decorator would hide the caller
         # from warnings.
         with np.errstate(under="ignore"):
-            warn_of_suspicions(logits, labels, columns)
-            together = None if clusters is None else check_clusters(clusters, len(labels))
-            weights = None if sample_weight is None else check_weights(sample_weight, len(labels))
-            if together is None and (self.draws_folds or groups is not None):
-                warn_of_copies(logits, labels)
-            options: dict[str, Any] = {"weights": weights} if self.takes_weights else {}
-            if self.draws_folds:
-                options["clusters"] = together
-            fitted_views, fitted_labels = views, labels
-            if weights is not None:
-                rows = np.flatnonzero(weights) if self.takes_weights else self._repeats(weights)
-                fitted_views, fitted_labels = views[rows], labels[rows]
-                options = {
-                    name: None if value is None else value[rows] for name, value in options.items()
-                }
-            self._fit(fitted_views, fitted_labels, **options)
+            check_samples(samples)
+            used = samples.without_zeros() if self.takes_weights else samples.repeated(name)
+            record = self._fit(used)
+            self.set_state({"classes_": samples.classes, "n_fitted_": len(used), **record})
             if not isinstance(getattr(self, "map_", None), Map):
                 raise InputError(
-                    f"{type(self).__name__} has no map_ after its fit",
-                    remedy="Set map_ in _fit to a Map",
+                    f"{name} has no map_ after its fit", remedy="Return a Map under map_ in _fit"
                 )
-            self.classes_ = columns
-            self.n_fitted_ = len(fitted_labels)
-            self._complete()
-            hashes = row_hashes(logits)
-            self.row_hashes_ = np.sort(hashes)[:MOST_HASHES]
-            self.prob_hashes_ = np.sort(
-                row_hashes(self._answer_views(views[sampled_rows(hashes)])[0])
-            )
-            # These were made for the results of the previous fit.
-            for attached in ("decision_", "sets_", "profile_", "preprocessing_", "group_offsets_"):
-                if hasattr(self, attached):
-                    delattr(self, attached)
-            if views.preprocessing is not None:
-                self.preprocessing_ = views.preprocessing
-            if groups is not None:
-                probs, confidence = self._answer_views(views)
-                correct = probs.argmax(axis=1) == labels
-                self.group_offsets_ = fit_group_offsets(
-                    confidence, correct, groups, weights, clusters=clusters
-                )
+            self._attach(samples)
         return self
+
+    def _attach(self, samples: Samples) -> None:
+        """Set what every fit leaves beside its map: hashes, preprocessing, offsets of groups."""
+        views = samples.views
+        hashes = row_hashes(views.logits)
+        self.row_hashes_ = np.sort(hashes)[:MOST_HASHES]
+        probs = self._answer_views(views[sampled_rows(hashes)])[0]
+        self.prob_hashes_ = np.sort(row_hashes(probs))
+        if views.preprocessing is not None:
+            self.preprocessing_ = views.preprocessing
+        if samples.groups is not None:
+            probs, confidence = self._answer_views(views)
+            right = probs.argmax(axis=1) == samples.labels
+            self.group_offsets_ = fit_group_offsets(
+                confidence, right, samples.groups, samples.weights, clusters=samples.clusters
+            )
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
         """Return calibrated probabilities, (n_samples, n_classes), strictly inside (0, 1); rows sum
@@ -375,28 +344,17 @@ class Calibrator(Estimator, ABC):
         return [str(transform) for transform in self.needed_transforms()]
 
     @abstractmethod
-    def _fit(self, views: Views, labels: Labels) -> None:
-        """Learn `map_`. A method gets more keyword arguments if its class declares that it takes
-        them.
+    def _fit(self, samples: Samples) -> Mapping[str, Any]:
+        """Return the fitted attributes by name: `map_`, and those that the method declares.
 
-        `weights` (`takes_weights`) and `clusters` (`draws_folds`) are arrays of shape (n_samples,)
-        or None. An ensemble passes `beta` and `near` (`starts_near`): 1/T of these samples, and the
-        map of a fit to nearly the same samples, or None. With `near`, the fit may start there and
-        stop within 1e-5 of the lowest loss.
+        Weights are None unless the method `takes_weights`. With `samples.near`, the map of a fit to
+        nearly the same samples, the fit may start there and stop within 1e-5 of the lowest loss.
         """
 
-    def _complete(self) -> None:
-        """Finish a fit, after `classes_` and `n_fitted_` were set."""
-
-    def _repeats(self, weights: NDArray[np.float64]) -> NDArray[np.intp]:
-        """Return row indices in which each sample is repeated `weights` times."""
-        whole = np.rint(weights).astype(np.intp)
-        if (whole != weights).any():
-            raise InputError(
-                f"{type(self).__name__} takes whole numbers as `sample_weight`, how often each sample counts; got "
-                f"{weights[whole != weights][0]:.6g}. TemperatureScaling and VectorScaling take any number."
-            )
-        return np.repeat(np.arange(len(weights)), whole)
+    def learn(self, samples: Samples) -> Self:
+        """Fit to samples that were checked before, as part of another fit."""
+        self.set_state({"n_fitted_": len(samples), **self._fit(samples)})
+        return self
 
     def _repr_html_(self) -> str:
         # Import by name, because reporting imports calibrators, not the other way round.

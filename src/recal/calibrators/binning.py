@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import scipy
@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
+from recal.calibrators.samples import Samples
 from recal.calibrators.solvers.curves import pack, smooth
-from recal.checks import Labels
 from recal.maps.arrays import class_scores
 from recal.maps.curves import Bins, Steps
 from recal.maps.plan import Answers
 from recal.schema import Count, NotNegative, Number
-from recal.views import Views
 
 Vector = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -75,12 +74,11 @@ class HistogramBinning(Calibrator):
     edges_ = from_map("edges")
     values_ = from_map("values")
 
-    def _fit(self, views: Views, labels: Labels) -> None:
-        strategy, n_bins = self.strategy, self._count_bins(len(labels), views.n_classes)
-        warn_if_few(
-            self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum())
-        )
-        columns = np.ascontiguousarray(class_scores(views.logits).T)
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        warn_if_few(self, samples, mistakes=True)
+        strategy, n_bins = self.strategy, self._count_bins(len(samples), samples.n_classes)
+        labels = samples.labels
+        columns = np.ascontiguousarray(class_scores(samples.logits).T)
         all_edges, values = np.empty((len(columns), n_bins - 1)), np.empty((len(columns), n_bins))
         for k, scores in enumerate(columns):
             ordered = np.sort(scores)
@@ -101,7 +99,7 @@ class HistogramBinning(Calibrator):
             )
             all_edges[k] = edges
             values[k] = frequencies(counts, hits, middles, len(columns), self.penalty)
-        self.map_ = Bins(all_edges, values)
+        return {"map_": Bins(all_edges, values)}
 
     def _count_bins(self, n_samples: int, n_classes: int) -> int:
         if self.n_bins is not None:
@@ -180,11 +178,10 @@ class BayesianBinning(Calibrator):
     values_ = from_map("values")
     offsets_ = from_map("offsets")
 
-    def _fit(self, views: Views, labels: Labels) -> None:
-        warn_if_few(
-            self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum())
-        )
-        columns = np.ascontiguousarray(class_scores(views.logits).T)
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        warn_if_few(self, samples, mistakes=True)
+        labels = samples.labels
+        columns = np.ascontiguousarray(class_scores(samples.logits).T)
         mass, both = (
             _Layout.of(len(labels), self.spread, widths)
             for widths in (False, self.strategy == "both")
@@ -194,9 +191,8 @@ class BayesianBinning(Calibrator):
             layout = both if (np.abs(column) < _INSIDE).sum() >= _FEWEST_INSIDE else mass
             curves.append(_average(*_score(layout, column, labels == k, self.prior_samples)))
         edges, values, offsets = pack(curves)
-        self.map_ = Steps(
-            edges, smooth(values, len(labels), views.n_classes, self.penalty), offsets
-        )
+        values = smooth(values, len(labels), samples.n_classes, self.penalty)
+        return {"map_": Steps(edges, values, offsets)}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.ensemble_fit import (
@@ -18,17 +17,14 @@ from recal.calibrators.ensemble_fit import (
     places_read,
     without_counts,
 )
-from recal.calibrators.stacking import Gate, Samples, report_of
-from recal.checks import Labels
+from recal.calibrators.samples import Samples
+from recal.calibrators.stacking import Gate, report_of
 from recal.errors import InputError
 from recal.maps.aggregation import Mixture
 from recal.maps.base import Map
 from recal.maps.plan import Answers, Plan, check_plan
 from recal.schema import Instance, RandomState, Size, check
 from recal.transforms.base import short_spec
-from recal.views import Views
-
-Vector = NDArray[np.float64]
 
 
 class CalibrationEnsemble(Calibrator):
@@ -100,7 +96,6 @@ class CalibrationEnsemble(Calibrator):
     """
 
     short_name: ClassVar[str] = "ensemble"
-    draws_folds: ClassVar[bool] = True
     reads_views: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
 
@@ -113,33 +108,9 @@ class CalibrationEnsemble(Calibrator):
     reason_: str = from_fit()
     views_report_: list[dict[str, Any]] = from_fit()
 
-    def _fit(
-        self,
-        views: Views,
-        labels: Labels,
-        *,
-        weights: Vector | None = None,
-        clusters: NDArray[np.intp] | None = None,
-    ) -> None:
-        samples = without_counts(Samples(views, labels, weights, clusters))
-        self.learn(samples, np.random.default_rng(self.random_state))
-
-    def learn(self, samples: Samples, rng: np.random.Generator) -> FittedEnsemble:
-        """Fit to these samples, and return the evidence too."""
-        fitted = fit_ensemble(self, samples, rng)
-        names = tuple(fitted.members)
-        self.map_ = Mixture(
-            names=names,
-            members=tuple(member.map_ for member in fitted.members.values()),
-            weights=np.array([fitted.weights.get(name, 0.0) for name in names]),
-            reads=np.array(places_read(names)),
-            plan=fitted.plan,
-        )
-        self.reason_ = sentence(fitted)
-        self.views_report_ = []
-        if fitted.choice is not None:
-            self.views_report_ = report_of(fitted.candidates, fitted.choice, fitted.plan)
-        return fitted
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        rng = np.random.default_rng(self.random_state)
+        return record_of(fit_ensemble(self, without_counts(samples), rng))
 
     @property
     def weights_(self) -> dict[str, float]:
@@ -167,6 +138,22 @@ class CalibrationEnsemble(Calibrator):
                 raise InputError(f"holds under {name!r} another method", argument="map_")
         if self.map_.plan is not None:
             check_plan(self.map_.plan, n_classes)
+
+
+def record_of(fitted: FittedEnsemble) -> dict[str, Any]:
+    """Return the fitted attributes of an ensemble."""
+    names = tuple(fitted.members)
+    mixture = Mixture(
+        names=names,
+        members=tuple(member.map_ for member in fitted.members.values()),
+        weights=np.array([fitted.weights.get(name, 0.0) for name in names]),
+        reads=np.array(places_read(names)),
+        plan=fitted.plan,
+    )
+    report: list[dict[str, Any]] = []
+    if fitted.choice is not None:
+        report = report_of(fitted.candidates, fitted.choice, fitted.plan)
+    return {"map_": mixture, "reason_": sentence(fitted), "views_report_": report}
 
 
 def sentence(fitted: FittedEnsemble) -> str:

@@ -15,10 +15,11 @@ from recal.calibrators.class_weights import choose_class_weights
 from recal.calibrators.ets import EnsembleTemperatureScaling
 from recal.calibrators.isotonic import IsotonicCalibration
 from recal.calibrators.logistic import BetaCalibration
+from recal.calibrators.samples import Samples
 from recal.calibrators.scaling import StructuredMatrixScaling, StructuredVectorScaling
 from recal.calibrators.solvers.mixture import mixture_weights, without_light_ones
 from recal.calibrators.solvers.temperature import fit_beta
-from recal.calibrators.stacking import Samples, share_of_chance, shortlist, stack_data
+from recal.calibrators.stacking import share_of_chance, shortlist, stack_data
 from recal.calibrators.temperature import TemperatureScaling
 from recal.calibrators.view_choice import (
     WORTH,
@@ -31,7 +32,7 @@ from recal.calibrators.view_choice import (
     losses_of,
     plan_of,
 )
-from recal.checks import Floats, Labels
+from recal.checks import Floats
 from recal.clusters import effective_count, stratified_folds
 from recal.copies import copies_of
 from recal.engine.compiled import one_thread
@@ -85,46 +86,46 @@ def needed_for(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in FAMILIES if name in every)
 
 
-def fit_members(
-    names: Iterable[str],
-    logits: Floats,
-    labels: Labels,
-    weights: Vector | None = None,
-    near: Members | None = None,
-) -> Members:
+def fit_members(names: Iterable[str], samples: Samples, near: Members | None = None) -> Members:
     """Fit these members and those that they read; `near` contains fits to nearly the same samples.
 
     Members that read the same logits share one temperature.
     """
     members: Members = {}
-    repeats = None
-    if weights is not None:
-        # Round the weights so that their running sums are kept.
-        whole = np.diff(np.floor(np.cumsum(weights) + 0.5).astype(np.intp), prepend=0)
-        repeats = np.repeat(np.arange(len(labels)), whole)
-    sources: dict[str | None, Views] = {None: Views.unchecked(logits, {}, None, None)}
-    betas: dict[str | None, float] = {}
+    logits = samples.logits
+    sources: dict[str | None, Samples] = {None: _of_logits(samples, logits)}
     for name in needed_for(names):
         source, start = READS.get(name), None if near is None else near[name].map_
         if source is not None and source not in sources:
-            sources[source] = Views.unchecked(
-                safe_log(members[source].map_.probs(wide(logits))), {}, None, None
-            )
-        views = sources[source]
-        if source not in betas:
-            betas[source] = fit_beta(views.logits, labels, weights, getattr(start, "beta", None))
+            logs = safe_log(members[source].map_.probs(wide(logits)))
+            sources[source] = _of_logits(samples, logs)
+        known = sources[source]
+        if known.known_beta is None:
+            beta = replace(known, near=start).beta
+            known = sources[source] = replace(known, known_beta=beta)
         member = members[name] = FAMILIES[name]()
         if isinstance(member, BetaCalibration):
             member.joint = logits.shape[1] in _JOINT_BETA
-        options = {"beta": betas[source], "near": start} if member.starts_near else {}
-        rows = slice(None) if repeats is None or member.takes_weights else repeats
+        used = known if member.takes_weights else _repeated(known)
         with warnings.catch_warnings():
             # A member with too few samples does badly on samples left out and gets no weight.
             warnings.simplefilter("ignore", FewSamplesWarning)
             warnings.simplefilter("ignore", ConvergenceWarning)
-            member._fit(views[rows], labels[rows], **options)
-        member.n_fitted_ = len(labels[rows])
+            member.learn(replace(used, near=start, known_beta=known.known_beta))
     return members
+
+
+def _of_logits(samples: Samples, logits: Floats) -> Samples:
+    """Return the samples with these logits and without views."""
+    return replace(samples, inputs=Views.unchecked(logits, {}, None, None), known_beta=None)
+
+
+def _repeated(samples: Samples) -> Samples:
+    """Return samples repeated by their weights, rounded so that their running sums are kept."""
+    if samples.weights is None:
+        return samples
+    whole = np.diff(np.floor(np.cumsum(samples.weights) + 0.5).astype(np.intp), prepend=0)
+    return replace(samples, weights=None)[np.repeat(np.arange(len(samples)), whole)]
 
 
 def places_read(names: tuple[str, ...]) -> list[int]:
@@ -223,7 +224,7 @@ def fit_ensemble(
         independent = effective_count(-scaled[np.arange(len(labels)), labels], samples.clusters)
     enough = independent >= LEAST_SAMPLES and bool((np.argmax(logits, axis=1) != labels).any())
     names = member_names(n_classes) if enough else ("ts",)
-    members = fit_members(names, every.views.logits, every.labels, every.weights)
+    members = fit_members(names, every)
     if not enough:
         return FittedEnsemble(members, {"ts": 1.0})
     share = independent / len(labels)
@@ -261,7 +262,7 @@ def cross_fitted(members: Members, evidence: Evidence) -> NDArray[np.float32]:
     probs = np.empty((len(members), *logits.shape), dtype=np.float32)
     for fold in track(range(int(folds.max()) + 1), "members on samples left out, fold"):
         rest, left_out = samples[np.flatnonzero(folds != fold)], np.flatnonzero(folds == fold)
-        fitted = fit_members(members, rest.views.logits, rest.labels, rest.weights, near=members)
+        fitted = fit_members(members, rest, near=members)
         maps, reads = [member.map_ for member in fitted.values()], places_read(tuple(fitted))
         probs[:, left_out] = member_probs(maps, reads, wide(logits[left_out]))
     return probs

@@ -8,6 +8,7 @@ need little of an estimator, and this module provides it without importing them.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, dataclass_transform
 
@@ -82,8 +83,10 @@ class Estimator:
             if name.endswith("_") and not name.startswith("_")
         }
 
-    def set_state(self, state: dict[str, Any]) -> Self:
-        """Set the fitted attributes that `state` returned."""
+    def set_state(self, state: Mapping[str, Any]) -> Self:
+        """Replace all fitted attributes by these: what an earlier fit left is gone."""
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
         for name, value in state.items():
             setattr(self, name, value)
         return self

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
+from recal.calibrators.samples import Samples
 from recal.calibrators.solvers.mixture import mixture_weights
 from recal.calibrators.solvers.temperature import fit_betas
-from recal.checks import Floats, Labels
+from recal.checks import Labels
 from recal.engine.compiled import one_thread
 from recal.engine.scaled import ScaledLogits, Vector
 from recal.maps.scaling import TemperatureMixture
-from recal.views import Views
 
 # Keeps the loss finite while the weights are fitted, even if two of the three parts give the label
 # probability 0.
@@ -65,31 +67,22 @@ class EnsembleTemperatureScaling(Calibrator):
 
     short_name = "ets"
     keeps_accuracy = True
-    starts_near = True
 
     map_: TemperatureMixture = from_fit()
     beta_ = from_map("beta")
     weights_ = from_map("weights")
 
-    def _fit(
-        self,
-        views: Views,
-        labels: Labels,
-        *,
-        beta: float | None = None,
-        near: TemperatureMixture | None = None,
-    ) -> None:
+    def _fit(self, samples: Samples) -> dict[str, Any]:
         with one_thread():
-            self.map_ = _fit_mixture(
-                views.logits, labels, beta, None if near is None else near.beta
-            )
+            return {"map_": _fit_mixture(samples)}
 
 
-def _fit_mixture(
-    logits: Floats, labels: Labels, beta: float | None, near: float | None
-) -> TemperatureMixture:
-    state = ScaledLogits(logits)
-    single = float(fit_betas(state, labels).values[0]) if beta is None else beta
+def _fit_mixture(samples: Samples) -> TemperatureMixture:
+    logits, labels = samples.logits, samples.labels
+    near = getattr(samples.near, "beta", None)
+    state, single = ScaledLogits(logits), samples.known_beta
+    if single is None:
+        single = float(fit_betas(state, labels).values[0])
     if not (state.drop_at(labels) < 0.0).any():
         return TemperatureMixture(single, np.array([1.0, 0.0, 0.0]))
     mixture = some = Mixture(state, labels, logits.shape[1], single)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
-from recal.calibrators.solvers.temperature import fit_beta
+from recal.calibrators.samples import Samples
 from recal.checks import Labels
 from recal.maps.arrays import log_softmax
 from recal.maps.plan import Answers
 from recal.maps.scaling import LatentFunction
 from recal.progress import track
 from recal.schema import Count, RandomState
-from recal.views import Views
 
 # Rows are processed in parts of this many values, so that they stay in or near the processor's
 # cache.
@@ -243,25 +242,27 @@ class GaussianProcessCalibration(Calibrator):
     points_ = from_map("points")
     draws_ = from_map("draws")
 
-    def _fit(self, views: Views, labels: Labels) -> None:
+    def _fit(self, samples: Samples) -> dict[str, Any]:
         rng = np.random.default_rng(self.random_state)
-        beta = fit_beta(views.logits, labels)
-        log_probs = log_softmax(np.multiply(views.logits, beta, dtype=np.float64))
+        beta, labels = samples.beta, samples.labels
+        log_probs = log_softmax(np.multiply(samples.logits, beta, dtype=np.float64))
         lowest = max(float(log_probs.min()), _LOWEST)
         points = np.linspace(min(lowest, -1.0), 0.0, self.n_points)
-        most = max(1, self.max_search // views.n_classes)
+        most = max(1, self.max_search // samples.n_classes)
         some = np.sort(rng.permutation(len(labels))[:most])
         best = _best_kernel(log_probs[some], labels[some], points)
         process = LatentProcess(log_probs, labels, points, best.length)
         posterior = process.fit(best.variance, start=best)
-        self.variance_, self.bound_ = posterior.variance, posterior.bound
         normal = rng.standard_normal((self.n_draws, self.n_points))
         # Antithetic pairs: the mean of the draws equals the mean of the posterior.
         normal[self.n_draws // 2 : 2 * (self.n_draws // 2)] = -normal[: self.n_draws // 2]
         weights = posterior.mean + normal @ np.linalg.cholesky(posterior.covariance).T
-        self.map_ = LatentFunction(
-            beta, posterior.length, points, weights @ whitening(points, posterior.length)
-        )
+        draws = weights @ whitening(points, posterior.length)
+        return {
+            "map_": LatentFunction(beta, posterior.length, points, draws),
+            "variance_": posterior.variance,
+            "bound_": posterior.bound,
+        }
 
 
 def _best_kernel(log_probs: np.ndarray, labels: Labels, points: np.ndarray) -> Posterior:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy
@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.binning import frequencies
 from recal.calibrators.sample_checks import warn_if_few
-from recal.checks import Labels
+from recal.calibrators.samples import Samples
 from recal.maps.arrays import log_odds, log_softmax
 from recal.maps.curves import CERTAIN, InformativeBins
 from recal.maps.plan import Answers
 from recal.schema import Count, NotNegative
-from recal.views import Views
 
 Vector = NDArray[np.float64]
 
@@ -86,15 +85,15 @@ class MutualInformationBinning(Calibrator):
     edges_ = from_map("edges")
     values_ = from_map("values")
 
-    def _fit(self, views: Views, labels: Labels) -> None:
-        n_bins = self.n_bins
-        odds = np.clip(log_odds(log_softmax(views.logits)), -CERTAIN, CERTAIN)
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        n_bins, labels = self.n_bins, samples.labels
+        odds = np.clip(log_odds(log_softmax(samples.logits)), -CERTAIN, CERTAIN)
         if self.share == "all":
             pooled = np.zeros(odds.shape, dtype=bool)
             pooled[np.arange(len(labels)), labels] = True
             groups = [(odds.ravel(), pooled.ravel())]
         else:
-            warn_if_few(self, *odds.shape)
+            warn_if_few(self, samples)
             groups = [
                 (column, labels == k) for k, column in enumerate(np.ascontiguousarray(odds.T))
             ]
@@ -102,20 +101,19 @@ class MutualInformationBinning(Calibrator):
             np.full((len(groups), n_bins - 1), np.inf),
             np.zeros((len(groups), n_bins)),
         )
-        self.information_ = np.empty(len(groups))
+        information = np.empty(len(groups))
         for g, (scores, hits) in enumerate(groups):
-            edges, self.information_[g] = informative_edges(scores, n_bins)
+            edges, information[g] = informative_edges(scores, n_bins)
             all_edges[g, : len(edges)] = edges
             bins = np.searchsorted(edges, scores, side="left")
             counts, hit = (
                 np.bincount(some, minlength=len(edges) + 1) for some in (bins, bins[hits])
             )
-            middles = np.zeros(
-                len(edges) + 1
-            )  # no bin is empty, so none needs the middle as its value
-            shares = frequencies(counts, hit, middles, views.n_classes, self.penalty)
+            # No bin is empty, so none needs the middle as its value.
+            middles = np.zeros(len(edges) + 1)
+            shares = frequencies(counts, hit, middles, samples.n_classes, self.penalty)
             values[g, : len(shares)] = shares
-        self.map_ = InformativeBins(all_edges, values)
+        return {"map_": InformativeBins(all_edges, values), "information_": information}
 
 
 class _Sums:

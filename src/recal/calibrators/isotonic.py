@@ -4,7 +4,7 @@ of Venn-Abers.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import scipy
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
+from recal.calibrators.samples import Samples
 from recal.calibrators.solvers.curves import fit_increasing, pack, smooth
 from recal.calibrators.solvers.temperature import fit_betas
 from recal.checks import Floats, Labels
@@ -73,18 +74,16 @@ class IsotonicCalibration(Calibrator):
     values_ = from_map("values")
     offsets_ = from_map("offsets")
 
-    def _fit(self, views: Views, labels: Labels) -> None:
-        warn_if_few(
-            self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum())
-        )
-        beta = self._first_beta(views.logits, labels)
-        columns = np.ascontiguousarray(class_scores(views.logits, beta).T)
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        warn_if_few(self, samples, mistakes=True)
+        labels = samples.labels
+        beta = self._first_beta(samples.logits, labels)
+        columns = np.ascontiguousarray(class_scores(samples.logits, beta).T)
         knots, values, offsets = pack(
             [fit_increasing(scores, labels == k) for k, scores in enumerate(columns)]
         )
-        self.map_ = Lines(
-            knots, smooth(values, len(labels), views.n_classes, self.penalty), offsets, beta
-        )
+        values = smooth(values, len(labels), samples.n_classes, self.penalty)
+        return {"map_": Lines(knots, values, offsets, beta)}
 
     def _first_beta(self, logits: Floats, labels: Labels) -> float:
         """Return the scale of the logits before the curves."""
@@ -197,14 +196,13 @@ class IsotonicMulticlass(Calibrator):
     knots_ = from_map("knots")
     values_ = from_map("values")
 
-    def _fit(self, views: Views, labels: Labels) -> None:
-        scores = class_scores(views.logits)
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        scores = class_scores(samples.logits)
         hits = np.zeros(scores.shape, dtype=bool)
-        hits[np.arange(len(labels)), labels] = True
+        hits[np.arange(len(samples)), samples.labels] = True
         knots, values = fit_increasing(scores.ravel(), hits.ravel())
-        self.map_ = SharedLine(
-            knots, smooth(values, len(labels), views.n_classes, self.penalty), self.slope
-        )
+        values = smooth(values, len(samples), samples.n_classes, self.penalty)
+        return {"map_": SharedLine(knots, values, self.slope)}
 
 
 class VennAbers(Calibrator):
@@ -258,13 +256,11 @@ class VennAbers(Calibrator):
     high_values_ = from_map("high_values")
     high_offsets_ = from_map("high_offsets")
 
-    def _fit(self, views: Views, labels: Labels) -> None:
-        warn_if_few(
-            self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum())
-        )
-        columns = np.ascontiguousarray(class_scores(views.logits).T)
-        low, high = zip(*(bracket(column, labels == k) for k, column in enumerate(columns)))
-        self.map_ = Brackets(*pack(low), *pack(high))
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        warn_if_few(self, samples, mistakes=True)
+        columns = np.ascontiguousarray(class_scores(samples.logits).T)
+        low, high = zip(*(bracket(column, samples.labels == k) for k, column in enumerate(columns)))
+        return {"map_": Brackets(*pack(low), *pack(high))}
 
     def predict_interval(self, X: Views | ArrayLike) -> tuple[Array, Array]:
         """Return p0 and p1 of each class against the rest, (n_samples, n_classes) each, before rows

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
+from recal.calibrators.samples import Samples
 from recal.calibrators.solvers.linear import NEAR_TOL
 from recal.calibrators.solvers.logistic import (
     TOL,
@@ -23,7 +24,6 @@ from recal.maps.arrays import class_scores
 from recal.maps.curves import BetaCurves, LogisticCurves, beta_features
 from recal.maps.plan import Answers
 from recal.schema import NotNegative
-from recal.views import Views
 
 Array = NDArray[np.float64]
 
@@ -69,18 +69,19 @@ class PlattScaling(Calibrator):
 
     map_: LogisticCurves = from_fit()
 
-    def _fit(self, views: Views, labels: Labels) -> None:
-        warn_if_few(self, len(labels), views.n_classes)
-        scores = class_scores(views.logits)
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        warn_if_few(self, samples)
+        labels, n_classes = samples.labels, samples.n_classes
+        scores = class_scores(samples.logits)
         limit = largest_score(scores)
         scores = np.clip(scores, -limit, limit)
-        high, low = targets(labels, views.n_classes, float(self.penalty))
-        if views.n_classes == 2:  # the curve of the second class mirrors the first
+        high, low = targets(labels, n_classes, float(self.penalty))
+        if n_classes == 2:  # the curve of the second class mirrors the first
             slope, shift = fit_logistic([scores[:, :1]], labels, high[:1], low[:1])[:, 0]
             coefficients = np.array([[slope, slope], [shift, -shift]])
         else:
             coefficients = fit_logistic([scores], labels, high, low)
-        self.map_ = LogisticCurves(coefficients, limit)
+        return {"map_": LogisticCurves(coefficients, limit)}
 
     @property
     def slopes_(self) -> Array:
@@ -137,7 +138,6 @@ class BetaCalibration(Calibrator):
     """
 
     short_name: ClassVar[str] = "beta"
-    starts_near: ClassVar[bool] = True
 
     answers: Answers = "free"
     penalty: NotNegative | bool = 0.1
@@ -147,31 +147,24 @@ class BetaCalibration(Calibrator):
     coefficients_ = from_map("coefficients")
     limit_ = from_map("limit")
 
-    def _fit(
-        self,
-        views: Views,
-        labels: Labels,
-        *,
-        beta: float | None = None,
-        near: BetaCurves | None = None,
-    ) -> None:
-        start = None if near is None else near.coefficients
-        warn_if_few(self, len(labels), views.n_classes)
-        scores = class_scores(views.logits)
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        warn_if_few(self, samples)
+        start = getattr(samples.near, "coefficients", None)
+        labels, n_classes = samples.labels, samples.n_classes
+        scores = class_scores(samples.logits)
         limit = largest_score(scores)
         features = beta_features(scores, limit)
-        high, low = targets(labels, views.n_classes, float(self.penalty))
-        if views.n_classes == 2:  # the curve of the second class mirrors the first
+        high, low = targets(labels, n_classes, float(self.penalty))
+        if n_classes == 2:  # the curve of the second class mirrors the first
             start = start if start is None else start[:, :1]
             a, b, c = _increasing(
                 [feature[:, :1] for feature in features], labels, high[:1], low[:1], start
             )[:, 0]
-            self.map_ = BetaCurves(np.array([[a, b], [b, a], [c, -c]]), limit)
-            return
+            return {"map_": BetaCurves(np.array([[a, b], [b, a], [c, -c]]), limit)}
         coefficients = _increasing(features, labels, high, low, start)
         if self.joint:
             coefficients = fit_jointly(features, labels, coefficients)
-        self.map_ = BetaCurves(coefficients, limit)
+        return {"map_": BetaCurves(coefficients, limit)}
 
 
 def _increasing(

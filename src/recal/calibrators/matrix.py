@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
+from recal.calibrators.samples import Samples
 from recal.calibrators.solvers.linear import DiagonalMap, LinearMap
 from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Labels
@@ -27,7 +28,6 @@ from recal.maps.plan import Answers
 from recal.maps.scaling import Linear, linear_features
 from recal.progress import track
 from recal.schema import Number, RandomState, Strength
-from recal.views import Views
 
 # A slight ridge on the free diagonal keeps it finite if the classes are separated perfectly.
 _TRACE = 1e-9
@@ -173,7 +173,6 @@ class MatrixScaling(Calibrator):
     """
 
     short_name: ClassVar[str] = "ms-odir"
-    draws_folds: ClassVar[bool] = True
     features: ClassVar[Literal["logits", "log-probabilities"]] = "logits"
 
     answers: Answers = "free"
@@ -190,12 +189,10 @@ class MatrixScaling(Calibrator):
     weights_ = from_map("weights")
     intercepts_ = from_map("intercepts")
 
-    def _fit(
-        self, views: Views, labels: Labels, *, clusters: NDArray[np.intp] | None = None
-    ) -> None:
+    def _fit(self, samples: Samples) -> dict[str, Any]:
         rng = np.random.default_rng(self.random_state)
-        warn_if_few(self, len(labels), views.n_classes)
-        count = views.n_classes
+        warn_if_few(self, samples)
+        labels, count = samples.labels, samples.n_classes
         many = count > _MANY_CLASSES
         decades = (_FEW_LAMBDA_DECADES, _FEW_MU_DECADES) if many else (_LAMBDA_DECADES, _MU_DECADES)
         lambdas = _candidates(
@@ -204,31 +201,34 @@ class MatrixScaling(Calibrator):
         mus = _candidates(
             self.intercept_penalty, "intercept_penalty", count * 10.0 ** np.array(decades[1])
         )
-        features = linear_features(wide(views.logits), self.features)
+        features = linear_features(wide(samples.logits), self.features)
         beta = fit_beta(features, labels)
         # With a single sample or cluster nothing can be left out: use the strongest penalties.
-        self.lambda_, self.mu_, self.search_ = lambdas[0], mus[0], {}
+        lam, mu = lambdas[0], mus[0]
+        search: dict[str, Any] = {}
         folds: list[np.ndarray] = [np.ones(len(labels), dtype=bool)]
-        n_units = len(labels) if clusters is None else len(np.unique(clusters))
+        n_units = samples.n_units
         if len(lambdas) * len(mus) > 1 and n_units > 1:
-            fold = stratified_folds(labels, min(self.n_folds, n_units), rng, clusters=clusters)
+            n_folds = min(self.n_folds, n_units)
+            fold = stratified_folds(labels, n_folds, rng, clusters=samples.clusters)
             scores = _search(features, labels, fold, beta, lambdas, mus)
             # Among equal scores, the strongest penalty is used.
             row, column = np.unravel_index(int(np.argmin(scores)), scores.shape)
-            self.lambda_, self.mu_ = lambdas[row], mus[column]
+            lam, mu = lambdas[row], mus[column]
             nll = [
                 [float(score) if np.isfinite(score) else None for score in line] for line in scores
             ]
-            self.search_ = {"lambdas": list(lambdas), "mus": list(mus), "nll": nll}
+            search = {"lambdas": list(lambdas), "mus": list(mus), "nll": nll}
             if self.final == "average":
                 folds = [fold != left_out for left_out in range(int(fold.max()) + 1)]
         maps = []
         for rows in folds:
             problem = LinearMap(features[rows], labels[rows], count)
-            _penalise(problem, self.lambda_, self.mu_, beta)
-            maps.append(problem.solve(_starting_point(problem, beta, self.mu_), max_iter=100).point)
+            _penalise(problem, lam, mu, beta)
+            maps.append(problem.solve(_starting_point(problem, beta, mu), max_iter=100).point)
         weights = np.stack(maps)
-        self.map_ = Linear(weights[:, :, :-1], weights[:, :, -1], self.features)
+        fitted = Linear(weights[:, :, :-1], weights[:, :, -1], self.features)
+        return {"map_": fitted, "lambda_": lam, "mu_": mu, "search_": search}
 
 
 class DirichletCalibration(MatrixScaling):

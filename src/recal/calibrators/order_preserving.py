@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
+from recal.calibrators.samples import Samples
 from recal.calibrators.solvers.temperature import fit_betas
 from recal.checks import Floats, Labels
 from recal.engine.scaled import ScaledLogits
@@ -19,7 +20,6 @@ from recal.errors import ConvergenceWarning
 from recal.maps.arrays import largest_columns, log_softmax
 from recal.maps.scaling import GapNetwork, RisingCurve, network_shapes, unpack
 from recal.schema import Count, NotNegative, Number, RandomState
-from recal.views import Views
 
 Vector = NDArray[np.float64]
 Objective = Callable[[Vector], tuple[float, Vector]]
@@ -294,20 +294,21 @@ class OrderPreserving(Calibrator):
     map_: GapNetwork | RisingCurve = from_fit()
     loss_: float = from_fit()
 
-    def _fit(self, views: Views, labels: Labels) -> None:
+    def _fit(self, samples: Samples) -> dict[str, Any]:
         rng = np.random.default_rng(self.random_state)
-        state = ScaledLogits(views.logits)
+        logits, labels = samples.logits, samples.labels
+        state = ScaledLogits(logits)
         beta = float(fit_betas(state, labels).values[0])
         function: OrderNetwork | IncreasingCurve
         if self.variant == "diagonal":
-            function = IncreasingCurve.for_logits(views.logits, labels, self.n_pieces)
+            function = IncreasingCurve.for_logits(logits, labels, self.n_pieces)
         else:
-            function = OrderNetwork.for_logits(views.logits, self.n_ranks, self.n_hidden)
+            function = OrderNetwork.for_logits(logits, self.n_ranks, self.n_hidden)
         parameters = function.start(beta, rng)
         # Without mistakes the gaps would grow without limit, so only temperature scaling can be
         # learned.
         if (state.columns != labels).any():
-            objective = function.objective(views.logits, labels, self.penalty)
+            objective = function.objective(logits, labels, self.penalty)
             options = {"maxiter": self.max_iter}
             answer = scipy.optimize.minimize(
                 objective, parameters, jac=True, method="L-BFGS-B", options=options
@@ -319,8 +320,8 @@ class OrderPreserving(Calibrator):
                     stacklevel=3,
                 )
             parameters = np.asarray(answer.x, dtype=np.float64)
-        self.loss_ = float(function.objective(views.logits, labels, 0.0)(parameters)[0])
-        self.map_ = function.map(parameters)
+        loss = float(function.objective(logits, labels, 0.0)(parameters)[0])
+        return {"map_": function.map(parameters), "loss_": loss}
 
     @property
     def parameters_(self) -> NDArray[np.float64]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.sample_checks import FEWEST_MISTAKES
+from recal.calibrators.samples import Samples
 from recal.calibrators.solvers.temperature import GroupLosses, Separable, fit_losses
 from recal.checks import Labels
 from recal.engine.grouping import GroupIndex, group_indices
@@ -293,8 +294,9 @@ class ReCal(Calibrator):
     history_: tuple[Iteration, ...] = from_fit()
     n_iter_: int = from_fit()
 
-    def _fit(self, views: Views, labels: Labels) -> None:
-        fit = _Fit(views, labels, self)
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        views = samples.views
+        fit = _Fit(views, samples.labels, self)
         history: list[Iteration] = []
         for transform in track(self._draws(views), "iteration", self.max_iter):
             previous_ece = fit.ece if history else 1.0
@@ -303,11 +305,7 @@ class ReCal(Calibrator):
                 break
         finish = fit.closing_beta() if self.finish == "temperature" else 1.0
         steps = tuple(Step(iteration.transform, iteration.betas) for iteration in history)
-        self.map_, self.history_, self.n_iter_ = (
-            Plan(steps, fit.start, finish, fit.rule),
-            tuple(history),
-            len(history),
-        )
+        fitted = Plan(steps, fit.start, finish, fit.rule)
         if fit.growth > _HARMLESS:
             remedy = ', separable="pooled"' if self.separable == "bound" else ""
             warnings.warn(
@@ -318,6 +316,7 @@ class ReCal(Calibrator):
                 FewSamplesWarning,
                 stacklevel=3,
             )
+        return {"map_": fitted, "history_": tuple(history), "n_iter_": len(history)}
 
     def _draws(self, views: Views) -> Iterator[Transform]:
         """Yield the transformation of each iteration."""

@@ -4,22 +4,21 @@ data.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
+from recal.calibrators.samples import Samples
 from recal.calibrators.solvers.linear import NEAR_TOL, DiagonalMap, LinearMap
 from recal.calibrators.solvers.temperature import fit_beta
-from recal.checks import Floats, Labels
+from recal.checks import Floats
 from recal.maps.arrays import soft_log_probs
 from recal.maps.base import wide
 from recal.maps.plan import Answers
 from recal.maps.scaling import Affine, StructuredAffine, StructuredLinear, within
 from recal.schema import Strength
-from recal.views import Views
 
 
 class VectorScaling(Calibrator):
@@ -68,22 +67,19 @@ class VectorScaling(Calibrator):
     shifts_ = from_map("shift")
     limit_ = from_map("limit")
 
-    def _fit(
-        self, views: Views, labels: Labels, *, weights: NDArray[np.float64] | None = None
-    ) -> None:
-        warn_if_few(
-            self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum())
-        )
-        logits: Floats = np.array(views.logits, dtype=np.float64, order="C")
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        warn_if_few(self, samples, mistakes=True)
+        labels, weights = samples.labels, samples.weights
+        logits: Floats = np.array(samples.logits, dtype=np.float64, order="C")
         limit = max(100.0, 20.0 * float(np.median(np.abs(logits).max(axis=1))))
         logits = within(logits, limit)
-        start = np.zeros((2, views.n_classes))
+        start = np.zeros((2, samples.n_classes))
         start[0] = fit_beta(logits, labels, weights)
         solution = DiagonalMap(
             logits, labels, ridge=self.penalty, centre=start, weights=weights
         ).solve(start)
         scale, shift = solution.point
-        self.map_, self.loss_ = Affine(scale, shift, limit), solution.loss
+        return {"map_": Affine(scale, shift, limit), "loss_": solution.loss}
 
 
 class StructuredVectorScaling(Calibrator):
@@ -124,7 +120,6 @@ class StructuredVectorScaling(Calibrator):
     """
 
     short_name: ClassVar[str] = "svs"
-    starts_near: ClassVar[bool] = True
 
     answers: Answers = "free"
     scale_penalty: Strength = 1.0
@@ -136,28 +131,20 @@ class StructuredVectorScaling(Calibrator):
     scales_ = from_map("scale")
     shifts_ = from_map("shift")
 
-    def _fit(
-        self,
-        views: Views,
-        labels: Labels,
-        *,
-        beta: float | None = None,
-        near: StructuredAffine | None = None,
-    ) -> None:
-        beta = fit_beta(views.logits, labels) if beta is None else beta
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        beta, labels, near = samples.beta, samples.labels, samples.near
         uniform = 1.0 / (len(labels) + 1.0)
-        features = soft_log_probs(wide(views.logits) * beta, 1.0, uniform)
-        identity = np.zeros((2, views.n_classes))
+        features = soft_log_probs(wide(samples.logits) * beta, 1.0, uniform)
+        identity = np.zeros((2, samples.n_classes))
         identity[0] = 1.0
-        ridge = np.array([[self.scale_penalty], [self.shift_penalty]]) * (
-            views.n_classes / len(labels)
-        )
+        ridge = np.array([[self.scale_penalty], [self.shift_penalty]])
+        ridge = ridge * (samples.n_classes / len(labels))
         problem = DiagonalMap(features, labels, ridge=ridge, centre=identity)
-        if near is None:
-            solution = problem.solve(identity)
-        else:
+        if isinstance(near, StructuredAffine):
             solution = problem.solve(np.stack([near.scale, near.shift]), tol=NEAR_TOL)
-        self.map_, self.loss_ = StructuredAffine(beta, uniform, *solution.point), solution.loss
+        else:
+            solution = problem.solve(identity)
+        return {"map_": StructuredAffine(beta, uniform, *solution.point), "loss_": solution.loss}
 
 
 class StructuredMatrixScaling(Calibrator):
@@ -201,7 +188,6 @@ class StructuredMatrixScaling(Calibrator):
     """
 
     short_name: ClassVar[str] = "sms"
-    starts_near: ClassVar[bool] = True
 
     answers: Answers = "free"
     scale_penalty: Strength = 1.0
@@ -214,29 +200,22 @@ class StructuredMatrixScaling(Calibrator):
     weights_ = from_map("weights")
     intercept_ = from_map("intercept")
 
-    def _fit(
-        self,
-        views: Views,
-        labels: Labels,
-        *,
-        beta: float | None = None,
-        near: StructuredLinear | None = None,
-    ) -> None:
-        beta = fit_beta(views.logits, labels) if beta is None else beta
-        count = views.n_classes
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        beta, labels, near = samples.beta, samples.labels, samples.near
+        count = samples.n_classes
         ridge = np.full((count, count + 1), self.mix_penalty * (count - 1))
         np.fill_diagonal(ridge, self.scale_penalty)
         ridge[:, -1] = self.shift_penalty
         ridge *= count / len(labels)
         uniform = 1.0 / (len(labels) + 1.0)
-        problem = LinearMap(soft_log_probs(wide(views.logits) * beta, 1.0, uniform), labels, count)
+        features = soft_log_probs(wide(samples.logits) * beta, 1.0, uniform)
+        problem = LinearMap(features, labels, count)
         identity = np.eye(count, count + 1)
         problem.penalise(ridge, identity)
-        if near is None:
-            solution = problem.solve(identity)
-        else:
+        if isinstance(near, StructuredLinear):
             solution = problem.solve(np.column_stack([near.weights, near.intercept]), tol=NEAR_TOL)
-        self.map_ = StructuredLinear(
-            beta, uniform, solution.point[:, :-1].copy(), solution.point[:, -1].copy()
-        )
-        self.loss_ = solution.loss
+        else:
+            solution = problem.solve(identity)
+        weights, intercept = solution.point[:, :-1].copy(), solution.point[:, -1].copy()
+        fitted = StructuredLinear(beta, uniform, weights, intercept)
+        return {"map_": fitted, "loss_": solution.loss}

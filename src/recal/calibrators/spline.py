@@ -11,13 +11,11 @@ import scipy
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
+from recal.calibrators.samples import Samples
 from recal.calibrators.solvers.curves import merge_ties, smooth
-from recal.calibrators.solvers.temperature import fit_beta
-from recal.checks import Labels
 from recal.maps.arrays import softmax
 from recal.maps.curves import TopLine
 from recal.schema import NotNegative, Number
-from recal.views import Views
 
 # Confidences that differ by less count as equal: this is a few units in the last place.
 _TIE = 1e-15
@@ -81,28 +79,27 @@ class SplineCalibration(Calibrator):
     values_ = from_map("values")
     beta_ = from_map("beta")
 
-    def _fit(self, views: Views, labels: Labels) -> None:
-        n_samples = len(labels)
-        beta = fit_beta(views.logits, labels)
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        n_samples, logits = len(samples), samples.logits
         # Fewer samples than knots would leave the spline undetermined; two knots make a straight
         # line.
         n_knots = min(self.n_knots, max(2, n_samples // 2))
-        top = views.logits.argmax(axis=1)
-        confidence = softmax(views.logits)[np.arange(n_samples), top]
+        confidence = softmax(logits)[np.arange(n_samples), samples.answers]
         order = np.argsort(confidence, kind="stable")
-        confidence, hits = confidence[order], (top == labels)[order]
+        confidence, hits = confidence[order], (samples.answers == samples.labels)[order]
         ranks = np.arange(n_samples + 1) / n_samples
         excess = np.concatenate([[0.0], np.cumsum(hits - confidence)]) / n_samples
-        self.knots_ = np.linspace(0.0, 1.0, n_knots)
-        self.coefficients_ = np.linalg.lstsq(_basis(self.knots_)(ranks), excess, rcond=None)[0]
+        knots = np.linspace(0.0, 1.0, n_knots)
+        coefficients = np.linalg.lstsq(_basis(knots)(ranks), excess, rcond=None)[0]
         # Half a rank lower is the middle of a sample's step in the sum.
-        slopes = _basis(self.knots_)(ranks[1:] - 0.5 / n_samples, 1) @ self.coefficients_
+        slopes = _basis(knots)(ranks[1:] - 0.5 / n_samples, 1) @ coefficients
         scores, tied, counts = np.unique(
             merge_ties(confidence, _TIE), return_inverse=True, return_counts=True
         )
         calibrated = scores + np.bincount(tied, weights=slopes) / counts
-        values = smooth(np.clip(calibrated, 0.0, 1.0), n_samples, views.n_classes, self.penalty)
-        self.map_ = TopLine(scores, values, beta)
+        values = smooth(np.clip(calibrated, 0.0, 1.0), n_samples, samples.n_classes, self.penalty)
+        fitted = TopLine(scores, values, samples.beta)
+        return {"map_": fitted, "knots_": knots, "coefficients_": coefficients}
 
 
 def _basis(knots: NDArray[np.float64]) -> Any:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
+from recal.calibrators.samples import Samples
 from recal.calibrators.solvers.stack import StackMap
-from recal.calibrators.solvers.temperature import fit_beta
 from recal.calibrators.view_choice import WORTH, Choice, StackData, choose_views, plan_of
-from recal.checks import Floats, Labels
+from recal.checks import Floats
 from recal.engine.scaled import ScaledLogits
 from recal.maps.arrays import top_column
 from recal.maps.guard import keep_answers
@@ -37,26 +36,6 @@ _LOSSLESS_NAMES = frozenset(["flip", "mirror", "shift", "crop"])
 
 
 Gate = Annotated[float, Number(0.0, 1.0, ends="(]")] | Literal["auto"] | None
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Views with labels and, if there are any, the weight and the cluster of each sample."""
-
-    views: Views
-    labels: Labels
-    weights: NDArray[np.float64] | None = None
-    clusters: NDArray[np.intp] | None = None
-
-    def __getitem__(self, rows: Any) -> Samples:
-        weights = None if self.weights is None else self.weights[rows]
-        clusters = None if self.clusters is None else self.clusters[rows]
-        return Samples(self.views[rows], self.labels[rows], weights, clusters)
-
-    def drawn(self, most: int, rng: np.random.Generator) -> Samples:
-        """Return all samples, or a random subset of `most`."""
-        count, most = len(self.labels), max(1, most)
-        return self if count <= most else self[np.sort(rng.choice(count, most, replace=False))]
 
 
 class ViewStacking(Calibrator):
@@ -121,7 +100,6 @@ class ViewStacking(Calibrator):
     """
 
     short_name: ClassVar[str] = "stack"
-    draws_folds: ClassVar[bool] = True
     reads_views: ClassVar[bool] = True
 
     answers: Answers = "kept"
@@ -138,33 +116,32 @@ class ViewStacking(Calibrator):
     views_gain_: float = from_fit()
     views_report_: list[dict[str, Any]] = from_fit()
 
-    def _fit(
-        self, views: Views, labels: Labels, *, clusters: NDArray[np.intp] | None = None
-    ) -> None:
-        rng = np.random.default_rng(self.random_state)
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        views, rng = samples.views, np.random.default_rng(self.random_state)
         worth = WORTH[self.answers] if self.worth is None else self.worth
-        beta, epsilon = fit_beta(views.logits, labels), share_of_chance(len(labels))
+        beta, epsilon = samples.beta, share_of_chance(len(samples))
         candidates = views.transforms if self.max_views else ()
-        most = _MOST_VALUES // (
-            (1 + min(len(candidates), _SHORTLIST)) * views.n_classes
-        )  # what fits into memory
-        samples = Samples(views, labels, clusters=clusters).drawn(most, rng)
+        # What fits into memory.
+        most = _MOST_VALUES // ((1 + min(len(candidates), _SHORTLIST)) * views.n_classes)
+        samples = samples.drawn(most, rng)
         candidates, gains = shortlist(samples, candidates, beta, epsilon)
         data = stack_data(samples, candidates, beta, epsilon, kept=self.answers == "kept")
         choice = choose_views(
             data, rng, max_views=self.max_views, gate=self.gate, no_harm=self.no_harm, worth=worth
         )
-        self.map_ = plan_of(
+        plan = plan_of(
             choice.base, choice.stack, candidates, beta, epsilon, self.answers, choice.gate
         )
-        self.accepted_ = bool(self.map_.transforms)
-        self.temperature_ = 1.0 / beta
-        self.offsets_gain_ = choice.base_gain.mean
-        used = zip(choice.order, choice.gains)
-        self.views_gain_ = float(
-            sum(g.mean for view, g in used if candidates[view - 1] in self.map_.transforms)
-        )
-        self.views_report_ = report_of(candidates, choice, self.map_, gains)
+        added = zip(choice.order, choice.gains)
+        used = [gain.mean for view, gain in added if candidates[view - 1] in plan.transforms]
+        return {
+            "map_": plan,
+            "accepted_": bool(plan.transforms),
+            "temperature_": 1.0 / beta,
+            "offsets_gain_": choice.base_gain.mean,
+            "views_gain_": float(sum(used)),
+            "views_report_": report_of(candidates, choice, plan, gains),
+        }
 
     def _answer_views(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         probs, confidence = super()._answer_views(views)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
+from recal.calibrators.samples import Samples
 from recal.calibrators.solvers.temperature import fit_temperature
-from recal.checks import Labels
-from recal.engine.scaled import Vector
 from recal.maps.plan import Plan
 from recal.maps.scaling import Temperature
-from recal.views import Views
 
 
 class TemperatureScaling(Calibrator):
@@ -42,25 +40,15 @@ class TemperatureScaling(Calibrator):
     short_name: ClassVar[str] = "ts"
     keeps_accuracy: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
-    starts_near: ClassVar[bool] = True
     beta_ = from_map("beta")
     map_: Temperature = from_fit()
     converged_: bool = from_fit()
 
-    def _fit(
-        self,
-        views: Views,
-        labels: Labels,
-        *,
-        weights: Vector | None = None,
-        beta: float | None = None,
-        near: Temperature | None = None,
-    ) -> None:
-        if beta is not None:
-            self.map_, self.converged_ = Temperature(beta), True
-            return
-        solution = fit_temperature(views.logits, labels, weights)
-        self.map_, self.converged_ = Temperature(float(solution.values[0])), solution.converged
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        if samples.known_beta is not None:
+            return {"map_": Temperature(samples.known_beta), "converged_": True}
+        solution = fit_temperature(samples.logits, samples.labels, samples.weights)
+        return {"map_": Temperature(float(solution.values[0])), "converged_": solution.converged}
 
     @property
     def temperature_(self) -> float:

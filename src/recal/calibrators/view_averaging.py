@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from recal.calibrators.base import Calibrator, from_fit, from_map
+from recal.calibrators.samples import Samples
 from recal.calibrators.solvers.temperature import fit_beta
-from recal.checks import Labels
 from recal.maps.aggregation import ViewMean, mean_probs
 from recal.maps.arrays import safe_log
 from recal.maps.base import wide
 from recal.maps.plan import Answers
-from recal.views import Views
 
 
 class ViewAveraging(Calibrator):
@@ -54,11 +55,9 @@ class ViewAveraging(Calibrator):
     map_: ViewMean = from_fit()
     beta_ = from_map("beta")
 
-    def _fit(self, views: Views, labels: Labels) -> None:
-        beta = 1.0
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        views, beta = samples.views, 1.0
         if self.temperature:
-            mean = mean_probs(
-                wide(views.logits), [wide(views.transformed(one)) for one in views.transforms]
-            )
-            beta = fit_beta(safe_log(mean), labels)
-        self.map_ = ViewMean(views.transforms, beta)
+            others = [wide(views.transformed(transform)) for transform in views.transforms]
+            beta = fit_beta(safe_log(mean_probs(wide(views.logits), others)), samples.labels)
+        return {"map_": ViewMean(views.transforms, beta)}

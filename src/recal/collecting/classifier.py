@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
-from recal.calibrators.sample_checks import refuse_codes
+from recal.calibrators.samples import refuse_codes
 from recal.checks import ASIDES
 from recal.collecting import collect
 from recal.collecting.local import open_source

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.base import Calibrator
-from recal.calibrators.sample_checks import as_views
+from recal.calibrators.samples import as_views
 from recal.checks import Floats, Labels, check_labels, is_graded
 from recal.clusters import check_clusters, check_names, cluster_folds, stratified_folds
 from recal.copies import matters, near_duplicates, warn_of_fitted

@@ -55,7 +55,7 @@ def test_compiled_answers_are_inside_0_and_1_and_keep_the_prediction(beta, n_cla
     y = logits[::-1].argmax(axis=1)
     with pytest.warns(DoubtfulLabelsWarning):
         fitted = TemperatureScaling().fit(logits, y)
-    fitted.set_state({"map_": Temperature(beta)})
+    fitted.map_ = Temperature(beta)
     probs, confidence = fitted.predict_both(logits)
     assert 0.0 < probs.min() <= probs.max() < 1.0
     np.testing.assert_array_equal(probs.argmax(axis=1), logits.argmax(axis=1))

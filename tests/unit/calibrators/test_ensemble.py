@@ -10,8 +10,8 @@ import pytest
 from recal import Views, load, save
 from recal.calibrators import AutoCalibration, CalibrationEnsemble, TemperatureScaling
 from recal.calibrators.ensemble_fit import fit_members, member_names, places_read, without_counts
+from recal.calibrators.samples import Samples
 from recal.calibrators.solvers.mixture import mixture_weights
-from recal.calibrators.stacking import Samples
 from recal.clusters import stratified_folds
 from recal.copies import copies_of
 from recal.errors import FileError
@@ -138,8 +138,9 @@ def test_fits_near_those_of_all_samples_are_as_good_as_from_the_start():
     z, y = problem(900, tilt=0.7)
     rest = np.arange(900) % 3 > 0
     names = member_names(4)
-    near = fit_members(names, z[rest], y[rest], near=fit_members(names, z, y))
-    anew = fit_members(names, z[rest], y[rest])
+    samples = Samples(Views(z), y)
+    near = fit_members(names, samples[rest], near=fit_members(names, samples))
+    anew = fit_members(names, samples[rest])
     maps = [[member.map_ for member in fits.values()] for fits in (near, anew)]
     for one, other in zip(*(member_probs(each, places_read(names), z) for each in maps)):
         assert abs(nll(one[~rest], y[~rest]) - nll(other[~rest], y[~rest])) < 1e-3

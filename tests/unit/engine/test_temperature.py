@@ -35,11 +35,11 @@ def test_answers_that_are_all_right_get_what_one_more_wrong_sample_would_give(n_
     """With two classes and one margin the best confidence is the share of right answers: n of n +
     1.
     """
-    logits = np.tile([5.0 * scale, 0.0], (n_samples, 1))
-    scaling = TemperatureScaling().fit(logits, np.zeros(n_samples, dtype=int))
-    np.testing.assert_allclose(
-        scaling.predict_proba(logits)[:, 0], n_samples / (n_samples + 1), atol=1e-9
-    )
+    y = np.arange(n_samples) % 2
+    logits = 5.0 * scale * np.eye(2)[y]
+    scaling = TemperatureScaling().fit(logits, y)
+    confidence = scaling.predict_proba(logits)[np.arange(n_samples), y]
+    np.testing.assert_allclose(confidence, n_samples / (n_samples + 1), atol=1e-9)
     assert scaling.converged_
 
 
@@ -182,6 +182,10 @@ def sorted_by_a_view(mistakes_when_kept):
     y[100 : 100 + mistakes_when_kept] = 1
     view = z * 0.5
     view[:100] = [0.0, 1.0, 0.1]
+    # Every second sample is of another class, because constant predictions are refused.
+    for one in (z, view):
+        one[1::2] = np.roll(one[1::2], 1, axis=1)
+    y[1::2] += 1
     return Views(z, {"zoom:0.5": view}, y)
 
 

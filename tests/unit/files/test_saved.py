@@ -43,8 +43,8 @@ class Toy(Calibrator):
         self.mode = mode
         self.items = items
 
-    def _fit(self, views, labels):
-        self.thing_, self.map_ = None, Temperature(1.0)
+    def _fit(self, samples):
+        return {"thing_": None, "map_": Temperature(1.0)}
 
 
 class Stranger(Toy):

@@ -1,0 +1,234 @@
+"""What a fit reads: labelled samples, with weights, clusters and groups if there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.calibrators.solvers.temperature import fit_beta
+from recal.checks import (
+    ASIDES,
+    Floats,
+    Labels,
+    check_classes,
+    check_labels,
+    check_weights,
+    is_single_column,
+)
+from recal.clusters import check_clusters
+from recal.errors import InputError, Remedy
+from recal.maps.base import Map
+from recal.views import Views
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Labelled samples of a fit. `samples[rows]` selects rows of everything.
+
+    Parameters
+    ----------
+    inputs : Views, a table of signals, or answers
+        Anything that can be indexed by rows. The fits of logits read it as `views`.
+    labels : array of shape (n_samples,)
+        Column indices, or whether each answer is right.
+    weights : array of shape (n_samples,), optional
+        How often each sample counts.
+    clusters : array of int, shape (n_samples,), optional
+        The number of each sample's cluster: folds never divide clusters, and standard errors count
+        them.
+    groups : array of shape (n_samples,), optional
+        The name of each sample's group.
+    classes : array of shape (n_classes,), optional
+        The names of the columns.
+    near : Map, optional
+        The map of a fit to nearly the same samples. The fit may start there and stop within 1e-5 of
+        the lowest loss.
+    known_beta : float, optional
+        1/T of these samples, if it was fitted before.
+
+    Examples
+    --------
+    >>> from recal import Views
+    >>> from recal.calibrators.samples import Samples
+    >>> samples = Samples(Views([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 1, 1]))
+    >>> len(samples), samples[1:].labels.tolist(), round(samples.beta, 3)
+    (3, [1, 1], 0.55)
+    """
+
+    inputs: Any
+    labels: NDArray[Any]
+    weights: NDArray[np.float64] | None = None
+    clusters: NDArray[np.intp] | None = None
+    groups: ArrayLike | None = None
+    classes: NDArray[Any] | None = None
+    near: Map | None = None
+    known_beta: float | None = None
+
+    @classmethod
+    def checked(
+        cls,
+        inputs: Any,
+        labels: NDArray[Any],
+        sample_weight: ArrayLike | None = None,
+        clusters: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        classes: NDArray[Any] | None = None,
+    ) -> Self:
+        """Return samples from what a user passed to `fit`, beside inputs and labels."""
+        count = len(labels)
+        weights = None if sample_weight is None else check_weights(sample_weight, count)
+        together = None if clusters is None else check_clusters(clusters, count)
+        return cls(inputs, labels, weights, together, groups, classes)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, rows: Any) -> Self:
+        weights = None if self.weights is None else self.weights[rows]
+        clusters = None if self.clusters is None else self.clusters[rows]
+        groups = None if self.groups is None else np.asarray(self.groups)[rows]
+        inputs, labels = self.inputs[rows], self.labels[rows]
+        return type(self)(inputs, labels, weights, clusters, groups, self.classes)
+
+    @property
+    def views(self) -> Views:
+        return cast(Views, self.inputs)
+
+    @property
+    def logits(self) -> Floats:
+        return self.views.logits
+
+    @property
+    def n_classes(self) -> int:
+        return self.views.n_classes
+
+    @cached_property
+    def answers(self) -> Labels:
+        """The model's own predictions, as column indices."""
+        return cast(Labels, np.asarray(self.logits).argmax(axis=1))
+
+    @property
+    def n_mistakes(self) -> int:
+        return int((self.answers != self.labels).sum())
+
+    @cached_property
+    def beta(self) -> float:
+        """1/T of temperature scaling."""
+        if self.known_beta is not None:
+            return self.known_beta
+        start = getattr(self.near, "beta", None)
+        return fit_beta(self.logits, self.labels, self.weights, start)
+
+    @property
+    def n_units(self) -> int:
+        """The number of clusters, or of samples without clusters."""
+        return len(self) if self.clusters is None else len(np.unique(self.clusters))
+
+    def drawn(self, most: int, rng: np.random.Generator) -> Self:
+        """Return all samples, or a random subset of `most`."""
+        most = max(1, most)
+        return self if len(self) <= most else self[np.sort(rng.choice(len(self), most, False))]
+
+    def without_zeros(self) -> Self:
+        """Return the samples whose weight is not 0."""
+        if self.weights is None or self.weights.all():
+            return self
+        return self[np.flatnonzero(self.weights)]
+
+    def repeated(self, method: str) -> Self:
+        """Return each sample as often as its weight says, without weights."""
+        if self.weights is None:
+            return self
+        whole = np.rint(self.weights).astype(np.intp)
+        if (whole != self.weights).any():
+            raise InputError(
+                f"{method} takes whole numbers as `sample_weight`, how often each sample counts; "
+                f"got {self.weights[whole != self.weights][0]:.6g}. TemperatureScaling and "
+                "VectorScaling take any number."
+            )
+        return replace(self, weights=None)[np.repeat(np.arange(len(self)), whole)]
+
+
+def read_samples(
+    X: Views | ArrayLike,
+    y: ArrayLike | None,
+    *,
+    classes: Sequence[Any] | None,
+    sample_weight: ArrayLike | None,
+    groups: ArrayLike | None,
+    clusters: ArrayLike | None,
+    needs_views: bool,
+    method: str,
+) -> Samples:
+    """Return the arguments of `Calibrator.fit` as samples; views may hold what was not passed."""
+    views = as_views(X, needs_views=needs_views, method=method)
+    groups = views.groups if groups is None else groups
+    clusters = views.clusters if clusters is None else clusters
+    names = classes if classes is not None else views.classes
+    labels = _read_labels(X, y, views, names, method)
+    count = views.n_classes
+    columns = np.arange(count) if names is None else check_classes(names, count)
+    return Samples.checked(views, labels, sample_weight, clusters, groups, columns)
+
+
+def as_views(X: Views | ArrayLike, *, needs_views: bool, method: str) -> Views:
+    """Return X as Views; plain logits become views without transformations."""
+    views = X if isinstance(X, Views) else Views(X)
+    if needs_views and not views.transforms:
+        given = "these views hold none" if isinstance(X, Views) else "got an array"
+        raise InputError(
+            f"{method} needs Views with logits of transformed inputs; {given}",
+            remedy=Remedy("Use `collect` with a pool", typed="Make them with recal collect --pool"),
+        )
+    return views
+
+
+def _read_labels(X: Any, y: Any, views: Views, names: Any, method: str) -> Labels:
+    """Return the labels as column indices, from `y` or else from the views."""
+    if y is None and views.labels is None:
+        raise InputError(
+            "Labels are needed to fit",
+            remedy=Remedy(
+                f"Pass them as `y`, or use views that hold them. {ASIDES['no y'].format(method)}",
+                typed="Add --labels FILE",
+            ),
+        )
+    if y is None:
+        return cast(Labels, views.labels)
+    try:
+        labels = check_labels(y, views.n_samples, views.n_classes, names)
+    except InputError as error:
+        if not isinstance(X, Views) and is_single_column(np.shape(X)):
+            error.args = (f"{error} {ASIDES['columns'].format(1, np.shape(X))}.",)
+        raise
+    if not isinstance(X, Views):
+        refuse_codes(views.logits, y, labels, names)
+    return labels
+
+
+def refuse_codes(logits: Floats, y: Any, labels: Labels, names: Any) -> None:
+    """Refuse integers that number the sorted names rather than the columns.
+
+    scikit-learn's `cross_val_predict` turns text labels into such numbers before a calibrator sees
+    them. If the class names are not in alphabetical order, the numbers would be read as column
+    indices and the fit would be wrong.
+    """
+    words = np.asarray([] if names is None else names)
+    integers = np.asarray(y).dtype.kind in "iu"
+    if words.dtype.kind not in "US" or not integers or (words[:-1] <= words[1:]).all():
+        return
+    answers = np.asarray(logits).argmax(axis=1)
+    as_columns, as_codes = answers == labels, answers == np.argsort(words)[labels]
+    gain = as_codes.astype(float) - as_columns
+    if gain.mean() > 0.1 and gain.mean() > 4.0 * gain.std() / np.sqrt(len(labels)):
+        raise InputError(
+            "These integers seem to number the sorted class names, not the columns: accuracy is "
+            f"{as_codes.mean():.3g} so, and {as_columns.mean():.3g} as columns. Pass the names "
+            "themselves; where scikit-learn numbers them (cross_val_predict), give `classes` and "
+            "the columns in sorted order."
+        )
