@@ -218,6 +218,7 @@ def _join(first: Views, second: Views) -> Views:
         preprocessing=first.preprocessing,
         clusters=both(first.clusters, second.clusters),
         groups=both(first.groups, second.groups),
+        ids=both(first.ids, second.ids),
     )
 
 

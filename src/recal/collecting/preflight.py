@@ -200,7 +200,11 @@ def _in_best_order(
         places = linear_sum_assignment(counts, maximize=True)[1]
         share = float((places[answers] == truth).mean())
         swapped = len(names) == 2 and _is_below_chance(answers, truth)
-        if share > _MOSTLY and (accuracy <= _MOSTLY * share or swapped):
+        # Constant predictions match the largest class in some order.
+        largest = np.bincount(truth).max() / len(truth)
+        margin = _CLEARLY * np.sqrt(largest * (1 - largest) / len(truth))
+        reordered = accuracy <= _MOSTLY * share and share > largest + margin
+        if share > _MOSTLY and (reordered or swapped):
             order, columns, best = (
                 tuple(names[place] for place in places),
                 np.argsort(places)[truth],
@@ -247,7 +251,7 @@ def preflight(
     Warns
     -----
     UserWarning
-        If most rows of logits are constant or all are equal, or a table has a column of texts.
+        If a table has a column of texts.
 
     Examples
     --------
@@ -282,11 +286,13 @@ def preflight(
     if not same and len(logits) > 1 and (logits == logits[0]).all():
         same = "the same logits for all of"
     if same:
-        hint = "Check how inputs are prepared: --divide, --mean, --std, --channels."
-        warnings.warn(
-            f"{adapter.name} gives {same} the first {len(logits)} inputs. {hint}",
-            UserWarning,
-            stacklevel=2,
+        raise InputError(
+            f"{adapter.name} gives {same} the first {len(logits)} inputs, so there is nothing to "
+            "calibrate",
+            remedy=Remedy(
+                "Check how inputs are prepared: preprocess=Normalize(...), or the order of columns",
+                typed="Check how inputs are prepared: --divide, --mean, --std, --channels",
+            ),
         )
     how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "batch_size": batch_size}
     check_agreement(adapter, source, classes=classes, **how)
