@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.calibrators.sample_checks import refuse_constant
 from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Floats, Labels
 from recal.collecting.job import Job, Preprocess
@@ -281,19 +282,8 @@ def preflight(
     sink = MemorySink(job, source, classes)
     for values in (source.labels, batch.labels):
         sink.columns(values, logits.shape[1])
-    n_flat = int((logits == logits[:, :1]).all(axis=1).sum())
-    same = f"all classes the same logit for {n_flat} of" if n_flat > len(logits) / 2 else ""
-    if not same and len(logits) > 1 and (logits == logits[0]).all():
-        same = "the same logits for all of"
-    if same:
-        raise InputError(
-            f"{adapter.name} gives {same} the first {len(logits)} inputs, so there is nothing to "
-            "calibrate",
-            remedy=Remedy(
-                "Check how inputs are prepared: preprocess=Normalize(...), or the order of columns",
-                typed="Check how inputs are prepared: --divide, --mean, --std, --channels",
-            ),
-        )
+    if len(logits) >= 20:
+        refuse_constant(logits)
     how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "batch_size": batch_size}
     check_agreement(adapter, source, classes=classes, **how)
 

@@ -317,7 +317,9 @@ def test_every_row_can_be_traced_to_its_input(tmp_path, name):
     def model(batch):
         return np.array([[len(item), 1.5] for item in batch])
 
-    views = collect(model, Subset(as_source(tmp_path / "in", read="bytes"), np.array([2, 0])), None, out=out)
+    views = collect(
+        model, Subset(as_source(tmp_path / "in", read="bytes"), np.array([2, 0])), None, out=out
+    )
     assert views.ids.tolist() == ["dog/c.bin", "cat/a.bin"]
     rows = collect(lambda batch: batch, Subset(as_source(np.eye(5) * 9), np.array([4, 1])), None)
     written = rows.write(tmp_path / f"rows{Path(name or 'x.npz').suffix}")
