@@ -27,6 +27,7 @@ ROOMS = (
     "transforms",
     "views",
     "maps",
+    "solvers",
     "files",
     "metrics",
     "calibrators",

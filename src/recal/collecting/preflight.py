@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.sample_checks import refuse_constant
-from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Floats, Labels
 from recal.collecting.job import Job, Preprocess
 from recal.collecting.local import open_source
@@ -26,6 +25,7 @@ from recal.collecting.sources import Batch, IndexedSource, Source
 from recal.collecting.tables import TableSource, holds_texts
 from recal.errors import InputError, Remedy
 from recal.maps.arrays import log_softmax
+from recal.solvers.temperature import fit_beta
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Channels, Normalize, Outputs
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from recal import Views, load, profile, save, watch
-from recal.calibrators.solvers.temperature import fit_beta
 from recal.decisions import StreamWatch, class_mix, to_the_power
 from recal.decisions.damage import (
     LENGTH,
@@ -24,6 +23,7 @@ from recal.decisions.damage import (
 )
 from recal.decisions.damage_sets import labelled_rows
 from recal.errors import FileError, InputError
+from recal.solvers.temperature import fit_beta
 
 CLASSES = 6
 KINDS = ("fading", "hiss", "shouting", "collapse")
