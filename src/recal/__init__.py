@@ -25,6 +25,7 @@ _HOMES = {
     "Step": "maps.plan",
     "AutoCalibration": "calibrators.auto",
     "ReCal": "calibrators.recal",
+    "PanelCalibration": "calibrators.panel",
     "SignalCalibration": "calibrators.signals",
     "TemperatureScaling": "calibrators.temperature",
     "ViewStacking": "calibrators.stacking",

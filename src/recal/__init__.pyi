@@ -15,6 +15,7 @@ from .engine.grouping import Group as Group, group as group
 from .maps.plan import Blend as Blend, Plan as Plan, Step as Step
 from .calibrators.auto import AutoCalibration as AutoCalibration
 from .calibrators.recal import ReCal as ReCal
+from .calibrators.panel import PanelCalibration as PanelCalibration
 from .calibrators.signals import SignalCalibration as SignalCalibration
 from .calibrators.temperature import TemperatureScaling as TemperatureScaling
 from .calibrators.stacking import ViewStacking as ViewStacking

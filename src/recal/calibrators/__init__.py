@@ -47,7 +47,7 @@ _HOMES = {
 }
 # Reads signals of answers, not logits: it is saved like the others, but does not belong to
 # `CALIBRATORS`.
-_OF_SIGNALS = {"SignalCalibration": "signals"}
+_OF_SIGNALS = {"SignalCalibration": "signals", "PanelCalibration": "panel"}
 __all__ = ["CALIBRATORS", "Calibrator", "calibrator_named", *_HOMES, *_OF_SIGNALS]
 
 CALIBRATORS: tuple[type[Calibrator], ...]

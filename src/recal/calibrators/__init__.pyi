@@ -26,6 +26,7 @@ from .temperature import TemperatureScaling as TemperatureScaling
 from .scaling import VectorScaling as VectorScaling
 from .isotonic import VennAbers as VennAbers
 from .view_averaging import ViewAveraging as ViewAveraging
+from .panel import PanelCalibration as PanelCalibration
 from .signals import SignalCalibration as SignalCalibration
 from .stacking import ViewStacking as ViewStacking
 

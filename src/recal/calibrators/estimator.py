@@ -83,6 +83,10 @@ class Estimator:
             if name.endswith("_") and not name.startswith("_")
         }
 
+    def stored_params(self) -> dict[str, Any]:
+        """Return the parameters that a file holds."""
+        return self.get_params(deep=False)
+
     def set_state(self, state: Mapping[str, Any]) -> Self:
         """Replace all fitted attributes by these: what an earlier fit left is gone."""
         for name in [name for name in vars(self) if name.endswith("_")]:

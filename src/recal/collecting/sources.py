@@ -90,8 +90,9 @@ class Source(ABC):
         """
 
     def names(self) -> Sequence[str] | None:
-        """Return what traces each input to its origin, such as its file name; None if these are
-        the row numbers.
+        """Return a name for each input, such as its file name;
+
+        None if inputs have only row numbers.
         """
         return None
 
@@ -163,9 +164,9 @@ class Subset(IndexedSource):
     def fingerprint(self) -> str:
         return digest([self.source.fingerprint(), self.rows])
 
-    def names(self) -> list[str]:
+    def names(self) -> list[str] | None:
         names = self.source.names()
-        return [str(row) if names is None else names[row] for row in self.rows]
+        return None if names is None else [names[row] for row in self.rows]
 
     def describe(self, row: int) -> str:
         return self.source.describe(int(self.rows[row]))

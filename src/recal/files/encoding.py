@@ -56,6 +56,7 @@ _RECORDS = {
     "Iteration": "calibrators.recal",
     "PredictionSets": "decisions.sets",
     "Profile": "decisions.profiles",
+    "PanelTable": "calibrators.panel_answers",
     "SignalTable": "calibrators.signal_table",
 }
 
@@ -123,7 +124,7 @@ class Encoder:
         ):  # a bare function has no spec
             return {_TAG: "transform", "spec": _spec_of(value)}
         if calibrator_named(name) is type(value):
-            parts = {"params": value.get_params(deep=False), "state": value.state()}
+            parts = {"params": value.stored_params(), "state": value.state()}
             return {
                 _TAG: "calibrator",
                 "class": name,

@@ -19,6 +19,7 @@ from recal.reporting.figure_data import reliability, reliability_of
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
+    from recal.calibrators.panel import PanelCalibration
     from recal.decisions import Decision
 
 # More classes than this would not change the picture of a map.
@@ -44,6 +45,20 @@ def calibrator_html(calibrator: Calibrator) -> str:
     chart = _confidence_chart(calibrator)
     charts = [] if chart is None else [chart]
     return render("card.html", title=repr(calibrator), facts=facts, comparison=None, charts=charts)
+
+
+def panel_html(panel: PanelCalibration) -> str:
+    """Return a card with what each system of a panel adds."""
+    if not hasattr(panel, "map_"):
+        return Markup("<pre>{}</pre>").format(repr(panel))
+    facts = {"Fitted on": f"{panel.n_fitted_:,} questions"}
+    for gain in panel.gains_:
+        name = gain["system"] if gain["used"] else f"{gain['system']} (not used)"
+        facts[name] = (
+            f"accuracy {percent(gain['accuracy'])}, {percent(gain['automated'])} automated at 5 % "
+            "errors, together with the systems above"
+        )
+    return render("card.html", title=repr(panel), facts=facts, comparison=None, charts=[])
 
 
 def _confidence_chart(calibrator: Calibrator) -> Chart | None:

@@ -1,0 +1,340 @@
+"""One confidence for the answers that several systems give to the same question."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.calibrators.estimator import RULE, Estimator
+from recal.calibrators.group_offsets import fit_group_offsets
+from recal.calibrators.panel_answers import Match, PanelRows, PanelTable, right_answers
+from recal.calibrators.panel_fit import PanelFit, choose
+from recal.calibrators.samples import Samples
+from recal.engine.compiled import one_thread
+from recal.errors import FewSamplesWarning, InputError, NotFittedError
+from recal.maps.group_offsets import GroupOffsets
+from recal.maps.panel import PanelMap
+from recal.schema import Floats, RandomState, check_parameters
+
+Vector = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+
+class PanelCalibration(Estimator):
+    """Probability that an answer is right, from the answers of several systems and their signals.
+
+    Systems can be language models, prompts, samples of one model, classifiers or people. An
+    answer's score is the sum over the systems that gave it of a weight plus slopes times their
+    signals; "none of these" has a score of its own. The probabilities are the softmax over the
+    distinct answers of a question (a conditional logit), so answers need not be a closed list.
+    Cross-validation chooses the ridge penalty and drops systems that do not pay. With one system,
+    or if the others do not help, this is `SignalCalibration`.
+
+    Parameters
+    ----------
+    answers : {"free", "kept"}
+        "free" predicts the likeliest answer of any system, "kept" always that of the first.
+    match : {"text", "exact", "number"}
+        When two answers are the same. "text" ignores case, spaces, punctuation and how a number is
+        written; "number" compares the last number of each text.
+    same : function of two answers, optional
+        Says whether two answers mean the same, in place of `match`. Files do not hold it: set it
+        again after `recal.load`.
+    random_state : int, Generator or None
+        Decides the folds.
+
+    Attributes
+    ----------
+    map_ : PanelMap
+        One conditional logit for each number of systems that were asked.
+    table_ : PanelTable
+        The systems and their signals.
+    reason_ : str
+        What each further system adds.
+    gains_ : list of dict
+        For each system, asked after those before it: cross-validated accuracy, share of answers
+        that can be automated at 5 % errors, whether it is `used`, and its `cost` if given.
+    losses_ : dict of str to float
+        Cross-validated negative log-likelihood of "the first system is right": of the panel, of the
+        first system alone, and of its SignalCalibration if there was a comparison.
+    stage_confidence_ : array of shape (n, n_systems)
+        Cross-validated confidences after each system, from which `plan_cascade` lists policies.
+    decision_ : DecisionRule, if one was set
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal import PanelCalibration
+    >>> rng = np.random.default_rng(0)
+    >>> truth = rng.choice(list("ABCD"), 400)
+    >>> answers = {
+    ...     name: np.where(rng.random(400) < accuracy, truth, rng.choice(list("ABCD"), 400))
+    ...     for name, accuracy in {"large": 0.7, "small": 0.6, "tiny": 0.5}.items()
+    ... }
+    >>> panel = PanelCalibration().fit(answers, truth)
+    >>> new = {"large": ["A", "A"], "small": ["a.", "B"], "tiny": ["A", "B"]}
+    >>> panel.predict_confidence(new).round(1).tolist()
+    [1.0, 0.6]
+    """
+
+    map_: PanelMap
+    table_: PanelTable
+    reason_: str
+    gains_: list[Any]
+    losses_: dict[str, float]
+    stage_confidence_: Annotated[Vector, Floats(None, None, low=0.0, high=1.0)]
+    n_fitted_: int
+    own_equality_: bool
+    group_offsets_: GroupOffsets
+    decision_: Annotated[Any, RULE]
+
+    def __init__(
+        self,
+        answers: Literal["free", "kept"] = "free",
+        match: Match = "text",
+        same: Callable[[Any, Any], bool] | None = None,
+        random_state: RandomState = 0,
+    ) -> None:
+        self.answers = answers
+        self.match = match
+        self.same = same
+        self.random_state = random_state
+
+    @one_thread()
+    def fit(
+        self,
+        answers: Any,
+        truth: Any,
+        signals: Any = None,
+        groups: ArrayLike | None = None,
+        clusters: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        costs: Mapping[str, float] | Sequence[float] | None = None,
+    ) -> Self:
+        """Learn the weights of the systems from questions with known answers.
+
+        Parameters
+        ----------
+        answers : {system: answers}, data frame, or array of shape (n_questions, n_systems)
+            Text, numbers, or None for no answer. Several samples of one system are an array of
+            shape (n_questions, n_samples), or a list per question; they share one weight. The first
+            system is the main one. Systems come in the order in which a cascade would ask them.
+        truth : array-like of shape (n_questions,) or (n_questions, n_systems)
+            The right answers; or grades (True or False) of each system's answer; or, as booleans of
+            shape (n_questions,), grades of the main system's answers, which are then always kept.
+        signals : {system: columns}, optional
+            Numbers that come with an answer, as `SignalCalibration` reads them: a mapping, a data
+            frame or an array. Missing values and systems without signals are normal.
+        groups : array-like of shape (n_questions,), optional
+            Each group gets an offset on the log-odds of the confidence, if offsets pay.
+        clusters : array-like of shape (n_questions,), optional
+            Names of questions that belong together; cross-validation never divides them.
+        sample_weight : array-like of shape (n_questions,), optional
+        costs : {system: cost}, or one cost per system, optional
+            Price of asking each system; `reason_` then says what each adds for it.
+        """
+        check_parameters(self)
+        table = PanelTable.of(answers, signals)
+        everyone = len(table.systems)
+        rows = table.rows(answers, signals, match=self.match, same=self.same, asked=everyone)
+        if len(rows) < 10:
+            raise InputError(
+                f"must have at least 10 questions, got {len(rows)}", argument="answers"
+            )
+        right, merged = right_answers(rows, table, truth, self.match, self.same)
+        _refuse_leaks(rows, right, table)
+        samples = Samples.checked(rows, right, sample_weight, clusters, groups)
+        weights = np.ones(len(rows)) if samples.weights is None else samples.weights
+        prices = read_costs(costs, table.systems)
+        if len(rows) < 50:
+            warnings.warn(
+                f"{len(rows)} questions with known answers are few: weights depend on single ones.",
+                FewSamplesWarning,
+                stacklevel=3,
+            )
+        kept = self.answers == "kept" or merged
+        rng = np.random.default_rng(self.random_state)
+        fit = PanelFit(rows, table, right, weights, samples.clusters, rng, merged=merged, kept=kept)
+        used = fit.best_systems()
+        alone, losses = fit.alone(used)
+        used = used if alone is None else [0]
+        confidence, correct = fit.outcomes(used)
+        gains = _gains(table.systems, used, confidence, correct, prices)
+        state: dict[str, Any] = {
+            "map_": fit.fit(used, alone),
+            "table_": table,
+            "n_fitted_": len(rows),
+            "losses_": losses,
+            "gains_": gains,
+            "reason_": _sentence(gains, len(rows)),
+            "stage_confidence_": confidence,
+            "own_equality_": self.same is not None,
+        }
+        some = samples[fit.rows]
+        if some.groups is not None:
+            state["group_offsets_"] = fit_group_offsets(
+                confidence[:, -1], correct[:, -1], some.groups, some.weights, clusters=some.clusters
+            )
+        return self.set_state(state)
+
+    def predict(self, answers: Any, signals: Any = None, *, asked: Any = None) -> NDArray[Any]:
+        """Return the answer to each question as it was given, (n_questions,); None if there is
+        none.
+        """
+        return self.predict_both(answers, signals, asked=asked)[0]
+
+    def predict_confidence(
+        self, answers: Any, signals: Any = None, groups: Any = None, *, asked: Any = None
+    ) -> Vector:
+        """Return the probability that the answer of `predict` is right, (n_questions,).
+
+        Systems that are not in `answers`, or that come last and have neither answer nor signal,
+        count as not asked. `asked` says how many systems were asked if this is not so.
+        """
+        return self.predict_both(answers, signals, groups, asked=asked)[1]
+
+    def predict_both(
+        self, answers: Any, signals: Any = None, groups: Any = None, *, asked: Any = None
+    ) -> tuple[NDArray[Any], Vector]:
+        """Return the results of `predict` and `predict_confidence` at the cost of one of them."""
+        rows = self.read(answers, signals, asked)
+        places, confidence = self.chosen(rows)
+        found = places >= 0
+        picked = rows.raw[np.arange(len(rows)), np.maximum(places, 0)]
+        picked[~found] = None
+        if groups is not None:
+            if not hasattr(self, "group_offsets_"):
+                raise InputError(
+                    "This panel was fitted without groups",
+                    argument="groups",
+                    remedy="Fit with fit(answers, truth, groups=groups), or leave groups out",
+                )
+            confidence = np.where(found, self.group_offsets_.apply(confidence, groups), 0.0)
+        return picked, confidence
+
+    def read(self, answers: Any, signals: Any = None, asked: Any = None) -> PanelRows:
+        """Return the rows that the map reads."""
+        self._check_fitted()
+        if self.own_equality_ and self.same is None:
+            raise InputError(
+                "This panel compares answers by a function, which its file does not hold: set "
+                "panel.same to that function."
+            )
+        return self.table_.rows(answers, signals, match=self.match, same=self.same, asked=asked)
+
+    def chosen(self, rows: PanelRows) -> tuple[Rows, Vector]:
+        """Return the place of each question's answer, -1 if there is none, and its confidence."""
+        probs = self.map_.probs(rows.encoded())
+        kept = self.answers == "kept" or self.map_.merged
+        return choose(probs, rows.slots, self.table_.samples[0], kept)
+
+    def stored_params(self) -> dict[str, Any]:
+        return {**super().stored_params(), "same": None}
+
+    def check_state(self) -> None:
+        super().check_state()
+        if (self.map_.samples != self.table_.samples).any():
+            raise InputError("must describe the systems of the table", argument="map_")
+
+    def _check_fitted(self) -> None:
+        if "map_" not in vars(self):
+            raise NotFittedError(
+                "This PanelCalibration is not fitted yet; call fit(answers, truth) first."
+            )
+
+    def _repr_html_(self) -> str:
+        # Import by name, because reporting imports calibrators, not the other way round.
+        return str(import_module("recal.reporting.notebook").panel_html(self))
+
+
+def _sentence(gains: Sequence[Mapping[str, Any]], n_questions: int) -> str:
+    first, *others = gains
+    text = f"Fitted on {n_questions:,} questions. {first['system']} alone: {_gain_text(first)}"
+    for gain in others:
+        if gain["used"]:
+            text += f"; with {gain['system']}: {_gain_text(gain)}"
+    dropped = [gain["system"] for gain in others if not gain["used"]]
+    left_out = f" Left out, because the panel predicts better without: {', '.join(dropped)}."
+    return f"{text}.{left_out if dropped else ''}"
+
+
+def _gain_text(gain: Mapping[str, Any]) -> str:
+    text = f"accuracy {gain['accuracy']:.1%}, {gain['automated']:.0%} automated at 5 % errors"
+    if gain["points"] is None or gain["cost"] is None:
+        return text
+    points = 100 * gain["points"]
+    each = f", {points / gain['cost']:+.3g} per 1" if gain["cost"] > 0 else ""
+    return f"{text} ({points:+.1f} points for {gain['cost']:g}{each})"
+
+
+def read_costs(
+    costs: Mapping[str, float] | Sequence[float] | None, systems: Sequence[str]
+) -> tuple[float, ...] | None:
+    """Return the cost of asking each system."""
+    if costs is None:
+        return None
+    if isinstance(costs, Mapping):
+        if absent := [name for name in systems if name not in costs]:
+            raise InputError(f"lack the system {absent[0]!r}", argument="costs")
+        values = [costs[name] for name in systems]
+    else:
+        values = list(costs)
+    numbers = np.asarray(values, dtype=np.float64)
+    if len(numbers) != len(systems) or not (numbers >= 0.0).all():
+        raise InputError(
+            f"must be a number of at least 0 for each of {', '.join(systems)}, got {values}",
+            argument="costs",
+        )
+    return tuple(numbers.tolist())
+
+
+def _refuse_leaks(rows: PanelRows, right: Vector, table: PanelTable) -> None:
+    """Refuse a system that is right in every row: most likely its column is the truth itself."""
+    system = np.repeat(np.arange(len(table.systems)), table.samples)
+    given = ~np.isnan(rows.slots)
+    places = np.where(given, rows.slots, 0).astype(np.intp)
+    correct = given & (np.take_along_axis(right, places, axis=1) > 0.0)
+    for place, name in enumerate(table.systems):
+        if correct[:, system == place].all():
+            raise InputError(
+                f"The answers of {name!r} equal the truth in every row, so they leak the result. "
+                "Leave this system out."
+            )
+
+
+def automated_share(confidence: Vector, correct: NDArray[np.bool_], risk: float) -> float:
+    """Return the largest share of most confident answers with at most this share of errors."""
+    order = np.argsort(-confidence, kind="stable")
+    errors = np.cumsum(~correct[order]) / np.arange(1, len(order) + 1)
+    within = np.flatnonzero(errors <= risk)
+    return (within[-1] + 1) / len(order) if len(within) else 0.0
+
+
+def _gains(
+    systems: Sequence[str],
+    used: Sequence[int],
+    confidence: Vector,
+    correct: NDArray[np.bool_],
+    prices: Sequence[float] | None,
+) -> list[dict[str, Any]]:
+    gains: list[dict[str, Any]] = []
+    last = None
+    for place, name in enumerate(systems):
+        share = automated_share(confidence[:, place], correct[:, place], 0.05)
+        gain = {
+            "system": name,
+            "used": place in used,
+            "accuracy": float(correct[:, place].mean()),
+            "automated": share,
+            "points": None if last is None else share - last,
+            "cost": None if prices is None else prices[place],
+        }
+        last = share
+        gains.append(gain)
+    return gains

@@ -1,0 +1,448 @@
+"""Answers of several systems, their truth and their signals in any form, as the arrays of a panel.
+
+Answers are compared after normalisation: case, spaces, punctuation and the way a number is written
+do not matter (`normalised`). Missing answers are None, NaN or empty text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.signal_table import _RIGHT as RIGHT
+from recal.calibrators.signal_table import _WRONG as WRONG
+from recal.calibrators.signal_table import SignalTable, _columns
+from recal.errors import InputError
+from recal.schema import Record
+
+Match = Literal["text", "exact", "number"]
+Same = Callable[[Any, Any], bool]
+Objects = NDArray[Any]
+
+_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.IGNORECASE)
+_PUNCTUATION = re.compile(r"""[.,;:!?"'`()\[\]{}*_“”‘’„«»¿¡]+""")
+
+
+def normalised(answer: Any, match: Match = "text") -> str:
+    """Return the text by which an answer is compared; "" if it is missing.
+
+    Examples
+    --------
+    >>> from recal.calibrators.panel_answers import normalised
+    >>> normalised(" The  Eiffel Tower. "), normalised("1,000.0"), normalised(1000)
+    ('the eiffel tower', '1000', '1000')
+    >>> normalised("The answer is 42.", "number"), normalised("C++"), normalised(None)
+    ('42', 'c++', '')
+    """
+    if answer is None or (isinstance(answer, float | np.floating) and math.isnan(answer)):
+        return ""
+    if match == "exact":
+        return str(answer)
+    if isinstance(answer, int | float | np.integer | np.floating) and not isinstance(answer, bool):
+        return _number_text(float(answer))
+    text = unicodedata.normalize("NFKC", str(answer)).casefold().strip()
+    found = _NUMBER.findall(text)
+    whole = _NUMBER.fullmatch(text.strip("$€£%().:; "))
+    if found and (match == "number" or whole):
+        return _number_text(float((whole.group() if whole else found[-1]).replace(",", "")))
+    words = " ".join(_PUNCTUATION.sub(" ", text).split())
+    return words or text
+
+
+def _number_text(number: float) -> str:
+    return f"{number + 0.0:.10g}"
+
+
+@dataclass(frozen=True)
+class PanelRows:
+    """What a panel reads of some questions.
+
+    Attributes
+    ----------
+    raw : (n, n_answers) objects, the answers as given, None if missing
+    slots : (n, n_answers), the place of the first answer that is the same; NaN if missing
+    signals : (n, n_signals), as numbers; NaN if missing
+    asked : (n,), how many systems were asked
+    """
+
+    raw: Objects
+    slots: NDArray[np.float64]
+    signals: NDArray[np.float64]
+    asked: NDArray[np.float64]
+
+    def encoded(self) -> NDArray[np.float64]:
+        """Return the input of a `PanelMap`."""
+        return np.concatenate([self.asked[:, None], self.slots, self.signals], axis=1)
+
+    def __getitem__(self, rows: Any) -> PanelRows:
+        return PanelRows(self.raw[rows], self.slots[rows], self.signals[rows], self.asked[rows])
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+
+class PanelTable(Record):
+    """The systems of a fit, in order, and the columns of their signals.
+
+    Attributes
+    ----------
+    systems : names of the systems; the first is the main one
+    samples : how many answers each system gives
+    table : the signals of all systems, named "system: column"; None if there are none
+    owner : the system of each signal
+    """
+
+    systems: tuple[str, ...]
+    samples: tuple[int, ...]
+    owner: tuple[int, ...]
+    named: bool
+    table: Any = None
+
+    def check(self) -> None:
+        known = self.table is None or isinstance(self.table, SignalTable)
+        names = all(isinstance(name, str) for name in self.systems)
+        counts = all(isinstance(count, int) and count > 0 for count in self.samples)
+        width = 1 if self.table is None else len(self.table.names)
+        if not (known and names and counts and len(self.owner) == width):
+            raise InputError("A panel's table needs a name and a number of answers per system.")
+
+    @classmethod
+    def of(cls, answers: Any, signals: Any = None) -> PanelTable:
+        """Describe the systems of these answers and signals."""
+        columns, named = _answer_columns(answers)
+        systems = tuple(columns)
+        samples = tuple(column.shape[1] for column in columns.values())
+        flat, owner = _flat_signals(signals, systems)
+        table = SignalTable.of(flat) if flat else None
+        return cls(systems, samples, tuple(owner) if flat else (0,), named, table)
+
+    def rows(
+        self,
+        answers: Any,
+        signals: Any,
+        *,
+        match: Match,
+        same: Same | None = None,
+        asked: Any = None,
+    ) -> PanelRows:
+        """Read new answers and signals; systems that are absent were not asked."""
+        columns, named = _answer_columns(answers)
+        if named and self.named:
+            _refuse_unknown(columns, self.systems, "answers")
+            if self.systems[0] not in columns:
+                raise InputError(
+                    f"lack the main system {self.systems[0]!r}; they have {', '.join(columns)}",
+                    argument="answers",
+                )
+        elif len(columns) > len(self.systems):
+            raise InputError(
+                f"must be of at most {len(self.systems)} systems ({', '.join(self.systems)}), "
+                f"got {len(columns)}",
+                argument="answers",
+            )
+        else:
+            columns = dict(zip(self.systems, columns.values()))
+        n = len(next(iter(columns.values())))
+        parts = [
+            _fitted_width(columns.get(name), n, width, name)
+            for name, width in zip(self.systems, self.samples)
+        ]
+        raw = np.concatenate(parts, axis=1)
+        slots = self._slots(raw, match, same)
+        numbers = self._signals(signals, n)
+        return PanelRows(raw, slots, numbers, self._asked(slots, numbers, asked))
+
+    def _slots(self, raw: Objects, match: Match, same: Same | None) -> NDArray[np.float64]:
+        codes = codes_of(raw, match, same)
+        slots = np.where(codes >= 0, np.arange(raw.shape[1]), np.nan)
+        for place in range(raw.shape[1] - 1, -1, -1):
+            equal = (codes == codes[:, [place]]) & (codes >= 0)
+            slots[equal] = place
+        return slots
+
+    def _signals(self, signals: Any, n: int) -> NDArray[np.float64]:
+        if self.table is None:
+            if signals:
+                raise InputError(
+                    "were given, and the panel was fitted without them", argument="signals"
+                )
+            return np.full((n, 1), np.nan)
+        flat, _ = _flat_signals(signals, self.systems)
+        absent = [name for name in self.table.names if name not in flat]
+        given = {self.systems[self.owner[self.table.names.index(name)]] for name in absent}
+        for system in given:
+            if any(name.startswith(f"{system}: ") for name in flat):
+                lacking = next(name for name in absent if name.startswith(f"{system}: "))
+                raise InputError(f"lack {lacking!r} of the fit", argument="signals")
+        flat |= {name: np.full(n, None) for name in absent}
+        lengths = {len(column) for column in flat.values()}
+        if lengths != {n}:
+            raise InputError(
+                f"must have one value for each of the {n} questions, got {sorted(lengths)}",
+                argument="signals",
+            )
+        return np.asarray(self.table.values(flat))
+
+    def _asked(
+        self, slots: NDArray[np.float64], numbers: NDArray[np.float64], asked: Any
+    ) -> NDArray[np.float64]:
+        """Return how many systems were asked: up to the last that gave an answer or a signal."""
+        n_systems = len(self.systems)
+        if asked is not None:
+            counts = np.broadcast_to(np.asarray(asked, dtype=np.float64), (len(slots),)).copy()
+            if not np.isin(counts, np.arange(1, n_systems + 1)).all():
+                raise InputError(f"must be whole numbers from 1 to {n_systems}", argument="asked")
+            return counts
+        system = np.concatenate(
+            [np.repeat(np.arange(n_systems), self.samples), np.array(self.owner)]
+        )
+        present = ~np.isnan(np.concatenate([slots, numbers], axis=1))
+        return np.maximum(np.where(present, system + 1.0, 1.0).max(axis=1), 1.0)
+
+
+def codes_of(raw: Objects, match: Match, same: Same | None = None) -> NDArray[np.int64]:
+    """Return numbers that are equal for equal answers of a row, -1 for missing ones."""
+    if same is not None:
+        return _codes_by_function(raw, same)
+    known: dict[Any, int] = {}
+    texts: dict[str, int] = {"": -1}
+    codes = np.empty(raw.size, dtype=np.int64)
+    for place, answer in enumerate(raw.ravel().tolist()):
+        key = (type(answer), answer)
+        try:
+            code = known.get(key)
+        except TypeError:
+            raise InputError(
+                f"must be text, numbers or None, got a {type(answer).__name__}",
+                argument="answers",
+                remedy="Pass same=, a function that compares two answers, for anything else",
+            ) from None
+        if code is None:
+            text = normalised(answer, match)
+            code = known[key] = texts.setdefault(text, len(texts) - 1)
+        codes[place] = code
+    return codes.reshape(raw.shape)
+
+
+def _codes_by_function(raw: Objects, same: Same) -> NDArray[np.int64]:
+    """Compare the answers of each row by the user's function; the first of equal ones counts."""
+    codes = np.full(raw.shape, -1, dtype=np.int64)
+    for row, answers in enumerate(raw.tolist()):
+        for place, answer in enumerate(answers):
+            if _is_missing(answer):
+                continue
+            firsts = [other for other in range(place) if codes[row, other] == other]
+            equal = (other for other in firsts if bool(same(answers[other], answer)))
+            codes[row, place] = next(equal, place)
+    return codes
+
+
+def _is_missing(answer: Any) -> bool:
+    if answer is None or (isinstance(answer, str) and not answer.strip()):
+        return True
+    return isinstance(answer, float) and math.isnan(answer)
+
+
+def _answer_columns(answers: Any) -> tuple[dict[str, Objects], bool]:
+    """Return each system's answers as (n, n_samples) objects, and whether systems have names."""
+    if isinstance(answers, Mapping):
+        columns = {str(name): _as_samples(column, str(name)) for name, column in answers.items()}
+        named = True
+    elif hasattr(answers, "columns") and hasattr(answers, "__getitem__"):  # pandas, polars
+        columns = {str(name): _as_samples(answers[name], str(name)) for name in answers.columns}
+        named = True
+    else:
+        array = np.asarray(answers, dtype=object)
+        if array.ndim == 1:
+            array = array[:, None]
+        if array.ndim not in (2, 3):
+            raise InputError(
+                "must be {system: answers}, a data frame or an array of shape "
+                f"(n_questions, n_systems), got the shape {array.shape}",
+                argument="answers",
+            )
+        columns = {
+            f"system {place}": _as_samples(array[:, place], f"system {place}")
+            for place in range(array.shape[1])
+        }
+        named = False
+    if not columns:
+        raise InputError("must hold at least one system", argument="answers")
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise InputError(
+            f"must have one answer of each system per question, got {lengths}", argument="answers"
+        )
+    return columns, named
+
+
+def _as_samples(column: Any, name: str) -> Objects:
+    """Return one system's answers as (n, n_samples) objects; lists are several samples."""
+    if isinstance(column, str | bytes) or not hasattr(column, "__len__"):
+        raise InputError(
+            f"of {name!r} must be a column, one answer per question, got {column!r}",
+            argument="answers",
+        )
+    values = column.tolist() if hasattr(column, "tolist") else list(column)
+    rows = [list(value) if isinstance(value, list | tuple) else [value] for value in values]
+    width = max((len(row) for row in rows), default=1)
+    result = np.full((len(rows), max(width, 1)), None, dtype=object)
+    for place, row in enumerate(rows):
+        for number, answer in enumerate(row):
+            result[place, number] = None if _is_missing(answer) or answer != answer else answer
+    return result
+
+
+def _fitted_width(column: Objects | None, n: int, width: int, name: str) -> Objects:
+    """Return the answers of a system with the number of samples of the fit; None if not asked."""
+    result = np.full((n, width), None, dtype=object)
+    if column is None:
+        return result
+    if column.shape[1] > width:
+        raise InputError(
+            f"of {name!r} must be at most {width} samples as in the fit, got {column.shape[1]}",
+            argument="answers",
+        )
+    result[:, : column.shape[1]] = column
+    return result
+
+
+def _flat_signals(
+    signals: Any, systems: Sequence[str]
+) -> tuple[dict[str, NDArray[Any]], list[int]]:
+    """Return the signals of all systems by "system: column", and the system of each."""
+    if signals is None:
+        return {}, []
+    if not isinstance(signals, Mapping):
+        array = np.asarray(signals)
+        if array.ndim != 3 or array.shape[1] > len(systems):
+            raise InputError(
+                "must be {system: columns}, or an array of shape (n_questions, n_systems, "
+                f"n_signals), got {type(signals).__name__}",
+                argument="signals",
+            )
+        signals = {name: array[:, place] for place, name in enumerate(systems[: array.shape[1]])}
+    _refuse_unknown(signals, systems, "signals")
+    flat: dict[str, NDArray[Any]] = {}
+    owner: list[int] = []
+    for place, system in enumerate(systems):
+        if signals.get(system) is None:
+            continue
+        columns, _ = _columns(signals[system])
+        flat |= {f"{system}: {name}": column for name, column in columns.items()}
+        owner += [place] * len(columns)
+    return flat, owner
+
+
+def _refuse_unknown(given: Mapping[Any, Any], systems: Sequence[str], argument: str) -> None:
+    if unknown := [str(name) for name in given if str(name) not in systems]:
+        raise InputError(
+            f"name the system {unknown[0]!r}, which the panel does not have; it has "
+            f"{', '.join(systems)}",
+            argument=argument,
+        )
+
+
+def right_answers(
+    rows: PanelRows, table: PanelTable, truth: Any, match: Match, same: Same | None
+) -> tuple[NDArray[np.float64], bool]:
+    """Return which candidate is right, (n, n_answers + 1), and whether only the main one is graded.
+
+    The last column is "none of these". If several candidates are right, they share the row.
+    """
+    n, n_answers = rows.raw.shape
+    right = np.zeros((n, n_answers + 1))
+    grades, merged = _grades(truth, table, rows)
+    if grades is None:
+        column = _truth_column(truth, n)
+        equal = _equal_to_truth(rows.raw, column, match, same)
+    elif merged:
+        equal = grades & (rows.slots == main_places(rows.slots, table.samples[0])[:, None])
+    else:
+        equal = np.repeat(grades, table.samples, axis=1)
+    equal &= ~np.isnan(rows.slots)
+    places = np.where(equal, rows.slots, n_answers).astype(np.intp)
+    np.put_along_axis(right, places, 1.0, axis=1)
+    none = ~equal.any(axis=1)
+    right[:, -1] = none
+    return right / right.sum(axis=1, keepdims=True), merged
+
+
+def main_places(slots: NDArray[np.float64], n_samples: int) -> NDArray[np.float64]:
+    """Return the place of the main system's answer, the most frequent of its samples; NaN if none."""
+    own = slots[:, :n_samples]
+    counts = (own[:, :, None] == own[:, None, :]).sum(axis=2)
+    return np.asarray(own[np.arange(len(own)), counts.argmax(axis=1)])
+
+
+def _grade(value: Any) -> bool:
+    """Read one grade; a missing one means that there is no right answer."""
+    if _is_missing(value):
+        return False
+    word = str(value).strip().lower()
+    if word not in RIGHT | WRONG:
+        raise InputError(f"must be graded True or False, got {value!r}", argument="truth")
+    return word in RIGHT
+
+
+def _truth_column(truth: Any, n: int) -> Objects:
+    values = truth.tolist() if hasattr(truth, "tolist") else list(truth)
+    if len(values) != n:
+        raise InputError(
+            f"must hold the right answer of each of the {n} questions, got {len(values)}",
+            argument="truth",
+        )
+    column = np.full((n, 1), None, dtype=object)
+    for place, value in enumerate(values):
+        if _is_missing(value):
+            raise InputError(f"is missing in row {place}", argument="truth")
+        column[place, 0] = value
+    return column
+
+
+def _equal_to_truth(
+    raw: Objects, column: Objects, match: Match, same: Same | None
+) -> NDArray[np.bool_]:
+    if same is None:
+        codes = codes_of(np.concatenate([raw, column], axis=1), match)
+        return np.asarray(codes[:, :-1] == codes[:, -1:])
+    equal = np.zeros(raw.shape, dtype=bool)
+    for row, answers in enumerate(raw.tolist()):
+        for place, answer in enumerate(answers):
+            missing = _is_missing(answer)
+            equal[row, place] = not missing and bool(same(answer, column[row, 0]))
+    return equal
+
+
+def _grades(truth: Any, table: PanelTable, rows: PanelRows) -> tuple[Any, bool]:
+    """Return grades per system or of the main one, and whether they are only of the main one."""
+    n, n_systems = len(rows), len(table.systems)
+    if isinstance(truth, Mapping) or hasattr(truth, "columns"):
+        names = [str(name) for name in (truth if isinstance(truth, Mapping) else truth.columns)]
+        if set(names) != set(table.systems):
+            raise InputError(
+                f"must grade the systems {', '.join(table.systems)}, got {', '.join(names)}",
+                argument="truth",
+            )
+        truth = np.column_stack([np.asarray(truth[name]) for name in table.systems])
+    array = np.asarray(truth)
+    if array.ndim == 2 and array.shape[1] > 1:
+        if array.shape != (n, n_systems):
+            raise InputError(
+                f"must be right answers (n,), or grades of shape ({n}, {n_systems}), got the shape "
+                f"{array.shape}",
+                argument="truth",
+            )
+        return np.array([[_grade(one) for one in row] for row in array.tolist()]), False
+    booleans = array.ndim == 1 and array.dtype == np.bool_ and len(array) == n
+    answers = [one for one in rows.raw[:, 0].tolist() if one is not None]
+    if booleans and not all(isinstance(one, bool) for one in answers):
+        return array[:, None], True
+    return None, False

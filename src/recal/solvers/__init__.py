@@ -1,1 +1,0 @@
-"""Numerical problems that several fits share: smooth convex ones, isotonic ones, temperatures."""

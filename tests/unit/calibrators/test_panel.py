@@ -1,0 +1,401 @@
+"""One confidence from the answers of several systems."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas
+import polars
+import pytest
+
+from recal import PanelCalibration, SignalCalibration, load, save
+from recal.calibrators.panel_answers import normalised
+from recal.errors import FewSamplesWarning, InputError, NotFittedError
+
+OPTIONS = np.array(list("ABCDEFGH"))
+
+
+def asked(n, accuracies, *, seed=0, options=OPTIONS):
+    """Answers of systems with these accuracies; the signal of each tells a little about them."""
+    rng = np.random.default_rng(seed)
+    truth = rng.choice(options, n)
+    hard = rng.normal(size=n)
+    answers, signals = {}, {}
+    for name, accuracy in accuracies.items():
+        level = np.log(accuracy / (1 - accuracy)) - hard
+        sure = 1 / (1 + np.exp(-1.3 * level))
+        right = rng.random(n) < sure
+        answers[name] = np.where(right, truth, rng.choice(options, n)).astype(object)
+        signals[name] = {"stated": np.clip(sure + rng.normal(0, 0.15, n), 0, 1)}
+    return truth, answers, signals
+
+
+def rows_of(columns, rows):
+    if isinstance(columns, dict):
+        return {name: rows_of(column, rows) for name, column in columns.items()}
+    return columns[rows]
+
+
+def nll(confidence, correct):
+    chance = np.where(correct, confidence, 1 - confidence)
+    return -np.log(np.maximum(chance, 1e-12)).mean()
+
+
+@pytest.fixture(scope="module", name="problem")
+def three_systems():
+    return asked(1500, {"large": 0.75, "small": 0.65, "tiny": 0.6})
+
+
+@pytest.fixture(scope="module", name="panel")
+def fitted(problem):
+    truth, answers, signals = problem
+    rows = slice(0, 500)
+    return PanelCalibration().fit(
+        rows_of(answers, rows), truth[rows], rows_of(signals, rows), costs=[3, 1, 1]
+    )
+
+
+def test_more_systems_answer_better_and_are_calibrated(problem, panel):
+    truth, answers, signals = problem
+    rows = slice(500, None)
+    picked, confidence = panel.predict_both(rows_of(answers, rows), rows_of(signals, rows))
+    right = picked == truth[rows]
+    main = answers["large"][rows] == truth[rows]
+    assert right.mean() > main.mean() + 0.03
+    assert abs(right.mean() - confidence.mean()) < 0.04
+    alone = SignalCalibration().fit(
+        signals["large"]["stated"][:500], answers["large"][:500] == truth[:500]
+    )
+    kept = PanelCalibration(answers="kept").fit(
+        rows_of(answers, slice(0, 500)), truth[:500], rows_of(signals, slice(0, 500))
+    )
+    both = kept.predict_both(rows_of(answers, rows), rows_of(signals, rows))
+    assert (both[0] == answers["large"][rows]).all()
+    own = alone.predict_confidence(signals["large"]["stated"][rows])
+    assert nll(both[1], main) < 0.9 * nll(own, main)
+
+
+def test_it_says_what_each_system_adds(panel):
+    assert [gain["system"] for gain in panel.gains_] == ["large", "small", "tiny"]
+    first, second, third = (gain["automated"] for gain in panel.gains_)
+    assert first < second < third
+    assert "points for 1" in panel.reason_
+    assert "tiny" in panel._repr_html_()
+    assert repr(panel) == "PanelCalibration()"
+
+
+def test_one_system_is_its_signal_calibration(problem):
+    truth, answers, signals = problem
+    right = answers["large"] == truth
+    panel = PanelCalibration().fit({"large": answers["large"]}, truth, {"large": signals["large"]})
+    alone = SignalCalibration().fit(signals["large"], right)
+    ours = panel.predict_confidence({"large": answers["large"]}, {"large": signals["large"]})
+    np.testing.assert_allclose(ours, alone.predict_confidence(signals["large"]), atol=1e-9)
+
+
+@pytest.mark.parametrize("form", ["mapping", "pandas", "polars", "array"])
+def test_answers_come_in_any_form(problem, panel, form):
+    truth, answers, signals = problem
+    stated = np.stack([one["stated"] for one in signals.values()], axis=1)[:, :, None]
+    table = {name: column.tolist() for name, column in answers.items()}
+    frame = {
+        "mapping": table,
+        "pandas": pandas.DataFrame(table),
+        "polars": polars.DataFrame(table),
+        "array": np.column_stack(list(answers.values())),
+    }[form]
+    again = PanelCalibration().fit(frame, truth, stated if form == "array" else signals)
+    expected = PanelCalibration().fit(answers, truth, signals)
+    given = (frame, stated if form == "array" else signals)
+    np.testing.assert_allclose(
+        again.predict_confidence(*given), expected.predict_confidence(answers, signals)
+    )
+
+
+def test_grades_say_the_same_as_the_truth(problem):
+    truth, answers, signals = problem
+    grades = np.column_stack([column == truth for column in answers.values()])
+    by_truth = PanelCalibration().fit(answers, truth, signals)
+    by_grades = PanelCalibration().fit(answers, grades, signals)
+    words = {name: np.where(column == truth, "yes", "no") for name, column in answers.items()}
+    by_words = PanelCalibration().fit(answers, words, signals)
+    expected = by_truth.predict_confidence(answers, signals)
+    np.testing.assert_allclose(by_grades.predict_confidence(answers, signals), expected)
+    np.testing.assert_allclose(by_words.predict_confidence(answers, signals), expected)
+
+
+def test_grades_of_the_main_system_keep_its_answers(problem):
+    truth, answers, signals = problem
+    rows, new = slice(0, 700), slice(700, None)
+    right = answers["large"] == truth
+    panel = PanelCalibration().fit(rows_of(answers, rows), right[rows], rows_of(signals, rows))
+    picked, confidence = panel.predict_both(rows_of(answers, new), rows_of(signals, new))
+    assert (picked == answers["large"][new]).all()
+    full = PanelCalibration(answers="kept").fit(
+        rows_of(answers, rows), truth[rows], rows_of(signals, rows)
+    )
+    best = full.predict_confidence(rows_of(answers, new), rows_of(signals, new))
+    assert nll(confidence, right[new]) < 1.1 * nll(best, right[new])
+
+
+def test_samples_of_one_system_share_a_weight():
+    rng = np.random.default_rng(0)
+    truth = rng.choice(OPTIONS, 800)
+    chance = rng.uniform(0.3, 0.9, 800)
+    votes = rng.random((800, 5)) < chance[:, None]
+    samples = np.where(votes, truth[:, None], rng.choice(OPTIONS, (800, 5))).astype(object)
+    panel = PanelCalibration().fit({"model": samples[:500]}, truth[:500])
+    one = PanelCalibration().fit({"model": samples[:500, 0]}, truth[:500])
+    right = panel.predict({"model": samples[500:]}) == truth[500:]
+    assert right.mean() > (samples[500:, 0] == truth[500:]).mean() + 0.1
+    assert panel.map_.stages[0].weights.shape == one.map_.stages[0].weights.shape == (1,)
+    # A list per question, of any length, says the same.
+    lists = [row[row != None].tolist() for row in samples[500:]]  # noqa: E711
+    assert (panel.predict({"model": lists}) == panel.predict({"model": samples[500:]})).all()
+
+
+def test_rows_of_the_first_systems_are_calibrated(problem, panel):
+    truth, answers, signals = problem
+    new = slice(500, None)
+    some = rows_of({name: answers[name] for name in ("large", "small")}, new)
+    values = rows_of({name: signals[name] for name in ("large", "small")}, new)
+    picked, confidence = panel.predict_both(some, values)
+    right = picked == truth[new]
+    assert abs(right.mean() - confidence.mean()) < 0.04
+    none = {**rows_of(answers, new), "tiny": [None] * len(right)}
+    signals_of = {**rows_of(signals, new), "tiny": None}
+    np.testing.assert_allclose(panel.predict_confidence(none, signals_of), confidence)
+    # A system that was asked and refused to answer is not the same.
+    refused = panel.predict_confidence(none, signals_of, asked=3)
+    assert not np.allclose(refused, confidence)
+
+
+def test_missing_answers_and_signals_are_normal(problem):
+    truth, answers, signals = problem
+    rng = np.random.default_rng(1)
+    holes = {
+        name: np.where(rng.random(len(truth)) < 0.3, None, column)
+        for name, column in answers.items()
+    }
+    values = {
+        name: {"stated": np.where(rng.random(len(truth)) < 0.3, np.nan, columns["stated"])}
+        for name, columns in signals.items()
+    }
+    rows, new = slice(0, 700), slice(700, None)
+    panel = PanelCalibration().fit(rows_of(holes, rows), truth[rows], rows_of(values, rows))
+    picked, confidence = panel.predict_both(rows_of(holes, new), rows_of(values, new))
+    right = picked == truth[new]
+    assert abs(right.mean() - confidence.mean()) < 0.04
+    nobody = panel.predict_both({name: [None, "A"] for name in answers})
+    assert nobody[0].tolist()[0] is None
+    assert nobody[1][0] == 0.0
+
+
+def test_free_text_is_compared_by_meaning():
+    words = np.array([f"Answer No. {number}" for number in range(500)], dtype=object)
+    truth, answers, signals = asked(600, {"a": 0.7, "b": 0.6}, options=words)
+    answers["b"] = np.array([f" {text.upper()}! " for text in answers["b"]], dtype=object)
+    panel = PanelCalibration().fit(answers, truth, signals)
+    agree = panel.predict_confidence({"a": ["Paris."], "b": ["paris"]})
+    differ = panel.predict_confidence({"a": ["Paris"], "b": ["London"]})
+    assert agree[0] > 0.9 > differ[0]
+    exact = PanelCalibration(match="exact").fit(answers, truth, signals)
+    assert exact.predict_confidence({"a": ["Paris."], "b": ["paris"]})[0] < 0.9
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "match"),
+    [
+        ("1,000", 1000.0, "text"),
+        ("$5.50", "5.5", "text"),
+        (" New   York. ", "new york", "text"),
+        ("It is 42.", "x = 42", "number"),
+        ("１２", "12", "text"),
+    ],
+)
+def test_equal_answers(one, other, match):
+    assert normalised(one, match) == normalised(other, match)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "match"),
+    [("C++", "C", "text"), ("-5", "5", "text"), ("A", "a", "exact"), ("1.5", "15", "number")],
+)
+def test_different_answers(one, other, match):
+    assert normalised(one, match) != normalised(other, match)
+
+
+def test_an_own_function_compares_answers(problem, tmp_path):
+    truth, answers, _ = problem
+    boxed = {name: [{"value": one} for one in column] for name, column in answers.items()}
+    right = [{"value": one} for one in truth]
+
+    def same(one, other):
+        return one["value"] == other["value"]
+
+    with pytest.raises(InputError, match="same="):
+        PanelCalibration().fit(boxed, truth)
+    panel = PanelCalibration(same=same).fit(boxed, right)
+    plain = PanelCalibration().fit(answers, truth)
+    expected = plain.predict_confidence(answers)
+    np.testing.assert_allclose(panel.predict_confidence(boxed), expected)
+    again = load(save(panel, tmp_path / "panel.recal"))
+    with pytest.raises(InputError, match=r"panel\.same"):
+        again.predict(boxed)
+    again.same = same
+    np.testing.assert_allclose(again.predict_confidence(boxed), expected)
+
+
+def test_a_file_predicts_the_same(problem, panel, tmp_path):
+    _, answers, signals = problem
+    again = load(save(panel, tmp_path / "panel.recal"))
+    assert (again.predict(answers, signals) == panel.predict(answers, signals)).all()
+    np.testing.assert_array_equal(
+        again.predict_confidence(answers, signals), panel.predict_confidence(answers, signals)
+    )
+    assert again.map_ == panel.map_
+
+
+def test_groups_get_offsets(problem):
+    truth, answers, signals = problem
+    rng = np.random.default_rng(0)
+    groups = np.where(rng.random(len(truth)) < 0.5, "law", "physics")
+    noisy = {
+        name: np.where((groups == "law") & (rng.random(len(truth)) < 0.4), "none", column)
+        for name, column in answers.items()
+    }
+    panel = PanelCalibration().fit(noisy, truth, signals, groups=groups)
+    confidence = panel.predict_confidence(noisy, signals, groups=groups)
+    right = panel.predict(noisy, signals) == truth
+    for name in ("law", "physics"):
+        assert abs(right[groups == name].mean() - confidence[groups == name].mean()) < 0.03
+    with pytest.raises(InputError, match="groups"):
+        PanelCalibration().fit(answers, truth).predict_confidence(answers, groups=groups)
+
+
+def test_weights_and_clusters_are_read(problem):
+    truth, answers, signals = problem
+    weights = np.r_[np.ones(700), np.zeros(800)]
+    some = slice(0, 700)
+    by_weight = PanelCalibration().fit(answers, truth, sample_weight=weights)
+    by_rows = PanelCalibration().fit(rows_of(answers, some), truth[some])
+    ours, theirs = by_weight.map_.stages[-1].weights, by_rows.map_.stages[-1].weights
+    np.testing.assert_allclose(ours, theirs, rtol=0.25)
+    clusters = np.repeat(np.arange(300), 5)
+    assert PanelCalibration().fit(answers, truth, signals, clusters=clusters).n_fitted_ == 1500
+
+
+def test_text_signals_are_categories(problem):
+    truth, answers, _ = problem
+    rng = np.random.default_rng(0)
+    right = answers["small"] == truth
+    told = np.where(rng.random(len(truth)) < 0.8, right, ~right)
+    signals = {"small": {"ended": np.where(told, "stop", "length")}}
+    panel = PanelCalibration().fit(answers, truth, signals)
+    new = {"large": ["A", "A"], "small": ["B", "B"], "tiny": ["C", "C"]}
+    given = {"small": {"ended": ["stop", "length"]}}
+    assert panel.predict(new, given).tolist() == ["B", "A"]
+
+
+# --- systems that help, and that do not
+
+
+def test_a_random_system_does_no_harm(problem):
+    truth, answers, signals = problem
+    noise = np.random.default_rng(9).choice(OPTIONS, len(truth))
+    rows, new = slice(0, 300), slice(300, None)
+    worse = {**answers, "random": noise}
+    plain = PanelCalibration().fit(rows_of(answers, rows), truth[rows], rows_of(signals, rows))
+    mixed = PanelCalibration().fit(rows_of(worse, rows), truth[rows], rows_of(signals, rows))
+    before = plain.predict(rows_of(answers, new), rows_of(signals, new)) == truth[new]
+    after = mixed.predict(rows_of(worse, new), rows_of(signals, new)) == truth[new]
+    assert after.mean() > before.mean() - 0.01
+
+
+def test_an_accomplice_is_not_believed(problem):
+    """A copy of the main system, mistakes included, is no second opinion."""
+    truth, answers, signals = problem
+    pair = {"large": answers["large"], "copy": answers["large"].copy()}
+    rows, new = slice(0, 500), slice(500, None)
+    own = {"large": signals["large"]}
+    panel = PanelCalibration().fit(rows_of(pair, rows), truth[rows], rows_of(own, rows))
+    alone = SignalCalibration().fit(rows_of(own, rows)["large"], (answers["large"] == truth)[rows])
+    right = (answers["large"] == truth)[new]
+    ours = panel.predict_confidence(rows_of(pair, new), rows_of(own, new))
+    theirs = alone.predict_confidence(rows_of(own, new)["large"])
+    assert nll(ours, right) < 1.01 * nll(theirs, right)
+    assert panel.gains_[1]["automated"] < panel.gains_[0]["automated"] + 0.05
+
+
+def test_a_better_system_takes_over(problem):
+    truth, answers, signals = problem
+    order = ("tiny", "large")
+    swapped = {name: answers[name] for name in order}
+    values = {name: signals[name] for name in order}
+    panel = PanelCalibration().fit(swapped, truth, values)
+    right = panel.predict(swapped, values) == truth
+    assert right.mean() > (answers["tiny"] == truth).mean() + 0.08
+
+
+def test_twelve_systems_and_a_hundred_labels():
+    names = {f"model {place}": 0.55 + 0.02 * place for place in range(12)}
+    truth, answers, signals = asked(3000, names, seed=3)
+    rows, new = slice(0, 100), slice(100, None)
+    panel = PanelCalibration().fit(rows_of(answers, rows), truth[rows], rows_of(signals, rows))
+    picked, confidence = panel.predict_both(rows_of(answers, new), rows_of(signals, new))
+    right = picked == truth[new]
+    best = (answers["model 11"] == truth)[new].mean()
+    assert right.mean() > best + 0.05
+    assert abs(right.mean() - confidence.mean()) < 0.06
+
+
+# --- wrong inputs
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda a, t, s: ({**a, "leak": t}, t, s), "leak"),
+        (lambda a, t, s: (a, t[:-1], s), "1499"),
+        (lambda a, t, s: ({**a, "tiny": a["tiny"][:-1]}, t, s), "1499"),
+        (lambda a, t, s: (a, t, {**s, "huge": s["tiny"]}), "huge"),
+        (lambda a, t, s: (a, t, {**s, "tiny": {"stated": [0.5]}}), "signals"),
+        (lambda a, t, s: (a, np.where(np.arange(len(t)) == 7, None, t), s), "row 7"),
+        (lambda a, t, s: ({}, t, s), "answers"),
+        (lambda a, t, s: ({"large": "A"}, t, None), "'A'"),
+        (lambda a, t, s: (a, np.ones((1500, 2), bool), s), "(1500, 2)"),
+        (lambda a, t, s: ({n: c[:1] for n, c in a.items()}, t[:1], None), "10"),
+        (lambda a, t, s: ({n: [{}] * 1500 for n in a}, t, None), "dict"),
+    ],
+)
+def test_wrong_inputs_of_a_fit(problem, change, named):
+    truth, answers, signals = problem
+    arguments = change(answers, truth, signals)
+    with pytest.raises(InputError) as error:
+        PanelCalibration().fit(*arguments)
+    assert named in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("answers", "signals", "named"),
+    [
+        ({"large": ["A"], "other": ["B"]}, None, "other"),
+        ({"small": ["A"]}, None, "large"),
+        (np.full((2, 4), "A"), None, "4"),
+        ({"large": [["A", "B"]]}, None, "2"),
+        ({"large": ["A"]}, {"large": {"logprob": [0.1]}}, "stated"),
+        ({"large": ["A"]}, {"large": {"stated": [0.1, 0.2]}}, "2"),
+    ],
+)
+def test_wrong_inputs_of_a_prediction(panel, answers, signals, named):
+    with pytest.raises(InputError, match=named):
+        panel.predict(answers, signals)
+
+
+def test_too_few_or_no_labels():
+    truth, answers, signals = asked(30, {"a": 0.7, "b": 0.6})
+    with pytest.warns(FewSamplesWarning, match="30"):
+        PanelCalibration().fit(answers, truth, signals)
+    with pytest.raises(NotFittedError):
+        PanelCalibration().predict(answers)
+    with pytest.raises(InputError, match="costs"):
+        PanelCalibration().fit(answers, truth, costs={"a": 1.0})
