@@ -109,8 +109,8 @@ check: $(FOR_TEST) ## lint and types only
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing/user.py
 
-mutants: $(FOR_TEST) ## small wrong changes to the code, each of which a quick test must notice
-	$(BIN)/python -m tests.mutants.run
+mutants: $(FOR_TEST) ## small wrong changes to the statistics: which of them do the tests notice?
+	$(BIN)/python -m tests.mutants
 
 bench: $(FOR_BENCH) ## speed, beside the peers and the physical limit: make bench VIEWS="real.npz ..."
 	$(BIN)/python -m benchmarks.run --out docs/results --disk $(if $(VIEWS),--views $(VIEWS))

@@ -60,6 +60,8 @@ class Views:
     groups : array-like of shape (n_samples,), optional
         The subject, customer or camera of each row. Each group is calibrated and decided
         separately.
+    ids : array-like of shape (n_samples,), optional
+        What traces each row to its input, such as a file name. The default is its row number.
 
     Examples
     --------
@@ -81,6 +83,7 @@ class Views:
         preprocessing: Preprocessing | None = None,
         clusters: ArrayLike | None = None,
         groups: ArrayLike | None = None,
+        ids: ArrayLike | None = None,
     ) -> None:
         self._logits: Any = check_logits(logits)
         n_samples, n_classes = self._logits.shape
@@ -113,6 +116,7 @@ class Views:
         self.preprocessing = preprocessing
         self._clusters = None if clusters is None else row_names(clusters, n_samples, "clusters")
         self._groups = None if groups is None else row_names(groups, n_samples, "groups")
+        self._ids = None if ids is None else row_names(ids, n_samples, "ids")
         self._rows: Rows = range(n_samples)
         given: dict[Transform | None, Any] = dict(
             zip(self._transformed, (transformed or {}).values())
@@ -181,6 +185,7 @@ class Views:
         preprocessing: Preprocessing | None = None,
         clusters: Names | None = None,
         groups: Names | None = None,
+        ids: Names | None = None,
     ) -> Views:
         """Wrap arrays that may be on disk; each is read and checked when it is first used.
 
@@ -199,7 +204,8 @@ class Views:
             set(),
             preprocessing,
         )
-        views._clusters, views._groups, views._tensors = clusters, groups, None
+        views._clusters, views._groups, views._ids = clusters, groups, ids
+        views._tensors = None
         return views
 
     def assign(
@@ -296,6 +302,23 @@ class Views:
     def groups(self) -> Names | None:
         """The name of each row's group, (n_samples,), or None."""
         return None if self._groups is None else self._groups[_index(self._rows)]
+
+    @property
+    def ids(self) -> Names:
+        """What traces each row to its input, (n_samples,): a file name, or the row number before
+        any selection.
+        """
+        known = self.known_ids
+        return np.arange(self.n_samples).astype(str) if known is None else known
+
+    @property
+    def known_ids(self) -> Names | None:
+        """The ids, or None if they are the numbers of these rows."""
+        index = _index(self._rows)
+        if self._ids is not None:
+            return self._ids[index]
+        is_whole = isinstance(self._rows, range) and self._rows == range(self._logits.shape[0])
+        return None if is_whole else np.arange(self._logits.shape[0])[index].astype(str)
 
     @property
     def n_samples(self) -> int:

@@ -1,5 +1,5 @@
-"""What pyproject.toml says about packages holds: everything imported is declared, and everything
-has a minimum.
+"""What pyproject.toml says about packages holds:
+everything imported is declared, and everything has a minimum.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import recal
-from recal.cli.app import COMMANDS, command_function
 
 ROOT = Path(__file__).parents[2]
 # Where the import's name is not the distribution's.
@@ -39,15 +38,3 @@ def test_every_package_that_is_imported_is_declared_with_a_minimum():
     outside = packages - set(sys.stdlib_module_names) - {"recal"}
     named = {WITHIN.get(name, IMPORTED.get(name, name.replace("_", "-"))) for name in outside}
     assert named <= set(declared())
-
-
-def test_the_parser_is_given_no_parameter_that_is_no_option():
-    """Releases of typer differ in what they make of `**options`: some refuse the whole command
-    line.
-    """
-    from inspect import Parameter, signature
-
-    for command in COMMANDS:
-        function = command_function(command)
-        kinds = {parameter.kind for parameter in signature(function).parameters.values()}
-        assert Parameter.VAR_KEYWORD not in kinds, command

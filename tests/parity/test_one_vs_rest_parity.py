@@ -9,7 +9,7 @@ from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression
 
 from recal.calibrators import BayesianBinning, BetaCalibration, HistogramBinning, PlattScaling
-from recal.calibrators.solvers import logistic as one_vs_rest
+from recal.solvers import logistic as one_vs_rest
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from recal import AutoCalibration, TemperatureScaling, Views
 from recal.calibrators import auto, view_choice
 from recal.calibrators.samples import Samples
-from recal.calibrators.solvers.stack import Stack
+from recal.calibrators.stack import Stack
 from recal.calibrators.view_choice import GrowingStack, LossGain, _lowest_gate, _pays, above_gate
 from recal.clusters import effective_count
 from recal.comparison.judgement import PROPER, recommend

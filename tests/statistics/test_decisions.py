@@ -18,7 +18,6 @@ from recal.decisions.damage import UNKNOWN_FROM, Following, _Reading, row_number
 from recal.decisions.follow import unknown
 from recal.decisions.rule import DecisionRule
 from recal.decisions.sets import PredictionSets, limit, prediction_sets
-from recal.decisions.shift import _reserve
 from recal.errors import FewSamplesWarning
 
 
@@ -213,31 +212,6 @@ def test_ranks_of_a_stream_are_uniform_and_ties_are_drawn():
         pytest.approx(0.0, abs=0.01),
         pytest.approx(0.4, abs=0.01),
     )
-
-
-def test_a_stream_bets_half_at_once_and_keeps_the_rest_back():
-    stream = StreamWatch(profile(np.array([[1.0, 0.0], [3.0, 0.0]])))
-    assert stream.capital == pytest.approx(1.0)
-    assert _reserve(0) == 0.5
-    assert _reserve(10_000) == pytest.approx(0.5 * 501**-0.2)
-    stream._bet(np.ones(3))
-    expected = 0.125 * (1 + np.array([-1.5, -0.5, 0.5, 1.5]) * 0.5) + (0.5 - _reserve(1)) / 4 * (
-        1 + np.array([-1.5, -0.5, 0.5, 1.5]) * 0.5
-    )
-    np.testing.assert_allclose(stream._players, np.tile(expected, (3, 1)))
-
-
-def test_a_stream_alarms_when_the_capital_reaches_one_over_alpha():
-    stream = StreamWatch(profile(np.array([[1.0, 0.0], [3.0, 0.0]])), alpha=0.25)
-    stream._players[:] = (4.0 - _reserve(1)) / 4  # 4 after a bet that changes nothing
-    stream._bet(np.full(3, 0.5))
-    assert stream.capital > 4.0
-    assert stream.alarm_at == 1
-    stream = StreamWatch(profile(np.array([[1.0, 0.0], [3.0, 0.0]])), alpha=0.25)
-    stream._players[:] = 0.87
-    stream._bet(np.full(3, 0.5))
-    assert stream.capital < 4.0
-    assert stream.alarm_at is None
 
 
 @pytest.mark.parametrize(

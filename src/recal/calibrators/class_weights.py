@@ -25,8 +25,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.solvers.linear import NEAR_TOL, LinearMap
-from recal.calibrators.solvers.stack import Vector
+from recal.calibrators.stack import Vector
 from recal.calibrators.view_choice import (
     LEAST_SAMPLES,
     JudgedStack,
@@ -39,6 +38,7 @@ from recal.calibrators.view_choice import (
 from recal.clusters import stratified_folds
 from recal.maps.arrays import softmax
 from recal.progress import track
+from recal.solvers.softmax import NEAR_TOL, LinearMap
 
 Matrix = NDArray[np.float64]
 # How strongly matrices are shrunk, in units of n_classes / n_samples, from nearly fixed to nearly

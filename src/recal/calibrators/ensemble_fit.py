@@ -17,8 +17,6 @@ from recal.calibrators.isotonic import IsotonicCalibration
 from recal.calibrators.logistic import BetaCalibration
 from recal.calibrators.samples import Samples
 from recal.calibrators.scaling import StructuredMatrixScaling, StructuredVectorScaling
-from recal.calibrators.solvers.mixture import mixture_weights, without_light_ones
-from recal.calibrators.solvers.temperature import fit_beta
 from recal.calibrators.stacking import share_of_chance, shortlist, stack_data
 from recal.calibrators.temperature import TemperatureScaling
 from recal.calibrators.view_choice import (
@@ -42,6 +40,8 @@ from recal.maps.arrays import log_softmax, safe_log
 from recal.maps.base import wide
 from recal.maps.plan import Plan
 from recal.progress import track
+from recal.solvers.convex import mixture_weights, without_light_ones
+from recal.solvers.temperature import fit_beta
 from recal.transforms import Transform
 from recal.views import Views
 

@@ -9,12 +9,12 @@ import scipy
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.samples import Samples
-from recal.calibrators.solvers.mixture import mixture_weights
-from recal.calibrators.solvers.temperature import fit_betas
 from recal.checks import Labels
 from recal.engine.compiled import one_thread
 from recal.engine.scaled import ScaledLogits, Vector
 from recal.maps.scaling import TemperatureMixture
+from recal.solvers.convex import mixture_weights
+from recal.solvers.temperature import fit_betas
 
 # Keeps the loss finite while the weights are fitted, even if two of the three parts give the label
 # probability 0.

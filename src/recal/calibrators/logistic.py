@@ -11,19 +11,13 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
 from recal.calibrators.samples import Samples
-from recal.calibrators.solvers.linear import NEAR_TOL
-from recal.calibrators.solvers.logistic import (
-    TOL,
-    fit_jointly,
-    fit_logistic,
-    largest_score,
-    targets,
-)
 from recal.checks import Labels
 from recal.maps.arrays import class_scores
 from recal.maps.curves import BetaCurves, LogisticCurves, beta_features
 from recal.maps.plan import Answers
 from recal.schema import NotNegative
+from recal.solvers.logistic import TOL, fit_jointly, fit_logistic, largest_score, targets
+from recal.solvers.softmax import NEAR_TOL
 
 Array = NDArray[np.float64]
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
 from recal.calibrators.samples import Samples
-from recal.calibrators.solvers.linear import DiagonalMap, LinearMap
-from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Labels
 from recal.clusters import stratified_folds
 from recal.errors import InputError
@@ -28,6 +26,8 @@ from recal.maps.plan import Answers
 from recal.maps.scaling import Linear, linear_features
 from recal.progress import track
 from recal.schema import Number, RandomState, Strength
+from recal.solvers.softmax import DiagonalMap, LinearMap
+from recal.solvers.temperature import fit_beta
 
 # A slight ridge on the free diagonal keeps it finite if the classes are separated perfectly.
 _TRACE = 1e-9

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.sample_checks import FEWEST_MISTAKES
 from recal.calibrators.samples import Samples
-from recal.calibrators.solvers.temperature import GroupLosses, Separable, fit_losses
 from recal.checks import Labels
 from recal.engine.grouping import GroupIndex, group_indices
 from recal.engine.scaled import FlooredLogits, ScaledLogits, ScaledRows, Vector
@@ -24,6 +23,7 @@ from recal.errors import FewSamplesWarning, InputError
 from recal.maps.plan import NEUTRAL, ConfidenceAt, Plan, Rule, Step, Ties, check_plan
 from recal.progress import track
 from recal.schema import Count, NotNegative, Number, RandomState, Size, check, field_kinds
+from recal.solvers.temperature import GroupLosses, Separable, fit_losses
 from recal.transforms import Transform, as_transform
 from recal.views import Views
 

@@ -21,7 +21,7 @@ FEWEST_MISTAKES = 10
 def check_samples(samples: Samples, stacklevel: int = 3) -> None:
     """Refuse constant predictions, and warn of the most serious problem with these samples."""
     if len(samples) >= 20:
-        _refuse_constant(samples)
+        refuse_constant(samples.logits)
     doubt = _doubtful_labels(samples) if len(samples) >= 20 else ""
     few = "" if doubt else _few_mistakes(samples)
     if doubt:
@@ -47,20 +47,20 @@ def warn_of_copies(logits: Floats, labels: Labels, stacklevel: int = 3) -> None:
         )
 
 
-def _refuse_constant(samples: Samples) -> None:
+def refuse_constant(logits: Floats) -> None:
     """Refuse logits that hardly depend on the input, as wrong preprocessing gives.
 
     No column then varies by more than a thousandth of its mean distance from the row's largest
     logit. The measure does not depend on the scale of the logits.
     """
-    some = np.asarray(samples.logits[:: max(1, len(samples) // 1000)], dtype=np.float64)
+    some = np.asarray(logits[:: max(1, len(logits) // 1000)], dtype=np.float64)
     drops = some.max(axis=1, keepdims=True) - some
     varies = drops.std(axis=0) > 1e-3 * drops.mean(axis=0)
     if varies.any():
         return
     same = "the same" if not drops.std(axis=0).any() else "nearly the same"
     raise InputError(
-        f"The model gives {same} logits for all {len(samples):,} inputs, so there is nothing to "
+        f"The model gives {same} logits for all {len(logits):,} inputs, so there is nothing to "
         "calibrate. Check how inputs are prepared for the model: its range (0 to 1, not 0 to 255), "
         "normalisation, colour order and column order."
     )

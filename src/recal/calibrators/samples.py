@@ -10,7 +10,6 @@ from typing import Any, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import (
     ASIDES,
     Floats,
@@ -23,6 +22,7 @@ from recal.checks import (
 from recal.clusters import check_clusters
 from recal.errors import InputError, Remedy
 from recal.maps.base import Map
+from recal.solvers.temperature import fit_beta
 from recal.views import Views
 
 

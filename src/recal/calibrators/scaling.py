@@ -11,14 +11,14 @@ import numpy as np
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
 from recal.calibrators.samples import Samples
-from recal.calibrators.solvers.linear import NEAR_TOL, DiagonalMap, LinearMap
-from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Floats
 from recal.maps.arrays import soft_log_probs
 from recal.maps.base import wide
 from recal.maps.plan import Answers
 from recal.maps.scaling import Affine, StructuredAffine, StructuredLinear, within
 from recal.schema import Strength
+from recal.solvers.softmax import NEAR_TOL, DiagonalMap, LinearMap
+from recal.solvers.temperature import fit_beta
 
 
 class VectorScaling(Calibrator):

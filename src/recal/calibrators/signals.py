@@ -16,7 +16,6 @@ from recal.calibrators.estimator import RULE, Estimator
 from recal.calibrators.group_offsets import ridge_offsets
 from recal.calibrators.signal_models import FITS, Fit, fit_linear, fit_platt, fit_scale, fit_splines
 from recal.calibrators.signal_table import SignalTable, read_correct
-from recal.calibrators.solvers.mixture import mixture_weights, without_light_ones
 from recal.checks import check_weights
 from recal.clusters import check_clusters, effective_count, stratified_folds
 from recal.engine.compiled import one_thread
@@ -24,6 +23,7 @@ from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from recal.maps.group_offsets import sigmoid
 from recal.maps.signals import LinearSignals, SignalMap, SignalModel, SignalScale
 from recal.schema import RandomState, check_parameters
+from recal.solvers.convex import mixture_weights, without_light_ones
 
 Vector = NDArray[np.float64]
 

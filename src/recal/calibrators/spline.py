@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.samples import Samples
-from recal.calibrators.solvers.curves import merge_ties, smooth
 from recal.maps.arrays import softmax
 from recal.maps.curves import TopLine
 from recal.schema import NotNegative, Number
+from recal.solvers.isotonic import merge_ties, smooth
 
 # Confidences that differ by less count as equal: this is a few units in the last place.
 _TIE = 1e-15

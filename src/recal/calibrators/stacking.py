@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.samples import Samples
-from recal.calibrators.solvers.stack import StackMap
+from recal.calibrators.stack import StackMap
 from recal.calibrators.view_choice import WORTH, Choice, StackData, choose_views, plan_of
 from recal.checks import Floats
 from recal.engine.scaled import ScaledLogits

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.samples import Samples
-from recal.calibrators.solvers.temperature import fit_temperature
 from recal.maps.plan import Plan
 from recal.maps.scaling import Temperature
+from recal.solvers.temperature import fit_temperature
 
 
 class TemperatureScaling(Calibrator):

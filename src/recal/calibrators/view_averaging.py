@@ -6,11 +6,11 @@ from typing import Any
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.samples import Samples
-from recal.calibrators.solvers.temperature import fit_beta
 from recal.maps.aggregation import ViewMean, mean_probs
 from recal.maps.arrays import safe_log
 from recal.maps.base import wide
 from recal.maps.plan import Answers
+from recal.solvers.temperature import fit_beta
 
 
 class ViewAveraging(Calibrator):

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.solvers.stack import Stack, StackMap, Vector
+from recal.calibrators.stack import Stack, StackMap, Vector
 from recal.checks import Labels
 from recal.clusters import cluster_sums, effective_count, stratified_folds
 from recal.maps.guard import keep_answers

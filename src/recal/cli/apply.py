@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from typer import Argument, Option
+
+from recal.cli import options as opt
+from recal.cli.answering import (
+    Adaptation,
+    Answers,
+    answer_inputs,
+    answer_views_of,
+    check_groups,
+    cost,
+)
 from recal.cli.collect import LEDGER, ask_endpoint, is_endpoint
 from recal.cli.files import (
     check_calibration,
     check_exists,
     check_kind,
-    check_views,
+    is_graded,
     kind_of,
     load_saved,
-    open_views,
     read_probs,
+    refuse_unused,
     row_columns,
 )
-from recal.cli.options import (
-    AdaptOptions,
-    LanguageOptions,
-    ModelOptions,
-    argument,
-    option,
-    without_none,
-)
-from recal.cli.printing import (
-    SESSION,
-    on_interrupt,
-    print_json,
-    say,
-    say_skipped,
-    shell_line,
-    working,
-)
+from recal.cli.inputs import ModelInputs, Questions
+from recal.cli.printing import SESSION, print_json, say, say_skipped, shell_line
 from recal.errors import InputError
 
 if TYPE_CHECKING:
-    from recal.collecting.predictions import Predictions
+    pass
 
 
 # Any two sets of short texts or small images share a few equal rows, up to this share.
@@ -49,31 +44,88 @@ _MET_BEFORE = 0.05
 _FEWEST_WATCHED, _MOST_WATCHED = 50, 5000
 
 
-@dataclass(frozen=True)
-class _Answers:
-    """Predictions for new inputs, and the groups and names of the inputs."""
-
-    predictions: Predictions
-    groups: Any = None
-    names: Sequence[str] | None = None
-    skipped: tuple[str, ...] = ()
-
-
 def apply(
-    *,
-    calibration: Path = argument(
-        "The folder that `recal calibrate` wrote, or the file that `recal fit` wrote.", ...
-    ),
-    out: Path = option("Where to write the answers: .csv, .parquet, .npz, or a folder.", ...),
-    inputs: ModelOptions,
-    language: LanguageOptions,
-    views: Path | None = argument(
-        "Views of the inputs (.npz, .zarr), or the table of new answers for a table's calibration."
-    ),
-    adapt: AdaptOptions,
-    force: bool = option(
-        "Overwrite an existing file, and accept a calibration of another model.", False
-    ),
+    calibration: opt.Calibration,
+    out: Annotated[
+        Path, Option(help="Where to write the answers: .csv, .parquet, .npz, or a folder.")
+    ],
+    views: Annotated[
+        Path | None,
+        Argument(
+            help="Views of the inputs (.npz, .zarr), or the table of new answers for a table's "
+            "calibration."
+        ),
+    ] = None,
+    model: opt.Model = None,
+    data: opt.Data = None,
+    label_column: opt.LabelColumn = None,
+    labels: opt.Labels = None,
+    classes: opt.Classes = None,
+    outputs: opt.Outputs = None,
+    cluster: opt.Cluster = None,
+    group: opt.Group = None,
+    rows: opt.Rows = None,
+    weights: opt.Weights = None,
+    trust: opt.Trust = None,
+    device: opt.Device = None,
+    engine: opt.Engine = None,
+    batch_size: opt.BatchSize = None,
+    read: opt.Read = None,
+    on_error: opt.OnError = None,
+    cluster_by: opt.ClusterBy = None,
+    pixels: opt.Pixels = None,
+    gray: opt.Gray = False,
+    resize: opt.Resize = None,
+    crop: opt.Crop = None,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
+    divide: opt.Divide = None,
+    channels: opt.Channels = None,
+    preprocess: opt.Preprocess = None,
+    seconds: opt.Seconds = None,
+    text_column: opt.TextColumn = None,
+    follow: Annotated[
+        bool, Option("--follow", help="Adjust the temperature to these inputs, without labels.")
+    ] = False,
+    accept_unlike: Annotated[
+        bool,
+        Option(
+            "--accept-unlike",
+            help="With --follow: also accept answers to inputs unlike all of the fit.",
+            rich_help_panel=opt.MORE,
+        ),
+    ] = False,
+    class_mix: Annotated[
+        str | None,
+        Option(
+            help="'follow' to estimate the class mix of these inputs, or cat=0.6,dog=0.4.",
+            rich_help_panel=opt.MORE,
+        ),
+    ] = None,
+    impossible: Annotated[
+        list[str] | None,
+        Option(
+            help="A class that cannot occur; may be given several times.", rich_help_panel=opt.MORE
+        ),
+    ] = None,
+    model_name: opt.ModelName = None,
+    template: opt.Template = None,
+    options: opt.Choices = None,
+    view: opt.View = None,
+    permute: opt.Permute = 0,
+    floor: opt.Floor = None,
+    max_tokens: opt.MaxTokens = 1,
+    top_logprobs: opt.TopLogprobs = 20,
+    concurrency: opt.Concurrency = 8,
+    timeout: opt.Timeout = 60.0,
+    force: Annotated[
+        bool,
+        Option(
+            "--force", help="Overwrite an existing file, and accept a calibration of another model."
+        ),
+    ] = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
 ) -> None:
     """Answer new inputs with calibrated confidence, and say which answers can be automated.
 
@@ -111,14 +163,16 @@ def apply(
     Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out answers --engine
     ray[/bold]
     """
+    values = locals()
+    inputs, language, adapt = (ModelInputs.of(values), Questions.of(values), Adaptation.of(values))
     calibration, content = load_saved(calibration)
-    if views is not None and inputs.model is None:
-        if type(content).__name__ == "SignalCalibration":
-            _apply_signals(content, views, out)
-            return
-        if kind_of(views) in ("probabilities", "table"):
-            _apply_rule(calibration, content, views, inputs, out)
-            return
+    if is_graded(content):
+        _apply_signals(content, views, out, inputs, adapt)
+        return
+    of_file = views is not None and inputs.model is None
+    if views is not None and of_file and kind_of(views) in ("probabilities", "table"):
+        _apply_rule(calibration, content, views, inputs, out)
+        return
     calibrator = check_calibration(calibration, content)
     if is_endpoint(inputs.model):
         needed = {str(transform) for transform in calibrator.needed_transforms()}
@@ -148,14 +202,14 @@ def apply(
             f"{out} has no ending, so it would be a folder of tables, which hold no labels and are made from "
             "--model and --data; for one file give a name that ends in .csv, .npz or .parquet."
         )
-    answers: _Answers | None
+    answers: Answers | None
     if views is not None and inputs.model is None and inputs.data is None:
-        answers = _answer_views(calibrator, calibration, views, inputs, adapt.follow, mix)
+        answers = answer_views_of(calibrator, calibration, views, inputs, adapt.follow, mix)
     elif isinstance(calibrator, Plan):
         raise InputError(f"{calibration} holds a plan alone, which is applied to a file of views.")
     elif views is None and inputs.is_complete:
         try:
-            answers = _answer_inputs(calibrator, inputs, out, adapt.follow, mix, force)
+            answers = answer_inputs(calibrator, inputs, out, adapt.follow, mix, force)
         except InputError as error:
             if error.argument == "X":  # logits of another number of classes
                 error.at(calibration)
@@ -173,85 +227,8 @@ def apply(
     )
 
 
-def _answer_views(
-    calibrator: Any, calibration: Path, file: Path, inputs: ModelOptions, follow: bool, mix: Any
-) -> _Answers:
-    """Calibrate the views in a file."""
-    from recal.collecting.predictions import Predictions, passes_of, profile_of
-    from recal.decisions import class_mix
-    from recal.maps.guard import answer_views
-    from recal.maps.plan import Plan
-
-    views = open_views(file, inputs.labels, inputs.class_names)
-    views = views.assign(**row_columns(inputs.rows or file, inputs.group, None))
-    _check_groups(getattr(calibrator, "decision_", None), views.groups, file)
-    _compare_preprocessing(getattr(calibrator, "preprocessing_", None), views.preprocessing, file)
-    check_views(calibrator, calibration, views, file)
-    with working("Applying"):
-        passes, n_fitted = None, 0
-        if isinstance(calibrator, Plan):
-            probs, confidences = answer_views(calibrator, views, kept=calibrator.keeps_answers)
-        else:
-            probs, confidences = calibrator.predict_both(views)
-            passes, n_fitted = passes_of(calibrator, views.logits), calibrator.fitted_rows(views)
-        predictions = Predictions(
-            probs, views.labels, views.classes, passes, confidences, n_fitted, logits=views.logits
-        )
-        if follow or mix is not None:
-            profile = profile_of(calibrator)
-            condition = profile.condition(views.logits) if follow else None
-            estimated = mix == "follow"
-            mix = class_mix(profile, views.logits) if estimated else mix
-            predictions = predictions.judged(profile, condition, mix, estimated=estimated)
-    return _Answers(predictions, views.groups)
-
-
-def _answer_inputs(
-    calibrator: Any, inputs: ModelOptions, out: Path, follow: bool, mix: Any, force: bool
-) -> _Answers | None:
-    """Run the model on new inputs and calibrate its answers;
-
-    None if they were written as a folder of tables.
-    """
-    from recal.collecting.prediction_folder import apply_distributed
-    from recal.collecting.predictions import apply as run
-
-    model, source, how = inputs.open_as_fitted(calibrator, refuse=not force)
-    _check_groups(getattr(calibrator, "decision_", None), source.groups, inputs.data)
-    how.setdefault("engine", "local")
-    note = f"Finished parts are kept in {out}: run the same command again to resume."
-    if out.suffix:
-        note = "No files were written. To be able to resume, collect first: recal collect --out NAME.zarr"
-    with on_interrupt(note):
-        if out.suffix:
-            how |= {"follow": follow, "class_mix": mix, **without_none(labels=inputs.labels)}
-            how["keep_logits"] = not follow and getattr(calibrator, "profile_", None) is not None
-            return _Answers(
-                run(calibrator, model, source, **how), source.groups, source.names(), source.skipped
-            )
-        parts = apply_distributed(calibrator, model, source, out, **how)
-    counts = {
-        "samples": parts.samples,
-        "written": parts.written,
-        "passes_per_answer": parts.passes_per_answer,
-    }
-    print_json({**counts, "skipped": source.skipped, "file": parts.folder})
-    say_skipped(source.skipped)
-    n_before = parts.samples - parts.written
-    before = f", {n_before:,} of which were there already" if n_before else ""
-    say(
-        f"Tables with {parts.samples:,} samples are in {parts.folder}{before}.{_cost(parts.passes_per_answer, 'took')}"
-    )
-    return None
-
-
 def _write_answers(
-    answers: _Answers,
-    calibrator: Any,
-    calibration: Path,
-    out: Path,
-    adapt: AdaptOptions,
-    takes: str,
+    answers: Answers, calibrator: Any, calibration: Path, out: Path, adapt: Adaptation, takes: str
 ) -> None:
     """Apply the rule, write the file and print what is in it."""
     from recal.decisions import accept_followed
@@ -324,15 +301,9 @@ def _write_answers(
             "ready.recal",
         )
         next_line = f" Next: {shell_line('decide', *words)}"
-    say(f"{n_samples:,} answers written to {out}.{_cost(one.passes_per_answer, takes)}{next_line}")
+    say(f"{n_samples:,} answers written to {out}.{cost(one.passes_per_answer, takes)}{next_line}")
     if not adapt.flag:
         _print_alarm(calibrator, one.logits)
-
-
-def _cost(passes_per_answer: float | None, takes: str) -> str:
-    if passes_per_answer is None or passes_per_answer == 1:
-        return ""
-    return f" An answer {takes} {passes_per_answer:.2f} forward passes."
 
 
 def _share(n_accepted: int, n_answers: int) -> str:
@@ -362,32 +333,6 @@ def _print_alarm(calibrator: Any, logits: Any) -> None:
         )
 
 
-def _check_groups(rule: Any, groups: Any, data: Any) -> None:
-    """Refuse inputs without groups before the work, if the rule has a threshold for each group."""
-    if rule is not None and rule.groups and groups is None:
-        raise InputError(
-            f"The rule has a threshold for each of {len(rule.groups)} groups, and {data} does not say which group an "
-            "input belongs to. Add --group COLUMN, and --rows TABLE if the data have no columns."
-        )
-
-
-def _compare_preprocessing(stored: Any, other: Any, path: Path) -> None:
-    """Warn if views were collected in another way, or from another model, than those of the fit."""
-    if stored is None or other is None:
-        return
-    from recal.transforms.preprocessing import check_model
-
-    if other.model is not None:
-        check_model(stored, other.model)
-    if stored.options() != other.options():
-        warnings.warn(
-            f"{path} was collected with {str(other) or 'no preprocessing'}, and the views of the fit with "
-            f"{str(stored) or 'no preprocessing'}: the calibration was not fitted for this.",
-            UserWarning,
-            stacklevel=2,
-        )
-
-
 def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
     """Name the classes as typed, if the calibration knows only their numbers."""
     import numpy as np
@@ -407,7 +352,7 @@ def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
     calibrator.classes_ = np.array(names)
 
 
-def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: ModelOptions, out: Path) -> None:
+def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: ModelInputs, out: Path) -> None:
     """Write which rows of a file of probabilities a rule accepts."""
     import numpy as np
 
@@ -422,7 +367,7 @@ def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: ModelOptions, 
     not_classes = [name for name in (inputs.group, inputs.cluster) if name is not None]
     read = read_probs(file, inputs.labels, leave_out=not_classes, need_labels=False)
     groups = row_columns(inputs.rows or file, inputs.group, None).get("groups")
-    _check_groups(rule, groups, file)
+    check_groups(rule, groups, file)
     probs, accept = (
         np.asarray(read.probs, np.float64),
         rule.accept(read.probs, read.confidence, groups),
@@ -434,10 +379,15 @@ def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: ModelOptions, 
     say(f"{_share(int(accept.sum()), len(accept))} Written to {out}.")
 
 
-def _apply_signals(calibration: Any, table: Path, out: Path) -> None:
+def _apply_signals(
+    calibration: Any, table: Path | None, out: Path, inputs: ModelInputs, adapt: Adaptation
+) -> None:
     """Add confidence and acceptance to a table of new answers."""
     from recal.workflow.graded import apply_table
 
+    refuse_unused(inputs.flags() | adapt.flags(), "a calibration of graded answers")
+    if table is None:
+        raise InputError("Name the table of new answers: recal apply FOLDER NEW.csv --out OUT.csv")
     check_exists(table)
     n_answers, n_accepted = apply_table(calibration, table, out)
     print_json({"answers": n_answers, "accepted": n_accepted, "file": out})

@@ -1,96 +1,129 @@
-"""`recal calibrate` and `recal fit`: the whole job for a model, graded answers or views, and the
-fit alone.
-"""
+"""`recal calibrate`: the whole job for a model, graded answers or views."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
+from recal.cli import options as opt
 from recal.cli.collect import ASKING, ask_endpoint, check_pool, is_endpoint, is_log, read_log
-from recal.cli.files import (
-    check_exists,
-    check_kind,
-    flags_of,
-    kind_of,
-    open_views,
-    refuse_unused,
-    row_columns,
-)
-from recal.cli.options import (
-    RISK,
-    LanguageOptions,
-    ModelOptions,
-    argument,
-    group_words,
-    more_option,
-    option,
-    split_names,
-    typed_value,
-)
-from recal.cli.printing import (
-    SESSION,
-    on_interrupt,
-    print_json,
-    say,
-    say_skipped,
-    shell_line,
-    working,
-)
+from recal.cli.files import check_exists, kind_of, open_views, refuse_unused, row_columns
+from recal.cli.fit import make
+from recal.cli.inputs import ModelInputs, Questions, group_words
+from recal.cli.options import split_names
+from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line
 from recal.errors import InputError
-from recal.files.paths import as_path
 
 if TYPE_CHECKING:
-    from recal.calibrators.base import Calibrator
-    from recal.schema import Kind
+    from recal.views import Views
 
-# The seed has its own option, the same for every method.
-_SEED = "random_state"
-_DEFAULT_METHOD = "auto"
 _PILOT = 1000
 
 
 def calibrate(
-    *,
-    out: Path = option("The folder to write: calibration, rule and report.", ...),
-    inputs: ModelOptions,
-    language: LanguageOptions,
-    graded: Path | None = argument(
-        "Graded answers (.csv, .parquet, .jsonl) or labelled views, without a model.",
-        metavar="[TABLE|VIEWS]",
-    ),
-    correct: str | None = option("With TABLE: the column that says which answers are right."),
-    signals: str | None = option(
-        "With TABLE: the columns to learn from. By default all numeric ones."
-    ),
-    one_rule: bool = more_option(
-        "With --group: one threshold for all groups, not one for each.", False
-    ),
-    risk: float = RISK,
-    answers: str = option(
-        "kept: predictions never change; free: they may, which can raise the accuracy.", "kept"
-    ),
-    method: str = more_option(
-        "The calibration method, such as ts; auto lets cross-validation choose.", "auto"
-    ),
-    confidence: float = more_option("The probability that the guarantee holds.", 0.95),
-    pool: str = more_option(
-        "Transformations to try; auto: the default ones for such inputs; none: no views.", "auto"
-    ),
-    pilot: int = more_option(
-        "Try all transformations on this many inputs, then only those that help.", _PILOT
-    ),
-    cross_fit: bool = more_option(
-        "Use 80 % to fit and to decide: automates more. Guarantee measured, not proven.", False
-    ),
-    again: bool = more_option(
-        "Start over instead of resuming; overwrites what the folder holds.", False
-    ),
-    seed: int = more_option("Same seed, same split and same result.", 0),
+    out: Annotated[Path, Option(help="The folder to write: calibration, rule and report.")],
+    graded: Annotated[
+        Path | None,
+        Argument(
+            help="Graded answers (.csv, .parquet, .jsonl) or labelled views, without a model.",
+            metavar="[TABLE|VIEWS]",
+        ),
+    ] = None,
+    correct: Annotated[
+        str | None, Option(help="With TABLE: the column that says which answers are right.")
+    ] = None,
+    signals: Annotated[
+        str | None,
+        Option(help="With TABLE: the columns to learn from. By default all numeric ones."),
+    ] = None,
+    risk: opt.Risk = 0.01,
+    answers: Annotated[
+        str,
+        Option(
+            help="kept: predictions never change; free: they may, which can raise the accuracy."
+        ),
+    ] = "kept",
+    cross_fit: opt.CrossFit = False,
+    model: opt.Model = None,
+    data: opt.Data = None,
+    label_column: opt.LabelColumn = None,
+    labels: opt.Labels = None,
+    classes: opt.Classes = None,
+    outputs: opt.Outputs = None,
+    cluster: opt.Cluster = None,
+    group: opt.Group = None,
+    rows: opt.Rows = None,
+    weights: opt.Weights = None,
+    trust: opt.Trust = None,
+    device: opt.Device = None,
+    engine: opt.Engine = None,
+    batch_size: opt.BatchSize = None,
+    read: opt.Read = None,
+    on_error: opt.OnError = None,
+    cluster_by: opt.ClusterBy = None,
+    pixels: opt.Pixels = None,
+    gray: opt.Gray = False,
+    resize: opt.Resize = None,
+    crop: opt.Crop = None,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
+    divide: opt.Divide = None,
+    channels: opt.Channels = None,
+    preprocess: opt.Preprocess = None,
+    seconds: opt.Seconds = None,
+    text_column: opt.TextColumn = None,
+    model_name: opt.ModelName = None,
+    template: opt.Template = None,
+    options: opt.Choices = None,
+    view: opt.View = None,
+    permute: opt.Permute = 0,
+    floor: opt.Floor = None,
+    max_tokens: opt.MaxTokens = 1,
+    top_logprobs: opt.TopLogprobs = 20,
+    concurrency: opt.Concurrency = 8,
+    timeout: opt.Timeout = 60.0,
+    one_rule: Annotated[
+        bool,
+        Option(
+            "--one-rule",
+            help="With --group: one threshold for all groups, not one for each.",
+            rich_help_panel=opt.MORE,
+        ),
+    ] = False,
+    method: Annotated[
+        str,
+        Option(
+            help="The calibration method, such as ts; auto lets cross-validation choose.",
+            rich_help_panel=opt.MORE,
+        ),
+    ] = "auto",
+    confidence: Annotated[
+        float, Option(help="The probability that the guarantee holds.", rich_help_panel=opt.MORE)
+    ] = 0.95,
+    pool: Annotated[
+        str,
+        Option(
+            help="Transformations to try; auto: the default ones for such inputs; none: no views.",
+            rich_help_panel=opt.MORE,
+        ),
+    ] = "auto",
+    pilot: Annotated[
+        int,
+        Option(
+            help="Try all transformations on this many inputs, then only those that help.",
+            rich_help_panel=opt.MORE,
+        ),
+    ] = _PILOT,
+    again: opt.Again = False,
+    seed: Annotated[
+        int, Option(help="Same seed, same split and same result.", rich_help_panel=opt.MORE)
+    ] = 0,
+    force: opt.Force = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
 ) -> None:
     """Calibrate a model on labelled inputs, and decide which answers can be automated.
 
@@ -112,72 +145,81 @@ def calibrate(
     Example: [bold]recal calibrate graded.csv --correct right --signals stated,logprob --risk 0.1
     --out folder[/bold]
     """
+    values = locals()
+    inputs, language = ModelInputs.of(values), Questions.of(values)
     rules: dict[str, Any] = {
         "risk": risk,
         "confidence": confidence,
         "random_state": seed,
         "one_rule": one_rule,
+        "command": SESSION.command,
+        "say": say,
     }
-    rules |= {"command": SESSION.command, "say": say}
-    if graded is not None and (inputs.model is not None or inputs.data is not None):
-        raise InputError(f"recal calibrate takes either {graded}, or --model and --data.")
+    of_model: dict[str, Any] = {"--pool": pool != "auto", "--pilot": pilot != _PILOT}
     if graded is not None:
         check_exists(graded)
-    options: dict[str, Any]
-    collecting = {"--pool": pool != "auto", "--pilot": pilot != _PILOT}
-    if graded is not None and (
-        kind_of(graded) in ("table", "text") or graded.suffix.lower() in (".jsonl", ".ndjson")
-    ):
-        options = {
-            "--method": method != _DEFAULT_METHOD,
-            "--answers": answers != "kept",
-            "--cross-fit": cross_fit,
-        }
-        options |= collecting | flags_of(inputs, "group", "cluster")
-        refuse_unused(options, f"the table of graded answers {graded}")
-        _calibrate_table(graded, out, correct, signals, inputs, rules)
-        return
+        if is_table_of_answers(graded):
+            of_model |= {"--method": method != "auto", "--answers": answers != "kept"}
+            of_model |= {"--cross-fit": cross_fit, **inputs.flags("group", "cluster")}
+            refuse_unused(of_model, f"the table of graded answers {graded}")
+            _calibrate_table(graded, out, correct, signals, inputs, rules)
+            return
+        of_model |= {"--correct": correct, "--signals": signals}
+        of_model |= inputs.flags("labels", "label_column", "classes", "rows", "group", "cluster")
     rules |= {"calibrator": _method(method, answers, seed), "cross_fit": cross_fit}
-    views, about = None, {"Data": str(graded or inputs.data)}
     if graded is not None:
-        options = {"--correct": correct, "--signals": signals, **collecting}
-        options |= flags_of(inputs, "labels", "classes", "rows", "group", "cluster")
-        refuse_unused(options, f"the views {graded}")
-        views = open_views(graded, inputs.labels, inputs.class_names)
-        views = views.assign(**row_columns(inputs.rows or graded, inputs.group, inputs.cluster))
-    elif is_endpoint(inputs.model):
-        refuse_unused({"--one-rule": one_rule, **collecting}, f"the server {inputs.model}")
-        views = ask_endpoint(inputs, language, out / "answers.jsonl").views
-        about = {"Model": f"{language.model_name} at {inputs.model}", **about}
+        refuse_unused(of_model, f"the views {graded}")
+        found = open_views(graded, inputs.labels, inputs.class_names, label_column)
+        found = found.assign(**row_columns(rows or graded, group, cluster))
+        _calibrate_views(found, out, rules, {"Data": str(graded)}, group)
+    elif is_endpoint(model):
+        refuse_unused({"--one-rule": one_rule, **of_model}, f"the server {model}")
+        found = ask_endpoint(inputs, language, out / "answers.jsonl").views
+        about = {"Model": f"{language.model_name} at {model}", "Data": str(data)}
+        _calibrate_views(found, out, rules, about, group)
     # A table without --model is more often a mistake than a log.
-    elif is_log(inputs) and (
-        language.view or str(inputs.data).lower().endswith((".jsonl", ".ndjson", ".json"))
-    ):
-        refuse_unused(collecting, f"the log {inputs.data}")
-        views = read_log(inputs, language).views
-    if views is not None:
-        refuse_unused(
-            {"--one-rule": one_rule and views.groups is None},
-            "answers without groups (--group COLUMN)",
-        )
-        from recal.workflow.job import calibrate_views
-        from recal.workflow.result import Settings
+    elif is_log(inputs) and (view or str(data).lower().endswith((".jsonl", ".ndjson", ".json"))):
+        refuse_unused(of_model, f"the log {data}")
+        _calibrate_views(read_log(inputs, language).views, out, rules, {"Data": str(data)}, group)
+    else:
+        inputs.check_files("calibrate")
+        refuse_unused(language.flags(*ASKING), f"the model {model}")
+        how = {"pool": check_pool(pool), "pilot": pilot, "resume": not again}
+        _calibrate_model(inputs, out, rules, how)
 
-        result = calibrate_views(views, out, Settings(about=about, **rules))
-        words = [] if views.groups is None else group_words(inputs.group)  # a log has no groups
-        _print_result(
-            result, out, shell_line("apply", out, "NEW_VIEWS", *words, "--out", "answers.csv")
-        )
-        return
-    inputs.check_files("calibrate")
-    refuse_unused(flags_of(language, *ASKING), f"the model {inputs.model}")
+
+def is_table_of_answers(path: Path) -> bool:
+    """Whether a file is a table of answers: .csv, .tsv, .parquet or .jsonl."""
+    return kind_of(path) in ("table", "text") or path.suffix.lower() in (".jsonl", ".ndjson")
+
+
+def _calibrate_views(
+    views: Views, out: Path, rules: dict[str, Any], about: dict[str, str], group: str | None
+) -> None:
+    """Calibrate views that were collected before, or come from a log or a server."""
+    refuse_unused(
+        {"--one-rule": rules["one_rule"] and views.groups is None},
+        "answers without groups (--group COLUMN)",
+    )
+    from recal.workflow.job import calibrate_views
+    from recal.workflow.result import Settings
+
+    result = calibrate_views(views, out, Settings(about=about, **rules))
+    words = [] if views.groups is None else group_words(group)  # a log has no groups
+    next_line = shell_line("apply", out, "NEW_VIEWS", *words, "--out", "answers.csv")
+    _print_result(result, out, next_line)
+
+
+def _calibrate_model(
+    inputs: ModelInputs, out: Path, rules: dict[str, Any], how: dict[str, Any]
+) -> None:
+    """Run a model on its inputs, and calibrate it."""
     from recal.workflow.job import calibrate as run
     from recal.workflow.result import Settings
 
     model = inputs.open_model()
     source = inputs.open_labelled_data(model)
-    settings = Settings(about={"Model": str(inputs.model), **about}, **rules)
-    how: dict[str, Any] = {"pool": check_pool(pool), "pilot": pilot, "resume": not again}
+    settings = Settings(about={"Model": str(inputs.model), "Data": str(inputs.data)}, **rules)
     how |= {"classes": inputs.class_names, "preprocess": inputs.preprocessing(), **inputs.running()}
     with on_interrupt(f"What is done is kept in {out}: run the same command again to resume."):
         result = run(model, source, out, settings, **how)
@@ -193,7 +235,7 @@ def _calibrate_table(
     out: Path,
     correct: str | None,
     signals: str | None,
-    inputs: ModelOptions,
+    inputs: ModelInputs,
     rules: dict[str, Any],
 ) -> None:
     """Calibrate a table of graded answers, and decide which answers can be automated."""
@@ -245,8 +287,8 @@ def _method(name: str, answers: str, seed: int) -> Any:
 
 
 def _with_risk(risk: float) -> str:
-    """Return the same command with a risk that the labelled inputs can guarantee; it reuses the
-    collected views.
+    """Return the same command with a risk that the labelled inputs can guarantee;
+    it reuses the collected views.
     """
     words = list(SESSION.words)
     place = next(
@@ -255,143 +297,3 @@ def _with_risk(risk: float) -> str:
     if place is not None:
         del words[place : place + (1 if "=" in words[place] else 2)]
     return shell_line(*words, "--risk", f"{risk:g}", *(() if "--force" in words else ("--force",)))
-
-
-def fit(
-    *,
-    views: Path = argument(
-        "Views with labels: an .npz file, a .zarr folder or its URL (s3://...).", ...
-    ),
-    out: Path = option("Where to write the fitted calibration.", ...),
-    method: str = option(
-        "The method, such as ts or stack. Each has its own options.", _DEFAULT_METHOD
-    ),
-    seed: int = option("Same seed, same result.", 0),
-    labels: Path | None = option(
-        "Labels, if the views have none: .npy, or .txt with one per line."
-    ),
-    classes: str | None = option("The names of the columns in order, if labels are names."),
-    **options: Any,
-) -> None:
-    """Fit a calibration on views with labels.
-
-    Without --method, cross-validation on these samples chooses; one sentence says which method and
-    why.
-
-    Views hold a model's logits for held-out inputs and, where the method uses them, for transformed
-    copies. The method's own options, with their defaults, are shown by [bold]recal fit --method
-    NAME --help[/bold].
-
-    The calibration also holds a profile of these samples, for [bold]recal watch[/bold] and
-    [bold]recal apply --follow[/bold].
-
-    Example: [bold]recal fit held-out.npz --method stack --max-views 1 --out
-    calibration.recal[/bold]
-    """
-    from recal import profile, save
-
-    # A typed `none` differs from an omitted option, for which the constructor's default applies.
-    names = [
-        name
-        for name in options
-        if typed_value(f"--{name.replace('_', '-')}", SESSION.words) is not None
-    ]
-    calibrator = make(method, {name: options[name] for name in names}, seed)
-    samples = open_views(views, labels, split_names(classes))
-    with working(f"Fitting {method}"):
-        calibrator.fit(samples)
-        calibrator.profile_ = profile(samples, random_state=seed)
-    save(calibrator, out)
-    plan = calibrator.map_.plan
-    steps = None if plan is None else len(plan.steps)
-    choice = {
-        name: getattr(calibrator, f"{name}_")
-        for name in ("choice", "reason")
-        if hasattr(calibrator, f"{name}_")
-    }
-    print_json(
-        {
-            "method": method,
-            **choice,
-            "parameters": calibrator.get_params(),
-            "steps": steps,
-            "file": out,
-        }
-    )
-    if reason := choice.get("reason"):
-        say(reason)
-    say(f"Fitted {calibrator} on {views}" + (f": a plan of {steps} steps." if steps else "."))
-    say(f"Written to {out}. Next: {shell_line('apply', out, 'NEW_VIEWS', '--out', 'probs.npz')}")
-
-
-def make(name: str, options: dict[str, Any], seed: int | None = None) -> Calibrator:
-    """Return an unfitted calibrator. Methods without random numbers ignore the seed."""
-    from recal.calibrators import find_method
-
-    calibrator, preset = find_method(name)
-    if _SEED in inspect.signature(calibrator).parameters and seed is not None:
-        options = {**options, _SEED: seed}
-    return calibrator(**{**preset, **options})
-
-
-def method_options(argv: Sequence[str]) -> dict[str, tuple[Any, Any]]:
-    """Return the options of the method that was typed, one for each parameter of its constructor."""
-    if not argv:
-        return {}
-    if not argv[0].startswith("-"):  # a wrong file is refused before a method is loaded
-        check_kind(as_path(argv[0]), "views")
-    from recal.calibrators import find_method, short_names
-    from recal.schema import Kind, parameter_kinds
-
-    name = typed_value("--method", argv) or _DEFAULT_METHOD
-    calibrator, _ = find_method(name)
-    kinds, descriptions = (
-        parameter_kinds(calibrator),
-        _parameter_descriptions(calibrator.__doc__ or ""),
-    )
-    options = {
-        "method": (str, option(f"One of: {', '.join(sorted(short_names()))}.", _DEFAULT_METHOD))
-    }
-    for parameter in inspect.signature(calibrator).parameters.values():
-        if parameter.name == _SEED:
-            continue
-        kind = kinds.get(parameter.name, Kind())
-        declaration = option(
-            descriptions.get(parameter.name, ""),
-            panel=f"Options of --method {name}",
-            parser=_parser(kind),
-            metavar=kind.metavar,
-            show_default="none" if parameter.default is None else str(parameter.default),
-        )
-        options[parameter.name] = (str, declaration)
-    return options
-
-
-def _parser(kind: Kind) -> Callable[[str], Any]:
-    def value(text: Any) -> Any:  # the parser prints this name
-        try:
-            return kind.parse(text) if isinstance(text, str) else text
-        except ValueError:
-            raise typer.BadParameter(f"{text!r} cannot be read as {kind.metavar}") from None
-
-    return value
-
-
-def _parameter_descriptions(docstring: str) -> dict[str, str]:
-    """Return the description of each parameter in a numpy docstring."""
-    descriptions: dict[str, str] = {}
-    lines = inspect.cleandoc(docstring).splitlines()
-    starts = [
-        i + 2
-        for i, line in enumerate(lines[:-1])
-        if line == "Parameters" and set(lines[i + 1]) == {"-"}
-    ]
-    name = ""
-    for line in lines[starts[0] :] if starts else []:
-        if line and not line.startswith(" "):
-            if " : " not in line:
-                break
-            name = line.split(" : ")[0].strip()
-        elif line and name:
-            descriptions[name] = f"{descriptions.get(name, '')} {line.strip()}".strip()
-    return descriptions

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from recal.cli.files import check_exists, flags_of, refuse_unused
-from recal.cli.options import LanguageOptions, ModelOptions, more_option, option, split_names
+from typer import Option
+
+from recal.cli import options as opt
+from recal.cli.files import check_exists, refuse_unused
+from recal.cli.inputs import ModelInputs, Questions
+from recal.cli.options import split_names
 from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line
 from recal.errors import InputError
 
@@ -21,22 +25,68 @@ ASKING = ("max_tokens", "top_logprobs", "concurrency", "timeout")
 
 
 def collect(
-    *,
-    out: Path = option(
-        "Where to write: .zarr (resumable; a folder or a URL such as s3://...) or .npz.", ...
-    ),
-    inputs: ModelOptions,
-    language: LanguageOptions,
-    pool: str = option(
-        "Transformations, such as zoom:0.5-0.9:10+brightness:0.1-0.9:10 (recal transforms lists them); auto: the "
-        "default ones for such inputs; or none.",
-        "none",
-    ),
-    seed: int | None = more_option("Same seed, same pool and same pilot."),
-    pilot: int | None = more_option(
-        "Try the whole pool on this many labelled samples, then only views that help."
-    ),
-    again: bool = more_option("Start over instead of resuming; overwrites the store.", False),
+    out: Annotated[
+        Path, Option(help="Where to write: .zarr (resumable; a folder or a URL, s3://...) or .npz.")
+    ],
+    model: opt.Model = None,
+    data: opt.Data = None,
+    label_column: opt.LabelColumn = None,
+    labels: opt.Labels = None,
+    classes: opt.Classes = None,
+    outputs: opt.Outputs = None,
+    cluster: opt.Cluster = None,
+    group: opt.Group = None,
+    rows: opt.Rows = None,
+    weights: opt.Weights = None,
+    trust: opt.Trust = None,
+    device: opt.Device = None,
+    engine: opt.Engine = None,
+    batch_size: opt.BatchSize = None,
+    read: opt.Read = None,
+    on_error: opt.OnError = None,
+    cluster_by: opt.ClusterBy = None,
+    pixels: opt.Pixels = None,
+    gray: opt.Gray = False,
+    resize: opt.Resize = None,
+    crop: opt.Crop = None,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
+    divide: opt.Divide = None,
+    channels: opt.Channels = None,
+    preprocess: opt.Preprocess = None,
+    seconds: opt.Seconds = None,
+    text_column: opt.TextColumn = None,
+    model_name: opt.ModelName = None,
+    template: opt.Template = None,
+    options: opt.Choices = None,
+    view: opt.View = None,
+    permute: opt.Permute = 0,
+    floor: opt.Floor = None,
+    max_tokens: opt.MaxTokens = 1,
+    top_logprobs: opt.TopLogprobs = 20,
+    concurrency: opt.Concurrency = 8,
+    timeout: opt.Timeout = 60.0,
+    pool: Annotated[
+        str,
+        Option(
+            help="Transformations, such as zoom:0.5-0.9:10+brightness:0.1-0.9:10 (recal "
+            "transforms lists them); auto: the default ones for such inputs; or none."
+        ),
+    ] = "none",
+    seed: Annotated[
+        int | None, Option(help="Same seed, same pool and same pilot.", rich_help_panel=opt.MORE)
+    ] = None,
+    pilot: Annotated[
+        int | None,
+        Option(
+            help="Try the whole pool on this many labelled samples, then only views that help.",
+            rich_help_panel=opt.MORE,
+        ),
+    ] = None,
+    again: opt.Again = False,
+    force: opt.Force = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
 ) -> None:
     """Run a model on inputs and on transformed copies of them, and store the logits (views).
 
@@ -57,6 +107,8 @@ def collect(
     255 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --channels first --pool zoom:0.5-0.9:10
     --out views.zarr[/bold]
     """
+    values = locals()
+    inputs, language = ModelInputs.of(values), Questions.of(values)
     transforming = {"--pool": pool != "none", "--pilot": pilot}
     if is_log(inputs):
         refuse_unused(transforming, f"the log {inputs.data}")
@@ -67,7 +119,7 @@ def collect(
         _write_views(ask_endpoint(inputs, language, Path(f"{out}{LEDGER}")), out)
         return
     inputs.check_files("collect")
-    refuse_unused(flags_of(language, *ASKING), f"the model {inputs.model}")
+    refuse_unused(language.flags(*ASKING), f"the model {inputs.model}")
     if pilot is not None and pool == "none":
         raise InputError(
             "--pilot finds out which transformations help: name them with --pool, such as --pool auto."
@@ -78,16 +130,11 @@ def collect(
     from recal.collecting.pools import as_pool
     from recal.collecting.preflight import preflight
 
-    preprocess, model = inputs.preprocessing(), inputs.open_model()
-    source = inputs.open_labelled_data(model)
+    prepare, adapter = inputs.preprocessing(), inputs.open_model()
+    source = inputs.open_labelled_data(adapter)
     how: dict[str, Any] = inputs.running() | ({} if seed is None else {"seed": seed})
-    how |= {
-        "out": out,
-        "resume": not again,
-        "preprocess": preprocess,
-        "classes": inputs.class_names,
-    }
-    transforms, trial = as_pool(check_pool(pool), seed or 0, source, model), None
+    how |= {"out": out, "resume": not again, "preprocess": prepare, "classes": inputs.class_names}
+    transforms, trial = as_pool(check_pool(pool), seed or 0, source, adapter), None
     checks = {
         name: value
         for name, value in how.items()
@@ -98,11 +145,11 @@ def collect(
         note = f"What is done is kept in {out}: run the same command again to resume."
     try:
         with on_interrupt(note):
-            preflight(model, source, transforms, run_model=inputs.engine is None, **checks)
+            preflight(adapter, source, transforms, run_model=inputs.engine is None, **checks)
             if pilot is not None and transforms and needs_pilot(source, pilot):
-                trial = run_pilot(model, source, transforms, pilot, **how)
+                trial = run_pilot(adapter, source, transforms, pilot, **how)
                 say(f"{trial}.")
-            views = run(model, source, transforms if trial is None else trial.chosen, **how)
+            views = run(adapter, source, transforms if trial is None else trial.chosen, **how)
     except InputError as error:
         if inputs.labels is not None and error.argument == "labels":
             error.at(inputs.labels)
@@ -119,9 +166,9 @@ def collect(
     )
     print_json({**shape, **cost, "labelled": is_labelled, "skipped": source.skipped, "file": out})
     say_skipped(source.skipped)
-    labels = () if is_labelled else ("--labels", "FILE")
+    missing = () if is_labelled else ("--labels", "FILE")
     say(
-        f"{views}. Written to {out}. Next: {shell_line('fit', out, *labels, '--out', 'calibration.recal')}"
+        f"{views}. Written to {out}. Next: {shell_line('fit', out, *missing, '--out', 'calibration.recal')}"
     )
 
 
@@ -139,7 +186,7 @@ def is_endpoint(model: str | None) -> bool:
     return model is not None and model.startswith(("http://", "https://"))
 
 
-def is_log(inputs: ModelOptions) -> bool:
+def is_log(inputs: ModelInputs) -> bool:
     """Whether there is data without a model, which can be a log of answers."""
     suffixes = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
     return (
@@ -147,15 +194,13 @@ def is_log(inputs: ModelOptions) -> bool:
     )
 
 
-def read_log(inputs: ModelOptions, language: LanguageOptions) -> JoinedViews:
+def read_log(inputs: ModelInputs, language: Questions) -> JoinedViews:
     """Return the views of a log, joined with those of --view."""
     from recal.answers.logs import open_log
 
     assert inputs.data is not None
-    unused = flags_of(language, "view", "options", "floor", *ASKING)
-    refuse_unused(
-        unused | flags_of(inputs, "data", "labels", "label_column"), f"the log {inputs.data}"
-    )
+    unused = language.flags("view", "options", "floor", *ASKING)
+    refuse_unused(unused | inputs.flags("data", "labels", "label_column"), f"the log {inputs.data}")
     others = {}
     for text in language.view or ():
         name, equals, path = text.partition("=")
@@ -177,10 +222,7 @@ def read_log(inputs: ModelOptions, language: LanguageOptions) -> JoinedViews:
 
 
 def ask_endpoint(
-    inputs: ModelOptions,
-    language: LanguageOptions,
-    ledger: Path,
-    needed_views: set[str] | None = None,
+    inputs: ModelInputs, language: Questions, ledger: Path, needed_views: set[str] | None = None
 ) -> JoinedViews:
     """Send the questions that the server has not answered yet; print the cost before the first
     request.
@@ -226,7 +268,7 @@ def ask_endpoint(
     return _print_joined(interview.views(language.floor))
 
 
-def _take_labels(inputs: ModelOptions, questions: dict[str, Any], options: list[str]) -> Any:
+def _take_labels(inputs: ModelInputs, questions: dict[str, Any], options: list[str]) -> Any:
     """Remove the column of labels from the questions, because a prompt must not contain it."""
     import numpy as np
 

@@ -1,78 +1,74 @@
-"""`recal decide` and `recal watch`: how much can be automated with a guarantee, and are new inputs
-still the same?
-"""
+"""`recal decide`: how much can be automated, with a guarantee."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from typer import Argument, Option
+
+from recal.cli import options as opt
 from recal.cli.files import (
     check_kind,
     check_views,
+    columns_of_rows,
     load_calibration,
     open_views,
-    profile_in,
     read_probs,
-    row_columns,
-    rows_of_views,
+    typed_columns,
 )
-from recal.cli.options import (
-    LABEL_COLUMN,
-    LABELS,
-    ModelOptions,
-    argument,
-    group_words,
-    option,
-    without_none,
-)
+from recal.cli.inputs import group_words, without_none
 from recal.cli.printing import print_json, print_table, say, shell_line, working
 from recal.errors import InputError
 
 if TYPE_CHECKING:
     from recal.decisions import Decision, Decisions
     from recal.files.probabilities import Probabilities
-    from recal.views import Views
 
 
 def decide(
-    *,
-    sources: list[Path] = argument(
-        "Labelled probabilities (.npz, .csv, .parquet) or views; several are compared on the same samples.",
-        ...,
-        metavar="PROBS|VIEWS...",
-    ),
-    calibration: Path | None = option("The calibration to apply to the views first."),
-    risk: float | None = option(
-        "The largest share of errors among accepted answers.  [default: 0.01]"
-    ),
-    confidence: float = option("The probability that the guarantee holds.", 0.95),
-    cost_error: float | None = option("The cost of an accepted error."),
-    cost_review: float | None = option("The cost of a review by a person."),
-    per_class: bool = option("Find a threshold with its own guarantee for each class.", False),
-    group: str | None = option(
-        "The column of groups; each gets a threshold with its own guarantee."
-    ),
-    cluster: str | None = option(
-        "The column that names rows that belong together: a video, a patient."
-    ),
-    rows: Path | None = option(
-        "A table with these columns, one row per sample; by default the first file."
-    ),
-    curve: bool = option("Also show the share that can be accepted at other risks.", False),
-    more_labels: bool = option(
-        "Also estimate the share with two and four times the labels.", False
-    ),
-    labels: Path | None = LABELS,
-    label_column: str = LABEL_COLUMN,
-    out: Path | None = option(
-        "Save the rule here; with --calibration, the calibration and the rule."
-    ),
-    cross_fit: bool = option(
-        "Fit the method of --calibration again and decide on the same samples.", False
-    ),
-    seed: int = option("Same seed, same intervals and folds.", 0),
+    sources: Annotated[
+        list[Path],
+        Argument(
+            help="Labelled probabilities (.npz, .csv, .parquet) or views; several are compared "
+            "on the same samples.",
+            metavar="PROBS|VIEWS...",
+        ),
+    ],
+    calibration: Annotated[
+        Path | None, Option(help="The calibration to apply to the views first.")
+    ] = None,
+    risk: Annotated[
+        float | None,
+        Option(help="The largest share of errors among accepted answers.  [default: 0.01]"),
+    ] = None,
+    confidence: opt.Confidence = 0.95,
+    cost_error: Annotated[float | None, Option(help="The cost of an accepted error.")] = None,
+    cost_review: Annotated[float | None, Option(help="The cost of a review by a person.")] = None,
+    per_class: Annotated[
+        bool, Option("--per-class", help="Find a threshold with its own guarantee for each class.")
+    ] = False,
+    group: opt.Group = None,
+    cluster: opt.Cluster = None,
+    rows: opt.Rows = None,
+    curve: Annotated[
+        bool, Option("--curve", help="Also show the share that can be accepted at other risks.")
+    ] = False,
+    more_labels: Annotated[
+        bool,
+        Option("--more-labels", help="Also estimate the share with two and four times the labels."),
+    ] = False,
+    labels: opt.Labels = None,
+    label_column: opt.LabelColumn = None,
+    out: Annotated[
+        Path | None,
+        Option(help="Save the rule here; with --calibration, the calibration and the rule."),
+    ] = None,
+    cross_fit: opt.CrossFit = False,
+    seed: opt.Seed = 0,
+    force: opt.Force = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
 ) -> None:
     """Find the confidence threshold above which answers can be automated, with a guarantee.
 
@@ -102,8 +98,7 @@ def decide(
             "--cross-fit takes one file of labelled views and --calibration, whose method is fitted again; it goes "
             "without --curve and --more-labels."
         )
-    by: dict[str, Any] = {"groups": None, "clusters": None, **rows_of_views(sources[0])}
-    by |= row_columns(rows or sources[0], group, cluster)
+    by = columns_of_rows(sources[0], rows, group, cluster)
     rules: dict[str, Any] = {
         "cost_error": cost_error,
         "cost_review": cost_review,
@@ -119,9 +114,7 @@ def decide(
     has_unique_stems = len({path.stem for path in sources}) == len(sources)
     for path in sources:
         if calibration is None:
-            one = read_probs(
-                path, labels, label_column, [name for name in (group, cluster) if name is not None]
-            )
+            one = read_probs(path, labels, label_column, typed_columns(group, cluster))
         else:
             one = _calibrated(path, labels, calibration, calibrator, by["groups"])
         try:
@@ -341,119 +334,3 @@ def _print_decisions(decisions: Decisions, first: Probabilities) -> None:
             ],
             rows,
         )
-
-
-def watch(
-    *,
-    reference: Path = argument(
-        "What inputs looked like at the fit: a profile, a calibration or views.",
-        ...,
-        metavar="PROFILE|CALIBRATION|VIEWS",
-    ),
-    inputs: ModelOptions,
-    views: Path | None = argument("Views or logits of new inputs. Labels are not read."),
-    alpha: float = option("The allowed probability of a false alarm.", 0.01),
-    stream: bool = option("Read inputs one by one; the alarm is valid at any time.", False),
-    save_to: Path | None = option(
-        "Save the profile of the first file's views here.", flag="--save"
-    ),
-    seed: int = option("Same seed, same result.", 0),
-) -> None:
-    """Compare new inputs with those of the fit, without labels, and estimate today's accuracy.
-
-    The test compares confidence, class mix and, if there are views, how answers react to them. The
-    probability of a false alarm is at most --alpha. Calibrations of [bold]recal fit[/bold] have a
-    profile. If it was fitted on views of three or more kinds of damage, accuracy and temperature of
-    the new inputs are estimated from their logits; [bold]recal apply --follow[/bold] uses them. The
-    exit code is 0 with or without an alarm.
-
-    Example: [bold]recal watch held-out.npz --save profile.recal[/bold]
-
-    Example: [bold]recal watch profile.recal today.npz[/bold]
-
-    Example: [bold]recal watch calibrated --model net.onnx --data new/[/bold]
-    """
-    from recal import save
-    from recal.decisions import StreamWatch
-    from recal.decisions import watch as compare
-    from recal.decisions.rule import check_share
-
-    check_share(alpha, "alpha")
-    profile = profile_in(reference, seed)
-    if save_to is not None:
-        save(profile, save_to)
-    if views is None and not inputs.is_complete:
-        if save_to is None:
-            raise InputError(
-                "recal watch takes a profile and new inputs (a file of views, or --model and --data), or --save FILE."
-            )
-        print_json({"profile": save_to, "samples": len(profile.answers)})
-        say(
-            f"A profile of {len(profile.answers):,} samples was written to {save_to}. "
-            f"Next: {shell_line('watch', save_to, 'NEW_VIEWS')}"
-        )
-        return
-    batch = open_views(views) if views is not None else _collect(reference, inputs)
-    source = views if views is not None else inputs.data
-    with working("Comparing"):
-        try:
-            result = compare(
-                profile,
-                batch,
-                alpha=alpha,
-                permutations=max(999, math.ceil(1 / alpha)),
-                random_state=seed,
-            )
-        except InputError as error:
-            raise error.at(f"{source} does not go with {reference}") from None
-        stream_result = None
-        if stream:
-            watcher = StreamWatch(
-                profile, alpha, use_views=profile.held_by(batch), random_state=seed
-            )
-            stream_result = watcher.update(batch)
-    facts = (
-        None
-        if stream_result is None
-        else {"highest": stream_result.highest, "alarm_at": stream_result.alarm_at}
-    )
-    print_json({"file": source, **result.to_dict(), "stream": facts})
-    rows = [
-        [one.name, f"{one.at_fit:.3f}", f"{one.today:.3f}", f"{one.p_value:.3g}"]
-        for one in result.findings
-    ]
-    reactions = (
-        "; the share of answers that views change; the share of views in which confidence rose"
-    )
-    print_table(
-        result.test_message,
-        ["compared", "at the fit", "today", "p"],
-        rows,
-        note=f"Shown: mean confidence; the share of the class that moved most{reactions if len(rows) > 2 else ''}. "
-        "p is corrected for all of them.",
-    )
-    say(result.accuracy_message)
-    say(result.temperature_message)
-    if result.class_mix is not None and result.class_mix.changed:
-        names = None if batch.classes is None else list(batch.classes)
-        say(f"Another class mix alone explains these inputs: {result.class_mix.moves(names)}.")
-        say("To use it: recal apply CALIBRATION NEW_VIEWS --class-mix follow --out probs.npz")
-    if stream_result is not None:
-        at = stream_result.alarm_at
-        say(
-            f"As a stream: {'No alarm' if at is None else f'Alarm at input {at:,}'}; the evidence against 'no change' "
-            f"reached {stream_result.highest:.3g} of {1 / alpha:.3g}."
-        )
-
-
-def _collect(reference: Path, inputs: ModelOptions) -> Views:
-    """Return the logits of new inputs, prepared as they were for the fit."""
-    from recal.collecting import collect
-
-    inputs.check_files("watch")
-    calibrator = load_calibration(reference)
-    model, source, how = inputs.open_as_fitted(calibrator)
-    if how["preprocess"] is None and hasattr(calibrator, "preprocessing_"):
-        how["preprocess"] = calibrator.preprocessing_.normalize
-    source.labels = source.classes = None  # labels are not read
-    return collect(model, source, None, **how)

@@ -175,46 +175,55 @@ def _mixed_up(path: Path, kind: str, expected: Kind) -> str:
 def read_probs(
     path: Path,
     labels: Path | None,
-    label_column: str = "label",
+    label_column: str | None = None,
     leave_out: Sequence[str] = (),
     *,
     need_labels: bool = True,
 ) -> Probabilities:
-    """Read probabilities, and labels if there are any; for views, the probabilities of the
-    uncalibrated model.
+    """Read probabilities, and labels if there are any;
+    for views, the probabilities of the uncalibrated model.
     """
     from recal.checks import check_labels
     from recal.files.probabilities import probs_of_file, read_prob_table
 
     is_table = check_kind(path, "probabilities", "views") == "table"
-    probs = read_prob_table(path, label_column, leave_out) if is_table else probs_of_file(path)
+    column = label_column or "label"
+    probs = read_prob_table(path, column, leave_out) if is_table else probs_of_file(path)
     if labels is not None:
         try:
             truth = check_labels(
-                _read_labels(labels), len(probs.probs), probs.probs.shape[1], probs.classes
+                _read_labels(labels, label_column),
+                len(probs.probs),
+                probs.probs.shape[1],
+                probs.classes,
             )
         except InputError as error:
             raise error.at(labels) from None
         return replace(probs, labels=truth)
     if probs.labels is None and need_labels:
-        column = (
-            f", or name the column that holds them with --label-column; it has no {label_column!r}"
-        )
+        where = ""
+        if is_table:
+            where = f", or name their column with --label-column; it has no {column!r}"
         raise InputError(
             f"{path} holds no labels, and without them nothing can be measured: add --labels FILE"
-            f"{column if is_table else ''}."
+            f"{where}."
         )
     return probs
 
 
-def open_views(path: Path, labels: Path | None = None, classes: list[str] | None = None) -> Views:
-    """Read views, with the labels and classes that were typed; say so if the file is something
-    else.
+def open_views(
+    path: Path,
+    labels: Path | None = None,
+    classes: list[str] | None = None,
+    label_column: str | None = None,
+) -> Views:
+    """Read views, with the labels and classes that were typed;
+    say so if the file is something else.
     """
     from recal import read_views
 
     check_kind(path, "views")
-    truth = None if labels is None else _read_labels(labels)
+    truth = None if labels is None else _read_labels(labels, label_column)
     try:
         return read_views(path, labels=truth, classes=classes)
     except InputError as error:
@@ -223,16 +232,19 @@ def open_views(path: Path, labels: Path | None = None, classes: list[str] | None
         raise error.at(path if labels is None or error.argument != "labels" else labels) from None
 
 
-def _read_labels(path: Path) -> Any:
+def _read_labels(path: Path, column: str | None = None) -> Any:
+    """Read one label per row: from .npy or text, or from a column of a table."""
     from recal.collecting.files import read_labels
 
     check_exists(path)
+    if path.suffix == ".parquet" or column is not None:
+        return table_columns(path, [column or "label"])[column or "label"].astype(str)
     return read_labels(path)
 
 
 def load_saved(path: Path) -> tuple[Path, Any]:
-    """Load a calibration, rule or profile, also from a folder of `recal calibrate`; return its file
-    and the object.
+    """Load a calibration, rule or profile, also from a folder of `recal calibrate`;
+    return its file and the object.
     """
     file = calibration_in(path)
     check_kind(file, "calibration")
@@ -251,11 +263,23 @@ def load_calibration(path: Path) -> Any:
     return check_calibration(*load_saved(path))
 
 
+def is_graded(content: Any) -> bool:
+    """Whether an object is a calibration of graded answers, which reads a table of signals."""
+    from recal import SignalCalibration
+
+    return isinstance(content, SignalCalibration)
+
+
 def check_calibration(path: Path, content: Any) -> Any:
     """Return what a file holds if it is a calibration of logits; refuse anything else."""
+    if is_graded(content):
+        raise InputError(
+            f"{path} is a calibration of graded answers, which reads a table of them (.csv, "
+            ".parquet, .jsonl)."
+        )
     if not is_calibration(content):
         raise InputError(
-            f"{path} holds a {type(content).__name__}, not a calibration, which recal fit makes. See: recal plan {path}"
+            f"{path} holds no calibration, which recal fit makes. See: recal plan {path}"
         )
     return content
 
@@ -304,12 +328,20 @@ def profile_in(path: Path, seed: int) -> Profile:
     return profile
 
 
-def rows_of_views(path: Path) -> dict[str, Any]:
-    """Return the groups and clusters of a file of views, or nothing for other files."""
-    if kind_of(path) != "views":
-        return {}
-    views = open_views(path)
-    return {"groups": views.groups, "clusters": views.clusters}
+def columns_of_rows(
+    source: Path, rows: Path | None, group: str | None, cluster: str | None
+) -> dict[str, Any]:
+    """Return groups and clusters: the columns that were typed, or those of a file of views."""
+    found: dict[str, Any] = {"groups": None, "clusters": None}
+    if kind_of(source) == "views":
+        views = open_views(source)
+        found = {"groups": views.groups, "clusters": views.clusters}
+    return found | row_columns(rows or source, group, cluster)
+
+
+def typed_columns(*names: str | None) -> list[str]:
+    """Return the columns that were typed."""
+    return [name for name in names if name is not None]
 
 
 def row_columns(path: Path, group: str | None, cluster: str | None) -> dict[str, Any]:
@@ -346,12 +378,3 @@ def refuse_unused(options: dict[str, Any], what: str) -> None:
     if flags := [name for name, value in options.items() if value]:
         pronoun = "them" if flags[1:] else "it"
         raise InputError(f"{' and '.join(flags)} cannot be used with {what}. Leave {pronoun} out.")
-
-
-def flags_of(block: Any, *used: str) -> dict[str, Any]:
-    """Return the values of a block of options by flag, except those in `used`."""
-    return {
-        f"--{name.replace('_', '-')}": value
-        for name, value in vars(block).items()
-        if name not in used
-    }

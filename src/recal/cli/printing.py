@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Session:
     words: Sequence[str] = ()
     quiet: bool = False
     as_json: bool = False
+    method_options: dict[str, Any] = field(default_factory=dict)  # of `recal fit --method`
 
     @property
     def command(self) -> str:

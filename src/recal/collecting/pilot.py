@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.solvers.temperature import fit_beta
 from recal.calibrators.stacking import ViewStacking
 from recal.collecting.models.base import as_model
 from recal.collecting.pools import as_pool
@@ -26,6 +25,7 @@ from recal.errors import DependentRowsWarning, InputError, Remedy
 from recal.files.views import read_views
 from recal.maps.arrays import log_softmax
 from recal.schema import Number, check
+from recal.solvers.temperature import fit_beta
 from recal.transforms import Transform
 from recal.transforms.base import short_spec
 from recal.views import Views
@@ -218,6 +218,7 @@ def _join(first: Views, second: Views) -> Views:
         preprocessing=first.preprocessing,
         clusters=both(first.clusters, second.clusters),
         groups=both(first.groups, second.groups),
+        ids=both(first.ids, second.ids),
     )
 
 

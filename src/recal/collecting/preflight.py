@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.solvers.temperature import fit_beta
+from recal.calibrators.sample_checks import refuse_constant
 from recal.checks import Floats, Labels
 from recal.collecting.job import Job, Preprocess
 from recal.collecting.local import open_source
@@ -25,6 +25,7 @@ from recal.collecting.sources import Batch, IndexedSource, Source
 from recal.collecting.tables import TableSource, holds_texts
 from recal.errors import InputError, Remedy
 from recal.maps.arrays import log_softmax
+from recal.solvers.temperature import fit_beta
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Channels, Normalize, Outputs
 
@@ -200,7 +201,11 @@ def _in_best_order(
         places = linear_sum_assignment(counts, maximize=True)[1]
         share = float((places[answers] == truth).mean())
         swapped = len(names) == 2 and _is_below_chance(answers, truth)
-        if share > _MOSTLY and (accuracy <= _MOSTLY * share or swapped):
+        # Constant predictions match the largest class in some order.
+        largest = np.bincount(truth).max() / len(truth)
+        margin = _CLEARLY * np.sqrt(largest * (1 - largest) / len(truth))
+        reordered = accuracy <= _MOSTLY * share and share > largest + margin
+        if share > _MOSTLY and (reordered or swapped):
             order, columns, best = (
                 tuple(names[place] for place in places),
                 np.argsort(places)[truth],
@@ -247,7 +252,7 @@ def preflight(
     Warns
     -----
     UserWarning
-        If most rows of logits are constant or all are equal, or a table has a column of texts.
+        If a table has a column of texts.
 
     Examples
     --------
@@ -277,17 +282,8 @@ def preflight(
     sink = MemorySink(job, source, classes)
     for values in (source.labels, batch.labels):
         sink.columns(values, logits.shape[1])
-    n_flat = int((logits == logits[:, :1]).all(axis=1).sum())
-    same = f"all classes the same logit for {n_flat} of" if n_flat > len(logits) / 2 else ""
-    if not same and len(logits) > 1 and (logits == logits[0]).all():
-        same = "the same logits for all of"
-    if same:
-        hint = "Check how inputs are prepared: --divide, --mean, --std, --channels."
-        warnings.warn(
-            f"{adapter.name} gives {same} the first {len(logits)} inputs. {hint}",
-            UserWarning,
-            stacklevel=2,
-        )
+    if len(logits) >= 20:
+        refuse_constant(logits)
     how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "batch_size": batch_size}
     check_agreement(adapter, source, classes=classes, **how)
 

@@ -199,7 +199,8 @@ class MemorySink(Sink):
         transformed: dict[Transform | str, Any] = dict(zip(self.job.transforms, stack[1:]))
         labels, columns = self.labels(parts, n_samples, n_classes)
         named = labels if labels is None or columns is None else columns[labels]
-        names = {"clusters": self.source.clusters, "groups": self.source.groups}
+        names: dict[str, Any] = {"clusters": self.source.clusters, "groups": self.source.groups}
+        names["ids"] = self.source.names()
         views = Views(
             stack[0],
             transformed,

@@ -90,9 +90,8 @@ class Source(ABC):
         """
 
     def names(self) -> Sequence[str] | None:
-        """Return a name for each input, such as its file name;
-
-        None if inputs have only row numbers.
+        """Return what traces each input to its origin, such as its file name; None if these are
+        the row numbers.
         """
         return None
 
@@ -164,9 +163,9 @@ class Subset(IndexedSource):
     def fingerprint(self) -> str:
         return digest([self.source.fingerprint(), self.rows])
 
-    def names(self) -> list[str] | None:
+    def names(self) -> list[str]:
         names = self.source.names()
-        return None if names is None else [names[row] for row in self.rows]
+        return [str(row) if names is None else names[row] for row in self.rows]
 
     def describe(self, row: int) -> str:
         return self.source.describe(int(self.rows[row]))

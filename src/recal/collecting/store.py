@@ -414,6 +414,7 @@ class StoreSink(Sink):
             name: row_names(getattr(self.source, name), n_samples, name)
             for name in ("clusters", "groups")
         }
+        rows["ids"] = row_names(self.source.names(), n_samples, "ids")
         end = describe_store(
             root, pool, columns, labels, (n_samples, n_classes), self._preprocessing, rows
         )

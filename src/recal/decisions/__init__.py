@@ -22,7 +22,8 @@ _MODULES = {
     "class_shares": "ClassMix adapt_to_class_mix class_mix",
     "profiles": "Profile profile",
     "follow": "Finding WatchResult accept_followed to_the_power",
-    "shift": "StreamWatch watch",
+    "shift": "watch",
+    "stream": "StreamWatch",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = list(_HOMES)

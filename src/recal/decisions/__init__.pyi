@@ -37,4 +37,5 @@ from .follow import (
     accept_followed as accept_followed,
     to_the_power as to_the_power,
 )
-from .shift import StreamWatch as StreamWatch, watch as watch
+from .shift import watch as watch
+from .stream import StreamWatch as StreamWatch

@@ -59,7 +59,8 @@ class WatchResult:
     reason : str
         Why the accuracy is unknown; empty if it is known.
     accuracy, interval : float, (low, high)
-        The estimated accuracy and its 95 % interval; NaN, and from 0 to 1, if unknown.
+        The estimated accuracy and its 95 % interval; NaN, and from 0 to 1, if unknown. Of the
+        model's own predictions if logits were watched, of the answers if confidences were.
     beta, ratio : float
         The inverse temperature that suits these inputs, and its ratio to the beta of the fit.
         `to_the_power(probs, ratio)` applies it to the probabilities of any calibrator. If too
@@ -105,6 +106,7 @@ class WatchResult:
     accuracy_at_fit: float = math.nan
     views_used: bool = False
     class_mix: ClassMix | None = None
+    whose: str = "the model's own predictions"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; values of the test only if one was made."""
@@ -133,12 +135,15 @@ class WatchResult:
     def accuracy_message(self) -> str:
         """One sentence about the accuracy."""
         if not self.known:
-            return f"Accuracy is unknown: {self.reason}."
+            return f"The accuracy of {self.whose} is unknown: {self.reason}."
         at_fit = (
             "" if math.isnan(self.accuracy_at_fit) else f"; at the fit {self.accuracy_at_fit:.1%}"
         )
         low, high = self.interval
-        return f"Estimated accuracy {self.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}){at_fit}."
+        return (
+            f"Estimated accuracy of {self.whose}: {self.accuracy:.1%} (95 % interval {low:.1%} to "
+            f"{high:.1%}){at_fit}."
+        )
 
     @property
     def temperature_message(self) -> str:

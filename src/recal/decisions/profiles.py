@@ -9,7 +9,8 @@ follow damage.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from recal.checks import (
     check_logits,
     is_graded,
 )
+from recal.clusters import check_clusters, check_names
 from recal.decisions.class_shares import ByClass, learn_classes
 from recal.decisions.damage import Following, RowNumbers, join_rows, row_numbers
 from recal.decisions.damage_sets import FEWEST_ROWS, learn
@@ -31,7 +33,7 @@ from recal.errors import InputError
 from recal.maps.arrays import log_odds, log_softmax
 from recal.maps.group_offsets import log_odds as confidence_log_odds
 from recal.maps.group_offsets import sigmoid
-from recal.schema import Count, Instance, ListOf, Number, Record, Text
+from recal.schema import LARGEST, Count, Instance, Integers, ListOf, Number, Record, Text
 from recal.schema import Floats as FloatArray
 from recal.transforms import as_transform
 from recal.views import Views
@@ -50,6 +52,7 @@ class Reactions(NamedTuple):
     log_odds: Vector  # log-odds of the model's confidence in its prediction
     answers: NDArray[np.integer]
     groups: NDArray[np.uint8]  # (n, n_views) of 1..4, as numbered in `Group`
+    signals: Vector  # (n, n_signals), other numbers of each answer
 
     @property
     def changed(self) -> Vector:
@@ -57,6 +60,12 @@ class Reactions(NamedTuple):
         return (
             (self.groups <= 2).mean(axis=1) if self.groups.shape[1] else np.zeros(len(self.answers))
         )
+
+    @property
+    def columns(self) -> list[Vector]:
+        """The numbers of each sample that a stream ranks."""
+        views = [self.changed] if self.groups.shape[1] else []
+        return [self.log_odds, *views, *self.signals.T]
 
     def joined(self, other: Reactions) -> Reactions:
         """Return these rows and those of another set."""
@@ -101,6 +110,10 @@ class Profile(Record):
         Numbers about the samples of each class that `class_mix` needs.
     right : array of bool, shape (n_samples,), optional
         Which answers were right, in a profile of confidences.
+    clusters : array of int, shape (n_samples,), optional
+        Which rows belong together.
+    signal_names, signals : tuple of str, array of shape (n_samples, n_signals)
+        Further numbers of each answer, in a profile of confidences; a missing one is the lowest.
     """
 
     n_classes: Count
@@ -117,6 +130,9 @@ class Profile(Record):
     class_shares: Annotated[Vector, FloatArray("K")] | None = None
     by_class: ByClass | None = None
     right: Annotated[NDArray[np.bool_], _Flags("n")] | None = None
+    clusters: Annotated[NDArray[np.int64], Integers("n", low=0)] | None = None
+    signal_names: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)] = ()
+    signals: Annotated[Vector, FloatArray("n", None)] | None = None
 
     def check(self) -> None:
         if len(self.log_odds) < 2:
@@ -125,6 +141,9 @@ class Profile(Record):
             raise InputError(
                 f"must have a column for each of {len(self.transforms)} views", argument="groups"
             )
+        n_signals = 0 if self.signals is None else self.signals.shape[1]
+        if n_signals != len(self.signal_names):
+            raise InputError(f"must name each of {n_signals} columns", argument="signal_names")
         if self.answers.max() >= self.n_classes:
             raise InputError(f"A profile's answers must lie in 0..{self.n_classes - 1}.")
         offsets = None if self.by_class is None else self.by_class.offsets
@@ -147,7 +166,48 @@ class Profile(Record):
 
     def reactions(self, *, views: bool) -> Reactions:
         """Return the numbers that are compared, with or without the numbers of the views."""
-        return Reactions(self.log_odds, self.answers, self.groups if views else self.groups[:, :0])
+        groups = self.groups if views else self.groups[:, :0]
+        signals = np.empty((len(self.answers), 0)) if self.signals is None else self.signals
+        return Reactions(self.log_odds, self.answers, groups, signals)
+
+    def cluster_names(self, clusters: ArrayLike | None, n_samples: int) -> list[Any]:
+        """Return the cluster of each new row, which a profile with clusters needs."""
+        if clusters is None:
+            raise InputError(
+                "This profile was made with clusters, so new inputs need them, too",
+                argument="clusters",
+                remedy="Pass clusters= (--cluster COLUMN), or np.arange(n) if every row is its own",
+            )
+        names, index = check_names(clusters, n_samples, "clusters")
+        return [names[number] for number in index]
+
+    def units(
+        self, clusters: ArrayLike | None, n_samples: int
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return numbers of the clusters of the fit and of new rows; of rows without clusters."""
+        if self.clusters is None:
+            if clusters is not None:
+                raise InputError(
+                    "This profile was made without clusters",
+                    argument="clusters",
+                    remedy="Make it with profile(views, y, clusters=clusters), or leave them out",
+                )
+            return np.arange(len(self.answers)), np.arange(n_samples)
+        names = self.cluster_names(clusters, n_samples)
+        index = np.unique(names, return_inverse=True)[1]
+        return self.clusters.astype(np.intp), index.astype(np.intp)
+
+    def signal_columns(self, signals: Mapping[str, ArrayLike] | None) -> Vector | None:
+        """Return the signals of new answers in the order of the profile; None if it has none."""
+        if not self.signal_names:
+            return None
+        absent = [name for name in self.signal_names if name not in (signals or {})]
+        if signals is None or absent:
+            raise InputError(
+                f"This profile compares the signal {absent[0]!r}, which was not given",
+                argument="signals",
+            )
+        return _signal_table({name: signals[name] for name in self.signal_names})
 
     def condition(self, logits: Floats) -> WatchResult:
         """Return accuracy and temperature of a batch of logits, or why they are unknown; no test is
@@ -182,13 +242,11 @@ class Profile(Record):
         """
         n = len(log_odds)
         if self.right is None:
-            return unknown(1.0, "the profile was made without grades", n)
+            nothing = unknown(1.0, "the profile was made without grades", n)
+            return replace(nothing, whose="these answers")
         if alarm:
-            return unknown(
-                1.0,
-                "the confidences differ from those of the fit and may no longer mean the same",
-                n,
-            )
+            reason = "the confidences differ from those of the fit and may no longer mean the same"
+            return replace(unknown(1.0, reason, n), whose="these answers")
         coefficients, covariance = _fit_platt(self.log_odds, self.right)
         features = np.column_stack([log_odds, np.ones(n)])
         chance = sigmoid(features @ coefficients)
@@ -198,7 +256,7 @@ class Profile(Record):
         inside = min(max(accuracy, 0.5 / n), 1 - 0.5 / n)
         spread = _DEVIATIONS * math.sqrt(variance) / (inside * (1 - inside))
         low, high = sigmoid(math.log(inside / (1 - inside)) + np.array([-spread, spread])).tolist()
-        return WatchResult(n, True, "", 1.0, 1.0, accuracy, (low, high), 0.0)
+        return WatchResult(n, True, "", 1.0, 1.0, accuracy, (low, high), 0.0, whose="these answers")
 
     def check_classes(self, n_classes: int) -> None:
         """Refuse inputs with a different number of classes."""
@@ -211,7 +269,12 @@ class Profile(Record):
 
 
 def profile(
-    views: Views | ArrayLike, y: ArrayLike | None = None, *, random_state: int | None = 0
+    views: Views | ArrayLike,
+    y: ArrayLike | None = None,
+    *,
+    clusters: ArrayLike | None = None,
+    signals: Mapping[str, ArrayLike] | None = None,
+    random_state: int | None = 0,
 ) -> Profile:
     """Make the profile of the samples of a fit.
 
@@ -223,6 +286,11 @@ def profile(
     y : labels of shape (n_samples,), optional
         By default those of the views. Without labels, accuracy cannot be estimated later. With
         confidences, whether each answer is right.
+    clusters : array-like of shape (n_samples,), optional
+        Rows that belong together, such as frames of one recording; by default those of the views.
+        `watch` then shuffles whole clusters.
+    signals : mapping of name to column, optional
+        With confidences: further numbers of each answer, which are compared, too.
     random_state : int or None
         Seed of the resamples, and of the rows that are kept if there are more than 20,000.
 
@@ -238,45 +306,85 @@ def profile(
     """
     rng = np.random.default_rng(random_state)
 
-    def some_rows(n_samples: int) -> Any:
-        few = n_samples <= MAX_ROWS
-        return slice(None) if few else np.sort(rng.choice(n_samples, MAX_ROWS, replace=False))
-
     if is_confidence(views):
         values = check_confidences(views, len(np.asarray(views)))  # type: ignore[arg-type]
-        rows = some_rows(len(values))
+        rows, together = _kept_rows(len(values), clusters, rng)
         right = None if y is None else check_graded(values, y)[1][rows]
-        accuracy = math.nan if right is None else float(right.mean())
-        return Profile(1, (), *confidence_reactions(values[rows]), accuracy=accuracy, right=right)
+        names = () if signals is None else tuple(map(str, signals))
+        table = _signal_table(signals)[rows] if signals else None
+        numbers = confidence_reactions(values[rows])
+        return Profile(
+            1,
+            (),
+            numbers.log_odds,
+            numbers.answers,
+            numbers.groups,
+            accuracy=math.nan if right is None else float(right.mean()),
+            right=right,
+            clusters=together,
+            signal_names=names,
+            signals=table,
+        )
+    if signals is not None:
+        raise InputError("belong to a profile of confidences", argument="signals")
     inputs = views if isinstance(views, Views) else Views(views)
-    labels = (
-        inputs.labels
-        if y is None
-        else check_labels(y, inputs.n_samples, inputs.n_classes, inputs.classes)
-    )
-    rows = some_rows(inputs.n_samples)
+    labels = inputs.labels
+    if y is not None:
+        labels = check_labels(y, inputs.n_samples, inputs.n_classes, inputs.classes)
+    clusters = inputs.clusters if clusters is None else clusters
+    rows, together = _kept_rows(inputs.n_samples, clusters, rng)
     inputs, labels = inputs[rows], None if labels is None else labels[rows]
     specs, logits, n_classes = tuple(map(str, inputs.transforms)), inputs.logits, inputs.n_classes
     numbers = reactions(inputs, specs)
+    seen = (n_classes, specs, numbers.log_odds, numbers.answers, numbers.groups)
     if labels is None:
-        return Profile(n_classes, specs, *numbers)
-    from recal.calibrators.solvers.temperature import fit_betas
+        return Profile(*seen, clusters=together)
     from recal.engine.scaled import ScaledLogits
+    from recal.solvers.temperature import fit_betas
 
     beta = float(fit_betas(ScaledLogits(logits), labels).values[0])
     accuracy = float((numbers.answers == labels).mean())
     cut = float(np.quantile(np.exp(log_softmax(logits, beta).max(axis=1)), 1 - accuracy))
     return Profile(
-        n_classes,
-        specs,
-        *numbers,
+        *seen,
         beta,
         accuracy,
         cut,
+        clusters=together,
         following=learn(inputs, labels, beta, rng),
         class_shares=np.bincount(labels, minlength=n_classes) / len(labels),
         by_class=learn_classes(logits, labels, beta, cut),
     )
+
+
+def _kept_rows(
+    n_samples: int, clusters: ArrayLike | None, rng: np.random.Generator
+) -> tuple[Any, NDArray[np.int64] | None]:
+    """Return at most `MAX_ROWS` rows, whole clusters at a time, and the number of their cluster."""
+    if clusters is None:
+        if n_samples <= MAX_ROWS:
+            return slice(None), None
+        return np.sort(rng.choice(n_samples, MAX_ROWS, replace=False)), None
+    unit = check_clusters(clusters, n_samples).astype(np.int64)
+    if n_samples <= MAX_ROWS:
+        return slice(None), unit
+    order = rng.permutation(int(unit.max()) + 1)
+    total = np.cumsum(np.bincount(unit)[order])
+    kept = order[: max(1, int(np.searchsorted(total, MAX_ROWS, side="right")))]
+    rows = np.flatnonzero(np.isin(unit, kept))
+    return rows, np.unique(unit[rows], return_inverse=True)[1].astype(np.int64)
+
+
+def _signal_table(signals: Mapping[str, ArrayLike]) -> Vector:
+    """Return the columns side by side; a missing number counts as the lowest of all."""
+    columns = []
+    for name, column in signals.items():
+        try:
+            columns.append(np.asarray(column, np.float64))
+        except (TypeError, ValueError):
+            raise InputError(f"The signal {name!r} holds values that are not numbers.") from None
+    table = np.column_stack(columns)
+    return np.where(np.isnan(table), -LARGEST, np.clip(table, -LARGEST, LARGEST))
 
 
 def _fit_platt(log_odds: Vector, right: NDArray[np.bool_]) -> tuple[Vector, NDArray[np.float64]]:
@@ -308,14 +416,38 @@ def is_confidence(values: object) -> bool:
     return array.dtype.kind in "iufb" and bool(((array >= 0) & (array <= 1)).all())
 
 
-def confidence_reactions(confidence: ArrayLike) -> Reactions:
-    """Return the numbers of each sample if only its confidence is known."""
+def confidence_reactions(confidence: Any, signals: Vector | None = None) -> Reactions:
+    """Return the numbers of each answer if there are no logits: its confidence and its signals."""
     array = check_confidences(confidence, len(np.asarray(confidence)))
-    return Reactions(
-        confidence_log_odds(array),
-        np.zeros(len(array), np.int32),
-        np.zeros((len(array), 0), np.uint8),
-    )
+    n = len(array)
+    if signals is None:
+        signals = np.empty((n, 0))
+    if len(signals) != n:
+        raise InputError(f"must have {n} rows, got {len(signals)}", argument="signals")
+    none = np.zeros((n, 0), np.uint8)
+    return Reactions(confidence_log_odds(array), np.zeros(n, np.int32), none, signals)
+
+
+def as_batch(profile: Profile, views: Views | ArrayLike) -> Views | None:
+    """Return new inputs as views, None for confidences; refuse anything but a profile, and other
+    numbers of classes.
+    """
+    if not isinstance(profile, Profile):
+        has_one = hasattr(profile, "profile_")
+        raise InputError(
+            f"must be a Profile, got {type(profile).__name__}",
+            argument="profile",
+            remedy="Pass its profile_" if has_one else "Make one with recal.profile(views, y)",
+        )
+    if profile.graded:
+        if isinstance(views, Views) or np.ndim(views) != 1:
+            raise InputError(
+                "This is a profile of confidences: pass the confidence of each answer, (n_samples,)."
+            )
+        return None
+    batch = views if isinstance(views, Views) else Views(views)
+    profile.check_classes(batch.n_classes)
+    return batch
 
 
 def reactions(views: Views, specs: tuple[str, ...]) -> Reactions:
@@ -331,4 +463,4 @@ def reactions(views: Views, specs: tuple[str, ...]) -> Reactions:
         if groups
         else np.zeros((len(answers), 0), np.uint8)
     )
-    return Reactions(top, answers.astype(np.int32), table)
+    return Reactions(top, answers.astype(np.int32), table, np.empty((len(answers), 0)))

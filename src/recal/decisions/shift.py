@@ -1,22 +1,9 @@
-"""Have inputs changed since the fit? A permutation test of a batch, and a test of a stream that
-never ends.
-
-Neither needs labels. The stream's test can be read after every input. Each new sample gets a rank
-among all samples before it, those of the fit included. While inputs stay as they were, ranks are
-independent and uniform for any model (conformal p-values; Vovk, Gammerman and Shafer, 2005). A
-player bets on each rank before seeing it, at fair odds, so its capital ever reaches 1/alpha with
-probability at most alpha (Ville's inequality). It grows when ranks drift (conformal test
-martingales; the bets are the "simple jumper" of Vovk, Petej, Nouretdinov, Ahlberg, Carlsson and
-Gammerman, 2021). Bets on unchanged inputs lose, so half of the capital is held in reserve and bet
-bit by bit. The alarm then comes later by a logarithm of the number of unchanged inputs, which no
-test with this guarantee can avoid.
-"""
+"""Have inputs changed since the fit? A permutation test of a batch that needs no labels."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,28 +13,27 @@ from numpy.typing import ArrayLike, NDArray
 from recal.copies import count_fitted, kept_hashes, warn_of_fitted
 from recal.decisions.class_shares import class_mix
 from recal.decisions.follow import Finding, WatchResult
-from recal.decisions.profiles import Profile, Reactions, Vector, confidence_reactions, reactions
+from recal.decisions.profiles import (
+    Profile,
+    Reactions,
+    Vector,
+    as_batch,
+    confidence_reactions,
+    reactions,
+)
 from recal.decisions.rule import check_share
 from recal.errors import InputError
 from recal.maps.group_offsets import sigmoid
 from recal.progress import track
 from recal.views import Views
 
-# How strongly the players bet on high or low ranks, and how often they switch.
-_BETS = np.array([-1.5, -0.5, 0.5, 1.5])
-_JUMP = 0.01
-# The reserve after n inputs is reserve x (1 + n / slow) ** -decay.
-_RESERVE, _SLOW, _DECAY = 0.5, 20.0, 0.2
-# Capitals are clipped at this value, because larger ones would overflow.
-_FORTUNE = 1e200
-# Accuracy and temperature are estimated from this many recent samples.
-_WINDOW = 1000
-
 
 def watch(
     profile: Profile,
     views: Views | ArrayLike,
     *,
+    clusters: ArrayLike | None = None,
+    signals: Mapping[str, ArrayLike] | None = None,
     alpha: float = 0.01,
     permutations: int = 999,
     random_state: int | None = 0,
@@ -70,6 +56,11 @@ def watch(
         Made by `recal.profile`, or a calibrator's ``profile_``.
     views : Views, or logits of shape (n_samples, n_classes)
         For a profile of confidences: confidences of shape (n_samples,).
+    clusters : array-like of shape (n_samples,), optional
+        Rows that belong together, such as frames of one recording; by default those of the views.
+        Needed if the profile has clusters. Whole clusters are shuffled.
+    signals : mapping of name to column, optional
+        Further numbers of each answer; needed if the profile has signals.
     alpha : float
         The allowed probability of a false alarm.
     permutations : int
@@ -94,9 +85,13 @@ def watch(
         raise InputError(
             f"{permutations} shuffles cannot show p <= {alpha:g}; take {math.ceil(1 / alpha) - 1} or more."
         )
-    batch = _batch(profile, views)
+    batch = as_batch(profile, views)
     specs = () if batch is None or not profile.held_by(batch) else profile.transforms
-    today = confidence_reactions(views) if batch is None else reactions(batch, specs)  # type: ignore[arg-type]
+    if batch is None:
+        today = confidence_reactions(views, profile.signal_columns(signals))
+    else:
+        today = reactions(batch, specs)
+        clusters = batch.clusters if clusters is None else clusters
     fit = profile.reactions(views=bool(specs))
     # Rows of the fit are recognised by their log-odds, which agree to the last digit.
     warn_of_fitted(
@@ -105,7 +100,13 @@ def watch(
         "comparing them with the fit says nothing about new inputs",
         "Pass the logits of new inputs.",
     )
-    p_value, findings = _max_t(fit, today, permutations, np.random.default_rng(random_state))
+    # Logits say how confident the model was before any calibration.
+    first = "confidence" if profile.graded else "confidence of the model"
+    names = (first, *profile.signal_names)
+    units = profile.units(clusters, len(today.answers))
+    p_value, findings = _max_t(
+        fit, today, units, names, permutations, np.random.default_rng(random_state)
+    )
     alarm = p_value <= alpha
     result = (
         profile.graded_condition(today.log_odds, alarm=alarm)
@@ -126,30 +127,6 @@ def watch(
     )
 
 
-def _batch(profile: Profile, views: Views | ArrayLike) -> Views | None:
-    """Return new inputs as views, None for confidences; refuse anything but a profile, and other
-    numbers of classes.
-    """
-    if not isinstance(profile, Profile):
-        remedy = (
-            " Pass its `profile_`."
-            if hasattr(profile, "profile_")
-            else " Make one with recal.profile(views, y)."
-        )
-        raise InputError(
-            f"Inputs are compared with a Profile, got {type(profile).__name__}.{remedy}"
-        )
-    if profile.graded:
-        if isinstance(views, Views) or np.ndim(views) != 1:
-            raise InputError(
-                "This is a profile of confidences: pass the confidence of each answer, (n_samples,)."
-            )
-        return None
-    batch = views if isinstance(views, Views) else Views(views)
-    profile.check_classes(batch.n_classes)
-    return batch
-
-
 def _digits(rows: Reactions) -> Vector:
     """Return log-odds as two float32 numbers, because rows are hashed as float32, and predictions."""
     rough = rows.log_odds.astype(np.float32).astype(np.float64)
@@ -157,23 +134,31 @@ def _digits(rows: Reactions) -> Vector:
 
 
 def _max_t(
-    fit: Reactions, today: Reactions, permutations: int, rng: np.random.Generator
+    fit: Reactions,
+    today: Reactions,
+    units: tuple[NDArray[np.intp], NDArray[np.intp]],
+    names: tuple[str, ...],
+    permutations: int,
+    rng: np.random.Generator,
 ) -> tuple[float, tuple[Finding, ...]]:
     """Return the overall p-value, and the compared quantities with p-values that are corrected for
     each other.
 
-    Only the rows of the smaller group are drawn, so a shuffle of a million new inputs costs no more
-    than one of the at most 20,000 rows of the fit.
+    Units are the clusters of both sets of rows, or the rows themselves. The set with fewer units
+    is drawn, so a shuffle of a million new inputs costs no more than one of the rows of the fit.
     """
-    quantities = _quantities(fit, today)
-    n_fit, n_today = len(fit.answers), len(today.answers)
-    total, smaller = n_fit + n_today, min(n_fit, n_today)
+    quantities = _quantities(fit, today, names)
+    n_fit = len(fit.answers)
+    at_fit, now = (int(numbers.max()) + 1 for numbers in units)
+    unit = np.r_[units[0], units[1] + at_fit]
+    single = at_fit + now == len(unit)
     draws = np.empty((permutations + 1, len(quantities)))
     for draw in track(range(permutations + 1), "shuffle"):
         if draw == 0:
-            rows = np.arange(n_fit) if n_fit <= n_today else np.arange(n_fit, total)
+            chosen = np.arange(at_fit) if at_fit <= now else np.arange(at_fit, at_fit + now)
         else:
-            rows = rng.choice(total, smaller, replace=False, shuffle=False)
+            chosen = rng.choice(at_fit + now, min(at_fit, now), replace=False, shuffle=False)
+        rows = chosen if single else np.flatnonzero(np.isin(unit, chosen))
         draws[draw] = [statistic(rows) for statistic, _ in quantities.values()]
     # Sums in another order differ in the last bits; equal distances must count as equal.
     draws = draws.astype(np.float32).astype(np.float64)
@@ -198,13 +183,15 @@ def _max_t(
 Statistic = Callable[[NDArray[np.intp]], float]
 
 
-def _quantities(fit: Reactions, today: Reactions) -> dict[str, tuple[Statistic, NDArray[Any]]]:
+def _quantities(
+    fit: Reactions, today: Reactions, names: tuple[str, ...]
+) -> dict[str, tuple[Statistic, NDArray[Any]]]:
     """Return the compared quantities: a statistic, and numbers of each row whose means are shown
     beside the p-value.
     """
     rows = fit.joined(today)
     quantities: dict[str, tuple[Statistic, NDArray[Any]]] = {
-        "confidence": (_distance(rows.log_odds), sigmoid(rows.log_odds))
+        names[0]: (_distance(rows.log_odds), sigmoid(rows.log_odds))
     }
     if highest := int(rows.answers.max()):
         at_fit, now = (
@@ -220,6 +207,9 @@ def _quantities(fit: Reactions, today: Reactions) -> dict[str, tuple[Statistic, 
             _counts(cells),
             rows.groups % 2 == 1,
         )  # in groups 1 and 3 confidence rises
+    quantities |= {
+        name: (_distance(column), column) for name, column in zip(names[1:], rows.signals.T)
+    }
     return quantities
 
 
@@ -262,161 +252,3 @@ def _counts(cells: NDArray[np.integer]) -> Statistic:
         return float(((counts - expected) ** 2 / expected).sum())
 
     return statistic
-
-
-class StreamWatch:
-    """Watch inputs one after the other, without labels, and say when they differ from those of the
-    fit.
-
-    Confidence, predicted class and, with views, the number of views that change the prediction are
-    tested separately. Each has an equal share of the capital; the share of the predicted class is
-    divided among the classes.
-
-    Parameters
-    ----------
-    profile : Profile
-    alpha : float
-        The allowed probability of ever raising a false alarm.
-    use_views : bool
-        Whether the views of the profile are used; new inputs then need them.
-    random_state : int or None
-        Seed of the numbers that order equal values.
-
-    Attributes
-    ----------
-    capital : float
-        The current value of one unit of capital; an e-value against "inputs have not changed".
-    highest : float
-        The largest capital so far; 1 / highest is a p-value that is valid at any time.
-    n_seen : int
-    alarm_at : int or None
-        The number of samples seen when the capital first reached 1 / alpha.
-    result : WatchResult
-        Alarm and p-value of the stream, with accuracy and temperature of about the last 1,000
-        samples.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from recal.decisions import StreamWatch, profile
-    >>> rng = np.random.default_rng(0)
-    >>> kept = profile(3 * rng.normal(size=(500, 4)))
-    >>> stream = StreamWatch(kept)
-    >>> stream.update(3 * rng.normal(size=(300, 4))).alarm
-    False
-    >>> stream.update(1 * rng.normal(size=(300, 4))).alarm
-    True
-    """
-
-    def __init__(
-        self,
-        profile: Profile,
-        alpha: float = 0.01,
-        *,
-        use_views: bool = True,
-        random_state: int | None = 0,
-    ) -> None:
-        self.profile, self.alpha = profile, check_share(alpha, "alpha")
-        self.specs = profile.transforms if use_views else ()
-        self._counts = np.bincount(profile.answers, minlength=profile.n_classes).astype(np.float64)
-        self._rng = np.random.default_rng(random_state)
-        fit = profile.reactions(views=use_views)
-        self._pools = [sorted(column.tolist()) for column in _columns(fit)]
-        # One row of players per pool, then one per class, and the share of the capital of each row.
-        n_pools, n_classes = len(self._pools), profile.n_classes
-        self._players = np.full((n_pools + n_classes, len(_BETS)), (1.0 - _RESERVE) / len(_BETS))
-        self._shares = np.r_[np.ones(n_pools), np.full(n_classes, 1 / n_classes)] / (n_pools + 1)
-        self._recent: list[
-            Any
-        ] = []  # RowNumbers of the last samples; log-odds in a profile of confidences
-        self.n_seen = 0
-        self.highest = 1.0
-        self.alarm_at: int | None = None
-
-    @property
-    def capital(self) -> float:
-        return float(self._shares @ self._players.sum(axis=1)) + _reserve(self.n_seen)
-
-    @property
-    def alarm(self) -> bool:
-        return self.alarm_at is not None
-
-    def update(self, views: Views | ArrayLike) -> StreamWatch:
-        """Add new samples in their order of arrival."""
-        batch = _batch(self.profile, views)
-        if batch is None:
-            new = confidence_reactions(views)  # type: ignore[arg-type]
-            self._recent.append(new.log_odds)
-        else:
-            if missing := [spec for spec in self.specs if not batch.holds(spec)]:
-                raise InputError(
-                    f"These inputs hold no {missing[0]!r}, which the profile compares; or pass use_views=False."
-                )
-            new = reactions(batch, self.specs)
-            self._recent.append(self.profile.numbers(batch.logits[-_WINDOW:]))
-        while sum(map(len, self._recent[1:])) >= _WINDOW:
-            del self._recent[0]
-        for answer, *row in zip(
-            new.answers.tolist(), *(column.tolist() for column in _columns(new))
-        ):
-            ranks = [self._rank(pool, value) for pool, value in zip(self._pools, row)]
-            self._bet(np.r_[ranks, self._class_ranks(answer)])
-        return self
-
-    @property
-    def result(self) -> WatchResult:
-        if not self._recent:
-            raise InputError("No samples were seen yet: call update(logits) first.")
-        if self.profile.graded:
-            result = self.profile.graded_condition(
-                np.concatenate(self._recent)[-_WINDOW:], alarm=self.alarm
-            )
-        else:
-            result = self.profile.condition_of(self._recent)
-        return replace(
-            result,
-            alarm=self.alarm,
-            p_value=min(1.0, 1.0 / self.highest),
-            alpha=self.alpha,
-            accuracy_at_fit=self.profile.accuracy,
-            views_used=bool(self.specs),
-        )
-
-    def _rank(self, pool: list[float], value: float) -> float:
-        """Return the rank of a value among those before it and itself, ties at random; uniform if
-        nothing changed.
-        """
-        below, through = bisect_left(pool, value), bisect_right(pool, value)
-        insort(pool, value)
-        return float((below + self._rng.random() * (through - below + 1)) / len(pool))
-
-    def _class_ranks(self, answer: int) -> Vector:
-        """Return, for each class, the rank of "is it this class?" among all samples before."""
-        total, part = self._counts.sum(), self._rng.random()
-        ranks = part * (total - self._counts + 1) / (total + 1)
-        ranks[answer] = (total - self._counts[answer] + part * (self._counts[answer] + 1)) / (
-            total + 1
-        )
-        self._counts[answer] += 1
-        return ranks
-
-    def _bet(self, ranks: Vector) -> None:
-        capital = self._players.sum(axis=1, keepdims=True)
-        released = _reserve(self.n_seen) - _reserve(self.n_seen + 1)
-        mixed = (1 - _JUMP) * self._players + (_JUMP * capital + released) / len(_BETS)
-        self._players = np.minimum(mixed * (1 + _BETS * (ranks[:, None] - 0.5)), _FORTUNE)
-        self.n_seen += 1
-        now = self.capital
-        self.highest = max(self.highest, now)
-        if self.alarm_at is None and now >= 1 / self.alpha:
-            self.alarm_at = self.n_seen
-
-
-def _reserve(n_seen: int) -> float:
-    """Return the part of the capital that has not been bet yet."""
-    return float(_RESERVE * (1.0 + n_seen / _SLOW) ** -_DECAY)
-
-
-def _columns(rows: Reactions) -> list[Vector]:
-    """Return the ranked quantities: confidence, and how many views change the prediction."""
-    return [rows.log_odds, rows.changed] if rows.groups.shape[1] else [rows.log_odds]

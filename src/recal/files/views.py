@@ -1,6 +1,6 @@
 """Views on disk: one `.npz` file, or a `.zarr` folder for views that do not fit in memory.
 
-Both have `logits` (n, K), optional `labels`, `clusters` and `groups` (n,), optional `classes` (K,),
+Both have `logits` (n, K), optional `labels`, `clusters`, `groups` and `ids` (n,), optional `classes` (K,),
 `transforms` (m,) specs, `transformed` (m, n, K) and optional `preprocessing`: JSON that says how
 inputs were prepared for the model. They are written under a temporary name and renamed, so a reader
 never sees an incomplete file.
@@ -40,6 +40,7 @@ _NAMES = (
     "preprocessing",
     "clusters",
     "groups",
+    "ids",
 )
 
 
@@ -95,6 +96,7 @@ def read_views(
             else None,
             clusters=arrays.get("clusters"),
             groups=arrays.get("groups"),
+            ids=arrays.get("ids"),
         )
     except InputError as error:
         raise error.at(source) from None
@@ -136,11 +138,8 @@ def write_views(views: Views, target: Path) -> Path:
         arrays["labels"] = views.labels if views.classes is None else views.classes[views.labels]
     if views.classes is not None:
         arrays["classes"] = views.classes
-    arrays |= {
-        name: values
-        for name in ("clusters", "groups")
-        if (values := getattr(views, name)) is not None
-    }
+    names = {"clusters": views.clusters, "groups": views.groups, "ids": views.known_ids}
+    arrays |= {name: values for name, values in names.items() if values is not None}
     if views.preprocessing is not None:
         arrays["preprocessing"] = np.array(json.dumps(views.preprocessing.as_json()))
     write_npz(target, arrays)

@@ -30,7 +30,7 @@ from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
 VERSION = 1
-_ROW_NAMES = ("clusters", "groups")
+_ROW_NAMES = ("clusters", "groups", "ids")
 _FLOATS = ("float16", "float32", "float64")
 # Plain bytes and compression. A codec that is not listed could run code: one of zarr's is pickle.
 _CODECS = frozenset(["bytes", *COMPRESSORS, "crc32c", "transpose", "sharding_indexed"])
@@ -117,7 +117,7 @@ def _write(views: Views, path: Path) -> None:
             sums.append(checksum(values))
         ledger.blocks[index] = {"block": index, "rows": len(values), "sums": sums}
     preprocessing = None if views.preprocessing is None else views.preprocessing.as_json()
-    rows_of = {"clusters": views.clusters, "groups": views.groups}
+    rows_of = {"clusters": views.clusters, "groups": views.groups, "ids": views.known_ids}
     ledger.end = describe_store(
         root, specs(views).tolist(), views.classes, views.labels, (n, k), preprocessing, rows_of
     )

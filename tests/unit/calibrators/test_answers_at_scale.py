@@ -10,10 +10,10 @@ from threadpoolctl import threadpool_info
 
 from recal import TemperatureScaling
 from recal.calibrators import HistogramBinning, VectorScaling
-from recal.calibrators.solvers.temperature import fit_temperature
 from recal.engine.compiled import WORTH_THREADS, one_thread
 from recal.errors import DoubtfulLabelsWarning
 from recal.maps.scaling import Temperature
+from recal.solvers.temperature import fit_temperature
 from tests.problems import logits_and_labels
 
 

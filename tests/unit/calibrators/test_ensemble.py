@@ -11,12 +11,12 @@ from recal import Views, load, save
 from recal.calibrators import AutoCalibration, CalibrationEnsemble, TemperatureScaling
 from recal.calibrators.ensemble_fit import fit_members, member_names, places_read, without_counts
 from recal.calibrators.samples import Samples
-from recal.calibrators.solvers.mixture import mixture_weights
 from recal.clusters import stratified_folds
 from recal.copies import copies_of
 from recal.errors import FileError
 from recal.maps.aggregation import Mixture, member_probs
 from recal.maps.scaling import Temperature
+from recal.solvers.convex import mixture_weights
 from tests.problems import logits_and_labels, nll
 
 problem = partial(logits_and_labels, scale=2)

@@ -4,8 +4,8 @@ from scipy.optimize import minimize
 
 from recal import TemperatureScaling
 from recal.calibrators import EnsembleTemperatureScaling
-from recal.calibrators.solvers.mixture import mixture_weights
 from recal.maps.arrays import softmax
+from recal.solvers.convex import mixture_weights
 
 
 def likeliest(parts):

@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal.calibrators.solvers.linear import DiagonalMap, LinearMap
 from recal.maps import arrays
+from recal.solvers.softmax import DiagonalMap, LinearMap
 
 N, K = 40, 4
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal.calibrators.solvers.linear import minimise
 from recal.errors import ConvergenceWarning
+from recal.solvers.convex import minimise
 
 
 class Quadratic:

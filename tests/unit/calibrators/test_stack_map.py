@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from recal.calibrators.solvers.stack import Stack, StackMap
+from recal.calibrators.stack import Stack, StackMap
 from tests.problems import falling_looks
 
 

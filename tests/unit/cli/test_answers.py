@@ -137,7 +137,7 @@ def test_the_calibration_is_shown_and_exported(place, capsys):
         (["--correct", "stated"], "column 'stated': `correct` must be True or False"),
         ([], "--correct COLUMN. It has stated, tokens"),
         (["--correct", "right", "--one-rule"], "name their column with --group COLUMN"),
-        (["--correct", "right", "--model", "x.onnx"], "either"),
+        (["--correct", "right", "--model", "x.onnx"], "--model cannot be used"),
     ],
 )
 def test_wrong_columns_are_refused_with_the_ones_there_are(place, capsys, words, message):

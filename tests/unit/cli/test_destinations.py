@@ -9,7 +9,7 @@ import os
 import numpy as np
 import pytest
 
-from recal.cli.app import COMMANDS, command_function, run
+from recal.cli.app import COMMANDS, build_command, run
 from recal.cli.destinations import OUTPUTS, SUFFIXES
 from recal.files.probabilities import probs_of_file, read_prob_table, write_prob_file
 from tests.problems import views
@@ -150,11 +150,9 @@ def test_a_folder_of_calibrate_is_resumed_until_its_calibration_is_there(tmp_pat
 
 
 def test_every_output_of_every_command_has_a_rule_for_its_ending():
-    import inspect
-
     for command in COMMANDS:
-        function = command_function(command)
-        for name in set(OUTPUTS) & set(inspect.signature(function).parameters):
+        names = {option.name for option in build_command(command).params}
+        for name in set(OUTPUTS) & names:
             folders = {("calibrate", "out"), ("compare", "out"), ("demo", "out")}
             assert (command, name) in SUFFIXES or (command, name) in folders, (
                 f"recal {command} --{name}"

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from recal import TemperatureScaling, Views, load, save
-from recal.cli.app import as_typed, run
+from recal.cli.app import run
+from recal.cli.failures import as_typed
 from recal.errors import InputError, Remedy
 
 RNG = np.random.default_rng(0)

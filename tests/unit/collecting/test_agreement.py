@@ -59,6 +59,13 @@ def test_a_model_whose_order_is_right_passes(wrong):
     check_agreement(as_model(lambda batch: thirds(batch) + noise(batch)), pictures())
 
 
+def test_constant_predictions_suggest_no_order_of_classes():
+    source = pictures()
+    source.labels = np.where(np.arange(source.n_samples) % 10 < 7, 0, 2)
+    constant = as_model(lambda batch: thirds(batch) + np.array([0.0, 1e4, 0.0]))
+    check_agreement(constant, source, preprocess=lambda batch: batch)
+
+
 def test_a_model_that_guesses_passes():
     rng = np.random.default_rng(1)
     check_agreement(as_model(lambda batch: rng.normal(size=(len(batch), 3))), pictures())

@@ -4,14 +4,17 @@ named.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from recal import collect
+from recal import collect, read_views
 from recal.collecting import as_source
+from recal.collecting.sources import Subset
 from recal.errors import FileError, InputError, RecalError
 
 
@@ -302,3 +305,23 @@ def test_labels_in_a_file_are_one_per_sample(tmp_path):
     np.savez(tmp_path / "x.npz", x=np.zeros((5, 3)), y=np.zeros(4, int))
     with pytest.raises(InputError, match="5 samples but 4 labels"):
         as_source(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("name", [None, "views.npz", "views.zarr"])
+def test_every_row_can_be_traced_to_its_input(tmp_path, name):
+    for file in ("cat/a.bin", "cat/b.bin", "dog/c.bin"):
+        (tmp_path / "in" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / file).write_bytes(file.encode())
+    out = None if name is None else tmp_path / name
+
+    def model(batch):
+        return np.array([[len(item), 1.5] for item in batch])
+
+    views = collect(
+        model, Subset(as_source(tmp_path / "in", read="bytes"), np.array([2, 0])), None, out=out
+    )
+    assert views.ids.tolist() == ["dog/c.bin", "cat/a.bin"]
+    rows = collect(lambda batch: batch, Subset(as_source(np.eye(5) * 9), np.array([4, 1])), None)
+    written = rows.write(tmp_path / f"rows{Path(name or 'x.npz').suffix}")
+    assert read_views(written)[::-1].ids.tolist() == ["1", "4"]
+    assert rows[1:].ids.tolist() == ["1"]

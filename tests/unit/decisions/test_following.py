@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from recal import Views, load, profile, save, watch
-from recal.calibrators.solvers.temperature import fit_beta
 from recal.decisions import StreamWatch, class_mix, to_the_power
 from recal.decisions.damage import (
     LENGTH,
@@ -24,6 +23,7 @@ from recal.decisions.damage import (
 )
 from recal.decisions.damage_sets import labelled_rows
 from recal.errors import FileError, InputError
+from recal.solvers.temperature import fit_beta
 
 CLASSES = 6
 KINDS = ("fading", "hiss", "shouting", "collapse")
@@ -125,7 +125,7 @@ def test_what_is_unlike_every_view_is_called_unknown(kept):
     assert found.ratio == pytest.approx(1.0, abs=0.01)
     assert math.isnan(found.accuracy)
     assert found.interval == (0.0, 1.0)
-    assert "Accuracy is unknown: these inputs are unlike every view of the fit" in str(found)
+    assert "unlike every view of the fit" in str(found)
 
 
 def test_two_kinds_of_damage_do_not_teach_following():

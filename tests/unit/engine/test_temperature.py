@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from recal import ReCal, TemperatureScaling, Views
-from recal.calibrators.solvers import temperature
-from recal.calibrators.solvers.temperature import LARGEST_BETA, LEAST_BETA, solve_betas
 from recal.errors import ConvergenceWarning, FewSamplesWarning, InputError
+from recal.solvers import temperature
+from recal.solvers.temperature import LARGEST_BETA, LEAST_BETA, solve_betas
 
 
 def test_two_groups_are_solved_in_the_same_passes():

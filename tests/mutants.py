@@ -1,9 +1,8 @@
-"""Change every number and comparison of the named files, one at a time, and print which changes the
-tests notice.
+"""Change numbers, comparisons and signs, one at a time, and print which changes the tests notice.
 
-    python -m tests.mutants.generate --paths src/recal/metrics/resampling.py
-    python -m tests.mutants.generate --paths src/recal/metrics --every 5     # every fifth change
-    python -m tests.mutants.generate --paths src/recal/metrics --list        # only show the changes
+    python -m tests.mutants                                        # a sample of the statistics
+    python -m tests.mutants --paths src/recal/metrics --sample 0   # every change of a package
+    python -m tests.mutants --paths src/recal/metrics --list       # only show the changes
 
 Each change runs against those tests that execute the changed line, the fastest first. The mutation
 score is the share of changes that made a test fail. Survivors are listed with file and line: each
@@ -18,19 +17,26 @@ import compileall
 import json
 import os
 import py_compile
+import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+# Imported once, so that the child processes start fast.
+import hypothesis  # noqa: F401
+import numba  # noqa: F401
 import pytest
+import scipy.optimize
+import scipy.stats  # noqa: F401
+import zarr  # noqa: F401
 
-from tests.mutants.run import ROOT, run_in_child
-
+ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "recal"
 # Tests of each package, if `--tests` does not name others.
 TESTS = {
@@ -38,11 +44,13 @@ TESTS = {
     "comparison": "tests/unit/comparison tests/statistics",
     "decisions": "tests/unit/decisions tests/statistics",
     "workflow": "tests/unit/workflow",
+    "answers": "tests/unit/answers",
     "calibrators": "tests/unit/calibrators tests/statistics",
     "engine": "tests/unit/engine",
     "maps": "tests/unit/maps",
 }
 _OPPOSITE = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
+_SIGN = {ast.Add: ("+", "-"), ast.Sub: ("-", "+")}
 _SYMBOL = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 # Seeds; and numbers from or up to which constants only limit memory or rounding.
 _SEEDS = frozenset({"random_state", "seed"})
@@ -102,6 +110,11 @@ def changes(path: Path) -> list[Change]:
             between = text[start:stop].replace(_SYMBOL[kind], _OPPOSITE[kind], 1)
             if between != text[start:stop]:
                 result.append(Change(path, node.lineno, start, stop, between, lines))
+        elif isinstance(node, ast.BinOp):
+            start = offset(node.left.end_lineno or 0, node.left.end_col_offset or 0)
+            stop = offset(node.right.lineno, node.right.col_offset)
+            between = text[start:stop].replace(*_SIGN[type(node.op)], 1)
+            result.append(Change(path, node.lineno, start, stop, between, lines))
     return sorted(result, key=lambda one: one.start)
 
 
@@ -136,7 +149,7 @@ def _relevant(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
                     continue
                 if isinstance(child, ast.FunctionDef):
                     yield from defaults(child)
-                if isinstance(child, ast.Compare):
+                if isinstance(child, ast.Compare) or _is_sum(child):
                     yield child, owner
                 yield from walk(child, owner)
 
@@ -162,6 +175,16 @@ def _relevant(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
         yield from walk(statement, owner if isinstance(statement, ast.Assign) else "")
 
 
+def _is_sum(node: ast.AST) -> bool:
+    """Whether this adds or subtracts; sums of texts and lists are left out."""
+    if not isinstance(node, ast.BinOp) or type(node.op) not in _SIGN:
+        return False
+    texts = (ast.JoinedStr, ast.List, ast.ListComp, ast.Tuple)
+    parts = (node.left, node.right)
+    words = any(isinstance(part, ast.Constant) and isinstance(part.value, str) for part in parts)
+    return not words and not any(isinstance(part, texts) for part in parts)
+
+
 def _is_statistic(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
@@ -176,6 +199,46 @@ def _uses_of_constants(tree: ast.Module) -> dict[str, tuple[int, ...]]:
         if isinstance(node, ast.FunctionDef):  # a default matters wherever the function runs
             uses[f"{node.name}()"] += [node.body[-1].lineno, *(one.lineno for one in node.body[1:])]
     return {name: tuple(lines) for name, lines in uses.items()}
+
+
+def run_in_child(
+    tests: list[str], copy: Path, longest: float = 60.0, plugins: Sequence[object] = ()
+) -> int | None:
+    """Run pytest on the changed code in a child process.
+
+    Return its exit code, or None if it took too long.
+    """
+    child = os.fork()
+    if not child:
+        os.setsid()
+        silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
+        os.chdir(ROOT)
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            [str(copy), str(ROOT)]
+        )  # for commands that tests start
+        sys.path.insert(0, str(copy))
+        options = [
+            "-q",
+            "-n",
+            "0",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "not slow",
+            *([] if plugins else ["-x"]),
+        ]
+        os._exit(int(pytest.main([*options, *tests], plugins=list(plugins))))
+    until = time.monotonic() + longest
+    while time.monotonic() < until:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
 
 
 class _Trace:
@@ -225,12 +288,20 @@ def main(arguments: list[str]) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--paths", nargs="+", type=Path, required=True, help="files or folders within src/recal"
+        "--paths",
+        nargs="+",
+        type=Path,
+        default=[
+            SOURCE / name for name in ("metrics", "decisions", "comparison", "answers", "workflow")
+        ],
+        help="files or folders within src/recal",
     )
     parser.add_argument(
         "--tests", nargs="+", help="tests that should notice; by default those of the package"
     )
-    parser.add_argument("--every", type=int, default=1, help="only every n-th change")
+    parser.add_argument("--sample", type=int, default=100, help="how many changes; 0 for all")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--least", type=float, default=0.0, help="fail below this mutation score")
     parser.add_argument("--seconds", type=float, default=60.0, help="longest time for one change")
     parser.add_argument("--list", action="store_true", help="show the changes and run nothing")
     options = parser.parse_args(arguments)
@@ -238,7 +309,10 @@ def main(arguments: list[str]) -> int:
     files = sorted(
         {file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))}
     )
-    chosen = [change for file in files for change in changes(file)][:: options.every]
+    chosen = [change for file in files for change in changes(file)]
+    if 0 < options.sample < len(chosen):
+        rows = sorted(random.Random(options.seed).sample(range(len(chosen)), options.sample))
+        chosen = [chosen[row] for row in rows]
     texts = {file: file.read_text(encoding="utf-8") for file in files}
     if options.list:
         print(*(one.describe(texts[one.file]) for one in chosen), sep="\n")
@@ -250,12 +324,14 @@ def main(arguments: list[str]) -> int:
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     with tempfile.TemporaryDirectory() as folder:
-        return _run(chosen, texts, tests, Path(folder), options.seconds)
+        score = _run(chosen, texts, tests, Path(folder), options.seconds)
+    return int(score < options.least)
 
 
 def _run(
     chosen: list[Change], texts: dict[Path, str], tests: list[str], copy: Path, longest: float
-) -> int:
+) -> float:
+    """Print the survivors and the score of each package; return the score of all changes."""
     shutil.copytree(SOURCE, copy / "recal", ignore=shutil.ignore_patterns("__pycache__"))
     compileall.compile_dir(
         copy / "recal", quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH
@@ -265,8 +341,7 @@ def _run(
     began = time.monotonic()
     run_in_child(tests, copy, 1800.0, [_Trace({str(one) for one in copies.values()}, out)])
     if not out.exists():
-        print("The tests could not be run on the unchanged code.")
-        return 1
+        raise SystemExit("The tests could not be run on the unchanged code.")
     trace = json.loads(out.read_text())
     failed = set(trace["failed"])
     if failed:
@@ -302,7 +377,7 @@ def _run(
         print(
             f"{group}: {noticed[group]} of {total[group]} noticed, mutation score {noticed[group] / total[group]:.0%}"
         )
-    return 0
+    return noticed.total() / max(total.total(), 1)
 
 
 if __name__ == "__main__":

@@ -6,136 +6,18 @@ Minimise over theta the mean NLL of softmax(scores) + sum of ridge * (theta - ce
 mixes them, theta = [W | b] of shape (n_classes, n_features + 1). Losses and gradients are in
 float64. Products with the Hessian, which only shape a search direction, are in float32. No array is
 larger than the features.
-
-The solver is a truncated Newton method. The losses are convex and smooth, and a product with the
-Hessian costs as much as a gradient, so a few Newton steps, each solved by preconditioned conjugate
-gradients, replace hundreds of first-order steps. The Newton decrement estimates the distance of the
-loss from its minimum; tolerances are in units of the loss and do not depend on the scale of the
-logits.
 """
 
 from __future__ import annotations
-
-import warnings
-from dataclasses import dataclass
 
 import numpy as np
 
 from recal.checks import Labels
 from recal.engine.compiled import one_thread
-from recal.errors import ConvergenceWarning
+from recal.solvers.convex import Solution, minimise
 
 # Tolerance of fits that only estimate how well a method does on samples left out.
 NEAR_TOL = 1e-5
-_ARMIJO = 1e-4
-# Below this step length, differences of the loss are rounding errors.
-_SHORTEST_STEP = 2.0**-20
-
-
-@dataclass(frozen=True)
-class Solution:
-    """The final point and its loss."""
-
-    point: np.ndarray
-    loss: float
-
-
-# Conjugate gradient iterations per Newton step; the next step corrects what remains.
-_MOST_PRODUCTS = 100
-
-
-def minimise(
-    problem: LinearMap,
-    start: np.ndarray,
-    *,
-    tol: float = 1e-7,
-    max_iter: int = 50,
-    warn: bool = True,
-) -> Solution:
-    """Minimise from `start` until the expected decrease of a step is below `tol`; that step is
-    still taken.
-
-    Newton's method converges quadratically, so the loss is then much closer to its minimum than
-    `tol`.
-    """
-    point, loss = start, problem.evaluate(start)
-    for n_steps in range(max_iter):
-        gradient = problem.gradient()
-        direction = _newton_direction(problem, gradient, tol)
-        slope = float(np.vdot(gradient, direction))
-        gap = -0.5 * slope
-        if not np.isfinite(gap):
-            warnings.warn(
-                f"The solver met a number that is not finite after {n_steps} steps and stopped there, with the loss "
-                f"at {loss:.6g}. The logits may be too large to multiply: scale them down, or clip them.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-            break
-        if gap <= 0.0:
-            break
-        moved = _line_search(problem, point, loss, direction, slope)
-        if moved is None:
-            problem.evaluate(point)
-            break
-        previous, (point, loss) = loss, moved
-        if gap <= tol or (gap <= 100 * tol and previous - loss <= 0.1 * tol):
-            break
-    else:
-        if warn and gap > 1e-5:
-            warnings.warn(
-                f"The solver stopped after {max_iter} steps with the loss about {gap:.1e} above its minimum. "
-                "The fit is usable; raise the penalty for a better-posed problem.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-    return Solution(point, loss)
-
-
-def _newton_direction(problem: LinearMap, gradient: np.ndarray, tol: float) -> np.ndarray:
-    """Solve H d = -g by preconditioned conjugate gradients, more exactly the closer the minimum is."""
-    direction = np.zeros_like(gradient)
-    residual = -gradient
-    ahead = problem.precondition(residual)
-    conjugate = ahead.copy()
-    energy = first = float(np.vdot(residual, ahead))
-    # `first` estimates twice the remaining decrease: solve loosely far from the minimum, tightly
-    # near it.
-    forcing = min(0.1, np.sqrt(max(first, 0.0)))
-    target = max(first * forcing**2, 0.01 * tol)
-    for product in range(_MOST_PRODUCTS):
-        curved = problem.hessian_times(conjugate)
-        curvature = float(np.vdot(conjugate, curved))
-        if not curvature > 0.0:
-            return direction if product else ahead
-        length = energy / curvature
-        direction += length * conjugate
-        residual -= length * curved
-        ahead = problem.precondition(residual)
-        renewed = float(np.vdot(residual, ahead))
-        if not renewed > target:
-            break
-        conjugate *= renewed / energy
-        conjugate += ahead
-        energy = renewed
-    return direction
-
-
-def _line_search(
-    problem: LinearMap, point: np.ndarray, loss: float, direction: np.ndarray, slope: float
-) -> tuple[np.ndarray, float] | None:
-    """Halve the step until the loss falls as the slope predicts;
-
-    None if rounding hides any decrease.
-    """
-    step = 1.0
-    while step > _SHORTEST_STEP:
-        trial = point + step * direction
-        value = problem.evaluate(trial)
-        if value <= loss + _ARMIJO * step * slope:
-            return trial, value
-        step *= 0.5
-    return None
 
 
 class LinearMap:

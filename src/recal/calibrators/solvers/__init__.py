@@ -1,1 +1,0 @@
-"""Solvers that several methods share."""

@@ -1,0 +1,122 @@
+"""`recal compare`: methods on the same data, with intervals and paired differences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from recal.cli import options as opt
+from recal.cli.files import open_views, row_columns
+from recal.cli.printing import SESSION, print_json, print_table, say, shell_line, working
+from recal.errors import InputError
+
+
+def compare(
+    fit_views: opt.ViewsFile,
+    test_views: Annotated[
+        Path | None,
+        Argument(help="Views with labels to test on. By default the first file is split."),
+    ] = None,
+    methods: opt.Methods = None,
+    splits: opt.Splits = None,
+    baseline: Annotated[str, Option(help="Show differences to this method.")] = "ts",
+    bootstrap: Annotated[
+        int, Option(help="Bootstrap draws for the intervals of a single split.")
+    ] = 500,
+    bins: opt.Bins = 15,
+    cluster: opt.Cluster = None,
+    rows: opt.Rows = None,
+    seed: opt.Seed = 0,
+    out: Annotated[
+        Path | None,
+        Option(help="Folder for the tables (.md .tex .csv .json) and the report (.html)."),
+    ] = None,
+    force: opt.Force = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Compare methods on the same data, with intervals and paired differences.
+
+    By default the file is split ten times into random halves. If you give a second file, methods
+    are tested on it and its rows are resampled. A method that cannot be fitted is left out, with
+    the reason.
+
+    Example: [bold]recal compare views.npz --methods ts,vs,ms-odir,dir-odir,recal --splits 10 --out
+    results[/bold]
+    """
+    fit, test = open_views(fit_views), None if test_views is None else open_views(test_views)
+    clusters = row_columns(rows or fit_views, None, cluster).get("clusters")
+    from recal.comparison import compare as run
+    from recal.comparison import recommend
+    from recal.comparison.results import MAIN_METRICS, Row
+    from recal.comparison.tables import number
+    from recal.metrics import LABELS as METRIC_NAMES
+    from recal.reporting.page import write_results
+    from recal.reporting.verdict import advice
+
+    if test is not None and test.n_classes != fit.n_classes:
+        raise InputError(
+            f"{fit_views} has {fit.n_classes} classes and {test_views} has {test.n_classes}: both must be views of one "
+            "model."
+        )
+    names = method_names(methods, fit)
+    with working(f"Comparing {len(names)} methods"):
+        result = run(
+            names,
+            fit,
+            test,
+            splits=splits,
+            baseline=baseline,
+            bootstrap=bootstrap,
+            n_bins=bins,
+            clusters=clusters,
+            random_state=seed,
+        )
+        files = [] if out is None else write_results(result, out, SESSION.command)
+    best = recommend(result)
+    print_json({"recommended": vars(best), **result.to_dict()})
+
+    def cell(row: Row, digits: int) -> str:
+        return (
+            number(row.value, digits)
+            + row.change(digits)
+            + {"best": "*", "second": "+", "": " "}[row.mark]
+        )
+
+    print_table(
+        f"{len(result.methods)} methods",
+        ["method", *(METRIC_NAMES[metric] for metric in MAIN_METRICS), "fit, CPU", "passes"],
+        result.table(MAIN_METRICS, cell),
+        note=f"* best, + second best; in brackets the difference to {baseline} where its interval excludes zero. "
+        + result.describe(),
+    )
+    say(advice(result, best))
+    for name, why in result.failures.items():
+        say(f"{name} was left out: {why}")
+    if files:
+        say(f"Written: {', '.join(map(str, files))}")
+    if best.method in names:
+        say(
+            f"Next: {shell_line('fit', fit_views, '--method', best.method, '--out', 'calibration.recal')}"
+        )
+
+
+def method_names(text: str | None, views: Any) -> list[str]:
+    """Return the short names in a comma-separated list;
+    `all` means every method, None the usual ones.
+    """
+    from recal.calibrators import short_names
+    from recal.comparison.run import usual_methods
+
+    names = (
+        usual_methods(views)
+        if text is None
+        else [name.strip() for name in text.split(",") if name.strip()]
+    )
+    if not names:
+        raise InputError(
+            "--methods names no method; give short names such as ts,ets,recal, or all."
+        )
+    return list(short_names()) if names == ["all"] else names

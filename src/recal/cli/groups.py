@@ -1,0 +1,90 @@
+"""`recal groups`: how answers react to transformations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Option
+
+from recal.cli import options as opt
+from recal.cli.files import open_views
+from recal.cli.printing import print_json, print_table, say, shell_line, working
+from recal.errors import InputError
+
+
+def groups(
+    views: opt.ViewsFile,
+    confidence_at: Annotated[
+        str,
+        Option(
+            help="Compare the confidence in the `original` prediction, or in each copy's `own`."
+        ),
+    ] = "original",
+    ties: Annotated[str, Option(help="Compare confidences as `float32` or `exact`.")] = "float32",
+    scaled: Annotated[
+        bool, Option("--scaled", help="First apply one fitted temperature, as the paper did.")
+    ] = False,
+    bins: opt.Bins = 15,
+    chart: Annotated[
+        Path | None, Option(help="Also draw a bar chart of the groups' ranks (.png, .svg, .pdf).")
+    ] = None,
+    force: opt.Force = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Show how the model's answers react to each transformation, and how well it is calibrated in
+    each group.
+
+    Every sample falls in one of four groups: was the prediction kept or changed, and did the
+    confidence in it rise or not? Shown are each group's share and, where the views have labels, its
+    calibration error (ECE). The paper's group tables are made with --scaled --confidence-at own.
+
+    Example: [bold]recal groups held-out.npz --scaled --confidence-at own[/bold]
+    """
+    source = open_views(views)
+    from recal.reporting.view_studies import FEWEST_RANKED, GROUP_LABELS, group_study
+
+    if not source.transforms:
+        raise InputError(f"{views} holds no transformations, so there is nothing to group.")
+    how: dict[str, Any] = {"confidence_at": confidence_at, "ties": ties}
+    with working("Grouping"):
+        study = group_study(source, scaled=scaled, n_bins=bins, **how)
+    if chart is not None:
+        from recal.reporting.charts import group_ranks_chart
+        from recal.reporting.plots import figure_of, save_figure
+
+        if source.labels is None:
+            raise InputError(
+                f"{views} holds no labels; without them groups have no error by which to rank them."
+            )
+        save_figure(figure_of(group_ranks_chart(study)), chart)
+    print_json({"samples": source.n_samples, **study.to_dict()})
+    lines = []
+    for spec, sizes, errors in study.lines():
+        cells = []
+        for size, error in zip(sizes, errors):
+            ece = "" if error != error else f", ECE {error:.4f}"  # an empty group has none
+            cells.append(f"{size:,} ({size / source.n_samples:.1%}){ece}")
+        lines.append([spec, *cells])
+    print_table(
+        f"Groups of {source.n_samples:,} samples",
+        ["transformation", *GROUP_LABELS.values()],
+        lines,
+        note="kept/changed: the prediction, seen through the transformation; rose/fell: the confidence in it.",
+    )
+    if source.labels is not None:
+        places = ["smallest", "second", "third", "largest"]
+        named = zip(GROUP_LABELS.values(), study.ranks.tolist(), study.usual_sizes)
+        print_table(
+            "How often each group's ECE ranks so over the transformations",
+            ["group", *places, "median size"],
+            [[label, *row, size] for label, row, size in named],
+            note=f"Groups of fewer than {FEWEST_RANKED} samples are not ranked.",
+        )
+    if chart is not None:
+        say(f"Written to {chart}.")
+    labelled = () if source.labels is not None else ("--labels", "FILE")
+    say(
+        f"Next: {shell_line('fit', views, *labelled, '--method', 'recal', '--out', 'calibration.recal')}"
+    )

@@ -1,0 +1,178 @@
+"""`recal report`: one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from recal.cli import options as opt
+from recal.cli.compare import method_names
+from recal.cli.files import (
+    check_kind,
+    open_views,
+    profile_in,
+    read_probs,
+    refuse_unused,
+    row_columns,
+    table_columns,
+    typed_columns,
+)
+from recal.cli.printing import SESSION, print_json, say, working
+from recal.errors import InputError
+
+
+def report(
+    source: opt.ProbsFile,
+    test_views: Annotated[
+        Path | None, Argument(help="Views to test on. By default VIEWS is split into halves.")
+    ] = None,
+    before: Annotated[
+        Path | None, Option(help="With PROBS: the probabilities or views before calibration.")
+    ] = None,
+    methods: opt.Methods = None,
+    splits: opt.Splits = None,
+    out: Annotated[Path, Option(help="Where to write the page.")] = Path("report.html"),
+    title: Annotated[str, Option(help="The title of the page.")] = "Calibration report",
+    labels: opt.Labels = None,
+    label_column: opt.LabelColumn = None,
+    by: Annotated[
+        list[str] | None,
+        Option("--slice", help="Also evaluate each value of this column separately; repeatable."),
+    ] = None,
+    group: opt.Group = None,
+    cluster: opt.Cluster = None,
+    rows: opt.Rows = None,
+    inputs: Annotated[
+        Path | None,
+        Option(help="The inputs of the tested views, to show them: a folder, .npy, .npz, ..."),
+    ] = None,
+    risk: opt.Risk = 0.01,
+    profile: Annotated[
+        Path | None,
+        Option(help="A calibration or profile fitted with damaged inputs. Default: from VIEWS."),
+    ] = None,
+    new: Annotated[
+        Path | None, Option(help="Views or logits of new inputs, whose accuracy is estimated.")
+    ] = None,
+    seed: opt.Seed = 0,
+    force: opt.Force = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Write one HTML page: verdict, threshold slider, tables, figures.
+
+    With views, methods are fitted on one file and tested on the other, or on random halves of the
+    first. With probabilities (.npz, .csv, .parquet), those are evaluated and compared with
+    --before. --rows and --inputs have one row for each tested sample, in the same order. Views of
+    several kinds, or --profile, add a section on damaged inputs, and --new adds the estimated
+    accuracy of new ones.
+
+    Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
+    """
+    groups = typed_columns(group)
+    clusters = row_columns(rows or source, None, cluster).get("clusters")
+    kind = check_kind(source, "probabilities", "views")
+    fit_profile = None if profile is None else profile_in(profile, seed)
+    new_logits = None if new is None else open_views(new).logits
+    from recal import profile as take_profile
+    from recal.comparison import compare, compare_probs, recommend
+    from recal.copies import warn_of_fitted
+    from recal.reporting import report as write_report
+    from recal.reporting.verdict import automation, headline, shown_first, verdict
+
+    with working("Writing the report"):
+        if kind == "views":
+            if before is not None:
+                raise InputError(
+                    "--before goes with probabilities; views begin with the uncalibrated model."
+                )
+            test = None if test_views is None else open_views(test_views)
+            fit = open_views(source, labels)
+            names = method_names(methods, fit)
+            result = compare(names, fit, test, splits=splits, clusters=clusters, random_state=seed)
+            n_rows = (fit if test is None else test).n_samples
+            if fit_profile is None and fit.transforms:
+                fit_profile = take_profile(fit, random_state=seed)
+        else:
+            options = {"TEST_VIEWS": test_views, "--methods": methods, "--splits": splits}
+            refuse_unused(options, f"the probabilities {source}")
+            columns = [*(by or ()), *typed_columns(group, cluster)]
+            after = read_probs(source, labels, label_column, columns)
+            read, n_rows = {"given": after}, len(after.probs)
+            warn_of_fitted(
+                after.fitted_rows,
+                n_rows,
+                "the page looks better than new inputs will",
+                "Report on other samples.",
+            )
+            if before is not None:
+                try:
+                    first = read_probs(before, labels, label_column, columns).in_order_of(after)
+                except InputError as error:
+                    raise error.at(f"{before} does not go with {source}") from None
+                read = {"before": first, "after": after}
+            result = compare_probs(
+                {name: one.probs for name, one in read.items()},
+                after.named_labels,
+                confidences={name: one.confidence for name, one in read.items()},
+                classes=after.classes,
+                clusters=clusters,
+                random_state=seed,
+            )
+        write_report(
+            result,
+            out,
+            title=title,
+            command=SESSION.command,
+            inputs=None if inputs is None else _Inputs(inputs, n_rows),
+            columns=table_columns(rows or source, by or []),
+            groups=table_columns(rows or source, groups),
+            risk=risk,
+            profile=fit_profile,
+            new=new_logits,
+        )
+        best = recommend(result)
+        judgement = verdict(result, shown_first(result, best))
+        shares = {name: automation(result, name, risk) for name in {result.methods[0], best.method}}
+        sentences = [*headline(result, best, shares), *judgement.sentences]
+    recommended = {
+        "method": best.method,
+        "forward_passes": best.passes,
+        "contenders": best.contenders,
+    }
+    outcome = {
+        "verdict": sentences,
+        "outcome": judgement.outcome or None,
+        "recommended": recommended,
+    }
+    print_json({"file": out, **outcome, **result.to_dict()})
+    for sentence in sentences:
+        say(sentence)
+    say(f"Written to {out}.")
+
+
+class _Inputs:
+    """Inputs by row, for the page: paths if they are files, so that the page can link them."""
+
+    def __init__(self, path: Path, n_rows: int) -> None:
+        from recal.collecting.sources import as_source
+
+        self.source: Any = as_source(path)
+        n_inputs = self.source.n_samples
+        if n_inputs is not None and n_inputs != n_rows:
+            raise InputError(
+                f"--inputs {path} holds {n_inputs:,} inputs, and {n_rows:,} answers are judged."
+            )
+        if not hasattr(self.source, "paths") and not hasattr(self.source, "read"):
+            raise InputError(
+                f"The inputs in {path} cannot be read one by one; give a folder of images, .npy or .npz."
+            )
+
+    def __getitem__(self, row: int) -> Any:
+        if not hasattr(self.source, "paths"):
+            return self.source.read([row])[0]
+        path: Path = self.source.paths[row]
+        is_inside = path.resolve().is_relative_to(self.source.root.resolve())
+        return path if is_inside else f"{path.name} (a link out of the folder)"

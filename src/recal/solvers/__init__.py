@@ -1,0 +1,1 @@
+"""Numerical problems that several fits share: smooth convex ones, isotonic ones, temperatures."""

@@ -1,0 +1,51 @@
+"""`make mutants` changes what matters, and the tests notice a sample of its changes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mutants import changes
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_numbers_comparisons_and_signs_are_changed_and_layout_is_not(tmp_path):
+    file = tmp_path / "code.py"
+    file.write_text(
+        "LEVEL = 0.95\nBLOCK = 1_000_000\n\n"
+        "def tail(values, draws: int = 20, random_state=0):\n"
+        '    """Doc 3."""\n'
+        "    if values.sum(axis=1) <= 5:\n"
+        "        return values[2]\n"
+        "    return 1 - LEVEL\n"
+    )
+    text = file.read_text()
+    pairs = [(text[one.start : one.stop].strip(), one.new.strip()) for one in changes(file)]
+    assert pairs == [
+        ("0.95", "0.475"),
+        ("20", "40"),
+        ("<=", "<"),
+        ("5", "6"),
+        ("1", "2"),
+        ("-", "+"),
+    ]
+    level, default = changes(file)[0], changes(file)[1]
+    assert 8 in level.lines, "the line that uses the constant"
+    assert {6, 8} <= set(default.lines), "the lines of the function"
+    assert level.apply(text).startswith("LEVEL = 0.475\n")
+
+
+@pytest.mark.slow
+def test_the_tests_notice_most_changes_of_the_bets_and_the_certificate():
+    files = [f"src/recal/decisions/{name}.py" for name in ("bets", "certify")]
+    command = [sys.executable, "-m", "tests.mutants", "--paths", *files, "--sample", "25"]
+    tests = ["tests/unit/decisions/test_bets.py", "tests/unit/decisions/test_decide.py"]
+    tests.append("tests/statistics/test_decisions.py")
+    done = subprocess.run(
+        [*command, "--least", "0.7", "--tests", *tests], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout

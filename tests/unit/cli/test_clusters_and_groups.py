@@ -1,0 +1,101 @@
+"""--cluster, --group and --rows mean the same in every command that measures, fits or decides."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from recal import Views, load
+from recal.cli.app import run
+from recal.cli.options import split_names
+
+N, CLUSTERS = 600, 30
+RNG = np.random.default_rng(0)
+CLUSTER = np.repeat(np.arange(CLUSTERS), N // CLUSTERS)
+Y = RNG.integers(0, 3, N)
+# The errors of one cluster go together.
+SHIFT = RNG.normal(0, 1.5, (CLUSTERS, 3))[CLUSTER]
+LOGITS = 2.0 * np.eye(3)[Y] + SHIFT + RNG.normal(0, 0.3, (N, 3))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Views(LOGITS, labels=Y).write("v.npz")
+    Views(LOGITS, labels=Y).assign(clusters=CLUSTER.astype(str)).write("own.npz")
+    lines = [f"film {one},{'ab'[row % 2]}" for row, one in enumerate(CLUSTER)]
+    (tmp_path / "rows.csv").write_text("\n".join(["film,camera", *lines]) + "\n")
+    probs = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
+    lines = [
+        f"{a:.6f},{b:.6f},{1 - round(a, 6) - round(b, 6):.6f},{y},film {one},{'ab'[row % 2]}"
+        for row, ((a, b, _), y, one) in enumerate(zip(probs, Y, CLUSTER))
+    ]
+    (tmp_path / "p.csv").write_text("\n".join(["0,1,2,label,film,camera", *lines]) + "\n")
+    return tmp_path
+
+
+def answer(capsys, *words) -> dict:
+    assert run([*words, "--json"]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+def width(found: dict) -> float:
+    low, high = found["metrics"]["nll"]["interval"]
+    return high - low
+
+
+ROWS = ("--rows", "rows.csv", "--cluster", "film")
+
+
+@pytest.mark.parametrize(
+    "words", [("v.npz", *ROWS), ("p.csv", "--cluster", "film", "--group", "camera"), ("own.npz",)]
+)
+def test_evaluate_resamples_whole_clusters(place, capsys, words):
+    alone = width(answer(capsys, "evaluate", "v.npz"))
+    assert width(answer(capsys, "evaluate", *words)) > 1.5 * alone
+
+
+def test_evaluate_says_that_it_knows_the_clusters_and_shows_groups(place, capsys):
+    assert run(["evaluate", "v.npz", *ROWS, "--group", "camera"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{CLUSTERS} clusters" in shown
+    found = answer(capsys, "evaluate", "p.csv", "--group", "camera", "--cluster", "film")
+    assert {name: one["samples"] for name, one in found["groups"].items()} == {"a": 300, "b": 300}
+
+
+def test_fit_reads_groups_and_clusters(place, capsys):
+    found = answer(
+        capsys, "fit", "v.npz", "--method", "ts", *ROWS, "--group", "camera", "--out", "c.recal"
+    )
+    assert found["method"] == "ts"
+    assert load("c.recal").predict_confidence(LOGITS[:2], groups=["a", "b"]).shape == (2,)
+
+
+@pytest.mark.parametrize("command", ["compare", "report"])
+def test_splits_keep_clusters_whole(place, capsys, command):
+    words = [command, "v.npz", "--methods", "ts", "--splits", "2", "--out", "o.html"]
+    words = words[:-2] if command == "compare" else words
+    alone = answer(capsys, *words)
+    assert answer(capsys, *words, "--force", *ROWS) != alone
+    assert run([*words, "--force", "--rows", "rows.csv", "--cluster", "scene"]) == 2
+    assert "'scene'" in capsys.readouterr().err
+
+
+def test_a_class_may_hold_a_comma():
+    assert split_names('.,"a,b", ,;') == [".", "a,b", "", ";"]
+    assert split_names(None) is None
+
+
+@pytest.mark.parametrize("command", ["calibrate", "collect", "apply", "watch"])
+def test_options_of_groups_and_clusters_are_in_the_short_help(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--cluster" in shown
+    assert "--group" in shown
+    assert ("--cross-fit" in shown) is (command == "calibrate")
+    assert "--batch-size" not in shown
+    assert run([command, "--help-all"]) == 0
+    assert "--batch-size" in capsys.readouterr().out
