@@ -61,7 +61,7 @@ def export(folder: Path) -> dict[str, Path]:
     files = {
         "bare": export_onnx(model, example, folder / "bare.onnx", plan=Plan()),
         "calibrated": export_onnx(
-            model, example, folder / "calibrated.onnx", plan=Plan(blend=blend), accept=accept
+            model, example, folder / "calibrated.onnx", plan=blend, accept=accept
         ),
     }
     session = onnxruntime.InferenceSession(str(files["calibrated"]))

@@ -22,7 +22,7 @@ from benchmarks.measuring import bare_sum, made_up, real_views, take_turns
 from benchmarks.ratios import Ratio, table
 from recal import ReCal, TemperatureScaling, Views, ViewStacking
 from recal.maps.guard import answer
-from recal.maps.plan import calibrated_probs
+from recal.maps.steps import calibrated_probs
 
 SIZES = ((5000, 10), (5000, 100), (25_000, 1000))
 # Factors for made-up logits; their best beta is divided by the same factor.

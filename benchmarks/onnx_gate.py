@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.measuring import take_turns
 from benchmarks.ratios import Ratio, table
-from recal import Blend, Plan
+from recal import Blend
 from recal.export import export_onnx
 
 PART = "The gate of an exported ONNX file"
@@ -170,7 +171,7 @@ def _case(name: str, make: Any, side: int, batch: int, turns: int) -> list[Ratio
             path = export_onnx(
                 Path(folder) / "model.onnx",
                 path=Path(folder) / f"{share}.onnx",
-                plan=Plan(start=start, blend=blend),
+                plan=replace(blend, start=start),
             )
             session = session_of(path)
             passes = np.concatenate(

@@ -46,9 +46,8 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
     "tta": [{}, {"temperature": True}],
     "recal": [
         {"max_iter": 30},
-        {"max_iter": 12, "ties": "exact"},
         {"max_iter": 8, "confidence_at": "own"},
-        {"max_iter": 8, "floor": 1e-4, "start": "temperature", "finish": "temperature"},
+        {"max_iter": 8, "start": "temperature", "finish": "temperature"},
     ],
 }
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from recal import TemperatureScaling, Views, ViewStacking, metrics, read_views
+from recal import Blend, TemperatureScaling, Views, ViewStacking, metrics, read_views
 from recal.calibrators import CALIBRATORS, StructuredMatrixScaling, name_of
 from recal.calibrators.base import Calibrator
 
@@ -64,7 +64,7 @@ def row(
 def what_was_used(calibrator: Calibrator) -> str:
     plan = getattr(calibrator, "plan_", None)
     views = "+".join(str(transform) for transform in calibrator.needed_transforms())
-    return views or ("offsets" if plan is not None and plan.blend is not None else "none")
+    return views or ("offsets" if isinstance(plan, Blend) else "none")
 
 
 def judge(methods: list[Calibrator], views: Views, name: str, size: int, count: int) -> None:
@@ -122,7 +122,7 @@ def no_harm(count: int, sizes: list[int]) -> None:
                 fit, test = made_up(kind, n, seed), made_up(kind, 20_000, seed + 10_000)
                 stack = ViewStacking().fit(fit)
                 accepted += stack.accepted_
-                offsets += stack.plan_.blend is not None and not stack.accepted_
+                offsets += isinstance(stack.plan_, Blend) and not stack.accepted_
                 plain = scores(TemperatureScaling().fit(fit), test)
                 changes.append(100 * (np.array(scores(stack, test)) / plain - 1)[:3])
             mean, worst = np.mean(changes, axis=0), np.max(changes, axis=0)

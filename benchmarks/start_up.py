@@ -23,7 +23,7 @@ def cpu(*command: str, cache: str | None = None) -> float:
 
 
 def first_fit(n_classes: int) -> str:
-    """Sharp logits, so that the rule for ties is asked too; as many as need compiled code."""
+    """Sharp logits, as many as need compiled code."""
     return (
         f"import numpy as np; from recal import ReCal, Views; r = np.random.default_rng(0); k = {n_classes};"
         "n = 120_000 // k; y = r.integers(0, k, n); z = (r.normal(size=(n, k)) * 9 + 9 * np.eye(k)[y]).astype('f4');"

@@ -36,7 +36,7 @@ from recal.comparison import compare_probs
 from recal.decisions import Decision, risk_curve
 from recal.errors import FewSamplesWarning, MissingExtraError
 from recal.maps.arrays import softmax
-from recal.maps.plan import calibrated_probs
+from recal.maps.steps import calibrated_probs
 from recal.metrics import Evaluation
 from recal.metrics.row_scores import RowScores
 from recal.reporting.chart import PALETTE, Axis, Boxes, Chart, Mark, Text

@@ -17,7 +17,8 @@ from recal import load, save
 from recal.calibrators import CALIBRATORS
 from recal.errors import FileError, RecalError
 from recal.maps.base import Map
-from recal.maps.plan import Plan
+from recal.maps.blend import Blend
+from recal.maps.steps import Plan
 from recal.schema import field_names
 from tests.problems import views
 
@@ -81,7 +82,7 @@ def changed_states(fitted: Any) -> Iterator[tuple[str, Callable[[], dict[str, An
     for key, value in state.items():
         for change in changes(value):
             yield key, lambda key=key, change=change: state | {key: change()}
-        if isinstance(value, Map) and not isinstance(value, Plan):
+        if isinstance(value, Map) and not isinstance(value, Plan | Blend):
             for name in field_names(type(value)):
                 for change in changes(getattr(value, name)):
                     yield (

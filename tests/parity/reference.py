@@ -9,25 +9,34 @@ from scipy.special import logsumexp, softmax
 
 
 def confidence32(logits, column):
-    """One sample's float32 softmax at `column`, as the rule for ties words it."""
+    """One sample's float32 softmax at `column`, as the released code computes it."""
     weights = np.exp(logits - logits.max()).astype(np.float32)
     return weights[column] / weights.sum(dtype=np.float32)
 
 
-def log_odds(logits, column):
-    return logits[column] - logsumexp(np.delete(logits, column))
-
-
-def group(z, zt, confidence_at="original", ties="float32"):
+def group(z, zt, confidence_at="original", *, released=False):
+    """Return the groups by recal's rule, or by that of the released code, which compares float32
+    confidences.
+    """
     numbers = []
     for row, view_row in zip(z, zt):
         top, view_top = int(row.argmax()), int(view_row.argmax())
         at = top if confidence_at == "original" else view_top
-        measure = confidence32 if ties == "float32" else log_odds
         kept = top == view_top
-        fell = measure(row, top) >= measure(view_row, at)
-        numbers.append(2 * kept + fell + 1)
+        if released:
+            rose = confidence32(view_row, at) > confidence32(row, top)
+        else:
+            rose = softmax(view_row)[at] - softmax(row)[top] > 2.0**-24
+        numbers.append(2 * kept + (not rose) + 1)
     return np.array(numbers)
+
+
+def rescaled(z, factors, floor):
+    """Return scaled logits; with a floor, log-probabilities that never fall below its logarithm."""
+    if floor is None:
+        return factors * z
+    logs = factors * z
+    return np.maximum(logs - logsumexp(logs, axis=1, keepdims=True), np.log(floor))
 
 
 def beta(z, y, weights=None, bounds=(1e-3, 100.0)):
@@ -78,9 +87,12 @@ def ece(z, y, n_bins=15):
 
 
 def fit(z, views, y, sequence, *, tol=1e-6, shrink="beta", guard=None, start="raw", finish=None,
-        separable="pooled", **rule):  # fmt: skip
+        separable="pooled", floor=None, **rule):  # fmt: skip
     """Return (steps, start, finish): steps are pairs of a view's index and four betas."""
-    z, views = z.astype(np.float64), [view.astype(np.float64) for view in views]
+    z, views = (
+        rescaled(z.astype(np.float64), 1.0, floor),
+        [rescaled(view.astype(np.float64), 1.0, floor) for view in views],
+    )
     pooled = separable == "pooled"
     of_all = doubting_beta if pooled else beta
     start_beta = of_all(z, y) if start == "temperature" else 1.0
@@ -107,15 +119,16 @@ def fit(z, views, y, sequence, *, tol=1e-6, shrink="beta", guard=None, start="ra
         factors = np.array(betas)[groups - 1][:, None]
         rejected = False
         if guard == "ece":
-            if ece(z * factors, y) > ece(z, y):
+            after = rescaled(z, factors, floor)
+            if ece(after, y) > ece(z, y):
                 betas, rejected = [1.0] * 4, True
             else:
                 for k in (1, 2, 3, 4):
                     own = groups == k
-                    if own.any() and ece((z * factors)[own], y[own]) > ece(z[own], y[own]):
+                    if own.any() and ece(after[own], y[own]) > ece(z[own], y[own]):
                         betas[k - 1] = 1.0
             factors = np.array(betas)[groups - 1][:, None]
-        z, views[t] = z * factors, views[t] * factors
+        z, views[t] = rescaled(z, factors, floor), rescaled(views[t], factors, floor)
         steps.append((t, betas))
         now = ece(z, y)
         if not rejected and abs(now - previous) < tol:
@@ -125,9 +138,10 @@ def fit(z, views, y, sequence, *, tol=1e-6, shrink="beta", guard=None, start="ra
     return steps, start_beta, finish_beta
 
 
-def replay(z, views, steps, start, finish, **rule):
-    z, views = z.astype(np.float64) * start, [view.astype(np.float64) * start for view in views]
+def replay(z, views, steps, start, finish, *, floor=None, **rule):
+    z = rescaled(z.astype(np.float64) * start, 1.0, floor)
+    views = [rescaled(view.astype(np.float64) * start, 1.0, floor) for view in views]
     for t, betas in steps:
         factors = np.array(betas)[group(z, views[t], **rule) - 1][:, None]
-        z, views[t] = z * factors, views[t] * factors
+        z, views[t] = rescaled(z, factors, floor), rescaled(views[t], factors, floor)
     return softmax(z * finish, axis=1)

@@ -16,29 +16,29 @@ def as_views(z, views, y=None):
     return Views(z, {f"zoom:0.{i + 1}": view for i, view in enumerate(views)}, y)
 
 
-@pytest.mark.parametrize("ties", ["float32", "exact"])
 @pytest.mark.parametrize("confidence_at", ["original", "own"])
 @pytest.mark.parametrize("sharpness", [1.0, 12.0])
 @pytest.mark.parametrize(("n", "k"), SIZES)
-def test_groups(n, k, sharpness, confidence_at, ties):
+def test_groups(n, k, sharpness, confidence_at):
     z, views, _ = problem(n, k, sharpness=sharpness, seed=k)
-    rule = {"confidence_at": confidence_at, "ties": ties}
     for view in views:
         np.testing.assert_array_equal(
-            group(z, view, **rule), reference.group(z.astype(float), view.astype(float), **rule)
+            group(z, view, confidence_at),
+            reference.group(z.astype(float), view.astype(float), confidence_at),
         )
 
 
 def test_identical_logits_did_not_rise_and_were_kept():
     z, _, _ = problem(100, 7)
     assert set(group(z, z)) == {4}
-    assert set(group(z, z, ties="exact")) == {4}
 
 
-def test_saturated_confidences_are_equal_in_float32_and_told_apart_exactly():
-    sure, surer = [[60.0, 0.0]], [[70.0, 0.0]]
-    assert group(sure, surer).tolist() == [4]
-    assert group(sure, surer, ties="exact").tolist() == [3]
+@pytest.mark.parametrize(("more", "expected"), [(0.99 * 2.0**-24, 4), (1.01 * 2.0**-24, 3)])
+def test_a_confidence_rose_if_it_is_higher_by_more_than_the_last_float32(more, expected):
+    odds = np.array([0.9, 0.9 + more])
+    (own, other) = np.stack([np.log(odds), np.log(1 - odds)], axis=1)[:, None, :]
+    assert group(own, other).tolist() == [expected]
+    assert group([[60.0, 0.0]], [[70.0, 0.0]]).tolist() == [4]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -53,20 +53,13 @@ def test_one_temperature(n, k, sharpness, dtype):
 READINGS = [
     {},
     {"confidence_at": "own"},
-    {"ties": "exact"},
     {"shrink": "temperature"},
     {"guard": "ece"},
     {"start": "temperature"},
     {"finish": "temperature"},
     {"separable": "bound"},
     {"separable": "bound", "start": "temperature", "finish": "temperature"},
-    {
-        "start": "temperature",
-        "finish": "temperature",
-        "guard": "ece",
-        "ties": "exact",
-        "confidence_at": "own",
-    },
+    {"start": "temperature", "finish": "temperature", "guard": "ece", "confidence_at": "own"},
 ]
 
 
@@ -83,7 +76,7 @@ def test_fit_and_replay(n, k, reading):
         [s.betas for s in recal.plan_.steps], [b for _, b in steps], rtol=0, atol=1e-6
     )
     assert (recal.plan_.start, recal.plan_.finish) == pytest.approx((start, finish), abs=1e-6)
-    rule = {name: reading[name] for name in ("confidence_at", "ties") if name in reading}
+    rule = {name: reading[name] for name in ("confidence_at",) if name in reading}
     expected = reference.replay(z[n:], [v[n:] for v in views], steps, start, finish, **rule)
     np.testing.assert_allclose(recal.predict_proba(everything[n:]), expected, rtol=0, atol=1e-6)
 

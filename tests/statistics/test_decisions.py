@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from recal import Blend, Plan
+from recal import Blend
 from recal.decisions import Costs, StreamWatch, accept_followed, decide, profile, watch
 from recal.decisions.certify import _sequence, certified, chance_of_so_few, likely_start, ranked
 from recal.decisions.damage import UNKNOWN_FROM, Following, _Reading, row_numbers
@@ -181,7 +181,7 @@ def test_a_sample_whose_confidence_is_the_gate_needs_no_views():
         blend = Blend(
             own=1.0, weights=(("zoom:0.5", 1.0),), offsets=(), epsilon=0.01, gate=float(gate)
         )
-        assert Plan(blend=blend).needs_views(logits).tolist() == [needed]
+        assert blend.needs_views(logits).tolist() == [needed]
 
 
 def test_a_shuffle_as_different_as_today_counts_against_an_alarm():

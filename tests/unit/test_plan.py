@@ -10,7 +10,6 @@ import pytest
 
 from recal import Blend, Plan, Step
 from recal.errors import InputError
-from recal.maps.plan import Rule
 from recal.transforms import Named
 from recal.transforms.image import ZoomOut
 
@@ -24,7 +23,7 @@ def test_a_plan_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.steps[0].betas = NEUTRAL
     with pytest.raises(dataclasses.FrozenInstanceError):
-        plan.rule.ties = "exact"
+        plan.confidence_at = "own"
     with pytest.raises(TypeError):
         plan.steps[0].betas[0] = 2.0
 
@@ -53,7 +52,7 @@ def test_equal_plans_are_equal_and_hash_alike():
         make(steps=()),
         make(steps=(Step("zoom:0.6", (1, 2, 3, 4)),)),
         make(steps=(Step("zoom:0.5", (1, 2, 3, 5)),)),
-        make(rule=Rule(ties="exact")),
+        make(confidence_at="own"),
     ]
     assert all(other != make() for other in others)
 
@@ -107,27 +106,9 @@ def test_steps_must_be_steps(steps):
         Plan(steps)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"confidence_at": "mine"},
-        {"ties": "float64"},
-        {"floor": 0.0},
-        {"floor": 0.5},
-        {"floor": np.nan},
-        {"floor": "a"},
-    ],
-)
-def test_a_rule_has_known_values_only(bad):
-    (name, value), *_ = bad.items()
-    with pytest.raises(InputError, match=rf"`{name}`.*{value}"):
-        Rule(**bad)
-
-
-@pytest.mark.parametrize("rule", ["exact", None, {}])
-def test_the_rule_must_be_a_rule(rule):
-    with pytest.raises(InputError, match="`rule`"):
-        Plan(rule=rule)
+def test_confidence_at_has_known_values_only():
+    with pytest.raises(InputError, match="mine"):
+        Plan(confidence_at="mine")
 
 
 def test_a_plan_prints_what_a_person_wants_to_know():
@@ -205,30 +186,20 @@ def test_a_blend_names_each_view_once_and_none_for_nothing():
         blend(weights=(("zoom:0.5", 0.0),))
 
 
-@pytest.mark.parametrize(
-    "other", [{"steps": (Step("zoom:0.5", (1, 1, 1, 2)),)}, {"finish": 2.0}, {"rule": Rule("own")}]
-)
-def test_a_plan_has_steps_or_a_blend(other):
-    with pytest.raises(InputError, match="steps or a blend, not both"):
-        Plan(blend=blend(), **other)
-    with pytest.raises(InputError, match="`blend` must be a Blend or None, got 3"):
-        Plan(blend=3)
-
-
 def test_the_gate_says_who_needs_views():
     logits = np.array([[0.0, 3.0, 0.0], [0.0, 6.0, 0.0], [9.0, 0.0, 0.0]], dtype=np.float32)
-    gated = Plan(start=1.0, blend=blend(gate=1 / (1 + 2 * np.exp(-6.0))))
+    gated = blend(gate=1 / (1 + 2 * np.exp(-6.0)), start=1.0)
     assert gated.transforms == (ZoomOut(0.5),)
     assert gated.needs_views(logits).tolist() == [True, False, False]
-    assert Plan(start=0.5, blend=gated.blend).needs_views(logits).tolist() == [True, True, True]
-    assert Plan(blend=blend(gate=None)).needs_views(logits).tolist() == [True] * 3
-    assert Plan(blend=blend(weights=())).needs_views(logits).tolist() == [False] * 3
+    assert dataclasses.replace(gated, start=0.5).needs_views(logits).tolist() == [True, True, True]
+    assert blend(gate=None).needs_views(logits).tolist() == [True] * 3
+    assert blend(weights=()).needs_views(logits).tolist() == [False] * 3
     assert Plan((Step("zoom:0.5", (1, 1, 1, 2)),)).needs_views(logits).tolist() == [True] * 3
     assert Plan(start=0.5).needs_views(logits).tolist() == [False] * 3
 
 
 def test_a_blend_prints_what_a_person_wants_to_know():
-    assert str(Plan(start=0.5, blend=blend())).splitlines() == [
+    assert str(blend(start=0.5)).splitlines() == [
         "Plan: temperature 2, then stacking with 1 view (zoom:0.5). Predictions never change.",
         "  original         0.6000",
         "  zoom:0.5         0.4000",

@@ -18,7 +18,8 @@ from recal.checks import Labels
 from recal.clusters import cluster_sums
 from recal.errors import FewSamplesWarning, InputError
 from recal.maps.base import Map
-from recal.maps.plan import Answers, Plan
+from recal.maps.blend import Answers, Blend
+from recal.maps.steps import Plan
 from recal.schema import RandomState
 
 Vector = NDArray[np.float64]
@@ -141,7 +142,7 @@ class AutoCalibration(Calibrator):
             raise InputError("AutoCalibration must have the classes of its `calibrator_`.")
 
     @property
-    def plan_(self) -> Plan:
+    def plan_(self) -> Plan | Blend:
         """The plan of the method, if it has one."""
         return self.calibrator_.plan_  # type: ignore[attr-defined]
 

@@ -13,8 +13,8 @@ from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
 from recal.calibrators.samples import Samples
 from recal.maps.arrays import class_scores
+from recal.maps.blend import Answers
 from recal.maps.curves import Bins, Steps
-from recal.maps.plan import Answers
 from recal.schema import Count, NotNegative, Number
 from recal.solvers.isotonic import pack, smooth
 

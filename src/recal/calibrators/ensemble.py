@@ -22,7 +22,7 @@ from recal.calibrators.stacking import Gate, report_of
 from recal.errors import InputError
 from recal.maps.aggregation import Mixture
 from recal.maps.base import Map
-from recal.maps.plan import Answers, Plan, check_plan
+from recal.maps.blend import Answers, Blend
 from recal.schema import Instance, RandomState, Size, check
 from recal.transforms.base import short_spec
 
@@ -72,7 +72,7 @@ class CalibrationEnsemble(Calibrator):
         The maps of the members in use, and of those that they read.
     reason_ : str
         One sentence: which members were mixed, and the gain.
-    plan_ : Plan, if views are used
+    plan_ : Blend, if views are used
         Their weights and the gate; the mixture is part of it.
     views_report_ : list of dict
         A record of the search for views, as in `ViewStacking`.
@@ -124,7 +124,7 @@ class CalibrationEnsemble(Calibrator):
         return dict(zip(self.map_.names, self.map_.members))
 
     @property
-    def plan_(self) -> Plan:
+    def plan_(self) -> Blend:
         if self.map_.plan is None:
             raise AttributeError("This CalibrationEnsemble uses no views and has no plan_.")
         return self.map_.plan
@@ -136,8 +136,6 @@ class CalibrationEnsemble(Calibrator):
                 member, get_type_hints(FAMILIES[name])["map_"]
             ):
                 raise InputError(f"holds under {name!r} another method", argument="map_")
-        if self.map_.plan is not None:
-            check_plan(self.map_.plan, n_classes)
 
 
 def record_of(fitted: FittedEnsemble) -> dict[str, Any]:
@@ -172,11 +170,7 @@ def sentence(fitted: FittedEnsemble) -> str:
         return f"{mixed}: there are too few samples, or no mistakes, to choose by."
     if fitted.plan is not None:
         used = ", ".join(short_spec(transform) for transform in fitted.plan.transforms)
-        by_class = (
-            ", with weights for each class,"
-            if fitted.plan.blend is not None and fitted.plan.blend.matrices
-            else ""
-        )
+        by_class = ", with weights for each class," if fitted.plan.matrices else ""
         mixed += f", and stacks {used}{by_class} on top for {evidence.passes:.2f} more forward passes per answer"
     return f"{mixed}: on samples left out, its NLL is {_beside_temperature(evidence)}."
 

@@ -38,7 +38,7 @@ from recal.errors import ConvergenceWarning, FewSamplesWarning
 from recal.maps.aggregation import member_probs
 from recal.maps.arrays import log_softmax, safe_log
 from recal.maps.base import wide
-from recal.maps.plan import Plan
+from recal.maps.blend import Blend
 from recal.progress import track
 from recal.solvers.convex import mixture_weights, without_light_ones
 from recal.solvers.temperature import fit_beta
@@ -190,7 +190,7 @@ class FittedEnsemble:
 
     members: Members
     weights: dict[str, float]
-    plan: Plan | None = None
+    plan: Blend | None = None
     choice: Choice | None = None
     candidates: tuple[Transform, ...] = ()
     evidence: Evidence | None = None
@@ -329,7 +329,7 @@ def _stack(
     alone: NDArray[np.float32],
     beta: float,
     rng: np.random.Generator,
-) -> tuple[Plan | None, Choice, tuple[Transform, ...], bool]:
+) -> tuple[Blend | None, Choice, tuple[Transform, ...], bool]:
     """Return the plan of the mixture with views (None if no view is worth it), the choice of views,
     and the candidates.
 
@@ -364,6 +364,7 @@ def _stack(
     plan = plan_of(
         best.base, best.stack, transforms, beta, epsilon, answers, choice.gate, best.matrices
     )
+    assert isinstance(plan, Blend)
     evidence.losses["ensemble with views"] = best.losses
     evidence.passes = len(plan.transforms) * float(plan.needs_views(views.logits).mean())
     return plan, choice, candidates, replaced

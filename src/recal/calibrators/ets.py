@@ -11,7 +11,7 @@ from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.samples import Samples
 from recal.checks import Labels
 from recal.engine.compiled import one_thread
-from recal.engine.scaled import ScaledLogits, Vector
+from recal.engine.series import ScaledLogits, Vector
 from recal.maps.scaling import TemperatureMixture
 from recal.solvers.convex import mixture_weights
 from recal.solvers.temperature import fit_betas

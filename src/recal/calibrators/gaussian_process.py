@@ -12,7 +12,7 @@ from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.samples import Samples
 from recal.checks import Labels
 from recal.maps.arrays import log_softmax
-from recal.maps.plan import Answers
+from recal.maps.blend import Answers
 from recal.maps.scaling import LatentFunction
 from recal.progress import track
 from recal.schema import Count, RandomState

@@ -13,8 +13,8 @@ from recal.calibrators.binning import frequencies
 from recal.calibrators.sample_checks import warn_if_few
 from recal.calibrators.samples import Samples
 from recal.maps.arrays import log_odds, log_softmax
+from recal.maps.blend import Answers
 from recal.maps.curves import CERTAIN, InformativeBins
-from recal.maps.plan import Answers
 from recal.schema import Count, NotNegative
 
 Vector = NDArray[np.float64]

@@ -14,10 +14,10 @@ from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
 from recal.calibrators.samples import Samples
 from recal.checks import Floats, Labels
-from recal.engine.scaled import ScaledLogits
+from recal.engine.series import ScaledLogits
 from recal.maps.arrays import class_scores, softmax
+from recal.maps.blend import Answers
 from recal.maps.curves import ENDLESS, Brackets, Lines, SharedLine
-from recal.maps.plan import Answers
 from recal.schema import NotNegative, Number
 from recal.solvers.isotonic import fit_increasing, pack, smooth
 from recal.solvers.temperature import fit_betas

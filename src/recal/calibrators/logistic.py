@@ -13,8 +13,8 @@ from recal.calibrators.sample_checks import warn_if_few
 from recal.calibrators.samples import Samples
 from recal.checks import Labels
 from recal.maps.arrays import class_scores
+from recal.maps.blend import Answers
 from recal.maps.curves import BetaCurves, LogisticCurves, beta_features
-from recal.maps.plan import Answers
 from recal.schema import NotNegative
 from recal.solvers.logistic import TOL, fit_jointly, fit_logistic, largest_score, targets
 from recal.solvers.softmax import NEAR_TOL

@@ -22,7 +22,7 @@ from recal.clusters import stratified_folds
 from recal.errors import InputError
 from recal.maps.arrays import linear, log_softmax
 from recal.maps.base import wide
-from recal.maps.plan import Answers
+from recal.maps.blend import Answers
 from recal.maps.scaling import Linear, linear_features
 from recal.progress import track
 from recal.schema import Number, RandomState, Strength

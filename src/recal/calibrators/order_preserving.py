@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.samples import Samples
 from recal.checks import Floats, Labels
-from recal.engine.scaled import ScaledLogits
+from recal.engine.series import ScaledLogits
 from recal.errors import ConvergenceWarning
 from recal.maps.arrays import largest_columns, log_softmax
 from recal.maps.scaling import GapNetwork, RisingCurve, network_shapes, unpack

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,12 @@ from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.sample_checks import FEWEST_MISTAKES
 from recal.calibrators.samples import Samples
 from recal.checks import Labels
-from recal.engine.grouping import GroupIndex, group_indices
-from recal.engine.scaled import FlooredLogits, ScaledLogits, ScaledRows, Vector
+from recal.engine.grouping import ConfidenceAt, GroupIndex, group_indices
+from recal.engine.series import ScaledLogits, ScaledRows, Vector
 from recal.errors import FewSamplesWarning, InputError
-from recal.maps.plan import NEUTRAL, ConfidenceAt, Plan, Rule, Step, Ties, check_plan
+from recal.maps.steps import NEUTRAL, Plan, Step
 from recal.progress import track
-from recal.schema import Count, NotNegative, Number, RandomState, Size, check, field_kinds
+from recal.schema import Count, NotNegative, RandomState, Size, check, field_kinds
 from recal.solvers.temperature import GroupLosses, Separable, fit_losses
 from recal.transforms import Transform, as_transform
 from recal.views import Views
@@ -58,17 +58,15 @@ class _Fit:
 
     def __init__(self, views: Views, labels: Labels, method: ReCal) -> None:
         self.views, self.labels, self.method = views, labels, method
-        self.rule = Rule(confidence_at=method.confidence_at, ties=method.ties, floor=method.floor)
-        self.original = self._rows(None)
+        self.original: ScaledRows = ScaledLogits(views.logits, tolerance=_TOLERANCE)
         self.correct = (self.original.columns == labels).astype(np.float64)
         self.drops = self.original.drop_at(labels)
         # The growth in confidence of groups with few mistakes, and the size and mistakes of the
         # largest such group.
         self.growth, self.largest = 1.0, (0, 0)
-        # Each view that was drawn, and how far its logit at the original's prediction lies below
-        # its largest logit.
-        self.tracks: dict[Transform, ScaledRows] = {}
-        self.view_drops: dict[Transform, Vector] = {}
+        # Each view that was drawn, and how far the logit whose confidence is read lies below its
+        # largest.
+        self.tracks: dict[Transform, tuple[ScaledRows, Vector | float]] = {}
         # The solver's last result for each transformation: a good start for the next time.
         self.last_betas: dict[Transform, Vector] = {}
         # Iterations rejected at the current state: the same transformation would give the same
@@ -78,23 +76,7 @@ class _Fit:
         self.original.rescale(self.start)
         self._refresh()
 
-    def _rows(self, transform: Transform | None) -> ScaledRows:
-        """Return the rows of the originals or of a view; their logits are read when needed."""
-        views, floor = self.views, self.rule.floor
-        tolerance = 0.0 if self.method.exact else _TOLERANCE
-        if floor is not None:
-            return FlooredLogits(
-                views.logits if transform is None else views.transformed(transform), floor
-            )
-        if transform is None:
-            return ScaledLogits(views.logits, tolerance=tolerance)
-        return ScaledRows(
-            partial(views.rows_of, transform), (views.n_samples, views.n_classes), tolerance
-        )
-
     def _refresh(self) -> None:
-        if self.rule.floor is not None:  # only a floor changes logits
-            self.drops = self.original.drop_at(self.labels)
         self.log_partition = np.logaddexp(0.0, self.original.log_odds(self.method.n_bins))
         self.ece = self._ece(self.log_partition)
 
@@ -124,8 +106,8 @@ class _Fit:
     def iterate(self, transform: Transform) -> Iteration:
         if transform in self.rejected:
             return self.rejected[transform]
-        view = self._view(transform)
-        groups = group_indices(self.original, view, self.view_drops[transform], self.rule)
+        view, gaps = self._view(transform)
+        groups = group_indices(self.original, view, gaps)
         losses = GroupLosses(self.original, self.drops, groups, 4)
         sizes = losses.sizes
         answer = fit_losses(losses, self.last_betas.get(transform), self.method.separable)
@@ -167,15 +149,16 @@ class _Fit:
             self.rejected[transform] = iteration
         return iteration
 
-    def _view(self, transform: Transform) -> ScaledRows:
-        """Return the rows of a view; with a floor, its drops change with every rescaling."""
+    def _view(self, transform: Transform) -> tuple[ScaledRows, Vector | float]:
+        """Return the rows of a view, which are read when needed, and the gaps to read them at."""
         if transform not in self.tracks:
-            self.tracks[transform] = self._rows(transform)
-            self.tracks[transform].rescale(self.start)
-        view = self.tracks[transform]
-        if transform not in self.view_drops or self.rule.floor is not None:
-            self.view_drops[transform] = view.drop_at(self.original.columns)
-        return view
+            views = self.views
+            read = partial(views.rows_of, transform)
+            view = ScaledRows(read, (views.n_samples, views.n_classes), _TOLERANCE)
+            view.rescale(self.start)
+            own = self.method.confidence_at == "own"
+            self.tracks[transform] = view, 0.0 if own else view.drop_at(self.original.columns)
+        return self.tracks[transform]
 
     def _guarded(self, betas: Vector, groups: GroupIndex) -> tuple[Vector, bool]:
         """Undo the whole iteration, or one group's part, if it would raise the calibration error."""
@@ -220,11 +203,6 @@ class ReCal(Calibrator):
         Begin with the logits as they are, or after one temperature scaling.
     finish : {None, "temperature"}
         End with one more temperature scaling, or not.
-    floor : float or None
-        Keep probabilities above this before taking logarithms: at the beginning (also before a
-        `start` temperature) and after every rescaling. Needs a dense copy of every view.
-    ties : {"float32", "exact"}
-        Compare confidences as float32 softmax values, or exactly, as log-odds.
     n_bins : int
         The number of bins of the calibration error that `tol` and `guard` use.
     separable : {"pooled", "bound"}
@@ -237,9 +215,6 @@ class ReCal(Calibrator):
         information, such as a mirror (`keeps_information`), unless there are no others.
     random_state : int, Generator or None
         Seed of the draws.
-    exact : bool
-        Compute every step from the logits in float64, without shortcuts that give the same groups
-        and betas within 1e-8. For checking; many times slower with many classes.
 
     Attributes
     ----------
@@ -282,12 +257,9 @@ class ReCal(Calibrator):
     guard: Literal["ece"] | None = None
     start: Literal["raw", "temperature"] = "raw"
     finish: Literal["temperature"] | None = None
-    floor: Annotated[float, Number(0.0, 0.5, ends="()")] | None = None
-    ties: Ties = "float32"
     n_bins: Count = 15
     separable: Literal["pooled", "bound"] = "pooled"
     sequence: Sequence[Transform | str | int] | NDArray[np.integer[Any]] | None = None
-    exact: bool = False
     random_state: RandomState = 0
 
     map_: Plan = from_fit()
@@ -305,7 +277,7 @@ class ReCal(Calibrator):
                 break
         finish = fit.closing_beta() if self.finish == "temperature" else 1.0
         steps = tuple(Step(iteration.transform, iteration.betas) for iteration in history)
-        fitted = Plan(steps, fit.start, finish, fit.rule)
+        fitted = Plan(steps, fit.start, finish, self.confidence_at)
         if fit.growth > _HARMLESS:
             remedy = ', separable="pooled"' if self.separable == "bound" else ""
             warnings.warn(
@@ -330,9 +302,6 @@ class ReCal(Calibrator):
         )
         rng = np.random.default_rng(self.random_state)
         return (candidates[rng.integers(len(candidates))] for _ in range(self.max_iter))
-
-    def _check_state(self, n_classes: int) -> None:
-        check_plan(self.map_, n_classes)
 
     @property
     def plan_(self) -> Plan:

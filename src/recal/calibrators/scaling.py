@@ -14,7 +14,7 @@ from recal.calibrators.samples import Samples
 from recal.checks import Floats
 from recal.maps.arrays import soft_log_probs
 from recal.maps.base import wide
-from recal.maps.plan import Answers
+from recal.maps.blend import Answers
 from recal.maps.scaling import Affine, StructuredAffine, StructuredLinear, within
 from recal.schema import Strength
 from recal.solvers.softmax import NEAR_TOL, DiagonalMap, LinearMap

@@ -13,10 +13,11 @@ from recal.calibrators.samples import Samples
 from recal.calibrators.stack import StackMap
 from recal.calibrators.view_choice import WORTH, Choice, StackData, choose_views, plan_of
 from recal.checks import Floats
-from recal.engine.scaled import ScaledLogits
+from recal.engine.series import ScaledLogits
 from recal.maps.arrays import top_column
+from recal.maps.blend import Answers, Blend
 from recal.maps.guard import keep_answers
-from recal.maps.plan import Answers, Plan, check_plan
+from recal.maps.steps import Plan
 from recal.schema import NotNegative, Number, RandomState, Size
 from recal.transforms import Transform
 from recal.views import Views
@@ -69,7 +70,7 @@ class ViewStacking(Calibrator):
 
     Attributes
     ----------
-    plan_ : Plan
+    plan_ : Blend, or Plan if neither views nor offsets help
         A blend, or plain temperature scaling.
     accepted_ : bool
         Whether views are used.
@@ -109,7 +110,7 @@ class ViewStacking(Calibrator):
     worth: NotNegative | None = None
     random_state: RandomState = 0
 
-    map_: Plan = from_fit()
+    map_: Plan | Blend = from_fit()
     accepted_: bool = from_fit()
     temperature_: float = from_fit()
     offsets_gain_: float = from_fit()
@@ -161,11 +162,8 @@ class ViewStacking(Calibrator):
             else probs
         )
 
-    def _check_state(self, n_classes: int) -> None:
-        check_plan(self.map_, n_classes)
-
     @property
-    def plan_(self) -> Plan:
+    def plan_(self) -> Plan | Blend:
         """The fitted map."""
         return self.map_
 
@@ -263,14 +261,14 @@ def shortlist(
 def report_of(
     candidates: tuple[Transform, ...],
     choice: Choice,
-    plan: Plan | None,
+    plan: Plan | Blend | None,
     alone: dict[Transform, float] | None = None,
 ) -> list[dict[str, Any]]:
     """Return a record of each candidate, in the order of the search.
 
     `alone` has the gain of each candidate by itself, even if it was not shortlisted.
     """
-    weights = {} if plan is None or plan.blend is None else dict(plan.blend.weights)
+    weights = dict(plan.weights) if isinstance(plan, Blend) else {}
     alone = alone or dict(zip(candidates, choice.alone.tolist()))
     places = {candidates[view - 1]: place for place, view in enumerate(choice.order, 1)}
     records = []

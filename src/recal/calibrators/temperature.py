@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.samples import Samples
-from recal.maps.plan import Plan
 from recal.maps.scaling import Temperature
+from recal.maps.steps import Plan
 from recal.solvers.temperature import fit_temperature
 
 

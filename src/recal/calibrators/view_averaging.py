@@ -9,7 +9,7 @@ from recal.calibrators.samples import Samples
 from recal.maps.aggregation import ViewMean, mean_probs
 from recal.maps.arrays import safe_log
 from recal.maps.base import wide
-from recal.maps.plan import Answers
+from recal.maps.blend import Answers
 from recal.solvers.temperature import fit_beta
 
 

@@ -34,8 +34,9 @@ from numpy.typing import NDArray
 from recal.calibrators.stack import Stack, StackMap, Vector
 from recal.checks import Labels
 from recal.clusters import cluster_sums, effective_count, stratified_folds
+from recal.maps.blend import Answers, Blend
 from recal.maps.guard import keep_answers
-from recal.maps.plan import Answers, Blend, Plan
+from recal.maps.steps import Plan
 from recal.progress import track
 from recal.transforms import Transform
 
@@ -390,7 +391,7 @@ def plan_of(
     answers: Answers,
     gate: float | None,
     matrices: NDArray[np.float64] | None = None,
-) -> Plan:
+) -> Plan | Blend:
     """Return the plan of a stack above `base`; either may be missing.
 
     Candidates are numbered from `n_base`.
@@ -405,11 +406,10 @@ def plan_of(
         for view, weight in zip(main.used, main.weights)
         if view >= main.n_base and (weight > 0.0 or matrices is not None)
     )
-    blend = Blend(
+    return Blend(
         own, weights, offsets, epsilon, None if stack is None else gate, gated_own, gated_offsets, answers,
-        mixture, gated_mixture, () if matrices is None else matrices.tolist(),
+        mixture, gated_mixture, () if matrices is None else matrices.tolist(), beta,
     )  # fmt: skip
-    return Plan(start=beta, blend=blend)
 
 
 def _numbers(stack: Stack | None) -> tuple[float, float, tuple[float, ...]]:

@@ -80,8 +80,8 @@ def answer_views_of(
     """Calibrate the views in a file."""
     from recal.collecting.predictions import Predictions, passes_of, profile_of
     from recal.decisions import class_mix
+    from recal.maps.base import Map
     from recal.maps.guard import answer_views
-    from recal.maps.plan import Plan
 
     views = open_views(file, inputs.labels, inputs.class_names)
     views = views.assign(**row_columns(inputs.rows or file, inputs.group, None))
@@ -90,7 +90,7 @@ def answer_views_of(
     check_views(calibrator, calibration, views, file)
     with working("Applying"):
         passes, n_fitted = None, 0
-        if isinstance(calibrator, Plan):
+        if isinstance(calibrator, Map):
             probs, confidences = answer_views(calibrator, views, kept=calibrator.keeps_answers)
         else:
             probs, confidences = calibrator.predict_both(views)

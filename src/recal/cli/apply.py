@@ -187,7 +187,7 @@ def apply(
         _name_classes(calibrator, inputs.class_names, calibration)
     from recal.collecting.predictions import profile_of
     from recal.files.probabilities import check_prob_name
-    from recal.maps.plan import Plan
+    from recal.maps.base import Map
 
     if adapt.flag:
         profile_of(calibrator)  # refuses a calibration without one
@@ -205,7 +205,7 @@ def apply(
     answers: Answers | None
     if views is not None and inputs.model is None and inputs.data is None:
         answers = answer_views_of(calibrator, calibration, views, inputs, adapt.follow, mix)
-    elif isinstance(calibrator, Plan):
+    elif isinstance(calibrator, Map):
         raise InputError(f"{calibration} holds a plan alone, which is applied to a file of views.")
     elif views is None and inputs.is_complete:
         try:

@@ -21,7 +21,6 @@ def groups(
             help="Compare the confidence in the `original` prediction, or in each copy's `own`."
         ),
     ] = "original",
-    ties: Annotated[str, Option(help="Compare confidences as `float32` or `exact`.")] = "float32",
     scaled: Annotated[
         bool, Option("--scaled", help="First apply one fitted temperature, as the paper did.")
     ] = False,
@@ -47,7 +46,7 @@ def groups(
 
     if not source.transforms:
         raise InputError(f"{views} holds no transformations, so there is nothing to group.")
-    how: dict[str, Any] = {"confidence_at": confidence_at, "ties": ties}
+    how: dict[str, Any] = {"confidence_at": confidence_at}
     with working("Grouping"):
         study = group_study(source, scaled=scaled, n_bins=bins, **how)
     if chart is not None:

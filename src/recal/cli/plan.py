@@ -70,9 +70,9 @@ def plan(
 
 def describe(calibration: Any) -> dict[str, Any]:
     """Return the facts about a calibration or a plan that `recal plan` shows."""
-    from recal.maps.plan import Plan
+    from recal.maps.base import Map
 
-    is_plan = isinstance(calibration, Plan)
+    is_plan = isinstance(calibration, Map)
     holder = getattr(calibration, "calibrator_", calibration)
     fitted_map = calibration if is_plan else holder.map_
     stored = getattr(holder, "preprocessing_", None)

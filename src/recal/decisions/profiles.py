@@ -339,7 +339,7 @@ def profile(
     seen = (n_classes, specs, numbers.log_odds, numbers.answers, numbers.groups)
     if labels is None:
         return Profile(*seen, clusters=together)
-    from recal.engine.scaled import ScaledLogits
+    from recal.engine.series import ScaledLogits
     from recal.solvers.temperature import fit_betas
 
     beta = float(fit_betas(ScaledLogits(logits), labels).values[0])

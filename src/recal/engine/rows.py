@@ -11,9 +11,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from recal.engine import scaled
+from recal.engine import series
 from recal.engine.compiled import FAST, kernel, part_of_kernel
-from recal.engine.scaled import ABOVE_ZERO, AT, BELOW_ONE, REACH, SCALE, SCALE_RANGE, SHARPER, TOP
+from recal.engine.series import (
+    ABOVE_ZERO,
+    AT,
+    BELOW_ONE,
+    LOWEST,
+    NUMBERS,
+    REACH,
+    RISE,
+    SCALE,
+    SCALE_RANGE,
+    SHARPER,
+    TOP,
+)
 
 # Rounding may make a weight above this as large as the largest weight.
 CLOSE_TO_ONE = 1.0 - 1e-9
@@ -22,16 +34,6 @@ CLOSE_TO_ONE = 1.0 - 1e-9
 _ROUND = 6755399441055744.0
 # ln 2 in two parts, the first with trailing zeros, so that k times it is exact.
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-# As in `engine.grouping`: the rule for ties decides anything closer than CLOSE. Below
-# _SATURATED_SUM, a prediction's float32 confidence is 1; below _ALMOST_SURE_SUM, the logarithm of
-# its confidence is closer to 0 than CLOSE.
-CLOSE, _SATURATED_SUM, _ALMOST_SURE_SUM = (
-    1e-5,
-    1.0 + float(np.exp(-16.8)),
-    1.0 + float(np.exp(-11.5)),
-)
-# How many short rows are summed together; this many stay in the L1 cache.
-_TOGETHER = 256
 # How many rows of a stack are summed together.
 CHUNK = 1024
 
@@ -67,8 +69,8 @@ def exp(x):  # type: ignore[no-untyped-def]
     return power if x >= -708.0 else 0.0
 
 
-_expand, _remainder = part_of_kernel(scaled.expand), part_of_kernel(scaled.remainder)
-_fill_terms = part_of_kernel(scaled.fill_terms)
+_remainder, _rise = part_of_kernel(series.remainder), part_of_kernel(series.rise)
+_expand, _fill_terms = part_of_kernel(series.expand), part_of_kernel(series.fill_terms)
 
 
 @part_of_kernel(fastmath=FAST)
@@ -127,10 +129,8 @@ def expand(scales, start, stop, terms, tolerance, out):  # type: ignore[no-untyp
             out[0, i] = np.nan
             out[3, i] = np.inf
             continue
-        out[0, i], out[1, i], out[2, i] = _expand(
-            t, terms[1, i], terms[2, i], terms[3, i], terms[4, i], terms[5, i], terms[6, i], terms[7, i], terms[8, i],
-            terms[9, i],
-        )  # fmt: skip
+        above = _rise(t, terms[3:REACH, i])
+        out[0, i], out[1, i], out[2, i] = _expand(t, terms[1:REACH, i], above)
         out[3, i] = error
 
 
@@ -188,54 +188,60 @@ def softmax(logits, start, stop, columns, find, scales, probs, confidences, clos
         close[i] = rivals > 1.0
 
 
-@kernel()
-def transpose(logits, start, stop, columns, drops):  # type: ignore[no-untyped-def]
-    """Fill the column of each row's largest logit, and drops[j, i], how far the others lie below
-    it.
+@part_of_kernel()
+def confidence(numbers, gap):  # type: ignore[no-untyped-def]
+    """Return a row's confidence at its current scale by the series, and a bound on its error.
+
+    `gap` is how far the logit whose confidence is wanted lies below the largest.
     """
+    scale = numbers[SCALE]
+    t = scale - numbers[AT]
+    error = _remainder(t, numbers[REACH - 1], numbers[REACH])
+    # NaN, or a bound beyond 1/2, says nothing.
+    error = error if error < 0.5 else 1e300
+    odds = exp(min(numbers[1] + t * numbers[2], 700.0)) * (1.0 + _rise(t, numbers[3:REACH]))
+    share = 1.0 / (1.0 + odds)
+    probability = exp(scale * gap) * share
+    return probability, 2.0 * error * abs(probability * odds * share)
+
+
+@kernel()
+def replay(scales, start, stop, stack, columns, lowest, read_own, views, betas):  # type: ignore[no-untyped-def]
+    """Take each original through all steps of ReCal, and fill its scale.
+
+    `stack` holds the originals and their views, (1 + m, n, K); `columns` and `lowest` are the
+    column of each row's largest logit and its smallest logit, (1 + m, n). A row is read when it is
+    first compared, and again when its series cannot decide a comparison.
+    """
+    n_layers = len(stack)
+    numbers, gaps = np.empty((n_layers, NUMBERS)), np.empty(n_layers)
     for i in range(start, stop):
-        row = logits[i]
-        columns[i] = place_of_largest(row)
-        top = np.float64(row[columns[i]])
-        for j in range(len(row)):
-            drops[j, i] = np.float64(row[j]) - top
-
-
-@part_of_kernel(fastmath=FAST)
-def add_exponentials(sums, scales, drops):  # type: ignore[no-untyped-def]
-    for i in range(len(scales)):
-        sums[i] += exp(scales[i] * np.float64(drops[i]))
-
-
-@kernel()
-def short_step(tied, start, stop, drops, view, kept, scales, view_scales, gaps, betas, exact):  # type: ignore[no-untyped-def]
-    """Group each row by its confidence and its view's, and rescale both by their group's beta: one
-    step of ReCal.
-
-    Rows that are too close to call are marked as tied. `gaps` is how far the view's logit at the
-    column of its confidence lies below its largest. Classes are the first axis of `drops` and
-    `view`, so that vector instructions run along the samples.
-    """
-    sums, view_sums = np.empty(_TOGETHER), np.empty(_TOGETHER)
-    for first in range(start, stop, _TOGETHER):
-        last = min(first + _TOGETHER, stop)
-        sums[:] = 0.0
-        view_sums[:] = 0.0
-        for j in range(len(drops)):
-            add_exponentials(sums, scales[first:last], drops[j, first:last])
-            add_exponentials(view_sums, view_scales[first:last], view[j, first:last])
-        for i in range(first, last):
-            own, other = sums[i - first], view_sums[i - first]
-            level = own * exp(
-                view_scales[i] * gaps[i]
-            )  # the view's sum for which both confidences are equal
-            saturated = not exact and own < _SATURATED_SUM  # a confidence of 1 cannot be exceeded
-            close = abs(other - level) <= CLOSE * other and not saturated
-            tied[i] = close or (exact and own < _ALMOST_SURE_SUM)
-            if not tied[i]:
-                beta = betas[2 * kept[i] + (saturated or other > level)]
-                scales[i] = min(max(scales[i] * beta, SCALE_RANGE[0]), SCALE_RANGE[1])
-                view_scales[i] = min(max(view_scales[i] * beta, SCALE_RANGE[0]), SCALE_RANGE[1])
+        for layer in range(n_layers):
+            row, column = stack[layer, i], columns[layer, i]
+            top = np.float64(row[column])
+            numbers[layer] = 0.0
+            numbers[layer, REACH] = np.inf
+            numbers[layer, SCALE] = scales[i]
+            numbers[layer, TOP] = top
+            numbers[layer, LOWEST] = np.float64(lowest[layer, i]) - top
+            gaps[layer] = 0.0 if read_own else np.float64(row[columns[0, i]]) - top
+        for step in range(len(views)):
+            layer = views[step] + 1
+            own, doubt = confidence(numbers[0], 0.0)
+            other, more = confidence(numbers[layer], gaps[layer])
+            if not abs(other - own - RISE) > doubt + more:
+                if doubt > 0.0:
+                    read(stack[0, i], columns[0, i], numbers[0])
+                    own, doubt = confidence(numbers[0], 0.0)
+                if more > 0.0:
+                    read(stack[layer, i], columns[layer, i], numbers[layer])
+                    other, more = confidence(numbers[layer], gaps[layer])
+            kept = columns[layer, i] == columns[0, i]
+            beta = betas[step, 2 * kept + (not other - own > RISE)]
+            for place in (0, layer):
+                scale = numbers[place, SCALE] * beta
+                numbers[place, SCALE] = min(max(scale, SCALE_RANGE[0]), SCALE_RANGE[1])
+        scales[i] = numbers[0, SCALE]
 
 
 # Stacked log-probabilities: features are (n_views, n_samples, n_classes) float32, sums are float64.

@@ -15,8 +15,9 @@ from recal.decisions.sets import PredictionSets, content_uniforms
 from recal.errors import InputError
 from recal.maps.arrays import is_at, take_along, top_column
 from recal.maps.base import Array, Map, Views, like, namespace, wide
+from recal.maps.blend import Blend
 from recal.maps.guard import answer
-from recal.maps.plan import Plan, plan_of
+from recal.maps.steps import Plan, plan_of
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,9 @@ class Calibration:
     def describe(self) -> str:
         """Return the shape of the calibration in a few words."""
         if not isinstance(self.map, Plan):
-            return type(self.map).__name__
+            return "a blend" if isinstance(self.map, Blend) else type(self.map).__name__
         steps = len(self.map.steps)
-        return (
-            "a blend" if self.map.blend is not None else f"{steps} step{'' if steps == 1 else 's'}"
-        )
+        return f"{steps} step{'' if steps == 1 else 's'}"
 
 
 def calibration_of(source: Any) -> Calibration:

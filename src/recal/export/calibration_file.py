@@ -24,7 +24,7 @@ from recal.export.network import ON_ONE_THREAD
 from recal.export.tracer import OPEN, Graph, Symbol
 from recal.files.paths import replacing
 from recal.maps.guard import keep_answers
-from recal.maps.plan import Plan
+from recal.maps.steps import Plan
 from recal.transforms import Transform
 
 _RUNS = 15

@@ -37,7 +37,7 @@ from recal.export.network import (
     view_part,
 )
 from recal.export.tracer import OPEN, Graph, Symbol
-from recal.maps.plan import Plan
+from recal.maps.steps import Plan
 from recal.schema import Either, ListOf, Number, check
 from recal.transforms import BuiltIn, Transform
 from recal.transforms.arrays import dtype_name

@@ -10,7 +10,7 @@ import numpy as np
 from recal.checks import is_single_column, looks_like_probabilities
 from recal.errors import InputError, MissingExtraError
 from recal.export.calibration import Calibration, calibration_of
-from recal.maps.plan import Plan
+from recal.maps.steps import Plan
 from recal.transforms import BuiltIn, Named, Transform
 from recal.transforms.arrays import is_plain
 from recal.transforms.preprocessing import match_preprocess

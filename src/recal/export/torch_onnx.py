@@ -12,7 +12,7 @@ from typing import Any
 from recal.checks import looks_like_probabilities
 from recal.errors import InputError, MissingExtraError
 from recal.export.torch_module import CalibratedModule, Tensor, torch
-from recal.maps.plan import Plan
+from recal.maps.steps import Plan
 from recal.transforms import Transform
 
 # The oldest opset that torch's exporter writes; it has every other node that recal adds.

@@ -47,7 +47,8 @@ DTYPES |= {
 }
 # The dataclasses that a file may hold besides maps, and their modules. They check their own fields.
 _RECORDS = {
-    **dict.fromkeys(("Blend", "Plan", "Rule", "Step"), "maps.plan"),
+    **dict.fromkeys(("Plan", "Step"), "maps.steps"),
+    "Blend": "maps.blend",
     **dict.fromkeys(("Normalize", "Preprocessing"), "transforms.preprocessing"),
     "GroupOffsets": "maps.group_offsets",
     "ByClass": "decisions.class_shares",
@@ -269,7 +270,11 @@ class Decoder:
             if one.default is MISSING and one.default_factory is MISSING
         }
         if not required <= set(values) <= names:
-            raise FileError(f"a {name} must have the fields {', '.join(sorted(names))}")
+            unknown = ", ".join(sorted(set(values) - names)) or "fewer"
+            raise FileError(
+                f"a {name} must have the fields {', '.join(sorted(names))}, got {unknown}: it was "
+                "written by another version of recal, or changed. Fit it again"
+            )
         return family(**values)
 
     def _calibrator(self, depth: int, **body: Any) -> Any:

@@ -32,7 +32,7 @@ from recal.errors import FileError, InputError, Remedy
 from recal.files.paths import replacing
 from recal.files.tables import is_number, pyarrow_for, read_columns
 from recal.files.views import names_in, read_npz, read_views, write_npz
-from recal.maps.plan import Plan
+from recal.maps.steps import Plan
 
 _NAMES = ("probs", "labels", "classes", "confidence", "fitted_rows")
 # Keys of the metadata of a Parquet table.
@@ -118,7 +118,7 @@ def probs_of_file(path: str | os.PathLike[str]) -> Probabilities:
     source = Path(path)
     if source.is_file() and "logits" not in names_in(source):
         return read_probs(source)
-    from recal.maps.plan import calibrated_probs  # compiled code, which probabilities do not need
+    from recal.maps.steps import calibrated_probs  # compiled code, which probabilities do not need
 
     views = read_views(source)
     return Probabilities(calibrated_probs(Plan(), views), views.labels, views.classes)

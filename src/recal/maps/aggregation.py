@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from recal.errors import InputError
 from recal.maps.arrays import safe_log, softmax
 from recal.maps.base import Array, Map, TransformList, Views
-from recal.maps.plan import Plan
+from recal.maps.blend import Blend
 from recal.maps.scaling import Scale
 from recal.schema import Floats, Instance, Integers, ListOf, Text
 from recal.transforms import Transform
@@ -58,7 +58,7 @@ class Mixture(Map):
     reads : (n_members,)
         The earlier member whose log-probabilities a member reads instead of the logits; -1 for the
         logits.
-    plan : Plan, optional
+    plan : Blend, optional
         A blend of the mixture's log-probabilities with those of temperature scaling and a few
         views.
     """
@@ -67,7 +67,7 @@ class Mixture(Map):
     members: Annotated[tuple[Map, ...], ListOf(Instance(Map), keep=tuple)]
     weights: Annotated[NDArray[np.float64], Floats("M", low=0.0, high=1.0)]
     reads: Annotated[NDArray[np.int64], Integers("M", low=-1, high=2**31)]
-    plan: Plan | None = None
+    plan: Blend | None = None
 
     def check(self) -> None:
         if not len(self.members) == len(self.names) == len(set(self.names)) == len(self.weights):
@@ -78,8 +78,6 @@ class Mixture(Map):
             raise InputError("must need no views", argument="members")
         if (self.reads >= np.arange(len(self.reads))).any():
             raise InputError("must name earlier members", argument="reads")
-        if self.plan is not None and self.plan.blend is None:
-            raise InputError("must have a blend", argument="plan")
 
     @property
     def n_classes(self) -> int | None:

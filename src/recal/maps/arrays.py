@@ -14,7 +14,7 @@ import numpy as np
 
 from recal.engine import rows
 from recal.engine.compiled import SMALL, one_thread, over_rows
-from recal.engine.scaled import ABOVE_ZERO, as_rows
+from recal.engine.series import ABOVE_ZERO, as_rows
 from recal.maps.base import Array, indices, like, namespace, wide
 
 # Terms of a sum below this may have underflowed.

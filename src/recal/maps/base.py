@@ -18,7 +18,8 @@ from recal.schema import Kind, Record, Sizes
 from recal.transforms import Transform, as_transform
 
 if TYPE_CHECKING:
-    from recal.maps.plan import Plan
+    from recal.maps.blend import Blend
+    from recal.maps.steps import Plan
 
 # An array of any library: numpy, torch, or another one that follows the array API.
 Array = Any
@@ -89,9 +90,14 @@ class Map(Record):
         return None
 
     @property
-    def plan(self) -> Plan | None:
-        """The plan that the map is or contains; None if there is none."""
+    def plan(self) -> Plan | Blend | None:
+        """The plan or the blend that the map is or contains; None if there is none."""
         return None
+
+    @property
+    def keeps_answers(self) -> bool:
+        """Whether predictions never change where the map is used by itself."""
+        return self.keeps_order
 
     def needs_views(self, logits: Array) -> Array:
         """Return for each sample whether its views must be computed, (n_samples,)."""

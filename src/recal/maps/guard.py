@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, is_single_column
-from recal.engine.scaled import ABOVE_ZERO, BELOW_ONE
+from recal.engine.series import ABOVE_ZERO, BELOW_ONE
 from recal.errors import InputError
 from recal.maps.arrays import at, clip, is_at, put, row_max, row_sum, top_column
 from recal.maps.base import Array, Map, Views, like, namespace, wide

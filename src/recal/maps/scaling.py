@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from recal.checks import Floats as FloatArray
 from recal.engine import rows
 from recal.engine.compiled import SMALL, over_rows
-from recal.engine.scaled import as_rows
+from recal.engine.series import as_rows
 from recal.errors import InputError
 from recal.maps.arrays import (
     at,
@@ -33,7 +33,7 @@ from recal.maps.guard import lift_answers
 from recal.schema import LARGEST, SMALLEST, Floats, Number
 
 if TYPE_CHECKING:
-    from recal.maps.plan import Plan
+    from recal.maps.steps import Plan
 
 Vector = NDArray[np.float64]
 PerClass = Annotated[Vector, Floats("K")]
@@ -65,7 +65,7 @@ class Temperature(Map):
 
     @property
     def plan(self) -> Plan:
-        from recal.maps.plan import Plan  # plan.py imports this module
+        from recal.maps.steps import Plan  # steps.py imports this module
 
         return Plan(start=self.beta)
 

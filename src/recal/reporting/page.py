@@ -22,6 +22,7 @@ from recal.comparison.tables import passes, seconds
 from recal.decisions import Decision, Profile, RiskCurve
 from recal.errors import InputError
 from recal.files.paths import replacing, write_together
+from recal.maps.steps import Plan
 from recal.metrics import LABELS
 from recal.metrics.evaluation import HIGHER_IS_BETTER
 from recal.metrics.row_scores import Classes
@@ -429,7 +430,7 @@ class Page:
         test, fits = self.comparison.test, {}
         for name, calibrator in self.comparison.calibrators.items():
             history, plan = getattr(calibrator, "history_", ()), calibrator.map_.plan
-            if history and plan is not None and test is not None and name in self.choices:
+            if history and isinstance(plan, Plan) and test is not None and name in self.choices:
                 large = too_large(test, len(plan.steps))
                 path = None if large else path_of(plan, test, self.comparison.test_labels)
                 fits[name] = history, path, len(plan.transforms)

@@ -15,11 +15,11 @@ from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Floats
 from recal.decisions import Profile, class_mix
 from recal.decisions.damage import FEWEST_KINDS
-from recal.engine.grouping import Group, group
+from recal.engine.grouping import ConfidenceAt, Group, group
 from recal.errors import InputError
 from recal.maps.arrays import softmax
 from recal.maps.group_offsets import sigmoid
-from recal.maps.plan import ConfidenceAt, Plan, Ties, calibrated_probs
+from recal.maps.steps import Plan, calibrated_probs
 from recal.metrics import bin_table, evaluate
 from recal.reporting.chart import sentences
 from recal.views import Views
@@ -145,7 +145,6 @@ def group_study(
     views: Views,
     *,
     confidence_at: ConfidenceAt = "original",
-    ties: Ties = "float32",
     scaled: bool = False,
     n_bins: int = 15,
 ) -> GroupStudy:
@@ -154,7 +153,7 @@ def group_study(
     Parameters
     ----------
     views : Views with transformations; with labels for the errors
-    confidence_at, ties : see `recal.group`
+    confidence_at : see `recal.group`
     scaled : bool
         First divide all logits by one temperature, fitted on these views. The paper's group tables
         do this, with ``confidence_at="own"``.
@@ -181,7 +180,7 @@ def group_study(
     errors = np.full((len(views.transforms), 4), np.nan)
     for index, transform in enumerate(views.transforms):
         copies = views.transformed(transform)
-        numbers = group(original, copies if beta == 1.0 else copies * beta, confidence_at, ties)
+        numbers = group(original, copies if beta == 1.0 else copies * beta, confidence_at)
         for member in Group:
             rows = numbers == member
             sizes[index, member - 1] = rows.sum()

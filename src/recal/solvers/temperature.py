@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels
-from recal.engine.scaled import ScaledLogits, ScaledRows, Vector
+from recal.engine.series import ScaledLogits, ScaledRows, Vector
 from recal.errors import ConvergenceWarning
 
 Flags = NDArray[np.bool_]

@@ -38,7 +38,7 @@ from recal.decisions.guarantee import crossfitted_answers
 from recal.errors import DependentRowsWarning, InputError, Remedy
 from recal.files.paths import replacing
 from recal.maps.arrays import log_softmax
-from recal.maps.plan import Plan, calibrated_probs
+from recal.maps.steps import Plan, calibrated_probs
 from recal.reporting.verdict import answer_change
 from recal.schema import Number, check
 from recal.transforms import Transform

@@ -72,7 +72,7 @@ def test_views_that_know_one_class_each_get_matrices_and_a_lower_loss(monkeypatc
     every, labels = problems.prompts(4000)
     views, y, fresh, truth = every[:1500], labels[:1500], every[1500:], labels[1500:]
     fitted = AutoCalibration(answers=answers).fit(views, y)
-    blend = fitted.plan_.blend
+    blend = fitted.plan_
     assert np.shape(blend.matrices) == (1 + len(blend.weights), 4, 4)
     assert len(blend.weights) == 5
     assert "5.00 more forward passes" in fitted.reason_
@@ -98,8 +98,8 @@ def test_views_that_know_all_classes_alike_get_no_matrices(n_classes, seed):
         2.0 * np.eye(n_classes)[y] + 1.2 * rng.normal(size=(1500, n_classes)) for _ in range(2)
     )
     fitted = CalibrationEnsemble(random_state=seed).fit(Views(2 * own, {"flip": 2 * view}), y)
-    assert fitted.plan_.blend.weights
-    assert not fitted.plan_.blend.matrices
+    assert fitted.plan_.weights
+    assert not fitted.plan_.matrices
 
 
 def test_few_samples_for_many_classes_get_no_matrices():
@@ -125,7 +125,7 @@ def test_torch_and_onnx_answer_as_numpy_does(tmp_path):
 
     views, y = problems.prompts()
     fitted = AutoCalibration(answers="free").fit(views, y)
-    assert fitted.plan_.blend.matrices
+    assert fitted.plan_.matrices
     logits = views.logits.astype(np.float32)
     transformed = np.array(
         [views.transformed(t) for t in fitted.needed_transforms()], dtype=np.float32

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from recal.engine.scaled import ABOVE_ZERO, BELOW_ONE
+from recal.engine.series import ABOVE_ZERO, BELOW_ONE
 from recal.maps.arrays import log_odds, log_softmax, normalise, softmax
 from recal.maps.guard import bounded, lift_answers
 

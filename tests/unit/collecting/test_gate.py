@@ -10,13 +10,10 @@ import pytest
 from recal import Blend, CalibratedClassifier, Plan, Views, ViewStacking
 from recal.collecting.predictions import apply
 from recal.errors import InputError
-from recal.maps.plan import calibrated_probs
+from recal.maps.steps import calibrated_probs
 from recal.transforms import Named
 
-PLAN = Plan(
-    start=0.6,
-    blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.9, gated_own=1.2),
-)
+PLAN = Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.9, gated_own=1.2, start=0.6)
 WEIGHTS = np.random.default_rng(0).normal(size=(36, 4))
 
 
@@ -92,7 +89,7 @@ def test_a_bad_row_of_a_view_is_named_by_its_place_among_all_inputs() -> None:
         spoiled[-1, 0, 0] = -1.0
         return spoiled
 
-    plan = Plan(start=0.6, blend=Blend(0.6, ((Named("broken", broken), 0.5),), (), 1e-4, gate=0.9))
+    plan = Blend(0.6, ((Named("broken", broken), 0.5),), (), 1e-4, gate=0.9, start=0.6)
     images = inputs(20)
     _, needed = expected(images)
     last = int(np.flatnonzero(needed)[-1])

@@ -8,11 +8,11 @@ import math
 import numpy as np
 import pytest
 
-from recal import Blend, Plan, Views
+from recal import Blend, Views
 from recal.errors import InputError
 from recal.maps.arrays import soft_log_probs
 from recal.maps.guard import answer, keep_answers
-from recal.maps.plan import calibrated_probs
+from recal.maps.steps import calibrated_probs
 
 
 def random_blend(
@@ -39,11 +39,11 @@ def random_blend(
         blend = dataclasses.replace(
             blend, matrices=rng.normal(size=(3, n_classes, n_classes)).tolist()
         )
-    return Plan(start=0.6, blend=blend), Views(logits, views)
+    return dataclasses.replace(blend, start=0.6), Views(logits, views)
 
 
 def by_the_formula(plan, views, row):
-    blend, n_classes = plan.blend, views.n_classes
+    blend, n_classes = plan, views.n_classes
 
     def softmax(values):
         top = max(values)
@@ -80,14 +80,14 @@ def test_agrees_with_the_formula(n_classes, gate, dtype, by_class):
     )
     expected = np.array([by_the_formula(plan, views, row) for row in range(len(views))])
     np.testing.assert_allclose(calibrated_probs(plan, views), expected, rtol=0, atol=1e-12)
-    kept = dataclasses.replace(plan, blend=dataclasses.replace(plan.blend, answers="kept"))
+    kept = dataclasses.replace(plan, answers="kept")
     expected = keep_answers(expected, views.logits.argmax(1)[:, None])
     np.testing.assert_allclose(calibrated_probs(kept, views), expected, rtol=0, atol=1e-12)
 
 
 def test_answers_are_kept_and_some_were_in_danger():
     plan, views = random_blend(n=400)
-    free = dataclasses.replace(plan, blend=dataclasses.replace(plan.blend, answers="free"))
+    free = dataclasses.replace(plan, answers="free")
     assert (calibrated_probs(free, views).argmax(1) != views.logits.argmax(1)).any()
     assert (calibrated_probs(plan, views).argmax(1) == views.logits.argmax(1)).all()
 
@@ -136,11 +136,9 @@ def test_plain_arrays_give_the_same():
 
 def test_a_blend_without_views_needs_none():
     plan, views = random_blend()
-    plan = Plan(start=0.6, blend=dataclasses.replace(plan.blend, weights=(), answers="free"))
+    plan = dataclasses.replace(plan, weights=(), answers="free")
     assert plan.transforms == ()
-    scores = 0.7 * soft_log_probs(np.float64(views.logits), 0.6, 1e-3) + np.array(
-        plan.blend.offsets
-    )
+    scores = 0.7 * soft_log_probs(np.float64(views.logits), 0.6, 1e-3) + np.array(plan.offsets)
     expected = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     np.testing.assert_allclose(calibrated_probs(plan, Views(views.logits)), expected, atol=1e-12)
 

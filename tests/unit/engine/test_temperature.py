@@ -136,7 +136,7 @@ def test_endless_separable_iterations_stay_finite_and_keep_the_prediction():
     ("option", "value"),
     [
         ("max_iter", -1), ("tol", -1e-3), ("guard", "nll"), ("start", "ts"), ("finish", "ts"), ("shrink", "t"),
-        ("n_bins", 0), ("floor", 0.7), ("ties", "float64"), ("separable", "loo"), ("confidence_at", "view"),
+        ("n_bins", 0), ("separable", "loo"), ("confidence_at", "view"),
         ("sequence", [5]), ("sequence", ["zoom:0.9"]), ("max_iter", None), ("max_iter", 2.5), ("tol", "small"),
         ("n_bins", None), ("sequence", 5), ("sequence", "zoom:0.5"), ("random_state", "now"), ("random_state", -1),
     ],

@@ -38,13 +38,13 @@ def fitted(request):
         with_views == "everywhere"
     ):  # every part of a blend above the gate too, as where a member replaces the mixture
         whole = replace(
-            ensemble.plan_.blend,
+            ensemble.plan_,
             own=0.2,
             gated_own=0.4,
             gated_mixture=0.5,
             gated_offsets=(0.3, 0, 0, -0.2),
         )
-        ensemble.map_ = replace(ensemble.map_, plan=replace(ensemble.plan_, blend=whole))
+        ensemble.map_ = replace(ensemble.map_, plan=whole)
     return ensemble, looks(seed=1)[0]
 
 

@@ -17,7 +17,7 @@ from recal import CalibratedModule, Plan, Step, TemperatureScaling, Views, save
 from recal.cli.app import run
 from recal.errors import FileError, InputError
 from recal.export import export_calibration, export_onnx
-from recal.maps.plan import calibrated_probs
+from recal.maps.steps import calibrated_probs
 from recal.transforms import as_transform
 
 PLAN = Plan(

@@ -29,13 +29,10 @@ from recal.cli.app import run
 from recal.collecting import Normalize
 from recal.errors import InputError
 from recal.export import export_calibration, export_onnx
-from recal.maps.plan import calibrated_probs
+from recal.maps.steps import calibrated_probs
 from recal.transforms import as_transform
 
-BLEND = Plan(
-    start=0.5,
-    blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.9, gated_own=1.2),
-)
+BLEND = Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.9, gated_own=1.2, start=0.5)
 
 
 def linear_model(

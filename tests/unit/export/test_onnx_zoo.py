@@ -43,7 +43,7 @@ def plan_for(logits: np.ndarray) -> Plan:
     confidence = np.sort(1 / wide.sum(1))
     below = int(np.argmax(np.diff(confidence[4:-4]))) + 4
     gate = float(confidence[below : below + 2].mean())
-    return Plan(start=start, blend=Blend(0.6, VIEWS, (), 1e-4, gate=gate, gated_own=1.2))
+    return Blend(0.6, VIEWS, (), 1e-4, gate=gate, gated_own=1.2, start=start)
 
 
 def outputs_of(path: Path, batch: np.ndarray) -> dict[str, Any]:
@@ -173,11 +173,7 @@ def test_a_batch_that_cannot_be_opened_is_refused_with_the_remedy(tmp_path: Path
     with pytest.raises(
         InputError, match=r"exactly 1 input at a time.*export the model again with an open batch"
     ):
-        export_onnx(
-            path,
-            path=tmp_path / "out.onnx",
-            plan=Plan(start=0.5, blend=Blend(0.6, VIEWS, (), 1e-4)),
-        )
+        export_onnx(path, path=tmp_path / "out.onnx", plan=Blend(0.6, VIEWS, (), 1e-4, start=0.5))
     assert not (tmp_path / "out.onnx").exists()
     out = export_onnx(
         path, path=tmp_path / "out.onnx", plan=Plan(start=0.5)
@@ -189,7 +185,7 @@ def test_an_onnx_model_with_views_is_exported_without_torch(tmp_path: Path) -> N
     """In a process of its own, in which torch and onnxscript cannot be imported."""
     path = tmp_path / "net.onnx"
     onnx.save(zoo.paddle2onnx(), path)
-    plan = Plan(start=0.5, blend=Blend(0.6, VIEWS, (), 1e-4, gate=0.9, gated_own=1.2))
+    plan = Blend(0.6, VIEWS, (), 1e-4, gate=0.9, gated_own=1.2, start=0.5)
     save(plan, tmp_path / "plan.recal")
     program = "import sys; sys.modules['torch'] = sys.modules['onnxscript'] = None; from recal.cli.app import run; "
     typed = [
@@ -242,7 +238,7 @@ def weights_that_are_not_there() -> onnx.ModelProto:
     "make", [cycle, own_operation, weights_that_are_not_there, zoo.paddle2onnx]
 )
 @pytest.mark.parametrize(
-    "plan", [Plan(start=0.5), Plan(start=0.5, blend=Blend(0.6, VIEWS, (), 1e-4, gate=0.9))]
+    "plan", [Plan(start=0.5), Blend(0.6, VIEWS, (), 1e-4, gate=0.9, start=0.5)]
 )
 def test_rubbish_gets_one_sentence_and_nothing_is_written(
     make: Any, plan: Plan, tmp_path: Path
@@ -268,10 +264,7 @@ def test_weights_in_a_file_beside_the_model_are_put_into_the_one_file(tmp_path: 
     onnx.save(
         zoo.at_opset(17), path, save_as_external_data=True, location="weights.bin", size_threshold=0
     )
-    model, plan = (
-        OnnxModel(path),
-        Plan(start=0.5, blend=Blend(0.6, VIEWS, (), 1e-4, gate=0.9, gated_own=1.2)),
-    )
+    model, plan = (OnnxModel(path), Blend(0.6, VIEWS, (), 1e-4, gate=0.9, gated_own=1.2, start=0.5))
     out = export_onnx(path, path=tmp_path / "out.onnx", plan=plan)
     agree(out, model, plan, batch_for(model))
     assert sorted(each.name for each in tmp_path.iterdir()) == ["model", "out.onnx"]

@@ -20,7 +20,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from recal import Blend, DecisionRule, Plan, TemperatureScaling, Views
+from recal import Blend, DecisionRule, TemperatureScaling, Views
 from recal.decisions import profile
 from recal.export import export_onnx
 from recal.transforms.preprocessing import Preprocessing
@@ -28,7 +28,7 @@ from recal.transforms.preprocessing import Preprocessing
 pytest.importorskip("fastapi")
 pytest.importorskip("httpx")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "serve.py"
-PLAN = Plan(start=0.4, blend=Blend(1.0, (), (), 1e-4))
+PLAN = Blend(1.0, (), (), 1e-4, start=0.4)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from recal import (
 from recal.calibrators import PlattScaling
 from recal.errors import InputError, NotFittedError
 from recal.export.torch_module import CalibrationLayer
-from recal.maps.plan import calibrated_probs
+from recal.maps.steps import calibrated_probs
 from recal.transforms import Named
 
 PLAN = Plan(
@@ -237,10 +237,7 @@ def test_outputs_of_another_shape_are_refused(images: torch.Tensor) -> None:
         CalibratedModule(torch.nn.Identity(), PLAN)(images)
 
 
-BLEND = Plan(
-    start=0.5,
-    blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.5, gated_own=1.2),
-)
+BLEND = Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.5, gated_own=1.2, start=0.5)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +263,7 @@ def test_a_gate_sends_only_unsure_rows_through_the_views(images: torch.Tensor) -
         logits = model(images)
         views = Views(logits.numpy(), {t: model(t(images)).numpy() for t in BLEND.transforms})
         gate = float((BLEND.start * logits.double()).softmax(1).amax(1).median())
-        plan = replace(BLEND, blend=replace(BLEND.blend, gate=gate + 1e-6))  # type: ignore[type-var]
+        plan = replace(BLEND, gate=gate + 1e-6)  # type: ignore[type-var]
         needed = plan.needs_views(logits.numpy())
         model.batches.clear()
         module = CalibratedModule(model, plan)

@@ -26,7 +26,7 @@ PLAN = record(
     "Plan",
     start=0.5,
     finish=1.0,
-    rule=record("Rule", confidence_at="original", ties="float32", floor=None),
+    confidence_at="original",
     steps=[record("Step", transform=ZOOM, betas=[1.0, 0.9, 0.8, 1.1])],
 )
 TEMPERATURE = {
@@ -65,8 +65,13 @@ BLEND = record(
     gated_mixture=0.0,
     answers="kept",
     matrices=[],
+    start=0.5,
 )
-BLENDED = {**RECAL, "state": {**RECAL["state"], "map_": record("Plan", start=0.5, blend=BLEND)}}
+BLENDED = {
+    **TEMPERATURE,
+    "class": "ViewStacking",
+    "state": {"map_": BLEND, "classes_": {"$": "array", "array": "a0"}},
+}
 CLASSES = struct.pack("<2q", 0, 1)
 ARRAYS = {"a0": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]}}
 
@@ -110,7 +115,7 @@ def _map(name: str, value: Any) -> bytes:
 
 
 def _blend(name: str, value: Any) -> bytes:
-    return changed(BLENDED, "state", "map_", "fields", "blend", "fields", name, to=value)
+    return changed(BLENDED, "state", "map_", "fields", name, to=value)
 
 
 def _plan(*path: str | int, to: Any) -> bytes:
@@ -305,12 +310,11 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "beta-true": (lambda: _step("betas", 0, to=True), "betas"),
     "huge-beta": (lambda: _plan("start", to=10**400), "not a file that recal can use"),
     "zero-start": (lambda: _plan("start", to=0), "`start` must be a positive finite beta"),
-    "unknown-ties": (lambda: _plan("rule", "fields", "ties", to="random"), "`ties` must be"),
-    "floor-above-half": (
-        lambda: _plan("rule", "fields", "floor", to=0.9),
-        r"`floor` must be a number in \(0, 0\.5\) or None",
+    "unknown-confidence-at": (lambda: _plan("confidence_at", to="mine"), "got 'mine'"),
+    "plan-of-an-earlier-version": (
+        lambda: _plan("rule", to={"ties": "float32"}),
+        "got rule: it was written by another version of recal",
     ),
-    "rule-is-a-plan": (lambda: _plan("rule", to=record("Plan")), "must be a Rule"),
     "step-is-a-dict": (
         lambda: _plan("steps", 0, to={"transform": ZOOM, "betas": [1, 1, 1, 1]}),
         "each item a Step",
@@ -334,23 +338,11 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "map-beta-as-text": (lambda: _map("fields", {"beta": "0.5"}), "beta"),
     "map-beta-true": (lambda: _map("fields", {"beta": True}), "beta"),
     # blends
-    "blend-is-a-number": (
-        lambda: changed(BLENDED, "state", "map_", "fields", "blend", to=1),
-        "must be a Blend",
-    ),
     "blend-with-extras": (lambda: _blend("code", "x"), "a Blend must have the fields"),
-    "blend-with-steps": (
-        lambda: changed(BLENDED, "state", "map_", "fields", "steps", to=PLAN["fields"]["steps"]),
-        "not both",
-    ),
-    "blend-with-finish": (
-        lambda: changed(BLENDED, "state", "map_", "fields", "finish", to=2.0),
-        "not both",
-    ),
-    "blend-negative-weight": (lambda: _blend("weights", [[ZOOM, -0.1]]), "at least 0, got -0.1"),
+    "blend-negative-weight": (lambda: _blend("weights", [[ZOOM, -0.1]]), "got -0.1"),
     "blend-zero-weight": (lambda: _blend("weights", [[ZOOM, 0]]), "leave out zoom:0.5"),
-    "blend-weight-as-text": (lambda: _blend("weights", [[ZOOM, "0.4"]]), "finite number"),
-    "blend-weight-true": (lambda: _blend("weights", [[ZOOM, True]]), "finite number"),
+    "blend-weight-as-text": (lambda: _blend("weights", [[ZOOM, "0.4"]]), "got '0.4'"),
+    "blend-weight-true": (lambda: _blend("weights", [[ZOOM, True]]), "got True"),
     "blend-same-view-twice": (
         lambda: _blend("weights", [[ZOOM, 0.1], [{**ZOOM, "spec": "zoom:0.50"}, 0.1]]),
         "twice",
@@ -361,10 +353,10 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "blend-weights-not-pairs": (lambda: _blend("weights", [[ZOOM]]), "must be pairs"),
     "blend-weights-are-text": (lambda: _blend("weights", "zoom:0.5"), "must be pairs"),
-    "blend-huge-own": (lambda: _blend("own", 10**400), "finite number"),
+    "blend-huge-own": (lambda: _blend("own", 10**400), "`own`"),
     "blend-negative-own": (lambda: _blend("own", -1.0), "got -1.0"),
-    "blend-nested-offsets": (lambda: _blend("offsets", [[0.1], [0.2]]), "finite number"),
-    "blend-offsets-of-three": (lambda: _blend("offsets", [0.0, 0.1, 0.2]), "offsets for 3 classes"),
+    "blend-nested-offsets": (lambda: _blend("offsets", [[0.1], [0.2]]), "`offsets`"),
+    "blend-offsets-of-three": (lambda: _blend("offsets", [0.0, 0.1, 0.2]), "3 classes"),
     "blend-offsets-differ": (lambda: _blend("gated_offsets", [0.0, 0.1, 0.2]), "got 2 and 3"),
     "blend-gate-zero": (lambda: _blend("gate", 0), r"`gate` must be a number in \(0, 1\] or None"),
     "blend-gate-above-one": (
@@ -395,7 +387,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: _blend("matrices", [[[10**400, 0.0]] * 2] * 2),
         "finite number",
     ),
-    "blend-matrix-huge": (lambda: _blend("matrices", [[[1e200, 0.0]] * 2] * 2), "exceed"),
+    "blend-matrix-huge": (lambda: _blend("matrices", [[[1e200, 0.0]] * 2] * 2), "`matrices`"),
     "blend-matrix-flat": (
         lambda: _blend("matrices", [[0.0, 0.0]] * 2),
         "must be a list of matrices",

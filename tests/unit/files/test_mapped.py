@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 from recal import ReCal, TemperatureScaling, Views, ViewStacking, read_views
-from recal.engine import compiled, scaled
+from recal.engine import compiled, series
 from recal.engine import mapped as mapping
 from recal.engine.mapped import MappedRows
 from recal.errors import InputError
@@ -25,7 +25,7 @@ def small_memory(monkeypatch):
     for module, name in (
         (compiled, "PIECE_VALUES"),
         (mapping, "PIECE_VALUES"),
-        (scaled, "_PIECE"),
+        (series, "_PIECE"),
         (zarr_rows, "PIECE_VALUES"),
     ):
         monkeypatch.setattr(module, name, 700)

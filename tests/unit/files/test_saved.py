@@ -4,6 +4,7 @@ sentence.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import math
 import os
@@ -22,7 +23,6 @@ from recal.calibrators import MatrixScaling
 from recal.calibrators.base import Calibrator
 from recal.errors import FileError, InputError, NotFittedError
 from recal.files import encoding, saved
-from recal.maps.plan import Rule
 from recal.maps.scaling import Temperature
 from recal.transforms import Named
 from recal.transforms.image import ZoomOut
@@ -93,7 +93,7 @@ PLAN = Plan(
     ),
     start=1 / 3,
     finish=1.1,
-    rule=Rule(confidence_at="own", ties="exact", floor=1e-16),
+    confidence_at="own",
 )
 
 
@@ -105,7 +105,7 @@ def test_a_blend_comes_back_equal_to_the_last_bit(tmp_path, gate):
     blend = Blend(
         2 / 3, weights, offsets, 1 / 5001, gate, 1.1, (0.0, 0.5, -0.5), "free", matrices=matrices
     )
-    plan = Plan(start=0.7, blend=blend)
+    plan = dataclasses.replace(blend, start=0.7)
     again = load(save(plan, tmp_path / "plan.recal"))
     assert again == plan
     assert repr(again) == repr(plan)

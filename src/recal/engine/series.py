@@ -33,6 +33,9 @@ Columns = NDArray[np.intp]
 ReadRows = Callable[[Columns], tuple[Floats, Columns]]
 # No sequence of betas takes a scale out of this range, so nothing over- or underflows to inf or 0.
 SCALE_RANGE = (1e-100, 1e100)
+# A view's confidence rose if it exceeds the original's by more than this: the distance from 1 to
+# the float32 before it, which is as much as most models can tell apart.
+RISE = 2.0**-24
 # Probabilities stay within these bounds: a probability of exactly 0 for the true class is an
 # infinite loss.
 ABOVE_ZERO, BELOW_ONE = float(np.finfo(np.float64).tiny), 1.0 - 2.0**-53
@@ -41,8 +44,6 @@ _PIECE = 16_000_000
 
 # Up to this many classes, a small array is read again for every slope.
 _FEW_CLASSES = 64
-# A tolerance that accepts every row that was read at all.
-_ANY = 1e200
 DEGREE = 8
 # The terms of a row: the scale, x and m at this scale, E (d - m)**k / k! for k = 2..8, and the
 # largest |d - m|.
@@ -121,9 +122,9 @@ class ScaledRows:
         Confidences that may lie on either side of an edge of `n_bins` bins are computed in full.
         """
         if self._x is None:
-            self._x, _, _, error = self._near_here()
-            if len(near := _near_an_edge(self._x, n_bins, error)):
-                self._x[near] = self.look(near)
+            self._x, _, _, self._error = self._near_here()
+            if len(near := _near_an_edge(self._x, n_bins, self._error)):
+                self._x[near], self._error[near] = self.look(near), 0.0
         return self._x
 
     def _near_here(self) -> Vector:
@@ -135,11 +136,13 @@ class ScaledRows:
         return out
 
     def bounded_log_odds(self) -> tuple[Vector, Vector]:
-        """Return x from the last reading of each row, and a bound on its error; rows never read are
-        read now.
+        """Return x from the last reading of each row, and a bound on its error of at most 1/2; rows
+        with a larger bound are read now.
         """
-        x, _, _, error = self._expand(self._here, self.scales, _ANY)
-        if len(unknown := np.flatnonzero(error > 1.0)):
+        if self._x is not None:
+            return self._x, self._error
+        x, _, _, error = self._expand(self._here, self.scales, tolerance=1e200)
+        if len(unknown := np.flatnonzero(error > 0.5)):
             x[unknown], error[unknown] = self.look(unknown), 0.0
         return x, error
 
@@ -218,7 +221,8 @@ class ScaledRows:
         t = scales - terms[AT]
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             error = remainder(t, terms[REACH - 1], terms[REACH])
-            values = np.array([*expand(t, *terms[AT + 1 : REACH]), error])
+            above = rise(t, terms[3:REACH])
+            values = np.array([*expand(t, terms[1:REACH], above), error])
             far = ~(error * SHARPER * scales <= tolerance * np.abs(t))
         values[0, far], values[3, far] = np.nan, np.inf
         out[:, rows] = values
@@ -273,32 +277,6 @@ class ScaledLogits(ScaledRows):
         self.logits = as_rows(logits)
         n_samples, n_classes = self.logits.shape
         super().__init__(lambda rows: (self.logits, rows), (n_samples, n_classes), tolerance)
-
-
-class FlooredLogits(ScaledLogits):
-    """Log-probabilities that never fall below log(floor).
-
-    A floor breaks the proportion between a row's logits, so each rescaling writes all rows again.
-    This is the only dense state. It exists for comparison with published results.
-    """
-
-    def __init__(self, logits: Floats, floor: float) -> None:
-        self.floor = floor
-        super().__init__(rescale_floored(logits, 1.0, floor))
-
-    def rescale(self, factors: Vector | float) -> None:
-        self.logits = rescale_floored(self.logits, factors, self.floor)
-        self._forget()
-
-
-def rescale_floored(logits: Floats, factors: Vector | float, floor: float) -> Vector:
-    """Return rescaled log-probabilities, none below log(floor), with the largest of each row moved
-    to 0.
-    """
-    wide = logits.astype(np.float64)
-    scaled = np.reshape(factors, (-1, 1)) * (wide - wide.max(axis=1, keepdims=True))
-    logs = np.maximum(scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True)), np.log(floor))
-    return logs - logs.max(axis=1, keepdims=True)
 
 
 def as_rows(logits: Floats) -> Floats:
@@ -367,22 +345,23 @@ def remainder(t: Any, last: Any, reach: Any) -> Any:
     return np.abs(last) * fourth * fourth * q * 0.25 + 1e300 * (q > 4.0)
 
 
-def expand(
-    t: Any, x: Any, mean: Any, c2: Any, c3: Any, c4: Any, c5: Any, c6: Any, c7: Any, c8: Any
-) -> Any:
+def rise(t: Any, c: Any) -> Any:
+    """Return E exp(t (d - m)) - 1 by the series; `c` holds its terms from the second power on."""
+    high = c[3] + t * (c[4] + t * (c[5] + t * c[6]))
+    return t * t * (c[0] + t * (c[1] + t * (c[2] + t * high)))
+
+
+def expand(t: Any, terms: Any, above: Any) -> Any:
     """Return x, and the first two derivatives of the log-partition log(1 + e**x), at a step t from
-    the scale.
+    the scale; `above` is what `rise` returns.
     """
-    rise = t * t * (c2 + t * (c3 + t * (c4 + t * (c5 + t * (c6 + t * (c7 + t * c8))))))
-    once = t * (
-        2 * c2
-        + t * (3 * c3 + t * (4 * c4 + t * (5 * c5 + t * (6 * c6 + t * (7 * c7 + t * (8 * c8))))))
-    )
-    twice = 2 * c2 + t * (
-        6 * c3 + t * (12 * c4 + t * (20 * c5 + t * (30 * c6 + t * (42 * c7 + t * (56 * c8)))))
-    )
-    first, second = once / (1.0 + rise), twice / (1.0 + rise)
-    odds = x + t * mean + np.log1p(rise)
+    x, mean, c = terms[0], terms[1], terms[2:]
+    high = 5 * c[3] + t * (6 * c[4] + t * (7 * c[5] + t * (8 * c[6])))
+    once = t * (2 * c[0] + t * (3 * c[1] + t * (4 * c[2] + t * high)))
+    high = 20 * c[3] + t * (30 * c[4] + t * (42 * c[5] + t * (56 * c[6])))
+    twice = 2 * c[0] + t * (6 * c[1] + t * (12 * c[2] + t * high))
+    first, second = once / (1.0 + above), twice / (1.0 + above)
+    odds = x + t * mean + np.log1p(above)
     against = 1.0 / (1.0 + np.exp(-np.maximum(odds, -700.0)))
     slope = mean + first
     bend = np.maximum(second - first * first, 0.0)
