@@ -18,7 +18,7 @@ import ray
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from recal import Blend, CalibratedClassifier, Plan, ViewStacking, collect, save
+from recal import Blend, CalibratedClassifier, ViewStacking, collect, save
 from recal.cli.app import run
 from recal.collecting import RayEngine, apply, apply_distributed
 from recal.collecting.store import StoreSink
@@ -158,10 +158,7 @@ def test_memory_is_that_of_a_local_run(images):
         np.testing.assert_array_equal(spread.transformed(transform), local.transformed(transform))
 
 
-PLAN = Plan(
-    start=0.6,
-    blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.6, gated_own=1.2),
-)
+PLAN = Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.6, gated_own=1.2, start=0.6)
 
 
 def counting_model(folder):
