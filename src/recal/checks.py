@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.errors import InputError, Remedy
+from recal.errors import InputError
 
 Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.intp]
@@ -23,8 +23,7 @@ _SUM_TOLERANCE = 1e-3
 _FEW_ROWS = 8
 # The most class names that an error prints for the user to paste.
 _MOST_NAMES = 30
-# scikit-learn's `check_estimator` looks for these words at the end of errors. The command line
-# leaves them out.
+# scikit-learn's `check_estimator` looks for these words at the end of errors.
 ASIDES = {
     "complex": "Complex data not supported",
     "shape": "Reshape your data",
@@ -34,10 +33,7 @@ ASIDES = {
     "continuous": "Unknown label type: continuous",
 }
 
-_SOFTMAX = Remedy(
-    "If these are logits, pass softmax(logits)",
-    typed="If these are logits, store their softmax; in an .npz file the name `logits` does instead",
-)
+_SOFTMAX = "If these are logits, pass softmax(logits); an .npz file may hold them as `logits`"
 
 MULTI_LABEL = (
     "If the model gives several labels to one input (multi-label), that is not supported: calibrate each label as a "
@@ -114,7 +110,7 @@ def check_form(
     if not array.dtype.isnative:  # compiled code only reads the machine's own byte order
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.type not in (np.float16, np.float32, np.float64):
-        aside = Remedy(ASIDES["complex"] if array.dtype.kind == "c" else "", typed="")
+        aside = ASIDES["complex"] if array.dtype.kind == "c" else ""
         rule = f"must hold floats (float16, float32 or float64), got dtype {array.dtype}"
         raise InputError(rule, argument=name, remedy=aside)
     if single is not None and is_single_column(array.shape) and len(array):
@@ -123,10 +119,7 @@ def check_form(
         raise InputError(
             f"must have the shape (n_samples, n_classes), got {array.shape}",
             argument=name,
-            remedy=Remedy(
-                f"For one sample pass a single row. {ASIDES['shape']}",
-                typed="Store a row for each sample",
-            ),
+            remedy=f"For one sample pass a single row. {ASIDES['shape']}",
         )
     if array.shape[0] == 0:
         raise InputError("has no rows; at least one sample is needed", argument=name)
@@ -136,7 +129,7 @@ def check_form(
         raise InputError(
             f"has {array.shape[1]} column; at least two classes are needed",
             argument=name,
-            remedy=Remedy(f"{remedy}. {words}", typed=remedy),
+            remedy=f"{remedy}. {words}",
         )
     return array
 
@@ -187,11 +180,8 @@ def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
         raise InputError(
             f"Every row of `{name}` lies in [0, 1] and sums to 1: these are probabilities, and logits are needed",
             argument=name,
-            remedy=Remedy(
-                "Pass the model's outputs before the softmax, or recal.Views.from_probs(...); with outputs='votes' "
-                "for a forest or neighbours",
-                typed="Store the model's outputs before the softmax, or recal.Views.from_probs(...).write(...)",
-            ),
+            remedy="Pass the model's outputs before the softmax, or recal.Views.from_probs(...); with outputs='votes' "
+            "for a forest or neighbours",
         )
     return array
 
@@ -276,7 +266,7 @@ def check_labels(
         remedy = _name_classes("If the labels are names that happen to be numbers,")
         if labels.min() == 1 and labels.max() == n_classes:
             why = f"They go from 1 to {n_classes}, and columns are counted from 0:"
-            remedy = Remedy(f"{why} pass y - 1", typed=f"{why} subtract 1 from each")
+            remedy = f"{why} subtract 1 from each"
         raise label_error(
             f"must lie in 0..{n_classes - 1}, one for each column; row {row} has {labels[row]}",
             remedy=remedy,
@@ -308,12 +298,9 @@ def _check_column(values: ArrayLike, n_samples: int, name: str) -> NDArray[np.fl
 def check_one_each(labels: NDArray[Any], n_samples: int | None) -> None:
     """Refuse labels that are not one per sample; None means that the number of samples is unknown."""
     if labels.ndim != 1:
-        remedy: str | Remedy = MULTI_LABEL
+        remedy: str = MULTI_LABEL
         if labels.ndim != 2 or labels.dtype.kind not in "iufb" or (labels.sum(axis=1) == 1).all():
-            remedy = Remedy(
-                "For one-hot rows pass y.argmax(1)",
-                typed="For one-hot rows store the column of the 1",
-            )
+            remedy = "For one-hot rows pass y.argmax(1), the column of the 1"
         raise label_error(f"must be one per sample, got the shape {labels.shape}", remedy=remedy)
     if n_samples is not None and len(labels) != n_samples:
         raise label_error(
@@ -321,45 +308,39 @@ def check_one_each(labels: NDArray[Any], n_samples: int | None) -> None:
         )
 
 
-def label_error(rule: str, *, remedy: str | Remedy = "") -> InputError:
+def label_error(rule: str, *, remedy: str = "") -> InputError:
     """Return an error about labels."""
     return InputError(f"Labels {rule}", argument="labels", remedy=remedy)
 
 
-def _name_classes(when: str) -> Remedy:
-    order = "in the columns' order"
-    return Remedy(
-        f"{when} pass classes=[...] {order}", typed=f"{when} give --classes A,B,C {order}"
-    )
+def _name_classes(when: str) -> str:
+    return f"{when} pass classes=[...] (--classes A,B,C) in the columns' order"
 
 
 def _of_another_kind(labels: NDArray[Any], n_classes: int) -> InputError:
     words = f"dtype {labels.dtype}"
-    remedy: str | Remedy = _name_classes("For other labels")
+    remedy: str = _name_classes("For other labels")
     if labels.dtype.kind == "f" and np.isfinite(labels).all() and (labels == np.rint(labels)).all():
         words = f"numbers such as {float(labels[0]) if len(labels) else 1.0} ({words})"
         whole = "Their values are whole numbers:"
-        remedy = Remedy(f"{whole} pass y.astype(int)", typed=f"{whole} store them as whole numbers")
+        remedy = f"{whole} pass y.astype(int), or store them as whole numbers"
     elif labels.dtype.kind == "b":
         true = "If True stands for the second column,"
-        remedy = Remedy(
-            f"{true} pass y.astype(int); otherwise classes=[True, False]",
-            typed=f"{true} store them as whole numbers; otherwise give --classes True,False",
+        remedy = (
+            f"{true} pass y.astype(int); otherwise classes=[True, False] (--classes True,False)"
         )
     elif labels.dtype.kind == "f" and (missing := np.isnan(labels)).any():
         words = f"{missing.sum()} missing ones, first in row {int(missing.argmax())}"
         remedy = "Leave out the samples without a label"
     elif labels.dtype.kind == "f":
         remedy = "A classifier's labels are classes"
-        remedy = Remedy(f"{remedy}. {ASIDES['continuous']}", typed=remedy)
+        remedy = f"{remedy}. {ASIDES['continuous']}"
     elif labels.dtype.kind in "UOST":
         words = f"words ({words})"
         names = sorted({str(label) for label in labels.tolist()})
         if len(names) == n_classes <= _MOST_NAMES:
             first = "If the columns are in alphabetical order,"
-            remedy = Remedy(
-                f"{first} pass classes={names}", typed=f"{first} give --classes {','.join(names)}"
-            )
+            remedy = f"{first} pass classes={names} (--classes {','.join(names)})"
     return label_error(
         f"must be integers 0..{n_classes - 1} (column indices), got {words}", remedy=remedy
     )

@@ -3,8 +3,8 @@
     raise InputError(f"must be a whole number from 1 on, got {batch_size!r}", argument="batch_size")
 
 `str(error)` names the argument as in Python: "`batch_size` must be a whole number from 1 on, got
-0." The command line names the option that was typed (`RecalError.sentence`). An error that reads
-the same in both is one plain text: `InputError("The pool is empty.")`.
+0." The command line names the option that was typed (`RecalError.sentence`). The rest of the text
+is the same in both: a remedy names the argument and, in brackets, the option.
 """
 
 from __future__ import annotations
@@ -12,47 +12,26 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
 
 
-@dataclass(frozen=True)
-class Remedy:
-    """What to do next, if Python and a terminal need different words; an empty text adds nothing.
+def in_both(**options: Any) -> str:
+    """Return options as they are written in Python and in a terminal, for a remedy.
 
     Examples
     --------
-    >>> from recal.errors import Remedy
-    >>> Remedy("pass classes=[...] in the columns' order", typed="give --classes A,B,C in the columns' order").typed
-    "give --classes A,B,C in the columns' order"
+    >>> from recal.errors import in_both
+    >>> in_both(on_error="skip")
+    "on_error='skip' (--on-error skip)"
+    >>> in_both(classes=["no", "yes"])
+    "classes=['no', 'yes'] (--classes no,yes)"
     """
-
-    python: str
-    typed: str
-
-    @classmethod
-    def naming(cls, text: str, **options: Any) -> Remedy:
-        """Return a remedy that names options, each as written in Python and in a terminal.
-
-        The value `int` means any number.
-
-        Examples
-        --------
-        >>> Remedy.naming("Leave them out with {on_error}", on_error="skip")
-        Remedy(python="Leave them out with on_error='skip'", typed='Leave them out with --on-error
-        skip')
-        """
-        python = typed = text
-        for name, value in options.items():
-            word = (
-                "N"
-                if value is int
-                else shlex.quote(value if isinstance(value, str) else ",".join(map(str, value)))
-            )
-            python = python.replace(f"{{{name}}}", f"{name}={'N' if value is int else repr(value)}")
-            typed = typed.replace(f"{{{name}}}", f"--{name.replace('_', '-')} {word}")
-        return cls(python, typed)
+    forms = []
+    for name, value in options.items():
+        word = value if isinstance(value, str) else ",".join(map(str, value))
+        forms.append(f"{name}={value!r} (--{name.replace('_', '-')} {shlex.quote(word)})")
+    return ", ".join(forms)
 
 
 def _code(names: tuple[str, ...]) -> str:
@@ -69,8 +48,8 @@ class RecalError(Exception):
         lower-case letter continues a sentence that begins with the argument's name.
     argument : str or tuple of str, optional
         The argument, or arguments, that broke the rule, by their names in Python.
-    remedy : str or Remedy, optional
-        What to do next.
+    remedy : str, optional
+        What to do next, in Python and in a terminal: "pass classes=[...] (--classes A,B)".
     where : str, optional
         The file, folder or URL that the error is about.
 
@@ -89,31 +68,19 @@ class RecalError(Exception):
         rule: str = "",
         *,
         argument: str | tuple[str, ...] | None = None,
-        remedy: str | Remedy = "",
+        remedy: str = "",
         where: str = "",
     ) -> None:
         self.rule, self.argument, self.remedy, self.where = rule, argument, remedy, where
         super().__init__(self.sentence())
 
-    def sentence(
-        self, spell: Callable[[tuple[str, ...]], str] = _code, *, typed: bool = False
-    ) -> str:
-        """Return the error as text; `spell` formats the arguments, and `typed` selects the words
-        for a terminal.
-        """
+    def sentence(self, spell: Callable[[tuple[str, ...]], str] = _code) -> str:
+        """Return the error as text; `spell` formats the arguments."""
         names = (self.argument,) if isinstance(self.argument, str) else self.argument or ()
-        remedy = (
-            self.remedy
-            if isinstance(self.remedy, str)
-            else self.remedy.typed
-            if typed
-            else self.remedy.python
-        )
         text = f"{spell(names)} {self.rule}" if names and not self.rule[:1].isupper() else self.rule
-        if names or remedy:
-            text = " ".join(
-                part if part.endswith((".", "?")) else f"{part}." for part in (text, remedy) if part
-            )
+        if names or self.remedy:
+            parts = [part for part in (text, self.remedy) if part]
+            text = " ".join(part if part.endswith((".", "?")) else f"{part}." for part in parts)
         return f"{self.where}: {text}" if self.where else text
 
     def at(self, where: object) -> Self:

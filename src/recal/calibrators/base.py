@@ -39,7 +39,7 @@ from recal.checks import (
     looks_like_probabilities,
 )
 from recal.copies import MOST_HASHES, count_fitted, row_hashes, sampled_rows
-from recal.errors import InputError, NotFittedError, Remedy
+from recal.errors import InputError, NotFittedError
 from recal.maps.base import Map, namespace
 from recal.maps.group_offsets import GroupOffsets
 from recal.maps.guard import answer_array, answer_views, check_tensor
@@ -398,7 +398,7 @@ class Calibrator(Estimator, ABC):
             raise InputError(
                 f"This {type(self).__name__} was fitted on {len(self.classes_)} classes, got {columns} columns",
                 argument="X",
-                remedy=Remedy(f"{remedy}. {aside}", typed=remedy),
+                remedy=f"{remedy}. {aside}",
             )
 
     def _check_fitted(self) -> None:

@@ -20,7 +20,7 @@ from recal.checks import (
     is_single_column,
 )
 from recal.clusters import check_clusters
-from recal.errors import InputError, Remedy
+from recal.errors import InputError
 from recal.maps.base import Map
 from recal.solvers.temperature import fit_beta
 from recal.views import Views
@@ -183,7 +183,7 @@ def as_views(X: Views | ArrayLike, *, needs_views: bool, method: str) -> Views:
         given = "these views hold none" if isinstance(X, Views) else "got an array"
         raise InputError(
             f"{method} needs Views with logits of transformed inputs; {given}",
-            remedy=Remedy("Use `collect` with a pool", typed="Make them with recal collect --pool"),
+            remedy="Make them with collect(..., pool=...) (recal collect --pool)",
         )
     return views
 
@@ -193,10 +193,7 @@ def _read_labels(X: Any, y: Any, views: Views, names: Any, method: str) -> Label
     if y is None and views.labels is None:
         raise InputError(
             "Labels are needed to fit",
-            remedy=Remedy(
-                f"Pass them as `y`, or use views that hold them. {ASIDES['no y'].format(method)}",
-                typed="Add --labels FILE",
-            ),
+            remedy=f"Pass them as `y`, or use views that hold them (--labels FILE). {ASIDES['no y'].format(method)}",
         )
     if y is None:
         return cast(Labels, views.labels)

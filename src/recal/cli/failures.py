@@ -182,4 +182,4 @@ def as_typed(error: RecalError, arguments: Sequence[str]) -> str:
             next((form for form in forms if form in typed), forms[0]) for forms in options
         )
 
-    return error.sentence(spell, typed=True)
+    return error.sentence(spell)

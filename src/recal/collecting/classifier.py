@@ -21,7 +21,7 @@ from recal.collecting.predictions import Predictions, apply, open_as_fitted
 from recal.collecting.sources import IndexedSource, Source, Subset
 from recal.decisions.follow import accept_followed
 from recal.decisions.profiles import profile
-from recal.errors import InputError, NotFittedError, Remedy
+from recal.errors import InputError, NotFittedError
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Outputs
 from recal.views import Views
@@ -159,10 +159,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         how = {"pilot": self.pilot, "seed": self.random_state, **self._how()}
         views = collect(self.model, source, self.pool_, labels=y, classes=classes, **how)
         if views.labels is None:
-            words = f"Pass them as `y`, or use inputs with labels. {ASIDES['no y'].format(type(self).__name__)}"
-            raise InputError(
-                "Labels are needed to fit", remedy=Remedy(words, typed="Add --labels FILE")
-            )
+            words = f"Pass them as `y`, or use inputs with labels (--labels FILE). {ASIDES['no y'].format(type(self).__name__)}"
+            raise InputError("Labels are needed to fit", remedy=words)
         if y is not None:
             refuse_codes(views.logits, y, views.labels, views.classes)
         self.calibrator_: Calibrator = calibrator.fit(
@@ -263,9 +261,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         if expected is not None and _is_table(X) and X.shape[1] != expected:
             raise InputError(
                 f"The classifier was fitted on {expected} features, got {X.shape[1]}",
-                remedy=Remedy(
-                    ASIDES["width"].format(X.shape[1], type(self).__name__, expected), typed=""
-                ),
+                remedy=ASIDES["width"].format(X.shape[1], type(self).__name__, expected),
             )
 
 

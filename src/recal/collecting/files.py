@@ -16,7 +16,7 @@ from recal.collecting.folders import ByteFolder, FileFolder, ImageFolder, SoundF
 from recal.collecting.sources import FILE_OPTIONS, ArraySource, Source
 from recal.collecting.tables import SUFFIXES as TABLES
 from recal.collecting.tables import open_table
-from recal.errors import FileError, InputError, RecalError, Remedy
+from recal.errors import FileError, InputError, RecalError, in_both
 from recal.files.limits import refuse_bombs
 from recal.schema import Choice, check
 
@@ -104,10 +104,7 @@ def _most(path: Path) -> str:
         )
         raise InputError(
             f"{path} holds {len(files)} files, {part} by their names (.png, .wav, .txt, ...)",
-            remedy=Remedy(
-                f"Say what to read: {' or '.join(f'read={name!r}' for name in _FOLDERS)}, which reads all files",
-                typed=f"Say what to read: {' or '.join(f'--read {name}' for name in _FOLDERS)}, which reads all files",
-            ),
+            remedy=f"Say what to read: {' or '.join(in_both(read=name) for name in _FOLDERS)}, which reads all files",
         )
     return kind
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from recal.collecting.fingerprint import digest_texts
 from recal.collecting.models.base import Pixels
 from recal.collecting.sources import IndexedSource, as_objects, form_of
-from recal.errors import FileError, InputError, MissingExtraError, Remedy
+from recal.errors import FileError, InputError, MissingExtraError, in_both
 from recal.files.limits import admit
 from recal.schema import Choice, Number, check
 
@@ -170,9 +170,7 @@ class ImageFolder(FileFolder):
                 raise InputError(
                     f"Images must have one size: {paths[0]} is {images[0].shape[:2]} and {path} is "
                     f"{image.shape[:2]} (height, width)",
-                    remedy=Remedy.naming(
-                        "Use {resize}, and {crop} for other shapes", resize=int, crop=int
-                    ),
+                    remedy="Use resize=N (--resize N), and crop=N (--crop N) for other shapes",
                 )
         return np.stack(images)
 
@@ -193,7 +191,7 @@ class ImageFolder(FileFolder):
                 raise InputError(
                     f"{height}x{width} is larger than the image {path}, which is {image.height}x{image.width}",
                     argument="crop",
-                    remedy=Remedy.naming("Use a larger {resize}", resize=int),
+                    remedy="Use a larger resize=N (--resize N)",
                 )
             left, top = round((image.width - width) / 2), round((image.height - height) / 2)
             image = image.crop((left, top, left + width, top + height))
@@ -251,9 +249,7 @@ def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Im
     except unreadable as error:
         raise FileError(
             f"The image {os.fspath(path)} cannot be read: {str(error).rstrip('.')}",
-            remedy=Remedy.naming(
-                "Repair or remove it, or leave such files out with {on_error}", on_error="skip"
-            ),
+            remedy=f"Repair or remove it, or leave such files out with {in_both(on_error='skip')}",
         ) from error
 
 

@@ -22,7 +22,7 @@ from recal.collecting.pools import as_pool
 from recal.collecting.sinks import MemorySink, Sink
 from recal.collecting.sources import Source, as_source
 from recal.collecting.tables import arrange_columns
-from recal.errors import InputError, Remedy
+from recal.errors import InputError
 from recal.files.paths import as_path, refuse_single_file
 from recal.schema import Number, check
 from recal.transforms import Transform
@@ -266,7 +266,7 @@ def choose_engine(engine: Any) -> Runner:
         return RayEngine().run
     run: Runner | None = getattr(engine, "run", None)
     if run is None:
-        remedy = Remedy("A RayEngine sets more", typed="")
+        remedy = "A RayEngine sets more"
         raise InputError(
             f"must be 'local' or 'ray', got {engine!r}", argument="engine", remedy=remedy
         )

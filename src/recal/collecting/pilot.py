@@ -21,7 +21,7 @@ from recal.calibrators.stacking import ViewStacking
 from recal.collecting.models.base import as_model
 from recal.collecting.pools import as_pool
 from recal.collecting.sources import FILE_OPTIONS, IndexedSource, Source, Subset
-from recal.errors import DependentRowsWarning, InputError, Remedy
+from recal.errors import DependentRowsWarning, InputError
 from recal.files.views import read_views
 from recal.maps.arrays import log_softmax
 from recal.schema import Number, check
@@ -144,10 +144,7 @@ def run_pilot(
             "file or a folder, not a loader or a generator, which give theirs one after the other."
         )
     if source.batch(0, 1).labels is None:
-        remedy = Remedy(
-            "Pass `labels`, or inputs with labels",
-            typed="Add --labels FILE, or use data with labels",
-        )
+        remedy = "Pass `labels` (--labels FILE), or inputs with labels"
         raise InputError("A pilot learns from labels which views help", remedy=remedy)
     candidates = as_pool(pool, seed, source, model)
     before = model.n_answered

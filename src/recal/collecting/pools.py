@@ -10,7 +10,7 @@ import numpy as np
 from recal.collecting.job import Job, Preprocess
 from recal.collecting.models.base import Model, as_array
 from recal.collecting.sources import IndexedSource, Source
-from recal.errors import InputError, Remedy
+from recal.errors import InputError
 from recal.transforms import Transform
 from recal.transforms import pool as draw_pool
 from recal.transforms.pool import NAMED
@@ -67,10 +67,7 @@ def kind_of_inputs(source: Source, model: Model) -> str:
     raise InputError(
         f"Inputs of dtype {values.dtype} and shape ({shape}) do not say what they are. Pixels are "
         "uint8, or floats from 0 to 1 in four axes; normalise them in the preprocessing",
-        remedy=Remedy(
-            f"Say it with the pool: pool='auto:KIND', one of {named}, or pool=None",
-            typed=f"Say it with --pool auto:KIND, one of {named}, or --pool none",
-        ),
+        remedy=f"Say it with pool='auto:KIND' (--pool auto:KIND), one of {named}, or pool=None (--pool none)",
     )
 
 

@@ -22,7 +22,7 @@ from recal.decisions.class_shares import class_mix as estimate_class_mix
 from recal.decisions.damage import RowNumbers
 from recal.decisions.follow import WatchResult, followed_confidences, to_the_power
 from recal.decisions.profiles import Profile
-from recal.errors import InputError, Remedy
+from recal.errors import InputError
 from recal.transforms import Named, Transform
 from recal.transforms.pool import Own, by_name
 from recal.transforms.preprocessing import Outputs, match_outputs, match_preprocess
@@ -104,10 +104,8 @@ def profile_of(calibrator: Any) -> Profile:
     if not isinstance(profile, Profile):
         raise InputError(
             "Following needs a profile of the fit's samples, and this calibration holds none.",
-            remedy=Remedy(
-                "Set calibrator.profile_ = recal.profile(views, y) on the fit's views",
-                typed="Fit it again: recal fit VIEWS --out calibration.recal, with views of `--pool damage`",
-            ),
+            remedy="Fit it again: recal fit VIEWS --out calibration.recal, with views of --pool damage; "
+            "or set calibrator.profile_ = recal.profile(views, y) on the fit's views",
         )
     return profile
 

@@ -23,7 +23,7 @@ from recal.collecting.pools import as_pool
 from recal.collecting.sinks import MemorySink
 from recal.collecting.sources import Batch, IndexedSource, Source
 from recal.collecting.tables import TableSource, holds_texts
-from recal.errors import InputError, Remedy
+from recal.errors import InputError, in_both
 from recal.maps.arrays import log_softmax
 from recal.solvers.temperature import fit_beta
 from recal.transforms import Transform
@@ -163,9 +163,7 @@ def check_agreement(
         raise InputError(
             f"Only {plain.as_assumed:.0%} of the predictions of {model.name} match the labels of {size} inputs, and "
             f"{best.accuracy:.0%} match as suggested below.{why}",
-            remedy=Remedy(
-                f"Check this and pass {', '.join(python)}", f"Check this and add: {' '.join(typed)}"
-            ),
+            remedy=f"Check this and pass {', '.join(python)} ({' '.join(typed)})",
         )
 
 
@@ -303,10 +301,8 @@ def _check_labels(source: Source, model: Model, classes: Sequence[Any] | None) -
         which = "The model's classes" if classes is None else "`classes`"
         raise InputError(
             f"{which} do not name the label {absent[0]!r}; they are {', '.join(columns[:8])}",
-            remedy=Remedy.naming(
-                "Pass the names of the labels in the order of the model's columns, such as {classes}",
-                classes=(labels if len(labels) == len(columns) else columns)[:8],
-            ),
+            remedy="Pass the names of the labels in the order of the model's columns, such as "
+            + in_both(classes=(labels if len(labels) == len(columns) else columns)[:8]),
         )
 
 
@@ -326,15 +322,8 @@ def _check_columns(source: Source, model: Model) -> None:
     if len(others) <= 1 and len(numbers) < len(frame.columns) <= 2:
         columns = {"text_column": texts[0]}
         columns |= {"label_column": others[0]} if others and source.labels is None else {}
-        options = [Remedy.naming(f"{{{name}}}", **{name: value}) for name, value in columns.items()]
-        python, typed = (
-            ", ".join(one.python for one in options),
-            " ".join(one.typed for one in options),
-        )
-        remedy = Remedy(
-            f"To read it as texts pass {python}", typed=f"To read it as texts add {typed}"
-        )
-        raise InputError(f"{problem}.", remedy=remedy)
+        words = ", ".join(in_both(**{name: value}) for name, value in columns.items())
+        raise InputError(f"{problem}.", remedy=f"To read it as texts pass {words}")
     warnings.warn(
         f"{problem}. If the model takes texts, say text_column={texts[0]!r}.",
         UserWarning,

@@ -20,15 +20,12 @@ from recal.checks import Labels, check_classes, check_labels, check_one_each
 from recal.collecting.fingerprint import digest_texts
 from recal.collecting.job import Block, Finisher, Job
 from recal.collecting.sources import Batch, IndexedSource, Source, digest_inputs
-from recal.errors import FileError, InputError, Remedy
+from recal.errors import FileError, InputError
 from recal.files.paths import replacing
 from recal.transforms import Transform
 from recal.views import Views
 
-NAME_CLASSES = Remedy(
-    "Pass classes=[...], the names of the model's columns in order",
-    typed="Give --classes A,B,C, the names of the model's columns in order",
-)
+NAME_CLASSES = "Pass classes=[...] (--classes A,B,C), the names of the model's columns in order"
 # A file that changes twice within one clock tick keeps its time, so files this young (ns) are
 # always read again.
 _YOUNG = 2_000_000_000

@@ -28,7 +28,7 @@ from recal.collecting.fingerprint import digest
 from recal.collecting.job import Block, Job
 from recal.collecting.sinks import First, Sink, check_block, first_changed_block, has_inputs_of
 from recal.collecting.sources import Batch, Source
-from recal.errors import FileError, InputError, Remedy
+from recal.errors import FileError, InputError
 from recal.files import ledger as ledgers
 from recal.files.ledger import FolderLock, Ledger, WriterToken, block_record, read_ledger
 from recal.files.paths import exists, is_remote, remove_inside
@@ -52,10 +52,7 @@ _JOB = {
 # Summing a few thousand products in another order causes such differences; two different models
 # differ by more.
 _ROUNDING_UNITS = 64
-_REMEDY = Remedy(
-    "Choose another name, or pass resume=False to start over and replace it",
-    typed="Choose another name, or add --again to start over and replace it",
-)
+_REMEDY = "Choose another name, or pass resume=False (--again) to start over and replace it"
 
 
 class StoreArrays:

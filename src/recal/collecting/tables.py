@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from recal.collecting.fingerprint import digest, digest_array, is_read_whole
 from recal.collecting.models.base import Model, comes_from
 from recal.collecting.sources import ArraySource, IndexedSource, Source
-from recal.errors import FileError, InputError, MissingExtraError, Remedy
+from recal.errors import FileError, InputError, MissingExtraError, in_both
 from recal.files.tables import pyarrow_for, read_parquet
 from recal.transforms.preprocessing import Preprocessing
 from recal.transforms.tabular import is_category
@@ -98,10 +98,7 @@ class TableSource(IndexedSource):
         if unknown:
             raise InputError(
                 f"The model was not fitted on the column {', '.join(map(repr, unknown[:5]))}",
-                remedy=Remedy.naming(
-                    "Remove it, or say {label_column} if it holds the labels",
-                    label_column=unknown[-1],
-                ),
+                remedy=f"Remove it, or say {in_both(label_column=unknown[-1])} if it holds the labels",
             )
         own = [names[name] for name in columns]
         frame = self.values[own]
@@ -327,12 +324,12 @@ def check_labelled(source: Source, where: object = "") -> None:
     if not isinstance(source, IndexedSource) or source.batch(0, 1).labels is not None:
         return
     text, folders = "The inputs have no labels", "put the files into one folder per class"
-    remedy = Remedy(f"Pass `labels`, or {folders}", typed=f"Add --labels FILE, or {folders}")
+    remedy = f"Pass `labels` (--labels FILE), or {folders}"
     if isinstance(source, TableSource):
         text += f"; the columns are {', '.join(str(name) for name in source.values.columns)}"
         likely, which = _likely_labels(source.values), "Say which column holds them: "
         python, typed = ("...", "NAME") if likely is None else (repr(likely), shlex.quote(likely))
-        remedy = Remedy(f"{which}label_column={python}", typed=f"{which}--label-column {typed}")
+        remedy = f"{which}label_column={python} (--label-column {typed})"
     error = InputError(text, remedy=remedy)
     raise error.at(where) if where else error
 

@@ -19,7 +19,7 @@ from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import check_graded, check_labels, is_graded
 from recal.clusters import check_clusters, split_by_cluster
 from recal.comparison.results import UNCALIBRATED, Comparison, Setup
-from recal.errors import DependentRowsWarning, InputError, RecalError, Remedy
+from recal.errors import DependentRowsWarning, InputError, RecalError
 from recal.maps.arrays import softmax
 from recal.metrics import LABELS, Evaluation, evaluate
 from recal.metrics.differences import paired_draws
@@ -430,10 +430,7 @@ def _labels(views: Views) -> NDArray[np.intp]:
     if views.labels is None:
         raise InputError(
             "Labels are needed to compare methods",
-            remedy=Remedy(
-                "use views that hold them",
-                typed="Collect views with labels, or add them to the file as an array `labels`",
-            ),
+            remedy="Use views that hold them: an array `labels`",
         )
     return views.labels
 

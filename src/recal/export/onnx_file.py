@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from recal.calibrators.signals import SignalCalibration
 from recal.decisions.decision import Decision
 from recal.decisions.rule import DecisionRule
-from recal.errors import InputError, Remedy
+from recal.errors import InputError, in_both
 from recal.export import traced_functions as xp
 from recal.export.calibration import Calibration, calibration_of
 from recal.export.calibration_file import answers, export_signals, metadata, own_probs, write
@@ -400,10 +400,7 @@ def _ends_in_softmax() -> InputError:
     )
     return InputError(
         "The model ends in a softmax: it gives probabilities, and logits are needed",
-        remedy=Remedy(
-            f"{before} outputs='probabilities'{after}",
-            typed=f"{before} --outputs probabilities{after}",
-        ),
+        remedy=f"{before} {in_both(outputs='probabilities')}{after}",
     )
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels, check_classes, check_confidences, check_labels, check_probs
-from recal.errors import FileError, InputError, Remedy
+from recal.errors import FileError, InputError, in_both
 from recal.files.paths import replacing
 from recal.files.tables import is_number, pyarrow_for, read_columns
 from recal.files.views import names_in, read_npz, read_views, write_npz
@@ -328,10 +328,7 @@ def _numbers(name: str, values: NDArray[Any]) -> NDArray[np.float64]:
             raise InputError(f"{some}is {value!r}. Correct or remove that row.") from None
         raise InputError(
             f"{some}holds {value!r}",
-            remedy=Remedy.naming(
-                "If it holds the labels, use {label_column}; else remove the column",
-                label_column=name,
-            ),
+            remedy=f"If it holds the labels, use {in_both(label_column=name)}; else remove the column",
         ) from None
 
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_classes, check_labels
 from recal.clusters import row_names
-from recal.errors import FileError, InputError, Remedy
+from recal.errors import FileError, InputError
 from recal.files import ledger as ledgers
 from recal.files.ledger import FolderLock, Ledger, checksum, describe, is_store, read_ledger
 from recal.files.limits import admit_folder
@@ -187,10 +187,7 @@ def open_folder(
     if ledger is not None and ledger.end is None:
         raise FileError(
             f"{path} is unfinished: collect was interrupted",
-            remedy=Remedy(
-                "Run the same collect again with resume=True (the default), to resume where it stopped",
-                typed="Run the same recal collect command again to resume where it stopped",
-            ),
+            remedy="Run the same collect again to resume where it stopped",
         )
     try:
         root: Any = zarr.open_group(str(path), mode="r", zarr_format=3)

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from recal.errors import InputError, Remedy
+from recal.errors import InputError
 from recal.schema import Number, check, field_kinds
 from recal.transforms import audio, image, series, tabular, text
 from recal.transforms.base import BuiltIn, Named, Transform
@@ -169,10 +169,7 @@ def _build(spec: str, family: Any, plain: list[str], options: dict[str, Any]) ->
         raise InputError(
             f"A {kind} is written '{kind}:strength', a number from {family.strengths.low:g} to "
             f"{family.strengths.high:g}, got {spec!r}",
-            remedy=Remedy(
-                f"A range belongs in pool('{kind}:0.1-0.9:5')",
-                typed=f"A range needs a count: {kind}:0.1-0.9:5",
-            ),
+            remedy=f"A range needs a count, and belongs in a pool: {kind}:0.1-0.9:5",
         ) from None
     return family(strength, **options)
 
@@ -271,9 +268,7 @@ def _part(spec: str, data: Any) -> _Range | Transform:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InputError(
             f"There is no transformation {kind!r} in {spec!r}; there are: {', '.join(KINDS)}.{hint}",
-            remedy=Remedy(
-                "Your own are passed as callables: pool([your_function, 'zoom:0.5'])", typed=""
-            ),
+            remedy="Your own are passed as callables: pool([your_function, 'zoom:0.5'])",
         )
     if any(part.partition(",")[2].strip() in KINDS for part in rest):
         raise InputError(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from recal.errors import InputError, Remedy
+from recal.errors import InputError
 from recal.schema import ListOf, Number, Record, Size, Sizes, Text, field_names
 from recal.transforms import arrays
 
@@ -313,7 +313,7 @@ def check_model(stored: Preprocessing | None, model: str, *, refuse: bool = Fals
         "model is not calibrated by it: fit a calibration for that model"
     )
     if refuse:
-        raise InputError(message, remedy=Remedy("", typed="Use --force to apply it all the same"))
+        raise InputError(message, remedy="Use --force to apply it all the same")
     warnings.warn(f"{message}.", UserWarning, stacklevel=3)
 
 

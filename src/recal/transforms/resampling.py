@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from recal.engine import images
 from recal.engine.compiled import SMALL, over_rows
-from recal.errors import InputError, Remedy
+from recal.errors import InputError
 from recal.transforms import arrays
 from recal.transforms.arrays import Array, contiguous
 
@@ -53,7 +53,7 @@ def image_layout(shape: tuple[int, ...], layout: str = "auto") -> str:
     raise InputError(
         "Images need the shape (n, channels, height, width), (n, height, width, channels) or (n, height, width), "
         f"got {tuple(shape)}",
-        remedy=Remedy(f"{reshape}{one}", typed=reshape),
+        remedy=f"{reshape}{one}",
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.errors import InputError, Remedy
+from recal.errors import InputError
 from recal.transforms import arrays
 from recal.transforms.arrays import Array
 from recal.transforms.base import BuiltIn, Keys, Numbers, Strengths, choose, content_keys, uniforms
@@ -322,9 +322,6 @@ def _numbers(data: Any, what: str) -> NDArray[np.float64]:
     if len(empty):
         raise InputError(
             f"The column {names[empty[0]]} holds no value, so it has no {what.lower()}",
-            remedy=Remedy(
-                "Fill it in, or pass pool=None to do without views of the table",
-                typed="Fill it in, or add --pool none to do without views of the table",
-            ),
+            remedy="Fill it in, or pass pool=None (--pool none) to do without views of the table",
         )
     return table

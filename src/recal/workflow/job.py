@@ -35,7 +35,7 @@ from recal.collecting.tables import check_labelled
 from recal.copies import near_duplicates
 from recal.decisions import profile
 from recal.decisions.guarantee import crossfitted_answers
-from recal.errors import DependentRowsWarning, InputError, Remedy
+from recal.errors import DependentRowsWarning, InputError
 from recal.files.paths import replacing
 from recal.maps.arrays import log_softmax
 from recal.maps.steps import Plan, calibrated_probs
@@ -177,8 +177,7 @@ def calibrate_views(
     """
     if views.labels is None:
         raise InputError(
-            "The views have no labels",
-            remedy=Remedy("Pass views with labels", typed="Add --labels FILE"),
+            "The views have no labels", remedy="Pass views with labels (--labels FILE)"
         )
     seed, say = settings.random_state, settings.say
     parts = split(views.n_samples, seed, views.clusters, settings.cross_fit)

@@ -10,7 +10,7 @@ import pytest
 from recal import TemperatureScaling, Views, load, save
 from recal.cli.app import run
 from recal.cli.failures import as_typed
-from recal.errors import InputError, Remedy
+from recal.errors import InputError
 
 RNG = np.random.default_rng(0)
 Y = RNG.integers(0, 3, 60)
@@ -60,7 +60,7 @@ def test_probabilities_in_place_of_views_are_recognised(views, calibration, tmp_
 
 def test_missing_labels_are_asked_for_by_their_option(unlabelled, tmp_path, capsys):
     shown = said(["fit", unlabelled, "--method", "ts", "--out", tmp_path / "c.recal"], capsys)
-    assert "Add --labels FILE" in shown
+    assert "--labels FILE" in shown
 
 
 @pytest.mark.parametrize("names", [False, True])
@@ -79,13 +79,10 @@ def test_labels_come_from_a_file_of_lines(unlabelled, tmp_path, names, capsys):
 @pytest.mark.parametrize(
     ("labels", "remedy"),
     [
-        (Y + 1, "They go from 1 to 3, and columns are counted from 0: subtract 1 from each"),
+        (Y + 1, "subtract 1 from each"),
         (Y.astype(float), "store them as whole numbers"),
-        (np.eye(3, dtype=int)[Y], "store the column of the 1"),
-        (
-            np.array(["a", "b", "c"])[Y],
-            "If the columns are in alphabetical order, give --classes a,b,c",
-        ),
+        (np.eye(3, dtype=int)[Y], "the column of the 1"),
+        (np.array(["a", "b", "c"])[Y], "(--classes a,b,c)"),
         (Y[:50], "there are 60 samples but 50 labels"),
     ],
 )
@@ -184,18 +181,8 @@ def test_an_interrupted_collect_says_how_to_go_on(folder, monkeypatch, capsys, o
     ],
 )
 def test_arguments_are_named_as_they_were_typed(argument, typed, named):
-    error = InputError(
-        "must be 1, got 0", argument=argument, remedy=Remedy("pass x=1", typed="give --x 1")
-    )
-    assert as_typed(error, ["collect", *typed]) == f"{named} must be 1, got 0. give --x 1."
-
-
-def test_words_that_only_scikit_learn_looks_for_are_not_printed():
-    error = InputError(
-        "must have two axes", argument="logits", remedy=Remedy("Reshape your data", typed="")
-    )
-    assert str(error).endswith("Reshape your data.")
-    assert as_typed(error, []) == "`logits` must have two axes."
+    error = InputError("must be 1, got 0", argument=argument, remedy="Pass x=1 (--x 1)")
+    assert as_typed(error, ["collect", *typed]) == f"{named} must be 1, got 0. Pass x=1 (--x 1)."
 
 
 def test_names_in_a_file_cannot_steer_the_terminal(tmp_path, capsys):

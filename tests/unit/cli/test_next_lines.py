@@ -163,7 +163,7 @@ def test_a_function_takes_a_table_of_named_labels_in_alphabetical_order(
     )
     command += ["--label-column", "tree", "--pool", "none"]
     assert run(["heights:swapped" if word == "heights:logits" else word for word in command]) == 2
-    assert "add: --classes pine,oak" in capsys.readouterr().err
+    assert "(--classes pine,oak)" in capsys.readouterr().err
     assert run(command) == 0
     assert "in alphabetical order: oak, pine." in capsys.readouterr().out
 

@@ -164,7 +164,7 @@ def test_swapped_columns_are_named_before_the_work(folder, capsys):
     ]
     assert run(command) == 2
     assert (
-        "The two columns look swapped. Check this and add: --classes yes,no"
+        "The two columns look swapped. Check this and pass classes=['yes', 'no'] (--classes yes,no)"
         in capsys.readouterr().err
     )
     s, y = scores()

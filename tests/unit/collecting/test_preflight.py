@@ -67,7 +67,10 @@ def test_a_csv_of_texts_is_not_silently_a_table(place, capsys):
     pandas.DataFrame(rows).to_csv("t.csv", index=False)
     command = ["collect", "--model", "taught:model", "--data", "t.csv", "--out", "v.npz"]
     assert run(command) == 2
-    assert "--text-column text --label-column topic" in capsys.readouterr().err
+    assert (
+        "(--text-column text), label_column='topic' (--label-column topic)"
+        in capsys.readouterr().err
+    )
     assert not (place / "asked.txt").exists()
     columns = ["--text-column", "text", "--label-column", "topic", "--classes", "a,b,c"]
     assert run([*command, *columns]) == 0
@@ -105,7 +108,7 @@ def test_the_message_for_absent_labels_names_the_column_that_looks_like_labels(p
     pandas.DataFrame(rows).to_csv("t.csv", index=False)
     assert run(["calibrate", "--model", "taught:model", "--data", "t.csv", "--out", "made"]) == 2
     assert (
-        "columns are word, topic. Say which column holds them: --label-column topic."
+        "columns are word, topic. Say which column holds them: label_column='topic' (--label-column topic)."
         in capsys.readouterr().err
     )
 

@@ -106,7 +106,7 @@ def test_the_ledger_has_the_job_and_one_checksum_per_block_and_view(tmp_path, wh
 def test_an_interrupted_store_goes_on_bit_for_bit(tmp_path, job, model, whole, calls):
     with pytest.raises(Stop):
         job(tmp_path / "v.zarr", model=Interrupted(model, calls))
-    with pytest.raises(FileError, match=r"v\.zarr is unfinished.*resume=True"):
+    with pytest.raises(FileError, match=r"v\.zarr is unfinished"):
         read_views(tmp_path / "v.zarr")
     counted = Interrupted(model, 1000)
     job(tmp_path / "v.zarr", model=counted)
@@ -217,10 +217,7 @@ def test_a_refused_store_says_what_to_do_in_python_and_on_the_command_line(
         InputError, match=r"differs.*\. Choose another name, or pass resume=False"
     ) as refused:
         job(tmp_path / "v.zarr", **other)
-    assert "Remedy(" not in str(refused.value)
-    assert refused.value.sentence(typed=True).endswith(
-        "or add --again to start over and replace it."
-    )
+    assert "(--again)" in str(refused.value)
 
 
 def test_beginning_again_replaces_the_store(tmp_path, job, whole):

@@ -26,7 +26,7 @@ from recal.checks import (
     two_columns,
 )
 from recal.collecting.fingerprint import digest
-from recal.errors import FileError, InputError, MissingExtraError, Remedy, blame
+from recal.errors import FileError, InputError, MissingExtraError, blame, in_both
 from recal.files.limits import refuse_bombs
 from recal.transforms.preprocessing import Outputs, check_outputs, least_probability
 
@@ -201,10 +201,7 @@ def _open_model(path: Path, device: Any) -> Model:
     if suffix in (".onnx", ".pt2") and not path.is_file():
         raise InputError(f"{path} is not a regular file.")
     if suffix == ".pt2":
-        remedy = Remedy(
-            f"If you trust it, pass torch.export.load({str(path)!r})",
-            "If you trust it, add: --trust pt2",
-        )
+        remedy = f"If you trust it, pass torch.export.load({str(path)!r}) (--trust pt2)"
         raise InputError(
             f"Opening {path} can run code, because a .pt2 file may hold pickles.", remedy=remedy
         )
@@ -385,10 +382,8 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
             which, sign, kind = "value", ": these are probabilities of the second class", "log-odds"
         raise InputError(
             f"Every {which} that {model.name} returned lies in [0, 1]{sign}, and {kind} are needed",
-            remedy=Remedy.naming(
-                "Return the values before the softmax or sigmoid, or use {outputs} to take their logarithms",
-                outputs="probabilities",
-            ),
+            remedy="Return the values before the softmax or sigmoid, or use "
+            f"{in_both(outputs='probabilities')} to take their logarithms",
         )
     if (
         is_probs
@@ -399,9 +394,7 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
         raise InputError(
             f"What {model.name} returns as the probability of the second class must lie in [0, 1], "
             f"got {values.min():.4g} to {values.max():.4g}",
-            remedy=Remedy.naming(
-                "If these are log-odds, leave {outputs} out", outputs="probabilities"
-            ),
+            remedy=f"If these are log-odds, leave {in_both(outputs='probabilities')} out",
         )
     if is_single:
         values = two_columns(values, probs=is_probs)
@@ -421,9 +414,7 @@ def log_of(probs: Floats, name: str, floor: float) -> Floats:
     try:
         check_probs(probs)
     except InputError as error:
-        leave_out = Remedy.naming(
-            "If these are logits, leave {outputs} out", outputs="probabilities"
-        )
+        leave_out = f"If these are logits, leave {in_both(outputs='probabilities')} out"
         remedy = error.remedy if error.remedy == MULTI_LABEL else leave_out
         raise InputError(
             f"What {name} returns as probabilities {error.rule}", remedy=remedy

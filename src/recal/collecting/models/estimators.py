@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest
 from recal.collecting.models.base import Model, as_array
-from recal.errors import InputError, Remedy
+from recal.errors import InputError, in_both
 from recal.transforms.preprocessing import Outputs
 
 # The probabilities of these classifiers are shares of trees, of neighbours or of the samples in a
@@ -57,7 +57,7 @@ class EstimatorModel(Model):
         is_scorer = outputs == "logits" and hasattr(estimator, "decision_function") and not pairs
         self.method = "decision_function" if is_scorer else "predict_proba"
         if not hasattr(estimator, self.method):
-            remedy = Remedy.naming("Use {outputs} for its decision_function", outputs="logits")
+            remedy = f"Use {in_both(outputs='logits')} for its decision_function"
             raise InputError(f"{self.name} has no {self.method}", remedy=remedy)
         # LightGBM has its own attribute, and invents names for columns without any.
         names = getattr(estimator, "feature_names_in_", getattr(estimator, "feature_name_", None))
@@ -95,7 +95,7 @@ class EstimatorModel(Model):
             raise InputError(
                 f"{self.name} was fitted on rows of {expected} numbers, and an input of the shape {batch.shape[1:]} "
                 f"has {size}",
-                remedy=Remedy.naming("In grey it would fit: {pixels}", pixels="gray"),
+                remedy=f"In grey it would fit: {in_both(pixels='gray')}",
             )
         if batch.ndim <= 2 or expected != size:
             return batch
@@ -106,9 +106,8 @@ class EstimatorModel(Model):
         kinds = {str(name): getattr(frame[name].dtype, "kind", "O") for name in frame.columns}
         words = [name for name, kind in kinds.items() if kind not in "biuf"]
         if words:
-            remedy = "If it takes texts, say which column holds them: {text_column}"
             raise InputError(
                 f"{self.name} knows no columns by name and was given the columns "
                 f"{', '.join(kinds)}",
-                remedy=Remedy.naming(remedy, text_column=words[0]),
+                remedy=f"If it takes texts, say which column holds them: {in_both(text_column=words[0])}",
             )

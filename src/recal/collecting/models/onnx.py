@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest, digest_file
 from recal.collecting.models.base import Model, as_array, in_pieces, to_dtype, with_channel
-from recal.errors import FileError, InputError, MissingExtraError, Remedy
+from recal.errors import FileError, InputError, MissingExtraError
 from recal.transforms.preprocessing import Outputs
 
 try:
@@ -86,10 +86,8 @@ def choose_output(
     code = f"import onnx.utils; onnx.utils.extract_model({file!r}, 'one.onnx', [{inputs!r}], [{names[0]!r}])"
     raise InputError(
         f"{model} has several outputs ({', '.join(names)}) and none is called logits",
-        remedy=Remedy(
-            "Say which: from recal.collecting import OnnxModel; OnnxModel(path, output=...)",
-            typed=f'Write a file with the one that holds logits, and use that: python -c "{code}"',
-        ),
+        remedy="Say which: recal.collecting.OnnxModel(path, output=...), or write a file with the "
+        f'one that holds logits: python -c "{code}"',
     )
 
 
@@ -302,7 +300,7 @@ class OnnxModel(Model):
         return np.asarray(answers)
 
 
-def _remedy(expected: Any, got: tuple[int, ...]) -> str | Remedy:
+def _remedy(expected: Any, got: tuple[int, ...]) -> str:
     """Name the option if only the channels are at the wrong end."""
     if len(expected) == len(got) == 4:
         for where, order in (("first", (0, 3, 1, 2)), ("last", (0, 2, 3, 1))):
@@ -312,11 +310,9 @@ def _remedy(expected: Any, got: tuple[int, ...]) -> str | Remedy:
                 for size, want in zip(moved[1:], expected[1:])
             )
             if fits and moved != list(got):
-                text = "The model expects channels {}: {}, which also divides pixels by 255; {} keeps them as they are"
-                python = text.format(
-                    where, f"pass preprocess=Normalize(channels={where!r})", "divide=1"
-                )
-                return Remedy(
-                    python, typed=text.format(where, f"add --channels {where}", "--divide 1")
+                return (
+                    f"The model expects channels {where}: pass "
+                    f"preprocess=Normalize(channels={where!r}) (--channels {where}), which also "
+                    "divides pixels by 255; divide=1 (--divide 1) keeps them as they are"
                 )
     return "Bring inputs into that shape in the preprocessing"
