@@ -16,6 +16,7 @@ from recal.maps.blend import Answers
 from recal.maps.scaling import LatentFunction
 from recal.progress import track
 from recal.schema import Count, RandomState
+from recal.solvers.convex import minimise
 
 # Rows are processed in parts of this many values, so that they stay in or near the processor's
 # cache.
@@ -59,29 +60,13 @@ class LatentProcess:
         if log_probs.size * len(points) <= _MOST_KEPT:
             self._kept = [basis(log_probs[part], points, length) for part in self._parts]
 
-    def fit(self, variance: float, start: Posterior | None = None, max_iter: int = 50) -> Posterior:
-        """Maximise the bound:
-
-        S by its closed form, m by Newton steps that are halved until the bound rises.
-        """
-        mean = np.zeros(len(self.points)) if start is None else start.mean.copy()
-        covariance = self._best_covariance(mean, variance)
-        bound, slope = self.bound(mean, covariance, variance)
-        for _ in range(max_iter):
-            direction = covariance @ slope
-            step, accepted = 1.0, False
-            while step > 1e-4 and not accepted:
-                trial = mean + step * direction
-                renewed = self._best_covariance(trial, variance)
-                value, slope_there = self.bound(trial, renewed, variance)
-                accepted = value > bound
-                step *= 0.5
-            if not accepted:
-                break
-            gain, mean, covariance, bound, slope = value - bound, trial, renewed, value, slope_there
-            if gain < 1e-4:
-                break
-        return Posterior(mean, covariance, self.length, variance, bound)
+    def fit(self, variance: float, start: Posterior | None = None) -> Posterior:
+        """Maximise the bound over m; S follows from m in closed form."""
+        problem = _NegativeBound(self, variance)
+        first = np.zeros(len(self.points)) if start is None else start.mean
+        # The bound is a sum over samples.
+        found = minimise(problem, first, tol=1e-4, warn=False)
+        return Posterior(found.point, problem.covariance, self.length, variance, -found.loss)
 
     def bound(
         self, mean: np.ndarray, covariance: np.ndarray, variance: float
@@ -128,10 +113,29 @@ class LatentProcess:
         scores /= totals[:, None]
         return phi, scores, at_truth - np.log(totals), labels
 
-    def _best_covariance(self, mean: np.ndarray, variance: float) -> np.ndarray:
-        precision = self.curvature(mean) + np.eye(len(mean)) / variance
-        inverse = np.linalg.inv(0.5 * (precision + precision.T))
-        return 0.5 * (inverse + inverse.T)
+
+class _NegativeBound:
+    """Minus the bound as a function of m, with the best S for each m."""
+
+    def __init__(self, process: LatentProcess, variance: float) -> None:
+        self.process, self.variance = process, variance
+
+    def evaluate(self, point: np.ndarray) -> float:
+        precision = self.process.curvature(point) + np.eye(len(point)) / self.variance
+        self.precision = 0.5 * (precision + precision.T)
+        inverse = np.linalg.inv(self.precision)
+        self.covariance = 0.5 * (inverse + inverse.T)
+        value, self.slope = self.process.bound(point, self.covariance, self.variance)
+        return -value
+
+    def gradient(self) -> np.ndarray:
+        return -self.slope
+
+    def hessian_times(self, direction: np.ndarray) -> np.ndarray:
+        return self.precision @ direction
+
+    def precondition(self, residual: np.ndarray) -> np.ndarray:
+        return self.covariance @ residual
 
 
 def kernel(log_probs: np.ndarray, points: np.ndarray, length: float) -> np.ndarray:

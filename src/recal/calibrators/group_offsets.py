@@ -7,17 +7,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.clusters import check_clusters, check_names, cluster_sums, stratified_folds
 from recal.maps.group_offsets import GroupOffsets, log_odds, sigmoid
+from recal.solvers.convex import minimise
 
 Vector = NDArray[np.float64]
 
 # The candidates: a group with this many samples of average information keeps half of its own
 # offset. Using no offsets is a candidate, too.
 STRENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-_FOLDS = 10
-_STEPS = 30
-_TOLERANCE = 1e-10
-# Offsets must lower the cross-validated loss by this many standard errors of the gain.
-_CLEARLY = 1.0
 
 
 def fit_group_offsets(
@@ -62,7 +58,7 @@ def fit_group_offsets(
         np.ones(len(right)) if sample_weight is None else np.asarray(sample_weight, np.float64)
     )
     together = None if clusters is None else check_clusters(clusters, len(right))
-    n_folds = min(_FOLDS, len(right) if together is None else int(together.max()) + 1)
+    n_folds = min(10, len(right) if together is None else int(together.max()) + 1)
     if n_folds < 2:
         return GroupOffsets(names, np.zeros(len(names)))
     fold = stratified_folds(index, n_folds, np.random.default_rng(0), clusters=together)
@@ -80,7 +76,7 @@ def fit_group_offsets(
     mean = float(np.average(gains[best], weights=weights))
     residuals = cluster_sums(weights * (gains[best] - mean), together)
     deviation = float(np.sqrt(residuals @ residuals) / weights.sum())
-    if mean <= _CLEARLY * deviation:
+    if mean <= deviation:
         return GroupOffsets(names, np.zeros(len(names)))
     ridge = STRENGTHS[best] * _information(scores, weights)
     return GroupOffsets(names, ridge_offsets(scores, right, index, len(names), ridge, weights))
@@ -103,18 +99,44 @@ def ridge_offsets(
     """Return the offset of each group that minimises its loss plus ridge / 2 x offset^2,
     (n_groups,).
 
-    Each group is a convex problem in one number, and all groups take Newton steps together.
+    All groups take Newton steps together.
     """
-    offsets = np.zeros(n_groups)
-    for _ in range(_STEPS):
-        chance = sigmoid(scores + offsets[index])
-        slope = np.bincount(index, weights * (chance - right), n_groups) + ridge * offsets
-        bend = np.bincount(index, weights * chance * (1 - chance), n_groups) + ridge
-        step = np.clip(slope / bend, -2.0, 2.0)
-        offsets = offsets - step
-        if np.abs(step).max() < _TOLERANCE:
-            break
-    return offsets
+    problem = _Offsets(scores, right, index, n_groups, ridge, weights)
+    return minimise(problem, np.zeros(n_groups), tol=1e-12, warn=False).point
+
+
+class _Offsets:
+    """The loss of one offset per group; its Hessian is diagonal."""
+
+    def __init__(
+        self,
+        scores: Vector,
+        right: Vector,
+        index: NDArray[np.intp],
+        n_groups: int,
+        ridge: float,
+        weights: Vector,
+    ) -> None:
+        self.scores, self.right, self.index, self.n_groups = scores, right, index, n_groups
+        self.ridge, self.weights = ridge, weights
+
+    def evaluate(self, point: Vector) -> float:
+        self.point, self.shifted = point, self.scores + point[self.index]
+        losses = _losses(self.shifted, self.right)
+        return float(self.weights @ losses + 0.5 * self.ridge * point @ point)
+
+    def gradient(self) -> Vector:
+        chance = sigmoid(self.shifted)
+        bend = self.weights * chance * (1 - chance)
+        self.bend = np.bincount(self.index, bend, self.n_groups) + self.ridge
+        slope = np.bincount(self.index, self.weights * (chance - self.right), self.n_groups)
+        return slope + self.ridge * self.point
+
+    def hessian_times(self, direction: Vector) -> Vector:
+        return self.bend * direction
+
+    def precondition(self, residual: Vector) -> Vector:
+        return residual / self.bend
 
 
 def _losses(scores: Vector, right: Vector) -> Vector:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
@@ -16,7 +17,7 @@ from recal.maps.arrays import class_scores
 from recal.maps.blend import Answers
 from recal.maps.curves import BetaCurves, LogisticCurves, beta_features
 from recal.schema import NotNegative
-from recal.solvers.logistic import TOL, fit_jointly, fit_logistic, largest_score, targets
+from recal.solvers.convex import minimise
 from recal.solvers.softmax import NEAR_TOL
 
 Array = NDArray[np.float64]
@@ -67,9 +68,9 @@ class PlattScaling(Calibrator):
         warn_if_few(self, samples)
         labels, n_classes = samples.labels, samples.n_classes
         scores = class_scores(samples.logits)
-        limit = largest_score(scores)
+        limit = _largest_score(scores)
         scores = np.clip(scores, -limit, limit)
-        high, low = targets(labels, n_classes, float(self.penalty))
+        high, low = _targets(labels, n_classes, float(self.penalty))
         if n_classes == 2:  # the curve of the second class mirrors the first
             slope, shift = fit_logistic([scores[:, :1]], labels, high[:1], low[:1])[:, 0]
             coefficients = np.array([[slope, slope], [shift, -shift]])
@@ -97,9 +98,9 @@ class BetaCalibration(Calibrator):
     The map is exact for scores that are Beta-distributed within a class and outside it. It includes
     the identity (a = b = 1, c = 0) and, with a = b, Platt scaling of the log-odds; otherwise it
     bends differently near 0 and near 1. As published, a and b come from a logistic regression on
-    log p and -log(1 - p). A negative coefficient is set to zero and the others are fitted again, so
-    that the map never falls. With more than two classes, a last step moves all curves together to
-    the lowest NLL of the normalised probabilities; a weak penalty keeps them close.
+    log p and -log(1 - p); neither may be negative, so that the map never falls. With more than two
+    classes, a last step moves all curves together to the lowest NLL of the normalised
+    probabilities; a weak penalty keeps them close.
 
     Parameters
     ----------
@@ -146,44 +147,186 @@ class BetaCalibration(Calibrator):
         start = getattr(samples.near, "coefficients", None)
         labels, n_classes = samples.labels, samples.n_classes
         scores = class_scores(samples.logits)
-        limit = largest_score(scores)
+        limit = _largest_score(scores)
         features = beta_features(scores, limit)
-        high, low = targets(labels, n_classes, float(self.penalty))
+        high, low = _targets(labels, n_classes, float(self.penalty))
         if n_classes == 2:  # the curve of the second class mirrors the first
             start = start if start is None else start[:, :1]
-            a, b, c = _increasing(
-                [feature[:, :1] for feature in features], labels, high[:1], low[:1], start
-            )[:, 0]
+            first = [feature[:, :1] for feature in features]
+            fitted = fit_logistic(first, labels, high[:1], low[:1], lower=0.0, start=start)
+            a, b, c = fitted[:, 0]
             return {"map_": BetaCurves(np.array([[a, b], [b, a], [c, -c]]), limit)}
-        coefficients = _increasing(features, labels, high, low, start)
+        coefficients = fit_logistic(features, labels, high, low, lower=0.0, start=start)
         if self.joint:
             coefficients = fit_jointly(features, labels, coefficients)
         return {"map_": BetaCurves(coefficients, limit)}
 
 
-def _increasing(
-    features: Sequence[Array], labels: Labels, high: Array, low: Array, start: Array | None
-) -> Array:
-    """Return the coefficients of logistic regressions whose first two are not negative.
+def _targets(labels: Labels, n_classes: int, smooth: float) -> tuple[Array, Array]:
+    """Return the targets of positive and negative samples of each class: nearly 1 and 0.
 
-    `start` are the coefficients of a fit to nearly the same samples; coefficients that are zero
-    there stay at zero.
+    They are (N+ + s) / (N+ + 2s) and s / (N- + 2s). s = 1 is Platt's choice (1999): the posterior
+    mean for a uniform prior. They keep the solution finite if a class is missing or perfectly
+    separated.
     """
-    free, tol = np.ones((3, len(high)), dtype=bool), TOL
-    if start is not None:
-        free[:2], tol = start[:2] > 0.0, NEAR_TOL
-    coef = fit_logistic(features, labels, high, low, free, start, tol)
-    # Setting one coefficient to zero may turn the other negative, so two rounds are enough.
-    for _ in range(2):
-        negative = (coef < 0.0) & free
-        negative[-1] = False
-        if not negative.any():
-            break
-        # If both are negative, the more negative one goes first.
-        both = negative[:2].all(axis=0)
-        negative[0] &= ~both | (coef[0] <= coef[1])
-        negative[1] &= ~both | (coef[1] < coef[0])
-        free &= ~negative
-        coef = fit_logistic(features, labels, high, low, free, np.where(free, coef, 0.0), tol)
-    coef[:2] = np.maximum(coef[:2], 0.0)
-    return coef
+    positive = np.bincount(labels, minlength=n_classes).astype(np.float64)
+    if smooth == 0.0:
+        return np.ones(n_classes), np.zeros(n_classes)
+    return (positive + smooth) / (positive + 2 * smooth), smooth / (
+        len(labels) - positive + 2 * smooth
+    )
+
+
+def _largest_score(scores: Array) -> float:
+    """Return the limit of scores: 36, the largest log-odds of a float64 probability, or twice the
+    median if larger.
+
+    With Platt's targets every sample pulls on the slope in proportion to its score. A class that
+    the model rules out with a logit of -10,000 would flatten its whole curve. Code that works on
+    probabilities has the same limit implicitly.
+    """
+    return max(-float(np.log(np.finfo(np.float64).eps)), 2.0 * float(np.median(np.abs(scores))))
+
+
+def fit_logistic(
+    features: Sequence[Array],
+    labels: Labels,
+    high: Array,
+    low: Array,
+    *,
+    lower: float | None = None,
+    start: Array | None = None,
+) -> Array:
+    """Return the coefficients, (n_features + 1, n_classes), the last row being the intercepts.
+
+    Minimises, for each class k by itself, the mean cross-entropy between sigmoid(sum_j coef[j, k] *
+    features[j][:, k] + coef[-1, k]) and the targets: high[k] if the label is k, else low[k].
+
+    Parameters
+    ----------
+    features : sequence of arrays of shape (n_samples, n_classes)
+        With a single column, labels are 0 for samples of its class and 1 for the others.
+    lower : float, optional
+        The lowest value of all coefficients but the intercepts.
+    start : array of the shape of the coefficients, optional
+        A solution for nearly the same samples; the loss is then exact to 1e-5 only.
+    """
+    problem = _Curves(features, labels, high, low)
+    size = problem.size
+    bounds = None
+    if lower is not None:
+        bounds = np.full(size.shape, lower)
+        bounds[-1] = -np.inf
+    first = np.zeros(size.shape) if start is None else start * size
+    tol = 1e-12 if start is None else NEAR_TOL
+    return minimise(problem, first, lower=bounds, tol=tol, max_iter=100, warn=False).point / size
+
+
+class _Curves:
+    """The sum of the classes' losses, in units where each feature has a root mean square of 1."""
+
+    def __init__(self, features: Sequence[Array], labels: Labels, high: Array, low: Array) -> None:
+        self.features, self.size = features, _sizes(features)
+        self.count, n_classes = features[0].shape
+        # The targets enter the loss linearly, through one number for each coefficient.
+        rows = np.flatnonzero(labels < n_classes)
+        columns = labels[rows]
+        self.pull = np.empty(self.size.shape)
+        for j, feature in enumerate(features):
+            own = np.bincount(columns, weights=feature[rows, columns], minlength=n_classes)
+            self.pull[j] = (low * feature.sum(axis=0) + (high - low) * own) / self.size[j]
+        own = np.bincount(columns, minlength=n_classes)
+        self.pull[-1] = low * self.count + (high - low) * own
+        self.pull /= self.count
+        # A ridge without visible effect makes the solution unique.
+        self.ridge = 1e-8
+
+    def evaluate(self, point: Array) -> float:
+        scale = point / self.size
+        scores = self.features[0] * scale[0]
+        for feature, row in zip(self.features[1:], scale[1:-1]):
+            scores += feature * row
+        scores += point[-1]
+        # e^-|score| gives log(1 + e^score) and the sigmoid.
+        small = np.exp(-np.abs(scores))
+        total = float(np.log1p(small).sum() + np.maximum(scores, 0.0).sum())
+        self.point, self.scores, self.small = point, scores, small
+        return total / self.count - float(np.vdot(self.pull - self.ridge * point, point))
+
+    def gradient(self) -> Array:
+        size, width = self.size, len(self.size)
+        probs = np.where(self.scores < 0.0, self.small, 1.0) / (1.0 + self.small)
+        spread = probs * (1.0 - probs)
+        columns: list[Any] = [*self.features, 1.0]
+        gradient = np.empty(size.shape)
+        hessian = np.empty((size.shape[1], width, width))
+        for i in range(width):
+            gradient[i] = (probs * columns[i]).sum(axis=0) / size[i]
+            weighted = spread * columns[i]
+            for j in range(i, width):
+                block = (weighted * columns[j]).sum(axis=0) / (size[i] * size[j])
+                hessian[:, i, j] = hessian[:, j, i] = block
+        # If every sample of a class is saturated, its curvature vanishes.
+        self.hessian = hessian / self.count + (2.0 * self.ridge + 1e-12) * np.eye(width)
+        self.inverse = np.linalg.inv(self.hessian)
+        return gradient / self.count - self.pull + 2.0 * self.ridge * self.point
+
+    def hessian_times(self, direction: Array) -> Array:
+        return np.einsum("kij,jk->ik", self.hessian, direction)
+
+    def precondition(self, residual: Array) -> Array:
+        return np.einsum("kij,jk->ik", self.inverse, residual)
+
+
+def _sizes(features: Sequence[Array]) -> Array:
+    """Return the root mean square of each feature and, for the intercept, 1; (n_features + 1,
+    n_classes).
+    """
+    size = np.array([np.sqrt(np.square(feature).mean(axis=0)) for feature in features])
+    return np.vstack([np.where(size > 0.0, size, 1.0), np.ones(size.shape[1])])
+
+
+def fit_jointly(features: Sequence[Array], labels: Labels, coef: Array, steps: int = 20) -> Array:
+    """Return coefficients near `coef` that minimise the NLL of the normalised probabilities.
+
+    The probabilities are the classes' sigmoids divided by their sum; only intercepts may be
+    negative. The penalty is 0.001 K / n times the squared distance from `coef`, in units of the
+    features' root mean squares.
+    """
+    count, n_classes = features[0].shape
+    size = _sizes(features)
+    centre, strength, rows = coef * size, 1e-3 * n_classes / count, np.arange(count)
+
+    def loss_at(flat: Array) -> tuple[float, Array]:
+        point = flat.reshape(size.shape)
+        scale = point / size
+        scores = sum(feature * row for feature, row in zip(features, scale)) + scale[-1]
+        small = np.exp(-np.abs(scores))
+        logs = np.minimum(scores, 0.0) - np.log1p(small)  # logarithms of the sigmoids
+        logs -= logs.max(axis=1, keepdims=True)
+        probs = np.exp(logs)
+        total = probs.sum(axis=1, keepdims=True)
+        loss = float((np.log(total[:, 0]) - logs[rows, labels]).mean())
+        probs /= total
+        probs[rows, labels] -= 1.0
+        probs *= np.where(scores < 0.0, 1.0, small) / ((1.0 + small) * count)
+        gradient = (
+            np.array([*((probs * feature).sum(axis=0) for feature in features), probs.sum(axis=0)])
+            / size
+        )
+        away = point - centre
+        return loss + strength * float(np.square(away).sum()), (
+            gradient + 2.0 * strength * away
+        ).ravel()
+
+    least = np.zeros(size.shape)
+    least[-1] = -np.inf
+    solution = scipy.optimize.minimize(
+        loss_at,
+        centre.ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=scipy.optimize.Bounds(least.ravel(), np.inf),
+        options={"maxiter": steps, "ftol": 1e-9, "gtol": 1e-7},
+    )
+    return solution.x.reshape(size.shape) / size

@@ -100,6 +100,7 @@ def minimise(
     """Minimise a convex loss from `start`, which must be inside its domain and its bounds.
 
     Newton's method converges quadratically, so the loss is much closer to its minimum than `tol`.
+    The final point is the last one that the problem has evaluated.
 
     Parameters
     ----------
