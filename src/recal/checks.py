@@ -18,7 +18,7 @@ from recal.errors import InputError
 Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.intp]
 # Rows of probabilities in float16 or float32 do not sum to one exactly.
-_SUM_TOLERANCE = 1e-3
+SUM_TOLERANCE = 1e-3
 # A few rows of logits may sum to nearly 1 by chance; more rows than this may not.
 _FEW_ROWS = 8
 # The most class names that an error prints for the user to paste.
@@ -197,7 +197,7 @@ def looks_like_probabilities(array: Floats) -> bool:
         return len(array) > _FEW_ROWS
     if array.shape[1] == 2 and len(array) > _FEW_ROWS and not array[:, 0].any():
         return True
-    tolerance = _SUM_TOLERANCE if len(array) > _FEW_ROWS else 1e-6
+    tolerance = SUM_TOLERANCE if len(array) > _FEW_ROWS else 1e-6
     return bool(np.allclose(array.sum(axis=1, dtype=np.float64), 1.0, rtol=0, atol=tolerance))
 
 
@@ -220,12 +220,12 @@ def check_probs(values: ArrayLike, name: str = "probs", *, binary: bool = False)
         )
     sums = array.sum(axis=1, dtype=np.float64)
     worst_row = int(np.argmax(np.abs(sums - 1)))
-    if abs(sums[worst_row] - 1) > _SUM_TOLERANCE:
+    if abs(sums[worst_row] - 1) > SUM_TOLERANCE:
         raise InputError(
             f"must sum to 1 in each row; row {worst_row} sums to {sums[worst_row]:.4g}",
             argument=name,
             remedy=MULTI_LABEL
-            if array.shape[1] > 2 and sums.max() > 1 + _SUM_TOLERANCE
+            if array.shape[1] > 2 and sums.max() > 1 + SUM_TOLERANCE
             else _SOFTMAX,
         )
     return array
@@ -271,7 +271,7 @@ def check_labels(
             f"must lie in 0..{n_classes - 1}, one for each column; row {row} has {labels[row]}",
             remedy=remedy,
         )
-    return labels.astype(np.intp)
+    return labels.astype(np.intp, copy=False)
 
 
 def check_weights(values: ArrayLike, n_samples: int) -> NDArray[np.float64]:

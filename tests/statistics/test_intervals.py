@@ -1,127 +1,212 @@
-"""Intervals against closed forms, hand-made cases and simulations with a known truth."""
+"""Intervals against closed forms, hand-made cases and plain resampling."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from recal.calibrators import TemperatureScaling
 from recal.copies import count_fitted, kept_hashes
 from recal.maps.guard import MARGIN, keep_answers
-from recal.metrics import evaluate
-from recal.metrics.calibration_error import equal_mass_edges, table_of
-from recal.metrics.resampling import (
-    Pattern,
-    _absolute_sum,
-    _classwise_variances,
-    bootstrap,
-    classwise_interval,
-    tracked_errors,
+from recal.metrics import (
+    adaptive_ece,
+    bin_table,
+    classwise_ece,
+    debiased_ece,
+    ece,
+    evaluate,
+    mce,
+    smooth_ece,
 )
-from recal.metrics.row_scores import equal_width_edges, gather, score
+from recal.metrics.calibration_error import cosine_coefficients, error_at, fixed_point
+from recal.metrics.intervals import combined_interval, percentile_interval, rate_interval
+from recal.metrics.resampling import Pattern, Resampled, draw_weights
+from recal.metrics.row_scores import score
+
+RNG = np.random.default_rng
 
 
-def scored(n: int = 300):
-    rng = np.random.default_rng(0)
-    sure = rng.uniform(0.5, 1, n)
-    rows = score(np.column_stack([sure, 1 - sure]), (rng.random(n) > sure).astype(int))
-    tables = [
-        table_of(rows.confidence, rows.correct, edges)
-        for edges in (equal_width_edges(15), equal_mass_edges(rows.confidence, 15))
-    ]
-    return rows, *tables
+def total(gaps):
+    return np.abs(gaps).sum(axis=-1)
 
 
-def test_the_upper_end_is_at_least_the_error_and_1_96_deviations_of_its_noise():
-    field = Pattern(np.array([0.1]), _absolute_sum)
-    field.add(np.array([[0.11], [0.09]] * 50))
-    low, high = field.factors()
-    assert high == pytest.approx((0.1 + 1.96 * 0.01) / 0.1, rel=1e-4)
-    assert low == pytest.approx((0.1 - 0.01) / 0.1, rel=1e-4)
+@pytest.mark.parametrize(("count", "n"), [(0, 200), (1, 200), (7, 50), (50, 50)])
+def test_the_rate_has_the_interval_of_clopper_and_pearson(count, n):
+    expected = stats.binomtest(count, n).proportion_ci(0.95, method="exact")
+    np.testing.assert_allclose(rate_interval(count, n), (expected.low, expected.high), rtol=1e-7)
+    confidence, correct = np.linspace(0.9, 0.99, n), np.arange(n) >= count
+    result = evaluate(confidence, correct, bootstrap=20)
+    assert result.intervals["error_rate"] == pytest.approx((expected.low, expected.high))
 
 
-def test_rank_metrics_are_centred_at_their_value():
-    rows, width, mass = scored()
-    buckets = gather(rows, equal_width_edges(15))
-    names = (
-        "ece",
-        "mce",
-        "adaptive_ece",
-        "smooth_ece",
-        "ks_error",
-        "aurc",
-        "auroc",
-        "brier",
-        "nll",
-        "error_rate",
+def test_two_estimates_combine_as_their_distances_do():
+    assert combined_interval(1.0, (0.7, 1.3), 2.0, (1.6, 2.4)) == pytest.approx((2.5, 3.5))
+    assert combined_interval(1.0, (0.7, 1.3), 2.0, (1.7, 2.3), 1.0) == pytest.approx((2.4, 3.6))
+    assert combined_interval(1.0, (0.7, 1.3), -1.0, (-1.3, -0.7), -1.0) == pytest.approx((0.0, 0.0))
+
+
+def test_percentiles_leave_two_and_a_half_per_cent_on_either_side():
+    draws = np.r_[np.arange(1001.0), np.nan]
+    assert percentile_interval(draws) == pytest.approx((25.0, 975.0))
+    assert percentile_interval(np.r_[np.zeros(90), np.full(10, np.inf)]) == (0.0, np.inf)
+
+
+@pytest.mark.parametrize("count", [0, 2, 60])
+def test_one_more_unit_gives_the_draws_of_clopper_and_pearson(count):
+    """Of n rows, x wrong: Beta(x, n - x + 1) and Beta(x + 1, n - x)."""
+    n = 150
+    rows = score(np.linspace(0.5, 0.99, n), np.arange(n) >= count)
+    drawn = Resampled(rows, draw_weights(rows, None, 20_000, RNG(0)), 15)
+    right, wrong, more = drawn.drawn_right, drawn.drawn_wrong, drawn.missing
+    low, high = drawn.ranks(right + more, wrong), drawn.ranks(right, wrong + more)
+    exact = rate_interval(count, n)
+    assert np.quantile(low["error_rate"], 0.025) == pytest.approx(exact[0], abs=0.002)
+    assert np.quantile(high["error_rate"], 0.975) == pytest.approx(exact[1], abs=0.004)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_rare_mistakes_have_the_interval_of_fay_and_feuer(count):
+    """Equal scores: the exact interval of a Poisson number, up to the t distribution."""
+    confidence, n = np.full(2000, 0.9), 2000
+    found = evaluate(confidence, np.arange(n) >= count, bootstrap=8000).intervals["brier"]
+    most = stats.chi2.ppf(0.975, 2 * count + 2) / 2
+    least = stats.chi2.ppf(0.025, 2 * count) / 2 if count else 0.0
+    expected = [0.01 + (0.81 - 0.01) * number / n for number in (least, most)]
+    assert found == pytest.approx(expected, rel=0.06)
+
+
+def test_without_mistakes_the_losses_and_the_area_allow_for_some():
+    n = 400
+    result = evaluate(np.linspace(0.98, 0.99, n), np.ones(n, bool), bootstrap=4000)
+    most = stats.chi2.ppf(0.975, 2) / 2 / n
+    assert result.intervals["nll"][1] == pytest.approx(result["nll"] + most * 4.2, rel=0.1)
+    assert result.intervals["aurc"] == pytest.approx((0.0, most), rel=0.1)
+    assert result.intervals["ece"][1] == pytest.approx(result["ece"] + most, rel=0.25)
+    assert np.isnan(result.intervals["auroc"]).all()
+    assert result.to_dict()["metrics"]["auroc"]["note"] == "undefined without wrong answers"
+
+
+def test_a_mistake_of_probability_zero_leaves_no_upper_end():
+    found = evaluate([[1.0, 0.0]] * 100, [0] * 100, bootstrap=50)
+    assert found.intervals["nll"] == (0.0, np.inf)
+
+
+def test_the_area_under_the_curve_of_few_mistakes_may_be_anything():
+    found = evaluate(np.linspace(0.5, 0.99, 200), np.arange(200) > 0, bootstrap=2000)
+    assert found["auroc"] == 1.0
+    assert found.intervals["auroc"] == pytest.approx((0.025, 1.0), abs=0.03)
+
+
+def clustered(n_clusters, rows, seed=0):
+    rng = RNG(seed)
+    level = np.repeat(np.clip(rng.normal(0.75, 0.15, n_clusters), 0, 1), rows)
+    confidence = np.clip(level + rng.normal(0, 0.1, len(level)), 0, 1)
+    return confidence, rng.random(len(level)) < level, np.repeat(np.arange(n_clusters), rows)
+
+
+def test_clusters_have_the_intervals_of_a_plain_cluster_bootstrap():
+    confidence, correct, clusters = clustered(300, 17)
+    found = evaluate(confidence, correct, 2000, clusters=clusters)
+    picked = RNG(1).integers(300, size=(2000, 300))
+    for name, column in (("error_rate", ~correct), ("brier", (confidence - correct) ** 2)):
+        sums = np.bincount(clusters, column)[picked].sum(axis=1) / len(correct)
+        low, high = np.quantile(sums, [0.025, 0.975])
+        ends = found.intervals[name]
+        assert ends[1] - ends[0] == pytest.approx(high - low, rel=0.2), name
+        assert ends[0] <= low + 0.002
+        assert ends[1] >= high - 0.002
+    assert "300 clusters" in str(found)
+    assert found.to_dict()["n_clusters"] == 300
+    assert "clusters" not in str(evaluate(confidence, correct, 20))
+
+
+def test_copies_in_clusters_have_the_intervals_of_single_rows():
+    rng = RNG(0)
+    confidence = rng.uniform(0.5, 1, 300)
+    correct = rng.random(300) < confidence**1.3
+    single = evaluate(confidence, correct, bootstrap=800)
+    clusters = np.repeat(np.arange(300), 10)
+    copies = evaluate(np.repeat(confidence, 10), np.repeat(correct, 10), 800, clusters=clusters)
+    for name in ("error_rate", "nll", "brier", "aurc", "ece", "ks_error"):
+        width, expected = np.diff(copies.intervals[name])[0], np.diff(single.intervals[name])[0]
+        assert width == pytest.approx(expected, rel=0.25), name
+
+
+def test_few_or_unequal_clusters_stretch_an_interval_to_that_of_t():
+    rows = score(np.full(40, 0.9), np.arange(40) > 3)
+    even = draw_weights(rows, np.repeat(np.arange(8), 5), 10, RNG(0))
+    assert even.effective == 8
+    assert even.stretch == pytest.approx(
+        stats.t.ppf(0.975, 7) / stats.norm.ppf(0.975) * (9 / 7) ** 0.5
     )
-    values = dict.fromkeys((*names, "debiased_ece"), 0.2)
-    moved = values | {"aurc": 0.3}
-    found = [
-        bootstrap(buckets, given, width, mass, 50, np.random.default_rng(0))
-        for given in (values, moved)
-    ]
-    np.testing.assert_allclose(np.subtract(found[1]["aurc"], found[0]["aurc"]), 0.1)
-    assert found[0]["brier"] == found[1]["brier"]
+    skewed = draw_weights(rows, np.r_[np.zeros(33), np.arange(1, 8)].astype(int), 10, RNG(0))
+    assert skewed.effective == pytest.approx(40**2 / (33**2 + 7))
+    assert skewed.stretch > even.stretch
 
 
-def test_the_nll_is_studentised_so_that_a_long_tail_lengthens_the_upper_end():
-    """Nearly all rows lose 0.1 and some much more: draws without these look too sure of themselves."""
-    rng = np.random.default_rng(0)
-    truth = np.where(rng.random(200) < 0.04, np.exp(-rng.uniform(3, 6, 200)), np.exp(-0.1))
-    rows = score(np.column_stack([truth, 1 - truth]), np.zeros(200, int))
-    buckets, edges = gather(rows, equal_width_edges(15)), equal_width_edges(15)
-    tables = [table_of(rows.confidence, rows.correct, edges)] * 2
-    values = dict.fromkeys(
-        ("ece", "mce", "adaptive_ece", "debiased_ece", "smooth_ece", "ks_error"), 0.1
-    )
-    values |= {"aurc": 0.1, "auroc": 0.9, "error_rate": 0.0}
-    values |= {"nll": float(rows.nll.mean()), "brier": float(rows.brier.mean() / 2)}
-    low, high = bootstrap(buckets, values, *tables, 2000, np.random.default_rng(1))["nll"]
-    drawn = rows.nll[np.random.default_rng(2).integers(200, size=(2000, 200))]
-    t = (drawn.mean(axis=1) - rows.nll.mean()) / (drawn.std(axis=1) / np.sqrt(200))
-    own = rows.nll.std() / np.sqrt(200)
-    expected = rows.nll.mean() - np.quantile(t, [0.975, 0.025]) * own
-    np.testing.assert_allclose([low, high], expected, rtol=0.05)
-    assert high - rows.nll.mean() > 1.3 * (rows.nll.mean() - low)
+def test_too_few_clusters_give_no_interval():
+    result = evaluate([0.7, 0.8, 0.9, 0.6], [1, 0, 1, 1], 20, clusters=["a", "a", "b", "b"])
+    assert np.isnan(result.intervals["nll"]).all()
+    assert "2 clusters" in str(result)
 
 
-@pytest.mark.parametrize(("n", "studentised"), [(29, False), (30, True)])
-def test_few_rows_get_percentiles_of_the_nll(n, studentised):
-    truth = np.exp(-np.exp(np.linspace(-3, 2.2, n)))
-    found = evaluate(np.column_stack([truth, 1 - truth]), np.zeros(n, int), bootstrap=300)
-    low, high = found.intervals["nll"]
-    assert ((high - found["nll"]) > 1.4 * (found["nll"] - low)) is studentised
+def test_the_factors_of_a_pattern_are_those_that_agree_with_the_error():
+    noise = np.linspace(-0.02, 0.02, 4001)[:, None]
+    drawn = 0.1 + noise
+    pattern = Pattern(np.array([0.1]), drawn, drawn, total, lambda c: 0.1 * c, 1.0)
+    assert pattern.interval() == pytest.approx((0.1 - 0.019, 0.1 + 0.019), rel=1e-3)
+    wide = Pattern(np.array([0.1]), 0.1 + 6 * noise, 0.1 + 6 * noise, total, lambda c: 0.1 * c, 1.0)
+    assert wide.interval()[0] == 0.0, "noise alone gives as large an error"
+    none = Pattern(np.zeros(1), noise, noise, total, float, 1.0)
+    low, high = none.interval()
+    assert (low, high) == (0.0, pytest.approx(0.0195 - 0.01, rel=0.02))
 
 
-def test_a_bin_of_few_rows_that_are_all_right_has_noise_that_resampling_does_not_show():
+def test_a_bin_of_few_rows_that_are_all_right_has_noise_that_weights_do_not_show():
     rows = score([[0.95, 0.05]] * 3 + [[0.6, 0.4]] * 4, [0] * 3 + [0, 0, 1, 1])
-    tables = [table_of(rows.confidence, rows.correct, equal_width_edges(15))] * 2
-    values = dict.fromkeys(("ece", "mce", "adaptive_ece", "smooth_ece", "ks_error"), 0.1)
-    errors = tracked_errors(gather(rows, equal_width_edges(15)), values, *tables)
+    drawn = Resampled(rows, draw_weights(rows, None, 10, RNG(0)), 15)
     # (3 + 1) / (3 + 2) right instead of 3 of 3; (2 + 1) / (4 + 2) is not more than 2 of 4.
-    np.testing.assert_allclose(errors["mce"].hidden, [0.0, np.sqrt(0.8 * 0.2 * 3)])
-    np.testing.assert_allclose(errors["smooth_ece"].hidden, [0.0, np.sqrt(0.8 * 0.2 * 3)])
+    np.testing.assert_allclose(drawn._hidden(), [0.0, np.sqrt(0.8 * 0.2 * 3)])
 
 
-def test_class_wise_bins_of_few_rows_have_noise_that_resampling_does_not_show():
-    """Class 0 has 4 rows in the last bin, all of which came; class 1 has them in the first, where
-    none did.
-    """
-    probs, y = np.tile([0.97, 0.03], (4, 1)), np.zeros(4, int)
-    edges = equal_width_edges(15)
-    gaps = np.zeros(30)
-    gaps[14], gaps[15] = 4 * 0.97 - 4, 4 * 0.03
-    unseen, calibrated = _classwise_variances(probs, y, edges, gaps)
-    # With one row more, of the mean probability: (4 + 0.97) / 5 and 0.03 / 5.
-    assert unseen[14] == pytest.approx(4 * 0.994 * 0.006)
-    assert unseen[15] == pytest.approx(4 * 0.994 * 0.006)
-    assert unseen.sum() == pytest.approx(unseen[14] + unseen[15])
-    np.testing.assert_allclose(calibrated[[14, 15]], 4 * 0.97 * 0.03)
-    rows = score(probs, y)
-    (low, high), _ = classwise_interval(probs, y, rows, edges, 500, np.random.default_rng(0))
-    assert low == 0.0, "an error of 0.03 is within the noise of four rows"
+def test_an_error_within_the_noise_of_four_rows_reaches_zero():
+    found = evaluate(np.tile([0.97, 0.03], (4, 1)), np.zeros(4, int), bootstrap=500)
+    low, high = found.intervals["classwise_ece"]
+    assert low == 0.0
     assert high > 0.04
+
+
+def test_infinite_losses_have_an_infinite_interval():
+    found = evaluate([[1.0, 0.0]] * 5, [0, 1, 0, 0, 0], bootstrap=50)
+    assert found.intervals["nll"] == (np.inf, np.inf)
+
+
+def test_the_bandwidth_of_smooth_ece_is_its_value():
+    """One residual at one half: a Gaussian of any small bandwidth integrates to it."""
+    assert smooth_ece([0.5] * 10, [1] * 4 + [0] * 6) == pytest.approx(0.1, abs=1e-6)
+    rng = RNG(0)
+    confidence = rng.uniform(0, 1, 500)
+    gaps = (confidence - (rng.random(500) < 0.5)) / 500  # changes its sign
+    value = fixed_point(cosine_coefficients(confidence, gaps))
+    points = np.linspace(0, 1, 4001)
+    blurred = np.zeros_like(points)
+    for shift in (-2, 0, 2):  # reflections at both ends
+        for centre in (confidence + shift, -confidence + shift):
+            scaled = (points[:, None] - centre) / value
+            blurred += np.exp(-0.5 * scaled**2) / (value * np.sqrt(2 * np.pi)) @ gaps
+    assert np.trapezoid(np.abs(blurred), points) == pytest.approx(value, rel=1e-3)
+    assert error_at(cosine_coefficients(confidence, gaps), value) == pytest.approx(value, rel=1e-6)
+
+
+def test_fifteen_bins_are_the_default():
+    rng = RNG(0)
+    probs, y = rng.dirichlet(np.ones(3), 300), rng.integers(0, 3, 300)
+    for metric in (ece, mce, adaptive_ece, classwise_ece, debiased_ece):
+        assert metric(probs, y) == metric(probs, y, n_bins=15) != metric(probs, y, n_bins=30)
+    table = bin_table(probs, y)
+    assert len(table.counts) == 15
+    np.testing.assert_allclose(np.nansum(table.confidence * table.shares), probs.max(axis=1).mean())
 
 
 def test_a_sample_of_weight_zero_does_not_count():

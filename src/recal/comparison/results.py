@@ -22,10 +22,9 @@ from recal.errors import InputError
 from recal.maps.arrays import softmax
 from recal.metrics import LABELS
 from recal.metrics.consistency import CalibrationTest, calibration_test_of
-from recal.metrics.differences import CALIBRATION_ERRORS
 from recal.metrics.evaluation import HIGHER_IS_BETTER
-from recal.metrics.intervals import combined_interval
-from recal.metrics.resampling import percentile_interval
+from recal.metrics.intervals import combined_interval, percentile_interval
+from recal.metrics.resampling import CALIBRATION_ERRORS
 from recal.metrics.row_scores import RowScores
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from recal.comparison.results import UNCALIBRATED, Comparison, Setup
 from recal.errors import DependentRowsWarning, InputError, RecalError
 from recal.maps.arrays import softmax
 from recal.metrics import LABELS, Evaluation, evaluate
-from recal.metrics.differences import paired_draws
+from recal.metrics.resampling import paired_draws
 from recal.metrics.row_scores import score
 from recal.progress import track
 from recal.views import Views

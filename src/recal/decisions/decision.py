@@ -15,7 +15,7 @@ from recal.clusters import check_names, count_of_clusters
 from recal.decisions.certify import chance_of_so_few
 from recal.decisions.rule import DecisionRule
 from recal.errors import GroupRiskWarning, InputError
-from recal.metrics.calibration_error import BinTable
+from recal.metrics.bins import BinTable
 from recal.metrics.intervals import Interval, rate_interval
 from recal.metrics.row_scores import score
 from recal.schema import Number, check

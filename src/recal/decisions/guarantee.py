@@ -30,9 +30,9 @@ from recal.decisions.certify import (
 from recal.decisions.decision import Costs, Decision, Part
 from recal.decisions.rule import DecisionRule, Reads, check_share
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError
-from recal.metrics.calibration_error import table_of
+from recal.metrics.bins import equal_width_edges, table_of
 from recal.metrics.intervals import rate_interval
-from recal.metrics.row_scores import Classes, equal_width_edges, score
+from recal.metrics.row_scores import Classes, score
 from recal.schema import Number, check
 from recal.views import Views
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_KERNELS = ("images", "rows")
+_KERNELS = ("images", "rows", "scoring")
 
 
 class _Module:

@@ -7,8 +7,8 @@ show.
 
 from __future__ import annotations
 
+from recal.metrics.bins import BinTable
 from recal.metrics.calibration_error import (
-    BinTable,
     adaptive_ece,
     bin_table,
     classwise_ece,

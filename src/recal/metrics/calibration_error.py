@@ -1,118 +1,29 @@
-"""Calibration errors: distances between confidence and accuracy, in bins, or smoothed without bins.
-
-A bin is (lo, hi]; a confidence of exactly 0 belongs to the first bin, and one of exactly 1 to the
-last.
-"""
+"""Calibration errors: distances between confidence and accuracy, in bins, or smoothed without bins."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from recal.checks import Floats, Labels, check_weights, is_graded
 from recal.errors import InputError
+from recal.metrics.bins import (
+    BinTable,
+    classwise_gaps,
+    equal_mass_edges,
+    equal_width_edges,
+    table_of,
+)
 from recal.metrics.row_scores import (
-    COUNT,
     Classes,
     RowScores,
     Vector,
-    assign_bins,
-    check_pair,
-    classwise_gaps,
-    equal_width_edges,
+    read_pair,
+    score_labelled,
     weighted_rows,
 )
-from recal.schema import check
-
-# Each confidence is split between the two nearest points of a grid of this size; the error changes
-# by less than 1e-6.
-_GRID = 4096
-# Bisection of the bandwidth stops at this width.
-_BANDWIDTH_TOLERANCE = 1e-9
-
-
-@dataclass(frozen=True)
-class BinTable:
-    """Sums per bin from which the binned errors are computed: weights (rows), confidences and right
-    answers.
-
-    `squares` holds the sums of squared weights, if rows are weighted; only the proportions of
-    weights matter.
-    """
-
-    edges: Vector
-    counts: Vector
-    confidence_sums: Vector
-    correct: Vector
-    squares: Vector | None = None
-
-    @property
-    def effective(self) -> Vector:
-        """Effective number of rows in each bin (Kish): the number of equally weighted rows with the
-        same variance.
-        """
-        if self.squares is None:
-            return self.counts
-        return np.divide(
-            self.counts**2, self.squares, out=np.zeros(len(self.counts)), where=self.squares > 0
-        )
-
-    @property
-    def total(self) -> float:
-        return float(self.counts.sum())
-
-    @property
-    def gaps(self) -> Vector:
-        """Mean confidence minus accuracy in each bin; 0 in an empty one."""
-        return (self.confidence_sums - self.correct) / np.where(self.counts > 0, self.counts, 1.0)
-
-    @property
-    def shares(self) -> Vector:
-        return self.counts / self.total
-
-    @property
-    def accuracy(self) -> Vector:
-        """Share of right answers in each bin; NaN in an empty one."""
-        return self._mean(self.correct)
-
-    @property
-    def confidence(self) -> Vector:
-        """Mean confidence in each bin; NaN in an empty one."""
-        return self._mean(self.confidence_sums)
-
-    def _mean(self, sums: Vector) -> Vector:
-        return np.divide(
-            sums, self.counts, out=np.full(len(self.counts), np.nan), where=self.counts > 0
-        )
-
-    def ece(self) -> float:
-        return float(np.abs(self.confidence_sums - self.correct).sum() / self.total)
-
-    def mce(self) -> float:
-        return float(np.abs(self.gaps).max())
-
-    def debiased(self, norm: Literal[1, 2] = 2) -> float:
-        """Return the debiased error; see `debiased_ece`."""
-        filled = self.counts > 0
-        rows, gaps, shares = self.effective[filled], self.gaps[filled], self.shares[filled]
-        variance = self.accuracy[filled] * (1 - self.accuracy[filled])
-        if norm == 2:
-            single = rows <= 1 + 1e-9
-            noise = variance / np.where(single, 1.0, rows - 1)
-            squares = np.where(single, 0.0, gaps**2 - noise)
-            return float(np.sqrt(max(float(shares @ squares), 0.0)))
-        from scipy.special import erf
-
-        # The mean absolute value of a normal variable.
-        deviation = np.sqrt(np.maximum(variance / rows, 1e-300))
-        ratio = np.abs(gaps) / deviation
-        expected = deviation * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2) + np.abs(gaps) * erf(
-            ratio / np.sqrt(2)
-        )
-        return float(2 * self.ece() - shares @ expected)
 
 
 def bin_table(
@@ -217,41 +128,6 @@ def debiased_ece(
     return bin_table(probs, y, n_bins, classes=classes, sample_weight=sample_weight).debiased(norm)
 
 
-def equal_mass_edges(confidence: Vector, n_bins: int, weights: Vector | None = None) -> Vector:
-    """Edges of bins with equal numbers of rows, as far as ties allow: equal confidences share a
-    bin.
-    """
-    if weights is not None and np.ptp(weights) > 0:
-        order = np.argsort(confidence)
-        shares = np.cumsum(weights[order]) / weights.sum()
-        ends = np.searchsorted(
-            shares, np.arange(1, check(n_bins, COUNT, "n_bins")) / n_bins * (1 - 1e-12)
-        )
-        inner = np.unique(np.r_[confidence[order][ends], confidence[order][-1]])
-        return np.concatenate([[0.0], inner[:-1], [1.0]])
-    n, ordered = len(confidence), np.sort(confidence)
-    share, extra = divmod(n, check(n_bins, COUNT, "n_bins"))
-    b = np.arange(1, n_bins + 1)
-    last = b * share + np.minimum(b, extra) - 1  # the first `extra` bins have one row more
-    inner = np.unique(ordered[last[last >= 0]])
-    return np.concatenate([[0.0], inner[:-1], [1.0]])
-
-
-def table_of(
-    confidence: Vector, correct: NDArray[np.bool_], edges: Vector, weights: Vector | None = None
-) -> BinTable:
-    """Bin rows by their confidence, between any edges."""
-    bin_of = assign_bins(confidence, edges)
-
-    def total(values: NDArray[Any] | None) -> Vector:
-        if weights is not None:
-            values = weights if values is None else weights * values
-        return np.bincount(bin_of, weights=values, minlength=len(edges) - 1).astype(np.float64)
-
-    squares = None if weights is None else total(weights)
-    return BinTable(edges, total(None), total(confidence), total(correct), squares)
-
-
 def adaptive_ece(
     probs: ArrayLike,
     y: ArrayLike,
@@ -300,7 +176,8 @@ def classwise_ece(
             "Class-wise ECE needs the probabilities of all classes, shape (n_samples, n_classes), got the confidence "
             "of each answer only."
         )
-    array, labels = check_pair(probs, y, classes)
+    array, labels = read_pair(probs, y, classes)
+    score_labelled(array, labels)  # refuses what is no probability
     weights = None if sample_weight is None else check_weights(sample_weight, len(array))
     return classwise_ece_of(array, labels, edges, weights)
 
@@ -343,16 +220,19 @@ def smooth_ece_of(rows: RowScores, weights: Vector | None = None) -> float:
     return fixed_point(cosine_coefficients(rows.confidence, rows.gap * shares))
 
 
-def cosine_coefficients(confidence: Vector, weights: Vector) -> Vector:
+def cosine_coefficients(confidence: Vector, weights: Vector, grid_size: int = 4096) -> Vector:
     """Cosine transform of weighted points on a grid; a reflected Gaussian kernel multiplies it
     elementwise.
+
+    Each point is split between the two nearest points of the grid; with 4,096 of them the error
+    changes by less than 1e-6.
     """
-    place = confidence * _GRID
-    left = np.minimum(place.astype(np.intp), _GRID - 1)
+    place = confidence * grid_size
+    left = np.minimum(place.astype(np.intp), grid_size - 1)
     right_share = place - left
-    grid = np.zeros(_GRID + 1)
-    grid += np.bincount(left, weights * (1.0 - right_share), minlength=_GRID + 1)
-    grid += np.bincount(left + 1, weights * right_share, minlength=_GRID + 1)
+    grid = np.zeros(grid_size + 1)
+    grid += np.bincount(left, weights * (1.0 - right_share), minlength=grid_size + 1)
+    grid += np.bincount(left + 1, weights * right_share, minlength=grid_size + 1)
     return transform_grid(grid)
 
 
@@ -381,9 +261,9 @@ def error_at(coefficients: Vector, bandwidth: float) -> float:
 
 
 def fixed_point(coefficients: Vector) -> float:
-    """The bandwidth that equals the error at that bandwidth."""
+    """The bandwidth that equals the error at that bandwidth, by bisection."""
     low, high = 0.0, 1.0
-    while high - low > _BANDWIDTH_TOLERANCE:
+    while high - low > 1e-9:
         middle = 0.5 * (low + high)
         if error_at(coefficients, middle) > middle:
             low = middle

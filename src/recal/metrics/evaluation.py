@@ -8,30 +8,29 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from recal.checks import Floats, Labels, check_weights
+from recal.checks import check_graded, check_weights, is_graded
 from recal.clusters import check_clusters
 from recal.errors import InputError
-from recal.metrics.calibration_error import (
+from recal.metrics.bins import (
     BinTable,
-    classwise_ece_of,
+    classwise_gaps,
     equal_mass_edges,
-    smooth_ece_of,
+    equal_width_edges,
     table_of,
 )
-from recal.metrics.intervals import NO_INTERVAL, Interval, extend_for_few_mistakes, loss_if_wrong
-from recal.metrics.resampling import FEWEST_CLUSTERS, classwise_interval
-from recal.metrics.resampling import bootstrap as bootstrap_buckets
+from recal.metrics.calibration_error import classwise_ece_of, smooth_ece_of
+from recal.metrics.intervals import NO_INTERVAL, Interval
+from recal.metrics.resampling import intervals_of
 from recal.metrics.row_scores import (
     Classes,
     RowScores,
     Vector,
-    check_pair,
-    classwise_gaps,
-    equal_width_edges,
-    gather,
-    score,
+    positive_rows,
+    read_pair,
+    score_graded,
+    score_labelled,
 )
 from recal.metrics.scores import aurc_of, auroc_of, ks_of, runs
 from recal.schema import Number, check
@@ -65,6 +64,7 @@ class Evaluation(Mapping[str, float]):
     intervals : mapping of metric to (low, high); empty without a bootstrap
     draws : mapping of metric to the number of bootstrap draws behind its interval
     notes : mapping of metric to the reason why it has no interval, if it has none
+    n_clusters : number of clusters that were resampled; None if rows were
     """
 
     values_: Mapping[str, float]
@@ -74,6 +74,7 @@ class Evaluation(Mapping[str, float]):
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     draws: Mapping[str, int] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
+    n_clusters: int | None = None
 
     def __getitem__(self, name: str) -> float:
         if name not in self.values_:
@@ -102,6 +103,7 @@ class Evaluation(Mapping[str, float]):
             "n_samples": self.n_samples,
             "n_classes": self.n_classes,
             "n_bins": self.n_bins,
+            "n_clusters": self.n_clusters,
             "metrics": rows,
         }
 
@@ -114,7 +116,8 @@ class Evaluation(Mapping[str, float]):
             most = max(self.draws.values())
             fewer = [f"{LABELS[name]}: {n:,}" for name, n in self.draws.items() if n < most]
             note = f" ({', '.join(fewer)})" if fewer else ""
-            lines[0] += f"; 95 % intervals from {most:,} bootstrap draws{note}"
+            units = "" if self.n_clusters is None else f" of {self.n_clusters:,} clusters"
+            lines[0] += f"; 95 % intervals from {most:,} bootstrap draws{units}{note}"
         for name, value in self.values_.items():
             line = f"  {LABELS[name]:<15}{value:>9.5f}"
             lines.append(f"{line}   {self.describe_interval(name)}".rstrip())
@@ -146,6 +149,7 @@ def evaluate(
     n_bins: int = 15,
     classes: Classes = None,
     clusters: ArrayLike | None = None,
+    fewest_clusters: int = 5,
     random_state: int | None = 0,
 ) -> Evaluation:
     """Every metric of `recal.metrics`, with 95 % intervals if bootstrap draws are requested.
@@ -160,9 +164,8 @@ def evaluate(
         Integers are column indices; other labels need `classes`. With a 1-D `probs`: which answers
         are right, as booleans or 0 and 1.
     bootstrap : int
-        Number of draws, such as 1000; 0 for no intervals. Beyond 16,384 rows, buckets of 512
-        confidence quantiles are resampled instead of single rows, so that a million rows cost
-        little more than ten thousand.
+        Number of draws, such as 1000; 0 for no intervals. More than 1,000 rows are resampled in
+        1,000 blocks, so that a million rows cost little more than ten thousand.
     sample_weight : array-like of shape (n_samples,), optional
         Relative weights of the rows. There are no intervals with weights.
     confidences : array-like of shape (n_samples,), optional
@@ -176,6 +179,8 @@ def evaluate(
         Names of rows that belong together, such as frames of one video or samples of one patient.
         Intervals then resample whole clusters; they are wider, because rows of one cluster are not
         independent.
+    fewest_clusters : int
+        Fewer clusters give no intervals, because their variance is unknown.
     random_state : int or None
         Seed of the draws.
 
@@ -196,70 +201,44 @@ def evaluate(
             f"must be 0 with sample_weight, because intervals need equally weighted rows, got {draws}",
             argument="bootstrap",
         )
-    rows, edges = score(probs, y, classes, confidences), equal_width_edges(n_bins)
+    pair = None if is_graded(probs) else read_pair(probs, y, classes)
+    if pair is None:
+        rows = score_graded(*check_graded(probs, y, classes, confidences))
+    else:
+        rows = score_labelled(*pair, confidences)
     n, k = len(rows), None if rows.graded else rows.n_classes
-    pair = None if rows.graded else check_pair(probs, y, classes)
     weights = None if sample_weight is None else check_weights(sample_weight, n)
+    edges = equal_width_edges(n_bins)
     classwise = None if pair is None else classwise_ece_of(*pair, edges, weights)
     if weights is not None:
-        positive = weights > 0.0  # 0 times an infinite loss would be NaN
-        rows, weights = rows[positive], weights[positive]
-    width = table_of(rows.confidence, rows.correct, edges, weights)
-    mass_edges = equal_mass_edges(rows.confidence, n_bins, weights)
-    mass = table_of(rows.confidence, rows.correct, mass_edges, weights)
-    values = _values(rows, width, mass, classwise, weights)
+        rows, weights = positive_rows(rows, weights)
+    values = _values(rows, n_bins, classwise, weights)
     if not draws:
         return Evaluation(values, n, k, n_bins)
     groups = None if clusters is None else check_clusters(clusters, n)
-    intervals, used, notes = _intervals(
-        rows, pair, values, (width, mass), draws, groups, random_state
-    )
-    return Evaluation(values, n, k, n_bins, intervals, used, notes)
-
-
-def _intervals(
-    rows: RowScores,
-    pair: tuple[Floats, Labels] | None,
-    values: dict[str, float],
-    tables: tuple[BinTable, BinTable],
-    draws: int,
-    clusters: NDArray[np.intp] | None,
-    random_state: int | None,
-) -> tuple[dict[str, Interval], dict[str, int], dict[str, str]]:
-    """Intervals, numbers of draws and notes of all metrics."""
-    edges, rng = tables[0].edges, np.random.default_rng(random_state)
-    n_clusters = len(rows) if clusters is None else int(clusters.max()) + 1
-    if clusters is not None and n_clusters < FEWEST_CLUSTERS:
-        note = f"no interval: {n_clusters} clusters, at least {FEWEST_CLUSTERS} are needed"
-        return (
-            dict.fromkeys(values, NO_INTERVAL),
-            dict.fromkeys(values, 0),
-            dict.fromkeys(values, note),
+    n_clusters = None if groups is None else int(groups.max()) + 1
+    if n_clusters is not None and n_clusters < fewest_clusters:
+        # The variance of so few clusters is unknown.
+        note = f"no interval: {n_clusters} clusters, at least {fewest_clusters} are needed"
+        nothing = dict.fromkeys(values, NO_INTERVAL), dict.fromkeys(values, 0)
+        return Evaluation(
+            values, n, k, n_bins, *nothing, dict.fromkeys(values, note), n_clusters=n_clusters
         )
-    intervals = bootstrap_buckets(gather(rows, edges, clusters), values, *tables, draws, rng)
-    used = dict.fromkeys(intervals, draws)
-    loss = None
-    if pair is not None:
-        classwise = classwise_interval(*pair, rows, edges, draws, rng, clusters)
-        intervals["classwise_ece"], used["classwise_ece"] = classwise
-        loss = loss_if_wrong(pair[0], rows.confidence)
-    intervals, notes = extend_for_few_mistakes(rows, values, intervals, clusters, loss)
-    # A small calibration error is mostly noise and may lie above its interval, which is then
-    # extended to it.
-    for name, (low, high) in intervals.items():
-        intervals[name] = (
-            (low, high) if math.isnan(low) else (min(low, values[name]), max(high, values[name]))
-        )
-    return {name: intervals[name] for name in values}, used, notes
+    rng = np.random.default_rng(random_state)
+    found = intervals_of(rows, pair, values, n_bins, draws, groups, rng)
+    notes = {}
+    if math.isnan(values["auroc"]):
+        lacking = "wrong" if rows.correct.all() else "right"
+        notes["auroc"] = f"undefined without {lacking} answers"
+    return Evaluation(values, n, k, n_bins, *found, notes, n_clusters=n_clusters)
 
 
 def _values(
-    rows: RowScores,
-    width: BinTable,
-    mass: BinTable,
-    classwise: float | None,
-    weights: Vector | None = None,
+    rows: RowScores, n_bins: int, classwise: float | None, weights: Vector | None
 ) -> dict[str, float]:
+    width = table_of(rows.confidence, rows.correct, equal_width_edges(n_bins), weights)
+    edges = equal_mass_edges(rows.confidence, n_bins, weights)
+    mass = table_of(rows.confidence, rows.correct, edges, weights)
     gathered = runs(rows, weights)
     values = {
         "ece": width.ece(),
@@ -315,7 +294,8 @@ class StreamingMetrics:
 
     def update(self, probs: ArrayLike, y: ArrayLike) -> Self:
         """Add a batch; an invalid batch changes nothing."""
-        rows = score(*(pair := check_pair(probs, y, self._classes)))
+        pair = read_pair(probs, y, self._classes)
+        rows = score_labelled(*pair)
         self._add(
             rows.n_classes,
             table_of(rows.confidence, rows.correct, self._edges),

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.errors import InputError
-from recal.metrics.row_scores import Classes, RowScores, Vector, check_pair, weighted_rows
+from recal.metrics.bins import first_of_each
+from recal.metrics.row_scores import Classes, RowScores, Vector, read_pair, weighted_rows
 from recal.schema import Number, check
 from recal.transforms.preprocessing import PROBABILITY_FLOOR
 
@@ -98,24 +99,25 @@ def error_rate(
 class Runs(NamedTuple):
     """Runs of rows with equal confidence, least confident first.
 
-    `sizes` and `correct` are sums of weights, if rows are weighted; `rows` is then the number of
-    rows in each run.
+    `sizes` and `correct` are sums of weights, or of rows if these are not weighted; `rows` is the
+    number of rows in each run.
     """
 
     sizes: Vector
     correct: Vector
     confidence: Vector
-    rows: NDArray[np.intp] | None = None
+    rows: NDArray[np.intp]
 
 
 def runs(rows: RowScores, weights: Vector | None = None) -> Runs:
     """Gather rows of equal confidence, so that metrics do not depend on the order of rows."""
     order = np.argsort(rows.confidence)
     confidence, correct = rows.confidence[order], rows.correct[order].astype(np.float64)
-    starts = np.flatnonzero(np.r_[True, confidence[1:] != confidence[:-1]])
-    counts = np.diff(np.r_[starts, len(order)])
+    starts = first_of_each(confidence)
+    counts = np.diff(starts, append=len(order))
     if weights is None:
-        return Runs(counts.astype(np.float64), np.add.reduceat(correct, starts), confidence[starts])
+        right = np.add.reduceat(correct, starts)
+        return Runs(counts.astype(np.float64), right, confidence[starts], counts)
     ordered = weights[order]
     right = np.add.reduceat(ordered * correct, starts)
     return Runs(np.add.reduceat(ordered, starts), right, confidence[starts], counts)
@@ -170,21 +172,15 @@ def aurc(
     return aurc_of(runs(*weighted_rows(probs, y, classes, sample_weight)))
 
 
-def aurc_of(gathered: Runs, harmonic: Vector | None = None) -> float:
-    if gathered.rows is None:
-        numbers = harmonic_numbers(int(gathered.sizes.sum())) if harmonic is None else harmonic
-        return risk_coverage_area(gathered.sizes, gathered.correct, numbers)
-    # The weighted mean of the risk at each row's coverage; the rows of a run share its weight and
-    # its errors equally.
-    sizes, correct, rows = gathered.sizes, gathered.correct, gathered.rows
-    weights = np.repeat(sizes / rows, rows)[::-1]
-    wrong = np.repeat((sizes - correct) / rows, rows)[::-1]
+def aurc_of(gathered: Runs) -> float:
+    """The weighted mean of the risk at each row's coverage; the rows of a run share its weight and
+    its errors equally.
+    """
+    rows, weights = gathered.rows[::-1], gathered.sizes[::-1]
+    wrong = weights - gathered.correct[::-1]
+    if len(rows) < rows.sum():
+        wrong, weights = np.repeat(wrong / rows, rows), np.repeat(weights / rows, rows)
     return float(weights @ (np.cumsum(wrong) / np.cumsum(weights)) / weights.sum())
-
-
-def harmonic_numbers(n: int) -> Vector:
-    """H(0), ..., H(n), with H(i) = 1 + 1/2 + ... + 1/i."""
-    return np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, n + 1))])
 
 
 def auroc(
@@ -216,22 +212,6 @@ def auroc_of(gathered: Runs) -> float:
         return float("nan")
     wrong_below = np.cumsum(wrong) - wrong / 2
     return float(gathered.correct @ wrong_below / pairs)
-
-
-def risk_coverage_area(sizes: Vector, correct: Vector, harmonic: Vector) -> float:
-    """Mean risk over all coverages, from runs of equal confidence, least confident first.
-
-    Errors are spread evenly within a run, which is the expectation over the order of its rows.
-    After s rows with e errors, the risks at the run's m coverages are (e + r j) / (s + j) for j =
-    1..m; their sum is r m + (e - r s)(H(s+m) - H(s)).
-    """
-    filled = np.flatnonzero(sizes)[::-1]
-    size = sizes[filled].astype(np.intp)
-    wrong = sizes[filled] - correct[filled]
-    rate, after = wrong / sizes[filled], np.cumsum(size)
-    before, errors = after - size, np.cumsum(wrong) - wrong
-    area = (rate * size + (errors - rate * before) * (harmonic[after] - harmonic[before])).sum()
-    return float(area / after[-1])
 
 
 @dataclass(frozen=True)
@@ -304,7 +284,7 @@ def decompose(
     scores = {"nll": nll, "brier": brier}
     if loss not in scores:
         raise InputError(f"must be 'nll' or 'brier', got {loss!r}", argument="loss")
-    array, labels = check_pair(probs, y, classes)
+    array, labels = read_pair(probs, y, classes)
     array = array.astype(np.float64)
     check(n_folds, Number(2, len(labels), whole=True), "n_folds")
     if calibrator is None:

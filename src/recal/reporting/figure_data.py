@@ -16,8 +16,8 @@ from recal.comparison import Comparison, Row
 from recal.decisions.decision import holm
 from recal.errors import InputError
 from recal.metrics import LABELS
-from recal.metrics.calibration_error import BinTable, equal_mass_edges, table_of
-from recal.metrics.row_scores import RowScores, equal_width_edges
+from recal.metrics.bins import BinTable, equal_mass_edges, equal_width_edges, table_of
+from recal.metrics.row_scores import RowScores
 from recal.metrics.scores import runs
 from recal.reporting.chart import sentences
 
