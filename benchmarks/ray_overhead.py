@@ -26,9 +26,9 @@ import torch
 from benchmarks.collect_rate import PREPROCESS, network
 from recal import pool
 from recal.collecting import as_model, as_source
-from recal.collecting.job import Block, Job
+from recal.collecting.blocks import MemorySink
+from recal.collecting.forward import Block, Job
 from recal.collecting.local import run_local
-from recal.collecting.sinks import MemorySink
 from recal.collecting.store import StoreSink
 
 CORES = os.cpu_count() or 1

@@ -114,8 +114,8 @@ def answer_inputs(
 
     None if they were written as a folder of tables.
     """
-    from recal.collecting.prediction_folder import apply_distributed
     from recal.collecting.predictions import apply as run
+    from recal.collecting.predictions import apply_distributed
 
     model, source, how = inputs.open_as_fitted(calibrator, refuse=not force)
     check_groups(getattr(calibrator, "decision_", None), source.groups, inputs.data)

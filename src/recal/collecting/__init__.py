@@ -13,8 +13,8 @@ from typing import Any
 _HOMES = {
     "collect": "collecting.local",
     "apply": "collecting.predictions",
-    "PredictionFolder": "collecting.prediction_folder",
-    "apply_distributed": "collecting.prediction_folder",
+    "PredictionFolder": "collecting.predictions",
+    "apply_distributed": "collecting.predictions",
     "Pilot": "collecting.pilot",
     "run_pilot": "collecting.pilot",
     "RayEngine": "collecting.ray",

@@ -2,7 +2,7 @@
 
 from .local import collect as collect
 from .predictions import apply as apply
-from .prediction_folder import (
+from .predictions import (
     PredictionFolder as PredictionFolder,
     apply_distributed as apply_distributed,
 )

@@ -63,9 +63,8 @@ def digest_texts(texts: Iterable[str]) -> str:
     """Return a digest of a sequence of strings."""
     state = _new()
     for text in texts:
-        state.update(
-            f"{len(text)}:{text}".encode("utf-8", "surrogateescape")
-        )  # names of files need not be UTF-8
+        # Names of files need not be UTF-8.
+        state.update(f"{len(text)}:{text}".encode("utf-8", "surrogateescape"))
     return state.hexdigest()
 
 
@@ -85,11 +84,9 @@ def _new() -> Any:
 def _bytes(array: NDArray[Any]) -> Any:
     """Return the array's values as a buffer, without a copy if possible."""
     whole = np.ascontiguousarray(array)
-    return (
-        whole.reshape(-1).view(np.uint8).data
-        if whole.size and whole.dtype.kind in "biufc"
-        else whole.tobytes()
-    )
+    if whole.size and whole.dtype.kind in "biufc":
+        return whole.reshape(-1).view(np.uint8).data
+    return whole.tobytes()
 
 
 def _describe(value: Any, depth: int, digests: dict[int, tuple[Any, str]]) -> str:
@@ -106,19 +103,16 @@ def _describe(value: Any, depth: int, digests: dict[int, tuple[Any, str]]) -> st
     if depth > _DEPTH:
         return "deeper"
     if id(value) not in digests:
-        digests[id(value)] = (
-            value,
-            "again",
-        )  # for a value that contains itself; the reference keeps its id in use
+        # For a value that contains itself; the reference keeps its id in use.
+        digests[id(value)] = (value, "again")
         parts = [_describe(part, depth + 1, digests) for part in _contents(value)]
         digests[id(value)] = value, digest_texts([type(value).__qualname__, *parts])
     return digests[id(value)][1]
 
 
 def _contents(value: Any) -> Iterable[Any]:
-    if isinstance(
-        value, Record
-    ):  # only its fields: a map stores more attributes when it is first used
+    if isinstance(value, Record):
+        # Only its fields: a map stores more attributes when it is first used.
         value = {name: getattr(value, name) for name in field_names(type(value))}
     if isinstance(value, Mapping):
         keys = sorted((key for key in value if key not in _ADDRESSES), key=repr)
@@ -127,10 +121,8 @@ def _contents(value: Any) -> Iterable[Any]:
         return sorted(value, key=repr)
     if isinstance(value, list | tuple):
         return value
-    try:
-        reduced = value.__reduce_ex__(
-            2
-        )  # what the object says it is made of; nothing is serialised
+    try:  # what the object says it is made of; nothing is serialised
+        reduced = value.__reduce_ex__(2)
     except Exception:  # locks and sessions count by their type only
         return ()
     return () if isinstance(reduced, str) else [part for part in reduced[1:3] if part is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -49,9 +49,7 @@ class FileFolder(IndexedSource):
     def __init__(self, root: Path, *, on_error: OnError = "stop") -> None:
         check(on_error, Choice("stop", "skip"), "on_error")
         self.root = Path(root)
-        folders = sorted(
-            path for path in self.root.iterdir() if path.is_dir() and not path.name.startswith(".")
-        )
+        folders = sorted(path for path in _visible(self.root.iterdir()) if path.is_dir())
         self.classes = tuple(folder.name for folder in folders) or None
         paths = [
             (path, label)
@@ -95,12 +93,10 @@ class FileFolder(IndexedSource):
         return as_objects([self.read_file(path) for path in self.files(rows)])
 
     def _files(self, folder: Path) -> list[Path]:
-        paths = (
-            path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")
-        )
-        return sorted(
-            path for path in paths if not self.suffixes or path.suffix.lower() in self.suffixes
-        )
+        paths = [path for path in _visible(folder.rglob("*")) if path.is_file()]
+        if self.suffixes:
+            paths = [path for path in paths if path.suffix.lower() in self.suffixes]
+        return sorted(paths)
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
@@ -111,6 +107,10 @@ class FileFolder(IndexedSource):
         except FileError:
             return False
         return True
+
+
+def _visible(paths: Iterable[Path]) -> Iterator[Path]:
+    return (path for path in paths if not path.name.startswith("."))
 
 
 class ImageFolder(FileFolder):
@@ -227,9 +227,8 @@ def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Im
             image = ImageOps.exif_transpose(file)
             # "I" means 32 bits, but Pillow opens 16-bit PGM files as "I", and PNG files before
             # version 11.
-            if image.mode.startswith("I;16") or (
-                image.mode == "I" and file.format in ("PNG", "PPM")
-            ):
+            is_misnamed = image.mode == "I" and file.format in ("PNG", "PPM")
+            if image.mode.startswith("I;16") or is_misnamed:
                 values = np.asarray(image).astype(np.uint16)
                 if pixels == "gray16":
                     return Image.fromarray(values)
@@ -241,11 +240,9 @@ def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Im
             if image.mode in ("P", "PA") and "transparency" in image.info:
                 image = image.convert("RGBA")  # Pillow warns without this step
             image = image.convert(_MODES[pixels])
-            return (
-                Image.fromarray(np.asarray(image).astype(np.uint16) * 257)
-                if pixels == "gray16"
-                else image
-            )
+            if pixels == "gray16":
+                return Image.fromarray(np.asarray(image).astype(np.uint16) * 257)
+            return image
     except unreadable as error:
         raise FileError(
             f"The image {os.fspath(path)} cannot be read: {str(error).rstrip('.')}",

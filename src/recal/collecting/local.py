@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Literal
 from numpy.typing import ArrayLike
 
 from recal.checks import check_one_each
-from recal.collecting.job import Job, Preprocess
+from recal.collecting.blocks import MemorySink, Sink
+from recal.collecting.forward import Job, Preprocess
 from recal.collecting.models.base import Model, as_array, as_model
 from recal.collecting.pilot import needs_pilot, run_pilot
 from recal.collecting.pools import as_pool
-from recal.collecting.sinks import MemorySink, Sink
-from recal.collecting.sources import Source, as_source
+from recal.collecting.sources import IndexedSource, Source, as_source
 from recal.collecting.tables import arrange_columns
 from recal.errors import InputError
 from recal.files.paths import as_path, refuse_single_file
@@ -182,9 +182,12 @@ def collect(
     source = open_source(inputs, labels, files, adapter)
     how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "batch_size": batch_size}
     if engine == "local":
-        from recal.collecting.preflight import name_and_check  # it imports this module
+        from recal.collecting.preflight import check_agreement, name_labels  # imports this module
 
-        source = name_and_check(source, adapter, classes, **how)
+        named = name_labels(source, adapter, classes)
+        if named is not source and isinstance(named, IndexedSource):
+            check_agreement(adapter, named, **how)
+        source = named
     transforms = as_pool(pool, seed, source, adapter)
     target = None if out is None else as_path(out)
     if pilot is not None and transforms and needs_pilot(source, pilot):

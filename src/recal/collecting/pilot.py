@@ -21,6 +21,7 @@ from recal.calibrators.stacking import ViewStacking
 from recal.collecting.models.base import as_model
 from recal.collecting.pools import as_pool
 from recal.collecting.sources import FILE_OPTIONS, IndexedSource, Source, Subset
+from recal.collecting.tables import check_labelled
 from recal.errors import DependentRowsWarning, InputError
 from recal.files.views import read_views
 from recal.maps.arrays import log_softmax
@@ -72,11 +73,9 @@ class Pilot:
     def __str__(self) -> str:
         names = ", ".join(short_spec(transform) for transform in self.chosen)
         result = f"chose {names}" if names else "found no view worth a forward pass"
-        early = (
-            f", and stopped early: {self.n_planned:,} were planned"
-            if self.n_samples < self.n_planned
-            else ""
-        )
+        early = ""
+        if self.n_samples < self.n_planned:
+            early = f", and stopped early: {self.n_planned:,} were planned"
         return (
             f"A pilot of {len(self.candidates)} views on {self.n_samples:,} samples {result}{early}. "
             f"{self.passes:,} forward passes in all instead of {self.passes_without:,}"
@@ -143,9 +142,7 @@ def run_pilot(
             "A pilot draws samples at random, so inputs must be readable in any order: an array, a torch dataset, a "
             "file or a folder, not a loader or a generator, which give theirs one after the other."
         )
-    if source.batch(0, 1).labels is None:
-        remedy = "Pass `labels` (--labels FILE), or inputs with labels"
-        raise InputError("A pilot learns from labels which views help", remedy=remedy)
+    check_labelled(source)
     candidates = as_pool(pool, seed, source, model)
     before = model.n_answered
     rows = np.random.default_rng([seed, 1]).permutation(source.n_samples)[:size]
@@ -157,11 +154,8 @@ def run_pilot(
         suffix = f".pilot{number + 1 if number else ''}"
         target = None if out is None else out.with_name(f"{out.stem}{suffix}{out.suffix}")
         new = read_finished(target, candidates) if reuse and target is not None else None
-        new = (
-            collect(model, Subset(source, part), candidates, out=target, **how)
-            if new is None
-            else new
-        )
+        if new is None:
+            new = collect(model, Subset(source, part), candidates, out=target, **how)
         views = new if views is None else _join(views, new)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DependentRowsWarning)  # the fit on all samples warns
@@ -169,9 +163,8 @@ def run_pilot(
         if not _is_near_paying(stacking, views, gain_per_pass):
             break
     assert views is not None
-    named = {
-        str(transform): transform for transform in candidates
-    }  # a store has only names, not the user's code
+    # A store has only names, not the user's code.
+    named = {str(transform): transform for transform in candidates}
     chosen = tuple(named[str(transform)] for transform in stacking.needed_transforms())
     # Passes of other processes, and of an earlier run, are not counted here.
     passes = model.n_answered - before or views.n_samples * (1 + len(candidates))

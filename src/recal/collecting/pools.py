@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from recal.collecting.job import Job, Preprocess
+from recal.collecting.forward import Job, Preprocess
 from recal.collecting.models.base import Model, as_array
 from recal.collecting.sources import IndexedSource, Source
 from recal.errors import InputError

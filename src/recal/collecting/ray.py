@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from recal.collecting.job import Block, Finisher, Job
+from recal.collecting.blocks import Sink
+from recal.collecting.forward import Block, Finisher, Job
 from recal.collecting.local import progress_bar
-from recal.collecting.sinks import Sink
 from recal.collecting.sources import IndexedSource, Source, as_indexed
 from recal.errors import InputError, MissingExtraError, RecalError
 
@@ -110,9 +110,8 @@ class WorkerPool:
         actor: Any = ray.remote(Worker).options(
             num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=0
         )
-        self._task = ray.put(
-            task
-        )  # kept as long as the workers, because a restarted worker needs it again
+        # Kept as long as the workers, because a restarted worker needs it again.
+        self._task = ray.put(task)
         self._request = {"CPU": cpus, "GPU": gpus}
         self._finish: Any = None
         self._actors = [actor.remote(threads) for _ in range(size)]
@@ -139,11 +138,10 @@ class WorkerPool:
                 for _ in range(min(_AHEAD - load[worker], len(waiting))):
                     index = waiting.popleft()
                     self._calls[self._actors[worker].run.remote(index)] = (worker, index)
-            for worker in [
-                worker for worker, moment in self._silent.items() if moment <= time.monotonic()
-            ]:
-                del self._silent[worker]
-                self._greet(worker)
+            for worker, moment in list(self._silent.items()):
+                if moment <= time.monotonic():
+                    del self._silent[worker]
+                    self._greet(worker)
             if not self._calls and not self._silent:
                 raise RecalError(
                     f"All {len(self._actors)} workers are gone, with {missing} batches still to do."
@@ -200,9 +198,7 @@ class WorkerPool:
                     f"{_DEATHS} workers died with batch {index} under way ({_lines(error)[0].rstrip('.')}). If memory "
                     "is short, take a smaller batch_size, or fewer workers on a machine (RayEngine(cpus=...))."
                 ) from error
-        if isinstance(
-            error, exceptions.ObjectLostError
-        ):  # the answer is lost, but the worker may be alive
+        if isinstance(error, exceptions.ObjectLostError):  # the worker may be alive
             return
         self._ready.discard(worker)
         if (worker, None) not in self._calls.values():
@@ -286,16 +282,11 @@ class RayEngine:
 
     def _start_workers(self, task: Task, n_chunks: int) -> WorkerPool:
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        room = [
-            resources.get(name, 0) // each
-            for name, each in (("CPU", self.cpus), ("GPU", self.gpus))
-            if each
-        ]
-        size = (
-            max(1, int(min([*room, n_chunks])))
-            if self.workers is None
-            else min(self.workers, n_chunks)
-        )
+        each = {"CPU": self.cpus, "GPU": self.gpus}
+        room = [resources.get(name, 0) // count for name, count in each.items() if count]
+        size = max(1, int(min([*room, n_chunks])))
+        if self.workers is not None:
+            size = min(self.workers, n_chunks)
         return WorkerPool(task, size, self.threads or max(1, int(self.cpus)), self.cpus, self.gpus)
 
     @contextmanager
@@ -308,21 +299,15 @@ class RayEngine:
         cpus = max(int(np.ceil((self.workers or 0) * self.cpus)), os.cpu_count() or 1)
         local: dict[str, Any] = {} if address else {"include_dashboard": False, "num_cpus": cpus}
         try:
-            ray.init(
-                address=address or "local",
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                **local,
-            )
+            level = logging.ERROR
+            ray.init(address or "local", logging_level=level, log_to_driver=False, **local)
         except Exception as error:  # Ray raises a bare Exception if the start takes too long
             place = f"the Ray cluster at {address}" if address else "a local Ray cluster"
             reason = str(error).rstrip(".")
             if address and os.environ.get("RAY_AUTH_MODE") != "token":
                 # Ray sends its token to an explicit address only in this mode, and reports a
                 # refusal as no answer.
-                reason += (
-                    ". If the cluster asks for a token, set RAY_AUTH_MODE=token beside RAY_ADDRESS"
-                )
+                reason += ". If the cluster asks for a token, set RAY_AUTH_MODE=token as well"
             if "timed out" in reason:
                 reason += ". A busy machine starts Ray slowly: try again, or give it longer, RAY_raylet_start_wait_time_s=120"
             raise RecalError(f"Cannot reach {place}: {reason}.") from error

@@ -155,10 +155,9 @@ class Subset(IndexedSource):
         self.source, self.rows, self.n_samples = source, rows, len(rows)
         self.classes, self.skipped, self.reading = source.classes, source.skipped, source.reading
         self.kind = source.kind
-        columns = (source.labels, source.clusters, source.groups)
-        self.labels, self.clusters, self.groups = (
-            None if c is None else np.asarray(c)[rows] for c in columns
-        )
+        for name in ("labels", "clusters", "groups"):
+            column = getattr(source, name)
+            setattr(self, name, None if column is None else np.asarray(column)[rows])
 
     def fingerprint(self) -> str:
         return digest([self.source.fingerprint(), self.rows])
@@ -218,11 +217,8 @@ class ArraySource(IndexedSource):
         return form_of(self.values)
 
     def read(self, rows: Sequence[int]) -> Any:
-        batch = (
-            self.values[rows.start : rows.stop]
-            if isinstance(rows, range)
-            else self.values[list(rows)]
-        )
+        place = slice(rows.start, rows.stop) if isinstance(rows, range) else list(rows)
+        batch = self.values[place]
         return np.asarray(batch) if isinstance(batch, np.memmap) else batch
 
 
@@ -237,9 +233,8 @@ def _as_samples(values: Any) -> NDArray[Any]:
     if isinstance(values, np.ndarray):
         return values
     if isinstance(values, list) and values and isinstance(values[0], str | bytes):
-        return np.array(
-            values, dtype=object
-        )  # a fixed-width dtype would pad every text to the longest
+        # A fixed-width dtype would pad every text to the longest.
+        return np.array(values, dtype=object)
     try:
         array = np.asarray(values)
     except ValueError:  # samples of different lengths
@@ -272,6 +267,8 @@ def as_source(inputs: Any, **options: Any) -> Source:
                 f"Inputs came as a tuple of {len(inputs)}; pass the inputs alone, and their labels as `labels`."
             )
         inputs = list(inputs)
+    is_loader = comes_from(inputs, "torch.utils.data.dataloader")
+    is_iterable = hasattr(inputs, "__iter__") and not hasattr(inputs, "__array__")
     if isinstance(inputs, Source):
         source: Source = inputs
     elif isinstance(inputs, str | os.PathLike):
@@ -284,15 +281,9 @@ def as_source(inputs: Any, **options: Any) -> Source:
         from recal.collecting.tables import open_frame
 
         source = open_frame(inputs)
-    elif comes_from(inputs, "torch.utils.data") and not comes_from(
-        inputs, "torch.utils.data.dataloader"
-    ):
+    elif comes_from(inputs, "torch.utils.data") and not is_loader:
         source = open_dataset(inputs)
-    elif (
-        hasattr(inputs, "__iter__")
-        and not hasattr(inputs, "__array__")
-        and not isinstance(inputs, list | dict | set)
-    ):
+    elif is_loader or (is_iterable and not isinstance(inputs, list | dict | set)):
         source = LoaderSource(inputs)
     else:
         source = ArraySource(inputs)
@@ -423,11 +414,8 @@ def _join(pairs: Sequence[tuple[Any, NDArray[Any] | None]]) -> tuple[Any, NDArra
     if labels and len(labels) != len(pairs):
         raise InputError("Some batches came with labels and some without.")
     if len(inputs) > 1:
-        inputs = [
-            namespace(inputs[0]).concat(inputs)
-            if hasattr(inputs[0], "detach")
-            else np.concatenate(inputs)
-        ]
+        join = namespace(inputs[0]).concat if hasattr(inputs[0], "detach") else np.concatenate
+        inputs = [join(inputs)]
     return inputs[0], np.concatenate(labels) if labels else None
 
 

@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.clusters import row_names
+from recal.collecting.blocks import First, Sink, check_block, first_changed_block, has_inputs_of
 from recal.collecting.fingerprint import digest
-from recal.collecting.job import Block, Job
-from recal.collecting.sinks import First, Sink, check_block, first_changed_block, has_inputs_of
+from recal.collecting.forward import Block, Job
 from recal.collecting.sources import Batch, Source
 from recal.errors import FileError, InputError
 from recal.files import ledger as ledgers
@@ -48,10 +48,6 @@ _JOB = {
     "labels": "other labels",
     "rows": "other clusters or groups",
 }
-# How far the logits of two machines may differ, in units in the last place of the largest logit.
-# Summing a few thousand products in another order causes such differences; two different models
-# differ by more.
-_ROUNDING_UNITS = 64
 _REMEDY = "Choose another name, or pass resume=False (--again) to start over and replace it"
 
 
@@ -222,10 +218,8 @@ class StoreSink(Sink):
         }
 
     def __enter__(self) -> Self:
-        with (
-            _writing(self.target),
-            self._locks,
-        ):  # an error closes the locks here, because __exit__ is not called
+        # An error closes the locks here, because __exit__ is not called.
+        with _writing(self.target), self._locks:
             self._open()
             self._locks = self._locks.pop_all()
         return self
@@ -240,30 +234,27 @@ class StoreSink(Sink):
             self.target.mkdir(parents=True, exist_ok=True)
         self._lock = WriterToken(self.target) if is_remote(self.target) else FolderLock(self.target)
         self._locks.callback(self._lock.close)
-        self._token = (
-            self._lock if isinstance(self._lock, WriterToken) else None
-        )  # workers use it, too
+        # Workers use it, too.
+        self._token = self._lock if isinstance(self._lock, WriterToken) else None
         header, ledger = self._ledger.header, self._read_ledger()
         if self.resume and ledger is not None and ledger.blocks:
-            if different := [
-                words for key, words in _JOB.items() if ledger.header.get(key) != header[key]
-            ]:
+            keys = [key for key in _JOB if ledger.header.get(key) != header[key]]
+            different = [_JOB[key] for key in keys]
+            if different:
                 raise InputError(
                     f"{self.target} was made with {' and '.join(different)}; views of two jobs are not mixed",
                     remedy=_REMEDY,
                 )
             self._ledger = ledger
             self._drop_damaged_blocks()
-        if (
-            not self._ledger.blocks
-        ):  # keep the folder, because its handle is the lock; write the new ledger first
+        if not self._ledger.blocks:
+            # Keep the folder, because its handle is the lock; write the new ledger first.
             self._ledger = Ledger(self.target, header)
             self._ledger.start()
             remove_inside(self.target, ledgers.NAME, ledgers.TOKEN)
             self._arrays = StoreArrays(self.target, self.batch_size)
-        changed = first_changed_block(
-            self.source, self.batch_size, self.target, self._ledger.blocks
-        )
+        blocks = self._ledger.blocks
+        changed = first_changed_block(self.source, self.batch_size, self.target, blocks)
         if changed is not None:
             raise self._other_inputs(changed)
         self.done = frozenset(self._ledger.blocks)
@@ -306,11 +297,9 @@ class StoreSink(Sink):
         for index in damaged:
             del blocks[index]
         if blocks:
-            partial = (
-                () if is_remote(self.target) else ("*.partial", "*.part")
-            )  # of zarr, and of recal
-            for path in [path for pattern in partial for path in self.target.rglob(pattern)]:
-                path.unlink()
+            for pattern in () if is_remote(self.target) else ("*.partial", "*.part"):
+                for path in list(self.target.rglob(pattern)):  # of zarr, and of recal
+                    path.unlink()
             self._ledger.write()
 
     def _is_intact(self, index: int, record: dict[str, Any]) -> bool:
@@ -346,10 +335,8 @@ class StoreSink(Sink):
         if self._token is None:
             self._token = WriterToken(self.target, f".writers-{secrets.token_hex(8)}.part")
             self._locks.callback(self._token.close)
-        with_labels = self.source.labels is None
-        return BlockWriter(
-            self._arrays, self._token, self._arrays.first, with_labels, self.job.model.name
-        )
+        arrays, with_labels = self._arrays, self.source.labels is None
+        return BlockWriter(arrays, self._token, arrays.first, with_labels, self.job.model.name)
 
     def take(self, index: int, result: dict[str, Any]) -> None:
         with _writing(self.target):
@@ -362,16 +349,13 @@ class StoreSink(Sink):
 
     def _compare(self, block: Block, record: dict[str, Any]) -> None:
         stored = self._ledger.blocks[block.index]
-        if record["inputs"] != stored["inputs"] and None not in (
-            record["inputs"],
-            stored["inputs"],
-        ):
+        inputs = (record["inputs"], stored["inputs"])
+        if inputs[0] != inputs[1] and None not in inputs:
             raise self._other_inputs(block.index)
         if record["sums"] == stored["sums"]:
             return
-        pairs = zip(
-            self._arrays.read(block.index, stored["rows"]), (block.logits, block.transformed)
-        )
+        before = self._arrays.read(block.index, stored["rows"])
+        pairs = zip(before, (block.logits, block.transformed))
         if not all(old.shape == new.shape and differ_by_rounding(old, new) for old, new in pairs):
             raise InputError(
                 f"{self.target} was made with another model or another preprocess: computed again, its block "
@@ -403,18 +387,15 @@ class StoreSink(Sink):
                 f"{self.target}: {self.source.n_samples} samples were expected and {n_samples} arrived."
             )
         n_classes, pool = self._arrays.first[0], self._ledger.header["pool"]
-        labels, columns = self.labels(
-            (blocks[index].get("labels") for index in sorted(blocks)), n_samples, n_classes
-        )
+        parts = (blocks[index].get("labels") for index in sorted(blocks))
+        labels, columns = self.labels(parts, n_samples, n_classes)
         root: Any = zarr.open_group(str(self.target), mode="a")
-        rows = {
-            name: row_names(getattr(self.source, name), n_samples, name)
-            for name in ("clusters", "groups")
-        }
-        rows["ids"] = row_names(self.source.names(), n_samples, "ids")
-        end = describe_store(
-            root, pool, columns, labels, (n_samples, n_classes), self._preprocessing, rows
-        )
+        source = self.source
+        rows: dict[str, Any] = {"clusters": source.clusters, "groups": source.groups}
+        rows["ids"] = source.names()
+        names = {name: row_names(values, n_samples, name) for name, values in rows.items()}
+        shape = (n_samples, n_classes)
+        end = describe_store(root, pool, columns, labels, shape, self._preprocessing, names)
         root.attrs["recal"] = description(pool, self._ledger.generation(end), self._preprocessing)
         if self._token is not None and self._token is not self._lock:
             self._token.close()
@@ -429,7 +410,7 @@ def differ_by_rounding(old: NDArray[Any], new: NDArray[Any]) -> bool:
     """
     limits = np.finfo(old.dtype)
     unit = float(limits.eps) * max(float(np.abs(old).max(initial=0.0)), float(limits.tiny))
-    return bool(
-        np.abs(old.astype(np.float64) - new.astype(np.float64)).max(initial=0.0)
-        <= _ROUNDING_UNITS * unit
-    )
+    gap = np.abs(old.astype(np.float64) - new.astype(np.float64)).max(initial=0.0)
+    # Summing a few thousand products in another order changes the last bits by no more than this;
+    # two different models differ by more.
+    return bool(gap <= 64 * unit)

@@ -2,76 +2,44 @@
 
 from __future__ import annotations
 
-from recal.transforms.audio import (
-    Bits,
-    Clip,
-    Echo,
-    Faster,
-    HighPass,
-    LowPass,
-    Noise,
-    Quieter,
-    TimeMask,
-)
-from recal.transforms.base import BuiltIn, Named, Transform, format_strength
-from recal.transforms.image import (
-    Blur,
-    Brightness,
-    Contrast,
-    Crop,
-    Flip,
-    Jpeg,
-    Pixelate,
-    RandomPixels,
-    Shift,
-    ZoomIn,
-    ZoomOut,
-)
-from recal.transforms.pool import TRANSFORMS, as_transform, pool
-from recal.transforms.series import Coarse, DropFrames, DropSamples, Quantise, TimeShift
-from recal.transforms.tabular import MedianFill, Missing, Permute, Rescale
-from recal.transforms.text import Cut, DropCharacters, DropSentences, DropTokens, MaskTokens
-
-__all__ = [
-    "TRANSFORMS",
-    "Bits",
-    "Blur",
-    "Brightness",
-    "BuiltIn",
-    "Clip",
-    "Coarse",
-    "Contrast",
-    "Crop",
-    "Cut",
-    "DropCharacters",
-    "DropFrames",
-    "DropSamples",
-    "DropSentences",
-    "DropTokens",
-    "Echo",
-    "Faster",
-    "Flip",
-    "HighPass",
-    "Jpeg",
-    "LowPass",
-    "MaskTokens",
-    "MedianFill",
-    "Missing",
-    "Named",
-    "Noise",
-    "Permute",
-    "Pixelate",
-    "Quantise",
-    "Quieter",
-    "RandomPixels",
-    "Rescale",
-    "Shift",
-    "TimeMask",
-    "TimeShift",
-    "Transform",
-    "ZoomIn",
-    "ZoomOut",
-    "as_transform",
-    "format_strength",
-    "pool",
-]
+from recal.transforms.audio import Bits as Bits
+from recal.transforms.audio import Clip as Clip
+from recal.transforms.audio import Echo as Echo
+from recal.transforms.audio import Faster as Faster
+from recal.transforms.audio import HighPass as HighPass
+from recal.transforms.audio import LowPass as LowPass
+from recal.transforms.audio import Noise as Noise
+from recal.transforms.audio import Quieter as Quieter
+from recal.transforms.audio import TimeMask as TimeMask
+from recal.transforms.base import BuiltIn as BuiltIn
+from recal.transforms.base import Named as Named
+from recal.transforms.base import Transform as Transform
+from recal.transforms.base import format_strength as format_strength
+from recal.transforms.image import Blur as Blur
+from recal.transforms.image import Brightness as Brightness
+from recal.transforms.image import Contrast as Contrast
+from recal.transforms.image import Crop as Crop
+from recal.transforms.image import Flip as Flip
+from recal.transforms.image import Jpeg as Jpeg
+from recal.transforms.image import Pixelate as Pixelate
+from recal.transforms.image import RandomPixels as RandomPixels
+from recal.transforms.image import Shift as Shift
+from recal.transforms.image import ZoomIn as ZoomIn
+from recal.transforms.image import ZoomOut as ZoomOut
+from recal.transforms.pool import TRANSFORMS as TRANSFORMS
+from recal.transforms.pool import as_transform as as_transform
+from recal.transforms.pool import pool as pool
+from recal.transforms.series import Coarse as Coarse
+from recal.transforms.series import DropFrames as DropFrames
+from recal.transforms.series import DropSamples as DropSamples
+from recal.transforms.series import Quantise as Quantise
+from recal.transforms.series import TimeShift as TimeShift
+from recal.transforms.tabular import MedianFill as MedianFill
+from recal.transforms.tabular import Missing as Missing
+from recal.transforms.tabular import Permute as Permute
+from recal.transforms.tabular import Rescale as Rescale
+from recal.transforms.text import Cut as Cut
+from recal.transforms.text import DropCharacters as DropCharacters
+from recal.transforms.text import DropSentences as DropSentences
+from recal.transforms.text import DropTokens as DropTokens
+from recal.transforms.text import MaskTokens as MaskTokens

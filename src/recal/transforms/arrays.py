@@ -36,9 +36,8 @@ class Traced:
 
 def is_tensor(value: Any) -> bool:
     """Whether `value` is a torch tensor or a traced array, without importing torch."""
-    tensor = getattr(
-        sys.modules.get("torch"), "Tensor", None
-    )  # another thread may be loading torch just now
+    # Another thread may be loading torch just now.
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
     return isinstance(value, Traced) or (tensor is not None and isinstance(value, tensor))
 
 
@@ -121,11 +120,9 @@ def to_working(array: Array) -> Array:
 
 def cast(array: Array, dtype: str) -> Array:
     """Convert `array` to the dtype of this name."""
-    return (
-        array.to(getattr(namespace(array), dtype))
-        if is_tensor(array)
-        else array.astype(dtype, copy=False)
-    )
+    if is_tensor(array):
+        return array.to(getattr(namespace(array), dtype))
+    return array.astype(dtype, copy=False)
 
 
 def from_working(result: Array, dtype: str) -> Array:

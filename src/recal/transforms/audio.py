@@ -17,9 +17,6 @@ from recal.transforms.series import SeriesTransform, along_time
 _STEEPNESS = 12
 # Up to this length a traced filter is a matrix, of at most a megabyte in float32.
 _LONGEST_MATRIX = 512
-# Where the repeats of an echo start, as shares of the sound's length. The gaps grow, so the repeats
-# do not sound like a tone.
-_REPEATS = (0.03, 0.07, 0.12, 0.18, 0.25)
 
 
 class SoundTransform(SeriesTransform):
@@ -149,9 +146,8 @@ class TimeMask(SoundTransform):
         width = min(max(round(self.share * length), 1), length - 1)
         starts = uniforms(content_keys(x, self.kind, self.seed), 1) * (length - width + 1)
         places = np.arange(length) - np.floor(starts).astype(np.intp)
-        return np.where(
-            along_time((places >= 0) & (places < width), x), x.dtype.type(silence_of(dtype)), x
-        )
+        masked = along_time((places >= 0) & (places < width), x)
+        return np.where(masked, x.dtype.type(silence_of(dtype)), x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +320,8 @@ class Echo(SoundTransform):
 
     def _sound(self, sound: NDArray[Any]) -> NDArray[Any]:
         length, result = sound.shape[1], sound.copy()
-        for number, share in enumerate(_REPEATS, start=1):
+        # Shares of the sound's length. The gaps grow, so the repeats do not sound like a tone.
+        for number, share in enumerate((0.03, 0.07, 0.12, 0.18, 0.25), start=1):
             delay = max(round(share * length), 1)
             result[:, delay:] += self.loudness**number * sound[:, : length - delay]
         return result

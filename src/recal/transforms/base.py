@@ -93,9 +93,8 @@ class Strengths(Number):
         self.step = 1 if whole else 0.01
 
     def read(self, value: Any, sizes: Sizes) -> float:
-        is_whole = (
-            self.whole and isinstance(value, float) and value.is_integer()
-        )  # specs are read as floats
+        # Specs are read as floats.
+        is_whole = self.whole and isinstance(value, float) and value.is_integer()
         return float(super().read(int(value) if is_whole else value, sizes))
 
 
@@ -194,19 +193,16 @@ class BuiltIn(ABC):
         for place, own in enumerate(fields(self)):  # type: ignore[arg-type]
             value = getattr(self, own.name)
             if value != own.default:
-                parts.append(
-                    ("" if place < self.has_strength else f"{own.name}=") + _format_value(value)
-                )
+                name = "" if place < self.has_strength else f"{own.name}="
+                parts.append(name + _format_value(value))
         return ":".join(parts)
 
     def __post_init__(self) -> None:
         family: Any = type(self)
         kinds = field_kinds(family)
         for place, own in enumerate(fields(self)):  # type: ignore[arg-type]
-            kind, value = (
-                self.strengths if place < self.has_strength else kinds[own.name],
-                getattr(self, own.name),
-            )
+            kind = self.strengths if place < self.has_strength else kinds[own.name]
+            value = getattr(self, own.name)
             try:
                 number = kind.read(value, {})
             except ValueError:
@@ -214,9 +210,8 @@ class BuiltIn(ABC):
                     f"{self.kind}'s {own.name} must be {kind.rule}, got {value!r}{kind.hint}."
                 ) from None
             # Round as the spec does, so that transformations with equal specs are equal.
-            object.__setattr__(
-                self, own.name, tidy(number) if isinstance(number, float) else number
-            )
+            rounded = tidy(number) if isinstance(number, float) else number
+            object.__setattr__(self, own.name, rounded)
 
 
 def _format_value(value: Any) -> str:

@@ -36,11 +36,6 @@ from recal.transforms.resampling import (
     image_size,
 )
 
-_LEVELS = np.arange(256, dtype=np.float64)[None]
-# The number of values that RandomPixels processes at once: enough for numpy, few enough for the
-# processor's cache.
-_VALUES_AT_ONCE = 1 << 16
-
 
 class ImageTransform(BuiltIn):
     """Checks the images, finds their layout and passes both to `_transformed`."""
@@ -92,13 +87,13 @@ class Pointwise(ImageTransform):
         dtype, axes = arrays.dtype_name(images), len(layout.removeprefix("N"))
         flat = images.reshape((-1, prod(images.shape[-axes:])))
         if dtype == "uint8" and not arrays.is_tensor(images):
-            tables = arrays.from_working(self._values(_LEVELS, flat, dtype), dtype)
+            levels = np.arange(256, dtype=np.float64)[None]
+            tables = arrays.from_working(self._values(levels, flat, dtype), dtype)
             pairs = [(flat, tables[0])] if len(tables) == 1 else zip(flat, tables)
             # `bytes.translate` is six times as fast as a lookup in numpy, which widens indices to
             # 64 bits.
-            changed = b"".join(
-                values.tobytes().translate(table.tobytes()) for values, table in pairs
-            )
+            parts = [values.tobytes().translate(table.tobytes()) for values, table in pairs]
+            changed = b"".join(parts)
             return np.frombuffer(bytearray(changed), np.uint8).reshape(images.shape)
         x = arrays.to_working(flat)
         return arrays.from_working(self._values(x, x, dtype), dtype).reshape(images.shape)
@@ -168,11 +163,9 @@ class Brightness(Pointwise):
 
     def _values(self, x: Array, images: Array, dtype: str) -> Array:
         bright = x * arrays.number(self.factor, x)
-        return (
-            bright
-            if self.factor <= 1
-            else bright.clip(None, check_white(x, dtype, self.white, self.kind))
-        )
+        if self.factor <= 1:
+            return bright
+        return bright.clip(None, check_white(x, dtype, self.white, self.kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,10 +256,8 @@ class Jpeg(ImageTransform):
                 raise InputError(
                     "jpeg has no code for NaN, and these images hold one; fill in missing pixels first."
                 )
-            levels, scale = (
-                np.rint(np.clip(x * (255.0 / white), 0, 255)).astype(np.uint8),
-                x.dtype.type(white / 255.0),
-            )
+            levels = np.rint(np.clip(x * (255.0 / white), 0, 255)).astype(np.uint8)
+            scale = x.dtype.type(white / 255.0)
         coded = np.empty(images.shape, np.uint8)
         over_rows(_code, as_planes(levels, layout), int(self.quality), as_planes(coded, layout))
         return coded if dtype == "uint8" else np.asarray(arrays.from_working(coded * scale, dtype))
@@ -285,9 +276,8 @@ def _code(
             source.save(buffer, "JPEG", quality=quality)
             # Call the decoder directly: opening the data as a file would parse its header in
             # Python, which takes 75 us.
-            result[...] = Image.frombytes(
-                source.mode, source.size, buffer.getvalue(), "jpeg", source.mode, ""
-            )
+            mode, coded = source.mode, buffer.getvalue()
+            result[...] = Image.frombytes(mode, source.size, coded, "jpeg", mode, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,18 +309,16 @@ class RandomPixels(ImageTransform):
         self, planes: NDArray[Any], start: int, stop: int, white: float, out: NDArray[Any]
     ) -> None:
         channels, height, width = planes.shape[1:]
-        count = max(1, _VALUES_AT_ONCE // planes[0].size)
+        # Enough values at once for numpy, few enough for the processor's cache.
+        count = max(1, (1 << 16) // planes[0].size)
         for begin in range(start, stop, count):
             exact = arrays.to_working(planes[begin : min(begin + count, stop)])
             keys = content_keys(exact, self.kind, self.seed)
             image, hit = np.nonzero(uniforms(keys, height * width) < self.share)
             places = hit[:, None] + np.arange(channels) * (height * width)
-            colour = uniforms_at(keys[image], places.astype(np.uint64), stream=1).astype(
-                exact.dtype
-            )
-            colour = arrays.from_working(
-                colour * exact.dtype.type(white), arrays.dtype_name(planes)
-            )
+            drawn = uniforms_at(keys[image], places.astype(np.uint64), stream=1)
+            colour = drawn.astype(exact.dtype) * exact.dtype.type(white)
+            colour = arrays.from_working(colour, arrays.dtype_name(planes))
             out[begin + image, :, hit // width, hit % width] = colour
 
 
@@ -357,9 +345,8 @@ class Flip(ImageTransform):
     layout: Layout = "auto"
 
     def _transformed(self, images: Array, layout: str) -> Array:
-        return arrays.copy(
-            arrays.namespace(images).flip(images, (layout.index("W") - len(layout),))
-        )
+        axis = layout.index("W") - len(layout)
+        return arrays.copy(arrays.namespace(images).flip(images, (axis,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,9 +380,8 @@ class Shift(ImageTransform):
 
     def _transformed(self, images: Array, layout: str) -> Array:
         axis = layout.index("H" if self.direction in ("down", "up") else "W") - len(layout)
-        return arrays.shift(
-            images, axis, int(self.pixels), self.fill, forward=self.direction in ("down", "right")
-        )
+        forward = self.direction in ("down", "right")
+        return arrays.shift(images, axis, int(self.pixels), self.fill, forward=forward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,6 +429,5 @@ class ZoomIn(Resampled):
     layout: Layout = "auto"
 
     def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
-        return resampling.window(height, 1.0 / self.factor, 0.5), resampling.window(
-            width, 1.0 / self.factor, 0.5
-        )
+        share = 1.0 / self.factor
+        return resampling.window(height, share, 0.5), resampling.window(width, share, 0.5)

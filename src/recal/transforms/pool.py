@@ -62,8 +62,6 @@ TRANSFORMS: tuple[type[BuiltIn], ...] = tuple(
 KINDS: dict[str, type[BuiltIn]] = {transform.kind: transform for transform in TRANSFORMS}
 _NUMBER = r"\d+(?:\.\d*)?(?:e-?\d+)?|\.\d+(?:e-?\d+)?"
 _RANGE = re.compile(rf"\s*({_NUMBER})\s*-\s*({_NUMBER})\s*")
-_USUAL_COUNT = 10
-_MOST_DIGITS = 9  # of a count: nobody computes a billion views
 
 # How a user passes the code of transformations that a file knows only by name.
 Own = Mapping[str, Callable[[Any], Any]] | Iterable[Callable[[Any], Any]]
@@ -110,9 +108,7 @@ def by_name(transforms: Own) -> dict[str, Transform]:
     """
     if isinstance(transforms, Mapping):
         transforms = [Named(name, code) for name, code in transforms.items()]
-    elif (
-        callable(transforms) or isinstance(transforms, str) or not isinstance(transforms, Iterable)
-    ):
+    elif callable(transforms) or isinstance(transforms, str):
         raise InputError(
             f"Your transformations come as {{name: function}} or [function, ...], got {transforms!r}."
         )
@@ -279,12 +275,12 @@ def _part(spec: str, data: Any) -> _Range | Transform:
         options = {**family.options_from(data), **options}
     low, high = sorted((family.strengths.weak, family.strengths.strong))
     if not plain and family.needs_strength():
-        return _Range(family, low, high, min(_USUAL_COUNT, len(_grid(family, low, high))), options)
+        return _Range(family, low, high, min(10, len(_grid(family, low, high))), options)
     span = _RANGE.fullmatch(plain[0]) if plain else None
     if not family.has_strength or (span is None and len(plain) < 2):
         return _build(spec, family, plain, options)
     count = plain[1].strip() if len(plain) == 2 else ""
-    if span is None or not count.isdecimal() or len(count) > _MOST_DIGITS or int(count) == 0:
+    if span is None or not re.fullmatch(r"0*[1-9]\d{0,8}", count):
         raise InputError(
             f"A part of a pool is '{kind}:low-high:count', '{kind}:strength' or '{kind}', got {spec!r}; "
             f"for instance '{kind}:{low:g}-{high:g}:5'."
@@ -297,7 +293,8 @@ def _checked(part: _Range) -> _Range:
         raise InputError(f"A range goes from low to high, got {part!s}.")
     family, strengths = part.family, part.family.strengths
     # Check before building a grid: one from 0 to 1e9 would hold a hundred billion strengths.
-    is_too_low = part.low <= strengths.low if strengths.ends[0] == "(" else part.low < strengths.low
+    is_open = strengths.ends[0] == "("
+    is_too_low = part.low < strengths.low or (is_open and part.low == strengths.low)
     if is_too_low or part.high - strengths.step > strengths.high + 1e-9:
         bounds = f"{strengths.ends[0]}{strengths.low:g}, {strengths.high:g}]"
         raise InputError(f"{family.kind}'s strengths lie in {bounds}, and {part!s} goes beyond.")
@@ -313,16 +310,13 @@ def _checked(part: _Range) -> _Range:
 def _grid(family: type[BuiltIn], low: float, high: float) -> list[float]:
     # Count whole steps, because 0.1 + 79 * 0.01 is not 0.89.
     step = family.strengths.step
-    return [
-        round(low + index * step, 10) for index in range(int(np.ceil((high - low) / step - 1e-9)))
-    ]
+    count = int(np.ceil((high - low) / step - 1e-9))
+    return [round(low + index * step, 10) for index in range(count)]
 
 
 def _draw(part: _Range, seed: int, drawn: set[Transform]) -> list[Transform]:
-    grid: list[Transform] = [
-        part.family(strength, **part.options)
-        for strength in _grid(part.family, part.low, part.high)
-    ]
+    strengths = _grid(part.family, part.low, part.high)
+    grid = [part.family(strength, **part.options) for strength in strengths]
     free = [transform for transform in grid if transform not in drawn]
     if part.n > len(free):
         raise InputError(

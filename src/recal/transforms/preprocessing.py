@@ -106,9 +106,8 @@ class Normalize(Record):
             raise InputError("must not be 0", argument=("divide", "std"))
 
     def __call__(self, images: Any) -> Any:
-        values = (
-            images.float() if arrays.is_tensor(images) else np.asarray(images, dtype=np.float32)
-        )
+        is_tensor = arrays.is_tensor(images)
+        values = images.float() if is_tensor else np.asarray(images, dtype=np.float32)
         values = values / self.divide
         if self.channels != "keep":
             values = self._place_channels(values)
@@ -208,9 +207,8 @@ class Preprocessing(Record):
             )
         try:
             normalize = values.get("normalize")
-            return cls(
-                **{**values, "normalize": None if normalize is None else Normalize(**normalize)}
-            )
+            own = None if normalize is None else Normalize(**normalize)
+            return cls(**{**values, "normalize": own})
         except (TypeError, ValueError) as error:
             raise InputError(f"a preprocessing cannot hold {values!r}: {error}") from None
 
@@ -218,17 +216,11 @@ class Preprocessing(Record):
         """Return the same as command-line options, by name; label columns are left out because they
         change no input.
         """
-        values = {
-            name: getattr(self.normalize, name, None)
-            for name in ("divide", "mean", "std", "channels")
-        }
-        values |= {
-            "preprocess": self.function,
-            "outputs": None if self.outputs == "logits" else self.outputs,
-        }
-        values |= {
-            name: getattr(self, name) for name in ("read", "pixels", "resize", "crop", "seconds")
-        }
+        steps, reading = ("divide", "mean", "std", "channels"), ("read", "pixels", "resize", "crop")
+        values = {name: getattr(self.normalize, name, None) for name in steps}
+        values["preprocess"] = self.function
+        values["outputs"] = None if self.outputs == "logits" else self.outputs
+        values |= {name: getattr(self, name) for name in (*reading, "seconds")}
         values["text-column"] = self.text_column
         return {name: _text(value) for name, value in values.items() if value is not None}
 
@@ -263,9 +255,8 @@ def record(
 
 def _name(function: Callable[[Any], Any]) -> str:
     # Functions of numpy 2.0 have only the shorter of the two names, and no module of their own.
-    name = getattr(function, "__qualname__", None) or getattr(
-        function, "__name__", type(function).__qualname__
-    )
+    short = getattr(function, "__name__", type(function).__qualname__)
+    name = getattr(function, "__qualname__", None) or short
     return f"{getattr(function, '__module__', None) or type(function).__module__}:{name}"
 
 
@@ -293,11 +284,12 @@ def match_preprocess(
                 f"{own} contradicts the calibration, whose views were collected with "
                 f"{stored.normalize or 'no preprocessing'}; leave it out, or collect and fit again."
             )
-    elif (
-        stored.function not in (None, name := _name(own)) and "<" not in f"{stored.function}{name}"
-    ):
+        return own
+    name = _name(own)
+    if stored.function not in (None, name) and "<" not in f"{stored.function}{name}":
         warnings.warn(
-            f"The views were collected with {stored.function!r} after the transformations; here it is {name!r}.",
+            f"The views were collected with {stored.function!r} after the transformations; here "
+            f"it is {name!r}.",
             UserWarning,
             stacklevel=3,
         )
@@ -323,10 +315,8 @@ def match_outputs(stored: Preprocessing | None, outputs: Outputs | None) -> Outp
     """
     if stored is None:
         return outputs or "logits"
-    if outputs not in (None, stored.outputs) and (outputs, stored.outputs) != (
-        "probabilities",
-        "votes",
-    ):
+    is_vote = outputs == "probabilities" and stored.outputs == "votes"
+    if outputs not in (None, stored.outputs) and not is_vote:
         raise InputError(
             f"{outputs!r} contradicts the calibration, whose views were collected with {stored.outputs!r}",
             argument="outputs",

@@ -78,9 +78,9 @@ def image_size(shape: tuple[int, ...], layout: str) -> tuple[int, int]:
 def as_planes(images: Array, layout: str) -> Array:
     """Return a view of the shape (n, channels, height, width); frames count as images."""
     if images.ndim != 4:
-        images = images.reshape(
-            (-1, *images.shape[-3:]) if "C" in layout else (-1, 1, *images.shape[-2:])
-        )
+        has_channels = "C" in layout
+        sides = images.shape[-3:] if has_channels else (1, *images.shape[-2:])
+        images = images.reshape((-1, *sides))
     return images.swapaxes(-1, -2).swapaxes(-2, -3) if layout.endswith("C") else images
 
 
@@ -135,9 +135,8 @@ def resample(
     the same order, so a sample gets the same bits alone and in a batch.
     """
     dtype, (height, width) = arrays.dtype_name(pixels), image_size(pixels.shape, layout)
-    channels = (
-        pixels.shape[-1] if layout.endswith("C") else 1
-    )  # channels that come first count as images
+    # Channels that come first count as images.
+    channels = pixels.shape[-1] if layout.endswith("C") else 1
     lines = contiguous(pixels if dtype != "float16" else arrays.to_working(pixels))
     lines = lines.reshape((-1, height, width * channels))
     out, exact = np.zeros_like(lines), arrays.to_working(lines[:0]).dtype
@@ -162,9 +161,8 @@ def _weighted(values: NDArray[Any], at: Places, by: Matrix, axis: int) -> NDArra
     total = np.zeros((*values.shape[:axis], len(at), *values.shape[axis + 1 :]), values.dtype)
     wide = tuple(-1 if place == axis else 1 for place in range(values.ndim))
     for k in range(by.shape[1]):
-        total += by[:, k].reshape(wide) * values.take(
-            np.minimum(at + k, values.shape[axis] - 1), axis
-        )
+        taken = values.take(np.minimum(at + k, values.shape[axis] - 1), axis)
+        total += by[:, k].reshape(wide) * taken
     return total
 
 
@@ -220,7 +218,6 @@ def window(size: int, share: float, place: float) -> Bands:
     The window covers `share` of the axis; `place` runs from 0 (start of the axis) to 1 (its end).
     """
     middles = (size - size * share) * place + (np.arange(size) + 0.5) * share - 0.5
-    weights = np.maximum(
-        0.0, 1.0 - np.abs(np.arange(size) - np.clip(middles, 0, size - 1)[:, None])
-    )
+    gaps = np.abs(np.arange(size) - np.clip(middles, 0, size - 1)[:, None])
+    weights = np.maximum(0.0, 1.0 - gaps)
     return Bands(weights / weights.sum(axis=1, keepdims=True))

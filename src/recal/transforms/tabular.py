@@ -18,9 +18,8 @@ from recal.transforms.base import BuiltIn, Keys, Numbers, Strengths, choose, con
 
 def is_frame(value: Any) -> bool:
     """Whether `value` is a pandas DataFrame."""
-    frame = getattr(
-        sys.modules.get("pandas"), "DataFrame", None
-    )  # another thread may be loading pandas just now
+    # Another thread may be loading pandas just now.
+    frame = getattr(sys.modules.get("pandas"), "DataFrame", None)
     return frame is not None and isinstance(value, frame)
 
 
@@ -58,17 +57,13 @@ def with_numbers(frame: Any, table: NDArray[np.float64], changed: NDArray[np.boo
     for place in np.flatnonzero(changed.any(axis=0)):
         column, hit, values = frame.iloc[:, place], changed[:, place], table[:, place]
         if is_category(column):
-            codes = np.where(
-                hit, np.where(np.isnan(values), -1, values), column.cat.codes.to_numpy()
-            ).astype(np.int64)
+            given = np.where(np.isnan(values), -1, values)
+            codes = np.where(hit, given, column.cat.codes.to_numpy()).astype(np.int64)
             new: Any = pandas.Categorical.from_codes(codes, dtype=column.dtype)
         else:
             whole = column.dtype.kind in "iub"
-            mixed = np.where(
-                hit,
-                np.rint(values) if whole else values,
-                column.to_numpy(np.float64, na_value=np.nan),
-            )
+            given = np.rint(values) if whole else values
+            mixed = np.where(hit, given, column.to_numpy(np.float64, na_value=np.nan))
             dtype = getattr(column.dtype, "numpy_dtype", column.dtype)
             new = mixed if np.isnan(mixed).any() and whole else mixed.astype(dtype)
         result.isetitem(int(place), pandas.Series(new, index=frame.index))
@@ -99,9 +94,8 @@ class TableTransform(BuiltIn):
             return rows.copy()
         lost, keys = self._lost(table)
         if self.numbers_only:
-            lost = lost & ~np.array(
-                [is_category(rows.iloc[:, place]) for place in range(table.shape[1])]
-            )
+            words = [is_category(rows.iloc[:, place]) for place in range(table.shape[1])]
+            lost = lost & ~np.array(words)
         return with_numbers(rows, np.where(lost, self._instead(table, keys), table), lost)
 
     def _rows(self, rows: NDArray[Any]) -> NDArray[Any]:
@@ -178,7 +172,7 @@ class MedianFill(TableTransform):
 
     @classmethod
     def options_from(cls, data: Any) -> dict[str, Any]:
-        table = _numbers(data, "Medians")
+        table = _feature_table(data, "Medians")
         medians = np.nanmedian(table, axis=0)
         if is_frame(data):
             for place in range(table.shape[1]):
@@ -230,7 +224,7 @@ class Permute(TableTransform):
 
     @classmethod
     def options_from(cls, data: Any) -> dict[str, Any]:
-        table = _numbers(data, "Levels")
+        table = _feature_table(data, "Levels")
         levels = np.nanquantile(table, np.linspace(0, 1, _LEVELS), axis=0, method="nearest")
         return {"levels": tuple(levels.T.ravel().tolist())}
 
@@ -307,7 +301,7 @@ class Rescale(TableTransform):
         return np.asarray(rows, np.float64) * self.factor
 
 
-def _numbers(data: Any, what: str) -> NDArray[np.float64]:
+def _feature_table(data: Any, what: str) -> NDArray[np.float64]:
     if is_frame(data) and len(data):
         table, names = to_numbers(data), [repr(name) for name in data.columns]
     else:

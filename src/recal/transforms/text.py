@@ -64,11 +64,9 @@ class TokenTransform(BuiltIn):
             return result
         if not self.strings_only and (isinstance(texts, np.ndarray) or arrays.is_tensor(texts)):
             return arrays.apply(self._ids, texts, traceable=False)
-        inputs = (
-            "a list of strings"
-            if self.strings_only
-            else "a list of strings or an array of token ids (n, tokens)"
-        )
+        inputs = "a list of strings"
+        if not self.strings_only:
+            inputs += " or an array of token ids (n, tokens)"
         raise InputError(
             f"{self.kind} needs {inputs}, got {type(texts).__name__}. For a single text pass [text]."
         )
@@ -78,12 +76,8 @@ class TokenTransform(BuiltIn):
             return self._text(text)
         if isinstance(text, bytes) and not self.strings_only:
             return self._row(np.frombuffer(text, dtype=np.uint8)).tobytes()
-        if (
-            isinstance(text, np.ndarray)
-            and text.ndim == 1
-            and text.dtype.kind in "iu"
-            and not self.strings_only
-        ):
+        is_row = isinstance(text, np.ndarray) and text.ndim == 1 and text.dtype.kind in "iu"
+        if is_row and not self.strings_only:
             return self._row(text)
         inputs = "strings" if self.strings_only else "strings, bytes or arrays of token ids"
         raise InputError(f"{self.kind} needs {inputs}, but there is {text!r}.")
@@ -93,24 +87,19 @@ class TokenTransform(BuiltIn):
         free = np.flatnonzero([bool(token.strip()) for token in tokens])
         if self.is_identity or not len(free):
             return text
-        key = np.array(
-            [key_of(text.encode(), f"{self.kind}:{self.seed}".encode())], dtype=np.uint64
-        )
-        hit = free[self._hit(key, len(free))[0]]
-        return (
-            self.joint.join(self._changed(np.array(tokens, dtype=object), hit))
-            if len(hit)
-            else text
-        )
+        key = key_of(text.encode(), f"{self.kind}:{self.seed}".encode())
+        hit = free[self._hit(np.array([key], dtype=np.uint64), len(free))[0]]
+        if not len(hit):
+            return text
+        return self.joint.join(self._changed(np.array(tokens, dtype=object), hit))
 
     def _row(self, ids: NDArray[Any]) -> NDArray[Any]:
         """Transform one row without padding; it becomes shorter if tokens are dropped."""
         if self.is_identity or len(ids) < 2:
             return ids.copy()
         free = np.flatnonzero(~np.isin(ids, np.array(self.special, dtype=np.int64)))
-        return self._changed(
-            ids, free[self._hit(content_keys(ids[None], self.kind, self.seed), len(free))[0]]
-        )
+        hit = self._hit(content_keys(ids[None], self.kind, self.seed), len(free))[0]
+        return self._changed(ids, free[hit])
 
     def _ids(self, ids: NDArray[Any]) -> NDArray[Any]:
         if ids.dtype.kind not in "iu" or ids.ndim != 2:
@@ -126,9 +115,8 @@ class TokenTransform(BuiltIn):
             if len(free):
                 changed = self._changed(ids[row], free[self._hit(key[None], len(free))[0]])
                 lost = ids.shape[1] - len(changed)
-                padding = (
-                    (lost, 0) if ids[row, 0] == self.pad else (0, lost)
-                )  # pad on the side that is padded already
+                # Pad on the side that is padded already.
+                padding = (lost, 0) if ids[row, 0] == self.pad else (0, lost)
                 result[row] = np.pad(changed, padding, constant_values=self.pad)
         return result
 

@@ -32,7 +32,7 @@ PRELOADED = (
     "recal.cli.apply",
     "recal.cli.decide",
     "recal.collecting",
-    "recal.collecting.prediction_folder",
+    "recal.collecting.predictions",
     "recal.collecting.store",
     "recal.files.saved",
     "recal.calibrators.temperature",

@@ -13,7 +13,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from recal import collect, read_views
-from recal.collecting import sinks
+from recal.collecting import blocks as sinks
 from recal.collecting.folders import ImageFolder
 from recal.errors import InputError
 

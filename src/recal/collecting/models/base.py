@@ -31,14 +31,10 @@ from recal.files.limits import refuse_bombs
 from recal.transforms.preprocessing import Outputs, check_outputs, least_probability
 
 Pixels = Literal["rgb", "gray", "rgba", "gray16"]
-_PIXELS: dict[int, Pixels] = {1: "gray", 3: "rgb", 4: "rgba"}
-_TINY = 1e-6  # floors for votes are far larger
-_FEW_ZEROS = 0.01  # of all rows; a few probabilities of 0 come from rounding
 _GRADED = (
     "If it returns only an answer and a confidence, grade its answers and use recal calibrate graded.csv --correct "
     "COLUMN, or SignalCalibration in Python."
 )
-_PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
 
 
 class Model(ABC):
@@ -82,12 +78,9 @@ class Model(ABC):
         """The kind of image that the model takes, by the channels of its input, or None if the
         shape is ambiguous.
         """
-        counts = (
-            [side for side in (self.shape[1], self.shape[3]) if side in _PIXELS]
-            if len(self.shape) == 4
-            else []
-        )
-        return _PIXELS[counts[0]] if len(counts) == 1 else None
+        kinds: dict[Any, Pixels] = {1: "gray", 3: "rgb", 4: "rgba"}
+        counts = [side for side in self.shape[1::2] if side in kinds]
+        return kinds[counts[0]] if len(self.shape) == 4 and len(counts) == 1 else None
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -146,11 +139,9 @@ def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> 
     if isinstance(model, tuple) and len(model) == 2:
         return _adapter("huggingface", "HuggingFaceModel")(*model, device=device)
     if comes_from(model, "transformers.pipelines"):
-        parts = (
-            getattr(model, name, None)
-            for name in ("image_processor", "feature_extractor", "tokenizer")
-        )
-        processor = next((part for part in parts if part is not None), None)
+        names = ("image_processor", "feature_extractor", "tokenizer")
+        processors = [getattr(model, name, None) for name in names]
+        processor = next((one for one in processors if one is not None), None)
         return _adapter("huggingface", "HuggingFaceModel")(model.model, processor, device=device)
     if type(model).__name__ == "ExportedProgram" and comes_from(model, "torch.export"):
         return _adapter("torch", "ExportedModel")(model, device=device)
@@ -182,7 +173,7 @@ def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> 
 
 def _open_model(path: Path, device: Any) -> Model:
     suffix = path.suffix.lower()
-    if suffix in _PICKLES:
+    if suffix in (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt"):
         raise InputError(
             f"{path.name} is a pickle, which may run any code when opened, so recal does not open it. Build the module "
             "yourself, load its weights, and pass it; or write it with torch.export.save (.pt2), torch.onnx.export, or "
@@ -190,10 +181,9 @@ def _open_model(path: Path, device: Any) -> Model:
             "network, and --weights FILE.safetensors."
         )
     if not path.exists():
-        hint = (
-            f" For a model in {path}.py write {path}:NAME." if Path(f"{path}.py").exists() else ""
+        raise InputError(
+            f"There is no model file {path}. A model in Python is written MODULE:NAME."
         )
-        raise InputError(f"There is no model file {path}.{hint}")
     if suffix == ".py":
         raise InputError(
             f"{path} is a program: name the model in it as {path.stem}:NAME, a function or a network."
@@ -232,11 +222,8 @@ def import_model(
         "pt2" to open a .pt2 file, which may run code.
     """
     module, separator, _ = spec.partition(":")
-    if (
-        not separator
-        or Path(spec).exists()
-        or not all(part.isidentifier() for part in module.split("."))
-    ):
+    is_module = all(part.isidentifier() for part in module.split("."))
+    if not separator or Path(spec).exists() or not is_module:
         if weights is not None:
             raise InputError(
                 f"--weights go with --model module:function, which builds the network; got {spec}."
@@ -279,9 +266,7 @@ def import_object(spec: str) -> Any:
     module, _, name = spec.partition(":")
     here = os.getcwd()
     try:
-        if (
-            here not in sys.path
-        ):  # unlike `python`, an installed command does not search the current folder
+        if here not in sys.path:  # an installed command does not search the current folder
             sys.path.insert(0, here)
         part = ""
         value: Any = importlib.import_module(module)
@@ -295,12 +280,9 @@ def import_object(spec: str) -> Any:
             "but the model below if __name__ == '__main__':"
         ) from stop
     except Exception as error:  # the user's module may raise anything
-        if (
-            isinstance(error, AttributeError)
-            and part == error.name
-            and isinstance(error.obj, ModuleType | type)
-        ):
-            near, before = get_close_matches(part, dir(error.obj), n=1), spec.removesuffix(part)
+        holder = getattr(error, "obj", None) if isinstance(error, AttributeError) else None
+        if isinstance(holder, ModuleType | type) and part == getattr(error, "name", None):
+            near, before = get_close_matches(part, dir(holder), n=1), spec.removesuffix(part)
             hint = f"Did you mean {before}{near[0]}?" if near else "It is written module:name."
             raise InputError(f"{before.rstrip(':.')} has no {part!r}. {hint}") from error
         blame(error, f"The module {module}", "while it was imported")
@@ -338,21 +320,16 @@ def as_numpy(values: Any, name: str) -> NDArray[Any]:
     values = getattr(values, "logits", values)
     if isinstance(values, dict) and "logits" in values:
         values = values["logits"]
-    is_numbers = (
-        isinstance(values, list) and bool(values) and isinstance(values[0], list | int | float)
-    )
+    is_list = isinstance(values, list) and bool(values)
+    is_numbers = is_list and isinstance(values[0], list | int | float)
     if isinstance(values, tuple | list | dict) and not is_numbers:
         raise InputError(
             f"{name} returned a {type(values).__name__}; one (n_samples, n_classes) array is needed. Wrap the model so "
             f"that it returns the logits alone. {_GRADED}"
         )
     if hasattr(values, "detach"):
-        values = values.detach()
-        values = (
-            (values.float() if values.dtype.itemsize < 4 and values.is_floating_point() else values)
-            .cpu()
-            .numpy()
-        )
+        is_half = values.dtype.itemsize < 4 and values.is_floating_point()
+        values = (values.float() if is_half else values).detach().cpu().numpy()
     return np.asarray(values)
 
 
@@ -385,12 +362,8 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
             remedy="Return the values before the softmax or sigmoid, or use "
             f"{in_both(outputs='probabilities')} to take their logarithms",
         )
-    if (
-        is_probs
-        and is_single
-        and np.isfinite(values).all()
-        and not (values.min() >= 0 and values.max() <= 1)
-    ):
+    is_finite = bool(np.isfinite(values).all())
+    if is_probs and is_single and is_finite and not 0 <= values.min() <= values.max() <= 1:
         raise InputError(
             f"What {model.name} returns as the probability of the second class must lie in [0, 1], "
             f"got {values.min():.4g} to {values.max():.4g}",
@@ -398,7 +371,7 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
         )
     if is_single:
         values = two_columns(values, probs=is_probs)
-    if not is_probs or not np.isfinite(values).all():
+    if not is_probs or not is_finite:
         return values
     return log_of(values, model.name, least_probability(outputs, values.shape[1]))
 
@@ -419,8 +392,9 @@ def log_of(probs: Floats, name: str, floor: float) -> Floats:
         raise InputError(
             f"What {name} returns as probabilities {error.rule}", remedy=remedy
         ) from None
-    is_votes = floor > _TINY
-    if (probs < floor).any(axis=1).mean() > (0 if is_votes else _FEW_ZEROS):
+    is_votes = floor > 1e-6
+    # A few probabilities of 0 come from rounding.
+    if (probs < floor).any(axis=1).mean() > (0 if is_votes else 0.01):
         hint = (
             " For a forest or neighbours use outputs='votes' (--outputs votes). To set another floor, such as 0.001: "
             "outputs='probabilities:0.001' (--outputs probabilities:0.001)."

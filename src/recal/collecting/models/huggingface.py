@@ -65,14 +65,11 @@ class HuggingFaceModel(TorchModel):
 
     def answer(self, batch: Any) -> NDArray[Any]:
         if self.takes == "image":
-            return super().answer(
-                self.processor(images=list(batch), return_tensors="pt")["pixel_values"]
-            )
-        items = (
-            [np.asarray(item, dtype=np.float32) for item in batch]
-            if self.takes == "audio"
-            else list(batch)
-        )
+            encoded = self.processor(images=list(batch), return_tensors="pt")
+            return super().answer(encoded["pixel_values"])
+        items = list(batch)
+        if self.takes == "audio":
+            items = [np.asarray(item, dtype=np.float32) for item in items]
         if self.takes == "text" and not all(isinstance(item, str) for item in items):
             kind = next(type(item).__name__ for item in items if not isinstance(item, str))
             raise InputError(f"{self.name} with its tokenizer takes strings, got {kind}.")
@@ -120,11 +117,9 @@ def _class_names(model: Any) -> NDArray[Any] | None:
     names = getattr(config, "id2label", None) or {}
     ordered = [str(names[key]) for key in sorted(names, key=int)]
     generic = all(re.fullmatch(r"LABEL_\d+", name) for name in ordered)
-    return (
-        None
-        if generic or len(ordered) < 2 or len(set(ordered)) < len(ordered)
-        else np.array(ordered)
-    )
+    if generic or len(ordered) < 2 or len(set(ordered)) < len(ordered):
+        return None
+    return np.array(ordered)
 
 
 def open_folder(path: Path, *, device: Any = None) -> HuggingFaceModel:
@@ -141,16 +136,10 @@ def open_folder(path: Path, *, device: Any = None) -> HuggingFaceModel:
     safely: Any = {"local_files_only": True, "trust_remote_code": False}
     settings, what = _settings(path / "preprocessor_config.json"), "image"
     models, processors = "AutoModelForImageClassification", "AutoImageProcessor"
-    if (
-        "feature_extractor_type" in settings
-        and "image_processor_type" not in settings
-        and "sampling_rate" in settings
-    ):
-        what, models, processors = (
-            "audio",
-            "AutoModelForAudioClassification",
-            "AutoFeatureExtractor",
-        )
+    is_extractor = "feature_extractor_type" in settings and "image_processor_type" not in settings
+    if is_extractor and "sampling_rate" in settings:
+        what, models = "audio", "AutoModelForAudioClassification"
+        processors = "AutoFeatureExtractor"
     elif not settings and (path / "tokenizer_config.json").exists():
         what, models, processors = "text", "AutoModelForSequenceClassification", "AutoTokenizer"
     try:
@@ -178,25 +167,15 @@ def check_folder(path: Path) -> None:
     processors = ("preprocessor_config.json", "processor_config.json", "tokenizer_config.json")
     for name in ("config.json", *processors, f"{weights}.index.json"):
         settings = _settings(path / name)
-        code = next(
-            (
-                key
-                for key in ("auto_map", "transformers_weights", "custom_pipelines")
-                if key in settings
-            ),
-            None,
-        )
-        if code is not None:
+        own = ("auto_map", "transformers_weights", "custom_pipelines")
+        code = [key for key in own if key in settings]
+        if code:
             raise FileError(
-                f"{path} is not opened: `{code}` in its {name} asks for code or files of its own. If you "
+                f"{path} is not opened: `{code[0]}` in its {name} asks for code or files of its own. If you "
                 "trust it, load it yourself and pass (model, processor)."
             )
         shards = settings.get("weight_map", {})
-        outside = [
-            value
-            for value in shards.values()
-            if not isinstance(value, str) or Path(value).name != value
-        ]
+        outside = [one for one in shards.values() if Path(str(one)).name != one]
         if outside:
             raise FileError(
                 f"{path} is not opened: its {name} keeps weights in {outside[0]!r}, outside the folder."

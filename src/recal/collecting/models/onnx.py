@@ -98,11 +98,8 @@ def check_external_data(path: Path) -> None:
     home = Path(os.path.realpath(path)).parent
     for location in external_files(path):
         named = home / location.replace("\0", "/")  # a name with a null byte cannot be a file
-        if (
-            not location
-            or not Path(os.path.realpath(named)).is_relative_to(home)
-            or not named.is_file()
-        ):
+        is_inside = Path(os.path.realpath(named)).is_relative_to(home)
+        if not location or not is_inside or not named.is_file():
             raise FileError(
                 f"{path} is not opened: it keeps weights in {location!r}, which is no file in its own folder. Put them "
                 "beside the model, or inside it."
@@ -197,10 +194,8 @@ class OnnxModel(Model):
             self.name = self.path.name
             check_external_data(self.path)
             try:
-                threads, providers = (
-                    os.environ.get("OMP_NUM_THREADS", ""),
-                    onnxruntime.get_available_providers(),
-                )
+                threads = os.environ.get("OMP_NUM_THREADS", "")
+                providers = onnxruntime.get_available_providers()
                 model = open_session(str(self.path), threads, providers)
             except Exception as error:
                 why, again = reason_of(error), "Copy or export it again"
@@ -225,7 +220,8 @@ class OnnxModel(Model):
             self.n_features = self.shape[1]
         self.fixed = shape[0] if shape and isinstance(shape[0], int) and shape[0] > 0 else None
         outputs = [
-            Output(o.name, o.type, len(o.shape) if o.shape else None) for o in model.get_outputs()
+            Output(one.name, one.type, len(one.shape) if one.shape else None)
+            for one in model.get_outputs()
         ]
         file = self.name if self.path is None else str(self.path)
         chosen = choose_output(self.name, outputs, self.requested, file=file, inputs=self.input)
@@ -249,10 +245,8 @@ class OnnxModel(Model):
     def fingerprint(self) -> str:
         if self.path is not None:
             return digest([digest_file(self.path), self.output])
-        described = [
-            (i.name, i.type, i.shape)
-            for i in (*self.session.get_inputs(), *self.session.get_outputs())
-        ]
+        ends = (*self.session.get_inputs(), *self.session.get_outputs())
+        described = [(one.name, one.type, one.shape) for one in ends]
         return digest([repr(described), self.output])
 
     def answer(self, batch: Any) -> NDArray[Any]:
@@ -302,17 +296,15 @@ class OnnxModel(Model):
 
 def _remedy(expected: Any, got: tuple[int, ...]) -> str:
     """Name the option if only the channels are at the wrong end."""
-    if len(expected) == len(got) == 4:
-        for where, order in (("first", (0, 3, 1, 2)), ("last", (0, 2, 3, 1))):
-            moved = [got[axis] for axis in order]
-            fits = all(
-                size == want or not isinstance(want, int) or want < 1
-                for size, want in zip(moved[1:], expected[1:])
+    for where, order in (("first", (0, 3, 1, 2)), ("last", (0, 2, 3, 1))):
+        if len(expected) != 4 or len(got) != 4:
+            break
+        pairs = [(got[axis], size) for axis, size in zip(order[1:], expected[1:])]
+        fits = all(own == size or not isinstance(size, int) or size < 1 for own, size in pairs)
+        if fits and [own for own, _ in pairs] != list(got[1:]):
+            return (
+                f"The model expects channels {where}: pass "
+                f"preprocess=Normalize(channels={where!r}) (--channels {where}), which also "
+                "divides pixels by 255; divide=1 (--divide 1) keeps them as they are"
             )
-            if fits and moved != list(got):
-                return (
-                    f"The model expects channels {where}: pass "
-                    f"preprocess=Normalize(channels={where!r}) (--channels {where}), which also "
-                    "divides pixels by 255; divide=1 (--divide 1) keeps them as they are"
-                )
     return "Bring inputs into that shape in the preprocessing"

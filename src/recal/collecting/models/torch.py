@@ -58,9 +58,8 @@ class TorchModel(Model):
                 yield
         finally:
             for module, mode in modes.items():
-                module.training = (
-                    mode  # train() would also change submodules that the user has set by hand
-                )
+                # train() would also change submodules that the user has set by hand.
+                module.training = mode
             if self.device != home:
                 self.module.to(home)
                 self.device = home
@@ -161,9 +160,7 @@ def as_device(device: Any) -> torch.device:
     """Return a device of this machine; refuse any other."""
     try:
         usable = torch.device(device)
-        torch.empty(
-            1, device=usable
-        )  # fails for a device that this build of torch, or this machine, cannot use
+        torch.empty(1, device=usable)  # fails if this build of torch, or this machine, lacks it
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise InputError(
@@ -214,6 +211,5 @@ def _home(module: torch.nn.Module) -> tuple[torch.device, torch.dtype | None]:
 def _digest_tensor(tensor: torch.Tensor) -> str:
     if tensor.is_sparse or tensor.is_quantized:
         return repr(tensor)
-    return digest_array(
-        tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0)
-    )
+    values = tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0)
+    return digest_array(values)

@@ -51,12 +51,10 @@ class Job:
     transforms: tuple[Transform, ...] = ()
     preprocess: Preprocess | None = None
     outputs: Outputs = "logits"
-    plan: Map | None = (
-        None  # a map with a gate: rows of views that confident samples do not need stay 0
-    )
-    preprocessing: Preprocessing | None = (
-        None  # the record of these settings, stored with the views
-    )
+    # A map with a gate: rows of views that confident samples do not need stay 0.
+    plan: Map | None = None
+    # The record of these settings, stored with the views.
+    preprocessing: Preprocessing | None = None
 
     def run(self, batch: Batch, describe: Callable[[int], str], *, digests: bool = False) -> Block:
         """Return the logits of one batch, with one forward pass per view.
@@ -80,9 +78,10 @@ class Job:
             whose = "" if is_own else f"Your transformation {transform!s}"
             values = _call(transform, values, whose, _where(transform, batch))
             if is_own and len(self.transforms) > 1 and isinstance(values, list | np.ndarray):
-                key = (
-                    digest(values) if isinstance(values, list) else digest_array(values, whole=True)
-                )
+                if isinstance(values, list):
+                    key = digest(values)
+                else:
+                    key = digest_array(values, whole=True)
                 if firsts.setdefault(key, place) != place:
                     twins.append((place, firsts[key]))
                     transformed[place] = transformed[firsts[key]]
@@ -102,14 +101,8 @@ class Job:
                 UserWarning,
                 stacklevel=2,
             )
-        return Block(
-            batch.index,
-            batch.start,
-            logits,
-            transformed,
-            batch.labels,
-            digest_inputs(batch) if digests else None,
-        )
+        inputs_digest = digest_inputs(batch) if digests else None
+        return Block(batch.index, batch.start, logits, transformed, batch.labels, inputs_digest)
 
     def _logits(
         self,

@@ -18,14 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Labels, check_classes, check_labels, check_one_each
 from recal.collecting.fingerprint import digest_texts
-from recal.collecting.job import Block, Finisher, Job
+from recal.collecting.forward import Block, Finisher, Job
 from recal.collecting.sources import Batch, IndexedSource, Source, digest_inputs
 from recal.errors import FileError, InputError
 from recal.files.paths import replacing
 from recal.transforms import Transform
 from recal.views import Views
 
-NAME_CLASSES = "Pass classes=[...] (--classes A,B,C), the names of the model's columns in order"
 # A file that changes twice within one clock tick keeps its time, so files this young (ns) are
 # always read again.
 _YOUNG = 2_000_000_000
@@ -38,10 +37,8 @@ def check_block(block: Block, first: First, model: str) -> None:
     """Refuse a block whose number of classes differs from the first block's, or whose dtype does
     not fit its dtype.
     """
-    (n_classes, dtype), (first_classes, first_dtype) = (
-        (block.logits.shape[1], block.logits.dtype),
-        first,
-    )
+    n_classes, dtype = block.logits.shape[1], block.logits.dtype
+    first_classes, first_dtype = first
     if n_classes != first_classes:
         raise InputError(
             f"The number of classes changed: {model} gave {first_classes} before and {n_classes} "
@@ -116,13 +113,11 @@ class Sink(ABC):
         `parts` are the labels of each block in order, for a source whose labels are known only
         after reading.
         """
-        values, arrays = (
-            self.source.labels,
-            [np.asarray(part) for part in parts if part is not None],
-        )
+        values = self.source.labels
+        arrays = [np.asarray(part) for part in parts if part is not None]
         if values is None and arrays:
             values = np.concatenate(arrays)
-        if values is not None and len(values) != n_samples:
+        if values is not None:
             check_one_each(values, n_samples)
         return self.columns(values, n_classes)
 
@@ -130,27 +125,17 @@ class Sink(ABC):
         self, values: NDArray[Any] | None, n_classes: int
     ) -> tuple[Labels | None, NDArray[Any] | None]:
         folders = self.source.classes
-        names = next(
-            (
-                one
-                for one in (self.asked_classes, self.job.model.classes, folders)
-                if one is not None
-            ),
-            None,
-        )
-        if folders is not None and names is folders and len(folders) != n_classes:
+        names = self.job.model.classes if self.asked_classes is None else self.asked_classes
+        if names is None and folders is not None and len(folders) != n_classes:
             raise InputError(
-                f"The labels have {len(folders)} classes and the model has {n_classes}, so the order of its columns is "
-                "unknown",
-                remedy=NAME_CLASSES,
+                f"The labels have {len(folders)} classes and the model has {n_classes}, so the "
+                "order of its columns is unknown",
+                remedy="Pass classes=[...] (--classes A,B,C), the names of its columns in order",
             )
+        names = folders if names is None else names
         columns = None if names is None else check_classes(names, n_classes)
-        if (
-            columns is not None
-            and columns.dtype.kind in "iu"
-            and np.array_equal(columns, np.arange(n_classes))
-        ):
-            columns = None
+        if columns is not None and columns.dtype.kind in "iu":
+            columns = None if np.array_equal(columns, np.arange(n_classes)) else columns
         if values is None:
             return None, columns
         if folders is not None and columns is not None:
@@ -198,14 +183,8 @@ class MemorySink(Sink):
         named = labels if labels is None or columns is None else columns[labels]
         names: dict[str, Any] = {"clusters": self.source.clusters, "groups": self.source.groups}
         names["ids"] = self.source.names()
-        views = Views(
-            stack[0],
-            transformed,
-            named,
-            classes=columns,
-            preprocessing=self.job.preprocessing,
-            **names,
-        )
+        record = self.job.preprocessing
+        views = Views(stack[0], transformed, named, classes=columns, preprocessing=record, **names)
         if self.target is not None:
             views.write(self.target)
         return views
