@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# Each public name with the module of this folder that defines it.
+# Each public name with the module that defines it, relative to this folder.
 _HOMES = {
     "Endpoint": "endpoint",
     "endpoint_model": "models",
@@ -18,7 +18,7 @@ _HOMES = {
     "read_log": "logs",
     "OptionScores": "scores",
     "join_scores": "scores",
-    "read_table": "tables",
+    "read_table": ".files.tables",
 }
 __all__ = list(_HOMES)
 
@@ -26,7 +26,7 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -5,4 +5,4 @@ from .models import endpoint_model as endpoint_model, language_model as language
 from .models import multiple_choice as multiple_choice
 from .logs import read_log as read_log
 from .scores import OptionScores as OptionScores, join_scores as join_scores
-from .tables import read_table as read_table
+from ..files.tables import read_table as read_table

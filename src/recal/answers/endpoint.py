@@ -32,10 +32,9 @@ from recal.answers.scores import (
     check_options,
     join_scores,
     row_ids,
-    text_of,
 )
-from recal.answers.tables import reading
 from recal.errors import FileError, InputError, MissingExtraError, RecalError
+from recal.files.tables import reading
 
 # Characters per token of English text, to estimate the cost.
 _CHARACTERS_PER_TOKEN = 4.0
@@ -381,7 +380,7 @@ class Interview:
     def __init__(
         self,
         endpoint: Endpoint,
-        questions: dict[str, NDArray[Any]],
+        questions: Mapping[str, NDArray[Any]],
         options: Sequence[str],
         askings: Sequence[Asking],
         ledger: Path,
@@ -394,8 +393,7 @@ class Interview:
             labels,
         )
         self.ledger = Ledger(ledger)
-        columns = [[text_of(value) for value in values] for values in questions.values()]
-        rows = [dict(zip(questions, values)) for values in zip(*columns)]
+        rows = [dict(zip(questions, values)) for values in zip(*questions.values())]
         self.ids = row_ids(rows)
         self.prompts = [
             [asking.template.fill(row, self.options, asking.order) for row in rows]

@@ -21,10 +21,9 @@ from recal.answers.scores import (
     check_options,
     join_scores,
     row_ids,
-    text_of,
 )
-from recal.answers.tables import read_lines, read_table
 from recal.errors import FileError, InputError
+from recal.files.tables import read_lines, read_table, text_of
 from recal.views import Views
 
 _LABELS = ("label", "target", "answer", "correct_answer")
@@ -151,11 +150,9 @@ def read_labels(path: Path, label_column: str | None = None) -> dict[str, str] |
             f"{path} has no column of labels ({', '.join(_LABELS)}); it has {', '.join(columns)}. Name it with "
             "--label-column."
         )
-    texts = [text_of(value) for value in columns[label]]
+    texts = columns[label].tolist()
     name = next((name for name in IDS if name in columns), None)
-    return (
-        texts if name is None else {text_of(one): text for one, text in zip(columns[name], texts)}
-    )
+    return texts if name is None else dict(zip(columns[name].tolist(), texts))
 
 
 def _label_column(path: Path, columns: Mapping[str, Any], name: str | None) -> str | None:
@@ -361,18 +358,13 @@ def _read_option_table(
         _label_column(path, columns, label_column),
     )
     if options is None:
-        options = [
-            one
-            for one, values in columns.items()
-            if one not in (name, label) and values.dtype.kind in "iuf"
-        ]
-    if absent := [option for option in options if option not in columns]:
-        raise InputError(f"{path} has no column {absent[0]!r}; it has {', '.join(columns)}.")
+        options = [one for one in columns if one not in (name, label) and columns.is_numeric(one)]
+    columns.check(options)
     if len(options) < 2:
         raise InputError(
             f"{path} needs one column of scores per option; its columns are {', '.join(columns)}."
         )
-    values = np.column_stack([np.asarray(columns[option], dtype=np.float64) for option in options])
+    values = np.column_stack([columns.numbers(option) for option in options])
     present = values[~np.isnan(values)]
     if len(present) and present.min() >= 0.0 and present.max() <= 1.0 + _ROUNDING:
         with np.errstate(divide="ignore"):
@@ -384,5 +376,5 @@ def _read_option_table(
         values = values - top - np.log(np.nansum(np.exp(values - top), axis=1, keepdims=True))
     values[~np.isfinite(values)] = np.nan
     ids = row_ids([{}] * len(values) if name is None else [{name: one} for one in columns[name]])
-    labels = None if label is None else [text_of(one) for one in columns[label].tolist()]
+    labels = None if label is None else columns[label].tolist()
     return OptionScores(ids, values, tuple(options)), labels

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import InputError
+from recal.files.tables import text_of
 from recal.views import Views
 
 Vector = NDArray[np.float64]
@@ -171,11 +172,6 @@ def _aligned(other: OptionScores, main: OptionScores, name: str) -> OptionScores
             f"The view {name!r} has other labels than the first file for {differ} questions. Do both ask the same?"
         )
     return replace(other, log_probs=log_probs, options=main.options)
-
-
-def text_of(value: Any) -> str:
-    """Return a value of a table as text; 3.0 is written 3, as ids are."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def row_ids(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -240,7 +240,7 @@ def _calibrate_table(
 ) -> None:
     """Calibrate a table of graded answers, and decide which answers can be automated."""
     if correct is None:
-        from recal.answers.tables import read_table
+        from recal.files.tables import read_table
 
         raise InputError(
             f"Name the column of {table} that says which answers are right: --correct COLUMN. It has "

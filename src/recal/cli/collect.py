@@ -230,7 +230,7 @@ def ask_endpoint(
     If `needed_views` is given, only these views are requested, besides the first template.
     """
     from recal.answers.endpoint import Endpoint, Interview, Template, ways_to_ask
-    from recal.answers.tables import read_table
+    from recal.files.tables import read_table
 
     data: Any = inputs.data
     needs: dict[str, Any] = {"--data": data, "--model-name": language.model_name}
@@ -238,7 +238,7 @@ def ask_endpoint(
     if absent := [flag for flag, value in needs.items() if not value]:
         raise InputError(f"To ask a server, recal also needs {', '.join(absent)}.")
     check_exists(data)
-    questions, options = read_table(data), split_names(language.options) or []
+    questions, options = dict(read_table(data)), split_names(language.options) or []
     labels = _take_labels(inputs, questions, options)
     templates = [Template.read(path) for path in language.template or ()]
     how = {name: getattr(language, name) for name in ASKING}
@@ -270,17 +270,14 @@ def ask_endpoint(
 
 def _take_labels(inputs: ModelInputs, questions: dict[str, Any], options: list[str]) -> Any:
     """Remove the column of labels from the questions, because a prompt must not contain it."""
-    import numpy as np
-
     from recal.answers.logs import label_array
-    from recal.answers.scores import text_of
 
     name = inputs.label_column or ("label" if "label" in questions else None)
     if name is None:
         return None
     if name not in questions:
         raise InputError(f"{inputs.data} has no column {name!r}; it has {', '.join(questions)}.")
-    labels = [text_of(value) for value in np.asarray(questions.pop(name)).tolist()]
+    labels = questions.pop(name).tolist()
     return label_array(inputs.data, labels, options, len(options))
 
 

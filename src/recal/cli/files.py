@@ -359,17 +359,15 @@ def row_columns(path: Path, group: str | None, cluster: str | None) -> dict[str,
 
 def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:
     """Read named columns of a table; refuse files without columns and unknown names."""
-    from recal.files.tables import SUFFIXES, read_columns
+    from recal.files.tables import SUFFIXES, read_table
 
     if not names:
         return {}
-    if path.suffix not in SUFFIXES:
+    if path.suffix.lower() not in SUFFIXES:
         raise InputError(
-            f"{path} has no columns; name a .csv or .parquet file that holds {names[0]!r} with --rows."
+            f"{path} has no columns; name a table, such as a .csv file, that holds {names[0]!r} with --rows."
         )
-    columns = read_columns(path)
-    if absent := [name for name in names if name not in columns]:
-        raise InputError(f"{path} has no column {absent[0]!r}; it has {', '.join(columns)}.")
+    columns = read_table(path)
     return {name: columns[name] for name in names}
 
 

@@ -221,7 +221,7 @@ def _read_frame(path: Path, exact: Sequence[str] | None = None) -> Any:
         raise MissingExtraError("pandas", "tables", f"Reading {path.name}") from error
     try:
         if path.suffix.lower() == ".parquet":
-            frame = read_parquet(path, "tables").to_pandas()
+            frame = read_parquet(path).to_pandas()
             return frame if exact is None else frame[list(dict.fromkeys(exact))]
         how: dict[str, Any] = _csv_format(path)
         if exact is not None:
@@ -276,7 +276,7 @@ def table_columns(path: Path) -> list[str]:
     """Return the names of a table's columns, without reading its rows."""
     try:
         if path.suffix.lower() == ".parquet":
-            return list(pyarrow_for("Reading Parquet files", "tables")[1].read_schema(path).names)
+            return list(pyarrow_for("Reading Parquet files")[1].read_schema(path).names)
     except (OSError, ValueError):  # `open_table` reports it
         return []
     frame = _first_rows(path, 0)

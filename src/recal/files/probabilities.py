@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from recal.checks import Floats, Labels, check_classes, check_confidences, check_labels, check_probs
 from recal.errors import FileError, InputError, in_both
 from recal.files.paths import replacing
-from recal.files.tables import is_number, pyarrow_for, read_columns
+from recal.files.tables import Table, csv_cell, is_number, pyarrow_for, read_table
 from recal.files.views import names_in, read_npz, read_views, write_npz
 from recal.maps.steps import Plan
 
@@ -205,13 +205,7 @@ def _csv_cells(values: NDArray[Any]) -> list[str]:
     """
     if values.dtype.kind == "f":
         return [f"{value:.6g}" for value in values.tolist()]
-    if values.dtype.kind == "b":
-        return ["true" if value else "false" for value in values.tolist()]
-    texts = [str(value) for value in values.tolist()]
-    return [
-        f"'{text}" if text[:1] in "=+-@\t\r" and text and not is_number(text) else text
-        for text in texts
-    ]
+    return [csv_cell(value) for value in values.tolist()]
 
 
 def read_job(path: Path) -> dict[str, Any] | None:
@@ -233,9 +227,8 @@ def read_prob_table(
     `leave_out` names columns with other contents, such as the camera of each row.
     """
     source = Path(path)
-    columns = {
-        name: values for name, values in read_columns(source).items() if name not in leave_out
-    }
+    table = read_table(source)
+    columns = {name: table[name] for name in table if name not in leave_out}
     number_names = [name for name in columns if is_number(name) and not name.isdecimal()]
     if number_names and source.suffix == ".csv":
         raise FileError(
@@ -261,7 +254,7 @@ def read_prob_table(
         )
     names = np.array([name.removeprefix(_PREFIX) if own else name for name in columns])
     try:
-        values = np.column_stack([_numbers(name, column) for name, column in columns.items()])
+        values = np.column_stack([_probabilities(table, name) for name in columns])
         if len(names) == 1 and not own:
             names = _binary_classes(str(names[0]), labels)
         probs = check_probs(values, binary=len(names) == 2)
@@ -274,7 +267,7 @@ def read_prob_table(
         truth = None if labels is None else _label_columns(labels, names)
         if not own or confidence is None:
             return Probabilities(probs, truth, classes)
-        confidences = check_confidences(_numbers("confidence", confidence), len(probs))
+        confidences = check_confidences(_probabilities(table, "confidence"), len(probs))
         return Probabilities(probs, truth, classes, confidences, _fitted_rows(source))
     except InputError as error:
         raise error.at(source) from None
@@ -317,19 +310,30 @@ def _label_columns(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
         ) from None
 
 
-def _numbers(name: str, values: NDArray[Any]) -> NDArray[np.float64]:
-    try:
-        return values.astype(np.float64)
-    except (ValueError, TypeError):
-        bad = [(row, value) for row, value in enumerate(values.tolist()) if not is_number(value)]
-        row, value = bad[0]
-        some = f"The column {name!r} must hold probabilities, as every column but the labels' does; row {row} "
-        if len(bad) < len(values):
-            raise InputError(f"{some}is {value!r}. Correct or remove that row.") from None
+def _probabilities(table: Table, name: str) -> NDArray[np.float64]:
+    """Return the probabilities in a column; the error for any other column names it."""
+    values = table[name].tolist()
+    bad = [row for row, value in enumerate(values) if not is_number(value)]
+    if len(bad) == len(values):
         raise InputError(
-            f"{some}holds {value!r}",
+            f"The column {name!r} must hold probabilities, as every column but the labels' does; "
+            f"row 0 holds {values[0]!r}",
             remedy=f"If it holds the labels, use {in_both(label_column=name)}; else remove the column",
-        ) from None
+        )
+    if bad:
+        raise InputError(
+            f"The column {name!r} must hold probabilities; row {bad[0]} is {values[bad[0]]!r}. "
+            "Correct or remove that row."
+        )
+    numbers = table.numbers(name)
+    outside = np.flatnonzero(~((numbers >= 0.0) & (numbers <= 1.0)))
+    if len(outside):
+        raise InputError(
+            f"The column {name!r} must hold probabilities from 0 to 1; row {outside[0]} holds "
+            f"{values[outside[0]]}",
+            remedy="Leave out columns that are no class, with --group, --cluster or another file",
+        )
+    return numbers
 
 
 def _fitted_rows(path: Path) -> int:

@@ -1,43 +1,239 @@
-"""CSV and Parquet tables.
+"""Tables on disk: CSV, TSV, Parquet and JSONL, with every cell as it was written.
 
-The declared sizes of a Parquet file are checked before anything is decoded.
+Nothing is guessed from the contents of one file. Ids, groups, clusters, categories, answers and
+fields of prompts are texts: "1", "1.0" and "01" are three different ones. Only columns that
+somebody declared as numbers are read as numbers. The declared sizes of a Parquet file are checked
+before anything is decoded.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.errors import FileError, MissingExtraError
+from recal.errors import FileError, InputError, MissingExtraError
 from recal.files.limits import admit
+from recal.files.paths import replacing
 
-# The maximum number of bytes per decoded value. A column of texts stores one number per row, and
-# each text once.
-_WIDTH = 8
-SUFFIXES = (".csv", ".parquet")
-_TEXTS = ("string", "binary")
+LINES = (".jsonl", ".ndjson")
+SUFFIXES = (".csv", ".tsv", ".parquet", *LINES)
 
 
-def read_columns(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
-    """Return the columns of a .csv or .parquet file by name."""
+class Table(Mapping[str, NDArray[Any]]):
+    """Columns of texts by name; `numbers` reads one as numbers.
+
+    Parameters
+    ----------
+    columns : mapping of name to cells
+        Texts of a CSV file, or values of JSON and Parquet.
+    path : where the table comes from, for error messages
+
+    Examples
+    --------
+    >>> from recal.files.tables import Table
+    >>> table = Table({"id": ["007", "7"], "score": ["0.5", ""]})
+    >>> table["id"].tolist(), table.numbers("score").tolist()
+    (['007', '7'], [0.5, nan])
+    """
+
+    def __init__(self, columns: Mapping[str, Sequence[Any]], path: Any = "the table") -> None:
+        self.cells = {str(name): _objects(values) for name, values in columns.items()}
+        self.path = path
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return a column as texts; a missing value is the empty text."""
+        return _objects(map(text_of, self._column(name)))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.cells
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.cells)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    @property
+    def n_rows(self) -> int:
+        return len(next(iter(self.cells.values()))) if self.cells else 0
+
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """Return a column as numbers; a missing value is NaN."""
+        column = self._column(name)
+        numbers = np.array([_number(value) for value in column], dtype=object)
+        for row, number in enumerate(numbers):
+            if number is None:
+                raise InputError(
+                    f"{self.path}, row {row + 1}: the column {name!r} must hold numbers, "
+                    f"got {text_of(column[row])!r}."
+                )
+        return numbers.astype(np.float64)
+
+    def is_numeric(self, name: str) -> bool:
+        """Whether every value of a column is a number or missing, and not all are missing."""
+        numbers = [_number(value) for value in self._column(name)]
+        return None not in numbers and any(number == number for number in numbers)
+
+    def check(self, names: Iterable[str]) -> None:
+        """Refuse names of columns that the table does not have."""
+        for name in names:
+            self._column(name)
+
+    def _column(self, name: str) -> NDArray[Any]:
+        if name not in self.cells:
+            raise InputError(f"{self.path} has no column {name!r}; it has {', '.join(self)}.")
+        return self.cells[name]
+
+
+def text_of(value: Any) -> str:
+    """Return a cell as text. Values of JSON and Parquet have no text of their own: whole numbers
+    are written without a fraction, since other programs store integers with gaps as floats.
+    """
+    if value is None or (isinstance(value, float) and value != value):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def _number(value: Any) -> float | None:
+    """Return a cell as a number, NaN if it is missing, None if it is something else."""
+    if isinstance(value, str):
+        value = value.strip()
+        if value.lower() in ("", "na", "nan", "null", "none", "n/a"):
+            return np.nan
+    elif value is None:
+        return np.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _objects(values: Iterable[Any]) -> NDArray[Any]:
+    items = list(values)
+    column = np.empty(len(items), dtype=object)
+    column[:] = items
+    return column
+
+
+def read_table(path: str | os.PathLike[str]) -> Table:
+    """Read a .csv, .tsv, .parquet or .jsonl file; every column is a column of texts.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from recal.answers import read_table
+    >>> path = Path(tempfile.mkdtemp()) / "graded.csv"
+    >>> _ = path.write_text("customer,stated\\n007,0.9\\n7,\\n")
+    >>> table = read_table(path)
+    >>> table["customer"].tolist(), table.numbers("stated").tolist()
+    (['007', '7'], [0.9, nan])
+    """
     source = Path(path)
-    if source.suffix not in SUFFIXES:
-        raise FileError(f"{source} must end in .csv or .parquet to be read as a table.")
+    suffix = source.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(
+            f"{source} is no table that recal can read; known endings are {', '.join(SUFFIXES)}."
+        )
     if not source.is_file():
         raise FileError(f"There is no file {source}.")
-    if source.suffix == ".csv":
-        return read_csv(source)
-    table = read_parquet(source)
-    return {name: column_values(table, name) for name in table.column_names}
+    if suffix == ".parquet":
+        table = read_parquet(source)
+        columns: Mapping[str, Any] = {
+            name: column_values(table, name).tolist() for name in table.column_names
+        }
+    elif suffix in LINES:
+        rows = read_lines(source)
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: [row.get(name) for row in rows] for name in names}
+    else:
+        header, cells = read_csv(source)
+        columns = dict(zip(header, zip(*cells)))
+    found = Table(columns, source)
+    if not found.n_rows:
+        raise FileError(f"{source} holds no rows.")
+    return found
 
 
-def pyarrow_for(purpose: str, extra: str = "report") -> tuple[Any, Any]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read the objects of a JSONL file."""
+    rows = []
+    with reading(path), path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise FileError(f"{path}, line {number} is not JSON: {error}.") from error
+            if not isinstance(row, dict):
+                raise FileError(
+                    f"{path}, line {number} must hold an object, got {type(row).__name__}."
+                )
+            rows.append(row)
+    return rows
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn errors of the file system and of decoding into a FileError that names the file."""
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or error
+        raise FileError(f"Cannot read {path}: {problem}.") from error
+
+
+def read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of a CSV file; commas, semicolons or tabs separate its cells."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        first = text.partition("\n")[0]
+        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=_separator(first)))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        problem = getattr(error, "strerror", None) or error
+        raise FileError(
+            f"{path} is not a readable CSV file: {problem}. Save it as text in UTF-8, with commas "
+            "between columns."
+        ) from error
+    header = rows[0] if rows else []
+    # An empty line is a missing value in a table of one column, and no row in any other.
+    rows = [row or [""] for row in rows[1:] if row or len(header) == 1]
+    if not rows:
+        raise FileError(f"{path} holds no rows below its header.")
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            raise FileError(
+                f"{path}: the header has {len(header)} columns and row {number} has {len(row)}."
+            )
+    if len(set(header)) != len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise FileError(
+            f"{path}: the header names {twice!r} twice; give each column a name of its own."
+        )
+    return header, rows
+
+
+def _separator(header: str) -> str:
+    return max(",;\t", key=header.count)
+
+
+def pyarrow_for(purpose: str, extra: str = "tables") -> tuple[Any, Any]:
     """Return pyarrow and its Parquet module; the error says how to install them."""
     try:
         import pyarrow
@@ -47,20 +243,20 @@ def pyarrow_for(purpose: str, extra: str = "report") -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def read_parquet(path: Path, extra: str = "report") -> Any:
+def read_parquet(path: Path) -> Any:
     """Return a file as a pyarrow table with texts as dictionaries. Refuse nested columns and
     impossible sizes.
 
     A few hundred bytes can declare any number of equal rows, each with the same long text.
     """
-    _, parquet = pyarrow_for("Reading Parquet files", extra)
+    _, parquet = pyarrow_for("Reading Parquet files")
     try:
         with parquet.ParquetFile(path) as file:
             admit(path, _decoded_bytes(path, file.metadata))
             texts = [
                 field.name
                 for field in file.schema_arrow
-                if str(field.type).removeprefix("large_") in _TEXTS
+                if str(field.type).removeprefix("large_") in ("string", "binary")
             ]
         table = parquet.read_table(path, read_dictionary=texts, partitioning=None)
         table.validate(full=True)  # a damaged page may refer to texts that do not exist
@@ -68,21 +264,20 @@ def read_parquet(path: Path, extra: str = "report") -> Any:
         raise
     except MemoryError as error:
         raise FileError(f"{path} does not fit in memory.") from error
-    except (
-        Exception
-    ) as error:  # Arrow and its C++ code raise many kinds of errors for damaged files
-        raise FileError(
-            f"{path} is not a readable Parquet file: {str(error).rstrip('.')}."
-        ) from error
+    except Exception as error:  # Arrow raises many kinds of errors for damaged files
+        problem = str(error).rstrip(".")
+        raise FileError(f"{path} is not a readable Parquet file: {problem}.") from error
     if table.num_rows == 0:
         raise FileError(f"{path} holds no rows.")
     return table
 
 
 def column_values(table: Any, name: str) -> NDArray[Any]:
-    """Return a column as an array; equal texts share one object."""
+    """Return a column as an array; equal texts share one object, and integers stay integers."""
     column = table.column(name)
     if not hasattr(column.type, "index_type"):
+        if column.null_count:
+            return _objects(column.to_pylist())
         values: NDArray[Any] = column.to_numpy()
         return values
     parts = []
@@ -97,10 +292,10 @@ def _decoded_bytes(path: Path, metadata: Any) -> int:
     for place in range(metadata.num_columns):
         column = metadata.schema.column(place)
         if column.max_repetition_level or "." in column.path:
-            raise FileError(
-                f"{path}: the column {column.path.split('.')[0]!r} is nested; one value per row is needed."
-            )
-        total += metadata.num_rows * max(_WIDTH, column.length or 0)
+            name = column.path.split(".")[0]
+            raise FileError(f"{path}: the column {name!r} is nested; one value per row is needed.")
+        # A column of texts stores one number of eight bytes per row, and each text once.
+        total += metadata.num_rows * max(8, column.length or 0)
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group)
         total += sum(
@@ -109,39 +304,133 @@ def _decoded_bytes(path: Path, metadata: Any) -> int:
     return total
 
 
-def read_csv(path: Path, separators: str = ",") -> dict[str, NDArray[Any]]:
-    """Return the columns of a CSV file as texts; the separator is the most frequent of `separators`
-    in the header.
+def write_with_columns(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    added: Mapping[str, Sequence[Any] | NDArray[Any]],
+) -> dict[str, str]:
+    """Write a copy of a table with additional columns; the table's own columns do not change.
+
+    Only in CSV files a cell that a spreadsheet would run as a formula gets an apostrophe before it.
+    Where the table has a column of the same name, the new one is called ``recal_...``, unless all
+    of several new names are there: then the table is an earlier result, and the columns are replaced.
+    Returns the names under which the columns were written.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        separator = max(separators, key=text.partition("\n")[0].count)
-        header, *rows = [
-            row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if row
-        ] or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise FileError(
-            f"{path} is not a readable CSV file: {getattr(error, 'strerror', None) or error}. Save it as text in "
-            "UTF-8, with commas between columns."
-        ) from error
-    if not rows:
-        raise FileError(f"{path} holds no rows below its header.")
-    for mark in (";", "\t"):
-        if len(header) == 1 and mark in header[0]:
-            raise FileError(
-                f"{path} is separated by {mark!r}; save it with commas between columns, and points in numbers."
-            )
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(header):
-            raise FileError(
-                f"{path}: the header has {len(header)} columns and row {number} has {len(row)}."
-            )
-    if len(set(header)) != len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise FileError(
-            f"{path}: the header names {twice!r} twice; give each column a name of its own."
+    table, target = Path(source), Path(out)
+    suffix = target.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(f"{target} must end in one of {', '.join(SUFFIXES)}.")
+    if suffix == table.suffix.lower() == ".parquet":
+        return _extend_parquet(table, target, added)
+    own = read_table(table)
+    names = _free_names(list(own), list(added))
+    if suffix in LINES and table.suffix.lower() in LINES:
+        _extend_lines(table, target, {names[name]: values for name, values in added.items()})
+        return names
+    new = {names[name]: np.asarray(values).tolist() for name, values in added.items()}
+    cells = {name: values for name, values in own.cells.items() if name not in new}
+    if suffix not in (".csv", ".tsv"):
+        cells = {name: _typed(values) for name, values in cells.items()}
+    if suffix == ".parquet":
+        arrow, parquet = pyarrow_for("Writing Parquet files")
+        with replacing(target) as file:
+            parquet.write_table(arrow.table({**cells, **new}), file)
+        return names
+    rows = zip(*cells.values(), *new.values())
+    with replacing(target) as file:
+        if suffix in LINES:
+            for row in rows:
+                record = dict(zip((*cells, *new), row))
+                line = json.dumps(record, ensure_ascii=False, default=str)
+                file.write(line.encode() + b"\n")
+            return names
+        separator = "\t" if suffix == ".tsv" else ","
+        if table.suffix.lower() == suffix == ".csv":
+            with table.open(encoding="utf-8-sig") as text:
+                separator = _separator(text.readline())
+        writer = csv.writer(
+            lines := io.StringIO(newline=""), delimiter=separator, lineterminator="\n"
         )
-    return {name: np.array(column, dtype=object) for name, column in zip(header, zip(*rows))}
+        writer.writerow((*cells, *new))
+        for row in rows:
+            writer.writerow(map(csv_cell, row))
+            file.write(lines.getvalue().encode())
+            lines.seek(0)
+            lines.truncate()
+    return names
+
+
+def _extend_lines(
+    source: Path, target: Path, added: Mapping[str, Sequence[Any] | NDArray[Any]]
+) -> None:
+    """Add fields to the objects of a JSONL file; a field that a row lacks stays absent."""
+    new = zip(*(np.asarray(values).tolist() for values in added.values()))
+    with replacing(target) as file:
+        for row, values in zip(read_lines(source), new):
+            line = json.dumps({**row, **dict(zip(added, values))}, ensure_ascii=False)
+            file.write(line.encode() + b"\n")
+
+
+def _free_names(own: Sequence[str], added: Sequence[str]) -> dict[str, str]:
+    """Return the name of each added column in a table with these columns."""
+    taken = set(own)
+    if len(added) > 1 and set(added) <= taken:
+        return {name: name for name in added}
+    return {name: f"recal_{name}" if name in taken else name for name in added}
+
+
+def _extend_parquet(
+    source: Path, target: Path, added: Mapping[str, Sequence[Any] | NDArray[Any]]
+) -> dict[str, str]:
+    """Add columns to a Parquet table; the types of its own columns stay."""
+    arrow, parquet = pyarrow_for("Writing Parquet files")
+    table = read_parquet(source)
+    types = parquet.read_schema(source)
+    names = _free_names(table.column_names, list(added))
+    kept = [name for name in table.column_names if name not in set(names.values())]
+    columns = {}
+    for name in kept:
+        column = table.column(name)
+        # Texts that many rows share stay together if they would fill the memory one by one.
+        small = _text_bytes(column) <= 2**28
+        columns[name] = column.cast(types.field(name).type) if small else column
+    for name, values in added.items():
+        columns[names[name]] = arrow.array(np.asarray(values).tolist())
+    with replacing(target) as file:
+        parquet.write_table(arrow.table(columns), file)
+    return names
+
+
+def _text_bytes(column: Any) -> int:
+    """Return how many bytes the texts of a column take if every row has its own."""
+    from pyarrow import compute
+
+    if not hasattr(column.type, "index_type"):
+        return 0
+    lengths = (
+        compute.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks
+    )
+    return sum(compute.sum(one).as_py() or 0 for one in lengths)
+
+
+def _typed(values: NDArray[Any]) -> NDArray[Any]:
+    """Return texts of a CSV file as numbers if these are written in just this way, else as texts."""
+    for kind in (int, float):
+        try:
+            numbers = [None if value == "" else kind(value) for value in values]
+        except (TypeError, ValueError):
+            continue
+        if all(value in ("", str(number)) for value, number in zip(values, numbers)):
+            return _objects(numbers)
+    return values
+
+
+def csv_cell(value: Any) -> str:
+    """Return a value as written to a CSV file, never as a formula that a spreadsheet would run."""
+    if isinstance(value, float):
+        return "" if value != value else repr(value)
+    text = text_of(value)
+    return f"'{text}" if text[:1] in tuple("=+-@\t\r") and not is_number(text) else text
 
 
 def is_number(value: Any) -> bool:

@@ -5,7 +5,7 @@ to new answers.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.answers.scores import text_of
-from recal.answers.tables import Columns, read_table, write_with_columns
 from recal.calibrators.signal_table import read_correct
 from recal.calibrators.signals import SignalCalibration
 from recal.errors import InputError
+from recal.files.tables import Table, read_table, write_with_columns
 from recal.maps.signals import LOG_ODDS
 from recal.workflow.job import split
 from recal.workflow.result import Answers, Result, Settings, broken_line, group_lines
@@ -103,9 +102,12 @@ def calibrate_table(
     columns = read_table(path)
     right = _grades(path, columns, correct)
     names = _signal_names(path, columns, correct, signals, (group, cluster))
-    values = {name: columns[name] for name in names}
-    groups = None if group is None else _texts(columns[group])
-    clusters = None if cluster is None else _texts(columns[cluster])
+    # A column that is numeric here is a number in every later file; the others hold categories.
+    values = {
+        name: columns.numbers(name) if columns.is_numeric(name) else columns[name] for name in names
+    }
+    groups = None if group is None else columns[group]
+    clusters = None if cluster is None else columns[cluster]
     fit, decide_on, check_on = split(len(right), seed, clusters)
     sizes = len(fit), len(decide_on), len(check_on)
     say(f"1/3  Read {len(right):,} graded answers; signals: {', '.join(names)}.")
@@ -128,39 +130,29 @@ def calibrate_table(
     )
 
 
-def _grades(path: Any, columns: Columns, correct: str) -> Vector:
-    _check_columns(path, columns, [correct])
+def _grades(path: Any, columns: Table, correct: str) -> Vector:
     try:
         return read_correct(columns[correct], len(columns[correct]))
     except InputError as error:
         raise InputError(f"{path}, column {correct!r}: {error}") from None
 
 
-def _check_columns(path: Any, columns: Columns, names: Sequence[str]) -> None:
-    if absent := [name for name in names if name not in columns]:
-        raise InputError(f"{path} has no column {absent[0]!r}; it has {', '.join(columns)}.")
-
-
 def _signal_names(
     path: Any,
-    columns: Columns,
+    columns: Table,
     correct: str,
     signals: Sequence[str] | None,
     others: Sequence[str | None],
 ) -> list[str]:
     """Return the columns to learn from, without groups and clusters; refuse the column of grades."""
-    _check_columns(path, columns, [name for name in others if name is not None])
+    columns.check(name for name in others if name is not None)
     if signals is not None:
-        _check_columns(path, columns, signals)
+        columns.check(signals)
         if correct in signals:
             raise InputError(f"The column {correct!r} holds the grades and cannot be a signal.")
         return [name for name in signals if name not in others]
     left_out = {correct, *others, *_NOT_SIGNALS}
-    names = [
-        name
-        for name, values in columns.items()
-        if name not in left_out and values.dtype.kind == "f"
-    ]
+    names = [name for name in columns if name not in left_out and columns.is_numeric(name)]
     if not names:
         raise InputError(
             f"{path} has no numeric column besides {correct!r}; name the signals with --signals."
@@ -168,13 +160,11 @@ def _signal_names(
     return names
 
 
-def _texts(values: NDArray[Any]) -> NDArray[Any]:
-    """Return groups as texts; 3.0 is written 3."""
-    return np.array([text_of(one) for one in values])
-
-
 def _probability(
-    calibrator: SignalCalibration, values: Columns, right: Vector, rows: NDArray[np.intp]
+    calibrator: SignalCalibration,
+    values: Mapping[str, NDArray[Any]],
+    right: Vector,
+    rows: NDArray[np.intp],
 ) -> tuple[str, Vector | None]:
     """Return the best signal that is itself a probability; the mean of the fit replaces its missing
     values.
@@ -199,10 +189,15 @@ def apply_table(
     Returns the number of answers and of accepted answers; the latter is None if there is no rule.
     """
     columns, table = read_table(path), calibrator.table_
-    _check_columns(path, columns, table.names)
+    columns.check(table.names)
     group = table.names[-1] if table.grouped else None
-    signals = {name: columns[name] for name in table.names if name != group}
-    groups = None if group is None else _texts(columns[group])
+    # The fit says which columns are numbers, whatever this file looks like.
+    signals = {
+        name: columns[name] if levels else columns.numbers(name)
+        for name, levels in zip(table.names, table.levels)
+        if name != group
+    }
+    groups = None if group is None else columns[group]
     confidences = calibrator.predict_confidence(signals, groups)
     added: dict[str, Any] = {"confidence": confidences}
     rule = getattr(calibrator, "decision_", None)

@@ -199,9 +199,7 @@ def test_a_small_file_that_would_take_gigabytes_is_refused(tmp_path):
     not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from /proc"
 )
 def test_a_text_in_every_row_is_held_once(tmp_path):
-    code = (
-        "from recal.files.tables import read_columns\nassert len(read_columns({!r})['a']) == 3000"
-    )
+    code = "from recal.files.tables import read_table\nassert len(read_table({!r})['a']) == 3000"
     (told,) = measured([code.format(str(tmp_path / one_long_text(tmp_path)))])
     assert told.startswith("read"), told
     assert int(told.split()[-1]) < 300, "megabytes; spelled out it would be 1,500"

@@ -1,0 +1,162 @@
+"""Tables: cells stay as written, from the first file to the last, and own columns do not change."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from recal import SignalCalibration, decide
+from recal.errors import FileError, InputError
+from recal.files.tables import read_table, write_with_columns
+from recal.workflow.graded import apply_table
+
+CELLS = ["007", "7", "1e3", "1000", "12345678901234567", "None", "nan", " x "]
+
+
+def test_texts_stay_as_written_in_every_format(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "a.csv").write_text("id\n" + "\n".join(CELLS) + "\n")
+    (tmp_path / "a.tsv").write_text("id\tn\n" + "".join(f"{cell}\t1\n" for cell in CELLS))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"id": cell}) + "\n" for cell in CELLS))
+    parquet.write_table(arrow.table({"id": CELLS}), tmp_path / "a.parquet")
+    for name in ("a.csv", "a.tsv", "a.jsonl", "a.parquet"):
+        assert read_table(tmp_path / name)["id"].tolist() == CELLS
+
+
+def test_ids_that_are_numbers_keep_all_their_digits(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    ids = [1234567890123456789, 1234567890123456788, None]
+    parquet.write_table(arrow.table({"id": ids}), tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"id": one}) + "\n" for one in ids))
+    for name in ("a.jsonl", "a.parquet"):
+        assert read_table(tmp_path / name)["id"].tolist() == [*map(str, ids[:2]), ""]
+
+
+def test_declared_numbers_are_numbers_and_the_error_names_the_cell(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("score,empty,word\n0.5,,a\n,NA,2\nnull,,3\n")
+    table = read_table(path)
+    np.testing.assert_array_equal(table.numbers("score"), [0.5, np.nan, np.nan])
+    assert np.isnan(table.numbers("empty")).all()
+    assert [table.is_numeric(name) for name in table] == [True, False, False]
+    with pytest.raises(InputError, match=r"row 1.*'word'.*'a'"):
+        table.numbers("word")
+    with pytest.raises(InputError, match="'wrod'; it has score, empty, word"):
+        table["wrod"]
+
+
+def graded(n: int, levels: list[str], seed: int) -> dict[str, list[str]]:
+    rng = np.random.default_rng(seed)
+    level = rng.choice(levels, n)
+    stated = rng.uniform(0.3, 1.0, n)
+    right = rng.random(n) < stated * np.where(level == "2", 0.5, 1.0)
+    return {
+        "level": level.tolist(),
+        "stated": [f"{value:.3f}" for value in stated],
+        "right": ["1" if one else "0" for one in right],
+    }
+
+
+def write_csv(path, columns) -> None:
+    rows = [",".join(row) for row in zip(*columns.values())]
+    path.write_text("\n".join([",".join(columns), *rows]) + "\n")
+
+
+def test_the_types_of_the_fit_hold_for_every_later_file(tmp_path):
+    """A category in {1, 2, x}, applied to a file that only holds 1 and 2."""
+    write_csv(tmp_path / "fit.csv", graded(600, ["1", "2", "x"], 0))
+    write_csv(tmp_path / "all.csv", new := graded(100, ["1", "2", "x"], 1))
+    some = [row for row, level in enumerate(new["level"]) if level != "x"]
+    write_csv(tmp_path / "some.csv", {k: [v[row] for row in some] for k, v in new.items()})
+    table = read_table(tmp_path / "fit.csv")
+    signals = {"level": table["level"], "stated": table.numbers("stated")}
+    right = table.numbers("right") > 0
+    calibrator = SignalCalibration(0).fit(signals, right)
+    calibrator.decision_ = decide(calibrator.predict_confidence(signals), right, risk=0.3).rule
+    for name in ("all", "some"):
+        apply_table(calibrator, tmp_path / f"{name}.csv", tmp_path / f"{name}.out.csv")
+    whole = read_table(tmp_path / "all.out.csv").numbers("confidence")
+    part = read_table(tmp_path / "some.out.csv").numbers("confidence")
+    np.testing.assert_array_equal(whole[some], part)
+
+
+def test_own_columns_do_not_change(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("time;text;confidence\n1700000000.123;a,b;mine\n07;=1+1;\n")
+    names = write_with_columns(path, tmp_path / "b.csv", {"confidence": [0.5, 1 / 3]})
+    assert names == {"confidence": "recal_confidence"}
+    lines = (tmp_path / "b.csv").read_text().splitlines()
+    assert lines[0] == "time;text;confidence;recal_confidence"
+    assert lines[1] == "1700000000.123;a,b;mine;0.5"
+    assert lines[2] == f"07;'=1+1;;{1 / 3!r}"  # a spreadsheet must not run it
+    write_with_columns(path, tmp_path / "b.jsonl", {"accepted": [True, False]})
+    rows = [json.loads(line) for line in (tmp_path / "b.jsonl").read_text().splitlines()]
+    assert rows[1] == {"time": "07", "text": "=1+1", "confidence": "", "accepted": False}
+
+
+def test_an_earlier_result_is_replaced(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("q,confidence,accepted\n1,0.2,false\n")
+    write_with_columns(path, tmp_path / "b.csv", {"confidence": [0.9], "accepted": [True]})
+    assert (tmp_path / "b.csv").read_text() == "q,confidence,accepted\n1,0.9,true\n"
+
+
+def test_a_table_of_one_column_keeps_rows_without_a_value(tmp_path):
+    (tmp_path / "a.csv").write_text("score\n0.1\n\n0.3\n\n0.5\n")
+    write_with_columns(tmp_path / "a.csv", tmp_path / "b.csv", {"confidence": np.arange(5) / 10})
+    assert read_table(tmp_path / "b.csv")["score"].tolist() == ["0.1", "", "0.3", "", "0.5"]
+
+
+def test_types_of_parquet_and_gaps_of_json_lines_stay(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import datetime
+
+    own = arrow.table(
+        {
+            "n": arrow.array([1, None], arrow.int32()),
+            "s": ["a", "b"],
+            "t": arrow.array([datetime.datetime(2024, 1, 1), None], arrow.timestamp("us", "UTC")),
+            "d": arrow.array([b"x", None], arrow.large_binary()),
+        }
+    )
+    parquet.write_table(own, tmp_path / "a.parquet")
+    write_with_columns(tmp_path / "a.parquet", tmp_path / "b.parquet", {"confidence": [0.5, 0.6]})
+    written = parquet.read_table(tmp_path / "b.parquet")
+    assert written.drop_columns(["confidence"]).equals(own)
+    (tmp_path / "a.jsonl").write_text('{"a": 1.10, "b": [1]}\n{"c": null}\n')
+    write_with_columns(tmp_path / "a.jsonl", tmp_path / "b.jsonl", {"confidence": [0.5, 0.6]})
+    lines = [json.loads(line) for line in (tmp_path / "b.jsonl").read_text().splitlines()]
+    assert lines == [{"a": 1.1, "b": [1], "confidence": 0.5}, {"c": None, "confidence": 0.6}]
+
+
+def test_numbers_become_numbers_in_parquet_only_if_nothing_is_lost(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "a.csv").write_text("n,f,id\n1,0.5,007\n,1e+20,7\n")
+    write_with_columns(tmp_path / "a.csv", tmp_path / "b.parquet", {"confidence": [0.5, 0.6]})
+    written = parquet.read_table(tmp_path / "b.parquet").to_pydict()
+    assert written["n"] == [1, None]
+    assert written["f"] == [0.5, 1e20]
+    assert written["id"] == ["007", "7"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        ("a.txt", "a\n1\n", "a.txt"),
+        ("a.csv", "a,a\n1,2\n", "'a'"),
+        ("a.csv", "a,b\n1\n", "row 2"),
+        ("a.csv", "a\n", "no rows"),
+        ("a.jsonl", "[1]\n", "line 1"),
+        ("a.jsonl", "{" * 50_000, "line 1"),
+        ("a.parquet", "nonsense", "Parquet"),
+    ],
+)
+def test_files_that_are_no_tables_are_refused(tmp_path, name, content, named):
+    (tmp_path / name).write_text(content)
+    with pytest.raises((FileError, InputError), match=named):
+        read_table(tmp_path / name)
