@@ -13,7 +13,7 @@ import pytest
 
 from recal import Blend
 from recal.decisions import Costs, StreamWatch, accept_followed, decide, profile, watch
-from recal.decisions.certify import _sequence, certified, chance_of_so_few, likely_start, ranked
+from recal.decisions.certify import _sizes, certified, ranked
 from recal.decisions.damage import UNKNOWN_FROM, Following, _Reading, row_numbers
 from recal.decisions.follow import unknown
 from recal.decisions.rule import DecisionRule
@@ -41,25 +41,10 @@ def test_a_threshold_between_rounded_confidences_parts_them(digits):
 
 
 def test_sets_grow_by_half_a_per_cent_and_by_one_at_least():
-    planned, _ = _sequence(5000, 0.01, 0.05)
-    grown = np.diff(planned) / planned[:-1]
-    assert grown[planned[:-1] > 1000].max() <= 0.006
-    assert np.diff(planned).min() >= 1 or planned[-1] == 5000
-    assert len(planned) < 700
-
-
-def test_what_a_failed_sequence_had_is_not_carried_on():
-    """Five mistakes at the top end the first sequence, which had 4 %.
-
-    The second begins at 1,290 answers with 1 %.
-    """
-    planned, weights = _sequence(2000, 0.01, 0.05)
-    starts = np.flatnonzero(weights)
-    np.testing.assert_allclose(weights[starts], [0.04, 0.01])
-    assert planned[starts[1]] == 1290
-    assert chance_of_so_few(5, 1290, 0.01) == pytest.approx(0.0112, abs=1e-4)
-    assert not len(certified(answers(np.linspace(1, 0.5, 2000), range(5)), 0.01, 0.05))
-    assert len(certified(answers(np.linspace(1, 0.5, 2000), range(4)), 0.01, 0.05))
+    sizes = _sizes(5000, 0.01, 0.05)
+    grown = np.diff(sizes) / sizes[:-1]
+    assert (sizes[0], sizes[-1]) == (299, 5000)
+    assert 0.004 <= grown[sizes[:-1] > 1000][:-1].min() <= grown[sizes[:-1] > 1000].max() <= 0.006
 
 
 def test_equal_confidences_are_accepted_together_or_not_at_all():
@@ -96,35 +81,6 @@ def test_the_cheapest_threshold_of_the_samples_is_told_beside_the_guarantee():
     assert found.lowest_cost == pytest.approx(0.3)  # 700 accepted without a mistake, 300 reviewed
     assert found.cost >= found.lowest_cost
     assert math.isnan(decide(two_columns(sure), wrong.astype(int)).lowest_cost)
-
-
-def test_the_start_is_where_the_expected_mistakes_are_likeliest_allowed():
-    sure = np.ones(1000)
-    assert (
-        likely_start(answers(sure), 0.01, 0.05) > 299
-    )  # doubt is at least a fifth of the risk: 0.6 mistakes in 299
-    doubtful = np.r_[np.full(299, 0.9999), np.full(701, 0.9)]
-    assert likely_start(answers(doubtful), 0.01, 0.05) == 299
-    assert likely_start(answers(sure[:298]), 0.01, 0.05) is None
-    assert (
-        likely_start(answers(np.full(8 * 299, 0.9)), 0.01, 0.05) is None
-    )  # many: sequences begin in several places
-    assert likely_start(answers(np.full(8 * 299 - 1, 0.9)), 0.01, 0.05) == 299
-
-
-def test_a_start_from_confidences_survives_a_mistake_near_the_top_and_labels_do_not_move_it():
-    sure = np.linspace(0.9999, 0.999, 1000)
-    one_mistake = answers(sure, [3])
-    assert not len(certified(one_mistake, 0.01, 0.05))
-    assert certified(one_mistake, 0.01, 0.05, calibrated=True).max() == 1000
-    assert likely_start(one_mistake, 0.01, 0.05) == likely_start(answers(sure), 0.01, 0.05)
-
-
-def test_only_confidences_that_were_given_choose_the_start():
-    sure = np.linspace(0.9999, 0.999, 1000)
-    y = (np.arange(1000) == 3).astype(int)  # one mistake near the top
-    assert not decide(two_columns(sure), y).possible
-    assert decide(two_columns(sure), y, confidences=sure).possible
 
 
 def test_a_class_whose_score_is_the_limit_stays_in_the_set():

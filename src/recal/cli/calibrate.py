@@ -224,8 +224,8 @@ def _calibrate_model(
     with on_interrupt(f"What is done is kept in {out}: run the same command again to resume."):
         result = run(model, source, out, settings, **how)
     next_line = shell_line("apply", out, *inputs.words(), "--data", "NEW", "--out", "answers.csv")
-    if not result.decision.possible and result.decision.suggested_risk is not None:
-        next_line = _with_risk(result.decision.suggested_risk)
+    if not result.decision.possible and result.decision.supported_risk is not None:
+        next_line = _with_risk(result.decision.supported_risk)
     say_skipped(source.skipped)
     _print_result(result, out, next_line, skipped=source.skipped)
 

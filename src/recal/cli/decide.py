@@ -316,7 +316,7 @@ def _print_decisions(decisions: Decisions, first: Probabilities) -> None:
                 f"{part.n_errors}/{part.n_accepted}",
                 f"{part.interval[0]:.1%} to {part.interval[1]:.1%}" if part.possible else "",
                 f"{part.n_samples:,}",
-                "" if part.possible else "no number" if part.needed is None else f"{part.needed:,}",
+                "" if part.possible else part.more_labels(),
             ]
             for name, part in zip(names, parts)
         ]

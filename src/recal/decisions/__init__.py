@@ -14,8 +14,10 @@ from typing import Any
 # The public names of each module.
 _MODULES = {
     "audit": "Audit Check",
-    "decision": "Costs Decision GroupRisk Part risk_by_group",
-    "guarantee": "decide decide_crossfitted",
+    "decision": "Costs Decision Option Part",
+    "group_risk": "GroupRisk risk_by_group",
+    "guarantee": "decide",
+    "crossfit": "decide_crossfitted",
     "curves": "Decisions Gain Promise RiskCurve decide_each more_labels risk_curve",
     "rule": "DecisionRule",
     "sets": "PredictionSets SetReport evaluate_sets prediction_sets",

@@ -1,139 +1,150 @@
-"""The search for a threshold with a guarantee: which sets of most confident predictions are
-certified.
+"""Guarantees: which sets of predictions are shown to hold few enough mistakes.
 
-One binomial bound is exact for one threshold; trying many and keeping the best would break it.
-Thresholds are therefore tested one after the other, from the strictest on, and each test is only
-made if the one before it succeeded (fixed-sequence testing; as a search over thresholds:
-Angelopoulos, Bates, Candes, Jordan and Lei, "Learn then Test", 2021). One early mistake with high
-confidence would end such a sequence, so part of the allowed error probability is kept for later
-starts (the fallback procedure of Wiens, 2003, which still errs at most as often as allowed). The
-older search by halving (SGR; Geifman and El-Yaniv, 2017) spends error probability on every step and
-accepts less.
+A rule offers a list of sets of predictions, from strict to loose: "the m most confident", for all m,
+or the policies of a cascade. This module says how far down the list one may go. There are two
+promises.
 
-Sets are defined by size: "the m most confident", for a fixed list of m. Given the confidence of the
-next one, these m are independent draws from all predictions above it, so their mistakes are
-binomial for any confidence scale. Sets never divide predictions of equal confidence. The guarantee
-is exact if the chance of a mistake does not fall as confidence falls; `docs/deciding.md` shows what
-happens otherwise.
+**Confidence**: with probability 1 - `level` over the labelled samples, at most a share `risk` of the
+accepted predictions is wrong. One binomial bound is exact for one set; trying many and keeping the
+best would break it. Sets are therefore tested in a fixed order, each only if the one before it
+passed (fixed-sequence testing; as a search over thresholds: Angelopoulos, Bates, Candes, Jordan and
+Lei, "Learn then Test", 2021).
 
-**Clusters.** Rows of one video or one patient are dependent, and a binomial bound over rows is
-wrong. The independent units are then the clusters. One random row per cluster is an independent
-sample again, and the exact search is made on these rows. Clusters smaller than the largest are
-drawn in proportion to their size, so that every row is equally likely and the guarantee is about
-rows. No valid bound can count a cluster as more than one row without assumptions about the
-dependence, because all rows of a cluster may be wrong together. Bounds on the loss per cluster
-(betting, Hoeffding) and averages of p-values over many draws are valid, too, and accept less: see
-`benchmarks/decide_clusters.py`.
+Given the confidence of the next prediction, the m most confident are independent draws from all
+predictions above it, so their mistakes are binomial for any confidence scale. Sets never divide
+predictions of equal confidence. The guarantee is exact if the chance of a mistake does not fall as
+confidence falls.
+
+The order may begin at any size, and a good start matters: a mistake at the very top would end a
+search that begins there. The start is chosen from the largest set downwards. Whether to begin at
+the m most confident is decided from all confidences, and from the labels of the predictions *below*
+these m. The labels of the m are independent of this decision, so the first test is as valid as a
+test of a set that was fixed in advance. If the search begins at or below the last good set, the
+decision not to begin at the first bad one depends only on labels below that, so its test is valid
+as well. Together the error probability is `level`, which one start uses up: there are no others.
+
+**Average**: over labelled samples and new inputs, the expected share of mistakes among accepted
+predictions is at most `risk`. The largest set with (wrong + 1) / (accepted + 1) <= risk nearly does
+this. Its error is a little too high, because its size varies from draw to draw, and large sets,
+which were lucky, count more. The size is therefore averaged over resamples of the labels, and
+shrunk by part of its variation. This promise is measured in simulations, not proven:
+`benchmarks/promises.py`.
+
+**Clusters.** Rows of one video or one patient are dependent; the clusters are the independent
+units. Both promises are then about an average cluster, where each cluster counts the same whatever
+its size: draw a cluster, then one of its rows. One random row per cluster is an independent sample
+of these, and the exact search is made on them. For the promise on average, each row weighs one over
+the size of its cluster. A promise about rows cannot be kept in general: a sample may lack the large
+clusters that hold most rows.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.metrics.intervals import Interval, rate_interval
-
 Vector = NDArray[np.float64]
 Counts = NDArray[np.intp]
 
-# Larger numbers of predictions are clipped at this value: such a risk can never be shown.
-_NEVER = 1e15
-# How fast the tested sets grow: at most this share of the possible coverage is lost.
-_GROWTH = 1.005
-# Where sequences start, by the number of mistakes that their first set may have, and their shares
-# of the allowed error probability. With few samples the first gets almost all; with many, one
-# mistake near the top must not end the search.
-_FEW = ((0, 0.8),)
-_MANY = ((0, 0.3), (3, 0.5))
-# "Many" samples: this many times the fewest predictions that could certify anything.
-_MANY_TIMES = 8
-# The remaining sequences start at sets that are 4, 16, ... times as large.
-_APART = 4
-# Every prediction counts as wrong with at least this share of the risk, because some labels are
-# wrong.
-_LEAST_DOUBT = 0.2
 
-
-def chance_of_so_few(errors: ArrayLike, counts: ArrayLike, risk: float) -> Vector:
+def chance_of_so_few(errors: ArrayLike, counts: ArrayLike, risk: ArrayLike) -> Vector:
     """P(at most `errors` mistakes among `counts` predictions) if each is wrong with probability
     `risk`.
 
     It is the exact p-value of "the true share of mistakes is at least `risk`"; 1 if there are no
-    predictions.
+    predictions, 0 for fewer than 0 mistakes.
     """
-    from scipy.special import (
-        betainc,
-    )  # importing it takes half the time of a command that never needs it
+    from scipy.special import betainc  # slow to import, and not needed to apply a rule
 
     count, wrong = np.asarray(counts, dtype=np.float64), np.asarray(errors, dtype=np.float64)
     right = np.maximum(count - wrong, 0.0)
     # If all are wrong, or there are none, the probability is 1 and the beta function is undefined.
-    return np.where(right > 0, betainc(np.maximum(right, 1.0), wrong + 1.0, 1.0 - risk), 1.0)
+    chance = betainc(np.maximum(right, 1.0), np.maximum(wrong, 0.0) + 1.0, 1.0 - np.asarray(risk))
+    return np.where(wrong < 0, 0.0, np.where(right > 0, chance, 1.0))
 
 
-def share_interval(hits: NDArray[np.bool_], clusters: Counts | None, confidence: float) -> Interval:
-    """Return the Clopper-Pearson interval of a share; for dependent rows, with the effective number
-    of rows.
+def passed_in_order(errors: ArrayLike, counts: ArrayLike, risk: float, level: float) -> int:
+    """Return how many sets, from the first on, are shown to hold at most a share `risk` of mistakes.
 
-    The number of rows is divided by the design effect, the variance of the mean by clusters over
-    that by rows.
+    Parameters
+    ----------
+    errors, counts : array-like of shape (n_sets,)
+        Mistakes and predictions in each set, in an order that was fixed without looking at these
+        labels.
+    risk, level : float
+        With probability 1 - `level`, all sets that passed have a true share of mistakes of at most
+        `risk`.
+
+    Examples
+    --------
+    >>> from recal.decisions.certify import passed_in_order
+    >>> passed_in_order([0, 1, 9, 2], [60, 100, 120, 200], risk=0.05, level=0.05)
+    2
     """
-    n, share = len(hits), float(hits.mean())
-    if clusters is None:
-        return rate_interval(int(hits.sum()), n, confidence)
-    counts = np.bincount(clusters)
-    sums = np.bincount(clusters, weights=hits - share)
-    by_rows = share * (1 - share) / n
-    n_clusters = len(counts)
-    by_clusters = float((sums**2).sum()) / n**2 * n_clusters / max(n_clusters - 1, 1)
-    # Without any variation within the sample, a cluster counts as one row.
-    effect = by_clusters / by_rows if by_rows > 0 else n / n_clusters
-    size = n / max(effect, 1.0)
-    return rate_interval(share * size, size, confidence)
+    good = chance_of_so_few(errors, counts, risk) <= level
+    return len(good) if good.all() else int(np.argmin(good))
 
 
-def fewest_answers(risk: float, level: float) -> int:
-    """Return how many predictions, all of them right, are needed to show a risk at this level."""
-    return int(min(np.ceil(np.log(level) / np.log1p(-risk)), _NEVER))
+def kept_on_average(
+    accepted: ArrayLike, wrong: ArrayLike, risk: float, clusters: ArrayLike | None = None
+) -> int:
+    """Return how many sets, from the first on, may be used if the error rate must hold on average.
 
+    Parameters
+    ----------
+    accepted : array-like of bool, shape (n_samples, n_sets)
+        Whether each labelled prediction is in each set; sets are ordered from strict to loose.
+    wrong : array-like of bool, shape (n_samples,) or (n_samples, n_sets)
+        Whether each prediction is wrong, or would be under each policy.
+    risk : float
+    clusters : array-like of int, shape (n_samples,), optional
 
-def smallest_size(errors: int, risk: float, level: float) -> int:
-    """Return how many predictions are needed to show a risk at this level with this many mistakes
-    among them.
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.decisions.certify import kept_on_average
+    >>> confidence = np.linspace(1, 0, 1000)
+    >>> wrong = np.arange(1000) % 10 > confidence * 10
+    >>> accepted = confidence[:, None] >= np.array([0.9, 0.8, 0.6, 0.4, 0.2])
+    >>> kept_on_average(accepted, wrong, risk=0.2)
+    3
     """
-    high = errors + 1
-    while chance_of_so_few(errors, high, risk) > level:
-        high *= 2
-    sizes = range(errors + 1, high)
-    return (
-        errors
-        + 1
-        + bisect_left(
-            sizes, True, key=lambda size: bool(chance_of_so_few(errors, size, risk) <= level)
-        )
-    )
+    chosen = np.asarray(accepted, dtype=np.bool_)
+    mistakes = np.asarray(wrong, dtype=np.float64).reshape(len(chosen), -1)
+    weights = cluster_weights(clusters, len(chosen))
+    losses = chosen * (mistakes - risk) * weights[:, None]
+    sizes = chosen.sum(axis=0)
+    numbers = np.arange(len(chosen)) if clusters is None else np.asarray(clusters)
+    reached = [
+        _last(draw[numbers] @ losses, risk) for draw in resampled_weights(int(numbers.max()) + 1)
+    ]
+    target = _target(np.r_[0, sizes][reached])
+    return int(np.searchsorted(np.maximum.accumulate(sizes), target, side="right"))
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """Predictions from the most to the least confident; cuts are only possible where the confidence
-    changes.
+    """Predictions from the most to the least confident;
+
+    cuts are only possible where the confidence changes.
     """
 
     confidence: Vector  # (n,), falling
     errors: Vector  # (n + 1,): mistakes among the m most confident
     ends: Counts  # the number of predictions down to and including each distinct confidence
+    clusters: Counts | None = None  # (n,), numbered
 
     def __len__(self) -> int:
         return len(self.confidence)
 
     def threshold(self, count: int) -> float:
-        """Return the shortest decimal that accepts exactly the `count` most confident; `count` is
-        one of `ends`.
+        """Return the shortest decimal that accepts exactly the `count` most confident;
+
+        `count` is one of `ends`.
         """
         if count == 0:
             return math.inf
@@ -146,139 +157,188 @@ class Ranked:
                 return short
         return high
 
+    def up_to(self, sizes: Counts) -> Counts:
+        """Return the smallest sets that hold at least so many predictions."""
+        return self.ends[np.searchsorted(self.ends, sizes)]
 
-def ranked(confidence: Vector, wrong: NDArray[np.bool_]) -> Ranked:
-    """Order predictions by confidence."""
-    order = np.argsort(-confidence, kind="stable")
+
+def ranked(confidence: Vector, wrong: NDArray[np.bool_], clusters: Counts | None = None) -> Ranked:
+    """Order predictions by confidence; the order of the rows does not matter."""
+    order = np.lexsort((wrong, -confidence))
     falling = np.asarray(confidence, dtype=np.float64)[order]
     errors = np.concatenate([[0.0], np.cumsum(wrong[order], dtype=np.float64)])
-    ends = (
-        np.flatnonzero(np.r_[falling[1:] != falling[:-1], True]) + 1
-        if len(falling)
-        else np.empty(0, np.intp)
-    )
-    return Ranked(falling, errors, ends)
+    ends = np.flatnonzero(np.r_[falling[1:] != falling[:-1], True][: len(falling)]) + 1
+    return Ranked(falling, errors, ends, None if clusters is None else clusters[order])
 
 
-def certified(answers: Ranked, risk: float, level: float, *, calibrated: bool = False) -> Counts:
+def certified(answers: Ranked, risk: float, level: float) -> Counts:
     """Return the sizes of all sets of most confident predictions whose share of mistakes is shown
     to be below `risk`.
 
     With probability at least 1 - `level` this is true for all of them, so any of them may be chosen
-    by any rule. If confidences are `calibrated` and samples are few, the confidences decide where
-    the search starts; labels do not.
+    by any rule.
     """
-    start = likely_start(answers, risk, level) if calibrated else None
-    planned, weights = _sequence(len(answers), risk, level, start)
-    if not len(planned):
-        return np.empty(0, np.intp)
-    sizes = answers.ends[
-        np.searchsorted(answers.ends, planned)
-    ]  # a set never divides predictions of equal confidence
-    chances = chance_of_so_few(answers.errors[sizes], sizes, risk)
-    passed, carried = np.zeros(len(sizes), np.bool_), 0.0
-    starts = np.flatnonzero(weights)
-    for start, stop in zip(starts, np.r_[starts[1:], len(sizes)]):
-        allowed = carried + weights[start]
-        good = chances[start:stop] <= allowed
-        length = len(good) if good.all() else int(np.argmin(good))
-        passed[start : start + length] = True
-        carried = allowed if length == len(good) else 0.0
-    return np.unique(sizes[passed])
+    sizes = _sizes(len(answers), risk, level)
+    if not len(sizes):
+        return sizes
+    sizes = np.unique(answers.up_to(sizes[sizes >= _start(answers, sizes, risk, level)]))
+    return sizes[: passed_in_order(answers.errors[sizes], sizes, risk, level)]
+
+
+def on_average(answers: Ranked, risk: float) -> int:
+    """Return the number of most confident predictions of which on average at most a share `risk` is
+    wrong.
+    """
+    n = len(answers)
+    if not n:
+        return 0
+    # A thousand places are enough to find the size to a tenth of a per cent.
+    ends = answers.ends[np.unique(np.linspace(0, len(answers.ends) - 1, 1000).astype(np.intp))]
+    wrong = np.diff(answers.errors)
+    reached = []
+    if answers.clusters is None:
+        # Sums of Poisson weights are Poisson numbers, so rows between two places need one draw.
+        mistakes = np.diff(answers.errors[np.r_[0, ends]])
+        right = np.diff(np.r_[0, ends]) - mistakes
+        rng = np.random.default_rng(0)
+        for _ in range(RESAMPLES):
+            losses = (1.0 - risk) * rng.poisson(mistakes) - risk * rng.poisson(right)
+            reached.append(_last(np.cumsum(losses), risk))
+    else:
+        losses = (wrong - risk) * cluster_weights(answers.clusters, n)
+        for draw in resampled_weights(int(answers.clusters.max()) + 1):
+            totals = np.cumsum(draw[answers.clusters] * losses)[ends - 1]
+            reached.append(_last(totals, risk))
+    target = _target(np.r_[0, ends][reached])
+    return int(np.r_[0, answers.ends][np.searchsorted(answers.ends, target, side="right")])
+
+
+# Resamples for the promise on average: the size varies by a tenth of its deviation because of them.
+RESAMPLES = 100
+
+
+def resampled_weights(n_units: int) -> Iterator[Vector]:
+    """Yield how often each independent unit occurs in a resample: Poisson numbers with mean 1."""
+    rng = np.random.default_rng(0)
+    for _ in range(RESAMPLES):
+        yield rng.poisson(1.0, n_units).astype(np.float64)
+
+
+def _last(totals: Vector, risk: float) -> int:
+    """Return the number of the last set whose mistakes, one more added, are within the risk."""
+    good = np.flatnonzero(totals + (1.0 - risk) <= 1e-9)
+    return int(good[-1]) + 1 if len(good) else 0
+
+
+def _target(reached: NDArray[np.integer]) -> float:
+    """Return the mean size over resamples, less half of its relative deviation, at most a quarter.
+
+    The error over all accepted predictions exceeds the risk in proportion to the variance of the
+    size. The mean varies less than the size of one sample, and shrinking it pays for the rest.
+    """
+    mean, deviation = float(np.mean(reached)), float(np.std(reached))
+    return mean - 0.5 * min(deviation, 0.5 * mean)
+
+
+def cluster_weights(clusters: ArrayLike | None, n_rows: int) -> Vector:
+    """Return the weight of each row: one over the size of its cluster."""
+    if clusters is None:
+        return np.ones(n_rows)
+    return 1.0 / np.bincount(np.asarray(clusters))[np.asarray(clusters)]
 
 
 def one_row_per_cluster(confidence: Vector, wrong: NDArray[np.bool_], clusters: Counts) -> Counts:
-    """Draw at most one row of each cluster at random, each row with the same probability; return
-    them sorted.
+    """Draw one row of each cluster at random; return them sorted.
 
     The draw does not depend on the order of the rows.
     """
     counts = np.bincount(clusters)
     order = np.lexsort((wrong, confidence, clusters))
-    place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    drawn = np.random.default_rng(0).integers(0, counts.max(), len(counts))
-    return np.sort(order[place == drawn[clusters[order]]])
+    first = np.cumsum(counts) - counts
+    drawn = first + np.floor(np.random.default_rng(0).random(len(counts)) * counts).astype(np.intp)
+    return np.sort(order[drawn[counts > 0]])
 
 
-def likely_start(answers: Ranked, risk: float, level: float) -> int | None:
-    """Return the size that is most likely to be certified if confidences are true; None with too
-    few or many samples.
+def fewest_answers(risk: float, level: float) -> int:
+    """Return how many predictions, all of them right, are needed to show a risk at this level."""
+    return int(min(np.ceil(np.log(level) / np.log1p(-risk)), 1e15))
 
-    If m mistakes are expected from the confidences and k are allowed at a size, this is the
-    probability that a Poisson number with mean m is at most k. Only sizes at which one more mistake
-    is allowed are compared.
+
+def _sizes(n: int, risk: float, level: float) -> Counts:
+    """Return the sizes that may be tested: each half a per cent larger than the one before."""
+    fewest = fewest_answers(risk, level)
+    if fewest > n:
+        return np.empty(0, np.intp)
+    steps = math.ceil(math.log(n / fewest) / math.log(1.005)) + 1
+    return np.unique(np.minimum(np.ceil(fewest * 1.005 ** np.arange(steps)), n).astype(np.intp))
+
+
+def _allowed(sizes: Counts, risk: float, level: float) -> Vector:
+    """Return the largest number of mistakes with which each size is certified; -1 if none is."""
+    low, high = np.full(len(sizes), -1.0), sizes.astype(np.float64)
+    while (high - low > 1).any():
+        middle = np.floor((low + high) / 2)
+        enough = chance_of_so_few(middle, sizes, risk) <= level
+        low, high = np.where(enough, middle, low), np.where(enough, high, middle)
+    return low
+
+
+def _start(answers: Ranked, sizes: Counts, risk: float, level: float) -> int:
+    """Return the size at which the search begins.
+
+    From the largest size downwards, begin at the first that is likelier to be certified than all
+    smaller ones. Mistakes are expected in proportion to the square root of 1 - confidence, as often
+    as in the predictions just below the set, as many as it holds. The root makes overconfident
+    numbers harmless: only their order of magnitude matters.
     """
-    from scipy.special import pdtr
+    allowed = _allowed(sizes, risk, level)
+    steps = np.flatnonzero(np.r_[True, np.diff(allowed) > 0])  # where one more mistake is allowed
+    steps = steps[np.unique(np.geomspace(1, len(steps), 80).astype(np.intp) - 1)]
+    ends = answers.up_to(sizes[steps])
+    allowed = _allowed(ends, risk, level)
+    shape = np.maximum(np.sqrt(1.0 - answers.confidence), risk / 5)  # some labels are wrong
+    doubt = np.concatenate([[0.0], np.cumsum(shape)])
+    for place in range(len(ends) - 1, 0, -1):
+        size = ends[place]
+        stop = min(2 * size, len(answers))
+        seen = answers.errors[stop] - answers.errors[size]
+        rate = (seen + 1.0) / (doubt[stop] - doubt[size] + 1.0)
+        smaller = slice(0, place + 1)
+        # The normal score of a Poisson number with this mean being at most what is allowed.
+        success = 2 * (np.sqrt(allowed[smaller] + 0.75) - np.sqrt(rate * doubt[ends[smaller]]))
+        if success[place] >= success.max():
+            return int(sizes[steps[place]])
+    return int(sizes[0])
 
-    n, fewest = len(answers), fewest_answers(risk, level)
-    if not fewest <= n < _MANY_TIMES * fewest:
-        return None
-    sizes: list[int] = []
-    while (size := smallest_size(len(sizes), risk, level)) <= n:
-        sizes.append(size)
-    doubt = np.cumsum(np.maximum(1.0 - answers.confidence, _LEAST_DOUBT * risk))[
-        np.array(sizes) - 1
-    ]
-    return sizes[int(np.argmax(pdtr(np.arange(len(sizes)), doubt)))]
 
+def labels_needed(answers: Ranked, risk: float, level: float) -> tuple[int, int | None] | None:
+    """Return a range for the number of labelled samples, these included, that certify some set.
 
-def _sequence(n: int, risk: float, level: float, start: int | None = None) -> tuple[Counts, Vector]:
-    """Return the sizes to test, from the smallest on, and the error probability with which each
-    starts a sequence.
+    It assumes that further samples are like these. For every set, the share of mistakes lies in the
+    middle 80 % of its posterior; the ends of the range are the numbers for the best set at either
+    end. The upper end is None if the data do not rule out that all sets are too bad, and the result
+    is None if the lower end is beyond ten times the samples, or ten times those that would do
+    without a mistake: then nothing useful can be said.
     """
-    starts = _starts(n, risk, level) if start is None else {start: level}
-    if not starts:
-        return np.empty(0, np.intp), np.empty(0)
-    sizes = [min(starts)]
-    while sizes[-1] < n:
-        sizes.append(min(n, max(sizes[-1] + 1, math.ceil(sizes[-1] * _GROWTH))))
-    planned, weights = np.array(sizes, np.intp), np.zeros(len(sizes))
-    for size, weight in starts.items():
-        weights[np.searchsorted(planned, size)] += weight
-    return planned, weights
+    from scipy.special import betaincinv
 
-
-def _starts(n: int, risk: float, level: float) -> dict[int, float]:
-    """Return the sizes at which sequences start and their error probabilities; fixed before labels
-    are seen.
-    """
-    if (fewest := fewest_answers(risk, level)) > n:
-        return {}
-    shares = _MANY if n >= _MANY_TIMES * fewest else _FEW
-    starts = {smallest_size(errors, risk, share * level): share for errors, share in shares}
-    later: list[int] = []
-    while (size := max(starts) * _APART ** (len(later) + 1)) < n:
-        later.append(size)
-    starts |= dict.fromkeys(later, (1 - sum(starts.values())) / max(len(later), 1))
-    within = {size: share for size, share in starts.items() if size <= n}
-    if len(within) <= 1:  # no room for another start: nothing is kept for later
-        return {fewest: level}
-    return {size: level * share / sum(within.values()) for size, share in within.items()}
-
-
-def further_answers(answers: Ranked, risk: float, level: float) -> tuple[int | None, bool]:
-    """Return about how many more labelled samples are needed to certify any set, and whether this
-    is only a minimum.
-
-    For each set, compute how large it must be if mistakes continue at the same rate. One mistake is
-    added, because the best of many sets is partly lucky. None if all sets are wrong too often.
-    """
     n, sizes = len(answers), answers.ends
+    if not n:
+        return None
     errors = answers.errors[sizes]
-    rates = (errors + 1.0) / (sizes + 1.0)
-    possible = rates < risk
-    if not possible.any():
-        clean = sizes[errors == 0]
-        if not len(clean):
-            return None, True
-        fewest = fewest_answers(risk, level)
-        return max(1, math.ceil(n * (fewest / clean.max() - 1))), True
-    sizes, rates = sizes[possible].astype(np.float64), rates[possible]
-    low, high = np.full(len(sizes), 1.0), np.full(len(sizes), 1e12)
-    for _ in range(60):
-        middle = np.sqrt(low * high)
-        enough = (
-            chance_of_so_few(np.ceil(rates * middle), np.ceil(middle), risk) <= _FEW[0][1] * level
-        )
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    return max(1, math.ceil(float((n * (high / sizes - 1)).min()))), False
+    most = 10.0 * max(n, fewest_answers(risk, level))
+    numbers: list[int | None] = []
+    for quantile in (0.1, 0.9):
+        rates = betaincinv(errors + 0.5, sizes - errors + 0.5, quantile)
+        low, high = sizes / n, np.full(len(sizes), 2 * most)
+        for _ in range(40):
+            middle = np.sqrt(low * high)
+            count = np.ceil(middle * sizes / n)
+            enough = chance_of_so_few(np.ceil(rates * count), count, risk) <= level
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        number = float(high.min())
+        numbers.append(math.ceil(number) if number <= most else None)
+    if numbers[0] is None:
+        return None
+    # These samples were not enough, whatever the best case says.
+    return max(numbers[0], math.ceil(1.1 * n)), numbers[1]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from recal.decisions.certify import Counts, Vector, certified
+from recal.decisions.certify import Counts, Vector
 from recal.decisions.decision import Decision
-from recal.decisions.guarantee import Answers, decide, decide_part, read_answers
-from recal.decisions.rule import check_share
+from recal.decisions.guarantee import Answers, decide, read_answers, threshold_of
+from recal.decisions.rule import Guarantee, check_share
 from recal.errors import InputError
 from recal.metrics.intervals import Interval, rate_interval
 from recal.metrics.row_scores import Classes
@@ -111,7 +111,8 @@ def decide_each(
     shapes = {np.shape(probs) for probs in methods.values()}
     if len(shapes) > 1:
         raise InputError(
-            f"Methods must answer for the same samples and classes, got {' and '.join(map(str, sorted(shapes)))}."
+            "Methods must answer for the same samples and classes, got "
+            f"{' and '.join(map(str, sorted(shapes)))}."
         )
     own = confidences or {}
     common: dict[str, Any] = {
@@ -151,13 +152,14 @@ def _resampled_shares(
     for draw in track(range(draws), "draw"):
         rows, clusters = resample(answers[0], times, rng)
         for index, one in enumerate(answers):
-            level = (1.0 - like.confidence) / one.n_groups
             parts = one.take(rows, clusters).parts()
-            counts = [
-                decide_part(part, like.risk, level, like.costs, one.calibrated).n_accepted
-                for part in parts
-            ]
-            shares[index, draw] = sum(counts) / len(rows)
+            count = 0
+            for part in parts:
+                threshold = threshold_of(
+                    part, like.risk, like.confidence, like.guarantee, len(parts), like.costs
+                )
+                count += int((part.all_rows.confidence >= threshold).sum())
+            shares[index, draw] = count / len(rows)
     return shares
 
 
@@ -199,6 +201,7 @@ def risk_curve(
     risks: Sequence[float] = RISKS,
     confidence: float = 0.95,
     *,
+    guarantee: Guarantee = "confidence",
     confidences: ArrayLike | None = None,
     clusters: ArrayLike | None = None,
     classes: Classes = None,
@@ -217,21 +220,15 @@ def risk_curve(
     """
     check_share(confidence, "confidence")
     part = read_answers(probs, y, confidences, clusters=clusters, classes=classes).parts()[0]
-    rows, evidence = part.all_rows, part.evidence
+    rows = part.all_rows
     n = len(rows)
     rates = rows.errors[rows.ends] / rows.ends
-    thresholds = []
-    for risk in risks:
-        sizes = certified(
-            evidence,
-            check_share(risk, "risks"),
-            1.0 - confidence,
-            calibrated=confidences is not None,
-        )
-        thresholds.append(evidence.threshold(int(sizes[-1]) if len(sizes) else 0))
+    thresholds = [
+        threshold_of(part, check_share(risk, "risks"), confidence, guarantee, 1) for risk in risks
+    ]
     counts = [int((rows.confidence >= threshold).sum()) for threshold in thresholds]
     within = [rows.ends[rates <= risk] for risk in risks]
-    scale = len(evidence) / n
+    scale = len(part.evidence) / n
     return RiskCurve(
         risks=tuple(float(risk) for risk in risks),
         thresholds=tuple(thresholds),

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import math
-import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.clusters import check_names, count_of_clusters
-from recal.decisions.certify import chance_of_so_few
-from recal.decisions.rule import DecisionRule
-from recal.errors import GroupRiskWarning, InputError
+from recal.clusters import count_of_clusters
+from recal.decisions.rule import DecisionRule, Guarantee, percent
+from recal.errors import InputError
 from recal.metrics.bins import BinTable
-from recal.metrics.intervals import Interval, rate_interval
-from recal.metrics.row_scores import score
+from recal.metrics.intervals import Interval
 from recal.schema import Number, check
 
-# A rule counts as broken in a group if the data would otherwise be this unlikely, corrected for the
-# number of groups.
-_BROKEN_LEVEL = 0.05
+if TYPE_CHECKING:
+    from recal.decisions.group_risk import GroupRisk
+
+_OTHER: dict[Guarantee, Guarantee] = {"confidence": "average", "average": "confidence"}
 
 
 @dataclass(frozen=True)
@@ -93,93 +93,41 @@ class Part(Outcome):
     threshold : float
     n_samples, n_accepted, n_errors : int
         Labelled samples, those accepted, and the mistakes among these.
-    needed : int or None
-        About how many more labelled samples are needed to accept anything; 0 if none, None if no
-        number is enough.
-    needed_at_least : bool
-        Whether `needed` is only a minimum.
+    needed, needed_most : int or None
+        If nothing is accepted: between how many and how many more labelled samples are needed, if
+        they are like these. `needed_most` is None without an upper end, `needed` is None if nothing
+        useful can be said: no number may be enough, or more than ten times as many samples.
     interval : (low, high)
         95 % interval of the share of mistakes among accepted predictions.
     """
 
     threshold: float
-    needed: int | None
-    needed_at_least: bool
+    needed: int | None = 0
+    needed_most: int | None = 0
+
+    def more_labels(self, share: float = 1.0) -> str:
+        """Return the labels that are needed in words, if this share of all labels decides."""
+        if self.needed is None:
+            return "no number of labels can be named"
+        least = f"{two_digits(self.needed / share):,}"
+        if self.needed_most is None:
+            return f"at least {least} more labels"
+        return f"{least} to {two_digits(self.needed_most / share):,} more labels"
 
     def to_dict(self, key: str) -> dict[str, Any]:
         """Plain values for JSON; `key` is the key of the name."""
-        names = ("coverage", "n_samples", "n_accepted", "n_errors", "needed")
+        names = ("coverage", "n_samples", "n_accepted", "n_errors", "needed", "needed_most")
         numbers = {"threshold": finite(self.threshold), "error_rate": finite(self.error_rate)}
         return {key: self.name, **numbers, "interval": list(self.interval), **_read(self, names)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupRisk(Outcome):
-    """How one rule does in one group of labelled samples.
+@dataclass(frozen=True)
+class Option:
+    """What can be promised with these samples: a promise, its risk, and the share it accepts."""
 
-    `interval` is the 95 % interval of the share of mistakes among accepted predictions. `broken`
-    says whether this share is clearly above the risk, after correcting for the number of groups.
-    """
-
-    broken: bool
-
-
-def risk_by_group(
-    rule: DecisionRule,
-    probs: ArrayLike,
-    y: ArrayLike,
-    groups: ArrayLike,
-    confidences: ArrayLike | None = None,
-    *,
-    classes: Any = None,
-) -> tuple[GroupRisk, ...]:
-    """Return how one rule does in each group of labelled samples, the worst group first.
-
-    A rule that holds on average can fail in a group. A warning names the groups in which it is
-    clearly broken; `decide` with `groups=` gives each group its own threshold and guarantee.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from recal.decisions import DecisionRule, risk_by_group
-    >>> confidence, groups = np.full(400, 0.9), np.repeat(["law", "physics"], 200)
-    >>> correct = np.arange(400) % np.repeat([4, 50], 200) > 0
-    >>> worst, best = risk_by_group(DecisionRule((0.5,), 0.05, 0.95), confidence, correct, groups)
-    >>> worst.name, worst.error_rate, worst.broken, best.broken
-    ('law', 0.25, True, False)
-    """
-    wrong = ~score(probs, y, classes).correct
-    names, index = check_names(groups, len(wrong), "groups")
-    accepted = rule.accept(probs, confidences, groups if rule.groups else None)
-    totals = np.bincount(index)
-    counts = np.bincount(index, accepted).astype(int)
-    errors = np.bincount(index, accepted & wrong).astype(int)
-    chances = 1.0 - chance_of_so_few(errors - 1, counts, rule.risk)
-    broken = holm(np.where(errors > 0, chances, 1.0)) <= _BROKEN_LEVEL
-    rows = [
-        GroupRisk(
-            name=name,
-            n_samples=n,
-            n_accepted=m,
-            n_errors=k,
-            interval=rate_interval(k, m),
-            broken=bad,
-        )
-        for name, n, m, k, bad in zip(
-            names, *(column.tolist() for column in (totals, counts, errors, broken))
-        )
-    ]
-    rows.sort(key=lambda row: (-row.interval[0], -np.nan_to_num(row.error_rate), row.name))
-    if bad := [row for row in rows if row.broken]:
-        worst = bad[0]
-        warnings.warn(
-            f"The rule for at most {_percent(rule.risk)} mistakes is clearly broken in {len(bad)} of {len(rows)} "
-            f"groups. The worst is {worst.name!r}: {worst.n_errors:,} of {worst.n_accepted:,} accepted predictions are "
-            "wrong. Use decide(..., groups=groups) for a threshold and a guarantee per group.",
-            GroupRiskWarning,
-            stacklevel=2,
-        )
-    return tuple(rows)
+    guarantee: Guarantee
+    risk: float
+    coverage: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,16 +148,15 @@ class Decision(Outcome):
         Labelled samples, those accepted, and the mistakes among these.
     n_clusters : int or None
         The number of clusters, if clusters were given.
-    needed : int or None
-        0 if the samples suffice, else about how many more labelled samples are needed; None if no
-        number is enough.
+    guarantee, promise : str
+        "confidence" or "average", and the promise in words.
+    needed, needed_most : int or None
+        0 if the samples suffice, else a range for the labelled samples to add: see `Part`.
     rule : DecisionRule
         All that a runtime needs.
     parts : tuple of Part
         One for all predictions, or one for each class or group.
     costs : Costs or None
-    supported_risk : float or None
-        If nothing can be accepted: the lowest risk at which something could be.
     n_fitted : int
         About how many of the samples the calibrator was fitted on; only known if `decide` was given
         the calibrator. Above 0 there is no guarantee.
@@ -224,11 +171,12 @@ class Decision(Outcome):
     parts: tuple[Part, ...]
     costs: Costs | None = None
     classes: tuple[Any, ...] | None = None
-    supported_risk: float | None = None
     n_fitted: int = 0
     lowest_cost: float = math.nan
     n_clusters: int | None = None
     bins: BinTable | None = field(default=None, repr=False, compare=False)
+    # The share that a promise accepts at a risk, for what is only computed if somebody asks.
+    share_of: Callable[[Guarantee, float], float] = field(repr=False, compare=False)
 
     @property
     def threshold(self) -> float:
@@ -249,23 +197,46 @@ class Decision(Outcome):
         return self.rule.confidence
 
     @property
-    def needed(self) -> int | None:
-        if self.possible:
-            return 0
-        numbers = [part.needed for part in self.parts if part.needed is not None]
-        return min(numbers) if numbers else None
+    def guarantee(self) -> Guarantee:
+        return self.rule.guarantee
 
     @property
-    def suggested_risk(self) -> float | None:
-        """`supported_risk` rounded up to two digits, and to another number than `risk` when both
-        are printed.
-        """
-        if self.supported_risk is None:
-            return None
-        as_printed = max(float(f"{self.risk:.{digits}g}") for digits in (2, 3))
-        risk = max(self.supported_risk, as_printed * (1 + 1e-9))
-        digits = 1 - math.floor(math.log10(risk))
-        return math.ceil(risk * 10**digits) / 10**digits
+    def promise(self) -> str:
+        if self.n_fitted:
+            return f"no guarantee: {self.n_fitted:,} of these samples were used in the fit"
+        return self.rule.promise + self._where
+
+    @property
+    def needed(self) -> int | None:
+        return 0 if self.possible else self._nearest.needed
+
+    @property
+    def needed_most(self) -> int | None:
+        return 0 if self.possible else self._nearest.needed_most
+
+    def more_labels(self, share: float = 1.0) -> str:
+        """Return the labels that are needed to accept anything in words; see `Part`."""
+        return self._nearest.more_labels(share)
+
+    @cached_property
+    def other_coverage(self) -> float:
+        """The share that the other promise would accept at this risk."""
+        return self.share_of(_OTHER[self.guarantee], self.risk)
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        """If nothing can be accepted: the lowest risk that each promise can keep now."""
+        if self.possible:
+            return ()
+        kinds = (self.guarantee, _OTHER[self.guarantee])
+        found = [_lowest_risk(kind, self.risk, self.share_of) for kind in kinds]
+        return tuple(option for option in found if option is not None)
+
+    @property
+    def supported_risk(self) -> float | None:
+        """If nothing can be accepted: the lowest risk at which this promise accepts something."""
+        risks = [one.risk for one in self.options if one.guarantee == self.guarantee]
+        return risks[0] if risks else None
 
     @property
     def cost(self) -> float:
@@ -276,8 +247,9 @@ class Decision(Outcome):
 
     @property
     def table(self) -> tuple[Part, ...]:
-        """The parts, worst first: those that accept nothing, then by the share of mistakes among
-        accepted ones.
+        """The parts, worst first:
+
+        those that accept nothing, then by the share of mistakes among accepted ones.
         """
         return tuple(
             sorted(self.parts, key=lambda part: (part.possible, -np.nan_to_num(part.error_rate)))
@@ -299,19 +271,21 @@ class Decision(Outcome):
         groups: ArrayLike,
         confidences: ArrayLike | None = None,
     ) -> tuple[GroupRisk, ...]:
-        """Return how this rule does in each group of labelled samples, worst first; see
-        `risk_by_group`.
+        """Return how this rule does in each group of labelled samples, worst first;
+
+        see `risk_by_group`.
         """
+        from recal.decisions.group_risk import risk_by_group
+
         return risk_by_group(self.rule, probs, y, groups, confidences, classes=self.classes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; a threshold that accepts nothing is None."""
-        plain = _read(
-            self,
-            ("possible", "risk", "confidence", "coverage", "n_samples", "n_accepted", "n_errors"),
-        )
-        plain |= _read(self, ("needed", "supported_risk", "n_fitted"))
+        names = "possible risk confidence guarantee promise coverage other_coverage n_samples"
+        names += " n_accepted n_errors needed needed_most supported_risk n_fitted"
+        plain = _read(self, tuple(names.split()))
         plain |= {"interval": list(self.interval), "message": str(self)}
+        plain["options"] = [vars(one) for one in self.options]
         if self.n_clusters is not None:
             plain["n_clusters"] = self.n_clusters
         if self.costs is not None:
@@ -333,87 +307,128 @@ class Decision(Outcome):
 
     def __str__(self) -> str:
         if not self.possible:
-            return f"No answer can be accepted: {self._why()}"
-        (low, high), each = self.interval, self._each
-        where = "" if each else f"from a confidence of {self.threshold:.6g} on, "
-        void = (
-            f" No guarantee: {self.n_fitted:,} of these samples were used in the fit."
-            if self.n_fitted
-            else ""
-        )
-        units = "" if self.n_clusters is None else f" in {count_of_clusters(self.n_clusters)}"
-        price = f" Cost per answer {self.cost:.3g}; at the threshold that was cheapest in these samples, without a "
-        price += f"guarantee, {self.lowest_cost:.3g}."
-        return (
-            f"Accept {self.coverage:.1%} of the answers ({low:.1%} to {high:.1%}), {where}with at most "
-            f"{_percent(self.risk)} of them wrong{f' in each {each}' if each else ''}, at {_percent(self.confidence)} "
-            f"confidence; {self.n_errors:,} mistakes among {self.n_accepted:,} accepted{units} were seen."
-            f"{price if self.costs else ''}{self._refused()}{void}"
-        )
+            return "\n".join([f"No answer can be accepted: {self._why}", *self.suggestions()])
+        low, high = self.interval
+        share = f"Accept {self.coverage:.1%} of the answers ({low:.1%} to {high:.1%})"
+        if not self._each:
+            share += f", from a confidence of {self.threshold:.6g} on"
+        sentences = [
+            f"{share}.",
+            f"{self.promise[0].upper()}{self.promise[1:]}.",
+            f"{self.n_errors:,} mistakes among {self.n_accepted:,} accepted were seen.",
+            self.other_promise,
+        ]
+        if self.n_clusters is not None and self.error_rate > self.risk:
+            sentences.append(
+                f"Counted by rows, {self.error_rate:.1%} of the accepted answers are wrong: "
+                "large clusters hold more mistakes."
+            )
+        if self.costs:
+            sentences.append(
+                f"Cost per answer {self.cost:.3g}; at the threshold that was cheapest in these "
+                f"samples, without a guarantee, {self.lowest_cost:.3g}."
+            )
+        return " ".join(filter(None, [*sentences, self._refused()]))
+
+    @property
+    def other_promise(self) -> str:
+        """A sentence that says what the other promise would accept; empty without a guarantee."""
+        if self.n_fitted:
+            return ""
+        average = self.guarantee == "average"
+        name = f"At {percent(self.confidence)} confidence" if average else "On average only"
+        return f"{name}: {self.other_coverage:.1%}."
+
+    def suggestions(self) -> list[str]:
+        """Return what can be had if nothing can be accepted: one line each, with what to type."""
+        lines = [_offer(one, self.guarantee, self.confidence) for one in self.options]
+        if self.needed is not None:
+            lines.append(
+                f"With {self.more_labels()} like these, answers could be accepted at "
+                f"{percent(self.risk)}."
+            )
+        return lines
 
     @property
     def _each(self) -> str:
         return "group" if self.rule.groups else "class" if self.rule.per_class else ""
+
+    @property
+    def _where(self) -> str:
+        each = f" in each {self._each}" if self._each else ""
+        if self.n_clusters is None:
+            return each
+        return f"{each} in an average cluster ({count_of_clusters(self.n_clusters)} decide)"
+
+    @property
+    def _nearest(self) -> Part:
+        """The part that needs the fewest labels."""
+        return min(self.parts, key=lambda part: math.inf if part.needed is None else part.needed)
 
     def _refused(self) -> str:
         """Name the groups in which nothing can be accepted yet, and the labels that they need."""
         refused = [part for part in self.parts if not part.possible] if self.rule.groups else []
         if not refused:
             return ""
-        names = []
-        for part in refused[:3]:
-            why = (
-                "too many mistakes"
-                if part.needed is None
-                else f"about {two_digits(part.needed):,} more labels"
-            )
-            names.append(f"{part.name} ({why})")
+        names = [f"{part.name} ({part.more_labels()})" for part in refused[:3]]
         rest = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
-        return f" No answer can be accepted yet in {len(refused)} groups: {', '.join(names)}{rest}."
+        return f"No answer can be accepted yet in {len(refused)} groups: {', '.join(names)}{rest}."
 
+    @property
     def _why(self) -> str:
         samples = f"{self.n_samples:,} labelled samples"
         if self.n_clusters is not None:
             samples += f" in {count_of_clusters(self.n_clusters)}"
-        risk = self.suggested_risk
-        instead = "" if risk is None else f" They can show a risk of {_percent(risk)}."
+        each = f" in each {self._each}" if self._each else ""
+        with_confidence = (
+            "on average"
+            if self.guarantee == "average"
+            else f"at {percent(self.confidence)} confidence"
+        )
+        reason = f"{samples} cannot show a risk below {percent(self.risk)}{each} {with_confidence}."
         if self.needed is None:
-            return (
-                f"in these {samples} mistakes are more frequent than {_percent(self.risk)} even among the most "
-                f"confident answers. More labels would not change that; a higher risk or a better model would.{instead}"
+            reason += (
+                " Even the most confident answers may be wrong too often. A higher risk or a better "
+                "model helps more than labels."
             )
-        least = (
-            "at least "
-            if all(part.needed_at_least for part in self.parts if part.needed == self.needed)
-            else ""
-        )
-        each = f"for each {self._each} " if self._each else ""
-        return (
-            f"{samples} cannot show a risk below {_percent(self.risk)} {each}at {_percent(self.confidence)} "
-            f"confidence. You need {least}about {two_digits(self.needed):,} more labelled samples.{instead}"
-        )
+        return reason
 
 
-def holm(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Correct p-values for their number (Holm, 1979): never weaker than Bonferroni, and valid for
-    any dependence.
-    """
-    order = np.argsort(values, kind="stable")
-    corrected = np.empty_like(values)
-    corrected[order] = np.minimum(
-        np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1.0
+def _lowest_risk(
+    kind: Guarantee, risk: float, share_of: Callable[[Guarantee, float], float]
+) -> Option | None:
+    """Return the lowest risk that a promise can keep, this one or a higher one of two digits."""
+    if share := share_of(kind, risk):
+        return Option(kind, risk, share)
+    low, high = risk, 0.5
+    if risk >= high or not share_of(kind, high):
+        return None
+    while high / low > 1.01:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if share_of(kind, middle) else (middle, high)
+    digits = 1 - math.floor(math.log10(high))
+    rounded = math.ceil(high * 10**digits) / 10**digits
+    return Option(kind, rounded, share_of(kind, rounded))
+
+
+def _offer(option: Option, guarantee: Guarantee, confidence: float) -> str:
+    """Return a line about what can be promised, with the option to type."""
+    words = (
+        "on average" if option.guarantee == "average" else f"at {percent(confidence)} confidence"
     )
-    return corrected
+    typed = f"--risk {option.risk:g}"
+    if option.guarantee != guarantee:
+        typed += f" --guarantee {option.guarantee}"
+    return (
+        f"With {typed}, {option.coverage:.1%} of the answers can be accepted "
+        f"(at most {percent(option.risk)} wrong {words})."
+    )
 
 
 def two_digits(number: float) -> int:
     """Round up to two digits: an estimated number of samples should look like an estimate."""
     unit = 10 ** max(0, len(str(int(number))) - 2)
     return math.ceil(number / unit) * unit
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g}%"
 
 
 def _read(source: object, names: tuple[str, ...]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from recal.errors import InputError, UnseenGroupsWarning
 from recal.schema import ListOf, Number, Record, Sizes, Text
 
 Reads = Literal["maximum", "confidence"]
+Guarantee = Literal["confidence", "average"]
 SHARE = Number(0.0, 1.0, ends="()")
 SHARE.rule = "strictly between 0 and 1, as 0.05 for 5 %"
 
@@ -42,13 +43,16 @@ class DecisionRule(Record):
     risk : float
         The largest share of mistakes among accepted predictions, in (0, 1).
     confidence : float
-        The probability that the bound holds, in (0, 1).
+        The probability that the bound holds, in (0, 1); without meaning if it holds on average.
     reads : {"maximum", "confidence"}
         What is compared with the threshold: the largest probability of a row, or its confidence as
         given by `predict_confidence`. The two differ if a calibrator keeps predictions that it
         finds unlikely.
     groups : tuple of str
         The name of the group of each threshold; empty if thresholds do not depend on groups.
+    guarantee : {"confidence", "average"}
+        Whether the risk holds with this confidence, or only on average over labelled samples and
+        new inputs.
 
     Examples
     --------
@@ -68,6 +72,7 @@ class DecisionRule(Record):
     confidence: Annotated[float, SHARE]
     reads: Reads = "maximum"
     groups: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)] = ()
+    guarantee: Guarantee = "confidence"
 
     def check(self) -> None:
         if not self.thresholds:
@@ -81,6 +86,38 @@ class DecisionRule(Record):
     def per_class(self) -> bool:
         """Whether each predicted class has its own threshold."""
         return len(self.thresholds) > 1 and not self.groups
+
+    @property
+    def promise(self) -> str:
+        """The promise in words, without a full stop."""
+        most = f"at most {percent(self.risk)} of the accepted answers are wrong"
+        if self.guarantee == "average":
+            return f"on average, {most}"
+        return f"with {percent(self.confidence)} confidence, {most}"
+
+    def likelihood_of(self, errors: int, accepted: int) -> float:
+        """Return how likely so many mistakes or more are if a share `risk` of answers is wrong.
+
+        Examples
+        --------
+        >>> from recal import DecisionRule
+        >>> round(DecisionRule((0.9,), risk=0.05, confidence=0.95).likelihood_of(19, 337), 2)
+        0.34
+        """
+        from recal.decisions.certify import chance_of_so_few
+
+        return float(1.0 - chance_of_so_few(errors - 1, accepted, self.risk))
+
+    def note_on(self, errors: int, accepted: int) -> str:
+        """Return a sentence about a count of mistakes above the risk; empty if it is not above."""
+        if errors <= self.risk * accepted:
+            return ""
+        chance = self.likelihood_of(errors, accepted)
+        often = f"in {percent(chance, 2)}" if chance >= 0.001 else "in fewer than 0.1 %"
+        return (
+            f"If exactly {percent(self.risk)} of such answers were wrong, {errors:,} or more "
+            f"mistakes among {accepted:,} would occur {often} of samples."
+        )
 
     def accept(
         self,
@@ -153,6 +190,11 @@ class DecisionRule(Record):
             raise InputError(
                 f"This rule has a threshold for each of {len(self.thresholds)} classes, got {n_classes} classes."
             )
+
+
+def percent(share: float, digits: int = 3) -> str:
+    """Return a share as a percentage with so many digits."""
+    return f"{100 * share:.{digits}g} %"
 
 
 def check_share(value: float, name: str) -> float:

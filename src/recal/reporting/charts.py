@@ -39,7 +39,7 @@ from recal.reporting.view_studies import DamageStudy, GroupStudy, PlanPath
 if TYPE_CHECKING:
     from recal.calibrators.recal import Iteration
     from recal.decisions import RiskCurve
-    from recal.decisions.decision import GroupRisk
+    from recal.decisions.group_risk import GroupRisk
 
 RANKS = ("r1", "r2", "r3", "r4")
 # Error rates are drawn on a square-root scale, which shows one in a thousand beside one in two.

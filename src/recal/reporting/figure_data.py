@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.comparison import Comparison, Row
-from recal.decisions.decision import holm
+from recal.decisions.group_risk import holm
 from recal.errors import InputError
 from recal.metrics import LABELS
 from recal.metrics.bins import BinTable, equal_mass_edges, equal_width_edges, table_of

@@ -92,7 +92,7 @@ def decision_html(decision: Decision) -> str:
     made on.
     """
     facts = {
-        "Guarantee": f"at most {100 * decision.risk:g} % errors at {100 * decision.confidence:g} % confidence",
+        "Promise": decision.promise,
         "Samples": f"{decision.n_samples:,} labelled",
     }
     threshold = decision.threshold if decision.possible and len(decision.thresholds) == 1 else None
@@ -106,8 +106,7 @@ def decision_html(decision: Decision) -> str:
             facts["Threshold"] = f"confidence of at least {threshold:.6g}"
     else:
         facts["Accepted"] = "none"
-        if decision.needed:
-            facts["Needed"] = f"about {decision.needed:,} more labelled samples"
+        facts["Needed"] = decision.more_labels()
     charts = []
     if decision.bins is not None:
         chart = reliability_chart(reliability_of(decision.bins), "after", "decision")

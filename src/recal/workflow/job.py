@@ -34,7 +34,7 @@ from recal.collecting.sources import IndexedSource, Subset
 from recal.collecting.tables import check_labelled
 from recal.copies import near_duplicates
 from recal.decisions import profile
-from recal.decisions.guarantee import crossfitted_answers
+from recal.decisions.crossfit import crossfitted_answers
 from recal.errors import DependentRowsWarning, InputError
 from recal.files.paths import replacing
 from recal.maps.arrays import log_softmax

@@ -21,7 +21,6 @@ from recal.checks import Floats
 from recal.comparison import compare_probs
 from recal.decisions import Decision, decide_each, risk_curve
 from recal.decisions.curves import Gain
-from recal.decisions.decision import two_digits
 from recal.decisions.rule import check_share
 from recal.errors import GroupRiskWarning
 from recal.files.paths import replacing
@@ -77,12 +76,7 @@ def group_lines(decision: Decision, share: float) -> list[str]:
     refused.sort(key=lambda part: (part.needed is not None, -(part.needed or 0), str(part.name)))
     lines = [f"Nothing is accepted yet in {len(refused):,} of {len(decision.parts):,} groups:"]
     for part in refused[:_MOST_GROUPS]:
-        more = (
-            "even its most confident answers are wrong too often"
-            if part.needed is None
-            else f"about {two_digits(part.needed / share):,} more labels needed"
-        )
-        lines.append(f"  {part.name}: {more}")
+        lines.append(f"  {part.name}: {part.more_labels(share)}")
     if len(refused) > _MOST_GROUPS:
         lines.append(f"  and {len(refused) - _MOST_GROUPS:,} more groups")
     return lines
@@ -428,17 +422,12 @@ class CalibrationResult(Result):
         return words if self.cross_fit else f"{words} --cross-fit lets more inputs choose."
 
     def _why_none(self) -> str:
-        needed, instead = self.decision.needed, self.decision.suggested_risk
-        some = "" if instead is None else f" With --risk {instead:g} some can be automated."
-        if needed is None:
-            return f"even the most confident answers have more. More labels would not help, a better model would.{some}"
-        enough = (
-            not self.cross_fit and needed <= self.sizes[0]
-        )  # with --cross-fit, these inputs decide, too
+        if self.decision.needed is None:
+            return f"{self.sizes[1]:,} inputs to decide on do not show it."
         return (
-            f"{self.sizes[1]:,} inputs to decide on are too few to show it. Add about "
-            f"{two_digits(needed / self._share):,} labelled inputs"
-            f"{', or let more of them decide with --cross-fit' if enough else ''}.{some}"
+            f"{self.sizes[1]:,} inputs to decide on are too few to show it. Add "
+            f"{self.decision.more_labels(self._share)}"
+            f"{'' if self.cross_fit else ', or let more inputs decide with --cross-fit'}."
         )
 
     @property

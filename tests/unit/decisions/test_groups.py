@@ -10,7 +10,7 @@ import pytest
 
 from recal import DecisionRule, decide, load, save
 from recal.decisions import decide_each, more_labels, risk_by_group, risk_curve
-from recal.decisions.certify import chance_of_so_few, one_row_per_cluster, share_interval
+from recal.decisions.certify import chance_of_so_few, one_row_per_cluster
 from recal.errors import DependentRowsWarning, GroupRiskWarning, InputError, UnseenGroupsWarning
 from recal.metrics.intervals import rate_interval
 
@@ -88,7 +88,7 @@ def test_groups_without_evidence_accept_nothing_and_say_what_they_need():
     assert small.needed > 0
     assert not decision.accept(confidence, groups=groups)[:30].any()
     assert decision.table[0] is small, "worst first"
-    assert "No answer can be accepted yet in 1 groups: small (about" in str(decision)
+    assert "small (" in str(decision)
     assert decision.to_dict()["by_group"][0]["group"] == "small"
 
 
@@ -197,32 +197,18 @@ def test_the_guarantee_holds_for_copies_only_with_clusters():
     assert broken[False] / 200 > 0.2
 
 
-def test_one_row_per_cluster_is_drawn_with_equal_probability():
-    sizes = np.array([1, 2, 4])
-    clusters = np.repeat(np.arange(300), np.tile(sizes, 100))
+def test_one_row_of_each_cluster_is_drawn_whatever_its_size():
+    sizes = np.tile([1, 2, 40], 100)
+    clusters = np.repeat(np.arange(300), sizes)
     rng = np.random.default_rng(9)
     confidence, wrong = rng.random(len(clusters)), rng.random(len(clusters)) < 0.5
     rows = one_row_per_cluster(confidence, wrong, clusters)
-    assert len(set(clusters[rows])) == len(rows)
-    drawn = np.bincount(np.tile(sizes, 100)[clusters[rows]], minlength=5)[sizes]
-    assert drawn[2] == 100, "a row of every largest cluster"
-    assert drawn[0] == pytest.approx(25, abs=13)
-    assert drawn[1] == pytest.approx(50, abs=15)
+    assert clusters[rows].tolist() == list(range(300))
+    places = rows - (np.cumsum(sizes) - sizes)
+    assert 10 < places[sizes == 40].mean() < 30, "any row of a cluster"
     order = rng.permutation(len(clusters))
     again = one_row_per_cluster(confidence[order], wrong[order], clusters[order])
     assert sorted(confidence[order][again]) == sorted(confidence[rows])
-
-
-def test_the_interval_of_a_share_by_clusters():
-    hits = np.random.default_rng(10).random(400) < 0.3
-    assert share_interval(hits, np.arange(400), 0.95) == pytest.approx(
-        rate_interval(int(hits.sum()), 400, 0.95), abs=1e-3
-    )
-    copied = share_interval(np.repeat(hits, 5), np.repeat(np.arange(400), 5), 0.95)
-    assert copied == pytest.approx(rate_interval(int(hits.sum()), 400, 0.95), abs=1e-3)
-    assert share_interval(np.ones(50, bool), np.repeat(np.arange(5), 10), 0.95) == rate_interval(
-        5, 5, 0.95
-    )
 
 
 def test_near_copies_without_clusters_are_named():

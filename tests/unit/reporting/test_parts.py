@@ -10,7 +10,7 @@ from PIL import Image
 
 from recal.comparison import compare, compare_probs
 from recal.decisions import decide
-from recal.decisions.decision import holm
+from recal.decisions.group_risk import holm
 from recal.errors import InputError
 from recal.metrics.row_scores import RowScores
 from recal.reporting.examples import examples, shown_input, view_doubt

@@ -1,0 +1,220 @@
+"""Fit and decide on the same samples: the confidence of each comes from a fit without it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.calibrators.base import Calibrator
+from recal.calibrators.samples import as_views
+from recal.calibrators.signal_table import read_correct
+from recal.checks import Floats, Labels, check_labels
+from recal.clusters import check_clusters, cluster_folds, stratified_folds
+from recal.decisions.decision import Decision
+from recal.decisions.guarantee import decide
+from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError, UnseenGroupsWarning
+from recal.metrics.row_scores import Classes
+from recal.schema import Number, check
+from recal.views import Views
+
+Rows = NDArray[np.intp]
+
+
+def decide_crossfitted(
+    calibrator: Any,
+    X: Any,
+    y: ArrayLike | None = None,
+    risk: float = 0.01,
+    confidence: float = 0.95,
+    *,
+    folds: int = 10,
+    groups: ArrayLike | None = None,
+    one_rule: bool = False,
+    clusters: ArrayLike | None = None,
+    classes: Classes = None,
+    random_state: int = 0,
+    **options: Any,
+) -> tuple[Any, Decision]:
+    """Fit a calibrator and decide on the same samples, if there are too few of them to split.
+
+    The samples are divided into folds. The confidence of each sample comes from a calibrator that
+    was fitted on the other folds, and the threshold is searched among these confidences. The
+    calibrator that is returned is fitted on all samples and has the rule as its `decision_`.
+
+    The guarantee is measured, not proven, because the final calibrator differs slightly from those
+    of the folds. `docs/deciding.md` shows how often the true share of mistakes was above the risk.
+
+    Parameters
+    ----------
+    calibrator : Calibrator or SignalCalibration
+        Its method and options are used; it is not changed.
+    X : Views or logits of shape (n_samples, n_classes); signals for a SignalCalibration
+    y : array-like of shape (n_samples,)
+        Labels, optional if the views have labels; for signals, which answers are right.
+    risk, confidence, classes, **options : as in `decide`
+    folds : int
+    groups : array-like of shape (n_samples,), optional
+        As in `decide`; fits read them as well.
+    one_rule : bool
+        Whether all groups share one threshold; fits still read the groups.
+    clusters : array-like of shape (n_samples,), optional
+        As in `decide`; folds never divide a cluster. Clusters and groups are by default those of
+        the views.
+    random_state : int
+        Seed of the folds.
+
+    Returns
+    -------
+    The fitted calibrator, and the Decision.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal import TemperatureScaling
+    >>> from recal.decisions import decide_crossfitted
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 3, 800)
+    >>> logits = 5 * np.eye(3)[y] + rng.normal(0, 1.5, (800, 3))
+    >>> calibrator, decision = decide_crossfitted(TemperatureScaling(), logits, y, risk=0.05)
+    >>> decision.possible, calibrator.accept(logits).mean() > 0.9
+    (True, np.True_)
+    """
+    from sklearn.base import clone
+
+    how: dict[str, Any] = {"folds": folds, "random_state": random_state}
+    if not hasattr(calibrator, "predict_proba"):
+        right = read_correct([] if y is None else y, n_rows(X))
+        scores = crossfitted_confidences(calibrator, X, right, groups, clusters, **how)
+        by = None if one_rule else groups
+        decision = decide(
+            scores, right > 0, risk, confidence, groups=by, clusters=clusters, **options
+        )
+        final = clone(calibrator).fit(X, right, groups=groups, clusters=clusters)
+        final.decision_ = decision.rule
+        return final, decision
+    views = as_views(X, needs_views=calibrator.needs_views, method=type(calibrator).__name__)
+    names = classes if classes is not None else views.classes
+    if y is None and views.labels is None:
+        raise InputError(
+            "Labels are needed to decide: pass them as `y`, or use views that hold them."
+        )
+    labels = views.labels if y is None else check_labels(y, views.n_samples, views.n_classes, names)
+    assert labels is not None
+    clusters = views.clusters if clusters is None else clusters
+    views = views if groups is None else views.assign(groups=groups)
+    probs, confidences = crossfitted_answers(
+        calibrator, views, labels, clusters=clusters, classes=names, **how
+    )
+    truth = labels if names is None else np.asarray(names)[labels]
+    columns = None if names is None else tuple(np.asarray(names).tolist())
+    decision = decide(
+        probs,
+        truth,
+        risk,
+        confidence,
+        confidences=confidences,
+        groups=None if one_rule else views.groups,
+        clusters=clusters,
+        classes=columns,
+        **options,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DependentRowsWarning)  # `decide` has warned
+        final = clone(calibrator).fit(views, truth, classes=names, clusters=clusters)
+    final.decision_ = decision.rule
+    return final, decision
+
+
+def crossfitted_answers(
+    calibrator: Calibrator,
+    views: Views,
+    labels: Labels,
+    *,
+    folds: int,
+    classes: Classes,
+    random_state: int,
+    clusters: ArrayLike | None = None,
+) -> tuple[Floats, Floats]:
+    """Return each sample's probabilities and confidence from a fit on the other folds;
+
+    `labels` are columns.
+    """
+    from sklearn.base import clone
+
+    truth = labels if classes is None else np.asarray(classes)[labels]
+    probs, confidences = np.empty(views.logits.shape), np.empty(len(labels))
+    for rest, left, some in _folds(labels, folds, clusters, random_state):
+        with _quiet():
+            fitted = clone(calibrator).fit(views[rest], truth[rest], classes=classes, clusters=some)
+        probs[left], confidences[left] = fitted.predict_both(views[left])
+    return probs, confidences
+
+
+def crossfitted_confidences(
+    calibrator: Any,
+    signals: Any,
+    correct: ArrayLike,
+    groups: ArrayLike | None = None,
+    clusters: ArrayLike | None = None,
+    *,
+    folds: int = 10,
+    random_state: int = 0,
+) -> Floats:
+    """Return the confidence of each graded answer from a fit of its signals on the other folds."""
+    from sklearn.base import clone
+
+    right = np.asarray(correct)
+    names = None if groups is None else np.asarray(groups)
+    confidences = np.empty(len(right))
+    for rest, left, some in _folds((right > 0).astype(np.intp), folds, clusters, random_state):
+        of_rest, of_left = (None, None) if names is None else (names[rest], names[left])
+        with _quiet():
+            fitted = clone(calibrator).fit(
+                take_rows(signals, rest), right[rest], groups=of_rest, clusters=some
+            )
+            confidences[left] = fitted.predict_confidence(take_rows(signals, left), of_left)
+    return confidences
+
+
+def _folds(
+    labels: Labels, n_folds: int, clusters: ArrayLike | None, random_state: int
+) -> Iterator[tuple[Rows, Rows, Rows | None]]:
+    """Yield the rows to fit, the rows to predict, and the clusters of the rows to fit."""
+    check(n_folds, Number(2, len(labels), whole=True), "folds")
+    rng = np.random.default_rng(random_state)
+    together = None if clusters is None else check_clusters(clusters, len(labels))
+    if together is None:
+        fold = stratified_folds(labels, n_folds, rng)
+    else:
+        fold = cluster_folds(together, labels, n_folds, rng)
+    for number in range(n_folds):
+        rest, left = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        yield rest, left, None if together is None else together[rest]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Ignore warnings that the fit on all samples repeats."""
+    with warnings.catch_warnings():
+        for category in (FewSamplesWarning, DependentRowsWarning, UnseenGroupsWarning):
+            warnings.simplefilter("ignore", category)
+        yield
+
+
+def take_rows(signals: Any, rows: Rows) -> Any:
+    """Return some rows of a data frame, a mapping of columns, or an array."""
+    if isinstance(signals, Mapping):
+        return {name: np.asarray(column)[rows] for name, column in signals.items()}
+    if hasattr(signals, "iloc"):
+        return signals.iloc[rows]
+    return np.asarray(signals)[rows]
+
+
+def n_rows(signals: Any) -> int:
+    """Return the number of rows of a table of signals."""
+    return len(next(iter(signals.values())) if isinstance(signals, Mapping) else signals)
