@@ -309,15 +309,15 @@ class Decision(Outcome):
         if not self.possible:
             return "\n".join([f"No answer can be accepted: {self._why}", *self.suggestions()])
         low, high = self.interval
-        share = f"Accept {self.coverage:.1%} of the answers ({low:.1%} to {high:.1%})"
-        if not self._each:
-            share += f", from a confidence of {self.threshold:.6g} on"
+        where = "" if self._each else f" from a confidence of {self.threshold:.6g} on,"
         sentences = [
-            f"{share}.",
-            f"{self.promise[0].upper()}{self.promise[1:]}.",
+            f"Accept {self.coverage:.1%} of the answers ({low:.1%} to {high:.1%}),{where} with at "
+            f"most {percent(self.risk)} of them wrong{self._where}, {self._how_sure}; "
             f"{self.n_errors:,} mistakes among {self.n_accepted:,} accepted were seen.",
             self.other_promise,
         ]
+        if self.n_fitted:
+            sentences.append(f"{self.promise.capitalize()}.")
         if self.n_clusters is not None and self.error_rate > self.risk:
             sentences.append(
                 f"Counted by rows, {self.error_rate:.1%} of the accepted answers are wrong: "
@@ -361,6 +361,10 @@ class Decision(Outcome):
         return f"{each} in an average cluster ({count_of_clusters(self.n_clusters)} decide)"
 
     @property
+    def _how_sure(self) -> str:
+        return _how_sure(self.guarantee, self.confidence)
+
+    @property
     def _nearest(self) -> Part:
         """The part that needs the fewest labels."""
         return min(self.parts, key=lambda part: math.inf if part.needed is None else part.needed)
@@ -380,12 +384,7 @@ class Decision(Outcome):
         if self.n_clusters is not None:
             samples += f" in {count_of_clusters(self.n_clusters)}"
         each = f" in each {self._each}" if self._each else ""
-        with_confidence = (
-            "on average"
-            if self.guarantee == "average"
-            else f"at {percent(self.confidence)} confidence"
-        )
-        reason = f"{samples} cannot show a risk below {percent(self.risk)}{each} {with_confidence}."
+        reason = f"{samples} cannot show a risk below {percent(self.risk)}{each} {self._how_sure}."
         if self.needed is None:
             reason += (
                 " Even the most confident answers may be wrong too often. A higher risk or a better "
@@ -421,8 +420,12 @@ def _offer(option: Option, guarantee: Guarantee, confidence: float) -> str:
         typed += f" --guarantee {option.guarantee}"
     return (
         f"With {typed}, {option.coverage:.1%} of the answers can be accepted "
-        f"(at most {percent(option.risk)} wrong {words})."
+        f"(at most {percent(option.risk)} wrong {_how_sure(option.guarantee, confidence)})."
     )
+
+
+def _how_sure(guarantee: Guarantee, confidence: float) -> str:
+    return "on average" if guarantee == "average" else f"at {percent(confidence)} confidence"
 
 
 def two_digits(number: float) -> int:

@@ -113,7 +113,7 @@ class DecisionRule(Record):
         if errors <= self.risk * accepted:
             return ""
         chance = self.likelihood_of(errors, accepted)
-        often = f"in {percent(chance, 2)}" if chance >= 0.001 else "in fewer than 0.1 %"
+        often = f"in {percent(chance, 2)}" if chance >= 0.001 else "in fewer than 0.1%"
         return (
             f"If exactly {percent(self.risk)} of such answers were wrong, {errors:,} or more "
             f"mistakes among {accepted:,} would occur {often} of samples."
@@ -194,7 +194,7 @@ class DecisionRule(Record):
 
 def percent(share: float, digits: int = 3) -> str:
     """Return a share as a percentage with so many digits."""
-    return f"{100 * share:.{digits}g} %"
+    return f"{100 * share:.{digits}g}%"
 
 
 def check_share(value: float, name: str) -> float:

@@ -324,10 +324,13 @@ class Result:
         share before.
         """
         name, n_checked = self.rows_name, self.sizes[2]
+        note = self.decision.rule.note_on(self.n_errors, self.n_accepted)
+        note += " " if note else ""
         return (
             f"{self.n_accepted / n_checked:.1%} of the answers can be automated with at most "
             f"{100 * self.decision.risk:g} % errors{before}: {self.n_accepted:,} of the {n_checked:,} checking {name} "
-            f"accepted, {self.n_errors:,} wrong. The threshold was chosen on {self.sizes[1]:,} other {name}."
+            f"accepted, {self.n_errors:,} wrong. {note}The threshold was chosen on {self.sizes[1]:,} "
+            f"other {name}. Promise: {self.decision.promise}. {self.decision.other_promise}"
         )
 
 

@@ -293,4 +293,4 @@ def test_how_likely_a_count_is_if_the_promise_holds():
     assert rule.likelihood_of(19, 337) == pytest.approx(1 - chance_of_so_few(18, 337, 0.05))
     assert rule.likelihood_of(0, 10) == 1.0
     assert rule.note_on(16, 337) == ""
-    assert "33 %" in rule.note_on(19, 337)
+    assert "33%" in rule.note_on(19, 337)
