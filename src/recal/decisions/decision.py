@@ -412,9 +412,6 @@ def _lowest_risk(
 
 def _offer(option: Option, guarantee: Guarantee, confidence: float) -> str:
     """Return a line about what can be promised, with the option to type."""
-    words = (
-        "on average" if option.guarantee == "average" else f"at {percent(confidence)} confidence"
-    )
     typed = f"--risk {option.risk:g}"
     if option.guarantee != guarantee:
         typed += f" --guarantee {option.guarantee}"

@@ -91,10 +91,7 @@ def decision_html(decision: Decision) -> str:
     """Return a card with the rule, what it accepts, and the reliability of the samples that it was
     made on.
     """
-    facts = {
-        "Promise": decision.promise,
-        "Samples": f"{decision.n_samples:,} labelled",
-    }
+    facts = {"Promise": decision.promise, "Samples": f"{decision.n_samples:,} labelled"}
     threshold = decision.threshold if decision.possible and len(decision.thresholds) == 1 else None
     if decision.possible:
         low, high = decision.interval
