@@ -16,6 +16,7 @@ from recal.calibrators import auto, ensemble_fit
 from recal.decisions import curves, decide_each, more_labels
 from recal.decisions.certify import chance_of_so_few
 from recal.decisions.class_shares import learn_classes
+from recal.decisions.crossfit import crossfitted_answers
 from recal.decisions.damage import (
     NOISE,
     UNKNOWN_FROM,
@@ -24,7 +25,6 @@ from recal.decisions.damage import (
     _Reading,
     row_numbers,
 )
-from recal.decisions.crossfit import crossfitted_answers
 from recal.metrics.intervals import rate_interval
 from recal.views import Views
 from tests.problems import logits_and_labels
