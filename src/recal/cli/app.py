@@ -40,6 +40,7 @@ COMMANDS = [
     "evaluate",
     "compare",
     "decide",
+    "audit",
     "watch",
     "report",
     "export",

@@ -28,6 +28,7 @@ SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
     ("export", "out"): (".onnx",),
     ("apply", "out"): (".npz", ".parquet", ".csv", ".tsv", ".jsonl", ".ndjson", ""),
     ("collect", "out"): (".npz", ".zarr"),
+    ("audit", "out"): (".csv", ".tsv", ".parquet", ".jsonl"),
     ("watch", "save_to"): (".recal", ""),
 }
 # Commands whose --out is a folder, and the files that they write into it.

@@ -305,26 +305,28 @@ def _decoded_bytes(path: Path, metadata: Any) -> int:
 
 
 def write_with_columns(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Table,
     out: str | os.PathLike[str],
     added: Mapping[str, Sequence[Any] | NDArray[Any]],
 ) -> dict[str, str]:
     """Write a copy of a table with additional columns; the table's own columns do not change.
 
     Only in CSV files a cell that a spreadsheet would run as a formula gets an apostrophe before it.
-    Where the table has a column of the same name, the new one is called ``recal_...``, unless all
-    of several new names are there: then the table is an earlier result, and the columns are replaced.
-    Returns the names under which the columns were written.
+    `source` may be some rows of a table. Where the table has a column of the same name, the new one
+    is called ``recal_...``, unless all of several new names are there: then the table is an earlier
+    result, and the columns are replaced. Returns the names under which the columns were written.
     """
-    table, target = Path(source), Path(out)
+    target = Path(out)
+    table = Path(source.path if isinstance(source, Table) else source)
     suffix = target.suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(f"{target} must end in one of {', '.join(SUFFIXES)}.")
-    if suffix == table.suffix.lower() == ".parquet":
+    whole = not isinstance(source, Table)
+    if whole and suffix == table.suffix.lower() == ".parquet":
         return _extend_parquet(table, target, added)
-    own = read_table(table)
+    own = source if isinstance(source, Table) else read_table(source)
     names = _free_names(list(own), list(added))
-    if suffix in LINES and table.suffix.lower() in LINES:
+    if whole and suffix in LINES and table.suffix.lower() in LINES:
         _extend_lines(table, target, {names[name]: values for name, values in added.items()})
         return names
     new = {names[name]: np.asarray(values).tolist() for name, values in added.items()}

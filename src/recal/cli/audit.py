@@ -1,0 +1,114 @@
+"""`recal audit`: does a calibration keep its promise while it is used?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from recal.cli import options as opt
+from recal.cli.files import load_saved
+from recal.cli.printing import print_json, say, shell_line
+from recal.errors import InputError
+
+if TYPE_CHECKING:
+    from recal.workflow.auditing import FolderAudit
+
+
+def audit(
+    folder: opt.Calibration,
+    answers: Annotated[
+        Path | None, Argument(help="Answers that recal apply wrote: .csv, .parquet or .jsonl.")
+    ] = None,
+    checks: Annotated[int | None, Option(help="How many answers a person should check.")] = None,
+    checked: Annotated[
+        Path | None, Option(help="The table of --checks with its column `right` filled in.")
+    ] = None,
+    correct: Annotated[str, Option(help="The column of --checked that says what is right.")] = (
+        "right"
+    ),
+    group: opt.Group = None,
+    uniform: Annotated[
+        bool, Option("--uniform", help="Draw all accepted answers with the same probability.")
+    ] = False,
+    update: Annotated[
+        bool, Option("--update", help="Write the looser or stricter rule that the grades support.")
+    ] = False,
+    out: Annotated[Path | None, Option(help="Where to write the answers to check.")] = None,
+    force: opt.Force = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Check a few automated answers by hand, and learn whether the promise still holds.
+
+    First draw answers; some lie just below the threshold, so that the rule can be loosened. Fill in
+    the column `right` with yes or no. Then add the grades. The error rate has an interval that is
+    valid however often you look. The exit status is 1 if the promise is refuted.
+
+    Example: [bold]recal audit calibrated answers.csv --checks 50 --out to-check.csv[/bold]
+
+    Example: [bold]recal audit calibrated --checked to-check.csv[/bold]
+    """
+    from recal.workflow.auditing import FolderAudit, read_checked, write_checks
+
+    file, content = load_saved(folder)
+    rule = getattr(content, "decision_", None)
+    if rule is None:
+        raise InputError(
+            f"{file} has no rule, so there is no promise to check",
+            remedy="Calibrate with --risk, or use recal decide --calibration",
+        )
+    if (answers is None) != (checks is None) or (checks is None) != (out is None):
+        raise InputError("To draw answers, give the table, --checks N and --out FILE.")
+    found = FolderAudit(file.parent, rule, weighted=not uniform)
+    if answers is not None and checks is not None and out is not None:
+        n = write_checks(found, answers, checks, out, group=group)
+        print_json({"drawn": n, "file": out, **_facts(found)})
+        say(f"{n} answers to check are in {out}. Fill in the column `right` with yes or no.")
+        say(f"Next: {shell_line('audit', folder, '--checked', out)}")
+        return
+    added = 0 if checked is None else found.add(read_checked(checked, correct))
+    changed = _update(file, content, found) if update else None
+    print_json({"added": added, "updated": changed is not None, **_facts(found)})
+    say(str(found.audit))
+    if found.audit.pending:
+        say(f"{len(found.audit.pending)} drawn answers are not graded yet.")
+    if changed is not None:
+        say(changed)
+    elif found.audit.verdict in ("refuted", "can be loosened") and not update:
+        say(f"Next: {shell_line('audit', folder, '--update')}")
+    if found.audit.alarm and changed is None:
+        raise typer.Exit(1)
+
+
+def _facts(found: FolderAudit) -> dict[str, Any]:
+    audit = found.audit
+    return {
+        "rule": found.key,
+        "risk": audit.rule.risk,
+        "graded": audit.n_graded,
+        "pending": len(audit.pending),
+        "error": audit.error,
+        "interval": list(audit.interval),
+        "alarm": audit.alarm,
+        "verdict": audit.verdict,
+    }
+
+
+def _update(file: Path, content: Any, found: FolderAudit) -> str | None:
+    """Write the rule that the grades support; return what changed, None if nothing did."""
+    from recal import save
+    from recal.workflow.auditing import keep_previous
+
+    rule = found.audit.updated_rule()
+    if rule is None:
+        return None
+    previous = keep_previous(file)
+    content.decision_ = rule
+    save(content, file)
+    before, after = (
+        ", ".join(f"{value:.3g}" for value in one.thresholds) for one in (found.rule, rule)
+    )
+    return f"The threshold was {before} and is {after} now. The previous version is {previous}."
