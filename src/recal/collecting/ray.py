@@ -299,8 +299,8 @@ class RayEngine:
         cpus = max(int(np.ceil((self.workers or 0) * self.cpus)), os.cpu_count() or 1)
         local: dict[str, Any] = {} if address else {"include_dashboard": False, "num_cpus": cpus}
         try:
-            level = logging.ERROR
-            ray.init(address or "local", logging_level=level, log_to_driver=False, **local)
+            how = {"logging_level": logging.ERROR, "log_to_driver": False, **local}
+            ray.init(address=address or "local", **how)
         except Exception as error:  # Ray raises a bare Exception if the start takes too long
             place = f"the Ray cluster at {address}" if address else "a local Ray cluster"
             reason = str(error).rstrip(".")

@@ -292,14 +292,12 @@ def import_object(spec: str) -> Any:
 
 def _not_found(spec: str, module: str, error: ModuleNotFoundError) -> str:
     """Return the message for a missing module, or for a module whose own import is missing."""
-    absent, (first, *_) = error.name or module, module.split(".")
+    absent, first = error.name or module, module.split(".")[0]
     if absent != first and not module.startswith(absent):
-        return f"The module {module} imports {absent!r}, which is not installed here: pip install it, then try again."
-    if module.endswith(".py"):
-        return f"A module is named without its ending: write {spec.replace('.py:', ':')}."
+        return f"The module {module} imports {absent!r}, which is not installed: pip install it."
     near = get_close_matches(first, [path.stem for path in Path().glob("*.py")], n=1)
     hint = f"Did you mean {near[0]}?" if near else "It is written package.module:name."
-    return f"Cannot import {spec!r}: there is no module {absent!r} in this folder, and none is installed. {hint}"
+    return f"Cannot import {spec!r}: there is no module {absent!r}. {hint}"
 
 
 def comes_from(value: Any, package: str) -> bool:
