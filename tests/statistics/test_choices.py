@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from recal import AutoCalibration, TemperatureScaling, Views
-from recal.calibrators import auto, view_choice
+from recal.calibrators import auto, view_selection
 from recal.calibrators.samples import Samples
-from recal.calibrators.stack import Stack
-from recal.calibrators.view_choice import GrowingStack, LossGain, _lowest_gate, _pays, above_gate
+from recal.calibrators.view_selection import GrowingStack, LossGain, _lowest_gate, _pays, above_gate
 from recal.clusters import effective_count
 from recal.comparison.judgement import PROPER, recommend
 from recal.errors import DependentRowsWarning
+from recal.solvers.softmax import Stack
 from tests.problems import logits_and_labels, nll
 
 
@@ -108,7 +108,7 @@ def test_the_first_view_must_be_clearer_than_a_further_one():
 def test_a_view_must_gain_the_least_that_its_pass_is_worth():
     assert _pays(LossGain(0.0050, 0.0001), 0.005, chosen=0, n_samples=10_000)
     assert not _pays(LossGain(0.0049, 0.0001), 0.005, chosen=0, n_samples=10_000)
-    assert view_choice._LEAST_SHARE == 0.005
+    assert view_selection._LEAST_SHARE == 0.005
 
 
 def test_the_lowest_gate_keeps_95_per_cent_of_the_gain():

@@ -13,7 +13,7 @@ from recal.calibrators.ensemble import CalibrationEnsemble, record_of
 from recal.calibrators.ensemble_fit import Evidence, FittedEnsemble, fit_ensemble, without_counts
 from recal.calibrators.recal import ReCal
 from recal.calibrators.samples import Samples
-from recal.calibrators.view_choice import LossGain, losses_of
+from recal.calibrators.view_selection import LossGain, losses_of
 from recal.checks import Labels
 from recal.clusters import cluster_sums
 from recal.errors import FewSamplesWarning, InputError

@@ -10,7 +10,7 @@ The weights a_g are those of the stack. The matrices M_g and the change of c min
 plus strength * K / n times the sum of squares of all M_g, and K / n times the sum of squares of the
 change of c.
 
-Samples left out decide, as for views (`view_choice`). Matrices are used if they gain more than one
+Samples left out decide, as for views (`view_selection`). Matrices are used if they gain more than one
 standard error at some strength. That strength need not be the best one: weak changes have the
 smallest errors. The matrices of the best strength are multiplied by the trust in the clearest gain.
 If there are few candidates, all of them are tried at once, since matrices can use views that a
@@ -25,8 +25,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.stack import Vector
-from recal.calibrators.view_choice import (
+from recal.calibrators.view_selection import (
     LEAST_SAMPLES,
     JudgedStack,
     StackData,
@@ -38,7 +37,7 @@ from recal.calibrators.view_choice import (
 from recal.clusters import stratified_folds
 from recal.maps.arrays import softmax
 from recal.progress import track
-from recal.solvers.softmax import NEAR_TOL, LinearMap
+from recal.solvers.softmax import NEAR_TOL, LinearMap, Vector
 
 Matrix = NDArray[np.float64]
 # How strongly matrices are shrunk, in units of n_classes / n_samples, from nearly fixed to nearly

@@ -17,9 +17,9 @@ from recal.calibrators.isotonic import IsotonicCalibration
 from recal.calibrators.logistic import BetaCalibration
 from recal.calibrators.samples import Samples
 from recal.calibrators.scaling import StructuredMatrixScaling, StructuredVectorScaling
-from recal.calibrators.stacking import share_of_chance, shortlist, stack_data
+from recal.calibrators.stacking import plan_of, share_of_chance, shortlist, stack_data
 from recal.calibrators.temperature import TemperatureScaling
-from recal.calibrators.view_choice import (
+from recal.calibrators.view_selection import (
     WORTH,
     Choice,
     JudgedStack,
@@ -28,7 +28,6 @@ from recal.calibrators.view_choice import (
     choose_views,
     judged_stack,
     losses_of,
-    plan_of,
 )
 from recal.checks import Floats
 from recal.clusters import effective_count, stratified_folds

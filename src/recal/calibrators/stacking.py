@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.samples import Samples
-from recal.calibrators.stack import StackMap
-from recal.calibrators.view_choice import WORTH, Choice, StackData, choose_views, plan_of
+from recal.calibrators.view_selection import WORTH, Choice, StackData, choose_views
 from recal.checks import Floats
 from recal.engine.series import ScaledLogits
 from recal.maps.arrays import top_column
@@ -19,6 +18,7 @@ from recal.maps.blend import Answers, Blend
 from recal.maps.guard import keep_answers
 from recal.maps.steps import Plan
 from recal.schema import NotNegative, Number, RandomState, Size
+from recal.solvers.softmax import Stack, StackedMap
 from recal.transforms import Transform
 from recal.views import Views
 
@@ -225,6 +225,50 @@ def stack_data(
     )
 
 
+def plan_of(
+    base: Stack | None,
+    stack: Stack | None,
+    candidates: tuple[Transform, ...],
+    beta: float,
+    epsilon: float,
+    answers: Answers,
+    gate: float | None,
+    matrices: NDArray[np.float64] | None = None,
+) -> Plan | Blend:
+    """Return the plan of a stack above `base`; either may be missing.
+
+    Candidates are numbered from `n_base`.
+    """
+    main = base if stack is None else stack
+    if main is None:
+        return Plan(start=beta)
+    own, mixture, offsets = _numbers(main)
+    gated_own, gated_mixture, gated_offsets = _numbers(None if stack is None else base)
+    weights = tuple(
+        (candidates[view - main.n_base], float(weight))
+        for view, weight in zip(main.used, main.weights)
+        if view >= main.n_base and (weight > 0.0 or matrices is not None)
+    )
+    return Blend(
+        own, weights, offsets, epsilon, None if stack is None else gate, gated_own, gated_offsets, answers,
+        mixture, gated_mixture, () if matrices is None else matrices.tolist(), beta,
+    )  # fmt: skip
+
+
+def _numbers(stack: Stack | None) -> tuple[float, float, tuple[float, ...]]:
+    """Return the weights of the original and of a mixture, and the offsets;
+
+    None means temperature scaling.
+    """
+    if stack is None:
+        return 1.0, 0.0, ()
+    return (
+        float(stack.weights[0]),
+        float(stack.weights[1 : stack.n_base].sum()),
+        tuple(stack.offsets.tolist()),
+    )
+
+
 def is_lossless(transform: Transform) -> bool:
     """Whether the view keeps all information, according to the transformation itself or else to its
     name.
@@ -248,7 +292,7 @@ def shortlist(
     pair = np.empty((2, len(labels), views.n_classes), dtype=np.float32)
     fill_log_probs(pair[0], views.logits, beta, epsilon)
     shares = np.full(len(labels), 1.0 / len(labels))
-    problem = StackMap(pair, labels, shares, offset_penalty=views.n_classes / len(labels))
+    problem = StackedMap(pair, labels, shares, offset_penalty=views.n_classes / len(labels))
     base = problem.solve((0,))
     gains = {}
     for transform in candidates:

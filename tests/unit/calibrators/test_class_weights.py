@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 from recal import AutoCalibration, Views, load, save
 from recal.calibrators import CalibrationEnsemble, ensemble_fit
 from recal.calibrators.class_weights import Refinement, can_fit
-from recal.calibrators.view_choice import StackData
+from recal.calibrators.view_selection import StackData
 from tests import problems
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from recal.calibrators.stack import Stack, StackMap
+from recal.solvers.softmax import Stack, StackedMap
 from tests.problems import falling_looks
 
 
@@ -38,7 +38,7 @@ def by_scipy(features, labels, rows, offset_penalty, view_ridge=5e-5):
 def test_agrees_with_another_solver(n_classes, n_views):
     features, labels = falling_looks(n_classes=n_classes, seed=n_classes, n_views=max(n_views, 2))
     features, rows = features[:n_views], np.full(300, 1 / 300)
-    found = StackMap(features, labels, rows, offset_penalty=n_classes / 300).solve(
+    found = StackedMap(features, labels, rows, offset_penalty=n_classes / 300).solve(
         tuple(range(n_views))
     )
     best = by_scipy(features, labels, rows, n_classes / 300)
@@ -49,7 +49,7 @@ def test_agrees_with_another_solver(n_classes, n_views):
 def test_the_conditions_of_the_optimum_hold():
     features, labels = falling_looks(n_views=4)
     rows = np.full(300, 1 / 300)
-    found = StackMap(features, labels, rows, offset_penalty=0.01).solve((0, 1, 2, 3))
+    found = StackedMap(features, labels, rows, offset_penalty=0.01).solve((0, 1, 2, 3))
     theta = np.r_[found.weights, found.offsets]
     steps = 1e-5 * np.eye(len(theta))
     arguments = (features, labels, rows, 0.01, 5e-5, 4)
@@ -67,8 +67,8 @@ def test_the_conditions_of_the_optimum_hold():
 def test_rows_of_weight_zero_are_left_out_of_the_fit_but_not_of_the_losses():
     features, labels = falling_looks()
     rows = (np.arange(300) % 3 > 0) / 200
-    whole = StackMap(features, labels, rows, offset_penalty=0.02)
-    part = StackMap(
+    whole = StackedMap(features, labels, rows, offset_penalty=0.02)
+    part = StackedMap(
         features[:, rows > 0].copy(), labels[rows > 0], np.full(200, 1 / 200), offset_penalty=0.02
     )
     found, alone = whole.solve((0, 1)), part.solve((0, 1))
@@ -81,8 +81,8 @@ def test_rows_of_weight_zero_are_left_out_of_the_fit_but_not_of_the_losses():
 def test_many_classes_take_the_diagonal_of_the_offsets_and_still_arrive():
     features, labels = falling_looks(n=400, n_classes=300, n_views=2)
     rows = np.full(400, 1 / 400)
-    found = StackMap(features, labels, rows, offset_penalty=300 / 400).solve((0, 1))
-    tight = StackMap(features, labels, rows, offset_penalty=300 / 400).solve((0, 1), tol=1e-14)
+    found = StackedMap(features, labels, rows, offset_penalty=300 / 400).solve((0, 1))
+    tight = StackedMap(features, labels, rows, offset_penalty=300 / 400).solve((0, 1), tol=1e-14)
     assert found.loss == pytest.approx(tight.loss, abs=1e-8)
     theta = np.r_[tight.weights, tight.offsets]
     for _ in range(5):
@@ -97,7 +97,7 @@ def test_many_classes_take_the_diagonal_of_the_offsets_and_still_arrive():
 
 def test_a_guess_does_not_change_the_answer():
     features, labels = falling_looks()
-    problem_ = StackMap(features, labels, np.full(300, 1 / 300), offset_penalty=0.02)
+    problem_ = StackedMap(features, labels, np.full(300, 1 / 300), offset_penalty=0.02)
     cold = problem_.solve((0, 1, 2))
     warm = problem_.solve((0, 1, 2), Stack((0, 1), np.array([0.1, 3.0]), np.ones(4), 0.0))
     np.testing.assert_allclose(warm.weights, cold.weights, atol=1e-5)
@@ -105,7 +105,7 @@ def test_a_guess_does_not_change_the_answer():
 
 def test_the_screen_ranks_candidates_as_their_fits_do_and_never_promises_to_a_useless_one():
     features, labels = falling_looks(n=2000, n_views=6)
-    problem_ = StackMap(features, labels, np.full(2000, 1 / 2000), offset_penalty=4 / 2000)
+    problem_ = StackedMap(features, labels, np.full(2000, 1 / 2000), offset_penalty=4 / 2000)
     base = problem_.solve((0,))
     promised = problem_.promised_gains(base, (1, 2, 3, 4, 5))
     real = np.array([base.loss - problem_.solve((0, v), base).loss for v in range(1, 6)])
@@ -120,6 +120,6 @@ def test_sums_do_not_depend_on_the_number_of_threads(monkeypatch):
     found = []
     for threads in ("1", "3"):
         monkeypatch.setenv("RECAL_NUM_THREADS", threads)
-        found.append(StackMap(features, labels, rows, offset_penalty=1e-3).solve((0, 1)))
+        found.append(StackedMap(features, labels, rows, offset_penalty=1e-3).solve((0, 1)))
     np.testing.assert_array_equal(found[0].weights, found[1].weights)
     np.testing.assert_array_equal(found[0].offsets, found[1].offsets)

@@ -27,37 +27,25 @@ is hardly reduced.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.stack import Stack, StackMap, Vector
 from recal.checks import Labels
 from recal.clusters import cluster_sums, effective_count, stratified_folds
-from recal.maps.blend import Answers, Blend
+from recal.maps.blend import Answers
 from recal.maps.guard import keep_answers
-from recal.maps.steps import Plan
 from recal.progress import track
-from recal.transforms import Transform
+from recal.solvers.softmax import Stack, StackedMap, Vector
 
-# Few samples are split into more folds, so that each fit sees nearly all of them.
-N_FOLDS, _MANY_FOLDS, _FEW_SAMPLES = 5, 10, 3000
 # With fewer samples no view is chosen: with 50, one fit in forty chose a view by chance, which cost
 # up to 25 % NLL.
 LEAST_SAMPLES = 100
-# Tolerance of the loss during the search, far below any relevant gain; the chosen stack is fitted
-# exactly.
-_SEARCH_TOL = 1e-6
 # The share of the loss that the first view must gain.
 _LEAST_SHARE = 0.005
 # The default share of the gain so far that each further view must add.
 WORTH: dict[Answers, float] = {"kept": 0.1, "free": 0.03}
-# How many candidates are fitted after the screen, of all and of the lossless ones; all but the best
-# need at least this share of the expected gain of the best one.
-_CONTENDERS, _NEAR = 2, 0.8
-# gate="auto" takes the lowest of these that keeps this share of the gain.
-_GATES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
-_SHARE_KEPT = 0.95
 
 
 @dataclass(frozen=True)
@@ -103,13 +91,13 @@ class StackData:
         """Return the decrease of the mean loss over all samples."""
         return LossGain.between(before, after, self.weights, self.clusters)
 
-    def problem(self, rows: NDArray[np.bool_] | None = None) -> StackMap:
+    def problem(self, rows: NDArray[np.bool_] | None = None) -> StackedMap:
         """Return the loss of all samples, or of some."""
         counts = np.ones(self.n_samples) if self.weights is None else self.weights
         counts = counts if rows is None else counts * rows
         total = float(counts.sum())
         ridge = self.features.shape[2] / total
-        return StackMap(
+        return StackedMap(
             self.features, self.labels, counts / total, offset_penalty=ridge, n_base=self.n_base
         )
 
@@ -180,10 +168,13 @@ class GrowingStack:
     view at each step.
     """
 
+    tol: ClassVar[float] = 1e-6
+    """Tolerance of the search, far below any relevant gain; the chosen stack is fitted exactly."""
+
     def __init__(self, data: StackData, rows: NDArray[np.bool_]) -> None:
         self.data, self.rows = data, rows
         self.map = data.problem(rows)
-        self.stacks = [self.map.solve(tuple(range(data.n_base)), tol=_SEARCH_TOL)]
+        self.stacks = [self.map.solve(tuple(range(data.n_base)), tol=self.tol)]
 
     @property
     def ended(self) -> bool:
@@ -195,26 +186,23 @@ class GrowingStack:
         rest = tuple(
             v for v in range(self.data.n_base, len(self.data.features)) if v not in last.used
         )
-        self.map.evaluate(last)
         gains = self.map.promised_gains(last, rest) if rest else np.zeros(0)
         contenders = []
         for i in self._contenders(rest, gains):
             contenders.append(
-                (
-                    self.map.solve((*last.used, rest[i]), last, tol=_SEARCH_TOL),
-                    self.map.losses.copy(),
-                )
+                (self.map.solve((*last.used, rest[i]), last, tol=self.tol), self.map.losses.copy())
             )
         self.stacks.append(self._best(contenders) if contenders else last)
 
-    def _contenders(self, rest: tuple[int, ...], gains: Vector) -> list[int]:
+    def _contenders(self, rest: tuple[int, ...], gains: Vector, near: float = 0.8) -> list[int]:
+        """Return the two best candidates of all and the two best lossless ones.
+
+        The second best needs at least a share `near` of the expected gain of the best.
+        """
         ranked = [int(i) for i in np.argsort(-gains, kind="stable") if gains[i] > 0.0]
         lossless = [i for i in ranked if self.data.lossless[rest[i] - self.data.n_base]]
         chosen = [
-            i
-            for few in (ranked, lossless)
-            for i in few[:_CONTENDERS]
-            if gains[i] >= _NEAR * gains[few[0]]
+            i for few in (ranked, lossless) for i in few[:2] if gains[i] >= near * gains[few[0]]
         ]
         return list(dict.fromkeys(chosen))
 
@@ -235,7 +223,7 @@ class GrowingStack:
 
     def delivered(self, stack: Stack, where: NDArray[np.intp]) -> Vector:
         """Return the losses of some samples under a stack, after the guard."""
-        self.map.evaluate(stack)
+        self.map.visit(stack)
         if not self.data.kept:
             return self.map.losses[where]
         return losses_of(self.map.probs[where], self.data.labels[where], self.data.answers[where])
@@ -256,7 +244,8 @@ class CrossFit:
 
     def __init__(self, data: StackData, rng: np.random.Generator) -> None:
         self.data = data
-        count = _MANY_FOLDS if data.n_samples < _FEW_SAMPLES else N_FOLDS
+        # Few samples are split into more folds, so that each fit sees nearly all of them.
+        count = 10 if data.n_samples < 3000 else 5
         folds = stratified_folds(data.labels, count, rng, data.copies, data.clusters)
         numbers = range(int(folds.max()) + 1)
         self.paths = [
@@ -359,7 +348,7 @@ def judged_stack(data: StackData, gate: float | None, rng: np.random.Generator) 
     crossed = CrossFit(data, rng)
     without = crossed.losses()
     for path, _ in crossed.paths:
-        path.stacks.append(path.map.solve(every, path.stacks[-1], tol=_SEARCH_TOL))
+        path.stacks.append(path.map.solve(every, path.stacks[-1], tol=path.tol))
     losses = np.where(above_gate(gate, data), without, crossed.losses())
     gain = data.gain(data.plain_losses, losses)
     problem = data.problem()
@@ -382,50 +371,6 @@ def _plain(stack: Stack) -> Stack:
     return Stack(base, np.eye(stack.n_base)[-1], np.zeros_like(stack.offsets), np.nan, stack.n_base)
 
 
-def plan_of(
-    base: Stack | None,
-    stack: Stack | None,
-    candidates: tuple[Transform, ...],
-    beta: float,
-    epsilon: float,
-    answers: Answers,
-    gate: float | None,
-    matrices: NDArray[np.float64] | None = None,
-) -> Plan | Blend:
-    """Return the plan of a stack above `base`; either may be missing.
-
-    Candidates are numbered from `n_base`.
-    """
-    main = base if stack is None else stack
-    if main is None:
-        return Plan(start=beta)
-    own, mixture, offsets = _numbers(main)
-    gated_own, gated_mixture, gated_offsets = _numbers(None if stack is None else base)
-    weights = tuple(
-        (candidates[view - main.n_base], float(weight))
-        for view, weight in zip(main.used, main.weights)
-        if view >= main.n_base and (weight > 0.0 or matrices is not None)
-    )
-    return Blend(
-        own, weights, offsets, epsilon, None if stack is None else gate, gated_own, gated_offsets, answers,
-        mixture, gated_mixture, () if matrices is None else matrices.tolist(), beta,
-    )  # fmt: skip
-
-
-def _numbers(stack: Stack | None) -> tuple[float, float, tuple[float, ...]]:
-    """Return the weights of the original and of a mixture, and the offsets;
-
-    None means temperature scaling.
-    """
-    if stack is None:
-        return 1.0, 0.0, ()
-    return (
-        float(stack.weights[0]),
-        float(stack.weights[1 : stack.n_base].sum()),
-        tuple(stack.offsets.tolist()),
-    )
-
-
 def drawn_back(stack: Stack, base: Stack, trust: float) -> Stack:
     """Shrink a stack towards the one without views: keep a share `trust` of the change."""
     weights = trust * stack.weights
@@ -441,9 +386,8 @@ def above_gate(gate: float | str | None, data: StackData) -> NDArray[np.bool_]:
 
 
 def _lowest_gate(confidence: Vector, gains: Vector) -> float | None:
-    """Return the lowest gate that keeps nearly all of the gain; None if no gate does."""
-    total = gains.sum()
-    for gate in _GATES:
-        if gains[confidence < gate].sum() >= _SHARE_KEPT * total:
+    """Return the lowest gate that keeps 95 % of the gain; None if no gate does."""
+    for gate in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999):
+        if gains[confidence < gate].sum() >= 0.95 * gains.sum():
             return gate
     return None
