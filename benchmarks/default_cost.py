@@ -22,7 +22,7 @@ from benchmarks.measuring import made_up, real_views, take_turns
 from benchmarks.ratios import Ratio, table
 from recal import AutoCalibration, ReCal, Views, ViewStacking
 from recal.calibrators import CalibrationEnsemble
-from recal.calibrators.ensemble_fit import FAMILIES, READS, fit_members, member_names
+from recal.calibrators.ensemble import FAMILIES, READS, fit_members, member_names
 from recal.calibrators.samples import Samples
 from recal.maps.aggregation import Mixture
 from recal.maps.arrays import safe_log

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import norm
 
 from recal import AutoCalibration, TemperatureScaling, decide
-from recal.calibrators import auto, ensemble_fit
+from recal.calibrators import auto, ensemble
 from recal.decisions import curves, decide_each, more_labels
 from recal.decisions.certify import chance_of_so_few
 from recal.decisions.class_shares import learn_classes
@@ -222,13 +222,13 @@ def test_a_member_with_95_per_cent_of_the_weight_is_taken_alone(weight, alone):
 
 
 def test_the_prior_of_temperature_scaling_is_thirty_over_the_mistakes(monkeypatch):
-    priors, weigh = [], ensemble_fit.mixture_weights
+    priors, weigh = [], ensemble.mixture_weights
 
     def spy(likelihoods, counts, prior, *rest):
         priors.append((float(prior[0]), len(likelihoods)))
         return weigh(likelihoods, counts, prior, *rest)
 
-    monkeypatch.setattr(ensemble_fit, "mixture_weights", spy)
+    monkeypatch.setattr(ensemble, "mixture_weights", spy)
     logits, y = logits_and_labels(300)
     AutoCalibration().fit(logits, y)
     mistakes = int((logits.argmax(axis=1) != y).sum())

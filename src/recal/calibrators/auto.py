@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
-from recal.calibrators.ensemble import CalibrationEnsemble, record_of
-from recal.calibrators.ensemble_fit import Evidence, FittedEnsemble, fit_ensemble, without_counts
+from recal.calibrators.ensemble import CalibrationEnsemble, FittedEnsemble, fit_ensemble, record_of
+from recal.calibrators.ensemble_views import Evidence
 from recal.calibrators.recal import ReCal
 from recal.calibrators.samples import Samples
 from recal.calibrators.view_selection import LossGain, losses_of
@@ -90,7 +90,7 @@ class AutoCalibration(Calibrator):
     trials_: list[dict[str, Any]] = from_fit()
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
-        samples = without_counts(samples)
+        samples = samples.without_counts()
         rng = np.random.default_rng(self.random_state)
         ensemble = CalibrationEnsemble(answers=self.answers, random_state=int(rng.integers(2**31)))
         fitted = fit_ensemble(ensemble, samples, rng)

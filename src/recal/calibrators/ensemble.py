@@ -4,27 +4,118 @@ their forward passes.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
-from recal.calibrators.ensemble_fit import (
-    FAMILIES,
-    Evidence,
-    FittedEnsemble,
-    fit_ensemble,
-    places_read,
-    without_counts,
-)
+from recal.calibrators.ensemble_views import Evidence, stack_views
+from recal.calibrators.ets import EnsembleTemperatureScaling
+from recal.calibrators.isotonic import IsotonicCalibration
+from recal.calibrators.logistic import BetaCalibration
 from recal.calibrators.samples import Samples
+from recal.calibrators.scaling import StructuredMatrixScaling, StructuredVectorScaling
 from recal.calibrators.stacking import Gate, report_of
-from recal.errors import InputError
-from recal.maps.aggregation import Mixture
-from recal.maps.base import Map
+from recal.calibrators.temperature import TemperatureScaling
+from recal.calibrators.view_selection import Choice, losses_of
+from recal.checks import Floats
+from recal.clusters import effective_count, stratified_folds
+from recal.copies import copies_of
+from recal.engine.compiled import one_thread
+from recal.errors import ConvergenceWarning, FewSamplesWarning, InputError
+from recal.maps.aggregation import Mixture, member_probs
+from recal.maps.arrays import log_softmax, safe_log
+from recal.maps.base import Map, wide
 from recal.maps.blend import Answers, Blend
+from recal.progress import track
 from recal.schema import Instance, RandomState, Size, check
+from recal.solvers.convex import mixture_weights, without_light_ones
+from recal.solvers.softmax import Vector
+from recal.solvers.temperature import fit_beta
+from recal.transforms import Transform
 from recal.transforms.base import short_spec
+from recal.views import Views
+
+Members = dict[str, Calibrator]
+
+FAMILIES: dict[str, type[Calibrator]] = {
+    "ts": TemperatureScaling,
+    "ets": EnsembleTemperatureScaling,
+    "svs": StructuredVectorScaling,
+    "sms": StructuredMatrixScaling,
+    "beta": BetaCalibration,
+    "isotonic": IsotonicCalibration,
+    "ets-svs": StructuredVectorScaling,
+    "ets-sms": StructuredMatrixScaling,
+}
+# These members read the log-probabilities of another member instead of the logits.
+READS = {"ets-svs": "ets", "ets-sms": "ets"}
+# With more classes a matrix of weights is slow to fit, and a curve per class sees too few samples.
+MANY_CLASSES = 256
+
+
+def member_names(n_classes: int) -> tuple[str, ...]:
+    """Return the names of the members that are fitted with this number of classes."""
+    many = ("sms", "ets-sms", "isotonic") if n_classes > MANY_CLASSES else ()
+    return tuple(name for name in FAMILIES if name not in many)
+
+
+def needed_for(names: Iterable[str]) -> tuple[str, ...]:
+    """Return these members and those that they read, in the order in which they are fitted."""
+    every = {*names, *(READS[name] for name in names if name in READS)}
+    return tuple(name for name in FAMILIES if name in every)
+
+
+def fit_members(names: Iterable[str], samples: Samples, near: Members | None = None) -> Members:
+    """Fit these members and those that they read; `near` contains fits to nearly the same samples.
+
+    Members that read the same logits share one temperature.
+    """
+    members: Members = {}
+    logits = samples.logits
+    sources: dict[str | None, Samples] = {None: _of_logits(samples, logits)}
+    for name in needed_for(names):
+        source, start = READS.get(name), None if near is None else near[name].map_
+        if source is not None and source not in sources:
+            logs = safe_log(members[source].map_.probs(wide(logits)))
+            sources[source] = _of_logits(samples, logs)
+        known = sources[source]
+        if known.known_beta is None:
+            beta = replace(known, near=start).beta
+            known = sources[source] = replace(known, known_beta=beta)
+        member = members[name] = FAMILIES[name]()
+        if isinstance(member, BetaCalibration):
+            # With fewer classes the mixture does not improve; with more the joint fit takes long.
+            member.joint = 20 < samples.n_classes <= MANY_CLASSES
+        used = known if member.takes_weights else _repeated(known)
+        with warnings.catch_warnings():
+            # A member with too few samples does badly on samples left out and gets no weight.
+            warnings.simplefilter("ignore", FewSamplesWarning)
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            member.learn(replace(used, near=start, known_beta=known.known_beta))
+    return members
+
+
+def _of_logits(samples: Samples, logits: Floats) -> Samples:
+    """Return the samples with these logits and without views."""
+    return replace(samples, inputs=Views.unchecked(logits, {}, None, None), known_beta=None)
+
+
+def _repeated(samples: Samples) -> Samples:
+    """Return samples repeated by their weights, rounded so that their running sums are kept."""
+    if samples.weights is None:
+        return samples
+    whole = np.diff(np.floor(np.cumsum(samples.weights) + 0.5).astype(np.intp), prepend=0)
+    return replace(samples, weights=None)[np.repeat(np.arange(len(samples)), whole)]
+
+
+def places_read(names: tuple[str, ...]) -> list[int]:
+    """Return the index of the member that each of these members reads; -1 for the logits."""
+    return [names.index(READS[name]) if name in READS else -1 for name in names]
 
 
 class CalibrationEnsemble(Calibrator):
@@ -110,7 +201,7 @@ class CalibrationEnsemble(Calibrator):
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
         rng = np.random.default_rng(self.random_state)
-        return record_of(fit_ensemble(self, without_counts(samples), rng))
+        return record_of(fit_ensemble(self, samples.without_counts(), rng))
 
     @property
     def weights_(self) -> dict[str, float]:
@@ -138,6 +229,137 @@ class CalibrationEnsemble(Calibrator):
                 raise InputError(f"holds under {name!r} another method", argument="map_")
 
 
+@dataclass(frozen=True)
+class FittedEnsemble:
+    """The members and their weights, the plan and the choice of views if there are any, and the
+    evidence.
+    """
+
+    members: Members
+    weights: dict[str, float]
+    plan: Blend | None = None
+    choice: Choice | None = None
+    candidates: tuple[Transform, ...] = ()
+    evidence: Evidence | None = None
+
+
+def fit_ensemble(
+    method: CalibrationEnsemble, samples: Samples, rng: np.random.Generator
+) -> FittedEnsemble:
+    """Return the ensemble of these samples."""
+    labels, n_classes = samples.labels, samples.n_classes
+    if samples.weights is not None:  # weights are relative
+        samples = replace(samples, weights=samples.weights * (len(labels) / samples.weights.sum()))
+    # Members are fitted to at most 25 million logits, and compared on 5 million.
+    every = samples.drawn(25_000_000 // n_classes, rng)
+    independent = float(len(labels))
+    if samples.clusters is not None:
+        beta = fit_beta(samples.logits, labels)
+        scaled = log_softmax(beta * np.asarray(samples.logits, np.float64))
+        independent = effective_count(-scaled[np.arange(len(labels)), labels], samples.clusters)
+    # With fewer samples, or no mistakes, there is no evidence about which method is best.
+    enough = independent >= 50 and samples.n_mistakes > 0
+    names = member_names(n_classes) if enough else ("ts",)
+    members = fit_members(names, every)
+    if not enough:
+        return FittedEnsemble(members, {"ts": 1.0})
+    share = independent / len(labels)
+    samples = samples.drawn(min(50_000, 5_000_000 // n_classes), rng)
+    views, labels = samples.views, samples.labels
+    copies = copies_of(views.logits, labels)
+    # Few samples are split into more folds, so that each fit sees nearly all of them.
+    n_folds = 5 if share * len(labels) < 1000 else 3
+    folds = stratified_folds(labels, n_folds, rng, copies, samples.clusters)
+    evidence = Evidence(samples, copies, share, folds)
+    probs = cross_fitted(members, evidence)
+    with one_thread():
+        weights = _weigh(probs, tuple(members), evidence, method.answers == "kept")
+    plan, choice = None, None
+    candidates: tuple[Transform, ...] = ()
+    if views.transforms and method.max_views != 0:
+        mixed = np.tensordot([weights.get(name, 0.0) for name in members], probs, axes=1)
+        single = "sms" if "sms" in members else "svs"
+        alone = probs[tuple(members).index(single)]
+        beta = float(members["ts"].beta_)  # type: ignore[attr-defined]
+        plan, choice, candidates, replaced = stack_views(method, evidence, mixed, alone, beta, rng)
+        weights = {single: 1.0} if replaced else weights
+    if plan is None:
+        weights = _one_or_all(weights, evidence)
+    used = {name: members[name] for name in needed_for(weights)}
+    return FittedEnsemble(used, weights, plan, choice, candidates, evidence)
+
+
+def cross_fitted(members: Members, evidence: Evidence) -> NDArray[np.float32]:
+    """Return probabilities of each member for samples left out, (n_members, n_samples, n_classes).
+
+    Fits start from `members`, the fits to all samples.
+    """
+    samples, folds = evidence.samples, evidence.folds
+    logits = samples.views.logits
+    probs = np.empty((len(members), *logits.shape), dtype=np.float32)
+    for fold in track(range(int(folds.max()) + 1), "members on samples left out, fold"):
+        rest, left_out = samples[np.flatnonzero(folds != fold)], np.flatnonzero(folds == fold)
+        fitted = fit_members(members, rest, near=members)
+        maps, reads = [member.map_ for member in fitted.values()], places_read(tuple(fitted))
+        probs[:, left_out] = member_probs(maps, reads, wide(logits[left_out]))
+    return probs
+
+
+def _weigh(
+    probs: NDArray[np.float32], names: tuple[str, ...], evidence: Evidence, kept: bool
+) -> dict[str, float]:
+    """Return the weights of the members by name, the largest first, from their cross-fitted
+    probabilities.
+
+    The losses of the mixture in the evidence come from weights fitted without the sample's own
+    fold.
+    """
+    samples, labels, folds = evidence.samples, evidence.samples.labels, evidence.folds
+    counts = evidence.share * (np.ones(len(labels)) if samples.weights is None else samples.weights)
+    answers = samples.answers
+    likelihoods = probs[:, np.arange(len(labels)), labels].T.astype(np.float64)
+
+    def weigh(some: NDArray[np.bool_]) -> Vector:
+        # Pseudo-counts: half a sample for each member that shrinks towards a temperature. The first,
+        # temperature scaling, gets more if there are few mistakes, which alone show what is better.
+        prior = np.array([0.0 if name in ("beta", "isotonic") else 0.5 for name in names])
+        prior[0] += 30.0 / max(1.0, float(counts[(answers != labels) & some].sum()))
+        return mixture_weights(likelihoods[some], counts[some], prior)
+
+    nested = np.empty(len(labels))
+    for fold in range(int(folds.max()) + 1):
+        left_out = folds == fold
+        mixed = np.tensordot(weigh(~left_out), probs[:, left_out], axes=1)
+        nested[left_out] = losses_of(mixed, labels[left_out], answers[left_out] if kept else None)
+    for name, member in zip(names, probs):
+        evidence.losses[name] = losses_of(member, labels, answers if kept else None)
+    evidence.losses["ensemble"] = nested
+    weights = without_light_ones(names, weigh(np.ones(len(labels), dtype=bool)))
+    return dict(sorted(weights.items(), key=lambda item: -item[1]))
+
+
+def _one_or_all(weights: dict[str, float], evidence: Evidence) -> dict[str, float]:
+    """Return the weights, or one member alone if the evidence shows that the mixture is no better."""
+    samples = evidence.samples
+    # Members are fitted as if rows were independent, so they follow the clusters of the fit too
+    # closely.
+    if samples.clusters is not None and not evidence.gain().exceeds(1.0, samples.n_units):
+        evidence.losses["ensemble"] = evidence.losses["ts"]
+        return {"ts": 1.0}
+    mean = {
+        name: float(np.average(losses, weights=samples.weights))
+        for name, losses in evidence.losses.items()
+    }
+    mixture = mean.pop("ensemble")
+    alone = min(mean, key=lambda name: mean[name])
+    # A member with more parameters than a temperature needs half of the weight.
+    trusted = alone in ("ts", "ets") or weights.get(alone, 0.0) >= 0.5
+    if not evidence.many_mistakes or mean[alone] > mixture or not trusted:
+        return weights
+    evidence.losses["ensemble"] = evidence.losses[alone]
+    return {alone: 1.0}
+
+
 def record_of(fitted: FittedEnsemble) -> dict[str, Any]:
     """Return the fitted attributes of an ensemble."""
     names = tuple(fitted.members)
@@ -156,32 +378,29 @@ def record_of(fitted: FittedEnsemble) -> dict[str, Any]:
 
 def sentence(fitted: FittedEnsemble) -> str:
     """Describe an ensemble and its gain in one sentence."""
-    shares = {
-        name: weight for name, weight in fitted.weights.items() if weight >= 0.005
-    }  # others would show as 0 %
+    # Smaller weights would show as 0 %.
+    shares = {name: weight for name, weight in fitted.weights.items() if weight >= 0.005}
     parts = [f"{name} ({100 * weight:.0f} %)" for name, weight in shares.items()]
-    mixed = (
-        f"Mixes {', '.join(parts[:-1])} and {parts[-1]}"
-        if len(parts) > 1
-        else f"Uses {parts[0].split(' ')[0]} alone"
-    )
+    mixed = f"Mixes {', '.join(parts[:-1])} and {parts[-1]}"
+    if len(parts) == 1:
+        mixed = f"Uses {next(iter(shares))} alone"
     evidence = fitted.evidence
     if evidence is None:
         return f"{mixed}: there are too few samples, or no mistakes, to choose by."
     if fitted.plan is not None:
         used = ", ".join(short_spec(transform) for transform in fitted.plan.transforms)
         by_class = ", with weights for each class," if fitted.plan.matrices else ""
-        mixed += f", and stacks {used}{by_class} on top for {evidence.passes:.2f} more forward passes per answer"
+        mixed += (
+            f", and stacks {used}{by_class} on top for {evidence.passes:.2f} more forward passes "
+            "per answer"
+        )
     return f"{mixed}: on samples left out, its NLL is {_beside_temperature(evidence)}."
 
 
 def _beside_temperature(evidence: Evidence) -> str:
     gain = evidence.gain()
-    share = (
-        100.0
-        * gain.mean
-        / float(np.average(evidence.losses["ts"], weights=evidence.samples.weights))
-    )
+    plain = float(np.average(evidence.losses["ts"], weights=evidence.samples.weights))
+    share = 100.0 * gain.mean / plain
     change = f"{abs(share):.1f} % {'lower' if share >= 0.0 else 'higher'}"
     if abs(gain.mean) < 2.0 * gain.error:
         return f"about that of temperature scaling ({change}, which chance explains)"

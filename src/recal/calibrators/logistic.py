@@ -17,7 +17,7 @@ from recal.maps.arrays import class_scores
 from recal.maps.blend import Answers
 from recal.maps.curves import BetaCurves, LogisticCurves, beta_features
 from recal.schema import NotNegative
-from recal.solvers.convex import minimise
+from recal.solvers.convex import minimise, restricted
 from recal.solvers.softmax import NEAR_TOL
 
 Array = NDArray[np.float64]
@@ -270,6 +270,9 @@ class _Curves:
         self.hessian = hessian / self.count + (2.0 * self.ridge + 1e-12) * np.eye(width)
         self.inverse = np.linalg.inv(self.hessian)
         return gradient / self.count - self.pull + 2.0 * self.ridge * self.point
+
+    def restrict(self, free: NDArray[np.bool_]) -> None:
+        self.inverse = np.linalg.inv(restricted(self.hessian, free.T))
 
     def hessian_times(self, direction: Array) -> Array:
         return np.einsum("kij,jk->ik", self.hessian, direction)

@@ -140,6 +140,17 @@ class Samples:
             return self
         return self[np.flatnonzero(self.weights)]
 
+    def without_counts(self) -> Self:
+        """Return the samples, repeated and without weights if the weights are counts.
+
+        Large whole numbers, such as amounts of money, are treated as plain weights; repeated rows
+        would fill the memory.
+        """
+        weights, most = self.weights, max(10 * len(self), 50_000)
+        if weights is None or weights.sum() > most or (weights != np.rint(weights)).any():
+            return self
+        return self.repeated("ensemble")
+
     def repeated(self, method: str) -> Self:
         """Return each sample as often as its weight says, without weights."""
         if self.weights is None:

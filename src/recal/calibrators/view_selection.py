@@ -337,7 +337,7 @@ class JudgedStack:
     pays: bool
     """Whether the gain over the last feature that is not a view is worth the forward passes."""
     matrices: NDArray[np.float64] | None = None
-    """Class-wise weights, (1 + n_views, n_classes, n_classes); see `class_weights`."""
+    """Class-wise weights, (1 + n_views, n_classes, n_classes); see `ensemble_views`."""
 
 
 def judged_stack(data: StackData, gate: float | None, rng: np.random.Generator) -> JudgedStack:

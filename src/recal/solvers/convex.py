@@ -70,14 +70,24 @@ class Dense(ABC):
         gradient, self._hessian = self.derivatives()
         # If two parameters have the same effect, the Hessian is singular.
         tiny = 1e-13 * max(float(self._hessian.trace()), 1e-300)
-        self._inverse = np.linalg.inv(self._hessian + tiny * np.eye(len(gradient)))
+        self._regular = self._hessian + tiny * np.eye(len(gradient))
+        self._inverse = np.linalg.inv(self._regular)
         return gradient
+
+    def restrict(self, free: NDArray[np.bool_]) -> None:
+        self._inverse = np.linalg.inv(restricted(self._regular, free))
 
     def hessian_times(self, direction: Array) -> Array:
         return self._hessian @ direction
 
     def precondition(self, residual: Array) -> Array:
         return self._inverse @ residual
+
+
+def restricted(matrix: Array, free: NDArray[np.bool_]) -> Array:
+    """Return matrices, (..., n, n), in which rows and columns that are not free are those of 1."""
+    both = free[..., :, None] & free[..., None, :]
+    return np.where(both, matrix, np.eye(matrix.shape[-1]))
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,8 @@ def minimise(
     start : array of any shape
     lower : float or array of the shape of `start`, optional
         The lowest allowed values. A parameter at its bound stays there while its gradient is
-        positive; steps are projected onto the bounds.
+        positive; steps are projected onto the bounds. If the problem has a method `restrict(free)`,
+        it is called after `gradient`; `precondition` may then ignore the other parameters.
     tol : float
         Stop when the expected decrease of a step is below this; that step is still taken.
     max_iter : int
@@ -117,13 +128,15 @@ def minimise(
         Whether to warn if `max_iter` steps are not enough.
     """
     point, loss = start, problem.evaluate(start)
-    gap = np.inf
+    gap, restrict = np.inf, getattr(problem, "restrict", None)
     for n_steps in range(max_iter):
         gradient = problem.gradient()
         free = None
         if lower is not None:
             free = (point > lower) | (gradient < 0.0)
             gradient = np.where(free, gradient, 0.0)
+            if restrict is not None and not free.all():
+                restrict(free)
         direction = _newton_direction(problem, gradient, free, tol)
         slope = float(np.vdot(gradient, direction))
         gap = -0.5 * slope

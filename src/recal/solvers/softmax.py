@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from recal.checks import Labels
 from recal.engine import rows as kernels
 from recal.engine.compiled import one_thread, over_rows
-from recal.solvers.convex import Solution, minimise
+from recal.solvers.convex import Solution, minimise, restricted
 
 Vector = NDArray[np.float64]
 # Tolerance of fits that only estimate how well a method does on samples left out.
@@ -365,10 +365,16 @@ class StackedMap:
         self._weights_block = block + np.tril(block, -1).T + np.diag(2.0 * self._ridge + 1e-12)
         self._across = classes[2:]
         self._offsets_block = self._offsets_hessian(classes[1])
-        self._solved = self._solve_offsets(self._across)
-        self._schur = self._weights_block - self._across @ self._solved.T
+        self.restrict(np.ones(m, dtype=bool))
         slope = views[:, 0] + 2.0 * self._ridge * self._point[:m]
         return np.concatenate([slope, classes[0] + 2.0 * self.offset_penalty * self._point[m:]])
+
+    def restrict(self, free: NDArray[np.bool_]) -> None:
+        used = free[: len(self._used)]
+        self._coupling = np.where(used[:, None], self._across, 0.0)
+        self._solved = self._solve_offsets(self._coupling)
+        schur = self._weights_block - self._coupling @ self._solved.T
+        self._schur = restricted(schur, used)
 
     def _offsets_hessian(self, shares: Vector) -> Vector:
         """Return diag(shares) - sum p p^T with its ridge; only the diagonal if classes are many.
@@ -400,5 +406,5 @@ class StackedMap:
     def precondition(self, residual: Vector) -> Vector:
         m = len(self._used)
         offsets = self._solve_offsets(residual[m:])
-        weights = np.linalg.solve(self._schur, residual[:m] - self._across @ offsets)
+        weights = np.linalg.solve(self._schur, residual[:m] - self._coupling @ offsets)
         return np.concatenate([weights, offsets - weights @ self._solved])

@@ -10,8 +10,8 @@ import scipy.optimize
 from scipy.special import log_softmax
 
 from recal import AutoCalibration, Views, load, save
-from recal.calibrators import CalibrationEnsemble, ensemble_fit
-from recal.calibrators.class_weights import Refinement, can_fit
+from recal.calibrators import CalibrationEnsemble, ensemble_views
+from recal.calibrators.ensemble_views import Refinement, can_fit
 from recal.calibrators.view_selection import StackData
 from tests import problems
 
@@ -78,7 +78,7 @@ def test_views_that_know_one_class_each_get_matrices_and_a_lower_loss(monkeypatc
     assert "5.00 more forward passes" in fitted.reason_
     assert "with weights for each class" in fitted.reason_
     assert "class weights" in str(fitted.plan_)
-    monkeypatch.setattr(ensemble_fit, "choose_class_weights", lambda *_, **__: None)
+    monkeypatch.setattr(ensemble_views, "choose_class_weights", lambda *_, **__: None)
     without = AutoCalibration(answers=answers).fit(views, y)
     losses = [problems.nll(one.predict_proba(fresh), truth) for one in (fitted, without)]
     assert losses[0] < 0.97 * losses[1]

@@ -9,7 +9,7 @@ import pytest
 
 from recal import Views, load, save
 from recal.calibrators import AutoCalibration, CalibrationEnsemble, TemperatureScaling
-from recal.calibrators.ensemble_fit import fit_members, member_names, places_read, without_counts
+from recal.calibrators.ensemble import fit_members, member_names, places_read
 from recal.calibrators.samples import Samples
 from recal.clusters import stratified_folds
 from recal.copies import copies_of
@@ -104,7 +104,7 @@ def test_amounts_are_weights_and_no_counts():
         samples = Samples(
             Views(np.full((len(weights), 2), 3.0)), np.zeros(len(weights), dtype=int), weights
         )
-        return without_counts(samples).weights is None
+        return samples.without_counts().weights is None
 
     assert are_counts(np.full(100, 500.0))
     assert not are_counts(np.full(100, 501.0)), "50,100 rows of 100"

@@ -1,5 +1,7 @@
-"""Class-wise weights: a matrix for the original and each view, shrunk towards the single weight of
-stacking.
+"""Views on top of a mixture: a stack as in `ViewStacking`, or class-wise weights.
+
+Class-wise weights are a matrix for the original and each view, shrunk towards the single weight
+of stacking.
 
 A stack gives all classes of a view the same weight. Some views, such as the prompts of a language
 model, separate some classes better than other views do. With matrices the scores become
@@ -20,35 +22,139 @@ that of the chosen views.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.calibrators.samples import Samples
+from recal.calibrators.stacking import plan_of, share_of_chance, shortlist, stack_data
 from recal.calibrators.view_selection import (
     LEAST_SAMPLES,
+    WORTH,
+    Choice,
     JudgedStack,
+    LossGain,
     StackData,
     above_gate,
+    choose_views,
     drawn_back,
+    judged_stack,
     losses_of,
     pays,
 )
 from recal.clusters import stratified_folds
 from recal.maps.arrays import softmax
+from recal.maps.blend import Blend
 from recal.progress import track
 from recal.solvers.softmax import NEAR_TOL, LinearMap, Vector
+from recal.transforms import Transform
+
+if TYPE_CHECKING:
+    from recal.calibrators.ensemble import CalibrationEnsemble
 
 Matrix = NDArray[np.float64]
-# How strongly matrices are shrunk, in units of n_classes / n_samples, from nearly fixed to nearly
-# free. The search stops after this many strengths without a gain.
-_STRENGTHS, _PATIENCE = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1), 2
-_N_FOLDS = 5
-# The fewest samples per entry of the matrices: with fewer, no strength gained anything.
-_SAMPLES_PER_ENTRY = 2
-# All candidates are tried at once if there are at most this many; they must add this share of the
-# whole gain.
-_FEW_CANDIDATES, _WORTH = 8, 0.1
+
+
+@dataclass
+class Evidence:
+    """Losses of samples left out under each member and under the mixture, with and without views."""
+
+    samples: Samples
+    copies: NDArray[np.intp] | None
+    share: float
+    """The effective number of samples divided by the number of samples: 1 without clusters."""
+    folds: NDArray[np.intp]
+    losses: dict[str, Vector] = field(default_factory=dict)
+    passes: float = 0.0
+
+    def gain(self) -> LossGain:
+        """Return the gain over temperature scaling."""
+        mine = self.losses.get("ensemble with views", self.losses["ensemble"])
+        return LossGain.between(
+            self.losses["ts"], mine, self.samples.weights, self.samples.clusters
+        )
+
+    @property
+    def many_mistakes(self) -> bool:
+        """Whether there are enough mistakes to compare methods with many parameters."""
+        return self.share * self.samples.n_mistakes >= 200
+
+
+def stack_views(
+    method: CalibrationEnsemble,
+    evidence: Evidence,
+    mixed: NDArray[np.floating],
+    alone: NDArray[np.float32],
+    beta: float,
+    rng: np.random.Generator,
+) -> tuple[Blend | None, Choice, tuple[Transform, ...], bool]:
+    """Return the plan of the mixture with views (None if no view is worth it), the choice of views,
+    and the candidates.
+
+    The views are those that `ViewStacking` chooses. The last value says whether `alone`, structured
+    scaling by itself, replaces the mixture because its loss on samples left out is lower.
+    """
+    samples, answers, max_views = evidence.samples, method.answers, method.max_views
+    kept = answers == "kept"
+    views, labels, epsilon = samples.views, samples.labels, share_of_chance(len(samples.labels))
+    candidates, _ = shortlist(samples, views.transforms, beta, epsilon)
+    data = stack_data(samples, candidates, beta, epsilon, kept=kept, copies=evidence.copies)
+    most = 3 if max_views is None else max_views
+    choice = choose_views(
+        data, rng, max_views=most, gate=method.gate, no_harm=True, worth=WORTH[answers]
+    )
+    used = () if choice.stack is None else choice.stack.views
+    plain = losses_of(mixed, labels, data.answers if kept else None)
+    features = np.concatenate([data.features[[0, 0]], data.features[1:]])
+    data = replace(data, features=features, plain_losses=plain, n_base=2)
+    seed, best, replaced = int(rng.integers(2**31)), None, False
+    if used:
+        best, replaced = _mixture_or_one(data, used, (mixed, alone), epsilon, choice.gate, seed)
+    features[1] = _soft_log(alone if replaced else mixed, epsilon)
+    by_class = choose_class_weights(
+        data, used, best is not None, choice.gate, seed, max_views=max_views
+    )
+    if by_class is not None:
+        used, best = by_class
+    if best is None:
+        return None, choice, candidates, False
+    transforms = tuple(candidates[view - 1] for view in used)
+    plan = plan_of(
+        best.base, best.stack, transforms, beta, epsilon, answers, choice.gate, best.matrices
+    )
+    assert isinstance(plan, Blend)
+    evidence.losses["ensemble with views"] = best.losses
+    evidence.passes = len(plan.transforms) * float(plan.needs_views(views.logits).mean())
+    return plan, choice, candidates, replaced
+
+
+def _mixture_or_one(
+    data: StackData,
+    used: tuple[int, ...],
+    probs: tuple[NDArray[np.floating], NDArray[np.floating]],
+    epsilon: float,
+    gate: float | None,
+    seed: int,
+) -> tuple[JudgedStack | None, bool]:
+    """Stack these views with each of two arrays of probabilities; return the better stack and
+    whether it is the second.
+
+    The stack is None if it is not worth its forward passes.
+    """
+    features = data.features[[0, 1, *(1 + view for view in used)]]
+    data, judged = replace(data, features=features, lossless=()), []
+    for some in probs:
+        features[1] = _soft_log(some, epsilon)
+        judged.append(judged_stack(data, gate, np.random.default_rng(seed)))
+    replaced = bool(np.average(judged[1].losses - judged[0].losses, weights=data.weights) < 0.0)
+    best = judged[replaced]
+    return (best, replaced) if best.pays and best.stack.views else (None, False)
+
+
+def _soft_log(probs: NDArray[np.floating], epsilon: float) -> NDArray[np.floating]:
+    return np.log((1.0 - epsilon) * probs + epsilon / probs.shape[1])
 
 
 def choose_class_weights(
@@ -77,11 +183,8 @@ def choose_class_weights(
     """
     n_base, count = data.n_base, len(data.features) - data.n_base
     sets = [chosen] if chosen else []
-    if (
-        len(chosen)
-        < count
-        <= (_FEW_CANDIDATES if max_views is None else min(_FEW_CANDIDATES, max_views))
-    ):
+    # With few candidates, all of them are tried at once.
+    if len(chosen) < count <= min(8, 8 if max_views is None else max_views):
         sets.append(tuple(range(1, count + 1)))
     best: tuple[tuple[int, ...], JudgedStack] | None = None
     plain = reference = data.plain_losses
@@ -97,15 +200,18 @@ def choose_class_weights(
             continue
         current = reference if best is None else best[1].losses
         more, whole = (data.gain(before, judged.losses) for before in (current, plain))
-        if views is chosen or more.mean >= _WORTH * whole.mean:
+        if views is chosen or more.mean >= 0.1 * whole.mean:
             best = views, judged
     return best
 
 
 def can_fit(data: StackData, n_views: int) -> bool:
-    """Whether there are enough samples for the matrices of the original and this many views."""
+    """Whether there are enough samples for the matrices of the original and this many views.
+
+    With fewer than two samples per entry, no strength gained anything.
+    """
     entries = (1 + n_views) * data.features.shape[2] ** 2
-    return data.n_units >= max(LEAST_SAMPLES, _SAMPLES_PER_ENTRY * entries)
+    return data.n_units >= max(LEAST_SAMPLES, 2 * entries)
 
 
 class Search:
@@ -115,9 +221,8 @@ class Search:
 
     def __init__(self, data: StackData, gate: float | None, seed: int) -> None:
         self.data = data
-        folds = stratified_folds(
-            data.labels, _N_FOLDS, np.random.default_rng(seed), data.copies, data.clusters
-        )
+        rng = np.random.default_rng(seed)
+        folds = stratified_folds(data.labels, 5, rng, data.copies, data.clusters)
         self.parts = [
             (Refinement(data, folds != f), np.flatnonzero(folds == f))
             for f in range(folds.max() + 1)
@@ -130,7 +235,9 @@ class Search:
         self.losses: dict[float, Vector] = {}
         points = [part.nothing() for part, _ in self.parts]
         lowest, worse = float(np.average(self.without, weights=data.weights)), 0
-        for strength in track(_STRENGTHS, "class-wise weights, strength"):
+        # From nearly fixed to nearly free, in units of n_classes / n_samples.
+        strengths = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
+        for strength in track(strengths, "class-wise weights, strength"):
             points = [
                 part.solve(strength, point, tol=NEAR_TOL)
                 for (part, _), point in zip(self.parts, points)
@@ -141,7 +248,7 @@ class Search:
             self.losses[strength] = np.where(above, base, losses)
             mean = float(np.average(self.losses[strength], weights=data.weights))
             lowest, worse = (mean, 0) if mean < lowest else (lowest, worse + 1)
-            if worse >= _PATIENCE:
+            if worse == 2:
                 break
 
     def judged(self, reference: Vector, n_passes: int | None) -> JudgedStack | None:
