@@ -181,9 +181,7 @@ def _open_model(path: Path, device: Any) -> Model:
             "network, and --weights FILE.safetensors."
         )
     if not path.exists():
-        raise InputError(
-            f"There is no model file {path}. A model in Python is written MODULE:NAME."
-        )
+        raise InputError(f"There is no model file {path}. For a model in Python write {path}:NAME.")
     if suffix == ".py":
         raise InputError(
             f"{path} is a program: name the model in it as {path.stem}:NAME, a function or a network."
@@ -295,6 +293,8 @@ def _not_found(spec: str, module: str, error: ModuleNotFoundError) -> str:
     absent, first = error.name or module, module.split(".")[0]
     if absent != first and not module.startswith(absent):
         return f"The module {module} imports {absent!r}, which is not installed: pip install it."
+    if module.endswith(".py"):
+        return f"A module is named without its ending: write {spec.replace('.py:', ':')}."
     near = get_close_matches(first, [path.stem for path in Path().glob("*.py")], n=1)
     hint = f"Did you mean {near[0]}?" if near else "It is written package.module:name."
     return f"Cannot import {spec!r}: there is no module {absent!r}. {hint}"
