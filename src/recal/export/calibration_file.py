@@ -23,7 +23,7 @@ from recal.export.graph import onnx
 from recal.export.network import ON_ONE_THREAD
 from recal.export.tracer import OPEN, Graph, Symbol
 from recal.files.paths import replacing
-from recal.maps.guard import keep_answers
+from recal.maps.guard import bounded, guarded
 from recal.maps.steps import Plan
 from recal.transforms import Transform
 
@@ -70,7 +70,8 @@ def calibration_model(calibration: Calibration, n_classes: int) -> onnx.ModelPro
         inputs.append(graph.input("transformed", "float32", (n_views, OPEN, n_classes)))
     own = own_probs(calibration, *inputs)
     probs, _, confidence = answers(calibration, own, inputs[0])
-    return graph.model(inputs, {"probs": probs.float(), "confidence": confidence.float()})
+    outputs = {"probs": bounded(probs.float()), "confidence": bounded(confidence.float())}
+    return graph.model(inputs, outputs)
 
 
 def own_probs(
@@ -93,15 +94,11 @@ def answers(calibration: Calibration, own: Symbol, logits: Symbol) -> tuple[Symb
     """Return probabilities, (n, K), the index of the prediction and the confidence in it, both
     (n,).
 
-    All come from the map's own probabilities. The confidence is the prediction's probability before
-    the guard raises it to keep the model's answer.
+    All come from the map's own probabilities, and the first and the last are float64. The
+    confidence is the prediction's probability before the guard raises it to keep the model's answer.
     """
-    scores = logits.to("float64") if calibration.kept else own
-    answer = xp.argmax(scores, axis=1, keepdims=True)
-    confidence = xp.take_along_axis(own, answer, axis=1)[:, 0]
-    if calibration.kept and not calibration.map.keeps_order:
-        own = keep_answers(own, answer)
-    return own, answer[:, 0], confidence
+    probs, confidence = guarded(calibration.map, own, logits.to("float64"), kept=calibration.kept)
+    return probs, xp.argmax(probs, axis=1), confidence
 
 
 def export_signals(calibration: SignalCalibration, path: str | os.PathLike[str]) -> Path:

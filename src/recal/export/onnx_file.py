@@ -37,6 +37,7 @@ from recal.export.network import (
     view_part,
 )
 from recal.export.tracer import OPEN, Graph, Symbol
+from recal.maps.guard import bounded
 from recal.maps.steps import Plan
 from recal.schema import Either, ListOf, Number, check
 from recal.transforms import BuiltIn, Transform
@@ -274,8 +275,8 @@ class _File:
         """Return the outputs by name."""
         probs, answer, confidence = answers(self.calibration, own, logits)
         unknown = xp.isnan(confidence.float())
-        results = {"probs": probs.float(), "prediction": xp.where(unknown, -1, answer)}
-        results |= {"confidence": confidence.float(), "passes": passes}
+        results = {"probs": bounded(probs.float()), "prediction": xp.where(unknown, -1, answer)}
+        results |= {"confidence": bounded(confidence.float()), "passes": passes}
         if self.rule is not None:
             limits, read = np.asarray(self.rule.thresholds), confidence
             if self.rule.reads != "confidence":

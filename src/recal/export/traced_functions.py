@@ -1,14 +1,13 @@
 """The namespace of traced arrays: the array API functions that maps use, and the torch functions of
 transformations.
 
-If numpy has a function of the same name, it computes constants.
+At least one argument is a traced array; numpy computes what depends on constants alone.
 """
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -271,26 +270,3 @@ def repeated(count: int, step: Callable[[Symbol, Symbol], Symbol], state: Symbol
     return graph.op(
         "Loop", np.int64(count), "", state, body=loop, shape=state.shape, dtype=state.dtype
     )
-
-
-def _or_numpy(function: Callable[..., Any], numpy: Callable[..., Any]) -> Any:
-    """Return a function that leaves constants to numpy."""
-
-    @wraps(function)
-    def either(x: Any, *others: Any, **options: Any) -> Any:
-        operands = (*x, *others) if isinstance(x, list | tuple) else (x, *others)
-        is_traced = builtins.any(isinstance(each, Symbol) for each in operands)
-        return (function if is_traced else numpy)(x, *others, **options)
-
-    return either
-
-
-for _name, _function in list(globals().items()):
-    if (
-        getattr(_function, "__module__", "") == __name__
-        and callable(_function)
-        and hasattr(np, _name)
-    ):
-        globals()[_name] = (
-            _function if _name in ("asarray", "fft") else _or_numpy(_function, getattr(np, _name))
-        )

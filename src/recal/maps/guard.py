@@ -99,6 +99,11 @@ def answer(fitted: Map, z: Array, views: Views = (), *, kept: bool) -> tuple[Arr
         if shortcut is not None:
             return shortcut
     own = fitted.probs(wide(z), [wide(view) for view in views])
+    return guarded(fitted, own, z, kept=kept)
+
+
+def guarded(fitted: Map, own: Array, z: Array, *, kept: bool) -> tuple[Array, Array]:
+    """Return what `answer` returns, from the map's own probabilities and the logits."""
     if not kept:
         probs = bounded(own)
         return probs, row_max(probs)[:, 0]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from recal import Blend, Plan
 from recal.maps.guard import MARGIN, keep_answers
 
 
@@ -82,3 +83,21 @@ def test_a_row_alone_gets_what_it_gets_in_a_batch():
         np.testing.assert_array_equal(
             keep_answers(probs[row : row + 1], answers[row : row + 1, None])[0], kept[row]
         )
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [Plan(), Plan(start=9.0), Blend(1.0, (), (0.5, 0.0, 0.0), 1e-300)],
+    ids=["plain", "sharp", "guarded"],
+)
+def test_an_exported_file_never_answers_with_exactly_0_or_1(plan, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    from recal.export import export_calibration
+
+    logits = np.array([[0.0, 600.0, -600.0], [30.0, 0.0, 0.0], [1.0, 0.5, 0.2]], np.float32)
+    path = export_calibration(plan, tmp_path / "calibration.onnx", n_classes=3)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    probs, confidence = session.run(["probs", "confidence"], {"logits": logits})
+    for values in (probs, confidence):
+        assert 0.0 < values.min() <= values.max() < 1.0
+    assert (probs.argmax(1) == logits.argmax(1)).all()

@@ -66,7 +66,6 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "sort": lambda xp, z: xp.sort(z, axis=1) + xp.take_along_axis(z, xp.argsort(z, axis=1), axis=1),
     "cumulative_sum": lambda xp, z: xp.cumulative_sum(z, axis=1),
     "filled": lambda xp, z: xp.zeros_like(z) + xp.ones_like(z) * 3.0 + xp.full_like(z, 0.5) + z,
-    "constants": lambda xp, z: z + xp.sum(constant(z, np.arange(2.0))),
 }
 
 
