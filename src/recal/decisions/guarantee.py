@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.checks import as_array
 from recal.clusters import check_clusters, check_names, effective_count
 from recal.copies import matters, near_duplicates, warn_of_fitted
 from recal.decisions.certify import (
@@ -121,6 +122,7 @@ def decide(
     check_share(risk, "risk")
     check_share(confidence, "confidence")
     check(guarantee, Choice("confidence", "average"), "guarantee")
+    probs = as_array(probs, "probs")
     costs = None if cost_error is cost_review is None else Costs(cost_error, cost_review)  # type: ignore[arg-type]
     bound = risk if costs is None else costs.risk
     answers = read_answers(

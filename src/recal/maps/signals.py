@@ -1,6 +1,6 @@
 """The map from the signals of an answer to the probability that the answer is right.
 
-The input is an (n_samples, n_signals) array with NaN where a signal is missing. Text columns and
+The input is an (n_samples, n_signals) array with NaN or an infinity where a signal is missing. Text columns and
 groups arrive as numeric codes: 0, 1, 2, ... for the levels of the fit, in sorted order, and NaN for
 a level that was not in the fit. Every model below reads the same standardised signals and returns
 log-odds.
@@ -52,7 +52,7 @@ class SignalScale(Map):
         """
         xp = namespace(signals)
         zeros = xp.zeros_like(signals)
-        missing = signals != signals
+        missing = ~(xp.abs(signals) < np.inf)  # NaN and infinities
         filled = xp.where(missing, zeros, signals)
         share = clip(filled, CLIP, 1.0 - CLIP)
         positive = xp.maximum(filled + like(signals, self.shift), SMALLEST)

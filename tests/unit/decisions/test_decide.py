@@ -292,3 +292,10 @@ def test_how_likely_a_count_is_if_the_promise_holds():
     assert rule.likelihood_of(0, 10) == 1.0
     assert rule.note_on(16, 337) == ""
     assert "33%" in rule.note_on(19, 337)
+
+
+def test_tensors_that_track_gradients_are_read():
+    torch = pytest.importorskip("torch")
+    probs, y = np.tile([[0.9, 0.1]], (400, 1)), np.zeros(400, int)
+    tensor = torch.tensor(probs, requires_grad=True)
+    assert decide(tensor, y).threshold == decide(probs, y).threshold
