@@ -21,6 +21,7 @@ from typing import (
     Any,
     ClassVar,
     Literal,
+    Self,
     Union,
     dataclass_transform,
     get_args,
@@ -311,6 +312,14 @@ class Record:
             object.__setattr__(self, name, check(getattr(self, name), kind, name, sizes))
         object.__setattr__(self, "_sizes", sizes)
         self.check()
+
+    @classmethod
+    def made(cls, **values: Any) -> Self:
+        """Return a record of all fields, which recal itself has just computed, without a check."""
+        record = object.__new__(cls)
+        for name, value in {**values, "_sizes": {}}.items():
+            object.__setattr__(record, name, value)
+        return record
 
     def check(self) -> None:
         """Refuse inconsistent fields; for most records the declarations are enough."""

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.clusters import check_clusters, check_names, cluster_sums, stratified_folds
-from recal.maps.group_offsets import GroupOffsets, log_odds, sigmoid
+from recal.maps.arrays import log_odds, sigmoid
+from recal.maps.group_offsets import GroupOffsets
 from recal.solvers.convex import minimise
 
 Vector = NDArray[np.float64]

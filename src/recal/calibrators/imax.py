@@ -12,7 +12,7 @@ from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.binning import frequencies
 from recal.calibrators.sample_checks import warn_if_few
 from recal.calibrators.samples import Samples
-from recal.maps.arrays import log_odds, log_softmax
+from recal.maps.arrays import class_log_odds, log_softmax
 from recal.maps.blend import Answers
 from recal.maps.curves import CERTAIN, InformativeBins
 from recal.schema import Count, NotNegative
@@ -87,7 +87,7 @@ class MutualInformationBinning(Calibrator):
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
         n_bins, labels = self.n_bins, samples.labels
-        odds = np.clip(log_odds(log_softmax(samples.logits)), -CERTAIN, CERTAIN)
+        odds = np.clip(class_log_odds(log_softmax(samples.logits)), -CERTAIN, CERTAIN)
         if self.share == "all":
             pooled = np.zeros(odds.shape, dtype=bool)
             pooled[np.arange(len(labels)), labels] = True

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,9 @@ from recal.checks import Labels
 from recal.engine.grouping import ConfidenceAt, GroupIndex, group_indices
 from recal.engine.series import ScaledLogits, ScaledRows, Vector
 from recal.errors import FewSamplesWarning, InputError
-from recal.maps.steps import NEUTRAL, Plan, Step
+from recal.maps.steps import NEUTRAL, OneTransform, Plan, Step
 from recal.progress import track
-from recal.schema import Count, NotNegative, RandomState, Size, check, field_kinds
+from recal.schema import Count, NotNegative, RandomState, Record, Size
 from recal.solvers.temperature import GroupLosses, Separable, fit_losses
 from recal.transforms import Transform, as_transform
 from recal.views import Views
@@ -35,22 +34,16 @@ _SENSIBLE_START = (0.25, 4.0)
 FourBetas = tuple[float, float, float, float]
 
 
-@dataclass(frozen=True)
-class Iteration:
+class Iteration(Record):
     """A record of one iteration; groups have the order of `Group`."""
 
-    transform: Transform
+    transform: Annotated[Transform, OneTransform()]
     sizes: tuple[int, int, int, int]
     raw_betas: FourBetas
     betas: FourBetas
     ece_before: float
     ece_after: float
     accepted: bool
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "transform", as_transform(self.transform))
-        for name, kind in field_kinds(Iteration).items():
-            check(getattr(self, name), kind, name)
 
 
 class _Fit:
@@ -142,8 +135,14 @@ class _Fit:
         counts, raw_betas, final_betas = (
             tuple(each.tolist()) for each in (sizes.astype(int), raw, betas)
         )
-        iteration = Iteration(
-            transform, counts, raw_betas, final_betas, ece_before, self.ece, accepted
+        iteration = Iteration.made(
+            transform=transform,
+            sizes=counts,
+            raw_betas=raw_betas,
+            betas=final_betas,
+            ece_before=ece_before,
+            ece_after=self.ece,
+            accepted=accepted,
         )
         if not accepted:
             self.rejected[transform] = iteration
@@ -276,8 +275,10 @@ class ReCal(Calibrator):
             if history[-1].accepted and abs(fit.ece - previous_ece) < self.tol:
                 break
         finish = fit.closing_beta() if self.finish == "temperature" else 1.0
-        steps = tuple(Step(iteration.transform, iteration.betas) for iteration in history)
-        fitted = Plan(steps, fit.start, finish, self.confidence_at)
+        steps = tuple(Step.made(transform=it.transform, betas=it.betas) for it in history)
+        fitted = Plan.made(
+            steps=steps, start=fit.start, finish=finish, confidence_at=self.confidence_at
+        )
         if fit.growth > _HARMLESS:
             remedy = ', separable="pooled"' if self.separable == "bound" else ""
             warnings.warn(

@@ -20,7 +20,7 @@ from recal.checks import check_weights
 from recal.clusters import check_clusters, effective_count, stratified_folds
 from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
-from recal.maps.group_offsets import sigmoid
+from recal.maps.arrays import sigmoid
 from recal.maps.signals import LinearSignals, SignalMap, SignalModel, SignalScale
 from recal.schema import RandomState, check_parameters
 from recal.solvers.convex import mixture_weights, without_light_ones

@@ -184,7 +184,7 @@ def _example(model: Any, shape: str | None, dtype: str | None, stored: Any) -> A
 
 
 def _n_classes(path: Path) -> int:
-    from recal.export.graph import onnx
     from recal.export.network import sizes
+    from recal.export.tracer import onnx
 
     return sizes(next(value for value in onnx.load(path).graph.output if value.name == "probs"))[1]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from recal.checks import Floats
 from recal.decisions.follow import WatchResult, unknown
 from recal.errors import InputError
-from recal.maps.group_offsets import sigmoid
+from recal.maps.arrays import sigmoid
 from recal.schema import SMALLEST, Count, Integers, ListOf, Number, Record, Text
 from recal.schema import Floats as FloatArray
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import check_probs
 from recal.decisions.rule import DecisionRule
 from recal.errors import InputError
-from recal.maps.group_offsets import sigmoid
+from recal.maps.arrays import sigmoid
 from recal.maps.guard import bounded, lift_answers
 from recal.metrics.intervals import Interval
 

@@ -30,9 +30,8 @@ from recal.decisions.damage import Following, RowNumbers, join_rows, row_numbers
 from recal.decisions.damage_sets import FEWEST_ROWS, learn
 from recal.decisions.follow import WatchResult, unknown
 from recal.errors import InputError
-from recal.maps.arrays import log_odds, log_softmax
-from recal.maps.group_offsets import log_odds as confidence_log_odds
-from recal.maps.group_offsets import sigmoid
+from recal.maps.arrays import class_log_odds, log_softmax, sigmoid
+from recal.maps.arrays import log_odds as confidence_log_odds
 from recal.schema import LARGEST, Count, Instance, Integers, ListOf, Number, Record, Text
 from recal.schema import Floats as FloatArray
 from recal.transforms import as_transform
@@ -456,7 +455,9 @@ def reactions(views: Views, specs: tuple[str, ...]) -> Reactions:
 
     answers = views.logits.argmax(axis=1)
     # Log-odds differ between rows even if confidence rounds to 1.
-    top = np.take_along_axis(log_odds(log_softmax(views.logits)), answers[:, None], axis=1)[:, 0]
+    top = np.take_along_axis(class_log_odds(log_softmax(views.logits)), answers[:, None], axis=1)[
+        :, 0
+    ]
     groups = [group(views.logits, views.transformed(as_transform(spec))) for spec in specs]
     table = (
         np.stack(groups, axis=1).astype(np.uint8)

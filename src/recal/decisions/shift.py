@@ -23,7 +23,7 @@ from recal.decisions.profiles import (
 )
 from recal.decisions.rule import check_share
 from recal.errors import InputError
-from recal.maps.group_offsets import sigmoid
+from recal.maps.arrays import sigmoid
 from recal.progress import track
 from recal.views import Views
 

@@ -19,9 +19,8 @@ from recal.decisions.sets import PredictionSets
 from recal.errors import InputError
 from recal.export import traced_functions as xp
 from recal.export.calibration import Calibration, calibration_of, keep_classes
-from recal.export.graph import onnx
 from recal.export.network import ON_ONE_THREAD
-from recal.export.tracer import OPEN, Graph, Symbol
+from recal.export.tracer import OPEN, Graph, Symbol, onnx
 from recal.files.paths import replacing
 from recal.maps.guard import bounded, guarded
 from recal.maps.steps import Plan

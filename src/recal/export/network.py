@@ -27,8 +27,17 @@ from recal.collecting.models.onnx import (
 )
 from recal.errors import FileError, InputError
 from recal.export import traced_functions as xp
-from recal.export.graph import IR_VERSION, OPSET, TensorProto, dtype_of, onnx, tensor
-from recal.export.tracer import OPEN, Graph, Symbol
+from recal.export.tracer import (
+    IR_VERSION,
+    OPEN,
+    OPSET,
+    Graph,
+    Symbol,
+    TensorProto,
+    dtype_of,
+    onnx,
+    tensor,
+)
 from recal.transforms import Transform
 from recal.transforms.arrays import dtype_name
 from recal.transforms.preprocessing import Normalize

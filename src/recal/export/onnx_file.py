@@ -19,7 +19,6 @@ from recal.errors import InputError, in_both
 from recal.export import traced_functions as xp
 from recal.export.calibration import Calibration, calibration_of
 from recal.export.calibration_file import answers, export_signals, metadata, own_probs, write
-from recal.export.graph import IR_VERSION, Nodes, dtype_of, onnx
 from recal.export.network import (
     Part,
     channel_part,
@@ -36,7 +35,7 @@ from recal.export.network import (
     two_column_part,
     view_part,
 )
-from recal.export.tracer import OPEN, Graph, Symbol
+from recal.export.tracer import IR_VERSION, OPEN, Graph, Nodes, Symbol, dtype_of, onnx
 from recal.maps.guard import bounded
 from recal.maps.steps import Plan
 from recal.schema import Either, ListOf, Number, check

@@ -14,9 +14,19 @@ import numpy as np
 from numpy import e, finfo, iinfo, inf, nan, newaxis, pi
 from numpy.typing import ArrayLike, NDArray
 
-from recal.export.graph import Nodes, TensorProto, kind_of, onnx
-from recal.export.graph import tensor as typed
-from recal.export.tracer import OPEN, Symbol, broadcast, elementwise, promoted, resized
+from recal.export.tracer import (
+    OPEN,
+    Nodes,
+    Symbol,
+    TensorProto,
+    broadcast,
+    elementwise,
+    kind_of,
+    onnx,
+    promoted,
+    resized,
+)
+from recal.export.tracer import tensor as typed
 
 __all__ = ["e", "finfo", "iinfo", "inf", "nan", "newaxis", "pi"]
 uint8, uint16, int8, int16, int32, int64 = "uint8", "uint16", "int8", "int16", "int32", "int64"

@@ -159,11 +159,18 @@ def class_scores(z: Array, beta: float = 1.0) -> Array:
         z = wide(z)
         margin = beta * (z[:, 1:] - z[:, :1])
         return namespace(z).concat([-margin, margin], axis=1)
-    return log_odds(log_softmax(z, beta))
+    return class_log_odds(log_softmax(z, beta))
 
 
-def log_odds(log_probs: Array) -> Array:
-    """Return log(p / (1 - p)) of each class.
+def log_odds(confidence: Array) -> Array:
+    """Return log(p / (1 - p)) of confidences, finite even for 0 and 1."""
+    inside = clip(confidence, 1e-12, 1.0 - 1e-12)
+    xp = namespace(inside)
+    return xp.log(inside) - xp.log1p(-inside)
+
+
+def class_log_odds(log_probs: Array) -> Array:
+    """Return log(p / (1 - p)) of each class of rows.
 
     For the largest class, 1 - p is computed as the sum of the other probabilities; the subtraction
     would lose digits. If the sum underflows, it is computed relative to the largest of them.

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from recal.errors import InputError
 from recal.maps.arrays import (
     at,
+    class_log_odds,
     class_scores,
     clip,
     interpolate,
     is_at,
-    log_odds,
     log_softmax,
     look_up,
     look_up_table,
@@ -121,7 +121,7 @@ class InformativeBins(Map):
         return None if len(self.edges) == 1 else len(self.edges)
 
     def probs(self, z: Array, views: Views = ()) -> Array:
-        odds = clip(log_odds(log_softmax(z)), -CERTAIN, CERTAIN)
+        odds = clip(class_log_odds(log_softmax(z)), -CERTAIN, CERTAIN)
         return normalise(
             look_up_table(odds, self.edges, self.values) * (1.0 + 1e-9 * sigmoid(odds))
         )

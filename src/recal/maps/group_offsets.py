@@ -7,17 +7,13 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import is_array
 from recal.clusters import check_names
 from recal.errors import InputError
-from recal.maps.arrays import clip
+from recal.maps.arrays import log_odds, sigmoid
 from recal.maps.base import Array, like, namespace
 from recal.schema import Floats, ListOf, Record, Text
 
 Vector = NDArray[np.float64]
-
-# Confidences are kept this far from 0 and 1 before their log-odds are taken.
-_EDGE = 1e-12
 
 
 class GroupOffsets(Record):
@@ -62,19 +58,3 @@ class GroupOffsets(Record):
         shifts = like(confidence, self.shifts(groups, len(confidence)))
         xp = namespace(confidence)
         return xp.where(shifts == 0.0, confidence, sigmoid(log_odds(confidence) + shifts))
-
-
-def log_odds(confidence: Array) -> Array:
-    """Return the log-odds of confidences, finite even for 0 and 1."""
-    inside = clip(
-        confidence if is_array(confidence) else np.asarray(confidence, np.float64),
-        _EDGE,
-        1.0 - _EDGE,
-    )
-    xp = namespace(inside)
-    return xp.log(inside) - xp.log1p(-inside)
-
-
-def sigmoid(values: Array) -> Array:
-    tanh = namespace(values).tanh if is_array(values) else np.tanh
-    return 0.5 * (1.0 + tanh(0.5 * values))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import InputError
-from recal.maps.arrays import clip, sigmoid
+from recal.maps.arrays import clip, log_odds, sigmoid
 from recal.maps.base import Array, Map, Views, indices, like, namespace
 from recal.schema import LARGEST, SMALLEST, Floats, Integers, Number
 
@@ -29,8 +29,6 @@ Zeros = Annotated[NDArray[np.float64], Floats("T", "J", low=0.0, high=1.0)]
 LOG_ODDS, LOGARITHM, PLAIN, CATEGORY = 0, 1, 2, 3
 # Probabilities are clipped to [CLIP, 1 - CLIP] before their log-odds are taken.
 CLIP = 0.005
-# Confidences stay inside these bounds before an offset is added.
-_LEAST = 1e-12
 
 
 class SignalScale(Map):
@@ -188,14 +186,13 @@ class SignalMap(Map):
         mixed = like(signals, 0.0)
         for weight, model in zip(self.weights.tolist(), self.models):
             mixed = mixed + weight * sigmoid(model.log_odds(scaled, missing))
-        mixed = clip(mixed, _LEAST, 1.0 - _LEAST)
-        log_odds = self.slope * (xp.log(mixed) - xp.log(1.0 - mixed))
+        shifted = self.slope * log_odds(mixed)
         levels = np.arange(self.offsets.shape[1], dtype=np.float64)[None, :]
         for place in np.flatnonzero(self.offsets.any(axis=1)).tolist():
             same = signals[:, place : place + 1] == like(signals, levels)
             own = xp.where(same, like(signals, self.offsets[place][None, :]), 0.0)
-            log_odds = log_odds + xp.sum(own, axis=1)
-        return sigmoid(log_odds)
+            shifted = shifted + xp.sum(own, axis=1)
+        return sigmoid(shifted)
 
     def probs(self, z: Array, views: Views = ()) -> Array:
         """Return the probabilities that an answer is wrong and right, (n_samples, 2), from its

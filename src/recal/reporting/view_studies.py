@@ -17,8 +17,7 @@ from recal.decisions import Profile, class_mix
 from recal.decisions.damage import FEWEST_KINDS
 from recal.engine.grouping import ConfidenceAt, Group, group
 from recal.errors import InputError
-from recal.maps.arrays import softmax
-from recal.maps.group_offsets import sigmoid
+from recal.maps.arrays import sigmoid, softmax
 from recal.maps.steps import Plan, calibrated_probs
 from recal.metrics import bin_table, evaluate
 from recal.reporting.chart import sentences

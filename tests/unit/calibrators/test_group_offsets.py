@@ -10,7 +10,8 @@ import pytest
 from recal import AutoCalibration, TemperatureScaling, decide, load, save
 from recal.calibrators.group_offsets import _information, fit_group_offsets, ridge_offsets
 from recal.errors import InputError
-from recal.maps.group_offsets import GroupOffsets, log_odds, sigmoid
+from recal.maps.arrays import log_odds, sigmoid
+from recal.maps.group_offsets import GroupOffsets
 
 
 def test_without_a_ridge_the_offset_gives_each_group_its_accuracy():

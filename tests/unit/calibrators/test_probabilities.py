@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from recal.engine.series import ABOVE_ZERO, BELOW_ONE
-from recal.maps.arrays import log_odds, log_softmax, normalise, softmax
+from recal.maps.arrays import class_log_odds, log_softmax, normalise, softmax
 from recal.maps.guard import bounded, lift_answers
 
 
@@ -37,10 +37,10 @@ def test_softmax_scales_and_survives_saturation():
 
 def test_log_odds_keep_their_digits_near_certainty():
     np.testing.assert_allclose(
-        log_odds(log_softmax(np.array([[50.0, 0.0]]))), [[50.0, -50.0]], rtol=1e-12
+        class_log_odds(log_softmax(np.array([[50.0, 0.0]]))), [[50.0, -50.0]], rtol=1e-12
     )
     np.testing.assert_allclose(
-        log_odds(log_softmax(np.array([[60.0, 0.0, 0.0]])))[0, 0], 60 - np.log(2), rtol=1e-12
+        class_log_odds(log_softmax(np.array([[60.0, 0.0, 0.0]])))[0, 0], 60 - np.log(2), rtol=1e-12
     )
 
 
