@@ -33,6 +33,7 @@ _HOMES = {
     "decide": "decisions.guarantee",
     "Audit": "decisions.audit",
     "DecisionRule": "decisions.rule",
+    "plan_cascade": "decisions.cascade",
     "prediction_sets": "decisions.sets",
     "profile": "decisions.profiles",
     "watch": "decisions.shift",

@@ -23,6 +23,7 @@ from .calibrators.stacking import ViewStacking as ViewStacking
 from .metrics.evaluation import evaluate as evaluate
 from .decisions.guarantee import decide as decide
 from .decisions.audit import Audit as Audit
+from .decisions.cascade import plan_cascade as plan_cascade
 from .decisions.rule import DecisionRule as DecisionRule
 from .decisions.sets import prediction_sets as prediction_sets
 from .decisions.profiles import profile as profile

@@ -78,7 +78,7 @@ FORBIDDEN = ["pickle", "cPickle", "dill", "cloudpickle", "joblib", "torchvision"
 # The public names that are frozen for 1.0.
 FROZEN = """Views read_views pool collect Group group Plan Step Blend Audit AutoCalibration TemperatureScaling ReCal
 PanelCalibration SignalCalibration ViewStacking CalibratedClassifier CalibratedModule evaluate compare report
-reliability_diagram decide prediction_sets DecisionRule profile watch export_onnx save load docs_dir answers calibrators metrics
+reliability_diagram decide plan_cascade prediction_sets DecisionRule profile watch export_onnx save load docs_dir answers calibrators metrics
 transforms collecting decisions errors"""
 LISTED = ("recal", "recal.answers", "recal.calibrators", "recal.collecting", "recal.decisions")
 

@@ -197,14 +197,14 @@ class PanelTable(Record):
         n_systems = len(self.systems)
         if asked is not None:
             counts = np.broadcast_to(np.asarray(asked, dtype=np.float64), (len(slots),)).copy()
-            if not np.isin(counts, np.arange(1, n_systems + 1)).all():
-                raise InputError(f"must be whole numbers from 1 to {n_systems}", argument="asked")
+            if not np.isin(counts, np.arange(n_systems + 1)).all():
+                raise InputError(f"must be whole numbers from 0 to {n_systems}", argument="asked")
             return counts
         system = np.concatenate(
             [np.repeat(np.arange(n_systems), self.samples), np.array(self.owner)]
         )
         present = ~np.isnan(np.concatenate([slots, numbers], axis=1))
-        return np.maximum(np.where(present, system + 1.0, 1.0).max(axis=1), 1.0)
+        return np.where(present, system + 1.0, 0.0).max(axis=1)
 
 
 def codes_of(raw: Objects, match: Match, same: Same | None = None) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ _MODULES = {
     "group_risk": "GroupRisk risk_by_group",
     "guarantee": "decide",
     "crossfit": "decide_crossfitted",
+    "cascade": "CascadeOutcome CascadeRule plan_cascade",
     "curves": "Decisions Gain Promise RiskCurve decide_each more_labels risk_curve",
     "rule": "DecisionRule",
     "sets": "PredictionSets SetReport evaluate_sets prediction_sets",

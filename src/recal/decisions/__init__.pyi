@@ -5,6 +5,11 @@ from .decision import Costs as Costs, Decision as Decision, Option as Option, Pa
 from .group_risk import GroupRisk as GroupRisk, risk_by_group as risk_by_group
 from .crossfit import decide_crossfitted as decide_crossfitted
 from .guarantee import decide as decide
+from .cascade import (
+    CascadeOutcome as CascadeOutcome,
+    CascadeRule as CascadeRule,
+    plan_cascade as plan_cascade,
+)
 from .curves import (
     Decisions as Decisions,
     Gain as Gain,

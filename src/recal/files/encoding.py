@@ -52,6 +52,7 @@ _RECORDS = {
     **dict.fromkeys(("Normalize", "Preprocessing"), "transforms.preprocessing"),
     "GroupOffsets": "maps.group_offsets",
     "ByClass": "decisions.class_shares",
+    "CascadeRule": "decisions.cascade",
     "DecisionRule": "decisions.rule",
     "Following": "decisions.damage",
     "Iteration": "calibrators.recal",

@@ -1,0 +1,588 @@
+"""Cascades: ask cheap systems first, stop when the panel is sure enough, under one guarantee.
+
+After each system a policy compares the panel's confidence with two thresholds: accept from the
+upper one on, hand over to a person below the lower one, and ask the next system in between.
+
+**The list of policies** comes from the confidences that `PanelCalibration.fit` cross-validated, so
+from other labels than those that test it. If an accepted mistake costs `price`, the cheapest policy
+follows backwards from the last system (dynamic programming): stop where accepting or reviewing
+costs less than the next system and what follows it. Each price gives one policy; falling prices
+give a list from strict to loose.
+
+**The certificate** is for the whole policy. Each policy in the list was fixed before these labels
+were seen, and given how many questions it accepts, its mistakes are binomial; which system gave an
+answer does not matter. The policies are tested in their order, each only if the one before it
+passed, so with probability `confidence` none of those that passed has a larger risk
+(`recal.decisions.certify`). The test may start anywhere in the list; it starts at the loosest
+policy that is almost as likely to pass as any, judged by the panel's confidences alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.calibrators.panel import PanelCalibration, read_costs
+from recal.calibrators.panel_answers import PanelRows, right_answers
+from recal.calibrators.panel_fit import PanelFit
+from recal.clusters import check_clusters, check_names
+from recal.decisions.certify import (
+    certified,
+    chance_of_so_few,
+    kept_on_average,
+    on_average,
+    one_row_per_cluster,
+    passed_in_order,
+    ranked,
+)
+from recal.decisions.rule import check_share
+from recal.errors import InputError
+from recal.schema import Choice, Floats, Instance, Integers, ListOf, Number, Record, Text, check
+
+Vector = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Texts = Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
+Share = Annotated[float, Number(0.0, 1.0)]
+# A threshold that no confidence reaches.
+NEVER = 2.0
+
+
+@dataclass(frozen=True)
+class CascadeOutcome:
+    """What a cascade does with some questions.
+
+    Attributes
+    ----------
+    answer : (n,) objects, None if there is none
+    confidence : (n,)
+    next : (n,) objects: "accept", "review", or the name of the system to ask
+    asked : (n,), how many systems the policy used so far
+    """
+
+    answer: NDArray[Any]
+    confidence: Vector
+    next: NDArray[Any]
+    asked: NDArray[np.intp]
+
+
+class CascadeRule(Record):
+    """When to accept an answer, which system to ask next, and when to ask a person.
+
+    Attributes
+    ----------
+    panel : PanelCalibration
+    systems : names of the systems in the order in which they are asked
+    accept, review : arrays of shape (n_groups, n_systems)
+        Accept from a confidence of `accept` on, review below `review`, else ask the next system.
+        There is one row if there are no groups.
+    groups : names of the groups
+    risk, confidence, guarantee : the promise
+    costs, review_cost : the price of each system, and of a review
+    share : float
+        The share of questions that is answered automatically.
+    cost : float
+        What the systems cost per question; reviews cost `review_cost` times ``1 - share`` more.
+    n_samples, n_accepted, n_errors : int
+        The labelled questions, those accepted, and the mistakes among these.
+    curve : array of shape (n_points, 3)
+        Cost per question, share automated, and expected error of the cheapest policies at the
+        promised risk, from the cheapest to the most complete; without a certificate.
+    others : names of what the cascade is compared with: "all systems", and each system alone
+    other_shares, other_costs : the share under the same promise, and the cost, of each
+    """
+
+    panel: Annotated[Any, Instance("PanelCalibration")]
+    systems: Texts
+    accept: Annotated[Vector, Floats("G", "K", low=0.0, high=NEVER)]
+    review: Annotated[Vector, Floats("G", "K", low=0.0, high=NEVER)]
+    groups: Texts
+    risk: Share
+    confidence: Share
+    guarantee: Literal["confidence", "average"]
+    costs: Annotated[Vector, Floats("K", low=0.0)]
+    review_cost: Annotated[float, Number(0.0)]
+    share: Share
+    cost: Annotated[float, Number(0.0)]
+    n_samples: Annotated[int, Number(0, whole=True)]
+    n_accepted: Annotated[int, Number(0, whole=True)]
+    n_errors: Annotated[int, Number(0, whole=True)]
+    curve: Annotated[Vector, Floats(None, 3)]
+    others: Texts
+    other_shares: Annotated[Vector, Floats("O", low=0.0, high=1.0)]
+    other_costs: Annotated[Vector, Floats("O", low=0.0)]
+
+    def check(self) -> None:
+        if any(name not in self.panel.table_.systems for name in self.systems):
+            raise InputError("must be systems of the panel", argument="systems")
+        if self.groups and len(self.groups) != len(self.accept):
+            raise InputError("must name each row of thresholds once", argument="groups")
+
+    @property
+    def possible(self) -> bool:
+        """Whether anything can be accepted."""
+        return bool((self.accept < NEVER).any())
+
+    @property
+    def total_cost(self) -> float:
+        """What a question costs, reviews included."""
+        return self.cost + self.review_cost * (1.0 - self.share)
+
+    def next(
+        self, answers: Any, signals: Any = None, groups: Any = None, *, asked: Any = None
+    ) -> NDArray[Any]:
+        """Return "accept", "review" or the system to ask next, for each question.
+
+        Parameters
+        ----------
+        answers, signals : as in `PanelCalibration.predict`
+            The answers so far; the systems that come later are absent or None.
+        groups : array-like of shape (n_questions,), needed if the rule has groups
+        asked : how many systems were asked, per question or for all, optional
+            Needed only if the last system that was asked gave neither an answer nor a signal.
+        """
+        return self.apply(answers, signals, groups, asked=asked).next
+
+    def predict(
+        self, answers: Any, signals: Any = None, groups: Any = None, *, asked: Any = None
+    ) -> NDArray[Any]:
+        """Return the answer at the point where the cascade stops, for each question."""
+        return self.apply(answers, signals, groups, asked=asked).answer
+
+    def apply(
+        self, answers: Any, signals: Any = None, groups: Any = None, *, asked: Any = None
+    ) -> CascadeOutcome:
+        """Return answer, confidence and next step of each question in one pass."""
+        rows = self.panel.read(answers, signals, asked)
+        places, confidence = _stage_answers(self.panel, rows, self._stages)
+        which = self._which(groups, len(rows))
+        reached = np.searchsorted(np.array(self._stages) + 1, rows.asked, side="right")
+        stop, accepted = _follow(confidence, self.accept[which], self.review[which])
+        known = which >= 0
+        stage = np.minimum(stop, np.maximum(reached - 1, 0))
+        done = known & (stop < reached)
+        names = np.array([*self.systems, "review"], dtype=object)
+        step = names[np.minimum(reached, len(self.systems))]
+        step = np.where(done, np.where(accepted, "accept", "review"), step)
+        step = np.where(known, step, "review")
+        index = np.arange(len(rows))
+        place = places[index, stage]
+        answer = rows.raw[index, np.maximum(place, 0)]
+        answer[place < 0] = None
+        return CascadeOutcome(answer, confidence[index, stage], step, stage + 1)
+
+    @property
+    def _stages(self) -> list[int]:
+        return [self.panel.table_.systems.index(name) for name in self.systems]
+
+    def _which(self, groups: Any, n: int) -> NDArray[np.intp]:
+        """Return the row of thresholds of each question; -1 for a group without a row."""
+        if not self.groups:
+            return np.zeros(n, np.intp)
+        if groups is None:
+            raise InputError(
+                f"This rule has thresholds for each of {len(self.groups)} groups: pass groups=."
+            )
+        names, index = check_names(groups, n, "groups")
+        known = [self.groups.index(name) if name in self.groups else -1 for name in names]
+        return np.array(known, dtype=np.intp)[index]
+
+    @property
+    def promise(self) -> str:
+        """The promise in words."""
+        how = (
+            "on average"
+            if self.guarantee == "average"
+            else f"at {100 * self.confidence:g} % confidence"
+        )
+        return f"at most {100 * self.risk:g} % of the accepted answers are wrong, {how}"
+
+    def __str__(self) -> str:
+        order = ", then ".join(self.systems)
+        lines = [f"Ask {order}. Promise: {self.promise}."]
+        if not self.possible:
+            lines[0] += (
+                f" {self.n_samples:,} labelled questions cannot show this: nothing is accepted."
+            )
+        rows = [("cascade", self.share, self.cost)]
+        rows += zip(self.others, self.other_shares.tolist(), self.other_costs.tolist())
+        for name, share, cost in rows:
+            total = cost + self.review_cost * (1.0 - share)
+            lines.append(
+                f"  {name}: {share:.1%} automated for {cost:.4g} per question, "
+                f"{total:.4g} with reviews"
+            )
+        return "\n".join(lines)
+
+
+def plan_cascade(
+    panel: PanelCalibration,
+    answers: Any,
+    truth: Any,
+    signals: Any = None,
+    *,
+    costs: Mapping[str, float] | Sequence[float],
+    review_cost: float,
+    risk: float,
+    confidence: float = 0.95,
+    guarantee: Literal["confidence", "average"] = "confidence",
+    clusters: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+) -> CascadeRule:
+    """Find when to stop asking further systems, with a guarantee for all accepted answers.
+
+    The systems are asked in the order in which the panel was fitted, from cheap to expensive as a
+    rule; systems that the panel left out are not asked. The labels must be other ones than those
+    of the panel's fit.
+
+    Parameters
+    ----------
+    panel : fitted PanelCalibration
+    answers, truth, signals : as in `PanelCalibration.fit`
+        Answers of all systems to labelled questions.
+    costs : {system: cost}, or one cost per system
+        The price of asking each system one question.
+    review_cost : float
+        The price of one review by a person, in the same unit. The lower it is, the sooner a
+        question is handed over in place of asking another system.
+    risk : float
+        The largest share of mistakes among accepted answers.
+    confidence : float
+        The probability that the guarantee holds, over the labelled questions.
+    guarantee : {"confidence", "average"}
+        Whether the risk holds with this confidence, or on average over labelled and new questions.
+    clusters : array-like of shape (n_questions,), optional
+        Names of questions that belong together; then one of each cluster counts.
+    groups : array-like of shape (n_questions,), optional
+        Each group gets its own thresholds and its own guarantee; all hold at once.
+
+    Returns
+    -------
+    CascadeRule : `rule.next(answers, signals)` says "accept", "review" or the system to ask.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal import PanelCalibration, plan_cascade
+    >>> rng = np.random.default_rng(0)
+    >>> truth = rng.integers(0, 8, 2000)
+    >>> accuracies = {"small": 0.7, "medium": 0.8, "large": 0.9}
+    >>> answers = {
+    ...     name: np.where(rng.random(2000) < accuracy, truth, rng.integers(0, 8, 2000))
+    ...     for name, accuracy in accuracies.items()
+    ... }
+    >>> fit, rest = slice(0, 1000), slice(1000, None)
+    >>> panel = PanelCalibration().fit({k: v[fit] for k, v in answers.items()}, truth[fit])
+    >>> rule = plan_cascade(
+    ...     panel, {k: v[rest] for k, v in answers.items()}, truth[rest],
+    ...     costs={"small": 1, "medium": 4, "large": 20}, review_cost=100, risk=0.05,
+    ... )
+    >>> rule.next({"small": [3, 3], "medium": [None, 3]}).tolist()
+    ['medium', 'accept']
+    """
+    check_share(risk, "risk")
+    check_share(confidence, "confidence")
+    check(guarantee, Choice("confidence", "average"), "guarantee")
+    check(review_cost, Number(0.0, ends="()"), "review_cost")
+    if not isinstance(panel, PanelCalibration):
+        raise InputError(
+            f"must be a fitted PanelCalibration, got {type(panel).__name__}", argument="panel"
+        )
+    rows = panel.read(answers, signals, len(panel.state()["table_"].systems))
+    table = panel.table_
+    right, _ = right_answers(rows, table, truth, panel.match, panel.same)
+    prices = np.array(read_costs(costs, table.systems))
+    stages = [place for place, gain in enumerate(panel.gains_) if gain["used"]]
+    places, sure = _stage_answers(panel, rows, stages)
+    picked = np.take_along_axis(right, np.maximum(places, 0), axis=1)
+    labelled = _Labelled(sure, (places < 0) | (picked <= 0.0), prices[stages], review_cost)
+    units = None if clusters is None else check_clusters(clusters, len(rows))
+    names: tuple[str, ...] = ()
+    group = np.zeros(len(rows), np.intp)
+    if groups is not None:
+        names, group = check_names(groups, len(rows), "groups")
+    n_groups = max(len(names), 1)
+    level = (1.0 - confidence) / n_groups
+    fitted = panel.stage_confidence_[:, stages]
+    policies = _policies(fitted, prices[stages], review_cost)
+    chosen = [
+        labelled[group == one].choose(
+            policies, fitted, risk, level, guarantee, None if units is None else units[group == one]
+        )
+        for one in range(n_groups)
+    ]
+    accept = np.stack([one[0] for one in chosen])
+    review = np.stack([one[1] for one in chosen])
+    stop, accepted = _follow(sure, accept[group], review[group])
+    index = np.arange(len(rows))
+    spent = np.cumsum(prices[stages])
+    others = _Others.of(panel, rows, right, labelled, prices, risk, level, guarantee, units)
+    return CascadeRule(
+        panel=panel,
+        systems=tuple(table.systems[place] for place in stages),
+        accept=accept,
+        review=review,
+        groups=names,
+        risk=risk,
+        confidence=confidence,
+        guarantee=guarantee,
+        costs=prices[stages],
+        review_cost=float(review_cost),
+        share=float(accepted.mean()),
+        cost=float(spent[stop].mean()),
+        n_samples=len(rows),
+        n_accepted=int(accepted.sum()),
+        n_errors=int((accepted & labelled.wrong[index, stop]).sum()),
+        curve=_curve(fitted, sure, prices[stages], review_cost, risk),
+        others=others.names,
+        other_shares=np.array(others.shares),
+        other_costs=np.array(others.costs),
+    )
+
+
+@dataclass(frozen=True)
+class _Labelled:
+    """Labelled questions: confidence and mistake after each system, and the prices."""
+
+    confidence: Vector
+    wrong: Flags
+    costs: Vector
+    review_cost: float
+
+    def __getitem__(self, rows: Flags) -> _Labelled:
+        return _Labelled(self.confidence[rows], self.wrong[rows], self.costs, self.review_cost)
+
+    def choose(
+        self,
+        policies: tuple[Vector, Vector],
+        fitted: Vector,
+        risk: float,
+        level: float,
+        guarantee: str,
+        clusters: NDArray[np.intp] | None,
+    ) -> tuple[Vector, Vector]:
+        """Return the thresholds of the cheapest policy that keeps the promise."""
+        n, n_stages = self.confidence.shape
+        nothing = np.full(n_stages, NEVER), np.full(n_stages, NEVER)
+        if not n:
+            return nothing
+        accept, review = policies
+        accepted, wrong, cost = self._outcomes(accept, review)
+        if guarantee == "average":
+            passed = np.arange(kept_on_average(accepted, wrong, risk, clusters))
+        else:
+            drawn = np.arange(n)
+            if clusters is not None:
+                last = self.wrong[:, -1]
+                drawn = one_row_per_cluster(self.confidence[:, -1], last, _numbered(clusters))
+            counts = accepted[drawn].sum(axis=0)
+            errors = (accepted & wrong)[drawn].sum(axis=0)
+            start = _likely_start(accept, review, fitted, len(drawn), risk, level)
+            passed = start + np.arange(passed_in_order(errors[start:], counts[start:], risk, level))
+        if not len(passed):
+            return nothing
+        best = passed[int(np.argmin(cost[passed]))]
+        return accept[best], review[best]
+
+    def _outcomes(self, accept: Vector, review: Vector) -> tuple[Flags, Flags, Vector]:
+        """Return what each policy accepts, whether it is wrong, and its mean cost with reviews."""
+        n, index = len(self.confidence), np.arange(len(self.confidence))
+        accepted = np.empty((n, len(accept)), dtype=bool)
+        wrong = np.empty((n, len(accept)), dtype=bool)
+        cost = np.empty(len(accept))
+        spent = np.cumsum(self.costs)
+        for place, (upper, lower) in enumerate(zip(accept, review)):
+            stop, accepted[:, place] = _follow(self.confidence, upper, lower)
+            wrong[:, place] = self.wrong[index, stop]
+            reviews = 1.0 - accepted[:, place].mean()
+            cost[place] = spent[stop].mean() + self.review_cost * reviews
+        return accepted, wrong, cost
+
+
+def _numbered(clusters: NDArray[np.intp]) -> NDArray[np.intp]:
+    return np.unique(clusters, return_inverse=True)[1].astype(np.intp)
+
+
+def _stage_answers(
+    panel: PanelCalibration, rows: PanelRows, stages: Sequence[int]
+) -> tuple[NDArray[np.intp], Vector]:
+    """Return place and confidence of the answer after each system, (n, n_stages)."""
+    both = [
+        panel.chosen(PanelRows(rows.raw, rows.slots, rows.signals, np.full(len(rows), place + 1.0)))
+        for place in stages
+    ]
+    return np.column_stack([one[0] for one in both]), np.column_stack([one[1] for one in both])
+
+
+def _follow(confidence: Vector, accept: Vector, review: Vector) -> tuple[NDArray[np.intp], Flags]:
+    """Return the stage at which each question stops, counted from 0, and whether it is accepted.
+
+    After the last system, whatever is not accepted is reviewed.
+    """
+    upper, lower = np.broadcast_to(accept, confidence.shape), review
+    reached = confidence >= upper
+    ends = reached | (confidence < lower)
+    ends[:, -1] = True
+    stop = ends.argmax(axis=1)
+    return stop, reached[np.arange(len(stop)), stop]
+
+
+def _policies(
+    confidence: Vector, costs: Vector, review_cost: float, n_prices: int = 100, between: int = 5
+) -> tuple[Vector, Vector]:
+    """Return thresholds of the cheapest policy for each price of a mistake, strict ones first.
+
+    The price is given by the final threshold t, at which accepting costs as much as a review:
+    price * (1 - t) = review_cost. Thresholds can jump from one price to the next, so policies
+    `between` them are in the list as well.
+    """
+    ends = np.unique(np.quantile(confidence[:, -1], np.linspace(1.0, 0.0, n_prices)))[::-1]
+    ends = ends[ends < 1.0]
+    both = np.array([_cheapest(confidence, costs, review_cost, float(end)) for end in ends])
+    both = np.where(both >= NEVER, 1.0, both)  # no confidence is larger
+    places = np.arange(len(ends))
+    finer = np.linspace(0, len(ends) - 1, between * (len(ends) - 1) + 1)
+    columns = both.reshape(len(ends), -1).T
+    both = np.transpose([np.interp(finer, places, one) for one in columns])
+    accept, review = both.reshape(len(finer), 2, -1).transpose(1, 0, 2)
+    shares, errors = np.transpose([_expected(confidence, *pair) for pair in zip(accept, review)])
+    order = np.argsort(errors, kind="stable")
+    # A policy that accepts no more than a stricter one is of no use.
+    before = np.maximum.accumulate(np.concatenate([[-1.0], shares[order][:-1]]))
+    order = order[shares[order] > before]
+    return accept[order], review[order]
+
+
+def _cheapest(
+    confidence: Vector, costs: Vector, review_cost: float, end: float
+) -> tuple[Vector, Vector]:
+    """Return both thresholds of each stage, from the last stage backwards."""
+    n, n_stages = confidence.shape
+    price = review_cost / (1.0 - end)
+    accept, review = np.zeros(n_stages), np.zeros(n_stages)
+    accept[-1] = review[-1] = end
+    last = confidence[:, -1]
+    value = np.where(last >= end, price * (1.0 - last), review_cost)
+    for stage in range(n_stages - 2, -1, -1):
+        own = confidence[:, stage]
+        order = np.argsort(own, kind="stable")
+        further = costs[stage + 1] + value[order]
+        taken = price * (1.0 - own[order])
+        # Questions below `low` are reviewed, those from `high` on accepted, the others go on.
+        before = np.concatenate([[0.0], np.cumsum(review_cost - further)])
+        after = np.concatenate([[0.0], np.cumsum(further - taken)])
+        best_low = np.minimum.accumulate(before)
+        high = int(np.argmin(best_low + after))
+        low = int(np.argmin(before[: high + 1]))
+        edges = np.concatenate([[0.0], 0.5 * (own[order][1:] + own[order][:-1]), [NEVER]])
+        accept[stage], review[stage] = edges[high], edges[low]
+        position = np.empty(n, np.intp)
+        position[order] = np.arange(n)
+        sorted_value = np.where(np.arange(n) < low, review_cost, further)
+        sorted_value = np.where(np.arange(n) >= high, taken, sorted_value)
+        value = sorted_value[position]
+    return accept, review
+
+
+def _expected(confidence: Vector, accept: Vector, review: Vector) -> tuple[float, float]:
+    """Return the share that a policy accepts, and its expected error if confidences are true."""
+    stop, accepted = _follow(confidence, accept, review)
+    doubt = 1.0 - confidence[np.arange(len(stop)), stop]
+    share = float(accepted.mean())
+    return share, float(doubt[accepted].mean()) if share else 0.0
+
+
+def _likely_start(
+    accept: Vector, review: Vector, fitted: Vector, n: int, risk: float, level: float
+) -> int:
+    """Return the loosest policy that is almost as likely to pass the test as any."""
+    from scipy.special import bdtr
+
+    chances = np.zeros(len(accept))
+    for place, pair in enumerate(zip(accept, review)):
+        share, error = _expected(fitted, *pair)
+        count = round(share * n)
+        errors = np.arange(count + 1)
+        allowed = int((chance_of_so_few(errors, count, risk) <= level).sum()) - 1
+        if count and allowed >= 0:
+            chances[place] = float(bdtr(allowed, count, error))
+    return int(np.flatnonzero(chances >= chances.max() - 0.01)[-1])
+
+
+def _curve(
+    fitted: Vector, confidence: Vector, costs: Vector, review_cost: float, risk: float
+) -> Vector:
+    """Return cost, share and expected error of policies at the risk, for many prices of a review.
+
+    A low price of a review saves money on systems, a high one automates more.
+    """
+    points = []
+    for factor in np.logspace(-4, 3, 15):
+        accept, review = _policies(fitted, costs, review_cost * factor, 40, 1)
+        errors = np.array([_expected(fitted, *pair)[1] for pair in zip(accept, review)])
+        within = np.flatnonzero(errors <= risk)
+        if len(within):
+            pair = accept[within[-1]], review[within[-1]]
+            stop, accepted = _follow(confidence, *pair)
+            money = float(np.cumsum(costs)[stop].mean())
+            points.append((money, float(accepted.mean()), float(errors[within[-1]])))
+    return np.unique(np.array(points), axis=0) if points else np.zeros((1, 3))
+
+
+@dataclass(frozen=True)
+class _Others:
+    """What the cascade is compared with: all systems always, and each system alone."""
+
+    names: tuple[str, ...]
+    shares: list[float]
+    costs: list[float]
+
+    @classmethod
+    def of(
+        cls,
+        panel: PanelCalibration,
+        rows: PanelRows,
+        right: Vector,
+        labelled: _Labelled,
+        prices: Vector,
+        risk: float,
+        level: float,
+        guarantee: str,
+        clusters: NDArray[np.intp] | None,
+    ) -> _Others:
+        def share(confidence: Vector, wrong: Flags) -> float:
+            if guarantee == "average":
+                answers = ranked(confidence, wrong, clusters)
+                return on_average(answers, risk) / len(answers)
+            drawn = slice(None)
+            if clusters is not None:
+                drawn = one_row_per_cluster(confidence, wrong, clusters)
+            answers = ranked(confidence[drawn], wrong[drawn])
+            sizes = certified(answers, risk, level)
+            return float(sizes[-1] / len(answers)) if len(sizes) else 0.0
+
+        table = panel.table_
+        names, costs = ["all systems"], [float(labelled.costs.sum())]
+        shares = [share(labelled.confidence[:, -1], labelled.wrong[:, -1])]
+        fit = PanelFit(
+            rows,
+            table,
+            right,
+            np.ones(len(rows)),
+            clusters,
+            np.random.default_rng(0),
+            merged=panel.map_.merged,
+            kept=False,
+            most_rows=len(rows),
+        )
+        for place, name in enumerate(table.systems):
+            own = fit.probs([place], fit.penalties[0])[:, :-1]
+            confidence = own.max(axis=1)
+            wrong = right[np.arange(len(own)), own.argmax(axis=1)] <= 0.0
+            names.append(f"{name} alone")
+            shares.append(share(confidence, wrong))
+            costs.append(float(prices[place]))
+        return cls(tuple(names), shares, costs)
