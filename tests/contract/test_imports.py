@@ -76,10 +76,11 @@ OPTIONAL = [
 FORBIDDEN = ["pickle", "cPickle", "dill", "cloudpickle", "joblib", "torchvision"]
 
 # The public names that are frozen for 1.0.
-FROZEN = """Views read_views pool collect Group group Plan Step Blend Audit AutoCalibration TemperatureScaling ReCal
-PanelCalibration SignalCalibration ViewStacking CalibratedClassifier CalibratedModule evaluate compare report
-reliability_diagram decide plan_cascade prediction_sets DecisionRule profile watch export_onnx save load docs_dir answers calibrators metrics
-transforms collecting decisions errors"""
+FROZEN = """Views read_views pool collect Group group Plan Step Blend Audit AutoCalibration
+TemperatureScaling ReCal PanelCalibration SignalCalibration ViewStacking CalibratedClassifier
+CalibratedModule evaluate compare report reliability_diagram decide plan_cascade prediction_sets
+DecisionRule profile watch export_onnx save load docs_dir answers calibrators metrics transforms
+collecting decisions errors"""
 LISTED = ("recal", "recal.answers", "recal.calibrators", "recal.collecting", "recal.decisions")
 
 

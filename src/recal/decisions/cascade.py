@@ -41,7 +41,7 @@ from recal.decisions.certify import (
 )
 from recal.decisions.rule import check_share
 from recal.errors import InputError
-from recal.schema import Choice, Floats, Instance, Integers, ListOf, Number, Record, Text, check
+from recal.schema import Choice, Floats, Instance, ListOf, Number, Record, Text, check
 
 Vector = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -529,7 +529,11 @@ def _curve(
             stop, accepted = _follow(confidence, *pair)
             money = float(np.cumsum(costs)[stop].mean())
             points.append((money, float(accepted.mean()), float(errors[within[-1]])))
-    return np.unique(np.array(points), axis=0) if points else np.zeros((1, 3))
+    curve: list[tuple[float, float, float]] = []
+    for point in sorted(points):  # a point that costs more must automate more
+        if not curve or (point[0] > curve[-1][0] and point[1] > curve[-1][1]):
+            curve.append(point)
+    return np.array(curve or [(0.0, 0.0, 0.0)])
 
 
 @dataclass(frozen=True)
@@ -557,10 +561,10 @@ class _Others:
             if guarantee == "average":
                 answers = ranked(confidence, wrong, clusters)
                 return on_average(answers, risk) / len(answers)
-            drawn = slice(None)
+            answers = ranked(confidence, wrong)
             if clusters is not None:
                 drawn = one_row_per_cluster(confidence, wrong, clusters)
-            answers = ranked(confidence[drawn], wrong[drawn])
+                answers = ranked(confidence[drawn], wrong[drawn])
             sizes = certified(answers, risk, level)
             return float(sizes[-1] / len(answers)) if len(sizes) else 0.0
 
