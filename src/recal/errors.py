@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Self
 
@@ -32,6 +34,33 @@ def in_both(**options: Any) -> str:
         word = value if isinstance(value, str) else ",".join(map(str, value))
         forms.append(f"{name}={value!r} (--{name.replace('_', '-')} {shlex.quote(word)})")
     return ", ".join(forms)
+
+
+@contextmanager
+def recorded_warnings(found: list[str]) -> Iterator[None]:
+    """Collect the texts of warnings, which are shown as usual, so that a report can repeat them.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from recal.errors import recorded_warnings
+    >>> found = []
+    >>> with recorded_warnings(found):
+    ...     warnings.simplefilter("ignore")
+    ...     warnings.warn("not shown, so not recorded")
+    >>> found
+    []
+    """
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def record(message: Warning | str, *rest: Any, **more: Any) -> None:
+            if str(message) not in found:
+                found.append(str(message))
+            show(message, *rest, **more)
+
+        warnings.showwarning = record
+        yield
 
 
 def _code(names: tuple[str, ...]) -> str:

@@ -67,8 +67,6 @@ def evaluate(
     print_json({**facts, "groups": groups, "report": report})
     disagreement = test.beside(result.intervals["ece"]) if result.intervals else ""
     title = str(result).splitlines()[0]
-    if by["clusters"] is not None:
-        title += f"; {len(set(by['clusters'].tolist())):,} clusters, resampled whole"
     print_table(
         title,
         ["metric", "value", "95 % interval" if result.intervals else ""],

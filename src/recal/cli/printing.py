@@ -4,8 +4,6 @@ terminal.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 import shlex
 import sys
@@ -55,22 +53,9 @@ def print_json(value: Any) -> None:
     null.
     """
     if SESSION.as_json:
-        print(json.dumps(_plain(value), indent=2, allow_nan=False))
+        from recal.files.paths import json_text
 
-
-def _plain(value: Any) -> Any:
-    """Return `value` as plain JSON values, converted from numpy numbers and arrays, tuples and
-    paths.
-    """
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+        print(json_text(value), end="")
 
 
 def say(sentence: str) -> None:

@@ -120,13 +120,16 @@ class Comparison:
     answers : mapping of method to the first split's answers, as column indices
     calibrators : mapping of method to the calibrator fitted on the first split
     failures : mapping of method to why it could not be fitted
-    fit_views, test : the first split's views; None where only probabilities were given: then see
-    `probs` test_rows : the test rows' places in the file they come from; None where they are all of
-    it, in order classes : names of the columns, where they were given passes_known : False if
-    probabilities were given without their number of forward passes clusters : the cluster of each
-    test row of the first split, if clusters were given graded : True if the confidence of each
-    answer was given instead of probabilities; `probs` then holds 1-D arrays,
-        every prediction is class 0, and `test_labels` are 0 for right answers
+    fit_views, test : the first split's views; None where only probabilities were given, see `probs`
+    test_rows : the test rows' places in the file they come from; None where they are all of it, in
+        order
+    classes : names of the columns, where they were given
+    passes_known : False if probabilities were given without their number of forward passes
+    clusters : the cluster of each test row of the first split, if clusters were given
+    graded : True if the confidence of each answer was given instead of probabilities; `probs` then
+        holds 1-D arrays, every prediction is class 0, and `test_labels` are 0 for right answers
+    ids : what traces each test row to its input, such as a file name, where it is known
+    warnings : what was warned of while the methods were fitted
     """
 
     methods: Sequence[str]
@@ -151,6 +154,8 @@ class Comparison:
     passes_known: bool = True
     graded: bool = False
     clusters: NDArray[np.intp] | None = None
+    ids: NDArray[np.str_] | None = None
+    warnings: Sequence[str] = ()
 
     def rows(self, metric: str) -> list[Row]:
         """One line for each method, in the order of `methods`."""
@@ -413,6 +418,7 @@ class Comparison:
                 for index, method in enumerate(self.methods)
             },
             "failures": dict(self.failures),
+            "warnings": list(self.warnings),
         }
 
     def _repr_html_(self) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import check_graded, check_labels, is_graded
 from recal.clusters import check_clusters, split_by_cluster
 from recal.comparison.results import UNCALIBRATED, Comparison, Setup
-from recal.errors import DependentRowsWarning, InputError, RecalError
+from recal.errors import DependentRowsWarning, InputError, RecalError, recorded_warnings
 from recal.maps.arrays import softmax
 from recal.metrics import LABELS, Evaluation, evaluate
 from recal.metrics.resampling import paired_draws
@@ -81,6 +81,25 @@ def compare(
     >>> result.row("nll", "uncalibrated").difference > 0
     True
     """
+    found: list[str] = []
+    with recorded_warnings(found):
+        comparison = _compare(
+            methods, fit, test, baseline, splits, bootstrap, n_bins, clusters, random_state
+        )
+    return replace(comparison, warnings=tuple(found))
+
+
+def _compare(
+    methods: Methods,
+    fit: Views,
+    test: Views | None,
+    baseline: str,
+    splits: int | None,
+    bootstrap: int,
+    n_bins: int,
+    clusters: ArrayLike | None,
+    random_state: int,
+) -> Comparison:
     named = _named(methods, baseline)
     pooled, cuts = _cuts(fit, test, splits, random_state, clusters)
     if cuts[0].test_clusters is None and pooled.clusters is None:
@@ -157,6 +176,7 @@ def compare(
         fit_views=cuts[0].fit,
         test=cuts[0].test,
         test_rows=cuts[0].rows,
+        ids=cuts[0].test.known_ids,
         clusters=clusters,
         classes=pooled.classes,
     )
@@ -173,6 +193,7 @@ def compare_probs(
     n_bins: int = 15,
     classes: Sequence[Any] | NDArray[Any] | None = None,
     clusters: ArrayLike | None = None,
+    ids: ArrayLike | None = None,
     random_state: int = 0,
 ) -> Comparison:
     """Compare probabilities from anywhere on the same rows, such as ``{"before": p, "after": q}``.
@@ -191,6 +212,8 @@ def compare_probs(
         The name to which differences are taken; the first by default.
     clusters : array-like of shape (n_samples,), optional
         Names of rows that belong together; intervals resample whole clusters.
+    ids : array-like of shape (n_samples,), optional
+        What traces each row to its input, such as a file name; shown in the report.
 
     Examples
     --------
@@ -261,6 +284,7 @@ def compare_probs(
         probs=dict(zip(names, arrays)),
         graded=graded,
         clusters=groups,
+        ids=None if ids is None else np.asarray(ids).astype(str),
         classes=None if classes is None else np.asarray(classes),
     )
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import ctypes
 import io
+import json
+import math
 import os
 import re
 import secrets
@@ -264,3 +266,31 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def json_text(value: Any) -> str:
+    """Return JSON that every reader accepts: numbers that are not finite become null, and numpy
+    values, tuples and paths become plain ones.
+
+    Examples
+    --------
+    >>> from recal.files.paths import json_text
+    >>> json_text((1.5, float("inf")))
+    '[\\n  1.5,\\n  null\\n]\\n'
+    """
+    return json.dumps(_plain(value), indent=2, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` as plain JSON values, converted from numpy numbers and arrays, tuples and
+    paths.
+    """
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -35,6 +35,7 @@ class Example:
     Attributes
     ----------
     row : its row in the tested file, from 0
+    id : what traces it to its input, such as a file name; empty if that is not known
     before, after : the confidence in the prediction
     doubt : the share of views in which the prediction changes; NaN without views
     """
@@ -45,6 +46,7 @@ class Example:
     before: float
     after: float
     doubt: float
+    id: str = ""
 
     @property
     def right(self) -> bool:
@@ -74,8 +76,10 @@ def examples(comparison: Comparison, method: str, most: int = 8) -> Examples:
         words = [str(value if names is None else names[value]) for value in (answer, truth)]
         place = index if comparison.test_rows is None else int(comparison.test_rows[index])
         share = float("nan") if doubt is None else float(doubt[index])
+        name = "" if comparison.ids is None else str(comparison.ids[index])
+        sure = float(before[index]), float(rows.confidence[index])
         return Example(
-            place, words[0], words[1], float(before[index]), float(rows.confidence[index]), share
+            place, words[0], words[1], *sure, share, f"row {name}" if name.isdigit() else name
         )
 
     wrong = np.flatnonzero(~rows.correct)

@@ -35,7 +35,11 @@ def calibrator_html(calibrator: Calibrator) -> str:
         facts["Method"] = reason
     elif (beta := getattr(calibrator, "beta_", None)) is not None and np.ndim(beta) == 0:
         facts["Temperature"] = f"{1 / float(beta):.4g}"
-    facts["Predictions"] = "never change" if calibrator.keeps_accuracy else "may change"
+    facts["Answers"] = (
+        "those of the model, never changed"
+        if calibrator.keeps_accuracy
+        else "calibrated, may differ from the model's"
+    )
     if views := calibrator.needed_transforms():
         facts["Views"] = ", ".join(map(str, views[:4])) + (" …" if len(views) > 4 else "")
     if (rule := getattr(calibrator, "decision_", None)) is not None:
@@ -67,8 +71,11 @@ def _confidence_chart(calibrator: Calibrator) -> Chart | None:
     None with views.
     """
     n_classes = len(calibrator.classes_)
-    before = np.linspace(1 / n_classes + 0.01, 0.999, 80)
-    margins = np.log(before * (n_classes - 1) / (1 - before))
+    # Up to 0.999999: an overconfident model gives most inputs a confidence above 0.999.
+    start = np.log((1 / n_classes + 0.01) / (1 - 1 / n_classes - 0.01))
+    odds = np.linspace(start, 14.0, 160)
+    before = 1 / (1 + np.exp(-odds))
+    margins = odds + np.log(n_classes - 1)
     after = []
     try:
         for column in range(min(n_classes, _MOST_CLASSES)):
@@ -79,19 +86,23 @@ def _confidence_chart(calibrator: Calibrator) -> Chart | None:
         return None
     values = np.array(after)
     marks: list[Mark] = [
-        Line((0, 1), (0, 1), "ideal", "unchanged"),
-        Area(before, values.min(axis=0), values.max(axis=0), "band after"),
-        Line(before, values.mean(axis=0), "curve after", "mean over the classes"),
+        Line(odds, before, "ideal", "unchanged"),
+        Area(odds, values.min(axis=0), values.max(axis=0), "band after"),
+        Line(odds, values.mean(axis=0), "curve after", "mean over the classes"),
     ]
-    axes = Axis(0, 1, "confidence before", FIFTHS), Axis(0, 1, "after calibration", FIFTHS)
-    return Chart("Confidence before and after calibration", *axes, marks)
+    levels = [level for level in (0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999) if level > before[0]]
+    places = tuple((float(np.log(level / (1 - level))), f"{level:g}") for level in levels)
+    x = Axis(float(odds[0]), float(odds[-1]), "confidence of the model, log-odds scale", places)
+    y = Axis(0, 1, "after calibration", FIFTHS)
+    return Chart("Confidence before and after calibration", x, y, marks)
 
 
 def decision_html(decision: Decision) -> str:
     """Return a card with the rule, what it accepts, and the reliability of the samples that it was
     made on.
     """
-    facts = {"Promise": decision.promise, "Samples": f"{decision.n_samples:,} labelled"}
+    promise = decision.promise if decision.possible else f"none: {decision.promise} cannot be shown"
+    facts = {"Promise": promise, "Samples": f"{decision.n_samples:,} labelled"}
     threshold = decision.threshold if decision.possible and len(decision.thresholds) == 1 else None
     if decision.possible:
         low, high = decision.interval

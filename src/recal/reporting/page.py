@@ -27,7 +27,7 @@ from recal.metrics import LABELS
 from recal.metrics.evaluation import HIGHER_IS_BETTER
 from recal.metrics.row_scores import Classes
 from recal.reporting import charts, figure_data, view_studies
-from recal.reporting.chart import percent, render
+from recal.reporting.chart import percent, render, sentences
 from recal.reporting.examples import Examples, examples, shown_input, too_large
 from recal.reporting.figure_data import (
     THRESHOLDS,
@@ -85,6 +85,7 @@ def report(
     change: AnswerChange | None = None,
     profile: Profile | None = None,
     new: ArrayLike | None = None,
+    warnings: Sequence[str] = (),
 ) -> Path:
     """Write the report on a comparison, or on probabilities of any origin: one HTML file that needs
     no network.
@@ -120,6 +121,7 @@ def report(
         Adds a section on damaged inputs: what its views taught about temperature and accuracy.
     new : logits of new inputs of shape (n_samples, n_classes), optional
         With `profile`: shows their estimated temperature and accuracy.
+    warnings : what was warned of before; shown at the top, with the warnings of the comparison
 
     Returns
     -------
@@ -162,6 +164,7 @@ def report(
         curves,
         change,
         damage,
+        warnings,
     )
     with replacing(path) as file:
         file.write(page.html().encode())
@@ -201,6 +204,7 @@ class Page:
     curves: Mapping[str, RiskCurve] | None = None
     change: AnswerChange | None = None
     damage: DamageStudy | None = None
+    warnings: Sequence[str] = ()
 
     def html(self) -> str:
         modules = {"charts": charts, "figure_data": figure_data, "view_studies": view_studies}
@@ -245,11 +249,13 @@ class Page:
 
     @property
     def accuracy(self) -> str:
-        """Before and after, if they differ."""
+        """That of the model, and that of the calibrated answers if they differ."""
         scores = self.comparison.samples
         before, after = (scores[name].correct for name in (self.before or self.shown, self.shown))
-        old = "" if np.array_equal(before, after) else f"{percent(float(before.mean()))} → "
-        return f"{old}{percent(float(after.mean()))} on {self.rows_name}"
+        new = f"{percent(float(after.mean()))}"
+        if not np.array_equal(before, after):
+            new = f"{percent(float(before.mean()))} (model) → {new} (calibrated answers)"
+        return f"{new} on {self.rows_name}"
 
     @cached_property
     def automated(self) -> dict[str, Automation]:
@@ -267,8 +273,22 @@ class Page:
             for name in self.comparison.methods
         }
 
+    @property
+    def all_warnings(self) -> list[str]:
+        """Each warning once, those of the caller first."""
+        return list(dict.fromkeys((*self.warnings, *self.comparison.warnings)))
+
+    @property
+    def constant(self) -> bool:
+        """Whether the model gives all inputs the same confidence and the same answer."""
+        first = self.comparison.methods[0]
+        rows, answers = self.comparison.samples[first], self.comparison.answers[first]
+        return len(rows) > 1 and bool(np.ptp(rows.confidence) < 1e-6 and np.ptp(answers) == 0)
+
     @cached_property
     def headline(self) -> tuple[str, ...]:
+        if self.constant:
+            return sentences("constant", self.comparison.setup.n_test)
         return headline(self.comparison, self.choice, self.automated)
 
     @property

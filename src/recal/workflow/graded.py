@@ -19,7 +19,7 @@ from recal.errors import InputError
 from recal.files.tables import Table, read_table, write_with_columns
 from recal.maps.signals import LOG_ODDS
 from recal.workflow.job import split
-from recal.workflow.result import Answers, Result, Settings, broken_line, group_lines
+from recal.workflow.result import Answers, Result, Settings, broken_line, group_lines, recording
 
 Vector = NDArray[np.float64]
 
@@ -72,6 +72,7 @@ class GradedResult(Result):
         ]
 
 
+@recording
 def calibrate_table(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],

@@ -44,7 +44,7 @@ from recal.schema import Number, check
 from recal.transforms import Transform
 from recal.views import Views
 from recal.workflow import CROSS_FIT, DECIDE, FIT, JUDGE
-from recal.workflow.result import Answers, CalibrationResult, Settings
+from recal.workflow.result import Answers, CalibrationResult, Settings, recording
 
 # Fitting needs the most inputs, the guarantee needs hundreds, and the final check needs the fewest.
 SHARES = (0.5, 0.3, 0.2)
@@ -54,6 +54,7 @@ _RUN = "run.json"  # the key of a finished run, and its transformations
 _FOLDS = 5  # of a cross-fit; each fold is one more fit
 
 
+@recording
 def calibrate(
     model: Any,
     inputs: Any,
@@ -167,6 +168,7 @@ def calibrate(
     return result
 
 
+@recording
 def calibrate_views(
     views: Views, out: str | os.PathLike[str], settings: Settings
 ) -> CalibrationResult:
@@ -272,7 +274,8 @@ def _finish(
 def _answers(views: Views, probs: Floats, confidences: Floats) -> Answers:
     before = calibrated_probs(Plan(), views)
     labels = cast(Labels, views.labels)
-    return Answers(before, probs, labels, confidences, views.groups, views.clusters, views.classes)
+    rows = views.groups, views.clusters, views.classes, views.ids
+    return Answers(before, probs, labels, confidences, *rows)
 
 
 def _warn_of_copies(parts: Sequence[Views]) -> None:

@@ -5,11 +5,11 @@ in a few lines.
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -22,8 +22,8 @@ from recal.comparison import compare_probs
 from recal.decisions import Decision, decide_each, risk_curve
 from recal.decisions.curves import Gain
 from recal.decisions.rule import check_share
-from recal.errors import GroupRiskWarning
-from recal.files.paths import replacing
+from recal.errors import GroupRiskWarning, recorded_warnings
+from recal.files.paths import json_text, replacing
 from recal.files.saved import save
 from recal.metrics import Evaluation, evaluate
 from recal.reporting import report
@@ -97,6 +97,7 @@ class Settings:
         measured, not proven. Not for graded answers.
     command : the command that makes the report again
     about : facts for the top of the page; the date is added
+    warnings : what the run warned of, for the page and the summary
     say : called with each line about the progress of the run
     """
 
@@ -108,12 +109,25 @@ class Settings:
     random_state: int = 0
     command: str = ""
     about: Mapping[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
     say: Callable[[str], None] = lambda line: None
 
     def __post_init__(self) -> None:
         check_share(self.risk, "risk")
         check_share(self.confidence, "confidence")
         check(self.random_state, Seed(), "random_state")
+
+
+def recording(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a run keep its warnings in its settings."""
+
+    @wraps(run)
+    def recorded(*values: Any, **options: Any) -> Any:
+        settings = next(one for one in (*values, *options.values()) if isinstance(one, Settings))
+        with recorded_warnings(settings.warnings):
+            return run(*values, **options)
+
+    return recorded
 
 
 @dataclass(frozen=True)
@@ -127,6 +141,7 @@ class Answers:
     truth : the labels; for graded answers, which of them are right
     confidences : what `predict_confidence` gave for `after`; None if `after` is the confidence
     classes : names of the classes, if they have any
+    ids : what traces each answer to its input, if that is known
     by : what the groups are called
     """
 
@@ -137,11 +152,12 @@ class Answers:
     groups: NDArray[Any] | None = None
     clusters: NDArray[Any] | None = None
     classes: NDArray[Any] | None = None
+    ids: NDArray[Any] | None = None
     by: str = "group"
 
     def take(self, rows: NDArray[np.intp]) -> Answers:
         """Return some of the answers."""
-        names = ("before", "after", "truth", "confidences", "groups", "clusters")
+        names = ("before", "after", "truth", "confidences", "groups", "clusters", "ids")
         columns = {name: getattr(self, name) for name in names}
         return replace(
             self, **{name: values[rows] for name, values in columns.items() if values is not None}
@@ -285,6 +301,7 @@ class Result:
             passes=None if passes is None else {"after": passes},
             classes=classes,
             clusters=checking.clusters,
+            ids=checking.ids,
             random_state=settings.random_state,
         )
         decisions = {"before": self.decision_before, "after": self.decision}
@@ -301,9 +318,11 @@ class Result:
             curves=curves,
             change=self.change,
             profile=getattr(self.calibrator, "profile_", None),
+            warnings=settings.warnings,
         )
+        summary = {**self.to_dict(), "warnings": settings.warnings}
         with replacing(self.folder / SUMMARY) as file:
-            file.write((json.dumps(self.to_dict(), indent=2) + "\n").encode())
+            file.write(json_text(summary).encode())
         save(self.calibrator, self.folder / CALIBRATION)
 
     def to_dict(self) -> dict[str, Any]:
@@ -361,13 +380,13 @@ class CalibrationResult(Result):
         return {
             "reason": getattr(self.calibrator, "reason_", ""),
             "method": getattr(self.calibrator, "choice_", self.calibrator.short_name),
-            "parts": dict(zip(("fit", "decide", "judge"), self.sizes)),
+            "parts": dict(zip(("fit", "decide", "check"), self.sizes)),
             **self._scores("nll", "ece", "brier", "error_rate"),
             "decision": self.decision.to_dict(),
             "decision_before": self.decision_before.to_dict(),
             "gain": {"difference": self.gain.difference, "interval": list(self.gain.interval)},
             "cross_fit": self.cross_fit,
-            "judged": {
+            "checked": {
                 "accepted": self.n_accepted,
                 "errors": self.n_errors,
                 "accepted_before": self.n_accepted_before,

@@ -82,7 +82,7 @@ def test_the_folder_holds_a_calibration_that_knows_its_rule(done, problem):
     wrong = again.predict(judged) != judged.labels
     assert (again.accept(judged) & wrong).sum() == found.n_errors
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["parts"] == {"fit": 400, "decide": 240, "judge": 160}
+    assert summary["parts"] == {"fit": 400, "decide": 240, "check": 160}
     assert summary["decision"]["coverage"] == found.decision.coverage
     assert "<html" in (folder / "report.html").read_text()
 
