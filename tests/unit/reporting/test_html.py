@@ -2,11 +2,13 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
+from recal import Views, compare
 from recal.comparison import compare_probs
 from recal.decisions import decide
 from recal.reporting.page import Page, report
@@ -227,3 +229,44 @@ def test_each_section_has_one_figure_one_table_and_two_sentences(comparison):
         for block in section.split("<div data-method")[1:]:
             assert block.count("<figure") <= 2
             assert block.count("<table") <= max(block.count("<figure"), 1)
+
+
+def test_warnings_stand_above_the_advice_and_are_escaped(comparison):
+    text = page(comparison, warnings=("20 rows are <copies>", "20 rows are <copies>"))
+    parse(text)
+    assert text.count("20 rows are &lt;copies&gt;") == 1
+    assert text.index('id="warnings"') < text.index('id="headline"')
+    assert 'id="warnings"' not in page(comparison)
+
+
+def test_a_comparison_keeps_what_it_warned_of():
+    logits = np.repeat(np.random.default_rng(0).normal(size=(60, 3)), 3, axis=0)
+    labels = np.repeat(np.random.default_rng(1).integers(0, 3, 60), 3)
+    with pytest.warns(UserWarning, match="cop|mistake|wrong") as shown:
+        found = compare(["ts"], Views(logits, labels=labels), splits=1, bootstrap=20)
+    assert set(found.warnings) == {str(one.message) for one in shown}
+    assert found.to_dict()["warnings"] == list(found.warnings)
+    assert f"{found.warnings[0][:20]}" in page(found)
+
+
+def test_the_page_of_a_constant_model_recommends_nothing():
+    y = np.random.default_rng(0).integers(0, 2, 200)
+    sides = {"before": np.tile([0.9, 0.1], (200, 1)), "after": np.tile([0.5, 0.5], (200, 1))}
+    text = page(compare_probs(sides, y, bootstrap=20))
+    assert "the same answer with the same confidence" in text
+    assert "Use the calibrated probabilities" not in text
+
+
+def test_samples_to_look_at_are_named_by_their_inputs(alone):
+    names = [f"photos/{row}.jpg" for row in range(300)]
+    found = replace(alone, ids=np.array(names))
+    wrong = np.flatnonzero(~found.samples["given"].correct)
+    worst = wrong[np.argmax(found.samples["given"].confidence[wrong])]
+    assert f"photos/{worst}.jpg" in page(found)
+    assert f"row {worst:,}" in page(alone)
+
+
+def test_the_accuracy_says_whose_answers_it_is_about():
+    before, after = np.tile([0.6, 0.4], (100, 1)), np.tile([0.4, 0.6], (100, 1))
+    found = compare_probs({"before": before, "after": after}, [1] * 70 + [0] * 30, bootstrap=20)
+    assert Page(found).accuracy.startswith("30.0 % (model) → 70.0 % (calibrated answers)")

@@ -31,7 +31,7 @@ def test_a_fitted_calibrator_shows_its_temperature_and_its_curve(fitted):
     assert "700 samples, 4 classes" in text
     assert "<svg" in text
     curve = _confidence_chart(fitted).marks[-1]
-    margin = np.log(curve.x[40] * 3 / (1 - curve.x[40]))
+    margin = curve.x[40] + np.log(3)  # the axis has log-odds
     assert curve.y[40] == pytest.approx(fitted.predict_proba([[margin, 0, 0, 0]]).max())
 
 
@@ -74,3 +74,14 @@ def test_a_comparison_shows_its_metrics_and_no_markup_of_a_name():
     text = check_card(found._repr_html_())
     assert "&lt;script&gt;" in text
     assert f"{found.row('nll', 'b').value:.4f}" in text
+
+
+def test_the_curve_of_an_overconfident_model_reaches_high_confidence(views):
+    sharp = TemperatureScaling().fit(2 * views.logits, views.labels)
+    assert _confidence_chart(sharp).marks[-1].y[-1] > 0.8
+
+
+def test_a_decision_that_guarantees_nothing_says_so():
+    decision = decide(np.full(60, 0.9), np.arange(60) % 2 == 0, risk=0.01)
+    assert not decision.possible
+    assert "<td>none: " in check_card(decision._repr_html_())

@@ -65,8 +65,8 @@ def test_a_shy_model_made_boastful_is_shown_to_break_its_promise():
     told = verdict(result, "ts")
     assert (told.before.reading, told.after.reading) == ("underconfident", "overconfident")
     assert told.after.errors > told.after.high
-    assert told.sentences[0].startswith("Better, but still miscalibrated: with ts")
-    assert "still miscalibrated" in advice(result, recommend(result))
+    assert told.sentences[0].startswith("Better: with ts")
+    assert "p ≤ 0.001" in advice(result, recommend(result))
     assert told.tests[1].rejected
     promised, made = (
         f"{told.after.expected:.0f} errors expected",

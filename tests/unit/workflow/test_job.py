@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsClassifier
 
-from recal import decide, load, read_views
+from recal import Views, decide, load, read_views
 from recal.calibrators import TemperatureScaling
 from recal.collecting import as_model, as_source
 from recal.collecting.pools import taken_by
 from recal.decisions.curves import Gain
 from recal.errors import FileError, InputError
+from recal.files.paths import json_text
 from recal.reporting.verdict import AnswerChange
 from recal.transforms import as_transform
 from recal.workflow import calibration_in
-from recal.workflow.job import _split_words, calibrate, split
+from recal.workflow.job import _split_words, calibrate, calibrate_views, split
 from recal.workflow.result import Settings, today
 
 
@@ -266,3 +267,44 @@ def test_damage_is_tried_with_the_floor_of_the_views():
     neighbours = as_model(KNeighborsClassifier(3).fit(rows, y))
     with pytest.warns(UserWarning, match=r"Those below 0\.005 count as 0\.005"):
         assert taken_by(neighbours, as_source(rows), [as_transform("drop:0.25")])
+
+
+@pytest.mark.parametrize("one_rule", [False, True])
+def test_checking_answers_are_accepted_by_the_rule_of_their_group(one_rule, tmp_path):
+    """A group whose answers are often wrong gets a threshold of its own."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(["easy", "hard"], 1500)
+    y = rng.integers(0, 2, 3000)
+    strength = np.where(groups == "easy", 3.0, 0.7)
+    score = strength * (2 * y - 1) + rng.normal(size=3000)
+    views = Views(np.column_stack([-score, score]), labels=y, groups=groups)
+    settings = Settings(risk=0.1, calibrator=TemperatureScaling(), one_rule=one_rule)
+    found = calibrate_views(views, tmp_path / "out", settings)
+    checking = views[split(3000, 0)[2]]
+    rule_groups = None if one_rule else checking.groups
+    accepted = found.decision.accept(*found.calibrator.predict_both(checking), rule_groups)
+    assert found.n_accepted == accepted.sum() > 0
+    assert len(found.decision.rule.groups or ()) == (0 if one_rule else 2)
+
+
+def test_warnings_reach_the_page_and_a_summary_that_is_valid_json(tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.repeat(rng.integers(0, 2, 100), 3)
+    score = (2 * y - 1) + np.repeat(rng.normal(size=100), 3)
+    settings = Settings(risk=0.2, calibrator=TemperatureScaling())
+    with pytest.warns(UserWarning, match="cop"):
+        calibrate_views(
+            Views(np.column_stack([-score, score]), labels=y), tmp_path / "out", settings
+        )
+    text = (tmp_path / "out" / "summary.json").read_text()
+    summary = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert any("cop" in line for line in summary["warnings"])
+    html = (tmp_path / "out" / "report.html").read_text()
+    assert html.index('id="warnings"') < html.index('id="headline"')
+
+
+def test_numbers_that_are_not_finite_become_null():
+    assert json.loads(json_text({"a": float("inf"), "b": (float("nan"), 1.0)})) == {
+        "a": None,
+        "b": [None, 1.0],
+    }
