@@ -37,6 +37,7 @@ ROOMS = (
     "reporting",
     "demo",
     "workflow",
+    "serving",
     "cli __main__",
 )
 RANK = {room: rank for rank, line in enumerate(ROOMS) for room in line.split()}

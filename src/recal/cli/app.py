@@ -41,6 +41,7 @@ COMMANDS = [
     "compare",
     "decide",
     "audit",
+    "serve",
     "watch",
     "report",
     "export",

@@ -17,7 +17,7 @@ Record = dict[str, Any]
 class Journal:
     """Append-only records that survive a kill at any moment.
 
-    A record is on disk when `append` returns. A line that a kill cut off is left as it is, and is
+    A line that a kill cut off is left as it is, and is
     not read.
 
     Examples
@@ -34,8 +34,11 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def append(self, *records: Record) -> None:
-        """Write records in one piece, while no other process writes."""
+    def append(self, *records: Record, sync: bool = True) -> None:
+        """Write records in one piece, while no other process writes.
+
+        Without `sync` they survive a kill of the process, but not a power cut.
+        """
         lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         content = lines.encode()
         try:
@@ -44,7 +47,8 @@ class Journal:
                     content = b"\n" + content  # after a line that a kill cut off
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())
+                if sync:
+                    os.fsync(file.fileno())
         except OSError as error:
             raise FileError(f"Cannot write {self.path}: {error.strerror or error}.") from error
 

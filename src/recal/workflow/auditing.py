@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,21 +83,31 @@ class FolderAudit:
         ids = names[: len(rows)].tolist()
         drawn = [check._replace(name=one) for check, one in zip(self.audit.pending[before:], ids)]
         self.audit.pending[before:] = drawn
-        self.n_drawn += len(drawn)
-        self.journal.append(
-            *(
-                {
-                    "kind": "draw",
-                    "rule": self.key,
-                    "id": check.name,
-                    "check": check[1:],
-                    "band_from": self.audit.band_from,
-                    "time": _now(),
-                }
-                for check in drawn
-            )
-        )
+        self._write_draws(drawn)
         return rows, ids
+
+    def _write_draws(self, drawn: list[Check]) -> None:
+        self.n_drawn += len(drawn)
+        common: dict[str, Any] = {"kind": "draw", "rule": self.key, "time": _now()}
+        common["band_from"] = self.audit.band_from
+        self.journal.append(*({**common, "id": check.name, "check": check[1:]} for check in drawn))
+
+    def offer(self, confidence: Any, groups: Sequence[str]) -> list[str]:
+        """Record accepted answers that were drawn one by one with equal probability; return ids."""
+        names = [f"{self.key}-{secrets.token_hex(6)}" for _ in groups]
+        labels = groups if self.rule.groups else [""] * len(names)
+        new = [
+            Check(name, float(value), True, label, 1.0, 1.0)
+            for name, value, label in zip(names, confidence, labels)
+        ]
+        self.audit.pending += new
+        self._write_draws(new)
+        return names
+
+    @property
+    def graded_names(self) -> set[str]:
+        """The ids that have a grade."""
+        return set(self._grades)
 
     def add(self, grades: Mapping[str, bool]) -> int:
         """Add grades by id, in the journal first; return how many are new."""

@@ -1,0 +1,1 @@
+"""One process that scores answers where they are made: `recal serve`."""

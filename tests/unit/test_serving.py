@@ -1,0 +1,179 @@
+"""`recal serve`: rows in, decisions out, grades back; limits, a token, and a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from recal import DecisionRule, PanelCalibration, SignalCalibration, TemperatureScaling, Views, save
+from recal.serving.app import Limits, make_app
+from recal.serving.scoring import Scorer
+from recal.serving.service import Service
+
+pytest.importorskip("fastapi")
+httpx = pytest.importorskip("httpx")
+
+
+@pytest.fixture
+def signals(tmp_path):
+    rng = np.random.default_rng(0)
+    stated = rng.uniform(0.5, 1.0, 500)
+    calibrator = SignalCalibration().fit({"stated": stated}, rng.random(500) < stated)
+    calibrator.decision_ = DecisionRule((0.8,), risk=0.1, confidence=0.95)
+    return calibrator
+
+
+def client(tmp_path, calibrator, check_rate: float = 1.0, **limits):
+    service = Service(tmp_path, Scorer(calibrator), check_rate)
+    transport = httpx.ASGITransport(make_app(service, Limits(**limits)), raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://service")
+
+
+async def ask(http, path: str, content):
+    answer = await http.post(path, json=content)
+    return answer.status_code, answer.json()
+
+
+def run(coroutine):
+    import asyncio
+
+    return asyncio.run(coroutine)
+
+
+def test_rows_of_signals_are_scored_and_grades_feed_the_audit(tmp_path, signals):
+    async def talk():
+        http = client(tmp_path, signals)
+        status, one = await ask(http, "/answers", {"signals": {"stated": 0.95}})
+        assert status == 200
+        assert one["confidence"] == signals.predict_confidence({"stated": [0.95]})[0]
+        assert one["accepted"]
+        assert one["check"]
+        status, many = await ask(
+            http, "/answers", [{"signals": {"stated": value}} for value in (0.5, 0.99)]
+        )
+        assert [row["accepted"] for row in many] == [False, True]
+        status, found = await ask(http, "/grades", {"id": one["id"], "right": True})
+        assert (found["added"], found["graded"]) == (1, 1)
+        status, found = await ask(http, "/grades", [{"id": "other", "right": False}])
+        assert (found["added"], found["unused"]) == (0, 1)
+        metrics = (await http.get("/metrics")).text
+        assert "recal_answers_total 3" in metrics
+        assert "recal_promise_refuted 0" in metrics
+        assert (await http.get("/healthz")).json()["status"] == "ok"
+        assert "promise" in (await http.get("/")).text
+
+    run(talk())
+
+
+def test_wrong_grades_refute_the_promise(tmp_path, signals):
+    async def talk():
+        http = client(tmp_path, signals)
+        _, rows = await ask(http, "/answers", [{"signals": {"stated": 0.95}}] * 60)
+        _, found = await ask(http, "/grades", [{"id": row["id"], "right": False} for row in rows])
+        assert found["alarm"]
+        assert "refuted" in (await http.get("/")).text
+        # Another process that serves the same folder knows it, too.
+        status = (await client(tmp_path, signals).get("/status")).json()
+        assert status["alarm"]
+
+    run(talk())
+
+
+def test_logits_and_panels_are_scored(tmp_path):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 300)
+    logits = 4 * np.eye(3)[y] + 2 * rng.normal(size=(300, 3))
+    calibrator = TemperatureScaling().fit(Views(logits, labels=y), classes=["a", "b", "c"])
+    truth = rng.choice(list("ABC"), 300)
+    answers = {
+        name: np.where(rng.random(300) < 0.7, truth, rng.choice(list("ABC"), 300))
+        for name in ("large", "small")
+    }
+    panel = PanelCalibration().fit(answers, truth)
+
+    async def talk():
+        _, one = await ask(client(tmp_path, calibrator), "/answers", {"logits": [9.0, 0.0, 0.0]})
+        assert one["answer"] == "a"
+        assert "accepted" not in one
+        _, one = await ask(
+            client(tmp_path, panel), "/answers", {"answers": {"large": "A", "small": "A"}}
+        )
+        assert one["answer"] == "A"
+        assert one["confidence"] > 0.8
+
+    run(talk())
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "named"),
+    [
+        ({"signal": {}}, 422, "signals"),
+        ({"signals": {"stated": 0.5}, "odd": 1}, 422, "odd"),
+        ({"signals": {"other": 0.5}}, 422, "stated"),
+        ([], 422, "rows"),
+        ([{"signals": {"stated": 0.5}}] * 4, 422, "3"),
+        ({"signals": 5}, 422, "malformed"),
+        ({"signals": {"stated": "x" * 3000}}, 413, "2,000"),
+    ],
+)
+def test_bad_rows_get_one_sentence(tmp_path, signals, content, status, named):
+    async def talk():
+        http = client(tmp_path, signals, max_rows=3, max_bytes=2000)
+        found, answer = await ask(http, "/answers", content)
+        assert found == status
+        assert named in answer["error"]
+        assert "Traceback" not in answer["error"]
+
+    run(talk())
+
+
+def test_a_token_is_needed_where_one_is_set(tmp_path, signals):
+    async def talk():
+        http = client(tmp_path, signals, token="secret")
+        assert (await http.get("/metrics")).status_code == 401
+        assert (await http.get("/healthz")).status_code == 200
+        headers = {"Authorization": "Bearer secret"}
+        assert (await http.get("/metrics", headers=headers)).status_code == 200
+
+    run(talk())
+
+
+def test_the_command_serves_two_processes_and_loses_nothing_when_killed(tmp_path, signals):
+    (tmp_path / "calibrated").mkdir()
+    save(signals, tmp_path / "calibrated" / "calibration.recal")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["serve", str(tmp_path / "calibrated"), "--port", str(port), "--check-rate", "1"]
+    graded = 0
+    for workers in ("2", "1"):
+        server = subprocess.Popen(
+            [sys.executable, "-m", "recal", *words, "--workers", workers],
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            for _ in range(300):
+                try:
+                    if httpx.get(f"{url}/healthz").status_code == 200:
+                        break
+                except httpx.TransportError:
+                    time.sleep(0.1)
+            assert httpx.get(f"{url}/status").json()["graded"] == graded
+            for _ in range(10):
+                row = httpx.post(f"{url}/answers", json={"signals": {"stated": 0.97}}).json()
+                found = httpx.post(f"{url}/grades", json={"id": row["id"], "right": True}).json()
+                graded += found["added"]
+            assert found["graded"] == graded
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+    assert graded == 20
