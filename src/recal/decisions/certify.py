@@ -123,7 +123,7 @@ def kept_on_average(
         _last(draw[numbers] @ losses, risk) for draw in resampled_weights(int(numbers.max()) + 1)
     ]
     target = _target(np.r_[0, sizes][reached])
-    return int(np.searchsorted(np.maximum.accumulate(sizes), target, side="right"))
+    return _nearest(np.r_[0, np.maximum.accumulate(sizes)], target)
 
 
 @dataclass(frozen=True)
@@ -209,8 +209,8 @@ def on_average(answers: Ranked, risk: float) -> int:
         for draw in resampled_weights(int(answers.clusters.max()) + 1):
             totals = np.cumsum(draw[answers.clusters] * losses)[ends - 1]
             reached.append(_last(totals, risk))
-    target = _target(np.r_[0, ends][reached])
-    return int(np.r_[0, answers.ends][np.searchsorted(answers.ends, target, side="right")])
+    places = np.r_[0, answers.ends]
+    return int(places[_nearest(places, _target(np.r_[0, ends][reached]))])
 
 
 # Resamples for the promise on average: the size varies by a tenth of its deviation because of them.
@@ -231,13 +231,19 @@ def _last(totals: Vector, risk: float) -> int:
 
 
 def _target(reached: NDArray[np.integer]) -> float:
-    """Return the mean size over resamples, less half of its relative deviation, at most a quarter.
+    """Return the mean size over resamples, less half of its deviation, but at most a third less.
 
     The error over all accepted predictions exceeds the risk in proportion to the variance of the
     size. The mean varies less than the size of one sample, and shrinking it pays for the rest.
     """
     mean, deviation = float(np.mean(reached)), float(np.std(reached))
-    return mean - 0.5 * min(deviation, 0.5 * mean)
+    return mean - min(deviation / 2, mean / 3)
+
+
+def _nearest(places: Counts, target: float) -> int:
+    """Return the index of the place nearest to a target, the last of equal ones."""
+    above = min(int(np.searchsorted(places, target, side="right")), len(places) - 1)
+    return above if places[above] - target < target - places[above - 1] else above - 1
 
 
 def cluster_weights(clusters: ArrayLike | None, n_rows: int) -> Vector:

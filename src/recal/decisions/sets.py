@@ -152,11 +152,11 @@ class PredictionSets(Record):
 def content_uniforms(array: Vector) -> Vector:
     """Return a number in [0, 1) for each row that looks random and depends only on the row.
 
-    Values are rounded to float32, so that small differences in how they were computed seldom
-    matter. Their bits go through the mixing steps of splitmix64 (Steele, Lea and Flood, 2014),
+    Values are rounded to 12 bits, so that differences in how they were computed seldom matter, in
+    float32 or float64. They go through the mixing steps of splitmix64 (Steele, Lea and Flood, 2014),
     column after column.
     """
-    bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32).astype(np.uint64)
+    bits = np.rint(np.asarray(array, dtype=np.float64) * 2**12).astype(np.uint64)
     state = np.full(len(bits), 0x9E3779B97F4A7C15, dtype=np.uint64)
     for column in bits.T:
         state = (state ^ column) * np.uint64(0xBF58476D1CE4E5B9)
@@ -282,11 +282,15 @@ def fewest_scores(coverage: float) -> int:
 
 
 def limit(scores: Vector, coverage: float) -> float:
-    """Return the k-th smallest score, k = ceil((n + 1) coverage): a new score is at most this with
-    that probability.
+    """Return the k-th smallest score, k = ceil((n + 1) coverage):
+
+    a new score is at most this with that probability. Many samples may have this very score, and
+    float32 computes it a little larger: the limit leaves room for that.
     """
     rank = math.ceil((len(scores) + 1) * coverage - 1e-9)  # so that 10 x 0.9 gives 9
-    return float(np.partition(scores, rank - 1)[rank - 1]) if rank <= len(scores) else math.inf
+    if rank > len(scores):
+        return math.inf
+    return float(np.partition(scores, rank - 1)[rank - 1]) + 2.0**-18
 
 
 def _warn_of_whole_sets(

@@ -21,15 +21,28 @@ problem = partial(probs_and_labels, n_classes=5, spread=2, sharpness=1, favour=1
 def test_the_limit_is_the_score_of_the_rank_that_split_conformal_names():
     probs = np.column_stack([np.linspace(0.95, 0.05, 19), np.linspace(0.05, 0.95, 19)])
     y = np.zeros(19, int)
-    assert prediction_sets(probs, y, 0.9).limits == pytest.approx((1 - probs[17, 0],)), (
+    assert prediction_sets(probs, y, 0.9).limits == pytest.approx((1 - probs[17, 0],), abs=1e-5), (
         "the 18th of 19"
     )
-    assert prediction_sets(probs, y, 0.95).limits == pytest.approx((1 - probs[18, 0],)), (
+    assert prediction_sets(probs, y, 0.95).limits == pytest.approx((1 - probs[18, 0],), abs=1e-5), (
         "the 19th of 19"
     )
     assert prediction_sets(probs, y, 0.96).limits == (math.inf,), (
         "no score among 19 can promise that"
     )
+
+
+@pytest.mark.parametrize("method", ["lac", "aps", "raps"])
+def test_tied_probabilities_are_covered_in_float32_and_after_rounding(method):
+    rng = np.random.default_rng(0)
+    rows = np.array([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.5, 0.3, 0.2], [0.4, 0.35, 0.25]])
+    probs = rows[rng.integers(0, 4, 4000)]
+    y = (probs.cumsum(axis=1) > rng.random((4000, 1))).argmax(axis=1)
+    moved = np.exp(np.log(probs) + 1.2345)
+    for coverage in (0.7, 0.8, 0.9):
+        sets = prediction_sets(probs, y, coverage, method, penalty=0.1)
+        for same in (probs, probs.astype(np.float32), moved / moved.sum(axis=1, keepdims=True)):
+            assert sets.predict(same)[np.arange(4000), y].mean() >= coverage
 
 
 def test_scores_of_all_three_methods_by_hand():

@@ -1,0 +1,206 @@
+"""The promise on average, promises about clusters of any size, and decisions from cross-fits."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+from recal import DecisionRule, SignalCalibration, decide, load, save
+from recal.decisions import decide_crossfitted, decide_each, risk_curve
+from recal.decisions.certify import kept_on_average, on_average, ranked
+from recal.decisions.crossfit import crossfitted_confidences
+from recal.errors import DependentRowsWarning, InputError
+
+
+def graded(n: int, rng: np.random.Generator, error: float = 0.27):
+    """Return calibrated confidences and whether answers are right."""
+    doubt = error * rng.random(n)
+    return 1 - doubt, rng.random(n) >= doubt
+
+
+@pytest.mark.parametrize(("n", "risk"), [(100, 0.1), (300, 0.05), (300, 0.1)])
+def test_over_all_accepted_answers_the_error_is_at_most_the_risk(n, risk):
+    rng, shares = np.random.default_rng(0), []
+    for _ in range(250):
+        confidence, right = graded(n, rng)
+        size = on_average(ranked(confidence, ~right), risk)
+        shares.append(1.0 - np.sort(1 - confidence)[size - 1] / 0.27 if size else 1.0)
+    share = 1.0 - np.array(shares)
+    assert (0.27 * share**2 / 2).sum() / share.sum() <= 1.03 * risk
+    assert share.mean() > 0.75 * risk * 2 / 0.27, "of what is possible"
+
+
+def test_the_promise_on_average_accepts_more_and_is_named():
+    confidence, right = graded(300, np.random.default_rng(1))
+    strict = decide(confidence, right, risk=0.1)
+    average = decide(confidence, right, risk=0.1, guarantee="average")
+    assert average.coverage == strict.other_coverage > strict.coverage == average.other_coverage
+    assert strict.rule.guarantee == "confidence"
+    assert average.rule.guarantee == average.to_dict()["guarantee"] == "average"
+    assert "on average" in str(average)
+    assert "on average" in average.promise
+    assert f"{strict.coverage:.1%}" in average.other_promise
+    assert f"{average.coverage:.1%}" in strict.other_promise
+    with pytest.raises(InputError, match=r"guarantee.*'mean'"):
+        decide(confidence, right, guarantee="mean")
+
+
+def test_a_rule_keeps_its_promise_in_a_file_and_older_files_promise_confidence(tmp_path):
+    rule = DecisionRule((0.5,), 0.05, 0.95, guarantee="average")
+    path = save(rule, tmp_path / "new.recal")
+    assert load(path) == rule
+    text = path.read_bytes()
+    old = re.sub(rb', \\"guarantee\\": \\"average\\"|, \\"digest\\": \\"\w+\\"', b"", text)
+    size = int.from_bytes(old[:8], "little") - (len(text) - len(old))
+    (tmp_path / "old.recal").write_bytes(size.to_bytes(8, "little") + old[8:])
+    assert load(tmp_path / "old.recal").guarantee == "confidence"
+
+
+def test_groups_comparisons_costs_and_curves_take_the_promise():
+    rng = np.random.default_rng(2)
+    confidence, right = graded(800, rng)
+    groups = rng.choice(["a", "b"], 800)
+    by_group = decide(confidence, right, risk=0.1, guarantee="average", groups=groups)
+    for part in by_group.parts:
+        rows = groups == part.name
+        alone = decide(confidence[rows], right[rows], risk=0.1, guarantee="average")
+        assert part.threshold == alone.threshold, "averages share no error probability"
+    each = decide_each({"one": confidence}, right, risk=0.1, guarantee="average", draws=0)
+    curve = risk_curve(confidence, right, risks=(0.1,), guarantee="average")
+    assert curve.thresholds == each["one"].thresholds
+    costs = {"cost_error": 10.0, "cost_review": 1.0, "guarantee": "average"}
+    cheapest = decide(confidence, right, **costs)
+    assert 0 < cheapest.n_accepted <= each["one"].n_accepted
+    assert cheapest.cost < 1.0
+
+
+def test_policies_in_a_fixed_order_are_kept_as_sets_of_most_confident_answers_are():
+    confidence, right = graded(600, np.random.default_rng(3))
+    answers = ranked(confidence, ~right)
+    accepted = confidence[:, None] >= answers.confidence[answers.ends - 1]
+    kept = kept_on_average(accepted, ~right, 0.1)
+    assert answers.ends[kept - 1] == pytest.approx(on_average(answers, 0.1), rel=0.05)
+    assert kept_on_average(accepted, np.ones(600, bool), 0.1) == 0
+    assert kept_on_average(accepted, np.zeros(600, bool), 0.1) == len(answers.ends)
+    numbers = np.arange(600)
+    again = kept_on_average(
+        np.repeat(accepted, 3, 0), np.repeat(~right, 3), 0.1, np.repeat(numbers, 3)
+    )
+    assert again == pytest.approx(kept, rel=0.05), "copies count once"
+
+
+def documents(n: int, rng: np.random.Generator):
+    """Return answers in clusters of very different sizes; some clusters are right together."""
+    sizes = np.ceil(np.exp(2.8 + rng.normal(size=n))).astype(int)
+    clusters = np.repeat(np.arange(n), sizes)
+    doubt = 0.25 * rng.random(len(clusters))
+    luck = np.where(
+        rng.random(len(clusters)) < 0.5, rng.random(n)[clusters], rng.random(len(clusters))
+    )
+    return 1 - doubt, luck >= doubt, clusters
+
+
+def test_one_large_cluster_does_not_wipe_out_the_evidence():
+    rng, shares, broken = np.random.default_rng(4), {"confidence": [], "average": []}, 0
+    for _ in range(40):
+        confidence, right, clusters = documents(200, rng)
+        for guarantee, found in shares.items():
+            decision = decide(confidence, right, risk=0.1, guarantee=guarantee, clusters=clusters)
+            found.append(decision.coverage)
+            # The mean doubt above a threshold is half of the doubt at it.
+            broken += (
+                guarantee == "confidence"
+                and decision.possible
+                and (min(1 - decision.threshold, 0.25) / 2 > 0.1)
+            )
+    assert np.mean(shares["confidence"]) > 0.15
+    assert np.mean(shares["average"]) > 0.5
+    assert broken <= 5
+    assert decision.n_clusters == 200
+    assert "average cluster (200 clusters decide)" in decision.promise
+
+
+def test_mistakes_of_large_clusters_are_told_by_rows():
+    """Each cluster counts once: many small good ones outweigh a large bad one."""
+    clusters = np.r_[np.arange(400), np.full(300, 400)]
+    right = np.r_[np.ones(400, bool), np.arange(300) % 2 == 0]
+    decision = decide(np.full(700, 0.9), right, risk=0.05, clusters=clusters)
+    assert decision.coverage == 1.0
+    assert "by rows, 21.4%" in str(decision)
+
+
+def test_copies_of_confidences_are_named_and_ties_are_not():
+    rng = np.random.default_rng(5)
+    confidence, right = graded(400, rng, error=0.5)
+    with pytest.warns(DependentRowsWarning, match="1,200 of 1,200"):
+        decide(np.repeat(confidence, 3), np.repeat(right, 3), risk=0.2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DependentRowsWarning)
+        decide(
+            np.repeat(confidence, 3), np.repeat(right, 3), 0.2, clusters=np.repeat(range(400), 3)
+        )
+        decide(confidence, right, risk=0.2)
+        for digits in (1, 2, 3):
+            rounded, hits = graded(3000, rng, error=0.5)
+            decide(np.round(rounded, digits), hits, risk=0.2)
+
+
+def test_graded_tables_are_cross_fitted():
+    rng = np.random.default_rng(6)
+    signals = rng.normal(size=(600, 2))
+    groups = rng.choice(["a", "b"], 600)
+    chance = 1 / (1 + np.exp(-2 - signals.sum(axis=1) - (groups == "a")))
+    right = rng.random(600) < chance
+    table = {"one": signals[:, 0], "two": signals[:, 1]}
+    fitted, decision = decide_crossfitted(
+        SignalCalibration(), table, right, risk=0.1, folds=5, groups=groups, one_rule=True
+    )
+    assert fitted.decision_ == decision.rule
+    assert 0.2 < decision.coverage < 1
+    confidence = fitted.predict_confidence(table, groups)
+    assert np.mean(decision.accept(confidence)) == pytest.approx(decision.coverage, abs=0.1)
+    by_group = decide_crossfitted(SignalCalibration(), table, right, 0.2, folds=5, groups=groups)[1]
+    assert by_group.rule.groups == ("a", "b")
+
+
+def test_the_confidence_of_a_graded_answer_comes_from_a_fit_without_it():
+    seen = []
+
+    class Spy:
+        def get_params(self, deep=False):
+            return {}
+
+        def fit(self, signals, correct, groups=None, clusters=None):
+            self.rows = set(signals["x"].tolist())
+            assert set(zip(signals["x"], groups)) <= pairs
+            return self
+
+        def predict_confidence(self, signals, groups=None):
+            seen.append((self.rows, set(signals["x"].tolist())))
+            return np.full(len(signals["x"]), 0.5)
+
+    x = np.arange(60.0)
+    groups = np.where(x % 2, "odd", "even")
+    pairs = set(zip(x, groups))
+    crossfitted_confidences(Spy(), {"x": x}, x % 3 > 0, groups, x // 4, folds=5)
+    assert all(not rest & left for rest, left in seen)
+    assert set().union(*(left for _, left in seen)) == set(x.tolist())
+    assert all(len({v // 4 for v in rest} & {v // 4 for v in left}) == 0 for rest, left in seen)
+
+
+def test_rows_of_a_fit_leave_no_guarantee_in_print_or_in_a_notebook():
+    class Fitted:
+        def fitted_rows(self, confidence):
+            return len(confidence)
+
+    confidence, right = graded(500, np.random.default_rng(7))
+    with pytest.warns(UserWarning, match="500"):
+        decision = decide(confidence, right, risk=0.2, calibrator=Fitted())
+    assert "o guarantee: 500" in str(decision)
+    assert "no guarantee: 500" in decision._repr_html_()
+    assert "confidence, at most" not in decision._repr_html_()
+    with pytest.raises(InputError, match="`calibrator` must be a fitted calibrator, got dict"):
+        decide(confidence, right, calibrator={})
