@@ -71,7 +71,9 @@ def clustered(sizes: Callable[[int, np.random.Generator], Rows], by_size: float 
         clusters = np.repeat(np.arange(n), each)
         hardness = rng.normal(size=n)[clusters] + rng.normal(size=len(clusters))
         confidence = 1 / (1 + np.exp(-2.2 + 1.2 * hardness))
-        luck = rng.normal(size=n)[clusters] / np.sqrt(2) + rng.normal(size=len(clusters)) / np.sqrt(2)
+        luck = rng.normal(size=n)[clusters] / np.sqrt(2) + rng.normal(size=len(clusters)) / np.sqrt(
+            2
+        )
         chance = 1 - confidence + by_size * (each[clusters] > 1)
         return Sample(confidence, chance, _below(luck, chance), clusters=clusters)
 

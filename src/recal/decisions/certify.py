@@ -231,19 +231,20 @@ def _last(totals: Vector, risk: float) -> int:
 
 
 def _target(reached: NDArray[np.integer]) -> float:
-    """Return the mean size over resamples, less half of its deviation, but at most a third less.
+    """Return the mean size over resamples, less half of its deviation, but at most a quarter less.
 
     The error over all accepted predictions exceeds the risk in proportion to the variance of the
-    size. The mean varies less than the size of one sample, and shrinking it pays for the rest.
+    size. The mean varies less than the size of one sample, and shrinking it pays for the rest. A
+    threshold between two samples accepts half a sample more than was counted.
     """
     mean, deviation = float(np.mean(reached)), float(np.std(reached))
-    return mean - min(deviation / 2, mean / 3)
+    return max(mean - min(deviation / 2, mean / 4) - 0.5, 0.0)
 
 
 def _nearest(places: Counts, target: float) -> int:
-    """Return the index of the place nearest to a target, the last of equal ones."""
+    """Return the index of the place nearest to a target, the larger of two."""
     above = min(int(np.searchsorted(places, target, side="right")), len(places) - 1)
-    return above if places[above] - target < target - places[above - 1] else above - 1
+    return above if places[above] - target <= target - places[above - 1] else above - 1
 
 
 def cluster_weights(clusters: ArrayLike | None, n_rows: int) -> Vector:

@@ -33,6 +33,13 @@ def test_over_all_accepted_answers_the_error_is_at_most_the_risk(n, risk):
     assert share.mean() > 0.75 * risk * 2 / 0.27, "of what is possible"
 
 
+@pytest.mark.parametrize("n", [1, 5, 100])
+def test_all_right_answers_are_accepted_on_average_and_all_wrong_ones_are_not(n):
+    confidence = np.linspace(0.9, 0.8, n)
+    assert on_average(ranked(confidence, np.ones(n, bool)), 0.1) == 0
+    assert on_average(ranked(confidence, np.zeros(n, bool)), 0.1) == (n if n >= 20 else 0)
+
+
 def test_the_promise_on_average_accepts_more_and_is_named():
     confidence, right = graded(300, np.random.default_rng(1))
     strict = decide(confidence, right, risk=0.1)
