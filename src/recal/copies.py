@@ -245,6 +245,6 @@ def _drop_frequent(near: NDArray[np.bool_], n: int) -> None:
     """Clear long chains of equal rows."""
     ends = np.flatnonzero(~near)
     starts = np.r_[0, ends + 1]
-    for start, stop in zip(starts, np.r_[ends, len(near)]):
-        if stop - start > _MOST_COPIES * n:
-            near[start:stop] = False
+    stops = np.r_[ends, len(near)]
+    for chain in np.flatnonzero(stops - starts > _MOST_COPIES * n):
+        near[starts[chain] : stops[chain]] = False

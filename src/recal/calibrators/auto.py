@@ -24,15 +24,6 @@ from recal.schema import RandomState
 
 Vector = NDArray[np.float64]
 
-# If one member has this share of the weight, the others change too little to be worth computing.
-_NEARLY_ALL = 0.95
-# With fewer samples, changed predictions cannot be shown to be better; then the level of the test.
-_FEWEST_TO_CHANGE, _CLEAR = 200, 0.01
-# The share of the loss that each additional forward pass per prediction must gain.
-_GAIN_PER_PASS = 0.005
-# This many samples are enough to judge ReCal.
-_MOST_FOR_RECAL = 20_000
-
 
 class AutoCalibration(Calibrator):
     """Fit the ensemble of calibrators, and use it or the single member that does as well.
@@ -164,7 +155,8 @@ def _free_answers(fitted: Calibrator, samples: Samples) -> str:
         np.arange(len(labels)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
     )
     changed = fitted._predict_proba(views).argmax(axis=1)
-    if together.max() + 1 < _FEWEST_TO_CHANGE or not _is_better(changed, kept, labels, together):
+    # With fewer than 200 samples, changed predictions cannot be shown to be better.
+    if together.max() + 1 < 200 or not _is_better(changed, kept, labels, together):
         return ""
     order = np.random.default_rng(0).permutation(int(together.max()) + 1)
     second_half = np.isin(together, order[1::2])
@@ -196,14 +188,15 @@ def _is_better(
         return False
     from scipy.special import bdtrc
 
-    return bool(bdtrc(gained - 1, gained + lost, 0.5) < _CLEAR)
+    return bool(bdtrc(gained - 1, gained + lost, 0.5) < 0.01)
 
 
 def _simplest(ensemble: CalibrationEnsemble, fitted: FittedEnsemble) -> tuple[Calibrator, str]:
     """Return the ensemble, or the one member that replaces it, and the reason in one sentence."""
     name, weight = next(iter(fitted.weights.items()))
     member = fitted.members[name]
-    if fitted.plan is not None or weight < _NEARLY_ALL or member.short_name != name:
+    # Above 95 % of the weight, the other members change too little to be worth computing.
+    if fitted.plan is not None or weight < 0.95 or member.short_name != name:
         return (
             ensemble,
             f"Chosen: ensemble, which {ensemble.reason_[0].lower()}{ensemble.reason_[1:]}",
@@ -232,8 +225,7 @@ def _try_recal(evidence: Evidence, seed: int) -> tuple[ReCal, dict[str, Any], st
     """
     method, samples = ReCal(random_state=seed), evidence.samples
     rest, left_out = np.flatnonzero(evidence.folds != 0), np.flatnonzero(evidence.folds == 0)
-    if len(rest) > _MOST_FOR_RECAL:
-        rest = rest[:: -(-len(rest) // _MOST_FOR_RECAL)]
+    rest = rest[:: -(-len(rest) // 20_000)]  # enough samples to judge ReCal
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewSamplesWarning)
         method.learn(samples[rest])
@@ -242,7 +234,8 @@ def _try_recal(evidence: Evidence, seed: int) -> tuple[ReCal, dict[str, Any], st
     passes = float(len(method.plan_.transforms))
     best = evidence.losses.get("ensemble with views", evidence.losses["ensemble"])[left_out]
     record = _record("recal", evidence.losses["ts"][left_out], losses, passes, unseen)
-    cost = 1.0 + _GAIN_PER_PASS * (passes - evidence.passes)
+    # Each additional forward pass must gain half a per cent of the loss.
+    cost = 1.0 + 0.005 * (passes - evidence.passes)
     wins = float(losses.mean()) * cost < float(best.mean())
     gain = 100.0 * (1.0 - losses.mean() / best.mean())
     sentence = (

@@ -156,16 +156,8 @@ class Calibrator(Estimator, ABC):
         """
         check_parameters(self)
         name = type(self).__name__
-        samples = read_samples(
-            X,
-            y,
-            classes=classes,
-            sample_weight=sample_weight,
-            groups=groups,
-            clusters=clusters,
-            needs_views=self.needs_views,
-            method=name,
-        )
+        views = as_views(X, needs_views=self.needs_views, method=name)
+        samples = read_samples(X, y, views, name, classes, sample_weight, groups, clusters)
         # Exponentials of classes far below the largest underflow. A decorator would hide the caller
         # from warnings.
         with np.errstate(under="ignore"):

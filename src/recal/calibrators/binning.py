@@ -111,12 +111,6 @@ class HistogramBinning(Calibrator):
         )
 
 
-# Histograms with less than this share of the weight are left out of the stored function.
-_NEGLIGIBLE = 1e-7
-# A class uses bins of equal width if at least this many of its log-odds are inside these bounds.
-_FEWEST_INSIDE, _INSIDE = 5, scipy.special.logit(0.999)
-
-
 class BayesianBinning(Calibrator):
     """Average histograms of all sizes, each weighted by its Bayesian score, class by class.
 
@@ -188,7 +182,9 @@ class BayesianBinning(Calibrator):
         )
         curves = []
         for k, column in enumerate(columns):
-            layout = both if (np.abs(column) < _INSIDE).sum() >= _FEWEST_INSIDE else mass
+            # Bins of equal width need a few probabilities between 0.001 and 0.999.
+            inside = (np.abs(column) < scipy.special.logit(0.999)).sum()
+            layout = both if inside >= 5 else mass
             curves.append(_average(*_score(layout, column, labels == k, self.prior_samples)))
         edges, values, offsets = pack(curves)
         values = smooth(values, len(labels), samples.n_classes, self.penalty)
@@ -270,7 +266,7 @@ def _score(
     weights = np.exp(log_scores - log_scores.max())
     weights /= weights.sum()
     values = (positives + alpha) / (counts + strength)
-    kept = np.flatnonzero(weights > _NEGLIGIBLE)
+    kept = np.flatnonzero(weights > 1e-7)
     bins = [slice(layout.starts[m], layout.starts[m] + layout.sizes[m]) for m in kept]
     return (
         weights[kept] / weights[kept].sum(),

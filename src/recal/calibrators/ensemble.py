@@ -22,7 +22,6 @@ from recal.calibrators.scaling import StructuredMatrixScaling, StructuredVectorS
 from recal.calibrators.stacking import Gate, report_of
 from recal.calibrators.temperature import TemperatureScaling
 from recal.calibrators.view_selection import Choice, losses_of
-from recal.checks import Floats
 from recal.clusters import effective_count, stratified_folds
 from recal.copies import copies_of
 from recal.engine.compiled import one_thread
@@ -76,17 +75,16 @@ def fit_members(names: Iterable[str], samples: Samples, near: Members | None = N
     Members that read the same logits share one temperature.
     """
     members: Members = {}
-    logits = samples.logits
-    sources: dict[str | None, Samples] = {None: _of_logits(samples, logits)}
+    sources: dict[str | None, Samples] = {}
     for name in needed_for(names):
         source, start = READS.get(name), None if near is None else near[name].map_
-        if source is not None and source not in sources:
-            logs = safe_log(members[source].map_.probs(wide(logits)))
-            sources[source] = _of_logits(samples, logs)
+        if source not in sources:
+            logits = samples.logits
+            if source is not None:
+                logits = safe_log(members[source].map_.probs(wide(logits)))
+            plain = replace(samples, inputs=Views.unchecked(logits, {}, None, None), near=start)
+            sources[source] = replace(plain, known_beta=plain.beta)
         known = sources[source]
-        if known.known_beta is None:
-            beta = replace(known, near=start).beta
-            known = sources[source] = replace(known, known_beta=beta)
         member = members[name] = FAMILIES[name]()
         if isinstance(member, BetaCalibration):
             # With fewer classes the mixture does not improve; with more the joint fit takes long.
@@ -98,11 +96,6 @@ def fit_members(names: Iterable[str], samples: Samples, near: Members | None = N
             warnings.simplefilter("ignore", ConvergenceWarning)
             member.learn(replace(used, near=start, known_beta=known.known_beta))
     return members
-
-
-def _of_logits(samples: Samples, logits: Floats) -> Samples:
-    """Return the samples with these logits and without views."""
-    return replace(samples, inputs=Views.unchecked(logits, {}, None, None), known_beta=None)
 
 
 def _repeated(samples: Samples) -> Samples:

@@ -16,25 +16,6 @@ from recal.maps.scaling import TemperatureMixture
 from recal.solvers.convex import mixture_weights
 from recal.solvers.temperature import fit_betas
 
-# Keeps the loss finite while the weights are fitted, even if two of the three parts give the label
-# probability 0.
-_FLOOR = 1e-30
-# The loss has several minima in the temperature: try these multiples of the best single beta on a
-# few samples.
-_MULTIPLES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
-# The search for a minimum covers this distance on either side, in log beta: more than to the
-# neighbouring multiples.
-_REACH = 1.0
-# The distance, in log beta, between the three points of a parabola step from a beta that is nearly
-# the best.
-_BESIDE = 0.05
-_MOST_TRIED = 1_000
-_PLAIN_VALUES = 500_000
-# The prior of log(beta / the best single beta) is normal with this standard deviation. A share of
-# the uniform distribution can explain one or two mistakes; without a prior, beta would then grow
-# without limit.
-_PRIOR_SPREAD = 0.5
-
 
 class EnsembleTemperatureScaling(Calibrator):
     """Mix the probabilities at a fitted temperature, those at temperature 1, and the uniform
@@ -89,10 +70,12 @@ def _fit_mixture(samples: Samples) -> TemperatureMixture:
     if near is not None:
         step = mixture.step_from(near)
         return TemperatureMixture(step, mixture.best(step)[1])
-    if len(labels) > _MOST_TRIED:
-        few = slice(None, None, -(-len(labels) // _MOST_TRIED))
+    # The loss has several minima in the temperature: try multiples of the best single beta.
+    multiples = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
+    if len(labels) > 1000:
+        few = slice(None, None, -(-len(labels) // 1000))
         some = Mixture(ScaledLogits(logits[few]), labels[few], logits.shape[1], single)
-    start = min(single * np.array(_MULTIPLES), key=lambda beta: some.best(beta)[0])
+    start = min(single * np.array(multiples), key=lambda beta: some.best(beta)[0])
     best = min((single, mixture.descend(float(start))), key=lambda beta: mixture.best(beta)[0])
     return TemperatureMixture(best, mixture.best(best)[1])
 
@@ -108,9 +91,12 @@ class Mixture:
         self.state, self.drops, self.centre = state, state.drop_at(labels), float(np.log(single))
         # For few values a plain sum is faster than the state's series, whose purpose is to read
         # many classes only once.
-        small = state.logits.size < _PLAIN_VALUES
+        small = state.logits.size < 500_000
         self.centred = state.logits - state.maxima[:, None].astype(np.float64) if small else None
-        self.precision = 1.0 / (_PRIOR_SPREAD**2 * len(labels))
+        # The prior of log(beta / the best single beta) is normal with a standard deviation of 0.5. A
+        # share of the uniform distribution can explain one or two mistakes; without a prior, beta
+        # would then grow without limit.
+        self.precision = 1.0 / (0.5**2 * len(labels))
         self.counts, self.weights = np.ones(len(labels)), np.full(3, 1.0 / 3.0)
         self.parts = np.stack(
             [self._truth(1.0)] * 2 + [np.full(len(labels), 1.0 / n_classes)], axis=1
@@ -130,24 +116,26 @@ class Mixture:
             self.parts, self.counts, np.zeros(3), 0.97 * self.weights + 0.01
         )
         weights = self.weights
-        likelihoods = np.maximum(self.parts @ weights, _FLOOR)
+        # Finite even if two of the three parts give the label probability 0.
+        likelihoods = np.maximum(self.parts @ weights, 1e-30)
         return float(
             -np.log(likelihoods).mean() + 0.5 * self.precision * (np.log(beta) - self.centre) ** 2
         ), weights
 
-    def step_from(self, beta: float) -> float:
+    def step_from(self, beta: float, apart: float = 0.05) -> float:
         """Return the minimum of the parabola through the losses at, below and above a beta that is
         nearly the best.
         """
-        at = np.log(beta) + _BESIDE * np.array([-1.0, 0.0, 1.0])
+        at = np.log(beta) + apart * np.array([-1.0, 0.0, 1.0])
         low, middle, high = (self.best(float(np.exp(x)))[0] for x in at)
         bend = low - 2.0 * middle + high
         step = 0.5 * (low - high) / bend if bend > 0.0 else np.sign(low - high)
-        return float(np.exp(at[1] + _BESIDE * np.clip(step, -3.0, 3.0)))
+        return float(np.exp(at[1] + apart * np.clip(step, -3.0, 3.0)))
 
     def descend(self, beta: float) -> float:
         """Return the beta of the local minimum near `beta`."""
-        low, high = np.log(beta) - _REACH, np.log(beta) + _REACH
+        # A factor of e on either side reaches beyond the neighbouring multiples.
+        low, high = np.log(beta) - 1.0, np.log(beta) + 1.0
         answer = scipy.optimize.minimize_scalar(
             lambda x: self.best(float(np.exp(x)))[0],
             bounds=(low, high),

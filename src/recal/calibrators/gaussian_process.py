@@ -21,9 +21,6 @@ from recal.solvers.convex import minimise
 # Rows are processed in parts of this many values, so that they stay in or near the processor's
 # cache.
 _PART = 500_000
-# Up to this many values (160 MB), phi is kept between the hundred passes; computing it takes most
-# of a pass.
-_MOST_KEPT = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,8 @@ class LatentProcess:
         step = max(1, _PART // (log_probs.shape[1] * len(points)))
         self._parts = [slice(first, first + step) for first in range(0, len(labels), step)]
         self._kept = None
-        if log_probs.size * len(points) <= _MOST_KEPT:
+        # Up to 160 MB, phi is kept between the hundred passes; computing it takes most of a pass.
+        if log_probs.size * len(points) <= 20_000_000:
             self._kept = [basis(log_probs[part], points, length) for part in self._parts]
 
     def fit(self, variance: float, start: Posterior | None = None) -> Posterior:
@@ -166,13 +164,6 @@ def basis(log_probs: np.ndarray, points: np.ndarray, length: float) -> np.ndarra
     return (flat @ whitening(points, length).T).reshape(*log_probs.shape, len(points))
 
 
-# A class with a probability below e^-12 hardly affects the softmax, so it contains no information
-# about g.
-_LOWEST = -12.0
-_LENGTHS = (1.0, 2.0, 4.0)
-_VARIANCES = (0.01, 0.1, 1.0, 10.0)
-
-
 class GaussianProcessCalibration(Calibrator):
     """Bend the log-probabilities by one smooth function, the same for every class, with a Gaussian
     process as prior.
@@ -250,7 +241,8 @@ class GaussianProcessCalibration(Calibrator):
         rng = np.random.default_rng(self.random_state)
         beta, labels = samples.beta, samples.labels
         log_probs = log_softmax(np.multiply(samples.logits, beta, dtype=np.float64))
-        lowest = max(float(log_probs.min()), _LOWEST)
+        # A class with a probability below e^-12 hardly affects the softmax.
+        lowest = max(float(log_probs.min()), -12.0)
         points = np.linspace(min(lowest, -1.0), 0.0, self.n_points)
         most = max(1, self.max_search // samples.n_classes)
         some = np.sort(rng.permutation(len(labels))[:most])
@@ -272,9 +264,9 @@ class GaussianProcessCalibration(Calibrator):
 def _best_kernel(log_probs: np.ndarray, labels: Labels, points: np.ndarray) -> Posterior:
     """Return the posterior for the length scale and variance with the highest bound."""
     posteriors = []
-    for length in track(_LENGTHS, "choosing the kernel"):
+    for length in track((1.0, 2.0, 4.0), "choosing the kernel"):
         process, start = LatentProcess(log_probs, labels, points, length), None
-        for variance in _VARIANCES:
+        for variance in (0.01, 0.1, 1.0, 10.0):
             start = process.fit(variance, start=start)
             posteriors.append(start)
     return max(posteriors, key=lambda posterior: posterior.bound)

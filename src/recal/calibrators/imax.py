@@ -19,9 +19,6 @@ from recal.schema import Count, NotNegative
 
 Vector = NDArray[np.float64]
 
-# A relative gain below this counts as none.
-_STANDSTILL = 1e-9
-_MAX_ITER = 100
 # The number of candidate edges for the first choice.
 _GRID = 240
 
@@ -197,11 +194,11 @@ def climb(sums: _Sums, edges: Vector) -> tuple[Vector, list[float]]:
     """
     edges = _drop_empty(sums, edges)
     history = [information(*sums.between(edges))]
-    for _ in range(_MAX_ITER):
+    for _ in range(100):
         hit, miss = sums.between(edges)
         moved = _drop_empty(sums, best_edges(np.log(hit) - np.log(miss)))
         value = information(*sums.between(moved))
-        if not value > history[-1] * (1 + _STANDSTILL):
+        if not value > history[-1] * (1 + 1e-9):
             break
         edges = moved
         history.append(value)

@@ -24,9 +24,6 @@ from recal.solvers.temperature import fit_betas
 from recal.views import Views
 
 Array = NDArray[np.float64]
-# Scores with a smaller relative difference count as equal: rounding must not move a sample across
-# an edge.
-_SAME = 1e-9
 
 
 class IsotonicCalibration(Calibrator):
@@ -282,7 +279,8 @@ def bracket(
     """
     where, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     own = np.bincount(place, weights=hits, minlength=len(where)).astype(np.float64)
-    same = _SAME * (1.0 + np.abs(where))
+    # Rounding must not move a sample across an edge.
+    same = 1e-9 * (1.0 + np.abs(where))
     # As a hit, a sample between two scores is pooled with the upper one; as a miss, with the lower
     # one.
     high = _with_one_more_hit(counts.astype(np.float64), own)

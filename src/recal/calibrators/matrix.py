@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
@@ -31,15 +30,12 @@ from recal.solvers.temperature import fit_beta
 
 # A slight ridge on the free diagonal keeps it finite if the classes are separated perfectly.
 _TRACE = 1e-9
-# Weaker penalties lead from underfitting to overfitting. A path ends once its held-out loss is this
-# many times its best: further fits would only get worse, and they take longest.
-_HOPELESS = 1.1
 # A search compares losses that differ in the third digit.
 _SEARCH_TOL = 1e-4
 
 
 def _candidates(
-    values: float | Sequence[float] | None, name: str, defaults: NDArray[np.float64]
+    values: float | Sequence[float] | None, name: str, defaults: np.ndarray
 ) -> tuple[float, ...]:
     """Return the values to try, strongest first."""
     numbers = np.unique(np.asarray(defaults if values is None else values, dtype=np.float64))
@@ -78,7 +74,8 @@ def _search(
                 loss = float(-logs[np.arange(len(truth)), truth].sum())
                 totals[row, column] += loss
                 least = min(least, loss)
-                if loss > _HOPELESS * least:
+                # Weaker penalties would only overfit more, and their fits take longest.
+                if loss > 1.1 * least:
                     totals[row + 1 :, column] = np.inf
                     break
     return totals / len(labels)
@@ -102,16 +99,6 @@ def _starting_point(problem: LinearMap, beta: float, mu: float) -> np.ndarray:
     diagonal = DiagonalMap(problem.features, problem.labels, ridge=ridge, centre=common)
     scales, shifts = diagonal.solve(common, tol=_SEARCH_TOL, warn=False).point
     return np.column_stack([np.diag(scales), shifts])
-
-
-# Powers of ten per weight and per intercept that suit 10 to 1,000 classes; the result depends
-# little on mu.
-_LAMBDA_DECADES = (-4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
-_MU_DECADES = (-4.0, -2.5, -1.0, 0.5, 2.0)
-# With very many classes a fit takes long, and weak penalties only overfit.
-_MANY_CLASSES = 200
-_FEW_LAMBDA_DECADES = (0.0, 1.0, 2.0, 3.0)
-_FEW_MU_DECADES = (-1.0, 2.0)
 
 
 class MatrixScaling(Calibrator):
@@ -193,14 +180,13 @@ class MatrixScaling(Calibrator):
         rng = np.random.default_rng(self.random_state)
         warn_if_few(self, samples)
         labels, count = samples.labels, samples.n_classes
-        many = count > _MANY_CLASSES
-        decades = (_FEW_LAMBDA_DECADES, _FEW_MU_DECADES) if many else (_LAMBDA_DECADES, _MU_DECADES)
-        lambdas = _candidates(
-            self.penalty, "penalty", count * (count - 1) * 10.0 ** np.array(decades[0])
-        )
-        mus = _candidates(
-            self.intercept_penalty, "intercept_penalty", count * 10.0 ** np.array(decades[1])
-        )
+        # Powers of ten per weight and per intercept that suit 10 to 1,000 classes; the result
+        # depends little on mu.
+        weights_by, intercepts_by = np.arange(-4.0, 4.0), np.array([-4.0, -2.5, -1.0, 0.5, 2.0])
+        if count > 200:  # a fit takes long, and weak penalties only overfit
+            weights_by, intercepts_by = np.arange(0.0, 4.0), np.array([-1.0, 2.0])
+        lambdas = _candidates(self.penalty, "penalty", count * (count - 1) * 10.0**weights_by)
+        mus = _candidates(self.intercept_penalty, "intercept_penalty", count * 10.0**intercepts_by)
         features = linear_features(wide(samples.logits), self.features)
         beta = fit_beta(features, labels)
         # With a single sample or cluster nothing can be left out: use the strongest penalties.

@@ -168,16 +168,14 @@ class Samples:
 def read_samples(
     X: Views | ArrayLike,
     y: ArrayLike | None,
-    *,
+    views: Views,
+    method: str,
     classes: Sequence[Any] | None,
     sample_weight: ArrayLike | None,
     groups: ArrayLike | None,
     clusters: ArrayLike | None,
-    needs_views: bool,
-    method: str,
 ) -> Samples:
     """Return the arguments of `Calibrator.fit` as samples; views may hold what was not passed."""
-    views = as_views(X, needs_views=needs_views, method=method)
     groups = views.groups if groups is None else groups
     clusters = views.clusters if clusters is None else clusters
     names = classes if classes is not None else views.classes

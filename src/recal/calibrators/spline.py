@@ -17,9 +17,6 @@ from recal.maps.curves import TopLine
 from recal.schema import NotNegative, Number
 from recal.solvers.isotonic import merge_ties, smooth
 
-# Confidences that differ by less count as equal: this is a few units in the last place.
-_TIE = 1e-15
-
 
 class SplineCalibration(Calibrator):
     """Calibrate the confidence by the slope of a spline through the cumulative hits, without any
@@ -93,8 +90,9 @@ class SplineCalibration(Calibrator):
         coefficients = np.linalg.lstsq(_basis(knots)(ranks), excess, rcond=None)[0]
         # Half a rank lower is the middle of a sample's step in the sum.
         slopes = _basis(knots)(ranks[1:] - 0.5 / n_samples, 1) @ coefficients
+        # Confidences that differ by a few units in the last place count as equal.
         scores, tied, counts = np.unique(
-            merge_ties(confidence, _TIE), return_inverse=True, return_counts=True
+            merge_ties(confidence, 1e-15), return_inverse=True, return_counts=True
         )
         calibrated = scores + np.bincount(tied, weights=slopes) / counts
         values = smooth(np.clip(calibrated, 0.0, 1.0), n_samples, samples.n_classes, self.penalty)

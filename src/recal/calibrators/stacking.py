@@ -26,14 +26,6 @@ from recal.views import Views
 # drawn at random.
 _MOST_VALUES = 50_000_000
 _SHORTLIST = 8
-# How many logits are turned into log-probabilities at a time.
-_BLOCK = 200_000
-# The largest share of the uniform distribution that is mixed in; 1 / (n + 1) if that is less. A
-# larger share would compress the highest confidences, and predictions that views have raised would
-# then rank above them.
-_MOST_EPSILON = 1e-4
-# Names of lossless views whose transformation is not available as an object.
-_LOSSLESS_NAMES = frozenset(["flip", "mirror", "shift", "crop"])
 
 
 Gate = Annotated[float, Number(0.0, 1.0, ends="(]")] | Literal["auto"] | None
@@ -172,14 +164,16 @@ def share_of_chance(n_samples: int) -> float:
     """Return the share of the uniform distribution in probabilities before their logarithm is
     taken.
     """
-    return min(_MOST_EPSILON, 1.0 / (n_samples + 1.0))
+    # A larger share than 1e-4 would compress the highest confidences, and predictions that views
+    # have raised would then rank above them.
+    return min(1e-4, 1.0 / (n_samples + 1.0))
 
 
 def fill_log_probs(out: NDArray[np.float32], logits: Floats, beta: float, epsilon: float) -> None:
     """Write the values of `maps.arrays.soft_log_probs` into `out` in float32, in a third of the
     time.
     """
-    size, n_classes = max(1, _BLOCK // logits.shape[1]), logits.shape[1]
+    size, n_classes = max(1, 200_000 // logits.shape[1]), logits.shape[1]
     for begin in range(0, len(logits), size):
         part = logits[begin : begin + size]
         x = out[begin : begin + size]
@@ -274,7 +268,9 @@ def is_lossless(transform: Transform) -> bool:
     name.
     """
     lossless = getattr(transform, "keeps_information", None)
-    return str(transform).split(":")[0] in _LOSSLESS_NAMES if lossless is None else bool(lossless)
+    if lossless is None:
+        return str(transform).split(":")[0] in ("flip", "mirror", "shift", "crop")
+    return bool(lossless)
 
 
 def shortlist(

@@ -55,9 +55,8 @@ class LinearMap:
         self.features, self.labels, self.n_classes, self._base = features, labels, n_classes, base
         self._light = features.astype(np.float32)
         self._rows = np.arange(len(labels))
-        self._mean = (
-            np.full(len(labels), 1.0 / len(labels)) if weights is None else weights / weights.sum()
-        )
+        counts = np.ones(len(labels)) if weights is None else weights
+        self._mean = counts / counts.sum()
         # Weights of the samples as `_pull` uses them, in float64 and in float32.
         self._weights = None if weights is None else weights * (len(labels) / weights.sum())
         self._light_weights = None if self._weights is None else self._weights.astype(np.float32)
@@ -134,11 +133,7 @@ class LinearMap:
 
     def _prepare(self) -> None:
         """Approximate each class's block of the Hessian by a diagonal plus the part along the
-        features' mean.
-
-        A class's block is the second moment of the features, weighted by p(1-p). The part along the
-        mean couples every weight with the intercept and harms the conditioning most. It has rank
-        one, so it can be kept exactly.
+        features' mean, which harms the conditioning most and has rank one.
         """
         count = len(self.labels)
         spread = self._light_probs * (1.0 - self._light_probs)
@@ -309,10 +304,7 @@ class StackedMap:
 
     def promised_gains(self, stack: Stack, candidates: tuple[int, ...]) -> Vector:
         """Return by how much each candidate would lower the loss, to second order; 0 if its weight
-        were negative.
-
-        Coupling with the weights in use counts; coupling with the offsets does not, since this only
-        screens candidates.
+        were negative. Coupling with the offsets does not count: this only screens candidates.
         """
         self.visit(stack)
         used = np.array(
