@@ -1,14 +1,16 @@
-"""Progress of long loops, reported to a watcher if there is one.
+"""Progress of long work: loops report it, and one display shows it.
 
-Loops that may take seconds go through `track`. The command line watches (`cli/printing.py`) and
-shows one line with the time left; a library call shows nothing and pays nothing.
+Loops that may take seconds go through `track`; work that is counted otherwise uses `counting`. A
+library call shows nothing and pays nothing. Inside `shown` there is one line on a terminal with the
+time left, and without a terminal one line every 30 seconds.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -18,37 +20,77 @@ Item = TypeVar("Item")
 
 @dataclass
 class Stage:
-    """A running loop: what it does, how many rounds it has, and how many are finished."""
+    """A running loop: what it does, how many rounds it has, and how many are finished.
+
+    `first` rounds were finished before, by an earlier run. `total` is None if it is not known.
+    """
 
     what: str
-    total: int
+    total: int | None
     done: int = 0
+    first: int = 0
     began: float = field(default_factory=time.monotonic)
+
+    def __str__(self) -> str:
+        if self.total is None:
+            return f"{self.what} {self.done:,}"
+        return f"{self.what} {min(self.done + 1, self.total):,} of {self.total:,}"
 
 
 @dataclass
 class Watcher:
-    """The running loops, outermost first."""
+    """The running loops of one thread, outermost first."""
 
     thread: int
     stages: list[Stage] = field(default_factory=list)
 
-    def share(self) -> float:
+    def share(self) -> float | None:
         """Return the finished share of the outermost loop, including the inner loops."""
         share = 0.0
         for stage in reversed(tuple(self.stages)):
+            if stage.total is None:
+                return None
             share = min(1.0, (stage.done + share) / max(1, stage.total))
         return share
 
     def seconds_left(self) -> float | None:
-        """Return how many seconds the outermost loop still needs at its average speed;
-
-        None before its first round.
+        """Return how many seconds the outermost loop still needs at its average speed; None before
+        its first round.
         """
         stages, share = tuple(self.stages), self.share()
-        if not stages or share <= 0.0:
+        if not stages or share is None:
             return None
-        return (time.monotonic() - stages[0].began) * (1.0 - share) / share
+        earlier = stages[0].first / max(1, stages[0].total or 1)
+        if share <= earlier:
+            return None
+        return (time.monotonic() - stages[0].began) * (1.0 - share) / (share - earlier)
+
+    def line(self, what: str, seconds: float) -> str:
+        """Return one line: what is running, how much of it is done, the time left, and the current
+        loops.
+
+        Examples
+        --------
+        >>> from recal.progress import Stage, Watcher
+        >>> Watcher(0).line("Fitting gp", 3.2)
+        'Fitting gp, 3 s'
+        >>> Watcher(0, [Stage("trying methods", 4, 1)]).line("Fitting auto", 12.0)
+        'Fitting auto: 25 % in 12 s, about 0 s left; trying methods 2 of 4'
+        """
+        stages, share, left = tuple(self.stages), self.share(), self.seconds_left()
+        if not stages:
+            return f"{what}, {_duration(seconds)}"
+        text = (
+            _duration(seconds) if share is None else f"{100 * share:.0f} % in {_duration(seconds)}"
+        )
+        rest = "" if left is None else f", about {_duration(left)} left"
+        return f"{what}: {text}{rest}; {', '.join(map(str, stages[:2]))}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 _watched: Watcher | None = None
@@ -75,22 +117,74 @@ def watching() -> Iterator[Watcher]:
         _watched = before
 
 
+@contextmanager
+def shown(
+    what: str, *, show: bool = True, lines: bool = False, patience: float = 2.0, every: float = 30.0
+) -> Iterator[None]:
+    """Show the progress of the loops in the block on standard error.
+
+    On a terminal one line appears after `patience` seconds and is updated. With `lines`, output
+    that is not a terminal gets a line every `every` seconds. A block inside another adds nothing.
+    """
+    terminal = sys.stderr.isatty()
+    if not show or _watched is not None or not (terminal or lines):
+        yield
+        return
+    started, end = time.monotonic(), threading.Event()
+
+    def print_lines() -> None:
+        while not end.wait(every):
+            line = watcher.line(what, time.monotonic() - started)
+            print(f"recal: {line}", file=sys.stderr, flush=True)
+
+    def update_line() -> None:
+        if end.wait(patience):
+            return
+        from rich.console import Console
+        from rich.text import Text
+
+        with Console(stderr=True, highlight=False).status(what) as status:
+            while not end.wait(0.25):
+                line = watcher.line(what, time.monotonic() - started)
+                status.update(Text(line, no_wrap=True, overflow="ellipsis"))
+
+    with watching() as watcher:
+        thread = threading.Thread(target=update_line if terminal else print_lines, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            end.set()
+            thread.join()
+
+
+@contextmanager
+def counting(what: str, total: int | None, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """Yield a function to call with the number of newly finished items; `done` were so before."""
+    watcher = _watched
+    if watcher is None or watcher.thread != threading.get_ident():
+        yield lambda count: None
+        return
+    stage = Stage(what, total, done, done)
+
+    def advance(count: int) -> None:
+        stage.done += count
+
+    watcher.stages.append(stage)
+    try:
+        yield advance
+    finally:
+        watcher.stages.remove(stage)
+
+
 def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
     """Yield `items`, and report the progress if a watcher watches this thread.
 
     `total` is the number of items, if they have no length or may end early.
     """
-    watcher = _watched
-    if watcher is None or watcher.thread != threading.get_ident():
-        yield from items
-        return
-    stage = Stage(
-        what, total if total is not None else len(items) if isinstance(items, Sized) else 1
-    )
-    watcher.stages.append(stage)
-    try:
+    if total is None:
+        total = len(items) if isinstance(items, Sized) else 1
+    with counting(what, total) as advance:
         for item in items:
             yield item
-            stage.done += 1
-    finally:
-        watcher.stages.remove(stage)
+            advance(1)

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from recal import Views, ViewStacking
-from recal.cli import printing
 from recal.cli.app import run
-from recal.progress import Stage, Watcher, track, watching
+from recal.progress import Stage, Watcher, counting, shown, track, watching
 
 
 class Terminal(io.StringIO):
@@ -24,11 +23,11 @@ class Terminal(io.StringIO):
 
 def on_a_terminal(monkeypatch):
     """In the test itself: pytest sets standard error anew after its fixtures."""
-    shown = Terminal()
-    monkeypatch.setattr(sys, "stderr", shown)
-    monkeypatch.setattr(printing, "_PATIENCE_SECONDS", 0.0)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setitem(shown.__wrapped__.__kwdefaults__, "patience", 0.0)
     monkeypatch.setenv("TERM", "xterm")
-    return shown
+    return terminal
 
 
 def test_inner_loops_are_parts_of_the_outer_one():
@@ -85,29 +84,51 @@ def test_a_fit_shows_how_far_it_is_unless_asked_not_to(tmp_path, monkeypatch, mo
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 200)
     views = Views(2 * np.eye(3)[y] + rng.normal(size=(200, 3)), labels=y).write(tmp_path / "v.npz")
-    shown = threading.Event()
-    real = printing._so_far
+    drawn = threading.Event()
+    real = Watcher.line
 
-    def so_far(*arguments):
-        shown.set()
+    def line(*arguments):
+        drawn.set()
         return real(*arguments)
 
-    monkeypatch.setattr(printing, "_so_far", so_far)
+    monkeypatch.setattr(Watcher, "line", line)
     if not more:  # the fit waits until a line was drawn
-        monkeypatch.setattr("recal.TemperatureScaling._fit", _waits_for(shown))
+        monkeypatch.setattr("recal.TemperatureScaling._fit", _waits_for(drawn))
     assert (
         run(["fit", str(views), "--method", "ts", "--out", str(tmp_path / "c.recal"), *more]) == 0
     )
     assert ("Fitting ts" in terminal.getvalue()) is not bool(more)
 
 
-def _waits_for(shown):
+def _waits_for(drawn):
     from recal import TemperatureScaling
 
     real = TemperatureScaling._fit
 
     def fit(self, *arguments, **options):
-        shown.wait(timeout=20)
+        drawn.wait(timeout=20)
         return real(self, *arguments, **options)
 
     return fit
+
+
+def test_rounds_of_an_earlier_run_count_as_done_but_not_as_fast(monkeypatch):
+    monkeypatch.setattr("time.monotonic", lambda: 30.0)
+    seen = Watcher(0, [Stage("input", 100, 60, first=20, began=10.0)])
+    assert seen.share() == 0.6
+    assert seen.seconds_left() == pytest.approx(20.0)
+    assert (
+        Watcher(0, [Stage("input", None, 60)]).line("Collecting", 5.0)
+        == "Collecting: 5 s; input 60"
+    )
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(capsys):
+    printed = threading.Event()
+    with shown("Collecting", lines=True, every=0.01), counting("input", 100, 20) as advance:
+        advance(40)
+        printed.wait(0.2)
+    assert "recal: Collecting: 60 % in 0 s" in capsys.readouterr().err
+    with shown("Collecting", every=0.01), counting("input", 100, 20) as advance:
+        printed.wait(0.05)
+    assert capsys.readouterr().err == ""

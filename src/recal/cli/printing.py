@@ -7,18 +7,11 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from recal.progress import Watcher
-
-# Work that ends sooner than this shows no progress.
-_PATIENCE_SECONDS = 2.0
 # Control characters except line ends and tabs, and marks that change the direction of text.
 _CONTROLS = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]"
@@ -157,41 +150,11 @@ def print_table(
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """On a terminal, after two seconds, show what is running, its progress and the time left.
+    """On a terminal, after two seconds, show what is running, its progress and the time left."""
+    from recal.progress import shown
 
-    The work reports its loops with `recal.progress.track`; without loops, the time since the start
-    is shown.
-    """
-    if SESSION.quiet or not sys.stderr.isatty():
+    with shown(what, show=not SESSION.quiet):
         yield
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    from recal.progress import watching
-
-    started, end = time.monotonic(), threading.Event()
-
-    def show() -> None:
-        if end.wait(_PATIENCE_SECONDS):
-            return
-        with Console(stderr=True, highlight=False).status(what) as status:
-            while not end.wait(0.25):
-                line = Text(
-                    _so_far(what, time.monotonic() - started, watcher),
-                    no_wrap=True,
-                    overflow="ellipsis",
-                )
-                status.update(line)
-
-    with watching() as watcher:
-        thread = threading.Thread(target=show, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            end.set()
-            thread.join()
 
 
 @contextmanager
@@ -202,33 +165,3 @@ def on_interrupt(note: str) -> Iterator[None]:
     except KeyboardInterrupt as stop:
         stop.add_note(note)
         raise
-
-
-def _so_far(what: str, seconds: float, watcher: Watcher) -> str:
-    """Return one line: what is running, how much of it is done, the time left, and the current
-    loops.
-
-    Examples
-    --------
-    >>> from recal.cli.printing import _so_far
-    >>> from recal.progress import Stage, Watcher
-    >>> _so_far("Fitting gp", 3.2, Watcher(0))
-    'Fitting gp, 3 s'
-    >>> _so_far("Fitting auto", 12.0, Watcher(0, [Stage("trying methods", 4, 1)]))
-    'Fitting auto: 25 % in 12 s, about 0 s left; trying methods 2 of 4'
-    """
-    stages, left = tuple(watcher.stages), watcher.seconds_left()
-    if not stages:
-        return f"{what}, {_duration(seconds)}"
-    share = f"{100 * watcher.share():.0f} % in {_duration(seconds)}"
-    rest = "" if left is None else f", about {_duration(left)} left"
-    loops = ", ".join(
-        f"{stage.what} {min(stage.done + 1, stage.total)} of {stage.total}" for stage in stages[:2]
-    )
-    return f"{what}: {share}{rest}; {loops}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

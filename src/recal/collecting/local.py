@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 import os
-import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
@@ -24,67 +22,25 @@ from recal.collecting.sources import IndexedSource, Source, as_source
 from recal.collecting.tables import arrange_columns
 from recal.errors import InputError
 from recal.files.paths import as_path, refuse_single_file
+from recal.progress import counting, shown
 from recal.schema import Number, check
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Outputs, Preprocessing, record
 from recal.views import Views
 
 
-class ProgressLines:
-    """Prints one line every 30 seconds: how much is done, and how much time is left."""
-
-    every: ClassVar[float] = 30.0
-
-    def __init__(self, what: str, total: int | None, done: int) -> None:
-        self.what, self.total, self.done = what, total, done
-        self.first, self.start = done, time.monotonic()
-        self.printed = self.start
-
-    def advance(self, count: int) -> None:
-        self.done += count
-        now = time.monotonic()
-        if now - self.printed < self.every:
-            return
-        self.printed = now
-        share = f"{self.done:,} inputs"
-        if self.total is not None:
-            seconds = (now - self.start) / (self.done - self.first) * (self.total - self.done)
-            left = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-            share = f"{self.done:,} of {self.total:,} inputs ({self.done / self.total:.0%}), about {left} left"
-        print(f"recal: {self.what}: {share}", file=sys.stderr, flush=True)
-
-
 @contextmanager
 def progress_bar(
     sink: Sink, source: Source, batch_size: int, *, show: bool
 ) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of newly finished samples; show a bar, or a line
-    every 30 seconds.
-    """
-    if not show:
-        yield lambda count: None
-        return
-    what, total = sink.doing, source.n_samples
+    """Yield a function to call with the number of newly finished samples; show their progress."""
+    total = source.n_samples
     done = sum(
         batch_size if total is None else min(batch_size, total - index * batch_size)
         for index in sink.done
     )
-    if not sys.stderr.isatty():
-        yield ProgressLines(what, total, done).advance
-        return
-    from rich import progress as bars
-    from rich.console import Console
-    from rich.text import Text
-
-    class Rate(bars.ProgressColumn):
-        def render(self, task: bars.Task) -> Text:
-            return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
-
-    name, count = bars.TextColumn("{task.description}"), bars.MofNCompleteColumn()
-    columns = (name, bars.BarColumn(), count, Rate(), bars.TimeRemainingColumn())
-    with bars.Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(what, total=total, completed=done)
-        yield lambda count: bar.advance(task, count)
+    with shown(sink.doing, show=show, lines=True), counting("input", total, done) as advance:
+        yield advance
 
 
 Engine = Literal["local", "ray"]

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from recal import AutoCalibration, CalibratedClassifier, TemperatureScaling, Views, collect, load
 from recal.cli.app import run
 from recal.collecting import as_source, run_pilot
-from recal.collecting.local import ProgressLines, progress_bar
 from recal.collecting.models.base import CallableModel
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError
 from recal.workflow.job import calibrate, calibrate_views, split
@@ -131,17 +129,6 @@ def test_a_pilot_stops_when_no_view_comes_near_paying():
     full = run_pilot(CallableModel(left), images, "flip", 1000, labels=y, progress=False)
     assert full.n_samples == full.views.n_samples == 1000
     assert [str(view) for view in full.chosen] == ["flip"]
-
-
-def test_progress_is_printed_without_a_terminal(monkeypatch, capsys):
-    monkeypatch.setattr(ProgressLines, "every", 0.0)
-    sink, source = SimpleNamespace(doing="Collecting", done={0}), SimpleNamespace(n_samples=100)
-    with progress_bar(sink, source, 20, show=True) as advance:
-        advance(40)
-    assert "recal: Collecting: 60 of 100 inputs (60%), about" in capsys.readouterr().err
-    with progress_bar(sink, source, 20, show=False) as advance:
-        advance(40)
-    assert capsys.readouterr().err == ""
 
 
 def test_clusters_are_never_divided():
