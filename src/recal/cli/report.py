@@ -77,10 +77,9 @@ def report(
     fit_profile = None if profile is None else profile_in(profile, seed)
     new_logits = None if new is None else open_views(new).logits
     from recal import profile as take_profile
-    from recal.comparison import compare, compare_probs, recommend
+    from recal.comparison import compare, compare_probs
     from recal.copies import warn_of_fitted
-    from recal.reporting import report as write_report
-    from recal.reporting.verdict import automation, headline, shown_first, verdict
+    from recal.reporting.page import Page, damage_of
 
     with working("Writing the report"):
         if kind == "views":
@@ -121,22 +120,19 @@ def report(
                 clusters=clusters,
                 random_state=seed,
             )
-        write_report(
+        page = Page(
             result,
-            out,
             title=title,
             command=SESSION.command,
             inputs=None if inputs is None else _Inputs(inputs, n_rows),
             columns=table_columns(rows or source, by or []),
             groups=table_columns(rows or source, groups),
             risk=risk,
-            profile=fit_profile,
-            new=new_logits,
+            damage=damage_of(fit_profile, new_logits),
         )
-        best = recommend(result)
-        judgement = verdict(result, shown_first(result, best))
-        shares = {name: automation(result, name, risk) for name in {result.methods[0], best.method}}
-        sentences = [*headline(result, best, shares), *judgement.sentences]
+        page.write(out)
+    best, judgement = page.choice, page.verdicts[page.shown]
+    sentences = [*page.headline, *judgement.sentences]
     recommended = {
         "method": best.method,
         "forward_passes": best.passes,

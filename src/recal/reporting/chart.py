@@ -7,7 +7,7 @@ named here once, for light and dark ground.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -262,40 +262,60 @@ class _Frame:
             self.height - (_BOTTOM - _LINE_HEIGHT + label) - max(lines - 1, 0) * _LINE_HEIGHT
         )
 
-    def x(self, value: float) -> float:
+    def x(self, values: Values | float) -> NDArray[np.float64]:
         axis = self.chart.x
-        return float(
-            self.left
-            + (value - axis.low) / ((axis.high - axis.low) or 1.0) * (self.right - self.left)
-        )
+        share = (np.asarray(values, np.float64) - axis.low) / ((axis.high - axis.low) or 1.0)
+        return self.left + share * (self.right - self.left)
 
-    def y(self, value: float) -> float:
+    def y(self, values: Values | float) -> NDArray[np.float64]:
         axis = self.chart.y
-        return float(
-            self.bottom
-            - (value - axis.low) / ((axis.high - axis.low) or 1.0) * (self.bottom - self.top)
-        )
-
-    def text(self, value: float) -> str:
-        return f"{value:.1f}".removesuffix(".0")
+        share = (np.asarray(values, np.float64) - axis.low) / ((axis.high - axis.low) or 1.0)
+        return self.bottom - share * (self.bottom - self.top)
 
     def points(self, x: Values, y: Values) -> str:
-        return " ".join(f"{self.x(a):.1f},{self.y(b):.1f}" for a, b in zip(x, y))
+        pairs = zip(self.x(x).tolist(), self.y(y).tolist())
+        return " ".join([f"{a:.1f},{b:.1f}" for a, b in pairs])
 
-    def outline(self, area: Area) -> str:
-        return f"{self.points(area.x, area.high)} {self.points(list(area.x)[::-1], list(area.low)[::-1])}"
+    def label(self, x: float, y: float, words: str, css: str, anchor: str) -> Markup:
+        element = '<text class="{}" x="{:g}" y="{:g}" text-anchor="{}">{}</text>'
+        return Markup(element).format(css, round(float(x), 1), round(float(y), 1), anchor, words)
 
-    def boxes(self, mark: Boxes) -> Iterator[tuple[str, ...]]:
-        """Yield left, top, width, height and words of each box."""
-        for x0, x1, y0, y1, words in zip(
-            mark.left, mark.right, mark.bottom, mark.top, mark.words or repeat("")
-        ):
-            left, right = sorted((self.x(x0), self.x(x1)))
-            top, bottom = sorted((self.y(y0), self.y(y1)))
-            width = max(right - left - 2 * mark.inset, 0.5)
-            yield *map(self.text, (left + mark.inset, top, width, bottom - top)), words
+    def elements(self, mark: Mark) -> Markup:
+        """The SVG elements of one mark."""
+        if isinstance(mark, Text):
+            place = float(self.x(mark.x)), float(self.y(mark.y)) + 4
+            return self.label(*place, mark.words, mark.style, mark.anchor)
+        if isinstance(mark, Area):
+            back = list(mark.x)[::-1], list(mark.low)[::-1]
+            outline = f"{self.points(mark.x, mark.high)} {self.points(*back)}"
+            return Markup('<polygon class="{}" points="{}"></polygon>').format(mark.style, outline)
+        if isinstance(mark, Line):
+            element = Markup('<polyline class="{}" points="{}"{}>{}</polyline>')
+            points = self.points(mark.x, mark.y)
+            return element.format(mark.style, points, _id(mark.id), _tip(mark.words))
+        if isinstance(mark, Boxes):
+            ends = np.sort([self.x(mark.left), self.x(mark.right)], axis=0)
+            heights = np.sort([self.y(mark.bottom), self.y(mark.top)], axis=0)
+            width = np.maximum(ends[1] - ends[0] - 2 * mark.inset, 0.5)
+            columns = [ends[0] + mark.inset, heights[0], width, heights[1] - heights[0]]
+            element = Markup(
+                '<rect class="{}" x="{:g}" y="{:g}" width="{:g}" height="{:g}">{}</rect>'
+            )
+            rest: tuple[Any, ...] = ()
+        else:
+            columns, rest = [self.x(mark.x), self.y(mark.y)], (mark.size, _id(mark.id))
+            element = Markup('<circle class="{}" cx="{:g}" cy="{:g}" r="{:g}"{}>{}</circle>')
+        rows = zip(np.round(np.transpose(columns), 1).tolist(), mark.words or repeat(""))
+        tips = {words: _tip(words) for words in dict.fromkeys(mark.words or [""])}
+        style = mark.style
+        return Markup("\n").join(
+            [element.format(style, *row, *rest, tips[words]) for row, words in rows]
+        )
 
-    def dots(self, mark: Dots) -> Iterator[tuple[str, str, str]]:
-        """Yield the place and the words of each dot."""
-        for x, y, words in zip(mark.x, mark.y, mark.words or repeat("")):
-            yield self.text(self.x(x)), self.text(self.y(y)), words
+
+def _tip(words: str) -> Markup:
+    return Markup("<title>{}</title>").format(words) if words else Markup()
+
+
+def _id(name: str) -> Markup:
+    return Markup(' id="{}"').format(name) if name else Markup()

@@ -78,7 +78,8 @@ def threshold_table(rows: RowScores, thresholds: Sequence[float] = THRESHOLDS) -
     accepted, errors, expected, variance = (np.cumsum(column[::-1])[::-1][1:] for column in sums)
     columns = (accepted, errors, expected, *calibrated_range(expected, variance))
     lines = zip(thresholds, *(column.tolist() for column in columns))
-    return {threshold: Acceptance(threshold, len(rows), *numbers) for threshold, *numbers in lines}
+    n = len(rows)
+    return {threshold: Acceptance(threshold, n, *numbers) for threshold, *numbers in lines}
 
 
 def _sums(rows: RowScores, place: NDArray[np.intp], size: int) -> tuple[NDArray[Any], ...]:

@@ -143,13 +143,6 @@ def report(
     else:
         named = {"given": results} if before is None else {"before": before, "after": results}
         comparison = compare_probs(named, y, classes=classes, bootstrap=bootstrap)
-    if new is not None and profile is None:
-        raise InputError("New inputs are judged by a profile: pass it as `profile`.")
-    damage = (
-        None
-        if profile is None
-        else damage_study(profile, None if new is None else check_logits(new))
-    )
     page = Page(
         comparison,
         title,
@@ -163,12 +156,19 @@ def report(
         decisions,
         curves,
         change,
-        damage,
+        damage_of(profile, new),
         warnings,
     )
-    with replacing(path) as file:
-        file.write(page.html().encode())
-    return Path(path)
+    return page.write(path)
+
+
+def damage_of(profile: Profile | None, new: ArrayLike | None) -> DamageStudy | None:
+    """Return what a profile knows about damage and about the logits of new inputs."""
+    if profile is None:
+        if new is not None:
+            raise InputError("New inputs are judged by a profile: pass it as `profile`.")
+        return None
+    return damage_study(profile, None if new is None else check_logits(new))
 
 
 def write_results(
@@ -205,6 +205,11 @@ class Page:
     change: AnswerChange | None = None
     damage: DamageStudy | None = None
     warnings: Sequence[str] = ()
+
+    def write(self, path: str | PathLike[str]) -> Path:
+        with replacing(path) as file:
+            file.write(self.html().encode())
+        return Path(path)
 
     def html(self) -> str:
         modules = {"charts": charts, "figure_data": figure_data, "view_studies": view_studies}
