@@ -4,7 +4,7 @@ known.
     python -m benchmarks.coverage --repeats 200                          # settings with few mistakes, and usual ones
     python -m benchmarks.coverage --repeats 100 --only "rare" "99:1"      # settings whose name contains one of these
     python -m benchmarks.coverage --repeats 200 --differences             # paired differences of two methods
-    python -m benchmarks.coverage --repeats 200 --clusters                # clusters of 20 rows
+    python -m benchmarks.coverage --repeats 200 --clusters                # equal and unequal clusters
     python -m benchmarks.coverage --repeats 500 --views views.npz --rows 500
 
 The truth of a metric is its value on 1,000,000 synthetic rows; for a calibrated model every
@@ -113,19 +113,23 @@ def imbalanced(share: float = 0.01) -> Sample:
 
 
 def clustered(
-    rows: int = 20, spread: float = 1.5
+    unequal: bool = False, rows: int = 20, spread: float = 1.5
 ) -> Callable[[int, np.random.Generator], tuple[Array, Array, Array]]:
-    """Rows in clusters of 20: those of one cluster have nearly the same logits and are right or
-    wrong together.
+    """Clusters of 20 rows, or of 1 to 400: the rows of one have similar logits, and half of them
+    are right or wrong together.
     """
 
-    def sample(n: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
-        centre = np.repeat(spread * rng.normal(size=(n // rows, 4)), rows, axis=0)
-        shared = np.repeat(rng.random((n // rows, 1)), rows, axis=0)
-        logits = centre + 0.1 * rng.normal(size=centre.shape)
-        mixed = np.where(rng.random((len(centre), 1)) < 0.8, shared, rng.random((len(centre), 1)))
+    def sample(n_clusters: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        sizes = np.full(n_clusters, rows)
+        if unequal:
+            sizes = np.clip(rng.lognormal(2.5, 1.0, n_clusters).astype(int), 1, 400)
+        cluster = np.repeat(np.arange(n_clusters), sizes)
+        centre, shared = spread * rng.normal(size=(n_clusters, 4)), rng.random((n_clusters, 1))
+        logits = centre[cluster] + 0.7 * rng.normal(size=(len(cluster), 4))
+        own = rng.random((len(cluster), 1))
+        mixed = np.where(rng.random((len(cluster), 1)) < 0.5, shared[cluster], own)
         y = (softmax(logits).cumsum(axis=1) > mixed).argmax(axis=1)
-        return softmax(1.3 * logits), y, np.repeat(np.arange(n // rows), rows)
+        return softmax(1.3 * logits), y, cluster
 
     return sample
 
@@ -221,17 +225,15 @@ def coverage_of_differences(
 
 
 def coverage_of_clusters(
-    repeats: int, *, named: bool, n: int = 2000, draws: int = 200, population: int = _POPULATION
+    repeats: int, n_clusters: int, *, unequal: bool, draws: int = 200, population: int = 20_000
 ) -> dict[str, Coverage]:
-    """Coverage with clusters of 20 rows, if they are named and if they are not."""
-    sample, rng, results = clustered(), np.random.default_rng(0), []
+    """Coverage with clusters; the truth is that of `population` clusters."""
+    sample, rng, results = clustered(unequal), np.random.default_rng(0), []
     probs, y, _ = sample(population, np.random.default_rng(12345))
     truth = dict(evaluate(probs, y))
     for repeat in range(repeats):
-        probs, y, clusters = sample(n, rng)
-        result = evaluate(
-            probs, y, bootstrap=draws, clusters=clusters if named else None, random_state=repeat
-        )
+        probs, y, clusters = sample(n_clusters, rng)
+        result = evaluate(probs, y, bootstrap=draws, clusters=clusters, random_state=repeat)
         results.append(result.intervals)
     return summarise(results, truth)
 
@@ -271,8 +273,10 @@ def main() -> None:
         runs = {name: lambda name=name: coverage_of_differences(name, repeats) for name in PAIRS}
     elif options.clusters:
         runs = {
-            "100 clusters of 20, named": lambda: coverage_of_clusters(repeats, named=True),
-            "100 clusters of 20, not named": lambda: coverage_of_clusters(repeats, named=False),
+            f"{n} clusters, {'1 to 400 rows' if unequal else '20 rows'}": (
+                lambda n=n, unequal=unequal: coverage_of_clusters(repeats, n, unequal=unequal)
+            )
+            for n, unequal in ((30, False), (100, False), (60, True), (200, True))
         }
     else:
         runs = {name: lambda one=one: coverage(one, repeats) for name, one in SETTINGS.items()}
