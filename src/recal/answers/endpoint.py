@@ -28,7 +28,8 @@ from recal.answers.logs import token_positions
 from recal.answers.scores import (
     JoinedViews,
     OptionScores,
-    answer_row,
+    answer_rows,
+    check_beginnings,
     check_options,
     join_scores,
     row_ids,
@@ -392,6 +393,7 @@ class Interview:
             askings,
             labels,
         )
+        check_beginnings(self.options, endpoint.max_tokens)
         self.ledger = Ledger(ledger)
         rows = [dict(zip(questions, values)) for values in zip(*questions.values())]
         self.ids = row_ids(rows)
@@ -422,12 +424,10 @@ class Interview:
         """
         runs = {}
         for asking, prompts in zip(self.askings, self.prompts):
-            rows = [
-                answer_row(self.ledger.answers[self.endpoint.key_of(prompt)], self.options)
-                for prompt in prompts
-            ]
-            runs[asking.name] = OptionScores(
-                self.ids, np.array(rows)[:, asking.columns()], self.options
-            )
+            answers = [self.ledger.answers[self.endpoint.key_of(prompt)] for prompt in prompts]
+            rows, named = answer_rows(answers, self.options)
+            shown = asking.columns()
+            named = np.array([shown.index(one) if one >= 0 else one for one in named])
+            runs[asking.name] = OptionScores(self.ids, rows[:, shown], self.options, named=named)
         main = replace(runs.pop(self.askings[0].name), labels=self.labels)
         return join_scores(main, runs, floor)

@@ -17,7 +17,7 @@ from recal.answers.scores import (
     IDS,
     JoinedViews,
     OptionScores,
-    answer_row,
+    answer_rows,
     check_options,
     join_scores,
     row_ids,
@@ -303,9 +303,9 @@ def _read_responses(
             f"{path} holds no logprobs. Ask the model with logprobs=true and top_logprobs=20, and log the whole "
             "response."
         )
-    rows = np.array([answer_row(positions, options) for positions in answers])
+    rows, named = answer_rows(answers, options)
     labels = [next((line[name] for name in _LABELS if name in line), None) for line in lines]
-    scores = OptionScores(row_ids(lines), rows, tuple(options))
+    scores = OptionScores(row_ids(lines), rows, tuple(options), named=named)
     return scores, None if None in labels else [text_of(label) for label in labels]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.answers.endpoint import Endpoint, Ledger
-from recal.answers.scores import MOST_FOR_MISSING, answer_row, check_options
+from recal.answers.scores import MOST_FOR_MISSING, answer_rows, check_beginnings, check_options
 from recal.collecting.fingerprint import digest
 from recal.collecting.models.base import Model, as_numpy
 from recal.errors import InputError
@@ -159,14 +159,13 @@ def endpoint_model(
         As in `recal.answers.Endpoint`.
     """
     server = Endpoint(url, model, **settings)
+    check_beginnings(options, server.max_tokens)
     kept = None if ledger is None else Ledger(ledger)
 
     def score(prompts: list[str], names: Sequence[str]) -> NDArray[np.float64]:
         answers = Ledger() if kept is None else kept
         server.answer(prompts, answers)
-        rows = np.array(
-            [answer_row(answers.answers[server.key_of(prompt)], names) for prompt in prompts]
-        )
+        rows, _ = answer_rows([answers.answers[server.key_of(prompt)] for prompt in prompts], names)
         return np.where(np.isnan(rows), np.log(floor), rows)
 
     score.__name__ = model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,8 @@ MOST_FOR_MISSING = 1e-5
 # Fields that identify a question, best first.
 IDS = ("custom_id", "doc_hash", "id", "question_id", "doc_id")
 _PUNCTUATION = " \t\r\n.,:;)('\"*`▁Ġ"
+# How tokenizers write a blank.
+_BLANKS = str.maketrans("▁Ġ", "  ")
 
 
 @dataclass(frozen=True)
@@ -32,21 +35,23 @@ class OptionScores:
     log_probs : (n_questions, n_options), NaN for options that were not returned
     options : the options' names in the order of the columns, None if columns have only numbers
     labels : the right option of each question, a name or a column; None if unknown
+    named : the column of the option that each answer's text names, -1 for none; None if unknown
     """
 
     ids: tuple[str, ...]
     log_probs: Vector
     options: tuple[str, ...] | None = None
     labels: NDArray[Any] | None = None
+    named: NDArray[np.intp] | None = None
 
     def take(self, rows: list[int]) -> OptionScores:
         """Return some of the questions."""
-        labels = None if self.labels is None else self.labels[rows]
         return replace(
             self,
             ids=tuple(self.ids[row] for row in rows),
             log_probs=self.log_probs[rows],
-            labels=labels,
+            labels=None if self.labels is None else self.labels[rows],
+            named=None if self.named is None else self.named[rows],
         )
 
 
@@ -61,6 +66,7 @@ class JoinedViews:
     n_missing, n_cells : the number of options that were not returned, and of all options
     n_unanswered : questions for which no option was returned at all, such as refusals
     n_left_out : questions that some of the files lack
+    n_other : answers whose text names another option than the likeliest
     """
 
     views: Views
@@ -69,6 +75,7 @@ class JoinedViews:
     n_cells: int
     n_unanswered: int
     n_left_out: int
+    n_other: int = 0
 
     def __str__(self) -> str:
         sentences = []
@@ -84,6 +91,11 @@ class JoinedViews:
         if self.n_unanswered:
             sentences.append(
                 f"{self.n_unanswered:,} answers name no option, such as refusals; all options count as equally likely."
+            )
+        if self.n_other:
+            sentences.append(
+                f"{self.n_other:,} answers name another option in their text than the likeliest; "
+                "the likeliest counts."
             )
         return " ".join(sentences)
 
@@ -143,7 +155,16 @@ def join_scores(
         n_cells=sum(cells.size for cells in missing.values()),
         n_unanswered=sum(int(cells.all(axis=1).sum()) for cells in missing.values()),
         n_left_out=len(scores.ids) - len(rows),
+        n_other=sum(_count_others(run) for run in runs.values()),
     )
+
+
+def _count_others(run: OptionScores) -> int:
+    """Return how many answers name another option than the likeliest."""
+    if run.named is None:
+        return 0
+    likeliest = np.where(np.isnan(run.log_probs), -np.inf, run.log_probs).argmax(axis=1)
+    return int(np.sum((run.named >= 0) & (run.named != likeliest)))
 
 
 def _aligned(other: OptionScores, main: OptionScores, name: str) -> OptionScores:
@@ -157,7 +178,11 @@ def _aligned(other: OptionScores, main: OptionScores, name: str) -> OptionScores
                 f"The view {name!r} has the options {', '.join(other.options)}; the first file has "
                 f"{', '.join(main.options)}."
             )
-        log_probs = log_probs[:, [other.options.index(option) for option in main.options]]
+        columns = [other.options.index(option) for option in main.options]
+        log_probs = log_probs[:, columns]
+        if other.named is not None:
+            places = np.array([*np.argsort(columns), -1])  # -1 stays -1
+            other = replace(other, named=places[other.named])
     elif log_probs.shape[1] != main.log_probs.shape[1]:
         raise InputError(
             f"The view {name!r} has {log_probs.shape[1]} options per question, and the first file has "
@@ -197,65 +222,125 @@ def check_options(options: Sequence[str]) -> tuple[str, ...]:
     return tuple(options)
 
 
-def option_of(token: str, options: Sequence[str]) -> int | None:
-    """Return the column of the option that a token names or begins, or None if there is none or
-    more than one.
+def begun_by(text: str, options: Sequence[str], *, fold: bool = False) -> list[int]:
+    """Return the columns of the options that a text names or begins.
 
-    Blanks and punctuation around the token are ignored. Case matters only if some options differ in
-    nothing else.
+    Blanks and punctuation around the text are ignored. Case matters, except for a text that names
+    a whole option, or with `fold`.
 
     Examples
     --------
-    >>> from recal.answers.scores import option_of
-    >>> option_of(" B", ["A", "B"]), option_of("pos", ["positive", "negative"]), option_of("The", ["A", "B"])
-    (1, 0, None)
+    >>> from recal.answers.scores import begun_by
+    >>> begun_by(" B", ["A", "B"]), begun_by("re", ["refund request", "refund status", "other"])
+    ([1], [0, 1])
     """
-    text = token.strip(_PUNCTUATION)
-    if not text:
-        return None
+    text = text.strip(_PUNCTUATION)
     names = [option.strip(_PUNCTUATION) for option in options]
-    if text in names:
-        return names.index(text)
+    if not text:
+        return []
+    begun = [place for place, name in enumerate(names) if name.startswith(text)]
     folded = [name.casefold() for name in names]
-    if len(set(folded)) == len(folded) and text.casefold() in folded:
-        return folded.index(text.casefold())
-    begun = [
-        place for place, name in enumerate(names) if len(name) > len(text) and name.startswith(text)
-    ]
-    return begun[0] if len(begun) == 1 else None
-
-
-def option_row(top: Mapping[str, float], options: Sequence[str]) -> Vector:
-    """Return the log-probability of each option, summed over the tokens that name it;
-
-    NaN if no token does.
-    """
-    row = np.full(len(options), np.nan)
-    for token, value in top.items():
-        place = option_of(token, options)
-        if place is not None and np.isfinite(value):
-            row[place] = value if np.isnan(row[place]) else np.logaddexp(row[place], value)
-    return row
+    if begun or len(set(folded)) < len(folded):
+        return begun
+    text = text.casefold()
+    if fold:
+        return [place for place, name in enumerate(folded) if name.startswith(text)]
+    return [place for place, name in enumerate(folded) if name == text]
 
 
 def answer_row(
     positions: Sequence[tuple[str, Mapping[str, float]]], options: Sequence[str]
-) -> Vector:
-    """Return the options' log-probabilities at the token that gives the answer.
+) -> tuple[Vector, int | None]:
+    """Return the options' log-probabilities where the answer is given, and the option that the
+    text names.
 
-    The answer is the last token that names an option, because reasoning may come before it. If no
-    token does, the first position is used: a refusal may still rank the options there. A token that
-    only begins an option counts only in the first position, because later it may be any word.
+    The answer is the last place where the text names an option, because reasoning may come before
+    it; without one it is the first token, since a refusal may still rank the options there. From
+    there on the tokens are followed until only one option is left. A likely token that was not
+    chosen counts for the options that it begins, in equal parts if there are several.
 
     Parameters
     ----------
     positions : each token of the answer, with the log-probabilities of the likeliest tokens at its
-    position
+        position
     """
-    names = {option.strip(_PUNCTUATION) for option in options}
-    for token, top in reversed(positions):
-        if token.strip(_PUNCTUATION) in names:
-            return option_row(top, options)
-    if not positions:
-        return np.full(len(options), np.nan)
-    return option_row(positions[0][1], options)
+    row = np.full(len(options), -np.inf)
+    names = [option.strip(_PUNCTUATION) for option in options]
+    tokens = [token.translate(_BLANKS) for token, _ in positions]
+    start, named = _find_answer(tokens, names)
+    fold = named is not None and names[named] not in "".join(tokens)
+
+    def count(places: Sequence[int], log_prob: float) -> None:
+        for place in places:
+            row[place] = np.logaddexp(row[place], log_prob - np.log(len(places)))
+
+    def exact(text: str) -> list[int]:
+        size = len(text.strip(_PUNCTUATION))
+        return [place for place in begun_by(text, options, fold=fold) if len(names[place]) == size]
+
+    so_far, log_prob, left = "", 0.0, list(range(len(options)))
+    for token, top in positions[start:]:
+        for other, value in top.items():
+            text = so_far + other.translate(_BLANKS)
+            if other != token and np.isfinite(value):
+                begun = begun_by(text, options, fold=fold)
+                count(exact(text) or begun or exact(so_far), log_prob + value)
+        before, so_far = so_far, so_far + token.translate(_BLANKS)
+        if not so_far.strip(_PUNCTUATION):
+            continue  # a blank or a quotation mark before the answer
+        log_prob += top.get(token, 0.0)
+        left = begun_by(so_far, options, fold=fold)
+        if not left:
+            left = exact(before)
+            break
+        if left == exact(so_far):
+            break
+    else:
+        left = exact(so_far) or left
+        if so_far.strip(_PUNCTUATION) and len(left) > 1:
+            raise InputError(
+                f"The answer {so_far!r} is the beginning of {len(left)} options "
+                f"({', '.join(options[place] for place in left)}), and the tokens that follow are "
+                "missing. Ask for longer answers (--max-tokens 5), or for letters such as A, B, C."
+            )
+        if named is None and len(left) == 1:
+            named = left[0]
+    if so_far.strip(_PUNCTUATION):
+        count(left, log_prob)
+        if named is not None and np.isinf(row[named]):  # in one token with other characters
+            count([named], log_prob)
+    return np.where(np.isfinite(row), row, np.nan), named
+
+
+def answer_rows(
+    answers: Iterable[Sequence[tuple[str, Mapping[str, float]]]], options: Sequence[str]
+) -> tuple[Vector, NDArray[np.intp]]:
+    """Return `answer_row` of many answers; -1 if a text names no option."""
+    rows, named = zip(*(answer_row(positions, options) for positions in answers))
+    return np.array(rows), np.array([-1 if one is None else one for one in named])
+
+
+def _find_answer(tokens: Sequence[str], names: Sequence[str]) -> tuple[int, int | None]:
+    """Return the token at which the last option named in a text begins, and that option."""
+    text = "".join(tokens)
+    whole = [name.casefold() == text.strip(_PUNCTUATION).casefold() for name in names]
+    if sum(whole) == 1:
+        return 0, whole.index(True)
+    longest_first = sorted(filter(None, names), key=len, reverse=True)
+    words = "|".join(re.escape(name) for name in longest_first)
+    found = list(re.finditer(rf"(?<!\w)(?:{words})(?!\w)", text, re.ASCII))
+    if not found:
+        return 0, None
+    ends = np.cumsum([len(token) for token in tokens])
+    return int(np.searchsorted(ends, found[-1].start(), side="right")), names.index(found[-1][0])
+
+
+def check_beginnings(options: Sequence[str], max_tokens: int) -> None:
+    """Refuse options with the same first word if an answer has only one token."""
+    firsts = [option.split()[0] for option in options if option.split()]
+    shared = next((first for first in firsts if firsts.count(first) > 1), None)
+    if max_tokens == 1 and shared is not None:
+        raise InputError(
+            f"Several options begin with {shared!r}, and an answer of one token cannot tell them "
+            "apart. Ask for longer answers (--max-tokens 5), or for letters such as A, B, C."
+        )

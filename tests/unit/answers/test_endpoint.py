@@ -211,6 +211,15 @@ def test_templates_name_columns_and_braces(tmp_path):
     assert json.dumps(orders[0]) == "[0, 1, 2]"
 
 
+def test_one_token_cannot_tell_options_with_the_same_first_word_apart(tmp_path):
+    options = ["refund request", "refund status"]
+    askings = ways_to_ask([Template("t", "{question}")], options, ["question"], 0)
+    with pytest.raises(InputError, match=r"begin with 'refund'.*--max-tokens"):
+        Interview(Endpoint("http://127.0.0.1:9/v1", "tiny"), QUESTIONS, options, askings, tmp_path)
+    with pytest.raises(InputError, match="begin with 'refund'"):
+        endpoint_model("http://127.0.0.1:9/v1", "tiny", options)
+
+
 def test_a_server_is_a_model_for_collect_with_transformed_questions(tmp_path):
     def answer(prompt):
         return [("A", {"A": 0.7, "B": 0.2})] if "red" in prompt else [("B", {"B": 0.9})]

@@ -10,7 +10,7 @@ import pytest
 from recal import read_views
 from recal.answers import read_log
 from recal.answers.logs import open_log
-from recal.answers.scores import answer_row, option_of
+from recal.answers.scores import answer_row, begun_by
 from recal.errors import FileError, InputError
 
 
@@ -147,26 +147,64 @@ def test_the_floor_is_half_of_the_smallest_returned_probability_if_that_is_small
     assert open_log(log, {}, ["A", "B"]).floor == pytest.approx(np.exp(-20.0) / 2)
 
 
-def test_the_answer_is_the_last_token_that_names_an_option(tmp_path):
+def test_the_answer_is_the_last_token_that_names_an_option():
     reasoned = [
         ("A", {"A": -0.5}),
         (" train", {" train": -0.1}),
         (" B", {" B": -0.2, " A": -2.0}),
         (".", {".": 0.0}),
     ]
-    np.testing.assert_allclose(answer_row(reasoned, ["A", "B"]), [-2.0, -0.2])
+    row, named = answer_row(reasoned, ["A", "B"])
+    np.testing.assert_allclose(row, [-2.0, -0.2])
+    assert named == 1
     refusal = [("I", {"I": -0.1, "B": -5.0}), (" cannot", {" cannot": 0.0})]
-    assert np.isnan(answer_row(refusal, ["A", "B"])[0])
-    assert answer_row(refusal, ["A", "B"])[1] == -5.0
-    assert np.isnan(answer_row([], ["A", "B"])).all()
-    assert [option_of(text, ["yes", "no"]) for text in ("Yes", " no.", "y", "maybe", "")] == [
-        0,
-        1,
-        0,
-        None,
-        None,
+    row, named = answer_row(refusal, ["A", "B"])
+    assert np.isnan(row[0])
+    assert (row[1], named) == (-5.0, None)
+    assert np.isnan(answer_row([], ["A", "B"])[0]).all()
+    found = [begun_by(text, ["yes", "no"]) for text in ("Yes", " no.", "y", "maybe", "")]
+    assert found == [[0], [1], [0], [], []]
+    assert begun_by("a", ["A", "a"]) == [1]
+    assert answer_row([("B", {"B": -0.1}), ("ecause", {"ecause": 0.0})], ["A", "B"])[1] is None
+
+
+REQUESTS = ["refund request", "refund status", "Shipping"]
+
+
+@pytest.mark.parametrize(("first", "second"), [("refund", " request"), ("Refund", "Ġrequest")])
+def test_options_with_the_same_first_token_are_told_apart_by_the_next(first, second):
+    shared = [
+        (first, {first: np.log(0.7), "Ship": np.log(0.2)}),
+        (second, {second: np.log(0.9), " status": np.log(0.1)}),
     ]
-    assert option_of("a", ["A", "a"]) == 1
+    row, named = answer_row(shared, REQUESTS)
+    np.testing.assert_allclose(np.exp(row), [0.63, 0.07, 0.2])
+    assert named == 0
+    # A beginning that was not followed counts for all options that begin so.
+    row, named = answer_row([("Shipping", {"Shipping": -0.5, "refund": np.log(0.3)})], REQUESTS)
+    np.testing.assert_allclose(np.exp(row), [0.15, 0.15, np.exp(-0.5)])
+    with pytest.raises(InputError, match=r"'refund' is the beginning of 2 options"):
+        answer_row([("refund", {"refund": -0.1, "Ship": -2.0})], REQUESTS)
+
+
+def test_an_option_may_begin_another():
+    top = {" request": np.log(0.8), ".": np.log(0.2)}
+    options = ["refund", "refund request"]
+    longer = [("refund", {"refund": 0.0}), (" request", top)]
+    np.testing.assert_allclose(np.exp(answer_row(longer, options)[0]), [0.2, 0.8])
+    assert answer_row([("refund", {"refund": -0.1})], options)[1] == 0
+
+
+def test_answers_whose_text_names_another_option_than_the_likeliest_are_counted(tmp_path):
+    tokens = [
+        token("refund", {"refund": np.log(0.5), "Shipping": np.log(0.45)}),
+        token(" request", {" request": np.log(0.6), " status": np.log(0.4)}),
+    ]
+    log = write_lines(tmp_path / "log.jsonl", [completion(*tokens)] * 3)
+    joined = open_log(log, {"again": log}, REQUESTS)
+    assert joined.n_other == 6
+    assert "6 answers name another option" in str(joined)
+    assert (joined.views.logits.argmax(axis=1) == 2).all()
 
 
 def test_older_completions_and_labels_in_the_same_line(tmp_path):
