@@ -16,9 +16,11 @@ Each file holds one set of arrays per model:
 from __future__ import annotations
 
 import argparse
+import csv
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,6 @@ from numpy.typing import NDArray
 
 from recal import AutoCalibration, SignalCalibration, TemperatureScaling, Views
 from recal.answers.scores import OptionScores, join_scores
-from recal.calibrators.signal_models import fit_platt, fit_scale
 
 Vector = NDArray[np.float64]
 Scores = tuple[float, ...]
@@ -176,88 +177,136 @@ def _prompt_methods(
 def signals_table(
     path: Path, draws: int, sizes: tuple[int, ...] = (50, 100, 300, 1000), part: str = "all"
 ) -> str:
+    """Return the table for MMLU-Pro; medians over models."""
     arrays = np.load(path)
     models = models_of(arrays)[
         {"all": slice(None), "first": slice(0, None, 2), "second": slice(1, None, 2)}[part]
     ]
+    problems = [
+        Graded(
+            arrays[f"{model}/signals"].astype(np.float64),
+            arrays[f"{model}/correct"].astype(bool),
+            arrays[f"{model}/category"],
+        )
+        for model in models
+    ]
+    return graded_table(problems, draws, sizes, np.median)
+
+
+def free_text_table(path: Path, draws: int, sizes: tuple[int, ...] = (100, 300, 1000)) -> str:
+    """Return the table for free text: one model, four tasks; means over random splits."""
+    rows = read_rows(path)
+    names = [name for name in rows[0] if name not in ("task", "right")]
+    signals = np.array([[float(row[name] or "nan") for name in names] for row in rows])
+    right = np.array([row["right"] == "1" for row in rows])
+    task = np.array([row["task"] for row in rows])
+    return graded_table([Graded(signals, right, task)], draws, sizes, np.mean)
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@dataclass(frozen=True)
+class Graded:
+    """Signals, grades and the category of each answer; the first signal is a stated confidence."""
+
+    signals: Vector
+    right: NDArray[np.bool_]
+    category: NDArray[Any]
+
+
+def graded_table(
+    problems: list[Graded], draws: int, sizes: tuple[int, ...], summary: Callable[..., Any]
+) -> str:
     rows = []
     for n_fit in sizes:
         results: dict[str, list[Scores]] = {}
         started = time.process_time()
-        for model in models:
+        for problem in problems:
             for draw in range(draws):
-                for name, scores in _signal_methods(arrays, model, n_fit, draw):
+                for name, scores in _signal_methods(problem, n_fit, draw):
                     results.setdefault(name, []).append(scores)
-        seconds = (time.process_time() - started) / (len(models) * draws)
+        seconds = (time.process_time() - started) / (len(problems) * draws)
         best = np.array(results["Platt scaling, best signal"])[:, 0]
         for name, each in results.items():
-            nll, ece, auroc, share = np.median(each, axis=0)
+            nll, ece, auroc, share = summary(each, axis=0)
             worst = float((np.array(each)[:, 0] / best - 1.0).max())
-            rows.append(
-                [
-                    f"{n_fit:,}",
-                    name,
-                    f"{nll:.3f}",
-                    f"{ece:.3f}",
-                    f"{auroc:.3f}",
-                    f"{share:.0%}",
-                    f"{worst:+.1%}",
-                ]
-            )
+            numbers = [f"{nll:.3f}", f"{ece:.3f}", f"{auroc:.3f}", f"{share:.1%}", f"{worst:+.1%}"]
+            rows.append([f"{n_fit:,}", name, *numbers])
         print(f"{n_fit} graded answers: {seconds:.2f} s of CPU for each model and draw", flush=True)
-    header = [
-        "graded",
-        "confidence from",
-        "NLL",
-        "ECE",
-        "AUROC",
-        "automated at 20 % errors",
-        "worst NLL against Platt",
-    ]
-    return table(header, rows)
+    header = ["graded", "confidence from", "NLL", "ECE", "AUROC", "automated at 20 % errors"]
+    return table([*header, "worst NLL against Platt"], rows)
 
 
-def _signal_methods(arrays: Any, model: str, n_fit: int, draw: int) -> Iterator[tuple[str, Scores]]:
-    signals = arrays[f"{model}/signals"].astype(np.float64)
-    correct, category = arrays[f"{model}/correct"].astype(bool), arrays[f"{model}/category"]
-    fit, test = halves(len(correct), n_fit, draw)
+def _signal_methods(data: Graded, n_fit: int, draw: int) -> Iterator[tuple[str, Scores]]:
+    fit, test = halves(len(data.right), n_fit, draw)
+    signals, right, category = data.signals, data.right, data.category
 
     def score(confidence: Vector) -> Scores:
-        return graded_scores(confidence, correct[test], (0.2,))
+        return graded_scores(confidence, right[test], (0.2,))
 
     stated = np.clip(signals[:, 0], 0.005, 0.995)
+    stated = np.where(np.isnan(stated), np.nanmean(stated[fit]), stated)
+    yield "the stated confidence", score(stated[test])
+    columns = _platt_columns(signals)
+    fits = [_regression(each, right, fit) for each in columns]
+    yield "Platt scaling, stated confidence", score(fits[0][1][test])
+    yield "Platt scaling, best signal", score(min(fits, key=lambda each: each[0])[1][test])
+    every = _all_columns(signals, category, fit)
     yield (
-        "the stated confidence",
-        score(np.where(np.isnan(stated), np.nanmean(stated[fit]), stated)[test]),
+        "logistic regression, all signals and categories",
+        score(_regression(every, right, fit)[1][test]),
     )
-    for name, columns in (
-        ("Platt scaling, stated confidence", [0]),
-        ("Platt scaling, best signal", [0, 1, 2, 3]),
-    ):
-        scale = fit_scale(signals[fit][:, columns])
-        platt = fit_platt(
-            *scale.standardise(signals[fit][:, columns]), correct[fit].astype(float), np.ones(n_fit)
-        )
-        yield (
-            name,
-            score(
-                1.0 / (1.0 + np.exp(-platt.log_odds(*scale.standardise(signals[test][:, columns]))))
-            ),
-        )
-    alone = SignalCalibration().fit(signals[fit], correct[fit])
+    alone = SignalCalibration().fit(signals[fit], right[fit])
     yield "SignalCalibration", score(alone.predict_confidence(signals[test]))
-    grouped = SignalCalibration().fit(signals[fit], correct[fit], groups=category[fit])
+    grouped = SignalCalibration().fit(signals[fit], right[fit], groups=category[fit])
     yield (
         "SignalCalibration with categories",
         score(grouped.predict_confidence(signals[test], category[test])),
     )
 
 
+def _platt_columns(signals: Vector) -> list[Vector]:
+    """Return each signal with an indicator of missing values; log-odds of probabilities."""
+    columns = []
+    for signal in signals.T:
+        inside = np.nanmin(signal, initial=0.0) >= 0.0 and np.nanmax(signal, initial=1.0) <= 1.0
+        share = np.clip(signal, 0.005, 0.995)
+        value = np.log(share) - np.log1p(-share) if inside else signal
+        missing = np.isnan(signal)
+        columns.append(np.column_stack([np.where(missing, 0.0, value), missing]))
+    return columns
+
+
+def _all_columns(signals: Vector, category: NDArray[Any], fit: NDArray[np.intp]) -> Vector:
+    """Return all signals, indicators of missing values, and one column per category."""
+    missing = np.isnan(signals)
+    mean = np.nan_to_num(np.nanmean(signals[fit], axis=0))
+    filled = np.where(missing, mean, signals)
+    return np.hstack([filled, missing, category[:, None] == np.unique(category)])
+
+
+def _regression(
+    columns: Vector, right: NDArray[np.bool_], fit: NDArray[np.intp]
+) -> tuple[float, Vector]:
+    """Return the loss on the rows of the fit, and the probabilities of all rows."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    probs = model.fit(columns[fit], right[fit]).predict_proba(columns)[:, 1]
+    likelihood = np.where(right, probs, 1.0 - probs)[fit]
+    return -float(np.mean(np.log(likelihood))), probs
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name in ("options", "prompts", "signals"):
+    for name in ("options", "prompts", "signals", "free-text"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument(
@@ -280,6 +329,10 @@ def main() -> None:
         "Graded answers with signals": (
             chosen.signals,
             lambda path: signals_table(path, chosen.draws, sizes, chosen.part),
+        ),
+        "Free text with many signals": (
+            chosen.free_text,
+            lambda path: free_text_table(path, chosen.draws, sizes),
         ),
     }
     sections = [

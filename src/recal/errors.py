@@ -215,5 +215,9 @@ class UnseenGroupsWarning(UserWarning):
     """Some groups were not seen when a rule or a calibration was made."""
 
 
+class UnseenValuesWarning(UserWarning):
+    """Signals have levels or values far from those of the fit."""
+
+
 class GroupRiskWarning(UserWarning):
     """A rule for all samples is clearly broken in one group."""

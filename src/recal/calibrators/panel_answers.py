@@ -16,9 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.signal_table import _RIGHT as RIGHT
-from recal.calibrators.signal_table import _WRONG as WRONG
-from recal.calibrators.signal_table import SignalTable, _columns
+from recal.calibrators.signal_table import GRADES, SignalTable, _columns
 from recal.errors import InputError
 from recal.schema import Record
 
@@ -387,9 +385,9 @@ def _grade(value: Any) -> bool:
     if _is_missing(value):
         return False
     word = str(value).strip().lower()
-    if word not in RIGHT | WRONG:
+    if word not in GRADES:
         raise InputError(f"must be graded True or False, got {value!r}", argument="truth")
-    return word in RIGHT
+    return GRADES[word] > 0.5
 
 
 def _truth_column(truth: Any, n: int) -> Objects:

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.panel_answers import PanelRows, PanelTable, main_places
-from recal.calibrators.signal_models import fit_scale
+from recal.calibrators.signal_models import choose_kinds, encoding_of
 from recal.calibrators.signals import SignalCalibration
 from recal.clusters import cluster_sums, stratified_folds
 from recal.maps.panel import PanelMap, PanelStage
-from recal.maps.signals import SignalMap
+from recal.maps.signals import CATEGORY, SignalEncoding, SignalMap
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -167,6 +167,32 @@ def _softmax(votes: Vector, scores: Vector) -> Vector:
     return np.asarray(total / total.sum(axis=1, keepdims=True))
 
 
+def _encoding(
+    rows: PanelRows,
+    table: PanelTable,
+    right: Vector,
+    weights: Vector,
+    rng: np.random.Generator,
+    merged: bool,
+) -> SignalEncoding:
+    """Choose how each system's signals are transformed, by how well they tell whether it is right.
+
+    If only the first system's answers were graded, its grades choose for all.
+    """
+    n_signals = rows.signals.shape[1]
+    n_levels = np.zeros(n_signals, np.intp) if table.table is None else table.table.n_levels
+    kinds, owner = np.zeros(n_signals, np.intp), np.array(table.owner)
+    for system in np.unique(owner).tolist():
+        slot = rows.slots[:, 0 if merged else sum(table.samples[:system])]
+        given, own = np.flatnonzero(~np.isnan(slot)), np.flatnonzero(owner == system)
+        grades = right[given, slot[given].astype(np.intp)]
+        if min(grades.sum(), len(grades) - grades.sum()) >= 5:
+            folds = stratified_folds(grades.astype(np.intp), 5, rng)
+            values = rows.signals[np.ix_(given, own)]
+            kinds[own] = choose_kinds(values, grades, weights[given], n_levels[own], folds)
+    return encoding_of(rows.signals, np.where(n_levels > 0, CATEGORY, kinds), n_levels)
+
+
 class PanelFit:
     """The fit of all stages of a panel.
 
@@ -198,8 +224,7 @@ class PanelFit:
     ) -> None:
         self.table, self.merged, self.kept, self.penalties = table, merged, kept, penalties
         self.signals = rows.signals
-        categories = () if table.table is None else table.table.categories
-        self.scale = fit_scale(rows.signals, categories)
+        self.scale = _encoding(rows, table, right, weights, rng, merged)
         n_systems = len(table.systems)
         self.features = [Features.of(one, rows.signals, table) for one in range(n_systems)]
         self.whole = self._problem(rows, right, weights)
@@ -226,7 +251,7 @@ class PanelFit:
         samples = np.array(self.table.samples)
         system = np.repeat(np.arange(len(samples)), samples)
         share = (system[:, None] == np.arange(len(samples))) / samples
-        scaled, missing = self.scale.standardise(rows.signals)
+        scaled, missing = self.scale.encode(rows.signals)
         columns = tuple(one.columns(scaled, missing, rows.signals) for one in self.features)
         return Problem(votes @ share, columns, right, weights * (len(weights) / weights.sum()))
 

@@ -1,258 +1,457 @@
-"""Fits of the models that `SignalCalibration` mixes: ridge regression, splines, boosted trees,
-offsets.
+"""Fits for `SignalCalibration`: the transformation of each signal, and logistic regressions.
+
+All members of its mixture are ridge regressions on columns of one design: a line per signal, the
+bends of its curve, an indicator if it is missing, and the levels of categories, alone and times
+each line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.maps.signals import (
-    CATEGORY,
-    CLIP,
-    LOG_ODDS,
-    LOGARITHM,
-    PLAIN,
-    LinearSignals,
-    SignalModel,
-    SignalScale,
-    SplineSignals,
-    TreeSignals,
-)
+from recal.maps.arrays import sigmoid
+from recal.maps.signals import CATEGORY, IDENTITY, LOG_ODDS, LOGARITHM, RANKS, SignalEncoding, basis
 from recal.schema import LARGEST
+from recal.solvers.convex import Dense, minimise
 
 Vector = NDArray[np.float64]
+Rows = NDArray[np.intp]
 
-# If at least this share of a signal's values lies in [0, 1], it is a probability; the others are
-# extraction errors.
-_IN_RANGE = 0.99
-# Values are clipped at this many times the range of the central 98 % from the median.
-_OUTER = 3.0
-_SKEWED = 0.5
-_KNOTS, _TREES, _LEAVES, _ROWS_PER_LEAF = 5, 60, 6, 30
-# Ridge penalties (1/C) of standardised signals, of spline terms, and of Platt scaling, which hardly
-# needs a penalty.
-_RIDGE, _SPLINE_RIDGE, _PLATT_RIDGE = 1.0, 1.0 / 0.3, 0.01
-_MOST_STEPS = 50
+N_KNOTS = 5
 
 
-def fit_scale(signals: Vector, categories: Sequence[int] = ()) -> SignalScale:
-    """Decide how each column is scaled: probabilities by log-odds, skewed positive values by
-    logarithm.
+def fit_encoding(
+    values: Vector, right: Vector, counts: Vector, n_levels: Rows, folds: Rows
+) -> SignalEncoding:
+    """Choose the transformation of each signal by cross-validated likelihood, and fit the scale."""
+    return encoding_of(values, choose_kinds(values, right, counts, n_levels, folds), n_levels)
+
+
+def choose_kinds(
+    values: Vector,
+    right: Vector,
+    counts: Vector,
+    n_levels: Rows,
+    folds: Rows,
+    most_rows: int = 4000,
+) -> Rows:
+    """Return the transformation of each signal with the highest cross-validated likelihood.
+
+    Every transformation is tried on every signal alone. Log-odds are tried for signals of which at
+    least 99 % lie in [0, 1]; the others are extraction errors. Logarithms are tried for signals
+    that are never negative. More than `most_rows` rows would choose the same.
     """
-    n_signals = signals.shape[1]
-    kind = np.full(n_signals, PLAIN, dtype=np.int64)
-    shift, lower, upper = np.zeros(n_signals), np.zeros(n_signals), np.zeros(n_signals)
-    centre, spread = np.zeros(n_signals), np.ones(n_signals)
-    for place in range(n_signals):
-        values = signals[:, place]
-        values = values[~np.isnan(values)]
-        if place in categories or not len(values):
-            kind[place] = CATEGORY if place in categories else PLAIN
-            continue
-        if np.mean((values >= 0.0) & (values <= 1.0)) >= _IN_RANGE:
-            kind[place] = LOG_ODDS
-            share = np.clip(values, CLIP, 1.0 - CLIP)
-            values = np.log(share) - np.log1p(-share)
-        elif values.min() >= 0.0 and _skewness(values) > _SKEWED:
-            offset = 0.0 if values.min() > 0.0 else float(values[values > 0.0].min()) / 2.0
-            logarithms = np.log(values + offset)
-            if abs(_skewness(logarithms)) < _skewness(values):
-                kind[place], shift[place], values = LOGARITHM, offset, logarithms
-        low, middle, high = np.quantile(values, [0.01, 0.5, 0.99])
-        reach = _OUTER * (high - low) if high > low else np.inf
-        values = np.clip(values, middle - reach, middle + reach)
-        lower[place], upper[place] = values.min(), values.max()
-        centre[place], spread[place] = values.mean(), max(float(values.std()), 1e-9)
-    return SignalScale(kind, shift, lower, upper, centre, spread)
+    some = np.linspace(0, len(folds) - 1, min(len(folds), most_rows)).astype(np.intp)
+    finite = np.where(np.isfinite(values), values, np.nan)
+    inside = np.isnan(finite) | ((finite >= 0.0) & (finite <= 1.0))
+    can_be = {
+        IDENTITY: np.ones(values.shape[1], dtype=bool),
+        LOGARITHM: ~(finite < 0.0).any(axis=0),
+        LOG_ODDS: inside.mean(axis=0) >= 0.99,
+        RANKS: np.ones(values.shape[1], dtype=bool),
+    }
+    losses = np.full((len(can_be), values.shape[1]), np.inf)
+    right, counts, folds = right[some], counts[some], folds[some]
+    for kind, possible in can_be.items():
+        numbers = np.flatnonzero(possible & (n_levels == 0))
+        kinds = np.where(n_levels > 0, CATEGORY, IDENTITY)
+        kinds[numbers] = kind
+        scaled, missing = encoding_of(values, kinds, n_levels).encode(values[some])
+        scaled, missing = scaled[:, numbers], missing[:, numbers]
+        total = np.zeros(len(numbers))
+        for fold in range(int(folds.max()) + 1):
+            inner, outer = folds != fold, folds == fold
+            lines = fit_lines(scaled[inner], missing[inner], right[inner], counts[inner])
+            total += line_losses(lines, scaled[outer], missing[outer], right[outer], counts[outer])
+        losses[kind, numbers] = total
+    return np.where(n_levels > 0, CATEGORY, losses.argmin(axis=0))
 
 
-def _skewness(values: Vector) -> float:
-    deviation = values - values.mean()
-    return float((deviation**3).mean() / max(float(values.std()) ** 3, 1e-300))
+def encoding_of(values: Vector, kind: Rows, n_levels: Rows, most_knots: int = 33) -> SignalEncoding:
+    """Return the encoding with these transformations, scaled to the finite values."""
+    finite = np.where(np.isfinite(values), values, np.nan)
+    n_signals = finite.shape[1]
+    low, high = np.ones(n_signals), np.ones(n_signals)
+    n_knots = most_knots if (kind == RANKS).any() else 1
+    knots, ranks = np.zeros((n_signals, n_knots)), np.zeros((n_signals, n_knots))
+    for place in np.flatnonzero(kind != CATEGORY).tolist():
+        column = finite[~np.isnan(finite[:, place]), place]
+        # 0 and 1 have no log-odds: they count as half as far from the edge as any other value.
+        low[place] = _smallest(column) / 2.0
+        high[place] = _smallest(1.0 - column) / 2.0
+        if kind[place] == RANKS and len(column):
+            distinct, count = np.unique(column, return_counts=True)
+            knots[place] = np.quantile(column, np.linspace(0.0, 1.0, n_knots), method="nearest")
+            middle = (np.cumsum(count) - 0.5 * count) / len(column)
+            ranks[place] = np.interp(knots[place], distinct, middle)
+    zeros, wide = np.zeros(n_signals), np.full(n_signals, LARGEST)
+    plain = SignalEncoding(kind, low, high, knots, ranks, -wide, wide, zeros, zeros + 1.0, n_levels)
+    scaled, missing = plain.encode(finite)
+    scaled = np.where(missing > 0.5, np.nan, scaled)
+    scaled[0, np.isnan(scaled).all(axis=0)] = 0.0  # a column without any value
+    return replace(
+        plain,
+        lower=np.nanmin(scaled, axis=0),
+        upper=np.nanmax(scaled, axis=0),
+        centre=np.nanmean(scaled, axis=0),
+        spread=np.maximum(np.nanstd(scaled, axis=0), 1e-9),
+    )
 
 
-def ridge_logistic(
-    features: Vector, correct: Vector, counts: Vector, penalty: Vector
-) -> tuple[float, Vector]:
-    """Return intercept and weights of a logistic regression with a ridge penalty per feature
-    (Newton's method).
+def _smallest(values: Vector) -> float:
+    """Return the smallest positive value, 1 if there is none."""
+    positive = values[values > 0.0]
+    return max(float(positive.min()), 1e-90) if len(positive) else 1.0
+
+
+def fit_lines(scaled: Vector, missing: Vector, right: Vector, counts: Vector) -> Vector:
+    """Return the logistic regression on each signal alone, (n_signals, 3): intercept, slope and
+    weight of a missing value.
     """
-    design = np.column_stack([np.ones(len(features)), features])
-    ridge = np.concatenate([[1e-6], np.broadcast_to(penalty, features.shape[1])])
-    mean = float(np.clip(np.average(correct, weights=counts), 1e-3, 1.0 - 1e-3))
-    weights = np.zeros(design.shape[1])
-    weights[0] = np.log(mean / (1.0 - mean))
-
-    def loss(candidate: Vector) -> float:
-        log_odds = design @ candidate
-        return float(
-            counts @ (np.logaddexp(0.0, log_odds) - correct * log_odds) + 0.5 * ridge @ candidate**2
-        )
-
-    current = loss(weights)
-    for _ in range(_MOST_STEPS):
-        probability = 1.0 / (1.0 + np.exp(-np.clip(design @ weights, -700.0, 700.0)))
-        slope = design.T @ (counts * (probability - correct)) + ridge * weights
-        curvature = (design.T * (counts * probability * (1.0 - probability))) @ design
-        curvature[np.diag_indices_from(curvature)] += ridge
-        step, size = np.linalg.solve(curvature, slope), 1.0
-        while size > 1e-8 and loss(weights - size * step) > current:
-            size *= 0.5
-        weights = weights - size * step
-        previous, current = current, loss(weights)
-        if previous - current < 1e-9 * len(correct):
-            break
-    return float(weights[0]), weights[1:]
+    mean = float(np.clip(np.average(right, weights=counts), 1e-3, 1.0 - 1e-3))
+    start = np.tile([np.log(mean / (1.0 - mean)), 0.0, 0.0], (scaled.shape[1], 1))
+    problem = _Lines(scaled, missing, right, counts)
+    return minimise(problem, start, tol=1e-7 * len(right), warn=False).point
 
 
-def fit_linear(scaled: Vector, missing: Vector, correct: Vector, counts: Vector) -> LinearSignals:
-    """Ridge logistic regression on all signals."""
-    intercept, weights = ridge_logistic(
-        np.hstack([scaled, missing]), correct, counts, np.array(_RIDGE)
-    )
-    n_signals = scaled.shape[1]
-    return LinearSignals(intercept, weights[:n_signals], weights[n_signals:])
+class _Lines:
+    """All regressions on one signal as one problem, whose Hessian has a block for each of them."""
+
+    penalty = np.array([1e-6, 0.01, 1.0])
+
+    def __init__(self, scaled: Vector, missing: Vector, right: Vector, counts: Vector) -> None:
+        self.scaled, self.missing, self.right, self.counts = scaled, missing, right, counts
+
+    def evaluate(self, point: Vector) -> float:
+        self.point = point
+        losses = line_losses(point, self.scaled, self.missing, self.right, self.counts)
+        return float(losses.sum() + 0.5 * (self.penalty * point**2).sum())
+
+    def gradient(self) -> Vector:
+        chance = sigmoid(_lines_at(self.point, self.scaled, self.missing))
+        error = self.counts[:, None] * (chance - self.right[:, None])
+        weight = self.counts[:, None] * chance * (1.0 - chance)
+        self.blocks = np.zeros((len(self.point), 3, 3)) + np.diag(self.penalty)
+        parts = (np.ones_like(self.scaled), self.scaled, self.missing)
+        for row, first in enumerate(parts):
+            for column, second in enumerate(parts):
+                self.blocks[:, row, column] += (weight * first * second).sum(axis=0)
+        slope = np.stack([(error * part).sum(axis=0) for part in parts], axis=1)
+        return slope + self.penalty * self.point
+
+    def hessian_times(self, direction: Vector) -> Vector:
+        return np.einsum("sij,sj->si", self.blocks, direction)
+
+    def precondition(self, residual: Vector) -> Vector:
+        return np.linalg.solve(self.blocks, residual[..., None])[..., 0]
 
 
-def fit_platt(scaled: Vector, missing: Vector, correct: Vector, counts: Vector) -> LinearSignals:
-    """Platt scaling of the one signal that predicts best."""
-    best: tuple[float, LinearSignals] | None = None
-    for place in range(scaled.shape[1]):
-        intercept, pair = ridge_logistic(
-            np.column_stack([scaled[:, place], missing[:, place]]),
-            correct,
-            counts,
-            np.array([_PLATT_RIDGE, _RIDGE]),
-        )
-        weights, missing_weights = np.zeros(scaled.shape[1]), np.zeros(scaled.shape[1])
-        weights[place], missing_weights[place] = pair
-        model = LinearSignals(intercept, weights, missing_weights)
-        log_odds = model.log_odds(scaled, missing)
-        loss = float(counts @ (np.logaddexp(0.0, log_odds) - correct * log_odds))
-        if best is None or loss < best[0]:
-            best = loss, model
-    assert best is not None
-    return best[1]
+def _lines_at(lines: Vector, scaled: Vector, missing: Vector) -> Vector:
+    return np.asarray(lines[:, 0] + scaled * lines[:, 1] + missing * lines[:, 2])
 
 
-def fit_splines(scaled: Vector, missing: Vector, correct: Vector, counts: Vector) -> SplineSignals:
-    """Ridge logistic regression on quadratic B-splines with knots at quantiles, stored as truncated
-    powers.
+def line_losses(
+    lines: Vector, scaled: Vector, missing: Vector, right: Vector, counts: Vector
+) -> Vector:
+    """Return the negative log-likelihood under each signal's own regression, (n_signals,)."""
+    log_odds = _lines_at(lines, scaled, missing)
+    return counts @ (np.logaddexp(0.0, log_odds) - right[:, None] * log_odds)
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What each signal tells alone: its regression, and the gain in log-likelihood it brings."""
+
+    lines: Vector
+    gains: Vector
+
+    @classmethod
+    def of(cls, scaled: Vector, missing: Vector, right: Vector, counts: Vector) -> Alone:
+        lines = fit_lines(scaled, missing, right, counts)
+        mean = np.average(right, weights=counts)
+        without = -counts.sum() * (mean * np.log(mean) + (1.0 - mean) * np.log1p(-mean))
+        return cls(lines, without - line_losses(lines, scaled, missing, right, counts))
+
+    @property
+    def caution(self) -> Vector:
+        """The factor of each signal's penalty: above 1 if the signal tells little alone.
+
+        Twice the gain of a useless signal is 1 on average, and 10 is beyond doubt.
+        """
+        return np.clip(10.0 / np.maximum(2.0 * self.gains, 1e-9), 1.0, 100.0)
+
+
+@dataclass(frozen=True)
+class Member:
+    """The coefficients of one member of the mixture; see `SignalMap`."""
+
+    intercept: float
+    weights: Vector
+    by_level: Vector
+    products: Vector
+
+
+@dataclass(frozen=True)
+class Design:
+    """The columns of all regressions on the same rows.
+
+    Attributes
+    ----------
+    columns : (n_samples, n_columns); the first is 1
+    sort : (n_columns,) "intercept", "line", "bend", "missing", "level", "slope" or "product"
+    signal, level, partner : (n_columns,) the signal, the level and the second signal that a column
+        belongs to, -1 if none
+    knots : (n_signals, N_KNOTS) of the curves
+    curves : the signal of each curve, the terms of its columns, and their means
+    n_levels : the number of levels of all categories
     """
-    n_signals = scaled.shape[1]
-    knots = np.zeros((n_signals, _KNOTS))
-    blocks: list[Vector] = []
-    changes: list[tuple[int, NDArray[Any]]] = []
-    for place in range(n_signals):
-        values = scaled[missing[:, place] == 0.0, place]
-        distinct = (
-            np.unique(np.quantile(values, np.linspace(0.0, 1.0, _KNOTS)))
-            if len(values)
-            else np.zeros(1)
-        )
-        knots[place] = distinct[-1]
-        knots[place, : len(distinct)] = distinct
-        if len(distinct) < 2:
-            continue
-        inside = np.clip(scaled[:, place], distinct[0], distinct[-1])
-        blocks.append(_b_splines(inside, distinct) * (1.0 - missing[:, [place]]))
-        points = np.linspace(distinct[0], distinct[-1], 20 * _KNOTS)
-        change = np.linalg.lstsq(
-            _powers(points, knots[place]), _b_splines(points, distinct), rcond=None
-        )[0]
-        changes.append((place, change))
-    features = np.hstack([*blocks, missing])
-    intercept, solution = ridge_logistic(features, correct, counts, np.array(_SPLINE_RIDGE))
-    weights, missing_weights, start = (
-        np.zeros((n_signals, _KNOTS)),
-        solution[len(solution) - n_signals :].copy(),
-        0,
-    )
-    for place, change in changes:
-        powers = change @ solution[start : start + change.shape[1]]
-        start += change.shape[1]
-        # The constant of a spline counts only if the signal is present.
-        intercept += powers[0]
-        missing_weights[place] -= powers[0]
-        weights[place] = powers[1:]
-    return SplineSignals(intercept, knots, weights, missing_weights)
+
+    columns: Vector
+    sort: NDArray[np.str_]
+    signal: Rows
+    level: Rows
+    partner: Rows
+    knots: Vector
+    curves: tuple[tuple[int, Vector, Vector], ...]
+    n_levels: int
+
+    @classmethod
+    def of(
+        cls,
+        encoding: SignalEncoding,
+        values: Vector,
+        order: Rows,
+        *,
+        most_curves: int = 20,
+        most_products: int = 15,
+        most_slopes: int = 200,
+    ) -> Design:
+        """Build the columns. `order` lists the numeric signals, the best ones first.
+
+        Only the best signals get curves, products, and slopes by level, so that the number of
+        columns stays small beside the number of rows.
+        """
+        scaled, missing = encoding.encode(values)
+        n_rows, n_signals = scaled.shape
+        n_levels = int(encoding.n_levels.sum())
+        knots = np.zeros((n_signals, N_KNOTS))
+        parts: list[Vector] = [np.ones((n_rows, 1))]
+        names: list[tuple[str, int, int, int]] = [("intercept", -1, -1, -1)]
+        curves = []
+        for rank, place in enumerate(order.tolist()):
+            present = missing[:, place] < 0.5
+            knots[place] = np.quantile(scaled[present, place], np.linspace(0.0, 1.0, N_KNOTS))
+            terms = basis(scaled[:, [place]], missing[:, [place]], knots[[place]])
+            stacked = np.hstack(terms)
+            mean = stacked[present].mean(axis=0)
+            change = _orthogonal(stacked[present] - mean, N_KNOTS if rank < most_curves else 1)
+            curves.append((place, change, mean))
+            parts.append((stacked - mean) @ change * present[:, None])
+            bends = [("bend", place, -1, -1)] * (change.shape[1] - 1)
+            names += [("line", place, -1, -1), *bends]
+            if not present.all():
+                parts.append(missing[:, [place]])
+                names.append(("missing", place, -1, -1))
+        one_hot = np.zeros((n_rows, n_levels + 1))
+        for index in encoding.levels(values):
+            one_hot[np.arange(n_rows), index] = 1.0
+        one_hot = one_hot[:, :-1]  # the last one means no level
+        parts.append(one_hot)
+        names += [("level", -1, level, -1) for level in range(n_levels)]
+        n_slopes = min(n_rows // 2, most_slopes) // max(n_levels, 1)
+        for place in order[: n_slopes if n_levels else 0]:
+            parts.append(scaled[:, [place]] * one_hot)
+            names += [("slope", int(place), level, -1) for level in range(n_levels)]
+        pairs = [(a, b) for a in range(len(order)) for b in range(a)][:most_products]
+        for first, second in pairs:
+            parts.append(scaled[:, [order[first]]] * scaled[:, [order[second]]])
+            names.append(("product", int(order[first]), -1, int(order[second])))
+        sort, *owners = zip(*names)
+        signal, level, partner = (np.array(owner) for owner in owners)
+        columns = np.hstack(parts)
+        return cls(columns, np.array(sort), signal, level, partner, knots, tuple(curves), n_levels)
+
+    def caution(self, of_signals: Vector) -> Vector:
+        """Return the factor of each column's penalty from those of the signals.
+
+        Slopes by level and products are spared: a signal may tell something only there.
+        """
+        alone = (self.signal >= 0) & (self.level < 0) & (self.partner < 0)
+        return np.where(alone, of_signals[self.signal], 1.0)
+
+    def member(self, solution: Vector) -> Member:
+        """Turn the coefficients of the columns into the coefficients of the map."""
+        n_signals = len(self.knots)
+        weights = np.zeros((n_signals, N_KNOTS + 1))
+        by_level = np.zeros((self.n_levels + 1, n_signals + 1))
+        intercept = float(solution[0])
+        for place, change, mean in self.curves:
+            own = (self.signal == place) & np.isin(self.sort, ("line", "bend"))
+            weights[place, :N_KNOTS] = change @ solution[own]
+            # The mean of a curve counts only if the signal is present.
+            constant = float(mean @ weights[place, :N_KNOTS])
+            intercept -= constant
+            weights[place, -1] = constant
+        lost = self.sort == "missing"
+        weights[self.signal[lost], -1] += solution[lost]
+        levels = self.level >= 0
+        by_level[self.level[levels], self.signal[levels] + 1] = solution[levels]
+        products = np.zeros((n_signals, n_signals))
+        pairs = self.partner >= 0
+        products[self.signal[pairs], self.partner[pairs]] = solution[pairs]
+        return Member(intercept, weights, by_level, products)
 
 
-def _b_splines(values: Vector, knots: Vector) -> Vector:
-    """Return the quadratic B-splines at these values, (n_values, n_knots + 1)."""
-    from scipy.interpolate import BSpline
+def _orthogonal(terms: Vector, most: int) -> Vector:
+    """Return the matrix that turns centred terms into uncorrelated columns of variance 1.
 
-    before, after = (
-        (knots[1] - knots[0]) * np.array([2.0, 1.0]),
-        (knots[-1] - knots[-2]) * np.array([1.0, 2.0]),
-    )
-    full = np.concatenate([knots[0] - before, knots, knots[-1] + after])
-    return BSpline.design_matrix(values, full, 2).toarray()
-
-
-def _powers(values: Vector, knots: Vector) -> Vector:
-    """Return 1, t, t^2 and the truncated squares of the inner knots."""
-    squares = np.maximum(values[:, None] - knots[None, 1:-1], 0.0) ** 2
-    return np.column_stack([np.ones_like(values), values, values**2, squares])
+    The first column is the line. Terms that add nothing, as with few distinct values, are left out.
+    """
+    _, upper = np.linalg.qr(terms)
+    scale = np.abs(np.diag(upper))
+    kept = np.flatnonzero(scale > 1e-6 * np.sqrt(len(terms)))[:most]
+    change = np.zeros((terms.shape[1], len(kept)))
+    _, upper = np.linalg.qr(terms[:, kept])
+    change[kept] = np.linalg.inv(upper) * np.sign(np.diag(upper)) * np.sqrt(len(terms))
+    return change
 
 
-def fit_trees(scaled: Vector, missing: Vector, correct: Vector, counts: Vector) -> TreeSignals:
-    """Gradient boosting with small trees; scikit-learn fits them, and they are stored as arrays."""
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    features = np.where(missing > 0.5, np.nan, scaled)
-    features[:, (missing > 0.5).all(axis=0)] = 0.0  # a column without any value cannot be binned
-    boosting = HistGradientBoostingClassifier(
-        max_iter=_TREES,
-        max_leaf_nodes=_LEAVES,
-        min_samples_leaf=_ROWS_PER_LEAF,
-        early_stopping=False,
-        random_state=0,
-    ).fit(features, correct, sample_weight=counts)
-    nodes = [rounds[0].nodes for rounds in boosting._predictors]
-    return _as_arrays(nodes, float(boosting._baseline_prediction.item()), features.shape[1])
-
-
-def _as_arrays(trees: list[Any], intercept: float, n_signals: int) -> TreeSignals:
-    """Turn scikit-learn's node tables into the arrays of `TreeSignals`."""
-    shape = len(trees), _LEAVES - 1
-    signal, threshold, missing_left = np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape)
-    path, value = np.zeros((*shape, _LEAVES)), np.zeros((len(trees), _LEAVES))
-    for number, nodes in enumerate(trees):
-        inner = {int(row): place for place, row in enumerate(np.flatnonzero(nodes["is_leaf"] == 0))}
-        leaves = 0
-        waiting: list[tuple[int, dict[int, float]]] = [(0, {})]
-        while waiting:
-            row, signs = waiting.pop()
-            node = nodes[row]
-            if node["is_leaf"]:
-                for place, sign in signs.items():
-                    path[number, place, leaves] = sign
-                value[number, leaves] = node["value"]
-                leaves += 1
-                continue
-            place = inner[row]
-            signal[number, place] = node["feature_idx"]
-            threshold[number, place] = min(float(node["num_threshold"]), LARGEST)
-            missing_left[number, place] = node["missing_go_to_left"]
-            waiting += [
-                (int(node["left"]), {**signs, place: 1.0}),
-                (int(node["right"]), {**signs, place: -1.0}),
-            ]
-        # An unused leaf has no path, so every row agrees with it: its value is 0 and changes
-        # nothing.
-    return TreeSignals(intercept, n_signals, signal, threshold, missing_left, path, value)
+def ridge(
+    columns: Vector,
+    right: Vector,
+    counts: Vector,
+    penalty: Vector,
+    start: Vector | None = None,
+    offset: Vector | float = 0.0,
+) -> Vector:
+    """Return the logistic regression with a ridge penalty per column; a column with an infinite
+    penalty has weight 0. `offset` is added to the log-odds.
+    """
+    solution = np.zeros(columns.shape[1])
+    free = np.isfinite(penalty)
+    problem = _Ridge(columns[:, free], right, counts, penalty[free], offset)
+    first = np.zeros(int(free.sum())) if start is None else start[free]
+    solution[free] = minimise(problem, first, tol=1e-7 * len(right), warn=False).point
+    return solution
 
 
-Fit = Callable[[Vector, Vector, Vector, Vector], SignalModel]
-# From the least to the most flexible.
-FITS: dict[str, Fit] = {
-    "Platt scaling": fit_platt,
-    "ridge": fit_linear,
-    "splines": fit_splines,
-    "trees": fit_trees,
-}
+class _Ridge(Dense):
+    """Logistic regression with a ridge penalty per column."""
+
+    def __init__(
+        self,
+        columns: Vector,
+        right: Vector,
+        counts: Vector,
+        penalty: Vector,
+        offset: Vector | float = 0.0,
+    ) -> None:
+        self.columns, self.right, self.counts = columns, right, counts
+        self.penalty, self.offset = penalty, offset
+
+    def evaluate(self, point: Vector) -> float:
+        self.point, self.log_odds = point, self.columns @ point + self.offset
+        losses = np.logaddexp(0.0, self.log_odds) - self.right * self.log_odds
+        return float(self.counts @ losses + 0.5 * self.penalty @ point**2)
+
+    def derivatives(self) -> tuple[Vector, Vector]:
+        chance = sigmoid(self.log_odds)
+        error, weight = self.counts * (chance - self.right), self.counts * chance * (1.0 - chance)
+        hessian = (self.columns.T * weight) @ self.columns
+        hessian[np.diag_indices_from(hessian)] += self.penalty
+        return self.columns.T @ error + self.penalty * self.point, hessian
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A regression on some columns of a design.
+
+    `penalty` is infinite for the columns that it does not use, `solution` is fitted to all rows,
+    and `left_out` holds the log-odds of each row from a fit to the other folds.
+    """
+
+    penalty: Vector
+    solution: Vector
+    left_out: Vector
+    loss: float
+
+
+def fit_regressions(
+    design: Design, right: Vector, counts: Vector, folds: Rows, alone: Sequence[Alone]
+) -> dict[str, Regression]:
+    """Return the regressions to be mixed, from the simplest to the most flexible.
+
+    `alone` tells what each signal tells in the rows without each fold, and last in all rows.
+    """
+    cautions = [design.caution(each.caution) for each in alone]
+
+    def cross_fit(**penalties: float) -> Regression:
+        of = {"intercept": 1e-6, **penalties}
+        penalty = np.array([of.get(sort, np.inf) for sort in design.sort.tolist()])
+        whole = ridge(design.columns, right, counts, penalty * cautions[-1])
+        left_out = np.empty(len(right))
+        for fold, caution in enumerate(cautions[:-1]):
+            inner, outer = folds != fold, folds == fold
+            part = ridge(
+                design.columns[inner], right[inner], counts[inner], penalty * caution, whole
+            )
+            left_out[outer] = design.columns[outer] @ part
+        loss = mean_loss(sigmoid(left_out), right, counts)
+        return Regression(penalty * cautions[-1], whole, left_out, loss)
+
+    def plain(line: float) -> Regression:
+        return cross_fit(line=line, missing=line, level=3.0)
+
+    line = 3.0
+    fitted = {"ridge": plain(line)}
+    # Many useless signals need a stronger penalty.
+    while line < 1000.0 and (other := plain(10.0 * line)).loss < fitted["ridge"].loss:
+        line, fitted["ridge"] = 10.0 * line, other
+    lines = {"line": line, "missing": line}
+    levels = {"level": 10.0, "slope": 30.0}
+    if design.n_levels:
+        fitted["slopes"] = cross_fit(**lines, **levels)
+        # Categories that differ much need a weaker penalty.
+        much = {"level": 3.0, "slope": 5.0}
+        if (other := cross_fit(**lines, **much)).loss < fitted["slopes"].loss:
+            levels, fitted["slopes"] = much, other
+    # The lines may need a strong penalty only because products tell everything.
+    fitted["splines"] = cross_fit(**lines, **levels, bend=10.0 * line / 3.0, product=10.0)
+    return fitted
+
+
+def mean_loss(probs: Vector, right: Vector, counts: Vector) -> float:
+    """Return the negative log-likelihood per answer."""
+    likelihood = np.where(right > 0.5, probs, 1.0 - probs)
+    return float(np.average(-np.log(np.maximum(likelihood, 1e-12)), weights=counts))
+
+
+def importance(
+    design: Design, fitted: Regression, right: Vector, counts: Vector, n_levels: Rows
+) -> Vector:
+    """Return how much the loss per row would rise without each signal, (n_signals,), in one pass.
+
+    Around the solution the loss is nearly quadratic, so that its curvature tells the rise on the
+    rows of the fit. Such rows favour every signal by its effective number of parameters, which is
+    subtracted: the rise without a useless signal is 0 on average, or slightly negative.
+    """
+    free = np.isfinite(fitted.penalty)
+    solution, penalty = fitted.solution[free], fitted.penalty[free]
+    problem = _Ridge(design.columns[:, free], right, counts, penalty)
+    problem.evaluate(solution)
+    inverse = np.linalg.inv(problem.derivatives()[1])
+    rises, first = np.zeros(len(n_levels)), 0
+    for place, count in enumerate(n_levels.tolist()):
+        own = (design.signal == place) | (design.partner == place)
+        own |= (design.level >= first) & (design.level < first + count)
+        first += count
+        if len(own := np.flatnonzero(own[free])):
+            block = inverse[np.ix_(own, own)]
+            parameters = len(own) - penalty[own] @ np.diag(block)
+            quadratic = solution[own] @ np.linalg.solve(block, solution[own])
+            rises[place] = 0.5 * quadratic - parameters
+    return rises / counts.sum()

@@ -4,35 +4,38 @@ fit.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.errors import InputError
+from recal.errors import InputError, UnseenValuesWarning
+from recal.schema import Flag, Floats, ListOf, Record, Text
 
 Vector = NDArray[np.float64]
+Names = Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
+Levels = Annotated[tuple[tuple[str, ...], ...], ListOf(ListOf(Text(), keep=tuple), keep=tuple)]
 
 GROUPS = "groups"
-_RIGHT = {"true": 1.0, "yes": 1.0, "right": 1.0, "correct": 1.0, "1": 1.0, "1.0": 1.0}
-_WRONG = {"false": 0.0, "no": 0.0, "wrong": 0.0, "incorrect": 0.0, "0": 0.0, "0.0": 0.0}
+GRADES = {
+    **dict.fromkeys(("true", "yes", "right", "correct", "1", "1.0"), 1.0),
+    **dict.fromkeys(("false", "no", "wrong", "incorrect", "0", "0.0"), 0.0),
+}
 
 
 def read_correct(correct: ArrayLike, n_samples: int) -> Vector:
     """Return 1.0 for right and 0.0 for wrong answers; refuse anything else."""
     values = np.asarray(correct)
-    if values.ndim != 1 or len(values) != n_samples:
+    if values.shape != (n_samples,):
         raise InputError(
             f"must hold one value per answer, {n_samples}, got the shape {values.shape}",
             argument="correct",
         )
     if values.dtype.kind in "OUS":
-        words = {**_RIGHT, **_WRONG}
-        numbers = np.array(
-            [words.get(str(value).strip().lower(), np.nan) for value in values.tolist()]
-        )
+        words = [str(value).strip().lower() for value in values.tolist()]
+        numbers = np.array([GRADES.get(word, np.nan) for word in words])
     else:
         numbers = values.astype(np.float64)
     if not np.isin(numbers, (0.0, 1.0)).all():
@@ -48,105 +51,181 @@ def read_correct(correct: ArrayLike, n_samples: int) -> Vector:
     return numbers
 
 
-@dataclass(frozen=True)
-class SignalTable:
-    """The columns of a fit: their names, and the levels of those that are categories.
+class SignalTable(Record):
+    """The columns of a fit: their names, kinds, levels and ranges, which hold for all later data.
 
     Attributes
     ----------
     names : the names of the columns, in order; the name of the groups, if there are any, comes last
     levels : the levels of each column in sorted order, empty for numbers
+    lows, highs : the range of each column of numbers, 0 for categories
     named : whether the columns came with names, so that new data are matched by name
     grouped : whether the last column contains the groups
     """
 
-    names: tuple[str, ...]
-    levels: tuple[tuple[str, ...], ...]
-    named: bool
-    grouped: bool
+    names: Names
+    levels: Levels
+    lows: Annotated[Vector, Floats("S")]
+    highs: Annotated[Vector, Floats("S")]
+    named: Annotated[bool, Flag()]
+    grouped: Annotated[bool, Flag()]
 
-    def __post_init__(self) -> None:
-        texts = [*self.names, *(level for levels in self.levels for level in levels)]
-        if (
-            not self.names
-            or len(self.names) != len(self.levels)
-            or not all(isinstance(text, str) for text in texts)
-        ):
-            raise InputError("Signals need a name and a list of levels each.")
+    def check(self) -> None:
+        if not len(self.names) == len(self.levels) == len(self.lows):
+            raise InputError("must have one entry per signal", argument="levels")
 
     @classmethod
     def of(cls, signals: Any, groups: Any = None) -> SignalTable:
         """Describe the columns of these signals."""
         columns, named = _columns(signals)
-        if not columns:
-            raise InputError("must have at least one column", argument="signals")
-        levels = [_levels(column) for column in columns.values()]
-        names = list(columns)
         if groups is not None:
             name, column = _named_groups(groups)
-            if name in names:
+            if name in columns:
                 raise InputError(
                     f"The groups have the name of a signal, {name!r}. Leave that signal out."
                 )
-            names.append(name)
-            levels.append(tuple(sorted(set(_texts(column)) - {""})))
-        return cls(tuple(names), tuple(levels), named, groups is not None)
+            columns[name] = np.array(_texts(column), dtype=object)
+        if len(columns) == (groups is not None):
+            raise InputError("must have at least one column", argument="signals")
+        levels, lows, highs = [], np.zeros(len(columns)), np.zeros(len(columns))
+        for place, (name, column) in enumerate(columns.items()):
+            levels.append(_levels(column))
+            if groups is not None and place == len(columns) - 1 and not levels[-1]:
+                raise InputError("must name at least one group", argument="groups")
+            if not levels[-1]:
+                numbers = _numbers(column, name)
+                finite = np.clip(numbers[np.isfinite(numbers)], -1e100, 1e100)
+                if len(finite):
+                    lows[place], highs[place] = finite.min(), finite.max()
+        return cls(tuple(columns), tuple(levels), lows, highs, named, groups is not None)
 
     @property
-    def categories(self) -> tuple[int, ...]:
-        """The indices of columns that contain categories."""
-        grouped = {len(self.names) - 1} if self.grouped else set()
-        return tuple(
-            place for place, levels in enumerate(self.levels) if levels or place in grouped
-        )
+    def n_levels(self) -> NDArray[np.intp]:
+        """The number of levels of each column, 0 for numbers."""
+        return np.array([len(levels) for levels in self.levels], dtype=np.intp)
+
+    @property
+    def shares(self) -> tuple[str, ...]:
+        """The names of the columns whose numbers all lie in [0, 1]."""
+        inside = (self.lows >= 0.0) & (self.highs <= 1.0) & (self.n_levels == 0)
+        return tuple(name for name, share in zip(self.names, inside.tolist()) if share)
 
     def values(self, signals: Any, groups: Any = None) -> Vector:
-        """Return the columns of the fit as numbers, (n_samples, n_signals);
+        """Return the columns of the fit as numbers, (n_samples, n_signals).
 
-        NaN if missing or not in the fit.
+        Categories become the positions of their levels. Missing values and levels that were not in
+        the fit become NaN.
         """
+        picked = self._picked(signals, groups)
+        sizes = {len(column) for column in picked}
+        if len(sizes) != 1:
+            raise InputError(
+                "Signals and groups must have one value per answer; their lengths are "
+                f"{sorted(sizes)}."
+            )
+        values = np.empty((sizes.pop(), len(picked)))
+        for place, (column, levels, name) in enumerate(zip(picked, self.levels, self.names)):
+            if levels:
+                codes = {level: float(code) for code, level in enumerate(levels)}
+                values[:, place] = [codes.get(text, np.nan) for text in _texts(column)]
+            else:
+                values[:, place] = _numbers(column, name)
+        return values
+
+    def _picked(self, signals: Any, groups: Any) -> list[NDArray[Any]]:
         columns, named = _columns(signals)
         expected = self.names[: len(self.names) - self.grouped]
         if self.named and named:
             if absent := [name for name in expected if name not in columns]:
                 raise InputError(
-                    f"The signals lack the column {absent[0]!r} of the fit; they have {', '.join(columns)}."
+                    f"The signals lack the column {absent[0]!r} of the fit; they have "
+                    f"{', '.join(columns)}."
                 )
             picked = [columns[name] for name in expected]
         elif len(columns) != len(expected):
             raise InputError(
-                f"must have the {len(expected)} columns of the fit ({', '.join(expected)}), got {len(columns)}",
+                f"must have the {len(expected)} columns of the fit ({', '.join(expected)}), got "
+                f"{len(columns)}",
                 argument="signals",
             )
         else:
             picked = list(columns.values())
-        if self.grouped:
-            none = np.full(len(picked[0]), "", dtype=object)
-            picked.append(none if groups is None else _named_groups(groups)[1])
-        if len(sizes := {len(column) for column in picked}) != 1:
+        if self.grouped != (groups is not None):
+            given = "without" if groups is None else "with"
             raise InputError(
-                f"Signals and groups must have one value per answer; their lengths are {sorted(sizes)}."
+                f"The fit had {'groups' if self.grouped else 'no groups'}, and these answers come "
+                f"{given} groups. {'Pass' if self.grouped else 'Leave out'} groups=."
             )
-        numbers = [
-            _codes(column, levels) if place in self.categories else _numbers(column, name)
-            for place, (column, levels, name) in enumerate(zip(picked, self.levels, self.names))
-        ]
-        return np.column_stack(numbers)
+        if self.grouped:
+            picked.append(_named_groups(groups)[1])
+        return picked
+
+    def group_names(self, groups: Any) -> NDArray[np.str_]:
+        """Return the group of each answer as text."""
+        return np.array(_texts(_named_groups(groups)[1]), dtype=np.str_)
+
+    def warn_of_unseen(self, values: Vector, signals: Any, groups: Any = None) -> None:
+        """Warn of levels that were not in the fit and of values far outside its range.
+
+        Far outside means below or above the range by more than five times its width; for a signal
+        in [0, 1], it means outside [0, 1].
+        """
+        found = []
+        share = (self.lows >= 0.0) & (self.highs <= 1.0)
+        width = np.where(share, 0.0, 5.0 * (self.highs - self.lows))
+        lows, highs = np.where(share, 0.0, self.lows - width), np.where(share, 1.0, self.highs)
+        far = np.isfinite(values) & ((values < lows) | (values > highs + width))
+        far[:, self.n_levels > 0] = False
+        for place in np.flatnonzero(far.any(axis=0)).tolist():
+            odd = values[far[:, place], place][0]
+            found.append(
+                f"{self.names[place]!r} is {odd:g}, and {self.lows[place]:g} to "
+                f"{self.highs[place]:g} in the fit"
+            )
+        unknown = np.isnan(values) & (self.n_levels > 0)
+        if unknown.any():
+            picked = self._picked(signals, groups)
+            for place in np.flatnonzero(unknown.any(axis=0)).tolist():
+                texts = np.array(_texts(picked[place]), dtype=object)[unknown[:, place]]
+                if new := sorted(set(texts.tolist()) - {""}):
+                    found.append(f"{self.names[place]!r} is {new[0]!r}, which was not in the fit")
+        if found:
+            warnings.warn(
+                f"Values unlike those of the fit: {'; '.join(found)}. Their confidence may be "
+                "wrong.",
+                UnseenValuesWarning,
+                stacklevel=3,
+            )
 
     def refuse_leaks(self, values: Vector, right: Vector) -> None:
-        """Refuse a column that equals the grades: a confidence learned from it would mean nothing."""
+        """Refuse a column that tells the grades: a confidence learned from it means nothing.
+
+        A column tells the grades if it equals them, or if a threshold or a few distinct values
+        separate right from wrong in every row, with at least 10 rows of each.
+        """
+        rarer = min(right.sum(), len(right) - right.sum())
         for place, name in enumerate(self.names):
-            column = values[:, place]
-            same, opposite = (column == right).all(), (column == 1.0 - right).all()
-            if place not in self.categories and (same or opposite) and len(right) > 2:
+            column = np.where(np.isnan(values[:, place]), -np.inf, values[:, place])
+            equal = (column == right).all() or (column == 1.0 - right).all()
+            if (equal and len(right) > 2) or (rarer >= 10 and _separates(column, right)):
                 raise InputError(
-                    f"The signal {name!r} equals the grades in every row, so it leaks the result. Leave it out."
+                    f"The signal {name!r} separates right from wrong answers in every row, so it "
+                    "leaks the grades. Leave it out."
                 )
 
 
+def _separates(column: Vector, right: Vector) -> bool:
+    good, bad = column[right > 0.5], column[right < 0.5]
+    if good.min() > bad.max() or bad.min() > good.max():
+        return True
+    distinct, index, count = np.unique(column, return_inverse=True, return_counts=True)
+    shares = np.bincount(index, right) / count
+    return bool(len(distinct) ** 2 <= len(column) and np.isin(shares, (0.0, 1.0)).all())
+
+
 def _named_groups(groups: Any) -> tuple[str, NDArray[Any]]:
-    """Return the name of the groups and one value per answer, from an array, a named column or
-    {name: values}.
+    """Return the name of the groups and one value per answer, from a single value, an array, a
+    named column or {name: values}.
     """
     if isinstance(groups, Mapping):
         if len(groups) != 1:
@@ -157,12 +236,16 @@ def _named_groups(groups: Any) -> tuple[str, NDArray[Any]]:
 
 
 def _as_array(column: Any) -> NDArray[Any]:
-    """Return a column as an array; pandas' own missing values, which are not equal to themselves,
+    """Return a column, or a single value, as an array of one axis; pandas' own missing values
     become None.
     """
     if hasattr(column, "notna") and not isinstance(column.dtype, np.dtype):
         column = column.astype(object).where(column.notna(), None)
-    return np.asarray(column)
+    if isinstance(column, str):
+        column = [column]
+    if isinstance(column, list | tuple):  # numpy would turn a mixture of numbers and texts to text
+        column = np.array([*column, None], dtype=object)[:-1]
+    return np.atleast_1d(np.asarray(column))
 
 
 def _columns(signals: Any) -> tuple[dict[str, NDArray[Any]], bool]:
@@ -196,23 +279,32 @@ def _levels(column: NDArray[Any]) -> tuple[str, ...]:
 
 
 def _texts(column: NDArray[Any]) -> list[str]:
-    """Return each value as text, "" if it is missing."""
-    return ["" if value is None or value != value else str(value) for value in column.tolist()]
+    """Return each value as text, "" if it is missing.
 
-
-def _codes(column: NDArray[Any], levels: tuple[str, ...]) -> Vector:
-    place = {level: float(code) for code, level in enumerate(levels)}
-    return np.array([place.get(text, np.nan) for text in _texts(column)], dtype=np.float64)
+    Texts stay as they are. A whole number is written without a fraction, so that 1 and 1.0 are the
+    same group.
+    """
+    if column.dtype.kind == "U":
+        return [str(value) for value in column.tolist()]
+    texts = []
+    for value in column.tolist():
+        if value is None or value != value:
+            texts.append("")
+        elif isinstance(value, float) and value.is_integer():
+            texts.append(str(int(value)))
+        else:
+            texts.append(str(value))
+    return texts
 
 
 def _numbers(column: NDArray[Any], name: str) -> Vector:
+    if column.dtype.kind in "biuf":
+        return column.astype(np.float64)
     try:
-        numbers = np.array(
+        return np.array(
             [np.nan if value is None else value for value in column.tolist()], dtype=np.float64
         )
     except (TypeError, ValueError) as error:
         raise InputError(
             f"The signal {name!r} held numbers at the fit and holds other values now: {error}."
         ) from None
-    numbers[np.isinf(numbers)] = np.nan
-    return numbers

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from recal.errors import InputError
 from recal.maps.base import Array, Map, Views, indices, like, namespace
-from recal.maps.signals import SignalMap, SignalScale
+from recal.maps.signals import SignalEncoding, SignalMap
 from recal.schema import Floats, Integers
 
 PerSystem = Annotated[NDArray[np.float64], Floats("S")]
@@ -72,7 +72,7 @@ class PanelMap(Map):
         The number of answers of each system.
     owner : array of int
         The system that each signal belongs to.
-    scale : SignalScale
+    scale : SignalEncoding
         How signals are standardised.
     merged : bool
         Whether all answers other than the first system's count as one: so if only the first
@@ -82,7 +82,7 @@ class PanelMap(Map):
     stages: tuple[PanelStage, ...]
     samples: Annotated[NDArray[np.int64], Integers("S", low=1)]
     owner: Annotated[NDArray[np.int64], Integers("F", low=0)]
-    scale: SignalScale
+    scale: SignalEncoding
     merged: bool = False
 
     def check(self) -> None:
@@ -102,7 +102,7 @@ class PanelMap(Map):
         n_answers = self.n_answers
         slots = z[:, 1 : n_answers + 1]
         signals = z[:, n_answers + 1 :]
-        features = self.scale.standardise(signals)
+        features = self.scale.encode(signals)
         total = None
         for number, stage in enumerate(self.stages):
             here = z[:, :1] == number + 1

@@ -1,198 +1,179 @@
 """The map from the signals of an answer to the probability that the answer is right.
 
-The input is an (n_samples, n_signals) array with NaN or an infinity where a signal is missing. Text columns and
+The input is an (n_samples, n_signals) array with NaN where a signal is missing. Text columns and
 groups arrive as numeric codes: 0, 1, 2, ... for the levels of the fit, in sorted order, and NaN for
-a level that was not in the fit. Every model below reads the same standardised signals and returns
-log-odds.
+a level that was not in the fit.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import InputError
-from recal.maps.arrays import clip, log_odds, sigmoid
+from recal.maps.arrays import interpolate, linear, log_odds, sigmoid
 from recal.maps.base import Array, Map, Views, indices, like, namespace
 from recal.schema import LARGEST, SMALLEST, Floats, Integers, Number
 
 PerSignal = Annotated[NDArray[np.float64], Floats("S")]
-Spread = Annotated[NDArray[np.float64], Floats("S", low=SMALLEST)]
-Shares = Annotated[NDArray[np.float64], Floats(None, low=0.0, high=1.0)]
+Positive = Annotated[NDArray[np.float64], Floats("S", low=SMALLEST)]
+Shares = Annotated[NDArray[np.float64], Floats("M", low=0.0, high=1.0)]
 Knots = Annotated[NDArray[np.float64], Floats("S", "N", rising=True)]
-PerNode = Annotated[NDArray[np.float64], Floats("T", "J", high=LARGEST)]
-Zeros = Annotated[NDArray[np.float64], Floats("T", "J", low=0.0, high=1.0)]
 
-# How a signal is transformed for a linear model.
-LOG_ODDS, LOGARITHM, PLAIN, CATEGORY = 0, 1, 2, 3
-# Probabilities are clipped to [CLIP, 1 - CLIP] before their log-odds are taken.
-CLIP = 0.005
+# How a signal is transformed. Categories are not transformed.
+IDENTITY, LOGARITHM, LOG_ODDS, RANKS, CATEGORY = range(5)
 
 
-class SignalScale(Map):
-    """Log-odds, logarithms or plain values, clipped to the range of the fit and standardised.
+class SignalEncoding(Map):
+    """Signals as standardised numbers: transformed, clipped to the range of the fit, and scaled.
 
-    Each field has one entry per signal. `shift` is added before a logarithm is taken.
+    Each field has one entry or row per signal. `low` and `high` replace smaller values of a signal
+    and of 1 minus the signal before a logarithm is taken, so that 0 and 1 stay finite. `knots` and
+    `ranks` are points of the distribution function of signals that are replaced by ranks.
+    `n_levels` is 0 for numbers.
     """
 
-    kind: Annotated[NDArray[np.int64], Integers("S", low=LOG_ODDS, high=CATEGORY)]
-    shift: PerSignal
+    kind: Annotated[NDArray[np.int64], Integers("S", low=IDENTITY, high=CATEGORY)]
+    low: Positive
+    high: Positive
+    knots: Annotated[NDArray[np.float64], Floats("S", "R", rising=True)]
+    ranks: Annotated[NDArray[np.float64], Floats("S", "R", rising=True)]
     lower: PerSignal
     upper: PerSignal
     centre: PerSignal
-    spread: Spread
+    spread: Positive
+    n_levels: Annotated[NDArray[np.int64], Integers("S", low=0)]
 
-    def standardise(self, signals: Array) -> tuple[Array, Array]:
-        """Return the standardised signals, 0 if missing, and an indicator that is 1.0 if a signal
-        is missing.
+    def encode(self, signals: Array) -> tuple[Array, Array]:
+        """Return the standardised signals, 0 if missing or a category, and 1.0 where one is
+        missing.
+        """
+        xp, zero = namespace(signals), like(signals, 0.0)
+        missing = signals != signals
+        filled = scaled = xp.where(missing, zero, signals)
+        if LOGARITHM in self._present or LOG_ODDS in self._present:
+            log = xp.log(xp.maximum(filled, like(signals, self.low)))
+            rest = xp.log(xp.maximum(1.0 - filled, like(signals, self.high)))
+            scaled = xp.where(self._is(signals, LOGARITHM), log, scaled)
+            scaled = xp.where(self._is(signals, LOG_ODDS), log - rest, scaled)
+        if RANKS in self._present:
+            starts = np.arange(len(self.kind) + 1) * self.knots.shape[1]
+            ranks = interpolate(filled, self.knots.reshape(-1), self.ranks.reshape(-1), starts)
+            scaled = xp.where(self._is(signals, RANKS), ranks, scaled)
+        scaled = xp.maximum(scaled, like(signals, self.lower))
+        scaled = xp.minimum(scaled, like(signals, self.upper))
+        scaled = (scaled - like(signals, self.centre)) / like(signals, self.spread)
+        absent = missing | self._is(signals, CATEGORY)
+        return xp.where(absent, zero, scaled), xp.where(missing, like(signals, 1.0), zero)
+
+    def levels(self, signals: Array) -> list[Array]:
+        """Return for each category the index of each row's level, counted over all categories.
+
+        The index of a level that was not in the fit is the number of all levels.
+        """
+        xp, total, first, found = namespace(signals), int(self.n_levels.sum()), 0, []
+        for place in np.flatnonzero(self.n_levels).tolist():
+            code, count = signals[:, place], int(self.n_levels[place])
+            known = (code >= 0.0) & (code < count)
+            index = xp.where(known, code + float(first), like(signals, float(total)))
+            found.append(xp.astype(index, xp.int64))
+            first += count
+        return found
+
+    def features(self, signals: Array) -> Array:
+        """Return all columns that a linear model needs, (n_samples, n_features).
+
+        They are the standardised numbers, an indicator for each missing number, and one column for
+        each level of the categories.
         """
         xp = namespace(signals)
-        zeros = xp.zeros_like(signals)
-        missing = ~(xp.abs(signals) < np.inf)  # NaN and infinities
-        filled = xp.where(missing, zeros, signals)
-        share = clip(filled, CLIP, 1.0 - CLIP)
-        positive = xp.maximum(filled + like(signals, self.shift), SMALLEST)
-        scaled = xp.where(self._is(signals, LOG_ODDS), xp.log(share) - xp.log(1.0 - share), filled)
-        scaled = xp.where(self._is(signals, LOGARITHM), xp.log(positive), scaled)
-        scaled = xp.minimum(
-            xp.maximum(scaled, like(signals, self.lower)), like(signals, self.upper)
-        )
-        scaled = (scaled - like(signals, self.centre)) / like(signals, self.spread)
-        return xp.where(missing | self._is(signals, CATEGORY), zeros, scaled), xp.where(
-            missing, zeros + 1.0, zeros
-        )
+        scaled, missing = self.encode(signals)
+        numbers = indices(signals, np.flatnonzero(self.kind != CATEGORY))
+        parts = [xp.take(scaled, numbers, axis=1), xp.take(missing, numbers, axis=1)]
+        first = 0
+        for index, count in zip(self.levels(signals), self.n_levels[self.n_levels > 0].tolist()):
+            own = indices(signals, np.arange(first, first + count)[None, :])
+            same = xp.reshape(index, (-1, 1)) == own
+            parts.append(xp.where(same, like(signals, 1.0), like(signals, 0.0)))
+            first += count
+        return xp.concat(parts, axis=1)
+
+    @cached_property
+    def _present(self) -> dict[int, NDArray[np.bool_]]:
+        """The kinds that occur, and the signals of each."""
+        return {kind: self.kind == kind for kind in np.unique(self.kind).tolist()}
 
     def _is(self, signals: Array, kind: int) -> Array:
-        return like(signals, (self.kind == kind).astype(np.float64)) > 0.5
-
-
-class LinearSignals(Map):
-    """Logistic regression on standardised signals and on indicators of missing ones."""
-
-    intercept: float
-    weights: PerSignal
-    missing_weights: PerSignal
-
-    def log_odds(self, scaled: Array, missing: Array) -> Array:
-        terms = scaled * like(scaled, self.weights) + missing * like(scaled, self.missing_weights)
-        return namespace(scaled).sum(terms, axis=1) + self.intercept
-
-
-class SplineSignals(Map):
-    """Logistic regression on a quadratic spline of each signal; constant beyond the outer knots.
-
-    The spline is c0 t + c1 t^2 + sum of c (t - knot)^2 to the right of each inner knot; `weights`
-    has this order.
-    """
-
-    intercept: float
-    knots: Knots
-    weights: Annotated[NDArray[np.float64], Floats("S", "N")]
-    missing_weights: PerSignal
-
-    def log_odds(self, scaled: Array, missing: Array) -> Array:
-        xp, knots, weights = namespace(scaled), self.knots, self.weights
-        inside = xp.minimum(
-            xp.maximum(scaled, like(scaled, knots[:, 0])), like(scaled, knots[:, -1])
-        )
-        total = inside * like(scaled, weights[:, 0]) + inside * inside * like(scaled, weights[:, 1])
-        for place in range(1, knots.shape[1] - 1):
-            beyond = xp.maximum(inside - like(scaled, knots[:, place]), 0.0)
-            total = total + beyond * beyond * like(scaled, weights[:, place + 1])
-        total = total * (1.0 - missing) + missing * like(scaled, self.missing_weights)
-        return xp.sum(total, axis=1) + self.intercept
-
-
-class TreeSignals(Map):
-    """Boosted trees: the sum over all trees of the `value` of the leaf that a row reaches.
-
-    `signal`, `threshold` and `missing_left` describe the inner nodes: a row goes left if its signal
-    is not above the threshold, and a missing signal goes left if `missing_left` is 1. `path` is 1
-    if a leaf lies in the left subtree of a node, -1 if it lies in the right one, and 0 otherwise. A
-    row reaches the leaf whose signs agree with all outcomes.
-    """
-
-    intercept: float
-    n_signals: int
-    signal: Annotated[NDArray[np.int64], Integers("T", "J", low=0)]
-    threshold: PerNode
-    missing_left: Zeros
-    path: Annotated[NDArray[np.float64], Floats("T", "J", "L", low=-1.0, high=1.0)]
-    value: Annotated[NDArray[np.float64], Floats("T", "L")]
-
-    def check(self) -> None:
-        if self.signal.max() >= self.n_signals:
-            raise InputError(
-                f"names a signal that does not exist, got {self.signal.max()}", argument="signal"
-            )
-
-    def log_odds(self, scaled: Array, missing: Array) -> Array:
-        xp = namespace(scaled)
-        columns = indices(scaled, self.signal.reshape(-1))
-        low = xp.take(scaled, columns, axis=1) <= like(scaled, self.threshold.reshape(-1))
-        lost = xp.take(missing, columns, axis=1) > 0.5
-        left = (lost & (like(scaled, self.missing_left.reshape(-1)) > 0.5)) | (~lost & low)
-        sign = xp.where(left, like(scaled, 1.0), like(scaled, -1.0))
-        agreement = xp.matmul(sign, like(scaled, self._paths()))
-        length = np.abs(self.path).sum(axis=1).reshape(-1)
-        reached = agreement > like(scaled, length - 0.5)
-        leaves = xp.where(reached, like(scaled, self.value.reshape(-1)), 0.0)
-        return xp.sum(leaves, axis=1) + self.intercept
-
-    def _paths(self) -> NDArray[np.float64]:
-        """Return the paths of all trees as one matrix, (n_trees * n_nodes, n_trees * n_leaves)."""
-        trees, nodes, leaves = self.path.shape
-        matrix = np.zeros((trees, nodes, trees, leaves))
-        matrix[np.arange(trees), :, np.arange(trees), :] = self.path
-        return matrix.reshape(trees * nodes, trees * leaves)
-
-
-SignalModel = LinearSignals | SplineSignals | TreeSignals
+        of = self._present.get(kind, np.zeros(len(self.kind), dtype=bool))
+        return of if isinstance(signals, np.ndarray) else like(signals, of.astype(float)) > 0.5
 
 
 class SignalMap(Map):
-    """Confidence of an answer: a mixture of models of its signals, then a slope and offsets on its
-    log-odds.
+    """Confidence of an answer: a mixture of logistic regressions on its encoded signals.
 
-    `offsets` has one row per signal: the offset of each of its levels, padded with zeros. Signals
-    that are not categories and levels that were not in the fit have no offsets.
+    Each member adds up a curve per signal, a weight for each missing signal, products of two
+    signals and, for the level of each category, an offset and a change of every signal's slope. A
+    curve is a quadratic spline, constant beyond its outer knots: c0 t + c1 t^2 + the sum of
+    c (t - knot)^2 to the right of each inner knot. `weights` holds these coefficients of each
+    member and signal, and last the weight of a missing signal. The rows of `by_level` are levels,
+    the last one means no level; its columns are the offset and the change of each signal's slope.
+    `slope` multiplies the log-odds of the mixture.
     """
 
-    scale: SignalScale
-    models: tuple[SignalModel, ...]
-    weights: Shares
+    encoding: SignalEncoding
+    shares: Shares
+    intercepts: Annotated[NDArray[np.float64], Floats("M")]
+    knots: Knots
+    weights: Annotated[NDArray[np.float64], Floats("M", "S", "N+1")]
+    by_level: Annotated[NDArray[np.float64], Floats("M", None, "S+1")]
+    products: Annotated[NDArray[np.float64], Floats("M", "S", "S")]
     slope: Annotated[float, Number(0.0, LARGEST)]
-    offsets: Annotated[NDArray[np.float64], Floats("S", None)]
 
     def check(self) -> None:
-        if len(self.models) != len(self.weights):
+        levels = int(self.encoding.n_levels.sum())
+        if len(self.encoding.kind) != len(self.knots) or self.by_level.shape[1] != levels + 1:
             raise InputError(
-                f"There are {len(self.models)} models and {len(self.weights)} weights."
+                f"The encoding has {len(self.encoding.kind)} signals and {levels} levels, the "
+                f"members {len(self.knots)} and {self.by_level.shape[1] - 1}."
             )
-        sizes = {len(self.scale.kind), len(self.offsets)}
-        for model in self.models:
-            sizes.add(
-                model.n_signals if isinstance(model, TreeSignals) else len(model.missing_weights)
-            )
-        if len(sizes) != 1:
-            raise InputError(f"The models read different numbers of signals: {sorted(sizes)}.")
+
+    def log_odds(self, signals: Array) -> Array:
+        """Return the log-odds of each member, (n_samples, n_members)."""
+        xp = namespace(signals)
+        scaled, missing = self.encoding.encode(signals)
+        features = xp.concat([*basis(scaled, missing, self.knots), missing], axis=1)
+        n_signals = scaled.shape[1]
+        flat, products, table = self._flat
+        total = linear(features, flat, self.intercepts)
+        if self.products.any():
+            partners = xp.reshape(linear(scaled, products), (-1, len(flat), n_signals))
+            total = total + xp.sum(partners * xp.reshape(scaled, (-1, 1, n_signals)), axis=2)
+        if self.by_level.any():
+            own = xp.concat([xp.ones_like(scaled[:, :1]), scaled], axis=1)
+            own = xp.reshape(own, (-1, 1, n_signals + 1))
+            for index in self.encoding.levels(signals):
+                chosen = xp.take(like(signals, table), index, axis=0)
+                chosen = xp.reshape(chosen, (-1, len(flat), n_signals + 1))
+                total = total + xp.sum(chosen * own, axis=2)
+        return total
+
+    @cached_property
+    def _flat(self) -> tuple[NDArray[np.float64], ...]:
+        """The coefficients in the order of the features; those of levels with one row per level."""
+        members = len(self.shares)
+        weights = self.weights.transpose(0, 2, 1).reshape(members, -1)
+        products = self.products.reshape(-1, self.products.shape[2])
+        by_level = self.by_level.transpose(1, 0, 2).reshape(self.by_level.shape[1], -1)
+        return weights, products, np.ascontiguousarray(by_level)
 
     def confidence(self, signals: Array) -> Array:
         """Return the probability that each answer is right, (n_samples,)."""
         xp = namespace(signals)
-        scaled, missing = self.scale.standardise(signals)
-        mixed = like(signals, 0.0)
-        for weight, model in zip(self.weights.tolist(), self.models):
-            mixed = mixed + weight * sigmoid(model.log_odds(scaled, missing))
-        shifted = self.slope * log_odds(mixed)
-        levels = np.arange(self.offsets.shape[1], dtype=np.float64)[None, :]
-        for place in np.flatnonzero(self.offsets.any(axis=1)).tolist():
-            same = signals[:, place : place + 1] == like(signals, levels)
-            own = xp.where(same, like(signals, self.offsets[place][None, :]), 0.0)
-            shifted = shifted + xp.sum(own, axis=1)
-        return sigmoid(shifted)
+        mixed = xp.sum(sigmoid(self.log_odds(signals)) * like(signals, self.shares), axis=1)
+        return sigmoid(self.slope * log_odds(mixed))
 
     def probs(self, z: Array, views: Views = ()) -> Array:
         """Return the probabilities that an answer is wrong and right, (n_samples, 2), from its
@@ -200,3 +181,15 @@ class SignalMap(Map):
         """
         right = self.confidence(z)
         return namespace(z).stack([1.0 - right, right], axis=1)
+
+
+def basis(scaled: Array, missing: Array, knots: NDArray[np.float64]) -> list[Array]:
+    """Return the terms of the splines, (n_samples, n_signals) each; 0 for missing signals."""
+    xp, present = namespace(scaled), 1.0 - missing
+    inside = xp.maximum(scaled, like(scaled, knots[:, 0]))
+    inside = xp.minimum(inside, like(scaled, knots[:, -1])) * present
+    terms = [inside, inside * inside]
+    for place in range(1, knots.shape[1] - 1):
+        beyond = xp.maximum(inside - like(scaled, knots[:, place]), 0.0)
+        terms.append(beyond * beyond * present)
+    return terms

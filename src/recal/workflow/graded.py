@@ -17,7 +17,6 @@ from recal.calibrators.signal_table import read_correct
 from recal.calibrators.signals import SignalCalibration
 from recal.errors import InputError
 from recal.files.tables import Table, read_table, write_with_columns
-from recal.maps.signals import LOG_ODDS
 from recal.workflow.job import split
 from recal.workflow.result import Answers, Result, Settings, broken_line, group_lines, recording
 
@@ -171,8 +170,8 @@ def _probability(
     values.
     """
     best: tuple[float, str, Vector] | None = None
-    for name, kind in zip(calibrator.table_.names, calibrator.map_.scale.kind):
-        if kind != LOG_ODDS or name not in values:
+    for name in calibrator.table_.shares:
+        if name not in values:
             continue
         share = np.clip(np.asarray(values[name], dtype=np.float64), 0.0, 1.0)
         share = np.where(np.isnan(share), np.nanmean(share[rows]), share)

@@ -52,7 +52,7 @@ def place(tmp_path_factory):
         "--signals",
         "judge,kind,stated",
         "--risk",
-        "0.2",
+        "0.25",
     ]
     assert run(["calibrate", str(folder / "graded.csv"), *words, "--out", str(folder / "out")]) == 0
     return folder
