@@ -24,7 +24,7 @@ from recal.files.ledger import FolderLock, Ledger, checksum, describe, is_store,
 from recal.files.limits import admit_folder
 from recal.files.paths import exchange, is_remote, partial_name, remove_tree, sync_folder
 from recal.files.views import check_layout, row_parts, specs, transformed_dtype
-from recal.files.zarr_rows import COMPRESSORS, Snapshot, StoredRows
+from recal.files.zarr_rows import Snapshot, StoredRows
 from recal.transforms import as_transform
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
@@ -32,8 +32,8 @@ from recal.views import Views
 VERSION = 1
 _ROW_NAMES = ("clusters", "groups", "ids")
 _FLOATS = ("float16", "float32", "float64")
-# Plain bytes and compression. A codec that is not listed could run code: one of zarr's is pickle.
-_CODECS = frozenset(["bytes", *COMPRESSORS, "crc32c", "transpose", "sharding_indexed"])
+# Plain bytes. Compressed chunks could unpack to any size, and one of zarr's codecs is pickle.
+_CODECS = frozenset(["bytes", "crc32c", "transpose", "sharding_indexed"])
 _REPAIR = "Collect again to repair it, or open it with verify=False."
 
 # --- writing
@@ -141,8 +141,9 @@ def describe_store(
     """
     names = None if classes is None else classes.tolist()
     stored = None if labels is None else labels.astype(np.int64)
+    options: Any = {"compressors": None, "overwrite": True}
     if stored is not None:
-        root.create_array("labels", data=stored, chunks=(shape[0],), fill_value=-1, overwrite=True)
+        root.create_array("labels", data=stored, chunks=(shape[0],), fill_value=-1, **options)
     if names is not None:
         root.attrs["classes"] = names
     digest = describe(transforms, names, (len(transforms), *shape), preprocessing)
@@ -153,7 +154,7 @@ def describe_store(
     for name, values in names_of_rows.items():
         if values is not None:
             text = np.frombuffer(json.dumps(values.tolist()).encode(), np.uint8)
-            root.create_array(name, data=text, chunks=text.shape, fill_value=0, overwrite=True)
+            root.create_array(name, data=text, chunks=text.shape, fill_value=0, **options)
             end[name] = checksum(text)
     return end
 
@@ -204,7 +205,8 @@ def open_folder(
     _check_sizes(path, arrays)
     if codecs - _CODECS:
         raise FileError(
-            f"{path} is packed with {sorted(codecs - _CODECS)[0]!r}, which is not opened."
+            f"{path} is packed with {sorted(codecs - _CODECS)[0]!r}, and only uncompressed arrays "
+            "are read. Write them with zarr's compressors=None, or with Views.write."
         )
     logits = _check_array(path, arrays, "logits", 2)
     stack = _check_array(path, arrays, "transformed", 3) if "transformed" in arrays else None
@@ -268,24 +270,15 @@ def _check_sizes(path: Path, arrays: dict[str, Any]) -> None:
     admit_folder(path, max(total, largest), count)
 
 
-def _codecs(metadata: Any, inside: str = "") -> Iterator[str]:
-    """Yield the name of every codec in the description of an array, including codecs inside other
-    codecs.
-
-    Compression inside a shard gets a name of its own, since its size cannot be checked before it is
-    unpacked.
-    """
+def _codecs(metadata: Any) -> Iterator[str]:
+    """Yield the name of every codec of an array, including codecs inside other codecs."""
     for key, value in metadata.items():
         if key in ("codecs", "index_codecs"):
             for codec in value:
-                yield (
-                    f"{codec['name']} in shards"
-                    if inside and codec["name"] in COMPRESSORS
-                    else codec["name"]
-                )
-                yield from _codecs(codec, codec["name"])
+                yield codec["name"]
+                yield from _codecs(codec)
         elif key == "configuration":
-            yield from _codecs(value, inside)
+            yield from _codecs(value)
 
 
 def _check_header(path: Path, header: Any) -> NDArray[Any]:
