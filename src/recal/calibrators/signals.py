@@ -31,7 +31,7 @@ from recal.engine.compiled import one_thread
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError, NotFittedError
 from recal.maps.arrays import sigmoid
 from recal.maps.signals import SignalEncoding, SignalMap
-from recal.schema import Integers, RandomState, check, check_parameters
+from recal.schema import Instance, Integers, RandomState, check, check_parameters
 from recal.solvers.convex import mixture_weights, without_light_ones
 
 Vector = NDArray[np.float64]
@@ -76,6 +76,8 @@ class SignalCalibration(Estimator):
         Cross-fitted negative log-likelihood of each model and of the mixture.
     decision_ : DecisionRule, if one was set
         Which answers `accept` accepts; saved with the calibration, and a new fit removes it.
+    profile_ : Profile, if one was set
+        What answers looked like at the fit, for `recal.watch`.
 
     Examples
     --------
@@ -99,6 +101,7 @@ class SignalCalibration(Estimator):
     classes_: NDArray[Any]
     confidence_hashes_: Annotated[NDArray[np.uint64], Integers(None)]
     decision_: Annotated[Any, RULE]
+    profile_: Annotated[Any, Instance("Profile")]
 
     def __init__(self, random_state: RandomState = 0) -> None:
         self.random_state = random_state

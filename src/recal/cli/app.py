@@ -41,6 +41,7 @@ COMMANDS = [
     "compare",
     "decide",
     "audit",
+    "check",
     "serve",
     "watch",
     "report",
@@ -80,8 +81,7 @@ def build_command(name: str, words: Sequence[str] = ()) -> Any:
     family = getattr(module, "Command", TyperCommand)  # a class of its own, if it needs one
     app.command(name, cls=family, help=_reflow(function.__doc__))(_checked(name, function))
     command = typer.main.get_command(app)
-    # Without arguments, a command with required arguments shows its help.
-    command.no_args_is_help = any(parameter.required for parameter in command.params)
+    command.no_args_is_help = name not in ("demo", "transforms", "doctor")  # they need none
     names = _HELP
     options: list[Any] = command.params
     in_panels = [one for one in options if getattr(one, "rich_help_panel", None)]

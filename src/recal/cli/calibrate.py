@@ -10,7 +10,13 @@ from typer import Argument, Option
 
 from recal.cli import options as opt
 from recal.cli.collect import ASKING, ask_endpoint, check_pool, is_endpoint, is_log, read_log
-from recal.cli.files import check_exists, kind_of, open_views, refuse_unused, row_columns
+from recal.cli.files import (
+    check_exists,
+    is_table_of_answers,
+    open_views,
+    refuse_unused,
+    row_columns,
+)
 from recal.cli.fit import make
 from recal.cli.inputs import ModelInputs, Questions, group_words
 from recal.cli.options import split_names
@@ -24,22 +30,35 @@ _PILOT = 1000
 
 
 def calibrate(
-    out: Annotated[Path, Option(help="The folder to write: calibration, rule and report.")],
     graded: Annotated[
         Path | None,
         Argument(
-            help="Graded answers (.csv, .parquet, .jsonl) or labelled views, without a model.",
-            metavar="[TABLE|VIEWS]",
+            help="Graded answers (.csv, .parquet, .jsonl) or labelled views, without a model; "
+            "with --more, the folder of an earlier run.",
+            metavar="[TABLE|VIEWS|FOLDER]",
         ),
     ] = None,
-    correct: Annotated[
-        str | None, Option(help="With TABLE: the column that says which answers are right.")
+    out: Annotated[
+        Path | None, Option(help="The folder to write: calibration, rule and report.")
     ] = None,
+    more: Annotated[
+        Path | None,
+        Option(
+            help="With FOLDER: labelled rows that arrived later, as TABLE or VIEWS. Refits with "
+            "old and new rows."
+        ),
+    ] = None,
+    rollback: Annotated[
+        bool,
+        Option("--rollback", help="With FOLDER: go back to the version before the last --more."),
+    ] = False,
+    correct: opt.Correct = None,
     signals: Annotated[
         str | None,
         Option(help="With TABLE: the columns to learn from. By default all numeric ones."),
     ] = None,
     risk: opt.Risk = 0.01,
+    guarantee: opt.Guarantee = "confidence",
     answers: Annotated[
         str,
         Option(
@@ -117,6 +136,14 @@ def calibrate(
             rich_help_panel=opt.MORE,
         ),
     ] = _PILOT,
+    drop_rows: Annotated[
+        bool,
+        Option(
+            "--drop-rows",
+            help="Do not keep the labelled rows in the folder; --more then cannot add to them.",
+            rich_help_panel=opt.MORE,
+        ),
+    ] = False,
     again: opt.Again = False,
     seed: Annotated[
         int, Option(help="Same seed, same split and same result.", rich_help_panel=opt.MORE)
@@ -131,8 +158,9 @@ def calibrate(
     random: half to fit the calibration, 30 % to choose the threshold, 20 % to check both. With
     --cross-fit, 80 % are used for both, which automates more where labels are few.
 
-    The folder then holds calibration.recal (calibration and rule), report.html and summary.json. If
-    the run is interrupted, the same command resumes it.
+    The folder then holds calibration.recal (calibration and rule), report.html, summary.json and
+    the labelled rows (logits or signals, not the inputs; --drop-rows leaves them out). It appears
+    when it is complete. If the run is interrupted, the same command resumes it.
 
     Example: [bold]recal calibrate --model net.onnx --data labelled/ --risk 0.01 --out
     calibrated[/bold]
@@ -144,14 +172,24 @@ def calibrate(
 
     Example: [bold]recal calibrate graded.csv --correct right --signals stated,logprob --risk 0.1
     --out folder[/bold]
+
+    Labels that arrive later: [bold]recal calibrate folder --more new.csv[/bold]
     """
     values = locals()
     inputs, language = ModelInputs.of(values), Questions.of(values)
+    if more is not None or rollback:
+        _change_folder(graded, more, rollback, inputs)
+        return
+    if out is None:
+        raise InputError("Name the folder to write: --out FOLDER.")
     rules: dict[str, Any] = {
         "risk": risk,
         "confidence": confidence,
         "random_state": seed,
         "one_rule": one_rule,
+        "guarantee": guarantee,
+        "keep_rows": not drop_rows,
+        "cross_fit": cross_fit,
         "command": SESSION.command,
         "say": say,
     }
@@ -160,13 +198,13 @@ def calibrate(
         check_exists(graded)
         if is_table_of_answers(graded):
             of_model |= {"--method": method != "auto", "--answers": answers != "kept"}
-            of_model |= {"--cross-fit": cross_fit, **inputs.flags("group", "cluster")}
+            of_model |= inputs.flags("group", "cluster")
             refuse_unused(of_model, f"the table of graded answers {graded}")
             _calibrate_table(graded, out, correct, signals, inputs, rules)
             return
         of_model |= {"--correct": correct, "--signals": signals}
         of_model |= inputs.flags("labels", "label_column", "classes", "rows", "group", "cluster")
-    rules |= {"calibrator": _method(method, answers, seed), "cross_fit": cross_fit}
+    rules["calibrator"] = _method(method, answers, seed)
     if graded is not None:
         refuse_unused(of_model, f"the views {graded}")
         found = open_views(graded, inputs.labels, inputs.class_names, label_column)
@@ -188,9 +226,31 @@ def calibrate(
         _calibrate_model(inputs, out, rules, how)
 
 
-def is_table_of_answers(path: Path) -> bool:
-    """Whether a file is a table of answers: .csv, .tsv, .parquet or .jsonl."""
-    return kind_of(path) in ("table", "text") or path.suffix.lower() in (".jsonl", ".ndjson")
+def _change_folder(
+    folder: Path | None, more: Path | None, rollback: bool, inputs: ModelInputs
+) -> None:
+    """Add later rows to a folder, or go back to the version before."""
+    from recal.workflow.folder import CALIBRATION, roll_back
+    from recal.workflow.more import add_labels
+
+    if folder is None or not (folder / CALIBRATION).is_file():
+        raise InputError(f"--more and --rollback take a folder of recal calibrate, got {folder}.")
+    if rollback:
+        roll_back(folder)
+        print_json({"folder": folder})
+        say(f"{folder} holds the version before the last --more again.")
+        return
+    assert more is not None
+    check_exists(more)
+    new: Any = more
+    if not is_table_of_answers(more):
+        new = open_views(more, inputs.labels, inputs.class_names, inputs.label_column)
+        new = new.assign(**row_columns(inputs.rows or more, inputs.group, inputs.cluster))
+    result, changes = add_labels(folder, new, command=SESSION.command, say=say)
+    for line in changes:
+        say(line)
+    next_line = shell_line("apply", folder, "NEW", "--out", "answers.csv")
+    _print_result(result, folder, next_line, changes=changes)
 
 
 def _calibrate_views(

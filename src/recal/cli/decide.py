@@ -9,12 +9,15 @@ from typer import Argument, Option
 
 from recal.cli import options as opt
 from recal.cli.files import (
+    check_calibration,
     check_kind,
     check_views,
     columns_of_rows,
-    load_calibration,
+    is_graded,
+    load_saved,
     open_views,
     read_probs,
+    refuse_unused,
     typed_columns,
 )
 from recal.cli.inputs import group_words, without_none
@@ -64,7 +67,9 @@ def decide(
         Path | None,
         Option(help="Save the rule here; with --calibration, the calibration and the rule."),
     ] = None,
+    correct: opt.Correct = None,
     cross_fit: opt.CrossFit = False,
+    guarantee: opt.Guarantee = "confidence",
     seed: opt.Seed = 0,
     force: opt.Force = False,
     as_json: opt.Json = False,
@@ -105,8 +110,23 @@ def decide(
         "per_class": per_class,
         **by,
     }
-    rules |= {"confidence": confidence, "random_state": seed, **without_none(risk=risk)}
-    calibrator: Any = None if calibration is None else load_calibration(calibration)
+    rules |= {
+        "guarantee": guarantee,
+        "confidence": confidence,
+        "random_state": seed,
+        **without_none(risk=risk),
+    }
+    calibrator: Any = None
+    if calibration is not None:
+        file, calibrator = load_saved(calibration)
+        if is_graded(calibrator):
+            refuse_unused(
+                {"--cross-fit": cross_fit, "--curve": curve, "--more-labels": more_labels},
+                "a calibration of graded answers (recal calibrate TABLE has --cross-fit)",
+            )
+            _decide_graded(calibrator, sources[0], correct, cluster, out, rules)
+            return
+        check_calibration(file, calibrator)
     if cross_fit:
         _decide_crossfitted(calibrator, sources[0], labels, out, rules)
         return
@@ -164,6 +184,38 @@ def decide(
         say("To keep the rule, run the same command with --out rule.recal")
     whole = decision.to_dict() if len(decisions) == 1 else decisions.to_dict()
     print_json({"files": sources, **whole, **extra, "out": out})
+
+
+def _decide_graded(
+    calibrator: Any,
+    table: Path,
+    correct: str | None,
+    cluster: str | None,
+    out: Path | None,
+    rules: dict[str, Any],
+) -> None:
+    """Find a new threshold for the calibration of graded answers."""
+    from recal import decide as choose
+    from recal import save
+    from recal.workflow.graded import graded_answers
+
+    if correct is None:
+        raise InputError(
+            f"Name the column of {table} that says which answers are right: --correct COLUMN."
+        )
+    found = graded_answers(calibrator, table, correct, cluster)
+    rules |= {"clusters": found.clusters, "groups": found.groups}
+    del rules["random_state"]  # of the intervals between several files
+    with working("Deciding"):
+        decision = choose(found.after, found.truth, **rules)
+    calibrator.decision_ = decision.rule
+    if out is not None:
+        save(calibrator, out)
+    print_json({"files": [table], **decision.to_dict(), "out": out})
+    say(str(decision))
+    if out is not None:
+        line = shell_line("apply", out, f"new{table.suffix}", "--out", f"accepted{table.suffix}")
+        say(f"Written to {out}. Next: {line}")
 
 
 def _decide_crossfitted(

@@ -15,7 +15,7 @@ from typing import Any
 
 from recal.errors import InputError
 from recal.files.paths import is_remote
-from recal.workflow import CALIBRATION, PAGE, SUMMARY, is_unfinished
+from recal.workflow.folder import CALIBRATION, PAGE, SUMMARY, is_unfinished
 
 # The options that name an output, and the endings that each may have. A folder has none.
 OUTPUTS = {"out": "--out", "report": "--report", "chart": "--chart", "save_to": "--save"}

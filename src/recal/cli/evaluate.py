@@ -8,8 +8,17 @@ from typing import Annotated, Any
 from typer import Option
 
 from recal.cli import options as opt
-from recal.cli.files import columns_of_rows, read_probs, typed_columns
+from recal.cli.files import (
+    check_exists,
+    columns_of_rows,
+    is_graded,
+    load_saved,
+    read_probs,
+    refuse_unused,
+    typed_columns,
+)
 from recal.cli.printing import SESSION, print_json, print_table, say, shell_line, working
+from recal.errors import InputError
 
 
 def evaluate(
@@ -23,6 +32,14 @@ def evaluate(
     cluster: opt.Cluster = None,
     group: opt.Group = None,
     rows: opt.Rows = None,
+    correct: opt.Correct = None,
+    calibration: Annotated[
+        Path | None,
+        Option(
+            help="With --correct: the calibration whose confidence is measured. By default the "
+            "column `confidence`."
+        ),
+    ] = None,
     report: Annotated[Path | None, Option(help="Also write a report (.html).")] = None,
     seed: opt.Seed = 0,
     force: opt.Force = False,
@@ -35,8 +52,14 @@ def evaluate(
     For views, the model's own uncalibrated probabilities are measured. A table has one column for
     each class, named after the class, and one for the labels.
 
+    A table of graded answers is measured with --correct COLUMN.
+
     Example: [bold]recal evaluate probs.csv --label-column truth --report report.html[/bold]
     """
+    if correct is not None:
+        _evaluate_graded(source, correct, calibration, cluster, (bootstrap, bins, seed))
+        return
+    refuse_unused({"--calibration": calibration}, "probabilities; apply it to views first")
     read = read_probs(source, labels, label_column, typed_columns(group, cluster))
     assert read.labels is not None
     from recal import evaluate as measure
@@ -91,6 +114,44 @@ def evaluate(
     more += () if label_column is None else ("--label-column", label_column)
     say(f"Next: {shell_line('decide', source, *more, '--risk', 0.01)}")
     say(f"Or a page about it: {shell_line('report', source, *more, '--out', 'report.html')}")
+
+
+def _evaluate_graded(
+    table: Path, correct: str, calibration: Path | None, cluster: str | None, how: Any
+) -> None:
+    """Measure the confidence of graded answers."""
+    from recal import evaluate as measure
+    from recal.metrics import LABELS as METRIC_NAMES
+    from recal.workflow.graded import answers_of_table, graded_answers
+
+    check_exists(table)
+    if calibration is None:
+        found = answers_of_table(table, correct, cluster)
+    else:
+        file, content = load_saved(calibration)
+        if not is_graded(content):
+            raise InputError(f"{file} is no calibration of graded answers.")
+        found = graded_answers(content, table, correct, cluster)
+    bootstrap, bins, seed = how
+    with working("Measuring"):
+        result = measure(
+            found.after,
+            found.truth,
+            bootstrap,
+            n_bins=bins,
+            clusters=found.clusters,
+            random_state=seed,
+        )
+    print_json({"file": table, **result.to_dict()})
+    print_table(
+        str(result).splitlines()[0],
+        ["metric", "value", "95 % interval" if result.intervals else ""],
+        [
+            [METRIC_NAMES[name], f"{value:.5f}", result.describe_interval(name)]
+            for name, value in result.items()
+        ],
+        note="Lower is better, except for AUROC.",
+    )
 
 
 def _by_group(read: Any, groups: Any, bins: int) -> dict[str, Any]:

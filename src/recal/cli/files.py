@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from recal.errors import FileError, InputError
 from recal.files.paths import exists, is_remote
-from recal.workflow import calibration_in
+from recal.workflow.folder import calibration_in
 
 if TYPE_CHECKING:
     from recal.decisions import Profile
@@ -369,6 +369,11 @@ def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:
         )
     columns = read_table(path)
     return {name: columns[name] for name in names}
+
+
+def is_table_of_answers(path: Path) -> bool:
+    """Whether a file is a table of answers: .csv, .tsv, .parquet or .jsonl."""
+    return kind_of(path) in ("table", "text") or path.suffix.lower() in (".jsonl", ".ndjson")
 
 
 def refuse_unused(options: dict[str, Any], what: str) -> None:

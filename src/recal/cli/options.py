@@ -77,6 +77,17 @@ Rows = Annotated[
 # Rules and results.
 Risk = Annotated[float, Option(help="The largest share of errors among automated answers.")]
 Confidence = Annotated[float, Option(help="The probability that the guarantee holds.")]
+Guarantee = Annotated[
+    str,
+    Option(
+        help="confidence: with the probability of --confidence, at most this share is wrong; "
+        "average: on average over labelled sets, which accepts more."
+    ),
+]
+Correct = Annotated[
+    str | None,
+    Option(help="For a table of graded answers: the column that says which answers are right."),
+]
 CrossFit = Annotated[
     bool,
     Option(

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from recal.cli import options as opt
-from recal.cli.files import load_calibration, open_views, profile_in
+from recal.cli.files import (
+    is_graded,
+    is_table_of_answers,
+    load_calibration,
+    load_saved,
+    open_views,
+    profile_in,
+    row_columns,
+)
 from recal.cli.inputs import ModelInputs
 from recal.cli.printing import print_json, print_table, say, shell_line, working
 from recal.errors import InputError
 
 if TYPE_CHECKING:
+    from recal.decisions import Profile
     from recal.views import Views
 
 
@@ -27,7 +36,8 @@ def watch(
         ),
     ],
     views: Annotated[
-        Path | None, Argument(help="Views or logits of new inputs. Labels are not read.")
+        Path | None,
+        Argument(help="Views of new inputs, or a table of new answers. Labels are not read."),
     ] = None,
     alpha: Annotated[float, Option(help="The allowed probability of a false alarm.")] = 0.01,
     stream: Annotated[
@@ -104,13 +114,14 @@ def watch(
             f"Next: {shell_line('watch', save_to, 'NEW_VIEWS')}"
         )
         return
-    batch = open_views(views) if views is not None else _collect(reference, inputs)
     source = views if views is not None else inputs.data
+    batch, more = _new_inputs(reference, views, inputs, profile)
     with working("Comparing"):
         try:
             result = compare(
                 profile,
                 batch,
+                **more,
                 alpha=alpha,
                 permutations=max(999, math.ceil(1 / alpha)),
                 random_state=seed,
@@ -146,7 +157,7 @@ def watch(
     say(result.accuracy_message)
     say(result.temperature_message)
     if result.class_mix is not None and result.class_mix.changed:
-        names = None if batch.classes is None else list(batch.classes)
+        names = None if getattr(batch, "classes", None) is None else list(batch.classes)
         say(f"Another class mix alone explains these inputs: {result.class_mix.moves(names)}.")
         say("To use it: recal apply CALIBRATION NEW_VIEWS --class-mix follow --out probs.npz")
     if stream_result is not None:
@@ -155,6 +166,31 @@ def watch(
             f"As a stream: {'No alarm' if at is None else f'Alarm at input {at:,}'}; the evidence against 'no change' "
             f"reached {stream_result.highest:.3g} of {1 / alpha:.3g}."
         )
+
+
+def _new_inputs(
+    reference: Path, file: Path | None, inputs: ModelInputs, profile: Profile
+) -> tuple[Any, dict[str, Any]]:
+    """Return what `watch` compares: views, or the confidences of a table and its signals."""
+    if file is None:
+        return _collect(reference, inputs), {}
+    if not is_table_of_answers(file):
+        views = open_views(file)
+        return views.assign(**row_columns(inputs.rows or file, None, inputs.cluster)), {}
+    _, content = load_saved(reference)
+    if not is_graded(content):
+        raise InputError(f"{file} is a table, and {reference} is no calibration of tables.")
+    from recal.files.tables import read_table
+    from recal.workflow.graded import confidence_of
+
+    table = read_table(file)
+    names = profile.signal_names
+    more: dict[str, Any] = {}
+    if names:
+        more["signals"] = {name: table.numbers(name) for name in names}
+    if inputs.cluster is not None:
+        more["clusters"] = row_columns(file, None, inputs.cluster)["clusters"]
+    return confidence_of(content, table)[0], more
 
 
 def _collect(reference: Path, inputs: ModelInputs) -> Views:

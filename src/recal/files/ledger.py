@@ -254,7 +254,7 @@ class FolderLock:
     process.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, refusal: str = "") -> None:
         self.folder = folder
         self._handle: int | None = None
         try:
@@ -267,7 +267,8 @@ class FolderLock:
         except BlockingIOError as error:
             self.close()
             raise FileError(
-                f"Another collect is writing {folder} now; wait for it, or choose another name."
+                refusal
+                or f"Another collect is writing {folder} now; wait for it, or choose another name."
             ) from error
         except OSError:  # some network file systems have no locks
             return

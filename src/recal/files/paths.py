@@ -200,6 +200,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if target.exists():
+            shutil.copymode(target, partial)
         os.replace(partial, target)
         sync_folder(target.parent)
     except OSError as error:
@@ -239,6 +241,25 @@ def write_together(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, .
 def partial_name(target: Path) -> Path:
     """Return an unused temporary name in the same folder."""
     return target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+
+
+def replace_folder(new: Path, target: Path) -> None:
+    """Give a folder the name of another one, which is removed; atomic if the system supports it."""
+    sync_folder(new)
+    if not target.exists():
+        os.rename(new, target)
+    elif exchange(new, target):
+        shutil.rmtree(new, ignore_errors=True)
+    else:
+        old = partial_name(target)
+        os.rename(target, old)
+        try:
+            os.rename(new, target)
+        except OSError:
+            os.rename(old, target)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+    sync_folder(target.parent)
 
 
 def exchange(one: Path, other: Path) -> bool:

@@ -22,7 +22,7 @@ from recal.errors import FileError, InputError
 from recal.files import ledger as ledgers
 from recal.files.ledger import FolderLock, Ledger, checksum, describe, is_store, read_ledger
 from recal.files.limits import admit_folder
-from recal.files.paths import exchange, is_remote, partial_name, remove_tree, sync_folder
+from recal.files.paths import is_remote, partial_name, remove_tree, replace_folder
 from recal.files.views import check_layout, row_parts, specs, transformed_dtype
 from recal.files.zarr_rows import Snapshot, StoredRows
 from recal.transforms import as_transform
@@ -61,7 +61,7 @@ def write_folder(views: Views, target: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
         _write(views, partial)
         if not remote:
-            _move(partial, target)
+            replace_folder(partial, target)
     except OSError as error:
         state = "It may be incomplete" if remote else "No files were written"
         raise FileError(f"Cannot write {target}: {error.strerror or error}. {state}.") from error
@@ -70,22 +70,6 @@ def write_folder(views: Views, target: Path) -> None:
             lock.close()
         if not remote:
             shutil.rmtree(partial, ignore_errors=True)
-
-
-def _move(partial: Path, target: Path) -> None:
-    """Replace the old folder by the new one, atomically if the system supports it."""
-    if not target.exists():
-        os.rename(partial, target)
-    elif not exchange(partial, target):
-        old = partial_name(target)
-        os.rename(target, old)
-        try:
-            os.rename(partial, target)
-        except OSError:
-            os.rename(old, target)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
-    sync_folder(target.parent)
 
 
 def _write(views: Views, path: Path) -> None:

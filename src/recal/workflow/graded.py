@@ -4,9 +4,11 @@ to new answers.
 
 from __future__ import annotations
 
+import csv
 import os
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,12 @@ from numpy.typing import NDArray
 
 from recal.calibrators.signal_table import read_correct
 from recal.calibrators.signals import SignalCalibration
-from recal.errors import InputError
+from recal.clusters import check_clusters, stratified_folds
+from recal.decisions import profile
+from recal.errors import FewSamplesWarning, InputError
 from recal.files.tables import Table, read_table, write_with_columns
-from recal.workflow.job import split
+from recal.workflow.folder import ROWS_OF_TABLE, publishing
+from recal.workflow.parts import extend, split, split_words
 from recal.workflow.result import Answers, Result, Settings, broken_line, group_lines, recording
 
 Vector = NDArray[np.float64]
@@ -34,6 +39,7 @@ class GradedResult(Result):
     """
 
     before_name: str
+    cross_fit: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -43,6 +49,7 @@ class GradedResult(Result):
             "parts": dict(zip(("fit", "decide", "check"), self.sizes)),
             **self._scores("nll", "ece", "brier", "auroc"),
             "decision": self.decision.to_dict(),
+            "cross_fit": self.cross_fit,
             "checked": {"accepted": self.n_accepted, "errors": self.n_errors},
             "broken_groups": list(self.broken_groups),
         }
@@ -65,13 +72,13 @@ class GradedResult(Result):
         if important:
             lines.append(f"Signals that matter, most important first: {', '.join(important)}.")
         lines.append(self._automated() if self.decision.possible else str(self.decision))
-        lines += group_lines(self.decision, self.sizes[1] / sum(self.sizes))
+        labelled = sum(self.sizes[1:] if self.cross_fit else self.sizes)
+        lines += group_lines(self.decision, self.sizes[1] / labelled)
         return [
             line for line in (*lines, broken_line(self.broken_groups, self.decision.risk)) if line
         ]
 
 
-@recording
 def calibrate_table(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -94,40 +101,155 @@ def calibrate_table(
     group : the column of groups, each of which gets an offset, a threshold and a guarantee
     cluster : the column of rows that belong together, such as answers about one document
     """
-    seed, say = settings.random_state, settings.say
     if settings.one_rule and group is None:
         raise InputError(
             "--one-rule is one threshold for all groups: name their column with --group COLUMN."
         )
-    columns = read_table(path)
-    right = _grades(path, columns, correct)
-    names = _signal_names(path, columns, correct, signals, (group, cluster))
+    table = read_table(path)
+    names = _signal_names(path, table, correct, signals, (group, cluster))
+    named = {"correct": correct, "signals": names, "group": group, "cluster": cluster}
     # A column that is numeric here is a number in every later file; the others hold categories.
-    values = {
-        name: columns.numbers(name) if columns.is_numeric(name) else columns[name] for name in names
-    }
-    groups = None if group is None else columns[group]
-    clusters = None if cluster is None else columns[cluster]
-    fit, decide_on, check_on = split(len(right), seed, clusters)
-    sizes = len(fit), len(decide_on), len(check_on)
+    named["numbers"] = [name for name in names if table.is_numeric(name)]
+    return calibrate_answers(table, Path(out), settings, named)
+
+
+@recording
+def calibrate_answers(
+    table: Table,
+    out: Path,
+    settings: Settings,
+    named: Mapping[str, Any],
+    sizes_before: Sequence[int] | None = None,
+) -> GradedResult:
+    """Calibrate the answers of a table, whose columns are `named`.
+
+    With `sizes_before`, its first rows are those of an earlier run, in the order fit, decide,
+    check.
+    """
+    seed, say, cross_fit = settings.random_state, settings.say, settings.cross_fit
+    group, cluster, names = named["group"], named["cluster"], named["signals"]
+    used = [named["correct"], *names, *(name for name in (group, cluster) if name is not None)]
+    table.check(used)
+    right = _grades(table.path, table, named["correct"])
+    groups = None if group is None else table[group]
+    clusters = None if cluster is None else _whole(table, cluster)
+    if sizes_before is None:
+        parts = split(len(right), seed, clusters, cross_fit)
+    else:
+        n_before = sum(sizes_before[1:] if cross_fit else sizes_before)
+        parts = extend(sizes_before, len(right) - n_before, seed, clusters, cross_fit)
+    fit, decide_on, check_on = parts
     say(f"1/3  Read {len(right):,} graded answers; signals: {', '.join(names)}.")
-    say(
-        f"2/3  Fit on {sizes[0]:,} answers, choose the threshold on {sizes[1]:,}, check on {sizes[2]:,}."
+    say(f"2/3  {split_words(parts, clusters, cross_fit)}")
+    signals = {
+        name: table.numbers(name) if name in named["numbers"] else table[name] for name in names
+    }
+    graded = _Graded(signals, right, group, groups, clusters)
+    calibrator = graded.fitted(fit, seed)
+    after = graded.confidence(calibrator)
+    deciding = graded.crossfitted(fit, seed) if cross_fit else after[decide_on]
+    unseen = np.concatenate([decide_on, check_on])  # in `deciding`, not by their own fit
+    calibrator.profile_ = profile(
+        np.concatenate([deciding, after[check_on]]),
+        right[unseen] > 0.5,
+        clusters=None if clusters is None else clusters[unseen],
+        signals=_complete(signals, unseen) or None,
+        random_state=seed,
     )
-    calibrator = SignalCalibration(seed).fit(
-        {name: column[fit] for name, column in values.items()},
-        right[fit],
-        None if groups is None else {str(group): groups[fit]},
-        clusters=None if clusters is None else clusters[fit],
-    )
-    after = calibrator.predict_confidence(values, None if groups is None else {str(group): groups})
-    before_name, before = _probability(calibrator, values, right, fit)
+    before_name, before = _probability(calibrator, signals, right, fit)
     answers = Answers(before, after, right > 0.5, None, groups, clusters, by=str(group))
     say("3/3  Write the report.")
-    own: dict[str, Any] = {"sizes": sizes, "folder": Path(out), "before_name": before_name}
-    return GradedResult.of(
-        calibrator, answers.take(decide_on), answers.take(check_on), settings, **own
-    )
+    with publishing(out, keep_previous=sizes_before is not None) as folder:
+        if settings.keep_rows:
+            kept = (fit, check_on) if cross_fit else parts
+            rows = np.concatenate(kept)
+            write_rows(folder / ROWS_OF_TABLE, {name: table[name][rows] for name in used})
+        result = GradedResult.of(
+            calibrator,
+            replace(answers.take(decide_on), after=deciding),
+            answers.take(check_on),
+            settings,
+            sizes=(len(fit), len(decide_on), len(check_on)),
+            folder=folder,
+            before_name=before_name,
+            cross_fit=cross_fit,
+            columns=dict(named),
+        )
+    return replace(result, folder=out)
+
+
+@dataclass(frozen=True)
+class _Graded:
+    """Graded answers: their signals, which are right, and their groups and clusters."""
+
+    signals: Mapping[str, NDArray[Any]]
+    right: Vector
+    group: str | None
+    groups: NDArray[Any] | None
+    clusters: NDArray[Any] | None
+
+    def fitted(self, rows: NDArray[np.intp], seed: int) -> SignalCalibration:
+        """Return a calibration that was fitted on some rows."""
+        return SignalCalibration(seed).fit(
+            {name: column[rows] for name, column in self.signals.items()},
+            self.right[rows],
+            self._groups(rows),
+            clusters=None if self.clusters is None else self.clusters[rows],
+        )
+
+    def confidence(
+        self, calibrator: SignalCalibration, rows: NDArray[np.intp] | None = None
+    ) -> Vector:
+        """Return the confidence of some answers, by default all."""
+        rows = np.arange(len(self.right)) if rows is None else rows
+        signals = {name: column[rows] for name, column in self.signals.items()}
+        return calibrator.predict_confidence(signals, self._groups(rows))
+
+    def crossfitted(self, rows: NDArray[np.intp], seed: int, folds: int = 5) -> Vector:
+        """Return the confidence of some answers, each from a fit on the other folds."""
+        clusters = None if self.clusters is None else check_clusters(self.clusters[rows], len(rows))
+        rng = np.random.default_rng([seed, 5])
+        labels = self.right[rows].astype(np.intp)
+        fold = stratified_folds(labels, folds, rng, clusters=clusters)
+        found = np.empty(len(rows))
+        for number in range(folds):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FewSamplesWarning)
+                calibrator = self.fitted(rows[fold != number], seed)
+            found[fold == number] = self.confidence(calibrator, rows[fold == number])
+        return found
+
+    def _groups(self, rows: NDArray[np.intp]) -> dict[str, NDArray[Any]] | None:
+        return None if self.groups is None else {str(self.group): self.groups[rows]}
+
+
+def _complete(
+    signals: Mapping[str, NDArray[Any]], rows: NDArray[np.intp] | None = None
+) -> dict[str, Vector]:
+    """Return the signals that are numbers without a missing value."""
+    taken = {name: column if rows is None else column[rows] for name, column in signals.items()}
+    numbers = {name: column for name, column in taken.items() if column.dtype.kind == "f"}
+    return {name: column for name, column in numbers.items() if np.isfinite(column).all()}
+
+
+def write_rows(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
+    """Write columns of texts as CSV, as they are."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*(column.tolist() for column in columns.values())))
+
+
+def _whole(table: Table, name: str) -> NDArray[Any]:
+    """Return a column without missing values; those of clusters are not one more cluster."""
+    column = table[name]
+    if "" in column.tolist():
+        row = column.tolist().index("")
+        raise InputError(
+            f"{table.path}: the column {name!r} is empty in row {row + 1}. Rows that belong to no "
+            "cluster need a name of their own."
+        )
+    return column
 
 
 def _grades(path: Any, columns: Table, correct: str) -> Vector:
@@ -181,6 +303,44 @@ def _probability(
     return ("", None) if best is None else best[1:]
 
 
+def confidence_of(
+    calibrator: SignalCalibration, table: Table
+) -> tuple[Vector, NDArray[Any] | None]:
+    """Return the confidence of the answers in a table, and their groups if the fit had some."""
+    fitted = calibrator.table_
+    table.check(fitted.names)
+    group = fitted.names[-1] if fitted.grouped else None
+    # The fit says which columns are numbers, whatever this file looks like.
+    signals = {
+        name: table[name] if levels else table.numbers(name)
+        for name, levels in zip(fitted.names, fitted.levels)
+        if name != group
+    }
+    groups = None if group is None else table[group]
+    return calibrator.predict_confidence(signals, groups), groups
+
+
+def graded_answers(
+    calibrator: SignalCalibration, path: Path, correct: str, cluster: str | None = None
+) -> Answers:
+    """Return the confidence of graded answers in a table, and which of them are right."""
+    table = read_table(path)
+    table.check([correct])
+    confidence, groups = confidence_of(calibrator, table)
+    clusters = None if cluster is None else _whole(table, cluster)
+    right = _grades(path, table, correct) > 0.5
+    return Answers(None, confidence, right, None, groups, clusters)
+
+
+def answers_of_table(path: Path, correct: str, cluster: str | None = None) -> Answers:
+    """Return graded answers with the confidence in their column `confidence`."""
+    table = read_table(path)
+    table.check([correct, "confidence"])
+    clusters = None if cluster is None else _whole(table, cluster)
+    right = _grades(path, table, correct) > 0.5
+    return Answers(None, table.numbers("confidence"), right, None, None, clusters)
+
+
 def apply_table(
     calibrator: SignalCalibration, path: str | os.PathLike[str], out: str | os.PathLike[str]
 ) -> tuple[int, int | None]:
@@ -188,17 +348,7 @@ def apply_table(
 
     Returns the number of answers and of accepted answers; the latter is None if there is no rule.
     """
-    columns, table = read_table(path), calibrator.table_
-    columns.check(table.names)
-    group = table.names[-1] if table.grouped else None
-    # The fit says which columns are numbers, whatever this file looks like.
-    signals = {
-        name: columns[name] if levels else columns.numbers(name)
-        for name, levels in zip(table.names, table.levels)
-        if name != group
-    }
-    groups = None if group is None else columns[group]
-    confidences = calibrator.predict_confidence(signals, groups)
+    confidences, groups = confidence_of(calibrator, read_table(path))
     added: dict[str, Any] = {"confidence": confidences}
     rule = getattr(calibrator, "decision_", None)
     if rule is not None:

@@ -13,16 +13,16 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
 from recal.checks import Floats, Labels
-from recal.clusters import count_of_clusters, row_names, split_by_cluster
+from recal.clusters import row_names
 from recal.collecting.fingerprint import digest
 from recal.collecting.local import collect, open_source
 from recal.collecting.models.base import Model, as_model
@@ -43,14 +43,10 @@ from recal.reporting.verdict import answer_change
 from recal.schema import Number, check
 from recal.transforms import Transform
 from recal.views import Views
-from recal.workflow import CROSS_FIT, DECIDE, FIT, JUDGE
+from recal.workflow.folder import CHECK, CROSS_FIT, DECIDE, FIT, ROWS_OF_VIEWS, RUN, publishing
+from recal.workflow.parts import Parts, join_views, split, split_words
 from recal.workflow.result import Answers, CalibrationResult, Settings, recording
 
-# Fitting needs the most inputs, the guarantee needs hundreds, and the final check needs the fewest.
-SHARES = (0.5, 0.3, 0.2)
-# With fewer inputs than this in any part, the figures would be meaningless.
-_FEWEST = 20
-_RUN = "run.json"  # the key of a finished run, and its transformations
 _FOLDS = 5  # of a cross-fit; each fold is one more fit
 
 
@@ -86,6 +82,28 @@ def calibrate(
     **how : `preprocess`, `batch_size`, `engine`, `resume`, `progress`
         As in `recal.collect`.
     """
+    with publishing(Path(out)) as folder:
+        options: dict[str, Any] = {"pool": pool, "pilot": pilot, "labels": labels}
+        options |= {"classes": classes, "outputs": outputs, "device": device, **how}
+        result = _calibrate_in(folder, model, inputs, settings, **options)
+    return replace(result, folder=Path(out))
+
+
+def _calibrate_in(
+    folder: Path,
+    model: Any,
+    inputs: Any,
+    settings: Settings,
+    *,
+    pool: Any,
+    pilot: int,
+    labels: Any,
+    classes: Any,
+    outputs: Any,
+    device: Any,
+    **how: Any,
+) -> CalibrationResult:
+    """Do the work of `calibrate` in the folder of the run."""
     seed, say, cross_fit = settings.random_state, settings.say, settings.cross_fit
     check(pilot, Number(1, whole=True), "pilot")
     adapter = as_model(model, outputs=outputs, device=device)
@@ -101,9 +119,7 @@ def calibrate(
     transforms = as_pool(pool, seed, source, adapter)
     local = how.get("engine", "local") == "local"
     how |= {"classes": classes, "outputs": outputs}
-    stores = (
-        Path(out) / CROSS_FIT if cross_fit else Path(out)
-    )  # its parts differ from those of other runs
+    stores = folder / CROSS_FIT if cross_fit else folder  # its parts differ from those of others
     key = _run_key(adapter, source, pool, seed)
     earlier = _read_candidates(stores, key) if how.get("resume", True) else None
     if earlier is None:
@@ -114,7 +130,7 @@ def calibrate(
         }
         preflight(adapter, source, transforms, run_model=local, **checks)
     n_before = adapter.n_answered
-    say(f"1/4  {_split_words(parts, source.clusters, cross_fit)}")
+    say(f"1/4  {split_words(parts, source.clusters, cross_fit)}")
     stores.mkdir(parents=True, exist_ok=True)
     fit_part, decide_part, check_part = (Subset(source, rows) for rows in parts)
 
@@ -156,13 +172,11 @@ def calibrate(
     fitted = _fit(method, views, views if trial is None else trial.views, seed)
     say("4/4  Choose the threshold, and check everything on the remaining inputs.")
     needed = fitted.needed_transforms()
-    check_views = views_of(check_part, needed, JUDGE)
+    check_views = views_of(check_part, needed, CHECK)
     decide_views = views if cross_fit else views_of(decide_part, needed, DECIDE)
     n_passes = adapter.n_answered - n_before if local else None
-    result = _finish(
-        method, fitted, (views, decide_views, check_views), settings, Path(out), n_passes
-    )
-    with replacing(stores / _RUN) as file:
+    result = _finish(method, fitted, (views, decide_views, check_views), settings, folder, n_passes)
+    with replacing(stores / RUN) as file:
         record = {"key": key, "candidates": [str(one) for one in candidates]}
         file.write((json.dumps(record, indent=2) + "\n").encode())
     return result
@@ -170,26 +184,30 @@ def calibrate(
 
 @recording
 def calibrate_views(
-    views: Views, out: str | os.PathLike[str], settings: Settings
+    views: Views, out: str | os.PathLike[str], settings: Settings, parts: Parts | None = None
 ) -> CalibrationResult:
     """Do what `calibrate` does for views that were collected before, such as those of a language
     model's log.
 
-    Clusters and groups come from the views.
+    Clusters and groups come from the views. `parts` are the rows to fit, to decide and to check on;
+    by default random ones.
     """
     if views.labels is None:
         raise InputError(
             "The views have no labels", remedy="Pass views with labels (--labels FILE)"
         )
-    seed, say = settings.random_state, settings.say
-    parts = split(views.n_samples, seed, views.clusters, settings.cross_fit)
-    say(f"1/3  {_split_words(parts, views.clusters, settings.cross_fit)}")
+    seed, say, keep_previous = settings.random_state, settings.say, parts is not None
+    if parts is None:
+        parts = split(views.n_samples, seed, views.clusters, settings.cross_fit)
+    say(f"1/3  {split_words(parts, views.clusters, settings.cross_fit)}")
     say("2/3  Fit the calibration.")
     method = settings.calibrator or AutoCalibration(random_state=seed)
     fit_views, decide_views, check_views = (views[rows] for rows in parts)
     fitted = _fit(method, fit_views, fit_views, seed)
     say("3/3  Choose the threshold, and check everything on the remaining inputs.")
-    return _finish(method, fitted, (fit_views, decide_views, check_views), settings, Path(out))
+    with publishing(Path(out), keep_previous=keep_previous) as folder:
+        result = _finish(method, fitted, (fit_views, decide_views, check_views), settings, folder)
+    return replace(result, folder=Path(out))
 
 
 def _run_key(model: Model, source: IndexedSource, pool: Any, seed: int) -> dict[str, Any]:
@@ -209,7 +227,7 @@ def _run_key(model: Model, source: IndexedSource, pool: Any, seed: int) -> dict[
 def _read_candidates(stores: Path, key: dict[str, Any]) -> list[str] | None:
     """Return the transformations of an earlier run with this key, or None."""
     try:
-        record = json.loads((stores / _RUN).read_text(encoding="utf-8"))
+        record = json.loads((stores / RUN).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     same = isinstance(record, dict) and record.get("key") == key
@@ -254,9 +272,11 @@ def _finish(
     )
     if check_views.clusters is None:
         _warn_of_copies([fit_views, check_views] if settings.cross_fit else parts)
-    own = fitted._predict_proba(check_views).argmax(
-        axis=1
-    )  # before the guard keeps the model's answers
+    if settings.keep_rows:
+        kept = (fit_views, check_views) if settings.cross_fit else parts
+        join_views(kept).write(folder / ROWS_OF_VIEWS)
+    # Before the guard keeps the model's answers.
+    own = fitted._predict_proba(check_views).argmax(axis=1)
     return CalibrationResult.of(
         fitted,
         deciding,
@@ -291,47 +311,3 @@ def _warn_of_copies(parts: Sequence[Views]) -> None:
             DependentRowsWarning,
             stacklevel=3,
         )
-
-
-def split(
-    n_samples: int, random_state: int, clusters: NDArray[Any] | None = None, cross_fit: bool = False
-) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows to fit, to decide and to check on: random parts of 50, 30 and 20 %; clusters
-    stay whole.
-
-    With `cross_fit`, the first two results are the same rows: those of both parts.
-    """
-    fewest = int(np.ceil(_FEWEST / min(SHARES)))
-    if n_samples < fewest:
-        raise InputError(
-            f"At least {fewest} labelled inputs are needed, to fit, to decide and to check on; got "
-            f"{n_samples}. A few thousand are better."
-        )
-    rng = np.random.default_rng([random_state, 2])
-    if clusters is None:
-        cuts = np.round(np.cumsum(SHARES[:2]) * n_samples).astype(int)
-        first, second, third = (
-            np.sort(rows) for rows in np.split(rng.permutation(n_samples), cuts)
-        )
-    else:
-        first, second, third = split_by_cluster(clusters, SHARES, rng)
-        if not (len(first) and len(second) and len(third)):
-            raise InputError(
-                f"There are {len(np.unique(clusters))} clusters, too few for three parts that share none",
-                argument="clusters",
-            )
-    if cross_fit:
-        first = second = np.sort(np.concatenate([first, second]))
-    return first, second, third
-
-
-def _split_words(
-    parts: Sequence[NDArray[np.intp]], clusters: NDArray[Any] | None, cross_fit: bool
-) -> str:
-    fit, decide, check = map(len, parts)
-    by = "" if clusters is None else f" in {count_of_clusters(len(np.unique(clusters)))}"
-    words = (
-        f"{fit:,} to fit and to decide" if cross_fit else f"{fit:,} to fit, {decide:,} to decide"
-    )
-    n_samples = fit + check + (0 if cross_fit else decide)
-    return f"Split {n_samples:,} labelled inputs{by}: {words}, {check:,} to check."

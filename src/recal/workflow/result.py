@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from recal.metrics import Evaluation, evaluate
 from recal.reporting import report
 from recal.reporting.verdict import RISKS, AnswerChange
 from recal.schema import Seed, check
-from recal.workflow import CALIBRATION, PAGE, SUMMARY
+from recal.workflow.folder import CALIBRATION, PAGE, SUMMARY
 
 DRAWS = 200  # bootstrap draws for intervals
 # The terminal names at most this many groups; the page has all of them.
@@ -94,7 +94,9 @@ class Settings:
     cross_fit : bool
         Fit and decide on the same inputs, as `recal.decisions.decide_crossfitted` does. More inputs
         choose the threshold, which automates more if there are few labels. The guarantee is then
-        measured, not proven. Not for graded answers.
+        measured, not proven.
+    guarantee : as in `recal.decide`
+    keep_rows : keep the labelled rows in the folder, so that later ones can be added to them
     command : the command that makes the report again
     about : facts for the top of the page; the date is added
     warnings : what the run warned of, for the page and the summary
@@ -106,6 +108,8 @@ class Settings:
     calibrator: Calibrator | None = None
     one_rule: bool = False
     cross_fit: bool = False
+    guarantee: Literal["confidence", "average"] = "confidence"
+    keep_rows: bool = True
     random_state: int = 0
     command: str = ""
     about: Mapping[str, str] = field(default_factory=dict)
@@ -116,6 +120,16 @@ class Settings:
         check_share(self.risk, "risk")
         check_share(self.confidence, "confidence")
         check(self.random_state, Seed(), "random_state")
+
+    @property
+    def promise(self) -> dict[str, Any]:
+        """The arguments of `decide` about its guarantee."""
+        return {"risk": self.risk, "confidence": self.confidence, "guarantee": self.guarantee}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a later run with more labels repeats."""
+        names = ("risk", "confidence", "guarantee", "one_rule", "cross_fit", "keep_rows")
+        return {**{name: getattr(self, name) for name in names}, "seed": self.random_state}
 
 
 def recording(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -202,6 +216,8 @@ class Result:
         What would be gained on the checking part if the calibration could change predictions.
     passes_per_answer : float or None
         Forward passes of the model; None if there is no model.
+    columns : mapping
+        The columns of a table of graded answers.
     """
 
     rows_name: ClassVar[str] = "answers"
@@ -222,6 +238,7 @@ class Result:
     gain: Gain | None
     change: AnswerChange | None = None
     passes_per_answer: float | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -231,8 +248,7 @@ class Result:
         decisions = decide_each(
             deciding.methods,
             deciding.truth,
-            settings.risk,
-            settings.confidence,
+            **settings.promise,
             confidences={"after": deciding.confidences},
             groups=None if settings.one_rule else deciding.groups,
             clusters=deciding.clusters,
@@ -288,6 +304,7 @@ class Result:
                 deciding.truth,
                 RISKS,
                 settings.confidence,
+                guarantee=settings.guarantee,
                 confidences=deciding.confidences if name == "after" else None,
                 clusters=deciding.clusters,
             )
@@ -320,7 +337,8 @@ class Result:
             profile=getattr(self.calibrator, "profile_", None),
             warnings=settings.warnings,
         )
-        summary = {**self.to_dict(), "warnings": settings.warnings}
+        about = {**settings.to_dict(), **self.columns}
+        summary = {**self.to_dict(), "warnings": settings.warnings, "settings": about}
         with replacing(self.folder / SUMMARY) as file:
             file.write(json_text(summary).encode())
         save(self.calibrator, self.folder / CALIBRATION)

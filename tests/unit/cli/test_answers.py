@@ -63,6 +63,7 @@ def test_a_table_is_calibrated_and_applied_in_two_commands(place, capsys):
         "calibration.recal",
         "report.html",
         "summary.json",
+        "labelled.csv",
     }
     summary = json.loads((place / "out" / "summary.json").read_text())
     assert summary["signals"] == ["judge", "kind", "stated", "subject"]

@@ -141,7 +141,7 @@ def test_a_folder_of_calibrate_is_resumed_until_its_calibration_is_there(tmp_pat
     (folder / "report.html").write_text("page")
     with pytest.raises(InputError, match=r"report\.html already exists"):
         check_outputs("calibrate", {"out": folder}, force=False)
-    (folder / "fit.zarr").mkdir()
+    (tmp_path / ".run.run").mkdir()
     check_outputs("calibrate", {"out": folder}, force=False)
     (folder / "calibration.recal").write_bytes(b"done")
     with pytest.raises(InputError, match=r"calibration\.recal already exists"):

@@ -365,7 +365,7 @@ def test_killed_between_its_renames_a_folder_is_still_there(tmp_path):
 
 def test_where_folders_cannot_be_exchanged_what_is_left_is_named(tmp_path, monkeypatch):
     path = make().write(tmp_path / "v.zarr")
-    monkeypatch.setattr("recal.files.zarr_views.exchange", lambda *_: False)
+    monkeypatch.setattr("recal.files.paths.exchange", lambda *_: False)
     make(seed=1).write(path)
     assert read_views(path).n_samples == 20
     path.rename(tmp_path / ".v.zarr.1-ab.part")

@@ -18,8 +18,9 @@ from recal.errors import FileError, InputError
 from recal.files.paths import json_text
 from recal.reporting.verdict import AnswerChange
 from recal.transforms import as_transform
-from recal.workflow import calibration_in
-from recal.workflow.job import _split_words, calibrate, calibrate_views, split
+from recal.workflow.folder import calibration_in
+from recal.workflow.job import calibrate, calibrate_views
+from recal.workflow.parts import split, split_words
 from recal.workflow.result import Settings, today
 
 
@@ -78,7 +79,7 @@ def test_the_folder_holds_a_calibration_that_knows_its_rule(done, problem):
     found, folder, _ = done
     again = load(calibration_in(folder))
     assert again.decision_ == found.decision.rule
-    judged = read_views(folder / "judge.zarr")
+    judged = read_views(folder / "check.zarr")
     assert again.accept(judged).sum() == found.n_accepted
     wrong = again.predict(judged) != judged.labels
     assert (again.accept(judged) & wrong).sum() == found.n_errors
@@ -100,9 +101,9 @@ def test_cross_fitting_decides_on_all_but_the_judging_inputs(done, problem, tmp_
     assert not [warning for warning in recwarn if "guarantee" in str(warning.message)]
     again = load(calibration_in(tmp_path))
     assert again.decision_ == found.decision.rule
-    judged = read_views(tmp_path / "cross-fit" / "judge.zarr")
+    judged = read_views(tmp_path / "cross-fit" / "check.zarr")
     assert np.array_equal(
-        judged.labels, read_views(done[1] / "judge.zarr").labels
+        judged.labels, read_views(done[1] / "check.zarr").labels
     )  # the same inputs judge
     assert again.accept(judged).sum() == found.n_accepted
 
@@ -177,25 +178,16 @@ def test_a_pilot_without_inputs_is_refused(problem, tmp_path):
 
 
 def test_one_cluster_is_singular():
-    assert " in 1 cluster:" in _split_words([np.arange(3)] * 3, np.zeros(9), False)
-    assert " in 9 clusters:" in _split_words([np.arange(3)] * 3, np.arange(9), False)
+    assert " in 1 cluster:" in split_words([np.arange(3)] * 3, np.zeros(9), False)
+    assert " in 9 clusters:" in split_words([np.arange(3)] * 3, np.arange(9), False)
 
 
-def test_cross_fitting_is_offered_only_where_it_could_show_the_risk(done):
+def test_cross_fitting_is_offered_unless_it_was_used(done):
     none = decide([[0.6, 0.4]] * 20, [0] * 20, risk=0.1)
-    assert none.needed == 113
-    (line,) = [
-        line
-        for line in replace(done[0], decision=none, sizes=(120, 20, 10)).lines()
-        if "No answers" in line
-    ]
-    assert "or let more of them decide with --cross-fit" in line
-    (line,) = [
-        line
-        for line in replace(done[0], decision=none, sizes=(100, 20, 10)).lines()
-        if "No answers" in line
-    ]
-    assert "--cross-fit" not in line
+    for used in (False, True):
+        result = replace(done[0], decision=none, sizes=(120, 20, 10), cross_fit=used)
+        (line,) = [line for line in result.lines() if "No answers" in line]
+        assert ("--cross-fit" in line) is not used
 
 
 def test_a_pilot_tries_the_whole_pool_on_some_of_the_fitting_inputs(done):

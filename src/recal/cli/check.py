@@ -1,0 +1,101 @@
+"""`recal check`: does the promise of a calibration hold on fresh labelled data?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from recal.cli import options as opt
+from recal.cli.files import (
+    check_calibration,
+    check_views,
+    is_graded,
+    load_saved,
+    open_views,
+    row_columns,
+)
+from recal.cli.printing import print_json, say, working
+from recal.errors import InputError
+
+REFUTED = 1  # the exit code; 0 if the promise holds, and 2 for bad input
+
+
+def check(
+    calibration: opt.Calibration,
+    data: Annotated[
+        Path, Argument(help="Fresh labelled rows: views, or a table of graded answers.")
+    ],
+    correct: opt.Correct = None,
+    labels: opt.Labels = None,
+    label_column: opt.LabelColumn = None,
+    cluster: opt.Cluster = None,
+    group: opt.Group = None,
+    rows: opt.Rows = None,
+    alpha: Annotated[
+        float, Option(help="The probability of a refutation although the promise holds.")
+    ] = 0.05,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Check on fresh labelled data whether the promise of a calibration's rule still holds.
+
+    The exit code is 0 if the errors among accepted answers are compatible with the promised risk,
+    1 if they refute it, and 2 if the input cannot be used. With clusters, the number of errors is
+    compared with what as many independent rows as the clusters are worth could show.
+
+    Example: [bold]recal check folder fresh.csv --correct right --json[/bold]
+    """
+    file, content = load_saved(calibration)
+    rule = getattr(content, "decision_", None)
+    if rule is None:
+        raise InputError(
+            f"{file} holds no rule, so it promises nothing. Make one: recal decide LABELLED "
+            f"--calibration {file} --risk 0.05 --out ready.recal"
+        )
+    from recal.metrics import evaluate
+    from recal.workflow.promise import check_promise
+
+    with working("Checking"):
+        accepted, right, clusters, measured = _answers(
+            file, content, data, correct, (labels, label_column), (rows, group, cluster)
+        )
+        verdict = check_promise(rule, accepted, right, clusters, alpha=alpha)
+        metrics = evaluate(*measured, clusters=clusters)
+    facts: dict[str, Any] = {"file": file, "data": data, **verdict.to_dict()}
+    print_json({**facts, "nll": metrics["nll"], "ece": metrics["ece"]})
+    say(str(verdict))
+    scores = f"NLL {metrics['nll']:.4f}, ECE {metrics['ece']:.4f}"
+    say(f"Calibration on these {len(right):,} rows: {scores}.")
+    if verdict.refuted:
+        raise typer.Exit(REFUTED)
+
+
+def _answers(
+    file: Path, content: Any, data: Path, correct: str | None, labels: Any, by: Any
+) -> tuple[Any, Any, Any, tuple[Any, Any]]:
+    """Return which rows are accepted and right, their clusters, and what is measured."""
+    rows, group, cluster = by
+    rule = content.decision_
+    if is_graded(content):
+        if correct is None:
+            raise InputError(
+                f"Name the column of {data} that says which answers are right: --correct COLUMN."
+            )
+        from recal.workflow.graded import graded_answers
+
+        found = graded_answers(content, data, correct, cluster)
+        accepted = rule.accept(found.after, groups=found.groups if rule.groups else None)
+        return accepted, found.correct, found.clusters, (found.after, found.truth)
+    check_calibration(file, content)
+    views = open_views(data, labels[0], None, labels[1])
+    views = views.assign(**row_columns(rows or data, group, cluster))
+    if views.labels is None:
+        raise InputError(f"{data} holds no labels: add --labels FILE.")
+    check_views(content, file, views, data)
+    probs, confidences = content.predict_both(views)
+    accepted = rule.accept(probs, confidences, views.groups if rule.groups else None)
+    right = probs.argmax(axis=1) == views.labels
+    return accepted, right, views.clusters, (probs, views.labels)

@@ -1,0 +1,265 @@
+"""A folder is published whole, takes labels that arrive later, and its promise can be checked."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from recal import Views, load, read_views
+from recal.cli.app import run
+from recal.workflow.folder import folder_of_run, publishing
+from recal.workflow.parts import extend
+
+RNG = np.random.default_rng(0)
+
+
+def graded(path, n=900, seed=0, shift=0.0):
+    """A table of graded answers whose confidence is `stated`, too high by `shift`."""
+    rng = np.random.default_rng(seed)
+    stated = rng.beta(4, 1.5, n)
+    right = rng.random(n) < np.clip(stated - shift, 0, 1)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["stated", "length", "right", "account"])
+        rows = zip(stated, rng.integers(1, 90, n), right.astype(int), np.arange(n) // 3)
+        writer.writerows(rows)
+    return path
+
+
+def views(n=900, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+    return Views(4 * np.eye(3)[y] + rng.normal(0, 2, (n, 3)), labels=y)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    graded(tmp_path / "g.csv")
+    views().write(tmp_path / "v.npz")
+    return tmp_path
+
+
+TABLE = ["calibrate", "g.csv", "--correct", "right", "--signals", "stated,length", "--risk", "0.2"]
+VIEWS = ["calibrate", "v.npz", "--method", "ts", "--risk", "0.1"]
+
+
+def answer(capsys, *words, code=0):
+    capsys.readouterr()
+    assert run([*words, "--json"]) == code, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("command", [TABLE, VIEWS])
+def test_later_labels_join_the_old_ones(place, capsys, command):
+    before = answer(capsys, *command, "--out", "f")
+    if command is TABLE:
+        graded(place / "new", 300, seed=1).rename(place / "new.csv")
+        new = "new.csv"
+    else:
+        new = str(views(300, seed=1).write(place / "new.npz"))
+    after = answer(capsys, "calibrate", "f", "--more", new)
+    assert sum(before["parts"].values()) == 900
+    assert sum(after["parts"].values()) == 1200
+    assert after["parts"]["fit"] == before["parts"]["fit"] + 150
+    assert any("Threshold" in line for line in after["changes"])
+    previous = (place / "f/previous/calibration.recal").read_bytes()
+    assert (place / "f/calibration.recal").read_bytes() != previous
+    assert run(["calibrate", "f", "--rollback"]) == 0
+    assert (place / "f/calibration.recal").read_bytes() == previous
+    assert json.loads((place / "f/summary.json").read_text())["parts"] == before["parts"]
+
+
+def test_old_rows_keep_their_part_and_clusters_stay_whole():
+    clusters = np.repeat(np.arange(40), 5)
+    sizes = (100, 60, 40)
+    both = np.concatenate([clusters, np.repeat([3, 100, 101, 102, 103], 5)])
+    parts = extend(sizes, 25, 0, both)
+    for old, rows in zip(np.split(np.arange(200), [100, 160]), parts):
+        assert set(old) <= set(rows)
+    named = [set(both[rows]) for rows in parts]
+    assert 3 in named[0]
+    assert not named[0] & named[1]
+    assert not (named[0] | named[1]) & named[2]
+
+
+def test_rows_can_be_left_out(place, capsys):
+    assert run([*TABLE, "--out", "f", "--drop-rows"]) == 0
+    assert not (place / "f/labelled.csv").exists()
+    assert run(["calibrate", "f", "--more", "g.csv"]) == 2
+    assert "--drop-rows" in capsys.readouterr().err
+
+
+def test_kept_rows_are_the_labelled_ones(place):
+    assert run([*VIEWS, "--out", "f"]) == 0
+    kept = read_views("f/labelled.npz")
+    found = {row.tobytes() for row in kept.logits}
+    assert found == {row.tobytes() for row in views().logits}
+
+
+def test_the_wrong_kind_of_later_labels_is_refused(place, capsys):
+    assert run([*TABLE, "--out", "f"]) == 0
+    before = (place / "f/calibration.recal").read_bytes()
+    assert run(["calibrate", "f", "--more", "v.npz"]) == 2
+    assert "a table of graded answers" in capsys.readouterr().err
+    assert run(["calibrate", "nothing", "--more", "g.csv"]) == 2
+    assert (place / "f/calibration.recal").read_bytes() == before
+
+
+def test_cross_fit_lets_all_graded_answers_but_the_checked_ones_decide(place, capsys):
+    plain = answer(capsys, *TABLE, "--out", "plain")
+    crossed = answer(capsys, *TABLE, "--cross-fit", "--out", "crossed")
+    assert crossed["parts"] == {"fit": 720, "decide": 720, "check": 180}
+    assert crossed["cross_fit"]
+    assert crossed["decision"]["coverage"] > plain["decision"]["coverage"] - 0.05
+    more = answer(capsys, "calibrate", "crossed", "--more", "g.csv")
+    assert sum(more["parts"].values()) - more["parts"]["fit"] == 1800
+
+
+def test_the_promise_on_average_accepts_more(place, capsys):
+    surely = answer(capsys, *TABLE, "--out", "a")
+    average = answer(capsys, *TABLE, "--guarantee", "average", "--out", "b")
+    assert average["decision"]["coverage"] > surely["decision"]["coverage"]
+    assert json.loads((place / "b/summary.json").read_text())["settings"]["guarantee"] == "average"
+    assert run([*TABLE, "--guarantee", "always", "--out", "c"]) == 2
+    assert "always" in capsys.readouterr().err
+
+
+# --- one rename
+
+
+@pytest.mark.parametrize("step", ["report", "save", "write_rows"])
+def test_a_kill_leaves_the_folder_as_it_was(place, capsys, step):
+    assert run([*TABLE, "--out", "f"]) == 0
+    held = {path.name: path.read_bytes() for path in (place / "f").iterdir()}
+    module = "graded" if step == "write_rows" else "result"
+    code = (
+        "import os, signal, sys\nfrom recal.cli.app import run\n"
+        f"import recal.workflow.{module} as module\n"
+        f"true = module.{step}\n"
+        "def killed(*a, **k):\n    true(*a, **k)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"module.{step} = killed\nrun(sys.argv[1:])"
+    )
+    words = [*TABLE, "--risk", "0.4", "--out", "f", "--force"]
+    done = subprocess.run([sys.executable, "-c", code, *words], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert {path.name: path.read_bytes() for path in (place / "f").iterdir()} == held
+    assert run(words) == 0, capsys.readouterr().err
+    summary = json.loads((place / "f/summary.json").read_text())
+    assert summary["decision"]["risk"] == load("f/calibration.recal").decision_.risk == 0.4
+    assert not folder_of_run(place / "f").exists()
+
+
+def test_a_first_run_that_was_killed_needs_no_force(place):
+    work = folder_of_run(place / "f")
+    work.mkdir()
+    (work / "report.html").write_text("half")
+    assert run([*TABLE, "--out", "f"]) == 0
+    assert not work.exists()
+
+
+def test_of_two_runs_one_is_refused(place, capsys):
+    with publishing(place / "f") as work:
+        assert run([*TABLE, "--out", "f"]) == 2
+        assert "Another run is writing" in capsys.readouterr().err
+        (work / "calibration.recal").write_text("mine")
+    assert (place / "f/calibration.recal").read_text() == "mine"
+
+
+def test_permissions_and_other_files_stay(place):
+    assert run([*TABLE, "--out", "f"]) == 0
+    for name in ("calibration.recal", "labelled.csv"):
+        os.chmod(place / "f" / name, 0o600)
+    (place / "f/audit.jsonl").write_text("graded by hand")
+    assert run([*TABLE, "--out", "f", "--force"]) == 0
+    for name in ("calibration.recal", "labelled.csv"):
+        assert (place / "f" / name).stat().st_mode & 0o777 == 0o600
+    assert (place / "f/audit.jsonl").read_text() == "graded by hand"
+
+
+def test_missing_clusters_are_not_one_cluster(place, capsys):
+    lines = (place / "g.csv").read_text().splitlines()
+    lines[5] = lines[5].rpartition(",")[0] + ","
+    (place / "g.csv").write_text("\n".join(lines) + "\n")
+    assert run([*TABLE, "--cluster", "account", "--out", "f"]) == 2
+    assert "row 5" in capsys.readouterr().err
+
+
+# --- the promise
+
+
+@pytest.mark.parametrize(("shift", "code"), [(0.0, 0), (0.35, 1)])
+def test_check_tells_a_broken_promise_by_its_exit_code(place, capsys, shift, code):
+    assert run([*TABLE, "--out", "f"]) == 0
+    graded(place / "fresh.csv", 600, seed=5, shift=shift)
+    found = answer(capsys, "check", "f", "fresh.csv", "--correct", "right", code=code)
+    assert found["holds"] is (code == 0)
+    assert found["accepted"] > 50
+
+
+def test_check_reads_views_and_refuses_what_promises_nothing(place, capsys):
+    assert run([*VIEWS, "--out", "f"]) == 0
+    views(500, seed=9).write(place / "fresh.npz")
+    found = answer(capsys, "check", "f", "fresh.npz")
+    assert found["samples"] == 500
+    assert run(["fit", "v.npz", "--method", "ts", "--out", "c.recal"]) == 0
+    assert run(["check", "c.recal", "fresh.npz"]) == 2
+    assert run(["check", "f", "g.csv"]) == 2
+
+
+def test_dependent_rows_refute_less(place):
+    from recal.decisions import DecisionRule
+    from recal.workflow.promise import check_promise
+
+    rule = DecisionRule((0.5,), 0.1, 0.95)
+    right = np.repeat(np.arange(20) >= 4, 10)
+    taken = np.ones(200, bool)
+    assert check_promise(rule, taken, right).refuted
+    assert not check_promise(rule, taken, right, np.repeat(np.arange(20), 10)).refuted
+
+
+# --- graded tables in every command
+
+
+def test_a_rule_is_chosen_again_and_graded_answers_are_measured_and_watched(place, capsys):
+    assert run([*TABLE, "--out", "f"]) == 0
+    graded(place / "fresh.csv", 600, seed=5)
+    words = ("--correct", "right")
+    found = answer(
+        capsys,
+        "decide",
+        "fresh.csv",
+        "--calibration",
+        "f",
+        *words,
+        "--risk",
+        "0.3",
+        "--out",
+        "r.recal",
+    )
+    assert found["n_samples"] == 600
+    assert load("r.recal").decision_.risk == 0.3
+    measured = answer(capsys, "evaluate", "fresh.csv", "--calibration", "f", *words)
+    assert run(["apply", "f", "fresh.csv", "--out", "accepted.csv"]) == 0
+    assert answer(capsys, "evaluate", "accepted.csv", *words)["metrics"] == measured["metrics"]
+    assert not answer(capsys, "watch", "f", "fresh.csv")["alarm"]
+    lines = [line.split(",") for line in (place / "fresh.csv").read_text().splitlines()]
+    lines[1:] = [[str(float(one) ** 4), *rest] for one, *rest in lines[1:]]
+    (place / "fresh.csv").write_text("\n".join(map(",".join, lines)) + "\n")
+    assert answer(capsys, "watch", "f", "fresh.csv")["alarm"]
+
+
+def test_what_a_table_cannot_use_is_refused(place, capsys):
+    assert run([*TABLE, "--out", "f"]) == 0
+    assert run(["apply", "f", "g.csv", "--follow", "--out", "a.csv"]) == 2
+    assert "--follow" in capsys.readouterr().err
+    assert run(["decide", "g.csv", "--calibration", "f", "--risk", "0.3"]) == 2
+    assert "--correct" in capsys.readouterr().err
+    assert run(["watch", "v.npz", "g.csv"]) == 2
