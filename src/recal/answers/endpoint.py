@@ -11,11 +11,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import math
 import os
-import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,16 +32,12 @@ from recal.answers.scores import (
     join_scores,
     row_ids,
 )
-from recal.errors import FileError, InputError, MissingExtraError, RecalError
-from recal.files.tables import reading
+from recal.answers.templates import Asked, Asking
+from recal.errors import FileError, MissingExtraError, RecalError
 
 # Characters per token of English text, to estimate the cost.
 _CHARACTERS_PER_TOKEN = 4.0
 _MOST_TOP = 20  # what OpenAI and vLLM allow
-
-
-_PLACE = re.compile(r"\{\{|\}\}|\{([^{}\n]+)\}")
-OPTIONS = "options"
 
 
 class EndpointError(RecalError):
@@ -170,143 +164,6 @@ class Endpoint:
                 task.result()  # raises the error of the task
 
 
-@dataclass(frozen=True)
-class Template:
-    """Text with ``{column}`` for a column of the questions, and ``{options}`` for the list of
-    options.
-
-    Double braces give single ones. If the questions have one column per option, such as A, B, C, D
-    with the texts of the answers, ``{options}`` lists one line for each, "A. text"; otherwise it
-    lists the options themselves.
-    """
-
-    name: str
-    text: str
-
-    @classmethod
-    def read(cls, path: Path) -> Template:
-        """Read a template; the file's name without its ending is the name of the view."""
-        with reading(path):
-            return cls(path.stem, path.read_text(encoding="utf-8").rstrip("\n"))
-
-    def names(self) -> list[str]:
-        """Return the columns that the template uses."""
-        return [match[1].strip() for match in _PLACE.finditer(self.text) if match[1] is not None]
-
-    def check(self, columns: Sequence[str]) -> None:
-        """Refuse a template that names no column, or a column that the questions do not have."""
-        names = self.names()
-        if not names:
-            raise InputError(
-                f"The template {self.name!r} names no column, so every question would get the same prompt. Write "
-                f"{{{columns[0]}}} where it goes."
-            )
-        for name in names:
-            if name != OPTIONS and name not in columns:
-                raise InputError(
-                    f"The template {self.name!r} names the column {name!r}; the questions have {', '.join(columns)}. "
-                    "Write {{ and }} for braces."
-                )
-
-    def fill(self, row: Mapping[str, Any], options: Sequence[str], order: Sequence[int]) -> str:
-        """Return the prompt of one question, with the options in this order.
-
-        If the questions have a column per option, position p shows the text of option order[p]
-        under the name of option p. Otherwise ``{options}`` lists the options in this order.
-        """
-        texts = dict(row)
-        if all(option in row for option in options):
-            texts |= {option: row[options[source]] for option, source in zip(options, order)}
-            listed = "\n".join(f"{option}. {texts[option]}" for option in options)
-        else:
-            listed = ", ".join(options[place] for place in order)
-        texts.setdefault(OPTIONS, listed)
-        braces = {"{{": "{", "}}": "}"}
-        return _PLACE.sub(
-            lambda match: braces.get(match[0]) or str(texts[match[1].strip()]), self.text
-        )
-
-
-@dataclass(frozen=True)
-class Asking:
-    """One way to ask all questions: a template and an order of the options.
-
-    The first one of a run is not a view.
-    """
-
-    template: Template
-    order: tuple[int, ...]
-    moves_texts: bool
-    """Whether options keep their names and swap their texts, so that answers must be mapped back.
-    """
-
-    @property
-    def name(self) -> str:
-        straight = self.order == tuple(range(len(self.order)))
-        return (
-            self.template.name
-            if straight
-            else f"{self.template.name} order {'-'.join(map(str, self.order))}"
-        )
-
-    def columns(self) -> list[int]:
-        """Return, for each option, the index of the name under which the model saw it."""
-        return [
-            self.order.index(option) if self.moves_texts else option
-            for option in range(len(self.order))
-        ]
-
-
-def ways_to_ask(
-    templates: Sequence[Template],
-    options: Sequence[str],
-    columns: Sequence[str],
-    permute: int,
-    seed: int = 0,
-) -> list[Asking]:
-    """Return each template with the options as they are, then `permute` further orders of each
-    template.
-    """
-    if len({template.name for template in templates}) != len(templates):
-        raise InputError("Templates must have different file names: they name the views.")
-    moves_texts = all(option in columns for option in options)
-    for template in templates:
-        template.check(columns)
-        if permute and not (
-            OPTIONS in template.names() or (moves_texts and set(options) <= set(template.names()))
-        ):
-            raise InputError(
-                f"The template {template.name!r} lists no options that could change their order. Write {{options}} "
-                "where they go."
-            )
-    orders = list(_orders(len(options), permute, seed))
-    straight = tuple(range(len(options)))
-    return [
-        *(Asking(template, straight, moves_texts) for template in templates),
-        *(Asking(template, order, moves_texts) for template in templates for order in orders),
-    ]
-
-
-def _orders(n_options: int, count: int, seed: int) -> Iterator[tuple[int, ...]]:
-    """Yield distinct orders: first the rotations, which move every option to another position, then
-    random ones.
-    """
-    most = math.factorial(n_options) - 1
-    if count > most:
-        raise InputError(
-            f"{n_options} options have {most} other orders, got {count}", argument="permute"
-        )
-    straight = tuple(range(n_options))
-    orders = {straight}
-    rng = np.random.default_rng(seed)
-    for number in range(1, count + 1):
-        order = straight[number:] + straight[:number] if number < n_options else straight
-        while order in orders:
-            order = tuple(int(place) for place in rng.permutation(n_options))
-        orders.add(order)
-        yield order
-
-
 class Ledger:
     """Answers received so far: one JSON line each, appended as they arrive.
 
@@ -402,6 +259,21 @@ class Interview:
             for asking in askings
         ]
 
+    @property
+    def asked(self) -> Asked:
+        """What determines the answers, to be kept with the views."""
+        one = self.endpoint
+        settings = [("max tokens", str(one.max_tokens)), ("top logprobs", str(one.top_logprobs))]
+        texts = {f"template {way.template.name}": way.template.text for way in self.askings}
+        first = self.askings[0].template.text
+        return (
+            ("model", one.model),
+            ("options", *self.options),
+            ("first template", first),
+            *texts.items(),
+            *settings,
+        )
+
     def cost(self) -> Cost:
         """Return the number of requests left, and an estimate of their tokens."""
         prompts = {self.endpoint.key_of(prompt): prompt for ways in self.prompts for prompt in ways}
@@ -430,4 +302,4 @@ class Interview:
             named = np.array([shown.index(one) if one >= 0 else one for one in named])
             runs[asking.name] = OptionScores(self.ids, rows[:, shown], self.options, named=named)
         main = replace(runs.pop(self.askings[0].name), labels=self.labels)
-        return join_scores(main, runs, floor)
+        return join_scores(main, runs, floor, self.asked)

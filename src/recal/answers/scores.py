@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.answers.templates import Asked
 from recal.errors import InputError
 from recal.files.tables import text_of
+from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
 Vector = NDArray[np.float64]
@@ -101,7 +103,10 @@ class JoinedViews:
 
 
 def join_scores(
-    scores: OptionScores, others: Mapping[str, OptionScores], floor: float | None = None
+    scores: OptionScores,
+    others: Mapping[str, OptionScores],
+    floor: float | None = None,
+    asked: Asked | None = None,
 ) -> JoinedViews:
     """Join runs over the same questions by their ids: the first gives the logits, the others are
     views.
@@ -111,6 +116,8 @@ def join_scores(
     floor : float, optional
         The probability of options that were not returned; by default half of the smallest returned
         probability, and at most 1e-5.
+    asked : optional
+        How the answers came about; the views keep it.
     """
     if floor is not None and not 0.0 < floor < 1.0:
         raise InputError(
@@ -149,7 +156,13 @@ def join_scores(
         else main.labels.astype(np.intp)
     )
     return JoinedViews(
-        Views(logits.pop(""), logits, labels=labels, classes=main.options),
+        Views(
+            logits.pop(""),
+            logits,
+            labels=labels,
+            classes=main.options,
+            preprocessing=None if asked is None else Preprocessing(asked=asked),
+        ),
         floor,
         n_missing=sum(int(cells.sum()) for cells in missing.values()),
         n_cells=sum(cells.size for cells in missing.values()),

@@ -75,7 +75,14 @@ class Adaptation(Block):
 
 
 def answer_views_of(
-    calibrator: Any, calibration: Path, file: Path, inputs: ModelInputs, follow: bool, mix: Any
+    calibrator: Any,
+    calibration: Path,
+    file: Path,
+    inputs: ModelInputs,
+    follow: bool,
+    mix: Any,
+    *,
+    force: bool,
 ) -> Answers:
     """Calibrate the views in a file."""
     from recal.collecting.predictions import Predictions, passes_of, profile_of
@@ -86,7 +93,8 @@ def answer_views_of(
     views = open_views(file, inputs.labels, inputs.class_names)
     views = views.assign(**row_columns(inputs.rows or file, inputs.group, None))
     check_groups(getattr(calibrator, "decision_", None), views.groups, file)
-    _compare_preprocessing(getattr(calibrator, "preprocessing_", None), views.preprocessing, file)
+    stored = getattr(calibrator, "preprocessing_", None)
+    _compare_preprocessing(stored, views.preprocessing, file, force=force)
     check_views(calibrator, calibration, views, file)
     with working("Applying"):
         passes, n_fitted = None, 0
@@ -155,12 +163,17 @@ def check_groups(rule: Any, groups: Any, data: Any) -> None:
         )
 
 
-def _compare_preprocessing(stored: Any, other: Any, path: Path) -> None:
-    """Warn if views were collected in another way, or from another model, than those of the fit."""
+def _compare_preprocessing(stored: Any, other: Any, path: Path, *, force: bool) -> None:
+    """Warn if views were collected in another way, or from another model, than those of the fit.
+
+    Refuse answers of a language model that was asked otherwise.
+    """
     if stored is None or other is None:
         return
+    from recal.answers.templates import check_asked
     from recal.transforms.preprocessing import check_model
 
+    check_asked(stored.asked, other.asked, force=force)
     if other.model is not None:
         check_model(stored, other.model)
     if stored.options() != other.options():

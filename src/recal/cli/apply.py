@@ -175,9 +175,11 @@ def apply(
         return
     calibrator = check_calibration(calibration, content)
     if is_endpoint(inputs.model):
-        needed = {str(transform) for transform in calibrator.needed_transforms()}
-        joined = ask_endpoint(inputs, language, Path(f"{out}{LEDGER}"), needed)
-        views = joined.views.write(Path(f"{out}.views.npz"))
+        views = Path(f"{out}.views.npz")
+        if views.exists() and not force:
+            raise InputError(f"{views} already exists. Use --force to overwrite it.")
+        ledger = Path(f"{out}{LEDGER}")
+        ask_endpoint(inputs, language, ledger, calibrator, force=force).views.write(views)
         inputs = replace(inputs, model=None, data=None)
     elif inputs.is_complete:
         inputs.check_files("apply")
@@ -204,7 +206,9 @@ def apply(
         )
     answers: Answers | None
     if views is not None and inputs.model is None and inputs.data is None:
-        answers = answer_views_of(calibrator, calibration, views, inputs, adapt.follow, mix)
+        answers = answer_views_of(
+            calibrator, calibration, views, inputs, adapt.follow, mix, force=force
+        )
     elif isinstance(calibrator, Map):
         raise InputError(f"{calibration} holds a plan alone, which is applied to a file of views.")
     elif views is None and inputs.is_complete:

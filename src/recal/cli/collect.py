@@ -222,14 +222,21 @@ def read_log(inputs: ModelInputs, language: Questions) -> JoinedViews:
 
 
 def ask_endpoint(
-    inputs: ModelInputs, language: Questions, ledger: Path, needed_views: set[str] | None = None
+    inputs: ModelInputs,
+    language: Questions,
+    ledger: Path,
+    calibrator: Any = None,
+    *,
+    force: bool = False,
 ) -> JoinedViews:
     """Send the questions that the server has not answered yet; print the cost before the first
     request.
 
-    If `needed_views` is given, only these views are requested, besides the first template.
+    For a `calibrator`, only its views are requested besides the first template, and a server that
+    is asked otherwise than for the fit is refused.
     """
-    from recal.answers.endpoint import Endpoint, Interview, Template, ways_to_ask
+    from recal.answers.endpoint import Endpoint, Interview
+    from recal.answers.templates import Template, check_asked, ways_to_ask
     from recal.files.tables import read_table
 
     data: Any = inputs.data
@@ -244,11 +251,12 @@ def ask_endpoint(
     how = {name: getattr(language, name) for name in ASKING}
     endpoint = Endpoint(str(inputs.model), str(language.model_name), **how)
     askings = ways_to_ask(templates, options, list(questions), language.permute)
-    if needed_views is not None:
-        askings = [
-            way for place, way in enumerate(askings) if place == 0 or way.name in needed_views
-        ]
+    if calibrator is not None:
+        askings = _needed(askings, calibrator)
     interview = Interview(endpoint, questions, options, askings, ledger, labels)
+    if calibrator is not None:
+        stored = getattr(calibrator, "preprocessing_", None)
+        check_asked(getattr(stored, "asked", None), interview.asked, force=force)
     say(f"{interview.cost()}")
     shows_progress = sys.stderr.isatty() and SESSION.progress
 
@@ -266,6 +274,21 @@ def ask_endpoint(
         error.add_note(f"the answers so far are kept in {ledger}; the same command resumes")
         raise
     return _print_joined(interview.views(language.floor))
+
+
+def _needed(askings: list[Any], calibrator: Any) -> list[Any]:
+    """Return the first way to ask and those that a calibration reads; refuse missing ones."""
+    first, *others = askings
+    by_name = {way.name: way for way in others}
+    names = [str(transform) for transform in calibrator.needed_transforms()]
+    for name in names:
+        if name not in by_name:
+            raise InputError(
+                f"The calibration needs the view {name!r}; the first template is {first.name!r}, "
+                f"and the other ways to ask are {', '.join(by_name) or 'none'}. Give the same "
+                "--template and --permute as for the fit, in the same order."
+            )
+    return [first, *(by_name[name] for name in names)]
 
 
 def _take_labels(inputs: ModelInputs, questions: dict[str, Any], options: list[str]) -> Any:

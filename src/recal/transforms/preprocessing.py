@@ -162,6 +162,8 @@ class Preprocessing(Record):
         Shape and dtype of one input before the transformations, if all have the same.
     model : str, optional
         A digest of the model, so that recal notices if a calibration is applied to another model.
+    asked : optional
+        How a language model was asked: its name, options, templates and settings.
 
     Examples
     --------
@@ -188,6 +190,7 @@ class Preprocessing(Record):
     shape: Sides | None = None
     dtype: str | None = None
     model: str | None = None
+    asked: Levels | None = None
 
     def check(self) -> None:
         if self.normalize is not None and self.function is not None:

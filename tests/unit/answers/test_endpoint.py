@@ -9,7 +9,8 @@ import pytest
 
 from recal import collect
 from recal.answers import endpoint_model
-from recal.answers.endpoint import Endpoint, EndpointError, Interview, Ledger, Template, ways_to_ask
+from recal.answers.endpoint import Endpoint, EndpointError, Interview, Ledger
+from recal.answers.templates import Template, ways_to_ask
 from recal.errors import FileError, InputError
 from tests.unit.answers.server import Script, serving
 
@@ -204,6 +205,11 @@ def test_templates_name_columns_and_braces(tmp_path):
         ways_to_ask([Template("t", "{question}")], ["yes", "no"], ["question"], 1)
     with pytest.raises(InputError, match="2 options have 1 other orders"):
         ways_to_ask([Template("t", "{question} {options}")], ["yes", "no"], ["question"], 2)
+    # A column `options` does not change with the order, so answers must not be mapped back.
+    listed, columns = [Template("t", "{question} {options}")], ["question", "options"]
+    with pytest.raises(InputError, match="a column 'options'"):
+        ways_to_ask(listed, ["yes", "no"], columns, 1)
+    assert len(ways_to_ask(listed, ["yes", "no"], columns, 0)) == 1
     with pytest.raises(InputError, match="different file names"):
         ways_to_ask([LISTED, LISTED], OPTIONS, list(QUESTIONS), 0)
     orders = [asking.order for asking in ways_to_ask([LISTED], OPTIONS, list(QUESTIONS), 5)]

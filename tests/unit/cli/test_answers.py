@@ -14,8 +14,12 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from recal import load, read_views
+from recal import ViewStacking, load, read_views
+from recal.answers import read_log
+from recal.answers.templates import Template, ways_to_ask
 from recal.cli.app import run
+from recal.cli.collect import _needed
+from recal.errors import InputError
 from recal.workflow.job import split
 from tests.problems import graded_answers
 from tests.unit.answers.server import Script, serving
@@ -495,3 +499,47 @@ def test_a_server_that_fails_says_where_the_answers_are_kept(questions, tmp_path
     told = capsys.readouterr().err
     assert "Set OPENAI_API_KEY" in told
     assert "v.npz.answers.jsonl; the same command resumes" in told
+
+
+def test_a_calibration_is_bound_to_model_templates_and_options(questions, tmp_path, capsys):
+    script = Script(likes_letter)
+    out = ["--out", str(tmp_path / "a.csv")]
+    with serving(script) as url:
+        words = ["--model", url, *questions]
+        assert run(["calibrate", *words, "--risk", "0.4", "--out", str(tmp_path / "out")]) == 0
+        assert run(["collect", *words, "--out", str(tmp_path / "v.npz")]) == 0
+        asked = read_views(tmp_path / "v.npz").preprocessing.asked
+        stored = {name: values for name, *values in asked}
+        assert (stored["model"], stored["options"]) == (["tiny"], ["A", "B", "C"])
+        asked = len(script.requests)
+        capsys.readouterr()
+        (tmp_path / "other.txt").write_text("Now {question}\nAnswer {options}:")
+        replaced = {"tiny": "large", str(tmp_path / "plain.txt"): str(tmp_path / "other.txt")}
+        for old, new in replaced.items():
+            other = [new if word == old else word for word in words]
+            assert run(["apply", str(tmp_path / "out"), *other, *out]) == 2
+            told = capsys.readouterr().err
+            assert "in place of" in told
+            assert "--force" in told
+        assert len(script.requests) == asked  # refused before the first request
+        other = ["large" if word == "tiny" else word for word in words]
+        assert run(["collect", *other, "--out", str(tmp_path / "w.npz")]) == 0
+        assert run(["apply", str(tmp_path / "out"), str(tmp_path / "w.npz"), *out]) == 2
+        assert "model 'large' in place of 'tiny'" in capsys.readouterr().err
+        assert run(["apply", str(tmp_path / "out"), str(tmp_path / "w.npz"), *out, "--force"]) == 0
+        assert run(["apply", str(tmp_path / "out"), *other, *out, "--force"]) == 0
+        (tmp_path / "a.csv").unlink()
+        kept = (tmp_path / "a.csv.views.npz").read_bytes()
+        assert run(["apply", str(tmp_path / "out"), *words, *out]) == 2
+        assert "a.csv.views.npz already exists" in capsys.readouterr().err
+        assert (tmp_path / "a.csv.views.npz").read_bytes() == kept
+
+
+def test_a_template_that_the_calibration_needs_is_missed_before_the_first_request(tmp_path):
+    write_log(tmp_path / "samples.jsonl", 1.0, 1)
+    write_log(tmp_path / "direct.jsonl", 1.0, 2)
+    views = read_log(tmp_path / "samples.jsonl", views={"direct": tmp_path / "direct.jsonl"})
+    calibrator = ViewStacking().fit(views)
+    ways = ways_to_ask([Template("plain", "{q}"), Template("drect", "{q}?")], ["A", "B"], ["q"], 0)
+    with pytest.raises(InputError, match=r"needs the view 'direct'.*drect"):
+        _needed(ways, calibrator)
