@@ -8,16 +8,19 @@ again. The key comes from the environment variable OPENAI_API_KEY and is never w
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import json
 import os
+import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,15 +36,36 @@ from recal.answers.scores import (
     row_ids,
 )
 from recal.answers.templates import Asked, Asking
-from recal.errors import FileError, MissingExtraError, RecalError
+from recal.errors import MissingExtraError, RecalError
+from recal.files.journal import Journal
 
 # Characters per token of English text, to estimate the cost.
 _CHARACTERS_PER_TOKEN = 4.0
 _MOST_TOP = 20  # what OpenAI and vLLM allow
 
 
+Tokens = list[tuple[str, dict[str, float]]]
+
+
 class EndpointError(RecalError):
     """A server that cannot be reached, or that does not return what recal needs."""
+
+
+class AnswerError(EndpointError):
+    """One request that got no answer, while others may get one."""
+
+
+def public_url(url: str) -> str:
+    """Return an address without user and password, as reports and messages show it.
+
+    Examples
+    --------
+    >>> from recal.answers.endpoint import public_url
+    >>> public_url("https://me:secret@example.org/v1")
+    'https://example.org/v1'
+    """
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 @dataclass(frozen=True)
@@ -72,7 +96,7 @@ class Endpoint:
         content = [self.url.rstrip("/"), self.model, self.max_tokens, self.top_logprobs, prompt]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
-    def ask(self, client: Any, prompt: str) -> list[tuple[str, dict[str, float]]]:
+    def ask(self, client: Any, prompt: str) -> Tokens:
         """Return the answer's tokens, each with the likeliest tokens at its position; none for a
         refused request.
         """
@@ -90,14 +114,16 @@ class Endpoint:
         except openai.APIError as error:
             if getattr(error, "code", None) == "content_filter":
                 return []
-            raise EndpointError(f"{self.url} {self._reason(error)}") from error
+            kind = AnswerError if isinstance(error, openai.BadRequestError) else EndpointError
+            raise kind(f"{public_url(self.url)} {self._reason(error)}") from error
         body = response.model_dump()
         positions = token_positions(body)
         refused = bool(((body.get("choices") or [{}])[0].get("message") or {}).get("refusal"))
         if not positions and not refused:
-            raise EndpointError(
-                f"{self.url} returned no logprobs for {self.model!r}, which recal needs. Not every server or model has "
-                "them."
+            raise AnswerError(
+                f"{public_url(self.url)} returned no logprobs for {self.model!r}, which recal needs. "
+                "Not every server or model has them. If only some answers lack them, use --on-error "
+                "skip: they count as unanswered."
             )
         return positions
 
@@ -109,6 +135,9 @@ class Endpoint:
             return f"refuses the key ({error.status_code}). Set OPENAI_API_KEY to a valid one."
         if isinstance(error, openai.BadRequestError):
             return f"refuses the request: {message}"
+        if getattr(error, "status_code", 0) in range(300, 400):
+            address = public_url(error.response.headers.get("location", "another address"))
+            return f"redirects to {address}, which recal does not follow. Ask that address itself."
         if isinstance(error, openai.NotFoundError):
             return f"has no model {self.model!r}: {message}"
         if isinstance(error, openai.APITimeoutError):
@@ -127,7 +156,12 @@ class Endpoint:
             raise MissingExtraError("openai", "llm", "Asking a language model") from None
         key = os.environ.get("OPENAI_API_KEY") or "none"  # local servers need no key
         return openai.OpenAI(
-            base_url=self.url, api_key=key, timeout=self.timeout, max_retries=self.retries
+            base_url=self.url,
+            api_key=key,
+            timeout=self.timeout,
+            max_retries=self.retries,
+            # Prompts and the key go to no host that the user did not name.
+            http_client=openai.DefaultHttpxClient(follow_redirects=False),
         )
 
     def answer(
@@ -135,73 +169,85 @@ class Endpoint:
         prompts: Iterable[str],
         ledger: Ledger,
         progress: Callable[[int, int], None] = lambda done, total: None,
+        on_error: str = "stop",
     ) -> None:
         """Send the prompts that the ledger has no answer to.
 
-        It keeps the answers so far after an error or Ctrl-C.
+        It keeps the answers so far after an error or Ctrl-C. With `on_error="skip"`, requests
+        without a usable answer are left open, unless none gets one.
         """
-        keyed = {self.key_of(prompt): prompt for prompt in prompts}
-        left = {key: prompt for key, prompt in keyed.items() if key not in ledger.answers}
+        left = {self.key_of(prompt): prompt for prompt in prompts}
+        left = {key: prompt for key, prompt in left.items() if key not in ledger.answers}
         if not left:
             return
         client, numbers, stop = self.client(), itertools.count(1), threading.Event()
+        waiting: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        for item in left.items():
+            waiting.put(item)
+        errors: list[BaseException] = []
+        skipped: list[AnswerError] = []
 
-        def ask(key: str, prompt: str) -> None:
-            if not stop.is_set():
-                ledger.add(key, self.ask(client, prompt))
-                progress(next(numbers), len(left))
+        def work() -> None:
+            while not stop.is_set():
+                try:
+                    key, prompt = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                try:
+                    ledger.add(key, self.ask(client, prompt))
+                except AnswerError as error:
+                    skipped.append(error)
+                    # A server that has answered nothing yet will not answer the rest.
+                    hopeless = not ledger.answers and len(skipped) >= self.concurrency
+                    if on_error != "skip" or hopeless:
+                        errors.append(error)
+                except BaseException as error:
+                    errors.append(error)
+                if errors:
+                    stop.set()
+                else:
+                    progress(next(numbers), len(left))
 
-        with ThreadPoolExecutor(self.concurrency) as pool:
-            tasks = [pool.submit(ask, key, prompt) for key, prompt in left.items()]
-            try:
-                wait(tasks, return_when=FIRST_EXCEPTION)
-            finally:
-                stop.set()  # do not send waiting requests; let running requests finish, and keep their answers
-                for task in tasks:
-                    task.cancel()
-        for task in tasks:
-            if not task.cancelled():
-                task.result()  # raises the error of the task
+        # Threads of an executor would be waited for at exit: minutes, if a server does not answer.
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(self.concurrency)]
+        for thread in threads:
+            thread.start()
+        try:
+            while any(thread.is_alive() for thread in threads) and not stop.is_set():
+                stop.wait(0.05)
+        finally:
+            stop.set()
+            deadline = time.monotonic() + min(self.timeout, 1.0)  # keep answers that arrive now
+            for thread in threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        if errors:
+            raise errors[0]
 
 
 class Ledger:
     """Answers received so far: one JSON line each, appended as they arrive.
 
-    Without a path they are not stored.
+    Without a path they are not stored. Lines that a kill cut off or that hold something else are
+    asked again.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = path
-        self.answers: dict[str, list[tuple[str, dict[str, float]]]] = {}
+        self.answers: dict[str, Tokens] = {}
+        self._journal = None if path is None else Journal(path)
         self._lock = threading.Lock()
-        if path is not None and path.exists():
-            self._read(path)
-
-    def _read(self, path: Path) -> None:
-        content = path.read_bytes()
-        complete = content[: content.rfind(b"\n") + 1]  # a killed run may leave half a line
-        if len(complete) < len(content):
-            with path.open("r+b") as file:
-                file.truncate(len(complete))
-        for number, line in enumerate(complete.splitlines(), 1):
+        for record in () if self._journal is None else self._journal.read():
             try:
-                record = json.loads(line)
-                self.answers[str(record["key"])] = [
-                    (str(token), dict(top)) for token, top in record["tokens"]
-                ]
-            except (ValueError, KeyError, TypeError) as error:
-                raise FileError(
-                    f"{path}, line {number} is damaged: {error}. Remove it to ask again."
-                ) from error
+                tokens = [(str(token), dict(top)) for token, top in record["tokens"]]
+                self.answers[str(record["key"])] = tokens
+            except (ValueError, KeyError, TypeError):
+                continue
 
-    def add(self, key: str, tokens: list[tuple[str, dict[str, float]]]) -> None:
+    def add(self, key: str, tokens: Tokens) -> None:
         """Store an answer on disk, then in memory."""
-        line = json.dumps({"key": key, "tokens": tokens}, ensure_ascii=False).encode() + b"\n"
         with self._lock:
-            if self.path is not None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                with self.path.open("ab") as file:
-                    file.write(line)
+            if self._journal is not None:
+                self._journal.path.parent.mkdir(parents=True, exist_ok=True)
+                self._journal.append({"key": key, "tokens": tokens})
             self.answers[key] = tokens
 
 
@@ -233,6 +279,10 @@ class Interview:
     askings : templates and orders of the options; the first gives the logits, the others are views
     ledger : the path of the file of answers
     labels : the right option of each question, optional
+
+    Attributes
+    ----------
+    needed : for each question, whether it is asked in the other ways too
     """
 
     def __init__(
@@ -254,6 +304,7 @@ class Interview:
         self.ledger = Ledger(ledger)
         rows = [dict(zip(questions, values)) for values in zip(*questions.values())]
         self.ids = row_ids(rows)
+        self.needed: Sequence[bool] = [True] * len(rows)
         self.prompts = [
             [asking.template.fill(row, self.options, asking.order) for row in rows]
             for asking in askings
@@ -276,30 +327,54 @@ class Interview:
 
     def cost(self) -> Cost:
         """Return the number of requests left, and an estimate of their tokens."""
-        prompts = {self.endpoint.key_of(prompt): prompt for ways in self.prompts for prompt in ways}
+        prompts = {self.endpoint.key_of(prompt): prompt for prompt in self._needed_prompts()}
         left = [prompt for key, prompt in prompts.items() if key not in self.ledger.answers]
         tokens = round(sum(map(len, left)) / _CHARACTERS_PER_TOKEN)
         return Cost(
             len(left), len(prompts) - len(left), tokens, len(left) * self.endpoint.max_tokens
         )
 
-    def run(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+    def run(
+        self,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        on_error: str = "stop",
+    ) -> None:
         """Send the prompts that have no answer yet.
 
         After an error or Ctrl-C, the answers so far are kept.
         """
-        self.endpoint.answer(itertools.chain(*self.prompts), self.ledger, progress)
+        self.endpoint.answer(self._needed_prompts(), self.ledger, progress, on_error)
+
+    def first(self) -> Interview:
+        """Return the same questions, asked in the first way only."""
+        one = copy.copy(self)
+        one.askings, one.prompts = self.askings[:1], self.prompts[:1]
+        return one
+
+    def _needed_prompts(self) -> list[str]:
+        first, *others = self.prompts
+        return first + [
+            prompt for way in others for prompt, needed in zip(way, self.needed) if needed
+        ]
 
     def views(self, floor: float | None = None) -> JoinedViews:
         """Return the answers as Views: the options' log-probabilities, mapped back to the original
         order.
+
+        Questions whose views are not needed have the first answer in their place.
         """
-        runs = {}
+        runs: dict[str, OptionScores] = {}
+        unneeded = ~np.array(self.needed, dtype=bool)
         for asking, prompts in zip(self.askings, self.prompts):
-            answers = [self.ledger.answers[self.endpoint.key_of(prompt)] for prompt in prompts]
+            keys = map(self.endpoint.key_of, prompts)
+            answers = [self.ledger.answers.get(key, []) for key in keys]
             rows, named = answer_rows(answers, self.options)
             shown = asking.columns()
+            rows = rows[:, shown]
             named = np.array([shown.index(one) if one >= 0 else one for one in named])
-            runs[asking.name] = OptionScores(self.ids, rows[:, shown], self.options, named=named)
+            if runs:
+                main = runs[self.askings[0].name]
+                rows[unneeded] = main.log_probs[unneeded]
+            runs[asking.name] = OptionScores(self.ids, rows, self.options, named=named)
         main = replace(runs.pop(self.askings[0].name), labels=self.labels)
         return join_scores(main, runs, floor, self.asked)

@@ -211,9 +211,11 @@ def calibrate(
         found = found.assign(**row_columns(rows or graded, group, cluster))
         _calibrate_views(found, out, rules, {"Data": str(graded)}, group)
     elif is_endpoint(model):
+        from recal.answers.endpoint import public_url
+
         refuse_unused({"--one-rule": one_rule, **of_model}, f"the server {model}")
         found = ask_endpoint(inputs, language, out / "answers.jsonl").views
-        about = {"Model": f"{language.model_name} at {model}", "Data": str(data)}
+        about = {"Model": f"{language.model_name} at {public_url(str(model))}", "Data": str(data)}
         _calibrate_views(found, out, rules, about, group)
     # A table without --model is more often a mistake than a log.
     elif is_log(inputs) and (view or str(data).lower().endswith((".jsonl", ".ndjson", ".json"))):

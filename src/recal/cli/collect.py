@@ -257,23 +257,34 @@ def ask_endpoint(
     if calibrator is not None:
         stored = getattr(calibrator, "preprocessing_", None)
         check_asked(getattr(stored, "asked", None), interview.asked, force=force)
-    say(f"{interview.cost()}")
-    shows_progress = sys.stderr.isatty() and SESSION.progress
-
-    def progress(done: int, total: int) -> None:
-        if shows_progress:
-            end = "\n" if done == total else ""
-            print(f"\r{done:,} of {total:,} answers", end=end, file=sys.stderr, flush=True)
-
+    on_error = inputs.on_error or "stop"
+    if on_error not in ("stop", "skip"):
+        raise InputError(f"--on-error takes stop or skip, got {on_error!r}.")
+    floor = language.floor
+    note = f"the answers so far are kept in {ledger}; the same command resumes"
     try:
         with on_interrupt(
             f"The answers so far are kept in {ledger}: run the same command again to resume."
         ):
-            interview.run(progress)
+            if calibrator is not None and calibrator.map_.gate is not None:
+                first = interview.first()
+                say(f"First template: {first.cost()}")
+                first.run(_print_answers, on_error)
+                found = first.views(floor)
+                floor = found.floor
+                interview.needed = calibrator.map_.needs_views(found.views.logits).tolist()
+            say(f"{interview.cost()}")
+            interview.run(_print_answers, on_error)
     except Exception as error:
-        error.add_note(f"the answers so far are kept in {ledger}; the same command resumes")
+        error.add_note(note)
         raise
-    return _print_joined(interview.views(language.floor))
+    return _print_joined(interview.views(floor))
+
+
+def _print_answers(done: int, total: int) -> None:
+    if sys.stderr.isatty() and SESSION.progress:
+        end = "\n" if done == total else ""
+        print(f"\r{done:,} of {total:,} answers", end=end, file=sys.stderr, flush=True)
 
 
 def _needed(askings: list[Any], calibrator: Any) -> list[Any]:

@@ -29,8 +29,9 @@ class Session:
 
     @property
     def command(self) -> str:
-        """What was typed, for a report that says how it was made."""
-        return shlex.join(["recal", *self.words])
+        """What was typed, for a report that says how it was made; without passwords in addresses."""
+        words = [re.sub(r"^(\w+://)[^/]*@", r"\1", word) for word in self.words]
+        return shlex.join(["recal", *words])
 
     @property
     def progress(self) -> bool:

@@ -49,6 +49,8 @@ def serving(script):
                     script.requests.append(request)
             if fault == "slow":
                 time.sleep(0.6)
+            if isinstance(fault, str) and fault.startswith("http"):
+                return self.reply(307, {}, fault)
             if isinstance(fault, tuple):
                 status, body = fault
                 return self.reply(status, body)
@@ -76,13 +78,15 @@ def serving(script):
                 },
             )
 
-        def reply(self, status, body):
+        def reply(self, status, body, location=None):
             content = json.dumps(body).encode()
             try:
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(content)))
                 self.send_header("retry-after-ms", "1")
+                if location is not None:
+                    self.send_header("Location", location)
                 self.end_headers()
                 self.wfile.write(content)
             except (BrokenPipeError, ConnectionResetError):

@@ -11,7 +11,7 @@ from recal import collect
 from recal.answers import endpoint_model
 from recal.answers.endpoint import Endpoint, EndpointError, Interview, Ledger
 from recal.answers.templates import Template, ways_to_ask
-from recal.errors import FileError, InputError
+from recal.errors import InputError
 from tests.unit.answers.server import Script, serving
 
 pytest.importorskip("openai")
@@ -111,19 +111,87 @@ def test_a_server_that_stays_down_stops_the_run_and_keeps_what_was_answered(tmp_
     assert again.views().views.n_samples == 6
 
 
-def test_half_a_line_of_a_killed_run_is_asked_again_and_damage_is_refused(tmp_path):
+def test_lines_that_are_no_answers_are_asked_again_and_stay_in_the_file(tmp_path):
     path = tmp_path / "ledger.jsonl"
-    ledger = Ledger(path)
-    ledger.add("one", [("A", {"A": -0.5})])
+    Ledger(path).add("one", [("A", {"A": -0.5})])
     with path.open("ab") as file:
-        file.write(b'{"key": "two", "tok')
+        file.write(b"[" * 100_000 + b'\n{"key": "two"}\n{"key": "three", "tok')
+    before = path.read_bytes()
     again = Ledger(path)
     assert list(again.answers) == ["one"]
-    again.add("three", [])
-    assert list(Ledger(path).answers) == ["one", "three"]
-    path.write_text('{"key": "one"}\n')
-    with pytest.raises(FileError, match="line 1 is damaged"):
-        Ledger(path)
+    assert path.read_bytes() == before
+    again.add("four", [])
+    assert list(Ledger(path).answers) == ["one", "four"]
+
+
+def test_the_last_line_counts_without_its_newline(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    path.write_text('{"key": "one", "tokens": []}')
+    ledger = Ledger(path)
+    ledger.add("two", [])
+    assert list(Ledger(path).answers) == ["one", "two"]
+
+
+def test_an_answer_without_logprobs_is_skipped_on_request_and_asked_again_later(tmp_path):
+    broken = True
+
+    def answer(prompt):
+        return [] if broken and "question 2" in prompt else prefers_green(prompt)
+
+    script = Script(answer)
+    with serving(script) as url:
+        with pytest.raises(EndpointError, match=r"no logprobs.*--on-error skip"):
+            interview(url, tmp_path / "ledger.jsonl", concurrency=1).run()
+        asked = interview(url, tmp_path / "ledger.jsonl", concurrency=1)
+        asked.run(on_error="skip")
+        found = asked.views()
+        assert (found.n_unanswered, found.views.n_samples) == (1, 6)
+        broken = False
+        again = interview(url, tmp_path / "ledger.jsonl")
+        assert again.cost().n_requests == 1
+        again.run()
+        assert again.views().n_unanswered == 0
+    with (
+        serving(Script(lambda prompt: [])) as url,
+        pytest.raises(EndpointError, match="returned no logprobs"),
+    ):
+        interview(url, tmp_path / "none.jsonl", concurrency=2).run(on_error="skip")
+
+
+def test_other_ways_to_ask_are_used_only_where_they_are_needed(tmp_path):
+    script = Script(prefers_green)
+    with serving(script) as url:
+        asked = interview(url, tmp_path / "ledger.jsonl", permute=1)
+        asked.first().run()
+        assert len(script.requests) == 6
+        asked.needed = [True, False, False, True, False, False]
+        assert asked.cost().n_requests == 2
+        asked.run()
+        views = asked.views().views
+    assert len(script.requests) == 8
+    assert views.transformed(views.transforms[0]).argmax(axis=1).tolist() == [1] * 6
+
+
+def test_prompts_do_not_follow_a_redirect_to_another_host(tmp_path):
+    other = Script(prefers_green)
+    with serving(other) as elsewhere:
+        script = Script(prefers_green, faults=[f"{elsewhere}/chat/completions"] * 50)
+        with serving(script) as url, pytest.raises(EndpointError, match="redirects to http"):
+            interview(url, tmp_path / "ledger.jsonl", retries=0).run()
+    assert not other.requests
+
+
+def test_the_key_of_a_request_covers_what_determines_its_answer():
+    one = Endpoint("http://127.0.0.1/v1", "small")
+    others = [
+        Endpoint("http://127.0.0.1/v1", "large"),
+        Endpoint("http://127.0.0.1/v2", "small"),
+        Endpoint("http://127.0.0.1/v1", "small", max_tokens=2),
+        Endpoint("http://127.0.0.1/v1", "small", top_logprobs=5),
+    ]
+    keys = {one.key_of("a"), one.key_of("b"), *(other.key_of("a") for other in others)}
+    assert len(keys) == 6
+    assert one.key_of("a") == Endpoint("http://127.0.0.1/v1/", "small", timeout=1.0).key_of("a")
 
 
 def test_refusals_and_truncated_logprobs_are_counted(tmp_path):

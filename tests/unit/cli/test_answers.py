@@ -543,3 +543,81 @@ def test_a_template_that_the_calibration_needs_is_missed_before_the_first_reques
     ways = ways_to_ask([Template("plain", "{q}"), Template("drect", "{q}?")], ["A", "B"], ["q"], 0)
     with pytest.raises(InputError, match=r"needs the view 'direct'.*drect"):
         _needed(ways, calibrator)
+
+
+def test_the_gate_saves_requests(tmp_path, capsys):
+    pytest.importorskip("openai")
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 3, 400)
+    sure = rng.random(400) < 0.5
+    guess = np.where(rng.random(400) < 0.5, truth, rng.integers(0, 3, 400))
+
+    def answer(prompt):
+        number = int(prompt.split()[1])
+        if sure[number]:
+            letter, share = "ABC"[truth[number]], 0.9999
+        elif "please" in prompt:
+            letter, share = "ABC"[truth[number]], 0.8
+        else:
+            letter, share = "ABC"[guess[number]], 0.5
+        rest = (1 - share) / 2
+        return [(letter, {letter: share, **{one: rest for one in "ABC" if one != letter}})]
+
+    texts = [f"number {n}" for n in range(400)]
+    labels = ["ABC"[one] for one in truth]
+    write_table(tmp_path / "labelled.csv", {"question": texts[:300], "label": labels[:300]})
+    write_table(tmp_path / "new.csv", {"question": texts[300:]})
+    (tmp_path / "plain.txt").write_text("{question}\n{options}:")
+    (tmp_path / "polite.txt").write_text("{question} please\n{options}:")
+    script = Script(answer)
+    with serving(script) as url:
+        words = ["--model", url, "--model-name", "tiny", "--options", "A,B,C"]
+        for name in ("plain", "polite"):
+            words += ["--template", str(tmp_path / f"{name}.txt")]
+        how = ["--method", "stack", "--risk", "0.2", "--out", str(tmp_path / "out")]
+        assert run(["calibrate", *words, "--data", str(tmp_path / "labelled.csv"), *how]) == 0
+        assert load(tmp_path / "out" / "calibration.recal").map_.gate is not None
+        asked = len(script.requests)
+        out = ["--out", str(tmp_path / "a.npz")]
+        new = ["--data", str(tmp_path / "new.csv")]
+        assert run(["apply", str(tmp_path / "out"), *words, *new, *out]) == 0
+    assert len(script.requests) - asked == 100 + int((~sure[300:]).sum())
+    capsys.readouterr()
+    # The same as with all views.
+    with serving(script) as url:
+        words[1] = url
+        assert run(["collect", *words, *new, "--out", str(tmp_path / "all.npz")]) == 0
+    out = ["--out", str(tmp_path / "b.npz")]
+    assert run(["apply", str(tmp_path / "out"), str(tmp_path / "all.npz"), *out]) == 0
+    both = [np.load(tmp_path / name)["probs"] for name in ("a.npz", "b.npz")]
+    np.testing.assert_allclose(*both, rtol=1e-6)
+
+
+def test_ctrl_c_returns_while_the_server_is_silent(questions, tmp_path):
+    def never(prompt):
+        time.sleep(8.0)
+        return likes_letter(prompt)
+
+    script = Script(never)
+    with serving(script) as url:
+        words = ["collect", "--model", url, *questions, "--out", str(tmp_path / "v.npz")]
+        process = subprocess.Popen([sys.executable, "-m", "recal", *words])
+        deadline = time.monotonic() + 60
+        while not script.requests and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        started = time.monotonic()
+        process.wait(60)
+        assert time.monotonic() - started < 6.0
+        assert process.returncode == 130
+
+
+def test_credentials_in_an_address_are_written_nowhere(questions, tmp_path, capsys):
+    with serving(Script(likes_letter)) as url:
+        url = url.replace("http://", "http://me:pass%2Fword@")
+        words = ["--model", url, *questions, "--risk", "0.4", "--out", str(tmp_path / "out")]
+        assert run(["calibrate", *words]) == 0
+    assert "127.0.0.1" in (tmp_path / "out" / "report.html").read_text()
+    for path in (tmp_path / "out").iterdir():
+        assert b"pass%2Fword" not in path.read_bytes(), path
+    assert "pass%2Fword" not in capsys.readouterr().out
