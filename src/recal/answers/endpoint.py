@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.answers.logs import token_positions
+from recal.answers.responses import token_positions
 from recal.answers.scores import (
     JoinedViews,
     OptionScores,
@@ -303,7 +303,7 @@ class Interview:
         check_beginnings(self.options, endpoint.max_tokens)
         self.ledger = Ledger(ledger)
         rows = [dict(zip(questions, values)) for values in zip(*questions.values())]
-        self.ids = row_ids(rows)
+        self.ids, _ = row_ids(rows)
         self.needed: Sequence[bool] = [True] * len(rows)
         self.prompts = [
             [asking.template.fill(row, self.options, asking.order) for row in rows]

@@ -5,7 +5,7 @@ of options.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.answers.scores import (
-    IDS,
-    JoinedViews,
-    OptionScores,
-    answer_rows,
-    check_options,
-    join_scores,
-    row_ids,
-)
+from recal.answers.responses import LABELS, Labelled, body_of, has_failed, read_responses
+from recal.answers.scores import IDS, JoinedViews, OptionScores, check_options, join_scores, row_ids
 from recal.errors import FileError, InputError
-from recal.files.tables import read_lines, read_table, text_of
+from recal.files.tables import read_lines, read_table
 from recal.views import Views
 
-_LABELS = ("label", "target", "answer", "correct_answer")
 _LINES = (".jsonl", ".json", ".ndjson")
 # Probabilities may sum to a little more than 1 by rounding.
 _ROUNDING = 1e-6
@@ -40,6 +32,7 @@ def read_log(
     labels: str | os.PathLike[str] | None = None,
     label_column: str | None = None,
     floor: float | None = None,
+    scores: str = "acc",
 ) -> Views:
     """Read the scores of answer options from a log; other runs over the same questions become
     views.
@@ -63,6 +56,9 @@ def read_log(
     floor : float, optional
         The probability of options that were not returned; by default half of the smallest returned
         probability, and at most 1e-5.
+    scores : {"acc", "acc_norm"}
+        For lm-evaluation-harness: log-likelihoods, or log-likelihoods per character of the option,
+        as for the harness's metric of this name.
 
     Examples
     --------
@@ -75,7 +71,7 @@ def read_log(
     >>> read_log(path)
     Views: 1 samples, 2 classes, 0 transformations, labelled
     """
-    return open_log(path, views or {}, options, labels, label_column, floor).views
+    return open_log(path, views or {}, options, labels, label_column, floor, scores).views
 
 
 def open_log(
@@ -85,15 +81,19 @@ def open_log(
     labels: str | os.PathLike[str] | None = None,
     label_column: str | None = None,
     floor: float | None = None,
+    scores: str = "acc",
 ) -> JoinedViews:
     """Read a log as `read_log` does, and report what was missing."""
+    if scores not in ("acc", "acc_norm"):
+        raise InputError(f"must be acc or acc_norm, got {scores!r}", argument="scores")
     options = None if options is None else check_options(options)
     truths = None if labels is None else read_labels(Path(labels), label_column)
-    scores = read_scores(Path(path), options, truths, label_column)
+    main = read_scores(Path(path), options, truths, label_column, scores)
     others = {
-        name: read_scores(Path(other), options, None, label_column) for name, other in views.items()
+        name: read_scores(Path(other), options, None, label_column, scores)
+        for name, other in views.items()
     }
-    return join_scores(scores, others, floor)
+    return join_scores(main, others, floor)
 
 
 def read_scores(
@@ -101,8 +101,10 @@ def read_scores(
     options: Sequence[str] | None = None,
     truths: Mapping[str, str] | Sequence[str] | None = None,
     label_column: str | None = None,
+    kind: str = "acc",
 ) -> OptionScores:
     """Read one log in any of the formats."""
+    failed: list[int] = []
     if path.suffix.lower() not in _LINES:
         scores, labels = _read_option_table(path, options, label_column)
     else:
@@ -110,17 +112,27 @@ def read_scores(
         if not lines:
             raise FileError(f"{path} holds no lines.")
         if "filtered_resps" in lines[0] or "resps" in lines[0]:
-            scores, labels = _read_harness(path, lines)
-        elif _body(lines[0]) is not None or "error" in lines[0]:
+            scores, labels = _read_harness(path, lines, kind)
+        elif body_of(lines[0]) is not None or "error" in lines[0]:
             if options is None and truths is not None:
                 options = sorted(set(truths.values() if isinstance(truths, Mapping) else truths))
-            scores, labels = _read_responses(path, lines, options)
+            by_id = isinstance(truths, Mapping)
+            scores, labels = read_responses(path, lines, options, by_id=by_id)
+            failed = [row for row, line in enumerate(lines) if has_failed(line)]
         else:
             raise FileError(
                 f"{path} is no log that recal knows: its first line has {', '.join(list(lines[0])[:8])}. Known are "
                 "lm-evaluation-harness samples (filtered_resps), chat completions (choices), and Batch API output "
                 "(custom_id, response)."
             )
+    if kind != "acc" and scores.asked != (("scores", kind),):
+        raise InputError(f"--scores {kind} is for samples of lm-evaluation-harness, not {path}.")
+    if truths is not None and isinstance(truths, Mapping) != scores.has_ids:
+        lacking = path if isinstance(truths, Mapping) else "the table of labels"
+        raise InputError(
+            f"Labels and answers are joined by ids, and {lacking} has none of {', '.join(IDS)}. "
+            "Give it the ids of the other file; the order of rows proves nothing."
+        )
     if isinstance(truths, Mapping):
         if absent := [one for one in scores.ids if one not in truths]:
             raise InputError(
@@ -128,15 +140,15 @@ def read_scores(
             )
         truths = [truths[one] for one in scores.ids]
     labels = labels if truths is None else list(truths)
+    kept = [row for row in range(len(scores.ids)) if row not in set(failed)]
     if labels is None:
-        return scores
+        return replace(scores.take(kept), n_failed=len(failed))
     if len(labels) != len(scores.ids):
         raise InputError(
             f"There are {len(labels):,} labels for the {len(scores.ids):,} questions of {path}."
         )
-    return replace(
-        scores, labels=label_array(path, labels, scores.options, scores.log_probs.shape[1])
-    )
+    array = label_array(path, labels, scores.options, scores.log_probs.shape[1])
+    return replace(replace(scores, labels=array).take(kept), n_failed=len(failed))
 
 
 def read_labels(path: Path, label_column: str | None = None) -> dict[str, str] | list[str]:
@@ -147,7 +159,7 @@ def read_labels(path: Path, label_column: str | None = None) -> dict[str, str] |
     label = _label_column(path, columns, label_column)
     if label is None:
         raise InputError(
-            f"{path} has no column of labels ({', '.join(_LABELS)}); it has {', '.join(columns)}. Name it with "
+            f"{path} has no column of labels ({', '.join(LABELS)}); it has {', '.join(columns)}. Name it with "
             "--label-column."
         )
     texts = columns[label].tolist()
@@ -163,7 +175,7 @@ def _label_column(path: Path, columns: Mapping[str, Any], name: str | None) -> s
         raise InputError(
             f"{path} has no column {name!r}; it has {', '.join(columns)}. Name it with --label-column."
         )
-    return name or next((usual for usual in _LABELS if usual in columns), None)
+    return name or next((usual for usual in LABELS if usual in columns), None)
 
 
 def label_array(
@@ -184,11 +196,7 @@ def label_array(
     return columns if names is None else np.array(names)[columns]
 
 
-# What each reader returns: the scores, and the right option of each question if the log has it.
-Labelled = tuple[OptionScores, list[str] | None]
-
-
-def _read_harness(path: Path, lines: list[dict[str, Any]]) -> Labelled:
+def _read_harness(path: Path, lines: list[dict[str, Any]], kind: str) -> Labelled:
     """Read samples of lm-evaluation-harness."""
     rows, choices, places = [], [], []
     for number, line in enumerate(lines, 1):
@@ -206,6 +214,13 @@ def _read_harness(path: Path, lines: list[dict[str, Any]]) -> Labelled:
             and texts[:half] == texts[half:]
         ):
             scores, texts = scores[:half], texts[:half]
+        if kind == "acc_norm":
+            if texts is None or len(texts) != len(scores):
+                raise InputError(
+                    f"{path}, line {number} has no texts of the options (arguments), which --scores "
+                    "acc_norm needs to divide by their length."
+                )
+            scores = [score / max(1, len(text)) for score, text in zip(scores, texts)]
         rows.append(scores)
         choices.append(texts)
         places.append(_target(path, line.get("target"), texts, number))
@@ -216,7 +231,9 @@ def _read_harness(path: Path, lines: list[dict[str, Any]]) -> Labelled:
     options = (
         tuple(shared) if shared is not None and len(set(shared)) == len(shared) == width else None
     )
-    table = OptionScores(row_ids(lines), log_probs, options)
+    ids, has_ids = row_ids(lines)
+    how = (("scores", kind),)
+    table = OptionScores(ids, log_probs, options, has_ids=has_ids, asked=how)
     columns = [place for place in places if place is not None]
     if len(columns) < len(places):
         return table, None
@@ -284,70 +301,6 @@ def _target(path: Path, target: Any, choices: list[str] | None, number: int) -> 
         ) from None
 
 
-def _body(line: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the chat completion of a line: the line itself, or the part that the Batch API wraps."""
-    response = line if isinstance(line.get("choices"), list) else line.get("response")
-    body = response.get("body", response) if isinstance(response, dict) else None
-    return body if isinstance(body, dict) else None
-
-
-def _read_responses(
-    path: Path, lines: list[dict[str, Any]], options: Sequence[str] | None
-) -> Labelled:
-    """Read chat completions, or older completions, with logprobs."""
-    if options is None:
-        raise InputError(f"Name the options that {path} answers with, such as --options A,B,C,D.")
-    answers = [token_positions(_body(line) or {}) for line in lines]
-    if not any(answers):
-        raise FileError(
-            f"{path} holds no logprobs. Ask the model with logprobs=true and top_logprobs=20, and log the whole "
-            "response."
-        )
-    rows, named = answer_rows(answers, options)
-    labels = [next((line[name] for name in _LABELS if name in line), None) for line in lines]
-    scores = OptionScores(row_ids(lines), rows, tuple(options), named=named)
-    return scores, None if None in labels else [text_of(label) for label in labels]
-
-
-def token_positions(body: Mapping[str, Any]) -> list[tuple[str, dict[str, float]]]:
-    """Return each token of a completion with the likeliest tokens at its position; empty if there
-    are no logprobs.
-
-    Chat completions hold ``logprobs.content``; older completions hold parallel lists ``tokens`` and
-    ``top_logprobs``.
-    """
-    choices = body.get("choices") or [{}]
-    logprobs = choices[0].get("logprobs") if isinstance(choices[0], dict) else None
-    if not isinstance(logprobs, dict):
-        return []
-    try:
-        content, tokens = logprobs.get("content"), logprobs.get("tokens")
-        entries: Iterable[tuple[Any, Any, Any]] = []
-        if isinstance(content, list):
-            tops = [
-                {other["token"]: other["logprob"] for other in one.get("top_logprobs") or []}
-                for one in content
-            ]
-            entries = [(one["token"], one["logprob"], top) for one, top in zip(content, tops)]
-        elif isinstance(tokens, list):
-            entries = zip(
-                tokens,
-                logprobs["token_logprobs"],
-                logprobs.get("top_logprobs") or [{}] * len(tokens),
-            )
-        positions = []
-        for token, own, top in entries:
-            likeliest = {str(other): float(value) for other, value in (top or {}).items()}
-            if own is not None:
-                likeliest.setdefault(str(token), float(own))
-            positions.append((str(token), likeliest))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FileError(
-            f"A response has logprobs in an unknown form: {type(error).__name__} {error}."
-        ) from error
-    return positions
-
-
 def _read_option_table(
     path: Path, options: Sequence[str] | None, label_column: str | None
 ) -> Labelled:
@@ -375,6 +328,7 @@ def _read_option_table(
         )  # logits, which a softmax turns into probabilities
         values = values - top - np.log(np.nansum(np.exp(values - top), axis=1, keepdims=True))
     values[~np.isfinite(values)] = np.nan
-    ids = row_ids([{}] * len(values) if name is None else [{name: one} for one in columns[name]])
+    rows = [{}] * len(values) if name is None else [{name: one} for one in columns[name]]
+    ids, has_ids = row_ids(rows)
     labels = None if label is None else columns[label].tolist()
-    return OptionScores(ids, values, tuple(options)), labels
+    return OptionScores(ids, values, tuple(options), has_ids=has_ids), labels

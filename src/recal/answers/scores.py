@@ -38,6 +38,9 @@ class OptionScores:
     options : the options' names in the order of the columns, None if columns have only numbers
     labels : the right option of each question, a name or a column; None if unknown
     named : the column of the option that each answer's text names, -1 for none; None if unknown
+    has_ids : whether the ids come from the file; otherwise they are the numbers of its rows
+    asked : what is known about how the answers came about
+    n_failed : requests that got no answer at all; they are not among the questions
     """
 
     ids: tuple[str, ...]
@@ -45,6 +48,9 @@ class OptionScores:
     options: tuple[str, ...] | None = None
     labels: NDArray[Any] | None = None
     named: NDArray[np.intp] | None = None
+    has_ids: bool = True
+    asked: Asked | None = None
+    n_failed: int = 0
 
     def take(self, rows: list[int]) -> OptionScores:
         """Return some of the questions."""
@@ -69,6 +75,7 @@ class JoinedViews:
     n_unanswered : questions for which no option was returned at all, such as refusals
     n_left_out : questions that some of the files lack
     n_other : answers whose text names another option than the likeliest
+    n_failed : requests that failed and were left out
     """
 
     views: Views
@@ -78,6 +85,7 @@ class JoinedViews:
     n_unanswered: int
     n_left_out: int
     n_other: int = 0
+    n_failed: int = 0
 
     def __str__(self) -> str:
         sentences = []
@@ -85,6 +93,8 @@ class JoinedViews:
             sentences.append(
                 f"{self.n_left_out:,} questions are not in every file and were left out."
             )
+        if self.n_failed:
+            sentences.append(f"{self.n_failed:,} requests failed and were left out.")
         if self.n_missing:
             sentences.append(
                 f"{self.n_missing:,} of {self.n_cells:,} option scores ({self.n_missing / self.n_cells:.1%}) were not "
@@ -117,12 +127,15 @@ def join_scores(
         The probability of options that were not returned; by default half of the smallest returned
         probability, and at most 1e-5.
     asked : optional
-        How the answers came about; the views keep it.
+        How the answers came about; the views keep it. The default is what the first run knows.
     """
+    asked = scores.asked if asked is None else asked
     if floor is not None and not 0.0 < floor < 1.0:
         raise InputError(
             f"must be a probability above 0 and below 1, got {floor!r}", argument="floor"
         )
+    for name, other in others.items():
+        _check_joinable(scores, other, name)
     places = {
         name: {one: row for row, one in enumerate(other.ids)} for name, other in others.items()
     }
@@ -169,6 +182,7 @@ def join_scores(
         n_unanswered=sum(int(cells.all(axis=1).sum()) for cells in missing.values()),
         n_left_out=len(scores.ids) - len(rows),
         n_other=sum(_count_others(run) for run in runs.values()),
+        n_failed=scores.n_failed + sum(other.n_failed for other in others.values()),
     )
 
 
@@ -178,6 +192,22 @@ def _count_others(run: OptionScores) -> int:
         return 0
     likeliest = np.where(np.isnan(run.log_probs), -np.inf, run.log_probs).argmax(axis=1)
     return int(np.sum((run.named >= 0) & (run.named != likeliest)))
+
+
+def _check_joinable(main: OptionScores, other: OptionScores, name: str) -> None:
+    """Refuse to join ids with row numbers, or rows of files that differ in length."""
+    if main.has_ids != other.has_ids:
+        lacking = f"the view {name!r}" if main.has_ids else "the first file"
+        raise InputError(
+            f"Only one of two files has ids: {lacking} has none of {', '.join(IDS)}. Give it the "
+            "ids of the other one; the order of rows proves nothing."
+        )
+    counts = (len(main.ids) + main.n_failed, len(other.ids) + other.n_failed)
+    if not main.has_ids and counts[0] != counts[1]:
+        raise InputError(
+            f"Without ids, files are joined row by row, and the first has {counts[0]:,} rows and "
+            f"the view {name!r} {counts[1]:,}. Add a column of ids, such as {IDS[2]}."
+        )
 
 
 def _aligned(other: OptionScores, main: OptionScores, name: str) -> OptionScores:
@@ -212,18 +242,25 @@ def _aligned(other: OptionScores, main: OptionScores, name: str) -> OptionScores
     return replace(other, log_probs=log_probs, options=main.options)
 
 
-def row_ids(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the id of each question: its first field with a usual name, otherwise its number.
+def row_ids(
+    rows: Iterable[Mapping[str, Any]], names: Sequence[str] = IDS
+) -> tuple[tuple[str, ...], bool]:
+    """Return the id of each question, and whether the file has ids: otherwise they are numbers.
 
-    From its second occurrence on, a repeated question also gets a counter.
+    The id is the first field with a usual name. From its second occurrence on, a repeated question
+    also gets a counter.
     """
     times: dict[str, int] = {}
     ids = []
-    for place, row in enumerate(rows):
-        one = text_of(next((row[name] for name in IDS if name in row), place))
+    listed = list(rows)
+    name = next((name for name in names if any(name in row for row in listed)), None)
+    for place, row in enumerate(listed):
+        if name is not None and row.get(name) in (None, ""):
+            raise InputError(f"Row {place + 1} has no {name!r}, and other rows have one.")
+        one = text_of(place if name is None else row[name])
         times[one] = times.get(one, 0) + 1
         ids.append(one if times[one] == 1 else f"{one} ({times[one]})")
-    return tuple(ids)
+    return tuple(ids), name is not None
 
 
 def check_options(options: Sequence[str]) -> tuple[str, ...]:

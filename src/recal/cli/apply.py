@@ -164,7 +164,11 @@ def apply(
     ray[/bold]
     """
     values = locals()
-    inputs, language, adapt = (ModelInputs.of(values), Questions.of(values), Adaptation.of(values))
+    inputs, language, adapt = (
+        ModelInputs.of(values),
+        Questions.of({**values, "scores": None}),
+        Adaptation.of(values),
+    )
     calibration, content = load_saved(calibration)
     if is_graded(content):
         _apply_signals(content, views, out, inputs, adapt)

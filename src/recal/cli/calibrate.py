@@ -98,6 +98,7 @@ def calibrate(
     template: opt.Template = None,
     options: opt.Choices = None,
     view: opt.View = None,
+    scores: opt.Scores = None,
     permute: opt.Permute = 0,
     floor: opt.Floor = None,
     max_tokens: opt.MaxTokens = 1,

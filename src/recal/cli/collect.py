@@ -60,6 +60,7 @@ def collect(
     template: opt.Template = None,
     options: opt.Choices = None,
     view: opt.View = None,
+    scores: opt.Scores = None,
     permute: opt.Permute = 0,
     floor: opt.Floor = None,
     max_tokens: opt.MaxTokens = 1,
@@ -199,7 +200,7 @@ def read_log(inputs: ModelInputs, language: Questions) -> JoinedViews:
     from recal.answers.logs import open_log
 
     assert inputs.data is not None
-    unused = language.flags("view", "options", "floor", *ASKING)
+    unused = language.flags("view", "options", "floor", "scores", *ASKING)
     refuse_unused(unused | inputs.flags("data", "labels", "label_column"), f"the log {inputs.data}")
     others = {}
     for text in language.view or ():
@@ -216,9 +217,15 @@ def read_log(inputs: ModelInputs, language: Questions) -> JoinedViews:
     ):
         check_exists(file)
     options = split_names(language.options)
-    return _print_joined(
-        open_log(inputs.data, others, options, inputs.labels, inputs.label_column, language.floor)
-    )
+    how = (inputs.labels, inputs.label_column, language.floor, language.scores or "acc")
+    joined = open_log(inputs.data, others, options, *how)
+    stored = joined.views.preprocessing
+    asked = () if stored is None or stored.asked is None else stored.asked
+    if ("scores", "acc") in asked:
+        say("Scores are log-likelihoods (acc); --scores acc_norm divides them by the length.")
+    elif ("scores", "acc_norm") in asked:
+        say("Scores are log-likelihoods per character of the option (acc_norm).")
+    return _print_joined(joined)
 
 
 def ask_endpoint(
@@ -242,6 +249,7 @@ def ask_endpoint(
     data: Any = inputs.data
     needs: dict[str, Any] = {"--data": data, "--model-name": language.model_name}
     needs |= {"--options": language.options, "--template": language.template}
+    refuse_unused({"--scores": language.scores}, f"the server {inputs.model}")
     if absent := [flag for flag, value in needs.items() if not value]:
         raise InputError(f"To ask a server, recal also needs {', '.join(absent)}.")
     check_exists(data)

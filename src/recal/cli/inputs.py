@@ -304,6 +304,7 @@ class Questions(Block):
     template: list[Path] | None
     options: str | None
     view: list[str] | None
+    scores: str | None
     permute: int
     floor: float | None
     max_tokens: int

@@ -216,6 +216,14 @@ View = Annotated[
     list[str] | None,
     _language(help="NAME=FILE: a log of another prompt for the same questions. May be repeated."),
 ]
+Scores = Annotated[
+    str | None,
+    _language(
+        help="For lm-evaluation-harness: acc (log-likelihoods) or acc_norm (per character of "
+        "the option).",
+        show_default="acc",
+    ),
+]
 Permute = Annotated[int, _language(help="Ask again with the options in this many other orders.")]
 Floor = Annotated[
     float | None,

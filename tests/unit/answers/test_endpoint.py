@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from recal import collect
-from recal.answers import endpoint_model
+from recal.answers import endpoint_model, read_table
 from recal.answers.endpoint import Endpoint, EndpointError, Interview, Ledger
 from recal.answers.templates import Template, ways_to_ask
 from recal.errors import InputError
@@ -292,6 +292,17 @@ def test_one_token_cannot_tell_options_with_the_same_first_word_apart(tmp_path):
         Interview(Endpoint("http://127.0.0.1:9/v1", "tiny"), QUESTIONS, options, askings, tmp_path)
     with pytest.raises(InputError, match="begin with 'refund'"):
         endpoint_model("http://127.0.0.1:9/v1", "tiny", options)
+
+
+def test_cells_are_sent_as_they_are_written(tmp_path):
+    texts = ["1.0", "1", "01", "None"]
+    (tmp_path / "q.csv").write_text("A,B\n" + "".join(f"{text},{text}x\n" for text in texts))
+    script = Script(lambda prompt: [("A", {"A": 0.9, "B": 0.1})])
+    with serving(script) as url:
+        ways = ways_to_ask([Template("t", "{A}|{B}")], ["A", "B"], ["A", "B"], 0)
+        questions = dict(read_table(tmp_path / "q.csv"))
+        Interview(Endpoint(url, "tiny"), questions, ["A", "B"], ways, tmp_path / "l.jsonl").run()
+    assert set(script.prompts()) == {f"{text}|{text}x" for text in texts}
 
 
 def test_a_server_is_a_model_for_collect_with_transformed_questions(tmp_path):

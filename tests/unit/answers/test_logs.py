@@ -121,9 +121,9 @@ def test_batch_output_is_joined_with_labels_by_custom_id(tmp_path):
     lines.append({"custom_id": "q3", "response": None, "error": {"code": "content_filter"}})
     log = write_lines(tmp_path / "batch.jsonl", lines)
     labels = tmp_path / "labels.csv"
-    labels.write_text("custom_id,label\nq3,A\nq2,B\nq1,A\n")
+    labels.write_text("custom_id,label\nq3,B\nq2,B\nq1,A\n")
     joined = open_log(log, {}, ["A", "B"], labels)
-    assert joined.views.labels.tolist() == [0, 1, 0]
+    assert joined.views.labels.tolist() == [0, 1, 1]  # by id: in order they would be B, B, A
     np.testing.assert_allclose(joined.views.logits[0], [-0.1, np.logaddexp(-3.0, -4.0)])
     assert joined.floor == 1e-5
     assert joined.views.logits[1].tolist() == [np.log(1e-5), -0.2]
@@ -137,6 +137,64 @@ def test_batch_output_is_joined_with_labels_by_custom_id(tmp_path):
     labels.write_text("custom_id,label\nq3,A\nq2,B\n")
     with pytest.raises(InputError, match=r"labels lack 1 of 3 questions.*'q1'"):
         open_log(log, {}, ["A", "B"], labels)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        {"response": None, "error": {"code": "batch_expired"}},
+        {"response": {"status_code": 500, "body": {"error": {"message": "oops"}}}, "error": None},
+    ],
+)
+def test_failed_lines_of_a_batch_are_left_out_and_are_no_refusals(tmp_path, failure):
+    body = completion(token("A", {"A": -0.1, "B": -3.0}))
+    lines = [{"custom_id": "q1", "response": {"status_code": 200, "body": body}}]
+    log = write_lines(tmp_path / "batch.jsonl", [*lines, {"custom_id": "q2", **failure}])
+    joined = open_log(log, {}, ["A", "B"])
+    assert (joined.views.n_samples, joined.n_unanswered, joined.n_failed) == (1, 0, 1)
+    assert "1 requests failed" in str(joined)
+
+
+def test_columns_of_a_view_are_brought_into_the_order_of_the_first_file(tmp_path):
+    (tmp_path / "a.csv").write_text("id,x,y,z\nq,0.7,0.2,0.1\n")
+    (tmp_path / "b.csv").write_text("id,y,z,x\nq,0.2,0.1,0.7\n")
+    views = read_log(tmp_path / "a.csv", views={"b": tmp_path / "b.csv"})
+    np.testing.assert_allclose(np.exp(views.transformed("b")), [[0.7, 0.2, 0.1]])
+
+
+def test_files_are_joined_by_exact_ids_or_not_at_all(tmp_path):
+    (tmp_path / "ids.csv").write_text("id,x,y\n007,0.7,0.3\n7,0.2,0.8\n")
+    (tmp_path / "turned.csv").write_text("id,x,y\n7,0.2,0.8\n007,0.7,0.3\n")
+    (tmp_path / "none.csv").write_text("x,y\n0.7,0.3\n0.2,0.8\n")
+    (tmp_path / "short.csv").write_text("x,y\n0.7,0.3\n")
+    (tmp_path / "labels.csv").write_text("label\nx\ny\n")
+    views = read_log(tmp_path / "ids.csv", views={"other": tmp_path / "turned.csv"})
+    np.testing.assert_allclose(views.transformed("other"), views.logits)
+    for one, other in [("ids", "none"), ("none", "ids")]:
+        with pytest.raises(InputError, match="Only one of two files has ids"):
+            read_log(tmp_path / f"{one}.csv", views={"other": tmp_path / f"{other}.csv"})
+    with pytest.raises(InputError, match="the first has 2 rows and the view 'other' 1"):
+        read_log(tmp_path / "none.csv", views={"other": tmp_path / "short.csv"})
+    with pytest.raises(InputError, match="the table of labels has none of"):
+        read_log(tmp_path / "ids.csv", labels=tmp_path / "labels.csv")
+    assert read_log(tmp_path / "none.csv", labels=tmp_path / "labels.csv").labels.tolist() == [0, 1]
+
+
+def test_scores_of_the_harness_may_be_divided_by_the_length_of_the_option(tmp_path):
+    line = {
+        "doc_hash": "a",
+        "target": 1,
+        "arguments": [["q", " no"], ["q", " certainly"]],
+        "filtered_resps": [[-2.0, False], [-4.5, False]],
+    }
+    path = write_lines(tmp_path / "samples.jsonl", [line])
+    assert read_log(path).logits.tolist() == [[-2.0, -4.5]]
+    per_character = read_log(path, scores="acc_norm")
+    assert per_character.logits.tolist() == [[-1.0, -0.5]]
+    assert per_character.preprocessing.asked == (("scores", "acc_norm"),)
+    del line["arguments"]
+    with pytest.raises(InputError, match=r"line 1 has no texts of the options"):
+        read_log(write_lines(path, [line]), scores="acc_norm")
 
 
 def test_the_floor_is_half_of_the_smallest_returned_probability_if_that_is_smaller(tmp_path):
