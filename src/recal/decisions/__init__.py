@@ -14,7 +14,8 @@ from typing import Any
 # The public names of each module.
 _MODULES = {
     "audit": "Audit Check",
-    "decision": "Costs Decision Option Part",
+    "decision": "Decision",
+    "outcome": "Costs Option Part",
     "group_risk": "GroupRisk risk_by_group",
     "guarantee": "decide",
     "crossfit": "decide_crossfitted",

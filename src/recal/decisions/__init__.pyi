@@ -1,7 +1,8 @@
 """The names of `__init__.py` for type checkers and editors."""
 
 from .audit import Audit as Audit, Check as Check
-from .decision import Costs as Costs, Decision as Decision, Option as Option, Part as Part
+from .decision import Decision as Decision
+from .outcome import Costs as Costs, Option as Option, Part as Part
 from .group_risk import GroupRisk as GroupRisk, risk_by_group as risk_by_group
 from .crossfit import decide_crossfitted as decide_crossfitted
 from .guarantee import decide as decide

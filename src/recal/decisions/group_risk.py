@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.clusters import check_names
 from recal.decisions.certify import chance_of_so_few
-from recal.decisions.decision import Outcome
+from recal.decisions.outcome import Outcome
 from recal.decisions.rule import DecisionRule, percent
 from recal.errors import GroupRiskWarning
 from recal.metrics.intervals import rate_interval

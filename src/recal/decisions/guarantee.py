@@ -25,7 +25,8 @@ from recal.decisions.certify import (
     one_row_per_cluster,
     ranked,
 )
-from recal.decisions.decision import Costs, Decision, Part
+from recal.decisions.decision import Decision
+from recal.decisions.outcome import Costs, Part
 from recal.decisions.rule import DecisionRule, Guarantee, Reads, check_share
 from recal.errors import DependentRowsWarning, InputError
 from recal.metrics.bins import equal_width_edges, table_of

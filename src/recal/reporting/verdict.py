@@ -25,8 +25,8 @@ from recal.decisions import (
     risk_by_group,
     risk_curve,
 )
-from recal.decisions.decision import Outcome
 from recal.decisions.group_risk import GroupRisk
+from recal.decisions.outcome import Outcome
 from recal.errors import FewSamplesWarning, GroupRiskWarning
 from recal.metrics import CalibrationTest
 from recal.metrics.intervals import rate_interval
