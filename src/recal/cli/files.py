@@ -354,6 +354,12 @@ def row_columns(path: Path, group: str | None, cluster: str | None) -> dict[str,
         if column is not None
     }
     columns = table_columns(path, list(names.values()))
+    if cluster is not None and "" in columns[cluster].tolist():
+        row = columns[cluster].tolist().index("") + 1
+        raise InputError(
+            f"{path}: the column {cluster!r} is empty in row {row}. Rows that belong to no cluster "
+            "need a name of their own."
+        )
     return {name: columns[column] for name, column in names.items()}
 
 

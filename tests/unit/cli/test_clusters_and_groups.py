@@ -99,3 +99,18 @@ def test_options_of_groups_and_clusters_are_in_the_short_help(command, capsys, m
     assert "--batch-size" not in shown
     assert run([command, "--help-all"]) == 0
     assert "--batch-size" in capsys.readouterr().out
+
+
+def test_a_column_that_is_no_class_is_named(place, capsys):
+    lines = (place / "p.csv").read_text().splitlines()
+    words = [line.rsplit(",", 2)[0] for line in lines]
+    words = [f"{line},{'age' if not row else row % 90}" for row, line in enumerate(words)]
+    (place / "aged.csv").write_text("\n".join(words) + "\n")
+    assert run(["evaluate", "aged.csv"]) == 2
+    assert "'age'" in capsys.readouterr().err
+
+
+def test_a_missing_cluster_is_refused(place, capsys):
+    (place / "rows.csv").write_text((place / "rows.csv").read_text().replace("film 3,", ",", 1))
+    assert run(["evaluate", "v.npz", *ROWS]) == 2
+    assert "'film'" in capsys.readouterr().err
