@@ -80,7 +80,9 @@ class Endpoint:
     top_logprobs : how many of the likeliest tokens the server returns for each position
     timeout : seconds until a request is given up and repeated
     retries : how often a request is repeated after a 429, a server error or a lost connection, with
-    growing pauses concurrency : how many requests are under way at the same time
+        growing pauses
+    concurrency : how many requests are under way at the same time
+    temperature, sample : above 0, answers are drawn at random; the number tells draws apart
     """
 
     url: str
@@ -90,10 +92,14 @@ class Endpoint:
     timeout: float = 60.0
     retries: int = 6
     concurrency: int = 8
+    temperature: float = 0.0
+    sample: int = 0
 
     def key_of(self, prompt: str) -> str:
         """Return a key that identifies a request: it covers everything that determines the answer."""
         content = [self.url.rstrip("/"), self.model, self.max_tokens, self.top_logprobs, prompt]
+        if self.temperature:
+            content += [self.temperature, self.sample]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
     def ask(self, client: Any, prompt: str) -> Tokens:
@@ -106,7 +112,8 @@ class Endpoint:
             response = client.chat.completions.create(
                 model=self.model,
                 messages=[{"role": "user", "content": prompt}],
-                temperature=0.0,
+                temperature=self.temperature,
+                **({"seed": self.sample} if self.temperature else {}),
                 max_tokens=self.max_tokens,
                 logprobs=True,
                 top_logprobs=self.top_logprobs,

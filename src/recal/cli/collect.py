@@ -67,6 +67,19 @@ def collect(
     top_logprobs: opt.TopLogprobs = 20,
     concurrency: opt.Concurrency = 8,
     timeout: opt.Timeout = 60.0,
+    system: Annotated[
+        str | None,
+        Option(
+            help="Write a table with this system's answers and signals, for a panel.",
+            rich_help_panel=opt.MORE,
+        ),
+    ] = None,
+    samples: Annotated[
+        int,
+        Option(
+            help="With --system: further answers, to see how many agree.", rich_help_panel=opt.MORE
+        ),
+    ] = 0,
     pool: Annotated[
         str,
         Option(
@@ -111,6 +124,13 @@ def collect(
     values = locals()
     inputs, language = ModelInputs.of(values), Questions.of(values)
     transforming = {"--pool": pool != "none", "--pilot": pilot}
+    if system is not None:
+        refuse_unused(transforming, f"the system {system}")
+        _collect_answers(system, samples, inputs, language, out)
+        return
+    refuse_unused({"--samples": samples}, "options without --system NAME")
+    if out.suffix.lower() not in (".npz", ".zarr"):
+        raise InputError(f"Views go to a name ending in .npz or .zarr, got {str(out)!r}.")
     if is_log(inputs):
         refuse_unused(transforming, f"the log {inputs.data}")
         _write_views(read_log(inputs, language), out)
@@ -271,9 +291,7 @@ def ask_endpoint(
     floor = language.floor
     note = f"the answers so far are kept in {ledger}; the same command resumes"
     try:
-        with on_interrupt(
-            f"The answers so far are kept in {ledger}: run the same command again to resume."
-        ):
+        with on_interrupt(note):
             if calibrator is not None and calibrator.map_.gate is not None:
                 first = interview.first()
                 say(f"First template: {first.cost()}")
@@ -293,6 +311,43 @@ def _print_answers(done: int, total: int) -> None:
     if sys.stderr.isatty() and SESSION.progress:
         end = "\n" if done == total else ""
         print(f"\r{done:,} of {total:,} answers", end=end, file=sys.stderr, flush=True)
+
+
+def _collect_answers(
+    name: str, samples: int, inputs: ModelInputs, language: Questions, out: Path
+) -> None:
+    """Ask one system, and write a table with its answers and signals."""
+    from recal.answers.endpoint import Endpoint, Ledger
+    from recal.answers.systems import System
+    from recal.answers.templates import Template
+    from recal.files.tables import read_table
+
+    if not (
+        is_endpoint(inputs.model) and inputs.data and language.model_name and language.template
+    ):
+        raise InputError("--system also needs --model URL, --model-name, --template and --data.")
+    refuse_unused(
+        {"a second --template": language.template[1:], "--permute": language.permute},
+        f"the system {name}",
+    )
+    if out.suffix.lower() not in (".jsonl", ".csv", ".tsv", ".parquet"):
+        raise InputError(f"--system writes a table (.jsonl, .csv, .parquet), got {str(out)!r}.")
+    check_exists(inputs.data)
+    how = {asked: getattr(language, asked) for asked in ASKING}
+    options = split_names(language.options)
+    if options is None and language.max_tokens == 1:
+        how["max_tokens"] = 256  # free text does not end after the default of one token
+    endpoint = Endpoint(str(inputs.model), language.model_name, **how)
+    template = Template.read(language.template[0])
+    table, ledger = read_table(inputs.data), Path(f"{out}{LEDGER}")
+    asking = System(name, endpoint, template, options, samples)
+    n_asked = len(asking.rows(table))
+    say(f"{n_asked:,} of {table.n_rows:,} rows are asked, {1 + samples} times each.")
+    on_error = inputs.on_error or "stop"
+    with on_interrupt(f"the answers so far are kept in {ledger}; the same command resumes"):
+        n_found = asking.answer(table, out, Ledger(ledger), _print_answers, on_error)
+    print_json({"rows": table.n_rows, "asked": n_asked, "answered": n_found, "file": out})
+    say(f"{n_found:,} answers of {name} written to {out}, in columns {name}_answer, ...")
 
 
 def _needed(askings: list[Any], calibrator: Any) -> list[Any]:

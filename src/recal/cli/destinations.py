@@ -27,7 +27,7 @@ SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
     ("groups", "chart"): (".png", ".svg", ".pdf"),
     ("export", "out"): (".onnx",),
     ("apply", "out"): (".npz", ".parquet", ".csv", ".tsv", ".jsonl", ".ndjson", ""),
-    ("collect", "out"): (".npz", ".zarr"),
+    ("collect", "out"): (".npz", ".zarr", ".jsonl", ".csv", ".tsv", ".parquet"),
     ("audit", "out"): (".csv", ".tsv", ".parquet", ".jsonl"),
     ("watch", "save_to"): (".recal", ""),
 }

@@ -1,0 +1,143 @@
+"""Answers of one system with their signals, as a table: what a panel of systems is calibrated on.
+
+The signals are the mean log-probability of the tokens, the confidence that the answer states, its
+length, and how many further samples agree with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recal.answers.endpoint import Endpoint, Ledger, Tokens
+from recal.answers.scores import answer_row
+from recal.answers.templates import Template
+from recal.files.tables import Table, write_with_columns
+
+_STATED = re.compile(r"confidence\W*?(\d*\.?\d+)\s*(%?)", re.IGNORECASE)
+_LABEL = re.compile(r"^\s*(?:final )?answer\s*:\s*", re.IGNORECASE)
+
+
+def split_answer(text: str, *, stated: bool) -> tuple[str, float | None]:
+    """Return an answer and the confidence that it states, as a share; None if it states none.
+
+    Examples
+    --------
+    >>> from recal.answers.systems import split_answer
+    >>> split_answer("Answer: Paris\\nConfidence: 85 %", stated=True)
+    ('Paris', 0.85)
+    """
+    found = list(_STATED.finditer(text)) if stated else []
+    confidence = None
+    if found:
+        value = float(found[-1][1])
+        confidence = value / 100 if found[-1][2] or value > 1 else value
+        text = text[: found[-1].start()]
+    return _LABEL.sub("", text).strip(), confidence
+
+
+@dataclass(frozen=True)
+class System:
+    """One system that answers the questions of a table.
+
+    Parameters
+    ----------
+    name : the beginning of the names of its columns
+    endpoint : the server
+    template : the prompt; if it asks for a confidence, that is read from the answer
+    options : the possible answers; None for free text
+    samples : how many further answers to draw, to see how many agree
+    """
+
+    name: str
+    endpoint: Endpoint
+    template: Template
+    options: Sequence[str] | None = None
+    samples: int = 0
+
+    def rows(self, table: Table) -> list[int]:
+        """Return the rows to ask: all, or those whose column `next` names this system."""
+        if "next" not in table:
+            return list(range(table.n_rows))
+        wanted = (self.name, f"ask {self.name}")
+        return [row for row, value in enumerate(table["next"]) if value in wanted]
+
+    def prompts(self, table: Table) -> dict[int, str]:
+        """Return the prompt of each row to ask."""
+        self.template.check(list(table))
+        columns = dict(table)
+        order = range(len(self.options or ()))
+        return {
+            row: self.template.fill(
+                {name: values[row] for name, values in columns.items()}, self.options or (), order
+            )
+            for row in self.rows(table)
+        }
+
+    def answer(
+        self,
+        table: Table,
+        out: Path,
+        ledger: Ledger,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        on_error: str = "stop",
+    ) -> int:
+        """Ask, and write a copy of the table with the answers; return how many there are.
+
+        Other rows keep what the table has in these columns.
+        """
+        prompts = self.prompts(table)
+        servers = [self.endpoint]
+        drawn = replace(self.endpoint, temperature=1.0)
+        servers += [replace(drawn, sample=number) for number in range(1, self.samples + 1)]
+        for server in servers:
+            server.answer(prompts.values(), ledger, progress, on_error)
+        found = {}
+        for row, prompt in prompts.items():
+            tokens = [ledger.answers.get(server.key_of(prompt)) for server in servers]
+            if tokens[0]:
+                found[row] = self._signals(tokens[0], [one for one in tokens[1:] if one])
+        kinds = ["answer", "logprob", "length"]
+        kinds += ["stated"] if self._asks_confidence else []
+        kinds += ["agreement"] if self.samples else []
+        added = {}
+        for kind in kinds:
+            name = f"{self.name}_{kind}"
+            own = table.cells.get(name, [None] * table.n_rows)
+            values = [found[row][kind] if row in found else own[row] for row in range(table.n_rows)]
+            added[name] = np.array(values, dtype=object)
+        write_with_columns(table.path, out, added)
+        return len(found)
+
+    @property
+    def _asks_confidence(self) -> bool:
+        return "confidence" in self.template.text.lower()
+
+    def _signals(self, tokens: Tokens, samples: Sequence[Tokens]) -> Mapping[str, Any]:
+        answer, confidence = self._text(tokens)
+        own = [top[token] for token, top in tokens if token in top]
+        same = [_plain(self._text(sample)[0]) == _plain(answer) for sample in samples]
+        return {
+            "answer": answer or None,
+            "logprob": float(np.mean(own)) if own else None,
+            "length": len(tokens),
+            "stated": confidence,
+            "agreement": float(np.mean(same)) if same else None,
+        }
+
+    def _text(self, tokens: Tokens) -> tuple[str, float | None]:
+        text = "".join(token for token, _ in tokens)
+        answer, confidence = split_answer(text, stated=self._asks_confidence)
+        if self.options is not None:
+            named = answer_row(tokens, self.options)[1]
+            answer = "" if named is None else self.options[named]
+        return answer, confidence
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split()).rstrip(".")

@@ -1,0 +1,76 @@
+"""Answers of one system as a table with signals."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from recal.answers.systems import split_answer
+from recal.cli.app import run
+from tests.unit.answers.server import Script, serving
+
+pytest.importorskip("openai")
+
+
+def free_text(prompt):
+    number = int(prompt.split()[1])
+    tokens = [("Answer:", 0.9), (f" city {number}", 0.5), ("\nConfidence: 80%", 0.9)]
+    return [(token, {token: share}) for token, share in tokens]
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_system_is_asked_only_for_the_rows_that_need_it(tmp_path, capsys):
+    rows = [{"q": f"number {n}", "next": "ask big" if n % 2 else "accept"} for n in range(6)]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "t.txt").write_text("{q} and your confidence in percent?")
+    script = Script(free_text)
+    with serving(script) as url:
+        words = ["collect", "--model", url, "--model-name", "tiny", "--system", "big"]
+        words += ["--template", str(tmp_path / "t.txt"), "--data", str(data), "--samples", "2"]
+        assert run([*words, "--out", str(tmp_path / "a.jsonl")]) == 0
+        assert "3 of 6 rows are asked, 3 times each" in capsys.readouterr().out
+        assert len(script.requests) == 9
+        assert sorted({request["temperature"] for request in script.requests}) == [0.0, 1.0]
+        assert script.requests[0]["max_tokens"] > 1
+        assert run([*words, "--out", str(tmp_path / "a.jsonl"), "--force"]) == 0
+        assert len(script.requests) == 9  # resumed
+        assert run([*words, "--out", str(tmp_path / "a.npz")]) == 2
+    answers = read_lines(tmp_path / "a.jsonl")
+    assert answers[0]["big_answer"] is None
+    assert answers[1]["q"] == "number 1"
+    assert (answers[1]["big_answer"], answers[1]["big_stated"]) == ("city 1", 0.8)
+    assert answers[1]["big_agreement"] == 1.0
+    assert answers[1]["big_length"] == 3
+    assert answers[1]["big_logprob"] == pytest.approx(-0.3012, abs=1e-3)
+
+
+def test_answers_with_options_are_options(tmp_path):
+    (tmp_path / "q.csv").write_text("q\nnumber 0\nnumber 1\n")
+    (tmp_path / "t.txt").write_text("{q} of {options}?")
+    with serving(Script(lambda prompt: [(" B", {" B": 0.7, " A": 0.3})])) as url:
+        words = ["collect", "--model", url, "--model-name", "tiny", "--system", "small"]
+        words += ["--template", str(tmp_path / "t.txt"), "--data", str(tmp_path / "q.csv")]
+        words += ["--options", "A,B", "--out", str(tmp_path / "a.csv")]
+        assert run(words) == 0
+    header, first, _ = (tmp_path / "a.csv").read_text().splitlines()
+    assert header == "q,small_answer,small_logprob,small_length"
+    assert first.startswith("number 0,B,-0.35")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Paris", ("Paris", None)),
+        ("Answer: Paris\nConfidence: 0.9", ("Paris", 0.9)),
+        ("Paris. Confidence = 70 %", ("Paris.", 0.7)),
+        ("no number: confidence high", ("no number: confidence high", None)),
+    ],
+)
+def test_a_stated_confidence_is_read_as_a_share(text, expected):
+    assert split_answer(text, stated=True) == expected
+    assert split_answer(text, stated=False)[1] is None
