@@ -10,7 +10,8 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -117,7 +118,11 @@ class PanelTable(Record):
         columns, named = _answer_columns(answers)
         systems = tuple(columns)
         samples = tuple(column.shape[1] for column in columns.values())
-        flat, owner = _flat_signals(signals, systems)
+        flat: dict[str, Any] = {}
+        owner: list[int] = []
+        for system, own in system_columns(signals, systems).items():
+            flat |= {f"{system}: {name}": column for name, column in own.items()}
+            owner += [systems.index(system)] * len(own)
         table = SignalTable.of(flat) if flat else None
         return cls(systems, samples, tuple(owner) if flat else (0,), named, table)
 
@@ -159,34 +164,50 @@ class PanelTable(Record):
 
     def _slots(self, raw: Objects, match: Match, same: Same | None) -> NDArray[np.float64]:
         codes = codes_of(raw, match, same)
-        slots = np.where(codes >= 0, np.arange(raw.shape[1]), np.nan)
-        for place in range(raw.shape[1] - 1, -1, -1):
-            equal = (codes == codes[:, [place]]) & (codes >= 0)
-            slots[equal] = place
-        return slots
+        first = (codes[:, :, None] == codes[:, None, :]).argmax(axis=2)
+        return np.where(codes >= 0, first, np.nan)
 
     def _signals(self, signals: Any, n: int) -> NDArray[np.float64]:
+        values = np.full((n, len(self.owner)), np.nan)
+        columns = system_columns(signals, self.systems)
         if self.table is None:
-            if signals:
+            if columns:
                 raise InputError(
                     "were given, and the panel was fitted without them", argument="signals"
                 )
-            return np.full((n, 1), np.nan)
-        flat, _ = _flat_signals(signals, self.systems)
-        absent = [name for name in self.table.names if name not in flat]
-        given = {self.systems[self.owner[self.table.names.index(name)]] for name in absent}
-        for system in given:
-            if any(name.startswith(f"{system}: ") for name in flat):
-                lacking = next(name for name in absent if name.startswith(f"{system}: "))
-                raise InputError(f"lack {lacking!r} of the fit", argument="signals")
-        flat |= {name: np.full(n, None) for name in absent}
-        lengths = {len(column) for column in flat.values()}
-        if lengths != {n}:
-            raise InputError(
-                f"must have one value for each of the {n} questions, got {sorted(lengths)}",
-                argument="signals",
-            )
-        return np.asarray(self.table.values(flat))
+            return values
+        for place, (name, owner) in enumerate(zip(self.table.names, self.owner)):
+            system = self.systems[owner]
+            if system not in columns:
+                continue
+            column = columns[system].get(name.removeprefix(f"{system}: "))
+            if column is None:
+                raise InputError(
+                    f"lack {name!r} of the fit; {system!r} has {', '.join(columns[system])}",
+                    argument="signals",
+                )
+            if len(column) != n:
+                raise InputError(
+                    f"must have one value for each of the {n} questions, got {len(column)} in "
+                    f"{name!r}",
+                    argument="signals",
+                )
+            values[:, place] = self._numbers(column, place)
+        values[np.isinf(values)] = np.nan
+        return values
+
+    def _numbers(self, column: Any, place: int) -> NDArray[np.float64]:
+        assert self.table is not None
+        if not self.table.levels[place]:
+            with suppress(TypeError, ValueError):
+                return np.asarray(column, dtype=np.float64)
+        # Text, and missing values of other libraries.
+        one = replace(
+            self.table,
+            names=(self.table.names[place],),
+            levels=(self.table.levels[place],),
+        )
+        return one.values({self.table.names[place]: column})[:, 0]
 
     def _asked(
         self, slots: NDArray[np.float64], numbers: NDArray[np.float64], asked: Any
@@ -312,12 +333,10 @@ def _fitted_width(column: Objects | None, n: int, width: int, name: str) -> Obje
     return result
 
 
-def _flat_signals(
-    signals: Any, systems: Sequence[str]
-) -> tuple[dict[str, NDArray[Any]], list[int]]:
-    """Return the signals of all systems by "system: column", and the system of each."""
+def system_columns(signals: Any, systems: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the columns of each system's signals by name; systems without signals are absent."""
     if signals is None:
-        return {}, []
+        return {}
     if not isinstance(signals, Mapping):
         array = np.asarray(signals)
         if array.ndim != 3 or array.shape[1] > len(systems):
@@ -328,15 +347,14 @@ def _flat_signals(
             )
         signals = {name: array[:, place] for place, name in enumerate(systems[: array.shape[1]])}
     _refuse_unknown(signals, systems, "signals")
-    flat: dict[str, NDArray[Any]] = {}
-    owner: list[int] = []
-    for place, system in enumerate(systems):
-        if signals.get(system) is None:
-            continue
-        columns, _ = _columns(signals[system])
-        flat |= {f"{system}: {name}": column for name, column in columns.items()}
-        owner += [place] * len(columns)
-    return flat, owner
+    found: dict[str, dict[str, Any]] = {}
+    for system in systems:
+        own = signals.get(system)
+        if isinstance(own, Mapping):
+            found[system] = {str(name): column for name, column in own.items()}
+        elif own is not None:
+            found[system] = dict(_columns(own)[0])
+    return found
 
 
 def _refuse_unknown(given: Mapping[Any, Any], systems: Sequence[str], argument: str) -> None:
