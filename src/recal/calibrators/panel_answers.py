@@ -203,9 +203,7 @@ class PanelTable(Record):
                 return np.asarray(column, dtype=np.float64)
         # Text, and missing values of other libraries.
         one = replace(
-            self.table,
-            names=(self.table.names[place],),
-            levels=(self.table.levels[place],),
+            self.table, names=(self.table.names[place],), levels=(self.table.levels[place],)
         )
         return one.values({self.table.names[place]: column})[:, 0]
 
