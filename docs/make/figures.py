@@ -2,7 +2,7 @@
 --data FOLDER
 
 Without `--data`, the figures that need no data are drawn: the flow, the four groups, and the arena
-from its table in docs/results/arena.md. With it, the folder holds cifar10_resnet32.npz (labelled
+and the panels from their tables in docs/results. With it, the folder holds cifar10_resnet32.npz (labelled
 views) and cifar10_resnet32_damaged.npz (`names`, `logits` (m, n, K), `labels`, and `rows`, the rows
 of the views that were damaged).
 """
@@ -50,6 +50,7 @@ def main() -> None:
     _write("images/flow.svg", flow())
     _write("images/groups.svg", groups())
     _write("results/arena.svg", svg(arena((DOCS / "results/arena.md").read_text()), alone=True))
+    _write("images/panels.svg", svg(panels((DOCS / "results/panels.md").read_text()), alone=True))
     if folder is not None:
         views = read_views(folder / "cifar10_resnet32.npz")
         with np.load(folder / "cifar10_resnet32_damaged.npz") as damaged:
@@ -190,6 +191,31 @@ def arena(page: str, most: int = 14) -> Chart:
     rows = [(name, *map(float, numbers)) for name, *numbers in _NAMED.findall(table)]
     kept = rows[:most] + [row for row in rows[most:] if row[0] in ("ts", "none")]
     return win_rates_chart(kept)
+
+
+def panels(page: str) -> Chart:
+    """Share automated over cost: the curve of a cascade, all systems, and each of them alone."""
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    promised = [row for row in rows if row[0] == "confidence" and len(row) == 5]
+    curve_part = page.partition("### Cost and share")[2].partition("### ")[0]
+    curve = [
+        [float(cell.rstrip("%")) for cell in line.strip("| ").split(" | ")]
+        for line in curve_part.splitlines()
+        if re.match(r"\| \d", line)
+    ]
+    cost, share = np.array(curve)[:, 0], np.array(curve)[:, 1] / 100
+    marks: list[Mark] = [Line(cost, share, "curve after", "cascade")]
+    for _, name, automated, money, _ in promised:
+        x, y = float(money), float(automated.rstrip("%")) / 100
+        style = "dot after" if name == "cascade" else "dot before"
+        marks.append(Dots((x,), (y,), style, (f"{name}: {automated} for {money}",), size=4.5))
+    highest = float(np.ceil(max(float(row[3]) for row in promised)))
+    x_ticks = tuple((value, f"{value:g}") for value in ticks(0.0, highest, 5))
+    y_ticks = tuple((value, percent_tick(value)) for value in ticks(0.4, 0.9, 5))
+    keys = {"after": "cascade", "before": "one system, or all systems"}
+    x = Axis(0.0, highest, "dollars per 1,000 questions", x_ticks)
+    y = Axis(0.4, 0.9, "automated at 10 % errors", y_ticks)
+    return Chart("Share automated over cost", x, y, marks, keys)
 
 
 def following(views: Views, damaged: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> Chart:

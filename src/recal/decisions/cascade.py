@@ -520,8 +520,8 @@ def _curve(
     A low price of a review saves money on systems, a high one automates more.
     """
     points = []
-    for factor in np.logspace(-4, 3, 15):
-        accept, review = _policies(fitted, costs, review_cost * factor, 40, 1)
+    for factor in np.logspace(-2.5, 2.0, 10):
+        accept, review = _policies(fitted, costs, review_cost * factor, 40)
         errors = np.array([_expected(fitted, *pair)[1] for pair in zip(accept, review)])
         within = np.flatnonzero(errors <= risk)
         if len(within):
