@@ -195,8 +195,9 @@ def arena(page: str, most: int = 14) -> Chart:
 
 def panels(page: str) -> Chart:
     """Share automated over cost: the curve of a cascade, all systems, and each of them alone."""
-    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
-    promised = [row for row in rows if row[0] == "confidence" and len(row) == 5]
+    cascades = page.partition("## Cascades")[2].partition("### ")[0]
+    rows = [line.split("|")[1:-1] for line in cascades.splitlines() if line.startswith("|")]
+    promised = [[cell.strip() for cell in row] for row in rows if row[0].strip() == "confidence"]
     curve_part = page.partition("### Cost and share")[2].partition("### ")[0]
     curve = [
         [float(cell.rstrip("%")) for cell in line.strip("| ").split(" | ")]
@@ -209,7 +210,7 @@ def panels(page: str) -> Chart:
         x, y = float(money), float(automated.rstrip("%")) / 100
         style = "dot after" if name == "cascade" else "dot before"
         marks.append(Dots((x,), (y,), style, (f"{name}: {automated} for {money}",), size=4.5))
-    highest = float(np.ceil(max(float(row[3]) for row in promised)))
+    highest = float(np.ceil(max(*cost, *(float(row[3]) for row in promised))))
     x_ticks = tuple((value, f"{value:g}") for value in ticks(0.0, highest, 5))
     y_ticks = tuple((value, percent_tick(value)) for value in ticks(0.4, 0.9, 5))
     keys = {"after": "cascade", "before": "one system, or all systems"}
