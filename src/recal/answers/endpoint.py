@@ -321,7 +321,8 @@ class Interview:
     def asked(self) -> Asked:
         """What determines the answers, to be kept with the views."""
         one = self.endpoint
-        settings = [("max tokens", str(one.max_tokens)), ("top logprobs", str(one.top_logprobs))]
+        names = ("max_tokens", "top_logprobs", "temperature")
+        settings = [(name, f"{getattr(one, name):g}") for name in names]
         texts = {f"template {way.template.name}": way.template.text for way in self.askings}
         first = self.askings[0].template.text
         return (

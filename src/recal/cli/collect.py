@@ -256,8 +256,7 @@ def ask_endpoint(
     *,
     force: bool = False,
 ) -> JoinedViews:
-    """Send the questions that the server has not answered yet; print the cost before the first
-    request.
+    """Send the questions that have no answer yet; print the cost before the first request.
 
     For a `calibrator`, only its views are requested besides the first template, and a server that
     is asked otherwise than for the fit is refused.
@@ -393,6 +392,7 @@ def _write_views(joined: JoinedViews, out: Path) -> None:
         views.labels is not None,
     )
     counts = {"missing": joined.n_missing, "floor": joined.floor, "unanswered": joined.n_unanswered}
+    counts |= {"failed": joined.n_failed, "text_names_another": joined.n_other}
     print_json({**shape, "views": specs, **counts, "labelled": is_labelled, "file": out})
     next_line = shell_line("apply", "FOLDER", out, "--out", "answers.csv")
     if is_labelled:

@@ -174,9 +174,9 @@ def test_a_leak_and_a_missing_column_are_refused(place, tmp_path, capsys):
         )
         == 2
     )
-    assert (
-        "'score' equals the grades in every row, so it leaks the result" in capsys.readouterr().err
-    )
+    told = capsys.readouterr().err
+    assert "'score'" in told
+    assert "leaks" in told
     write_table(tmp_path / "new.csv", {"stated": [0.5]})
     assert (
         run(
