@@ -31,8 +31,6 @@ FAST = {"reassoc", "contract", "nsz"}
 _WORTH_A_THREAD = 60_000
 # A matrix product with at least this many multiplications is worth a second thread.
 WORTH_THREADS = 200_000_000
-# How many single rows of a mapped array are read before their memory is released.
-_PICKED = 500
 
 
 def kernel(*function: Callable[..., Any], **options: Any) -> Any:
@@ -85,7 +83,7 @@ def over_rows(
         for value in (rows, *arguments)
     )
     # Reading a single row also loads its neighbours: 64 kB, or several times that.
-    most = count if isinstance(rows, MappedRows) else _PICKED
+    most = count if isinstance(rows, MappedRows) else 500
     pieces = max(1, min(count, -(-work // PIECE_VALUES)), -(-count // most))
     for start, stop in pairwise([count * piece // pieces for piece in range(pieces + 1)]):
         _over_part(kernel, plain, start, stop, work // pieces)

@@ -42,8 +42,6 @@ ABOVE_ZERO, BELOW_ONE = float(np.finfo(np.float64).tiny), 1.0 - 2.0**-53
 # How many logits are read at a time: logits on disk need not fit in memory.
 _PIECE = 16_000_000
 
-# Up to this many classes, a small array is read again for every slope.
-_FEW_CLASSES = 64
 DEGREE = 8
 # The terms of a row: the scale, x and m at this scale, E (d - m)**k / k! for k = 2..8, and the
 # largest |d - m|.
@@ -169,7 +167,7 @@ class ScaledRows:
         Rows whose factor is 0 are left out and get 0.
         """
         wanted = self.scales * factors
-        if self._is_small and self.shape[1] <= _FEW_CLASSES:
+        if self._is_small and self.shape[1] <= 64:
             return self._slopes_of_all(wanted)
         out = self._evaluate(wanted)
         return out[1], out[2]
@@ -322,9 +320,8 @@ def fill_terms(numbers: Any) -> None:
     for k in range(1, DEGREE + 1):
         numbers[1 + k] = numbers[1 + k] / total
     numbers[1] = 1.0
-    for done in range(
-        1, DEGREE + 1
-    ):  # each round turns d**(k - done + 1) into (d - m) d**(k - done)
+    # Each round turns d**(k - done + 1) into (d - m) d**(k - done).
+    for done in range(1, DEGREE + 1):
         for k in range(DEGREE, done - 1, -1):
             numbers[1 + k] = numbers[1 + k] - mean * numbers[k]
     for k in range(2, DEGREE + 1):

@@ -26,8 +26,6 @@ from recal.maps.guard import bounded, guarded
 from recal.maps.steps import Plan
 from recal.transforms import Transform
 
-_RUNS = 15
-
 
 def export_calibration(
     plan: Plan | Any, path: str | os.PathLike[str], n_classes: int | None = None
@@ -189,7 +187,7 @@ def measure(
     return Cost(_median(os.fspath(path)) if with_model else None, alone)
 
 
-def _median(model: str | bytes) -> float:
+def _median(model: str | bytes, n_runs: int = 15) -> float:
     session, rng, feeds = open_session(model, *ON_ONE_THREAD), np.random.default_rng(0), {}
     for value in session.get_inputs():
         kind = {"tensor(float)": "float32", "tensor(double)": "float64"}.get(
@@ -199,7 +197,7 @@ def _median(model: str | bytes) -> float:
         feeds[value.name] = rng.random(shape).astype(kind)
     session.run(None, feeds)  # warm up
     times = []
-    for _ in range(_RUNS):
+    for _ in range(n_runs):
         start = time.perf_counter()
         session.run(None, feeds)
         times.append(time.perf_counter() - start)

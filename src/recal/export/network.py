@@ -44,11 +44,6 @@ from recal.transforms.preprocessing import Normalize
 
 # Nodes that do not change values: a softmax before them is still a softmax.
 _HAND_ON = ("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout")
-_LOGITS = "recal_logits"
-# The largest allowed difference between answers before and after the batch is opened.
-_CLOSE = 1e-4
-_KINDS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-_TYPES: dict[int, str] = dict(zip(_KINDS, FLOATS))
 # How an exported file is opened to check or to time it: the number of threads, and the providers.
 ON_ONE_THREAD = ("1", ("CPUExecutionProvider",))
 
@@ -111,7 +106,9 @@ def _described(value: onnx.ValueInfoProto) -> tuple[str, int | None]:
     """Return a value's type as onnxruntime writes it, and its number of axes."""
     if value.type.HasField("sequence_type"):
         return "seq(map())", None
-    kind = _TYPES.get(element_type(value), "tensor(other)")
+    kinds = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    names: dict[int, str] = dict(zip(kinds, FLOATS))
+    kind = names.get(element_type(value), "tensor(other)")
     axes = len(value.type.tensor_type.shape.dim)
     return kind, axes or None
 
@@ -224,7 +221,7 @@ def trace_module(module: Any, example: Any) -> Part:
     """Return a torch module as a part that takes any number of rows."""
     from recal.export.torch_onnx import as_onnx
 
-    model = as_onnx(module, example, _LOGITS)
+    model = as_onnx(module, example, "recal_logits")
     model = onnx.inliner.inline_local_functions(model) if model.functions else model
     model.ir_version = IR_VERSION  # torch writes a newer version, but uses only its metadata fields
     return as_part(model)
@@ -270,7 +267,7 @@ def open_batch(part: Part, shape: tuple[int, ...]) -> Part:
         ]
         together = run(free.model, free.input.name, rows)[free.output.name]
         same = np.allclose(
-            together, np.concatenate([apart[0], apart[1][-1:]]), rtol=_CLOSE, atol=_CLOSE
+            together, np.concatenate([apart[0], apart[1][-1:]]), rtol=1e-4, atol=1e-4
         )
     except InputError:
         same = False

@@ -50,11 +50,6 @@ from recal.transforms.preprocessing import (
     match_preprocess,
 )
 
-# A gate below every confidence: no sample needs its views.
-_NEVER = 1e-300
-# As in Python: values slightly above full scale are rounding errors, larger ones mean another
-# scale.
-_ABOVE = 1.001
 _THRESHOLDS = Either(Number(0.0, 1.0), ListOf(Number(0.0, 1.0)))
 _THRESHOLDS.rule = "a threshold in [0, 1], or one for each class"
 
@@ -298,7 +293,9 @@ def _refused(logits: Symbol, transforms: tuple[Transform, ...], inputs: Symbol) 
     if not limits:
         return logits
     values = abs(inputs.op("Flatten", shape=(OPEN, OPEN), axis=1).to("float64"))
-    return xp.where(xp.max(values, axis=1, keepdims=True) <= min(limits) * _ABOVE, logits, np.nan)
+    # As in Python: values slightly above full scale are rounding errors.
+    fits = xp.max(values, axis=1, keepdims=True) <= 1.001 * min(limits)
+    return xp.where(fits, logits, np.nan)
 
 
 def _gateable(file: _File) -> _File:
@@ -307,7 +304,7 @@ def _gateable(file: _File) -> _File:
     """
     one = _zeros(file.example)
     assert one is not None
-    front, never = list(file.front), file.calibration.with_gate(_NEVER)
+    front, never = list(file.front), file.calibration.with_gate(1e-300)  # no row is below it
     inner = tuple(file.example.shape[1:]) if len(front) == 1 else tuple(sizes(front[-2].output)[1:])
     for parts in (front, [*front[:-1], fix_reshapes(front[-1], inner)]):
         with suppress(InputError):

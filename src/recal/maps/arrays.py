@@ -17,15 +17,10 @@ from recal.engine.compiled import SMALL, one_thread, over_rows
 from recal.engine.series import ABOVE_ZERO, as_rows
 from recal.maps.base import Array, indices, like, namespace, wide
 
-# Terms of a sum below this may have underflowed.
-_UNDERFLOWING = 1e-290
 # Scores with a smaller relative difference count as equal. Libraries round the last bit of a
 # logarithm differently; a sample whose score equals an edge, or a score of the fit, must not change
 # sides because of that.
 TIE = 1e-12
-# Matrix products take this many rows at a time: products of equal shape sum every row in the same
-# order.
-_BLOCK = 64
 
 
 def row_max(z: Array) -> Array:
@@ -180,8 +175,8 @@ def class_log_odds(log_probs: Array) -> Array:
     top = top_column(log_probs)
     others = put(probs, top, 0.0)
     rest = row_sum(others)
-    log_rest = xp.log(xp.maximum(rest, _UNDERFLOWING))
-    far = rest < _UNDERFLOWING
+    log_rest = xp.log(xp.maximum(rest, 1e-290))
+    far = rest < 1e-290  # terms of the sum may have underflowed
     if not isinstance(far, np.ndarray) or far.any():
         below = put(log_probs, top, -np.inf)
         second = row_max(below)
@@ -203,16 +198,17 @@ def linear(x: Array, weights: np.ndarray, shift: np.ndarray | float = 0.0) -> Ar
     The order of summation in a matrix product may depend on the number of rows. Rows therefore go
     in blocks of one size.
     """
+    size = 64
     if not isinstance(x, np.ndarray):
         xp = namespace(x)
         return xp.matmul(x, like(x, np.ascontiguousarray(weights.T))) + like(x, shift)
     mixing = np.ascontiguousarray(weights.T)
-    block, scores = np.zeros((_BLOCK, x.shape[1])), np.empty((len(x), len(weights)))
+    block, scores = np.zeros((size, x.shape[1])), np.empty((len(x), len(weights)))
     with one_thread():
-        for first in range(0, len(x), _BLOCK):
-            part = x[first : first + _BLOCK]
+        for first in range(0, len(x), size):
+            part = x[first : first + size]
             block[: len(part)] = part
-            scores[first : first + _BLOCK] = (block @ mixing)[: len(part)]
+            scores[first : first + size] = (block @ mixing)[: len(part)]
     scores += shift
     return scores
 

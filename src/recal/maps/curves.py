@@ -45,10 +45,6 @@ Offsets = Annotated[NDArray[np.int64], Integers("K+1", low=0, high=2**62)]
 CERTAIN = 36.0
 # The upper edge of the last step of Venn-Abers.
 ENDLESS = float(np.finfo(np.float64).max)
-# Scores of classes other than the prediction are clipped at this value.
-_LOWEST = -1e6
-# Bisection steps for a factor between 0 and 1: as exact as float32.
-_HALVINGS = 30
 
 
 class Lines(Map):
@@ -228,7 +224,7 @@ def spread_rest(z: Array, beta: float, column: Array, confidence: Array) -> Arra
     confidence = xp.maximum(confidence, 1.0 / z.shape[1])
     others = put(z, column, -np.inf)
     logs = beta * (others - row_max(others))
-    logs = put(xp.maximum(logs, _LOWEST), column, -np.inf)
+    logs = put(xp.maximum(logs, -1e6), column, -np.inf)
     rest = 1.0 - confidence
     certain = rest <= 0.0
     most = xp.where(certain, np.inf, confidence / xp.where(certain, 1.0, rest))
@@ -260,6 +256,6 @@ def _drawn_together(drops: Array, here: Array, most: Array) -> Array:
         return xp.concat([xp.where(crowded, low, middle), xp.where(crowded, middle, high)], axis=1)
 
     ends = xp.concat([xp.zeros_like(most), xp.ones_like(most)], axis=1)
-    low = repeated(drops, _HALVINGS, halve, ends)[:, :1]
+    low = repeated(drops, 30, halve, ends)[:, :1]  # as exact as float32
     weights = xp.where(here, 0.0, xp.exp(drops * low))
     return weights / row_sum(weights)

@@ -40,13 +40,8 @@ PerClass = Annotated[Vector, Floats("K")]
 Scale = Annotated[float, Number(SMALLEST, LARGEST)]
 Share = Annotated[float, Number(0.0, 1.0)]
 
-# Up to this many classes, numpy's overhead per row exceeds the time to read the row.
-_SHORT = 32
 # e to the power of this can be squared without overflow.
 _LARGEST_EXPONENT = 230.0
-# Features up to this size can be squared and multiplied; a class that is ruled out may have a logit
-# of -3e38.
-_LARGEST_FEATURE = 1e9
 
 
 class Temperature(Map):
@@ -277,9 +272,11 @@ def within(z: Array, limit: float) -> Array:
 
 
 def linear_features(z: Array, kind: str) -> Array:
-    """Return the features of a linear map, clipped so that their squares stay finite."""
+    """Return the features of a linear map, clipped so that their squares stay finite; a class that
+    is ruled out may have a logit of -3e38.
+    """
     features = log_softmax(z) if kind == "log-probabilities" else z
-    return clip(features, -_LARGEST_FEATURE, _LARGEST_FEATURE)
+    return clip(features, -1e9, 1e9)
 
 
 def scaled_answers(logits: FloatArray, scales: Vector) -> tuple[Vector, Vector]:
@@ -287,7 +284,7 @@ def scaled_answers(logits: FloatArray, scales: Vector) -> tuple[Vector, Vector]:
     largest logit.
     """
     logits, probs = as_rows(logits), np.empty(logits.shape)
-    short = logits.shape[1] <= _SHORT
+    short = logits.shape[1] <= 32  # numpy's overhead per row exceeds the time to read it
     columns = np.empty(len(logits), np.intp) if short else logits.argmax(axis=1)
     confidences, close = np.empty(len(logits)), np.empty(len(logits), np.bool_)
     over_rows(rows.softmax, logits, columns, short, scales, probs, confidences, close)
