@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from benchmarks.language_models import graded_scores
 from recal import PanelCalibration, SignalCalibration, decide, plan_cascade
 from recal.comparison.tables import markdown_table
-from recal.decisions.cascade import _follow, _Labelled, _policies, _stage_answers
+from recal.decisions.cascade import stage_answers
+from recal.decisions.policies import Labelled, follow, list_policies
 
 Rows = NDArray[np.intp]
 SIGNALS = ("stated", "hedging", "tokens' probability", "length")
@@ -190,18 +191,18 @@ def promises(panel: Panel, systems: Sequence[int], risk: float, n_draws: int = 3
         fitted = PanelCalibration().fit(answers, panel.truth[fit], signals)
         rows = fitted.read(*panel.read(systems, rest), asked=len(systems))
         stages = [place for place, gain in enumerate(fitted.gains_) if gain["used"]]
-        places, sure = _stage_answers(fitted, rows, stages)
+        places, sure = stage_answers(fitted, rows, stages)
         picked = np.take_along_axis(rows.raw, np.maximum(places, 0), axis=1)
         wrong = (picked != panel.truth[rest, None]) | (places < 0)
         known = fitted.stage_confidence_[:, stages]
-        policies = _policies(known, prices[stages], 100.0)
+        policies = list_policies(known, prices[stages], 100.0)
         rng = np.random.default_rng(number)
         for _ in range(n_draws // 10):
             drawn = rng.integers(0, len(rest), 1000)
-            labelled = _Labelled(sure[drawn], wrong[drawn], prices[stages], 100.0)
+            labelled = Labelled(sure[drawn], wrong[drawn], prices[stages], 100.0)
             for promise, results in found.items():
                 pair = labelled.choose(policies, known, risk, 0.05, promise, None)
-                stop, accepted = _follow(sure, *pair)
+                stop, accepted = follow(sure, *pair)
                 mistakes = accepted & wrong[np.arange(len(rest)), stop]
                 results.append((accepted.mean(), mistakes.mean()))
     lines = []

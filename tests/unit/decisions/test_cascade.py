@@ -7,7 +7,7 @@ import pytest
 
 from recal import PanelCalibration, load, plan_cascade, save
 from recal.decisions import CascadeRule
-from recal.decisions.cascade import NEVER, _cheapest, _follow, _Labelled, _policies
+from recal.decisions.policies import NEVER, Labelled, cheapest, follow, list_policies
 from recal.errors import InputError, NotFittedError
 from tests.unit.calibrators.test_panel import asked, rows_of
 
@@ -145,11 +145,11 @@ def test_the_cheapest_thresholds_are_those_of_a_full_search():
     price = review / (1 - end)
 
     def mean_cost(upper, lower):
-        stop, accepted = _follow(confidence, np.array([upper, end]), np.array([lower, end]))
+        stop, accepted = follow(confidence, np.array([upper, end]), np.array([lower, end]))
         doubt = 1 - confidence[np.arange(60), stop]
         return np.mean(np.where(accepted, price * doubt, review) + 2.0 * stop)
 
-    accept, lower = _cheapest(confidence, costs, review, end)
+    accept, lower = cheapest(confidence, costs, review, end)
     grid = np.r_[0.0, np.sort(first), NEVER]
     best = min(mean_cost(a, r) for a in grid for r in grid if r <= a)
     assert mean_cost(accept[0], lower[0]) == pytest.approx(best)
@@ -170,13 +170,13 @@ def test_the_promise_holds_over_many_draws(guarantee):
 
     fitted, _ = questions(1000)
     costs = np.array([1.0, 5.0])
-    policies = _policies(fitted, costs, 50.0)
+    policies = list_policies(fitted, costs, 50.0)
     new, wrong = questions(50_000)
     error, share = [], []
     for _ in range(draws):
-        labelled = _Labelled(*questions(n), costs, 50.0)
+        labelled = Labelled(*questions(n), costs, 50.0)
         pair = labelled.choose(policies, fitted, risk, 0.05, guarantee, None)
-        stop, accepted = _follow(new, *pair)
+        stop, accepted = follow(new, *pair)
         error.append((wrong[np.arange(len(new)), stop] & accepted).mean())
         share.append(accepted.mean())
     error, share = np.array(error), np.array(share)
