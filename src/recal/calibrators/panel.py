@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.estimator import RULE, Estimator
 from recal.calibrators.group_offsets import fit_group_offsets
-from recal.calibrators.panel_answers import Match, PanelRows, PanelTable, right_answers
+from recal.calibrators.panel_answers import Match, PanelRows, PanelTable
 from recal.calibrators.panel_fit import PanelFit, choose
+from recal.calibrators.panel_truth import right_answers
 from recal.calibrators.samples import Samples
 from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError, NotFittedError

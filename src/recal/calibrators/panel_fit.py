@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.panel_answers import PanelRows, PanelTable, main_places
+from recal.calibrators.panel_answers import PanelRows, PanelTable
+from recal.calibrators.panel_truth import main_places
 from recal.calibrators.signal_models import choose_kinds, encoding_of
 from recal.calibrators.signals import SignalCalibration
 from recal.clusters import cluster_sums, stratified_folds

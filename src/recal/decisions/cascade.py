@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.panel import PanelCalibration, read_costs
-from recal.calibrators.panel_answers import PanelRows, right_answers
+from recal.calibrators.panel_answers import PanelRows
 from recal.calibrators.panel_fit import PanelFit
+from recal.calibrators.panel_truth import right_answers
 from recal.clusters import check_clusters, check_names
 from recal.decisions.certify import certified, on_average, one_row_per_cluster, ranked
 from recal.decisions.policies import NEVER, Labelled, cost_curve, follow, list_policies
