@@ -115,7 +115,7 @@ def export(
     say(f"Written to {out}: {parts.describe()}{what}.")
     if profile is not None:
         say(
-            f"The profile of the fit's inputs is in {profile}: examples/serve.py watches and follows with it."
+            f"The profile of the fit's inputs is in {profile}: recal watch compares new inputs with it."
         )
     # The ONNX file gets inputs that have already been read from files.
     names = [name for name in ("read", "pixels", "resize", "crop", "seconds") if name in settings]

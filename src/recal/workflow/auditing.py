@@ -90,7 +90,8 @@ class FolderAudit:
         self.n_drawn += len(drawn)
         common: dict[str, Any] = {"kind": "draw", "rule": self.key, "time": _now()}
         common["band_from"] = self.audit.band_from
-        self.journal.append(*({**common, "id": check.name, "check": check[1:]} for check in drawn))
+        rows = ({**common, "id": check.name, "check": check[1:]} for check in drawn)
+        self.journal.append(*rows, sync=False)
 
     def offer(self, confidence: Any, groups: Sequence[str]) -> list[str]:
         """Record accepted answers that were drawn one by one with equal probability; return ids."""
