@@ -24,6 +24,7 @@ from recal.cli.files import (
     check_exists,
     check_kind,
     is_graded,
+    is_panel,
     kind_of,
     load_saved,
     read_probs,
@@ -170,6 +171,9 @@ def apply(
         Adaptation.of(values),
     )
     calibration, content = load_saved(calibration)
+    if is_panel(content):
+        _apply_panel(content, calibration.parent, views, out, inputs, adapt)
+        return
     if is_graded(content):
         _apply_signals(content, views, out, inputs, adapt)
         return
@@ -386,6 +390,33 @@ def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: ModelInputs, o
     )
     print_json({"samples": len(accept), "accepted": int(accept.sum()), "file": out})
     say(f"{_share(int(accept.sum()), len(accept))} Written to {out}.")
+
+
+def _apply_panel(
+    calibration: Any,
+    folder: Path,
+    table: Path | None,
+    out: Path,
+    inputs: ModelInputs,
+    adapt: Adaptation,
+) -> None:
+    """Add answer, confidence and the next step to a table with the answers of several systems."""
+    from recal.workflow.panels import apply_panel
+
+    refuse_unused(inputs.flags() | adapt.flags(), "a calibration of several systems")
+    if table is None:
+        raise InputError("Name the table of new answers: recal apply FOLDER NEW.csv --out OUT.csv")
+    check_exists(table)
+    steps = apply_panel(calibration, folder, table, out)
+    total = sum(steps.values())
+    print_json({"answers": total, "accepted": steps.get("accept", 0), "next": steps, "file": out})
+    say(_share(steps.get("accept", 0), total))
+    for step, count in steps.items():
+        if step.startswith("ask "):
+            say(f"{count:,} questions: {step}, add its answers to the table, and apply again.")
+    if "review" in steps:
+        say(f"{steps['review']:,} questions: a person decides.")
+    say(f"{total:,} answers written to {out}.")
 
 
 def _apply_signals(

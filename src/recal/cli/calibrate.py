@@ -57,14 +57,35 @@ def calibrate(
         str | None,
         Option(help="With TABLE: the columns to learn from. By default all numeric ones."),
     ] = None,
+    truth: Annotated[
+        str | None, Option(help="With --system: the column of the right answers.")
+    ] = None,
+    system: Annotated[
+        list[str] | None,
+        Option(
+            help="With TABLE: NAME=ANSWER_COLUMN,SIGNAL_COLUMN,... of one system; once for each. "
+            "The first is the main one."
+        ),
+    ] = None,
+    cost: Annotated[
+        list[str] | None, Option(help="With --system: NAME=PRICE of asking it; once for each.")
+    ] = None,
+    cascade: Annotated[
+        bool, Option("--cascade", help="Ask cheap systems first; needs --cost and --review-cost.")
+    ] = False,
+    review_cost: Annotated[float | None, Option(help="The price of a review by a person.")] = None,
+    match: Annotated[
+        str, Option(help="When two answers are the same: text, exact or number.")
+    ] = "text",
     risk: opt.Risk = 0.01,
     guarantee: opt.Guarantee = "confidence",
     answers: Annotated[
-        str,
+        str | None,
         Option(
-            help="kept: predictions never change; free: they may, which can raise the accuracy."
+            help="kept: predictions never change; free: they may, which can raise the accuracy.",
+            show_default="kept; with --system free",
         ),
-    ] = "kept",
+    ] = None,
     cross_fit: opt.CrossFit = False,
     model: opt.Model = None,
     data: opt.Data = None,
@@ -174,6 +195,11 @@ def calibrate(
     Example: [bold]recal calibrate graded.csv --correct right --signals stated,logprob --risk 0.1
     --out folder[/bold]
 
+    Several systems that answered the same questions automate far more than one.
+
+    Example: [bold]recal calibrate graded.csv --truth key --system gpt=gpt_answer,gpt_stated
+    --system flash=flash_answer,flash_stated --risk 0.05 --out folder[/bold]
+
     Labels that arrive later: [bold]recal calibrate folder --more new.csv[/bold]
     """
     values = locals()
@@ -195,6 +221,32 @@ def calibrate(
         "say": say,
     }
     of_model: dict[str, Any] = {"--pool": pool != "auto", "--pilot": pilot != _PILOT}
+    of_panel: dict[str, Any] = {"--truth": truth, "--cost": cost, "--cascade": cascade}
+    of_panel |= {"--review-cost": review_cost, "--match": match != "text"}
+    if system:
+        if graded is None or truth is None:
+            raise InputError("--system needs the table and --truth, the column of right answers.")
+        check_exists(graded)
+        of_model |= {"--correct": correct, "--signals": signals, "--cross-fit": cross_fit}
+        of_model |= {"--method": method != "auto", **inputs.flags("group", "cluster")}
+        refuse_unused(of_model, "--system")
+        _calibrate_panel(
+            graded,
+            out,
+            rules,
+            system,
+            truth,
+            cost or [],
+            cascade,
+            review_cost,
+            match,
+            answers or "free",
+            group,
+            cluster,
+        )
+        return
+    refuse_unused(of_panel, "one system alone (name several with --system)")
+    answers = answers or "kept"
     if graded is not None:
         check_exists(graded)
         if is_table_of_answers(graded):
@@ -324,6 +376,52 @@ def _calibrate_table(
         out,
         shell_line("apply", out, f"new{table.suffix}", "--out", f"accepted{table.suffix}"),
     )
+
+
+def _calibrate_panel(
+    table: Path,
+    out: Path,
+    rules: dict[str, Any],
+    system: list[str],
+    truth: str,
+    cost: list[str],
+    cascade: bool,
+    review_cost: float | None,
+    match: str,
+    answers: str,
+    group: str | None,
+    cluster: str | None,
+) -> None:
+    """Calibrate the answers of several systems to the same questions."""
+    from recal.workflow.panels import SystemColumns, calibrate_panel
+    from recal.workflow.result import Settings
+
+    if cascade is not (review_cost is not None):
+        raise InputError("A cascade needs both: --cascade and --review-cost PRICE.")
+    settings = Settings(about={"Data": str(table)}, **rules)
+    result = calibrate_panel(
+        table,
+        out,
+        settings,
+        truth=truth,
+        systems=[SystemColumns.parse(text) for text in system],
+        answers=answers,
+        match=match,
+        costs=dict(map(_price, cost)) or None,
+        review_cost=review_cost,
+        group=group,
+        cluster=cluster,
+    )
+    new = shell_line("apply", out, f"new{table.suffix}", "--out", f"answers{table.suffix}")
+    _print_result(result, out, new)
+
+
+def _price(text: str) -> tuple[str, float]:
+    name, _, price = text.partition("=")
+    try:
+        return name.strip(), float(price)
+    except ValueError:
+        raise InputError(f"--cost takes NAME=PRICE, such as gpt=1.98, got {text!r}.") from None
 
 
 def _print_result(result: Any, out: Path, next_line: str, **more: Any) -> None:

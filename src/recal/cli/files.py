@@ -270,6 +270,14 @@ def is_graded(content: Any) -> bool:
     return isinstance(content, SignalCalibration)
 
 
+def is_panel(content: Any) -> bool:
+    """Whether an object is a calibration of several systems, or a cascade of them."""
+    from recal import PanelCalibration
+    from recal.decisions.cascade import CascadeRule
+
+    return isinstance(content, PanelCalibration | CascadeRule)
+
+
 def check_calibration(path: Path, content: Any) -> Any:
     """Return what a file holds if it is a calibration of logits; refuse anything else."""
     if is_graded(content):

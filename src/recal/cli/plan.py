@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from recal.cli import options as opt
-from recal.cli.files import is_calibration, is_graded, load_saved
+from recal.cli.files import is_calibration, is_graded, is_panel, load_saved
 from recal.cli.inputs import group_words
 from recal.cli.printing import print_json, say, say_facts, shell_line
 
@@ -29,6 +29,9 @@ def plan(
     Example: [bold]recal plan calibration.recal[/bold]
     """
     file, content = load_saved(file)
+    if is_panel(content):
+        _print_panel(file, content)
+        return
     if is_graded(content):
         _print_signals(file, content)
         return
@@ -66,6 +69,26 @@ def plan(
         say(
             f"Or keep the views: {shell_line('collect', *model_words, '--pool', pool, '--out', 'new.zarr')}"
         )
+
+
+def _print_panel(file: Path, content: Any) -> None:
+    """Show a calibration of several systems, or a cascade."""
+    from recal.decisions.cascade import CascadeRule
+    from recal.workflow.panels import cascade_facts
+
+    is_cascade = isinstance(content, CascadeRule)
+    panel = content.panel if is_cascade else content
+    facts: dict[str, Any] = {"file": file, "reason": panel.reason_, "systems": panel.gains_}
+    if is_cascade:
+        facts["cascade"] = cascade_facts(content)
+    print_json(facts)
+    say(f"{file}: {panel.reason_}")
+    rule = getattr(panel, "decision_", None)
+    if is_cascade:
+        say(str(content))
+    elif rule is not None:
+        say_facts(Decides=f"accepts from a confidence of {min(rule.thresholds):.3g} on")
+    say(f"Next: {shell_line('apply', file.parent, 'new.csv', '--out', 'answers.csv')}")
 
 
 def describe(calibration: Any) -> dict[str, Any]:

@@ -1,0 +1,332 @@
+"""From a table with the answers of several systems to automated answers, and to a cascade.
+
+The folder also holds ``columns.json``: which column has the answer of which system.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.panel import PanelCalibration
+from recal.calibrators.panel_answers import normalised
+from recal.decisions.cascade import CascadeRule, plan_cascade
+from recal.errors import FileError, InputError
+from recal.files.paths import replacing
+from recal.files.saved import save
+from recal.files.tables import Table, read_table, write_with_columns
+from recal.workflow.folder import CALIBRATION, publishing
+from recal.workflow.parts import split
+from recal.workflow.result import Answers, Result, Settings, group_lines, recording
+
+COLUMNS = "columns.json"
+
+
+@dataclass(frozen=True)
+class SystemColumns:
+    """The columns of one system: its answer, then its signals."""
+
+    name: str
+    answer: str
+    signals: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> SystemColumns:
+        """Read ``gpt=gpt_answer,gpt_stated``."""
+        name, sign, columns = text.partition("=")
+        answer, *signals = [column.strip() for column in columns.split(",")]
+        if not name.strip() or not sign or not answer:
+            raise InputError(
+                f"--system takes NAME=ANSWER_COLUMN,SIGNAL,..., such as gpt=gpt_answer,gpt_stated; "
+                f"got {text!r}."
+            )
+        return cls(name.strip(), answer, tuple(signals))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PanelResult(Result):
+    """The result for several systems; the calibrator is a `PanelCalibration`."""
+
+    rule: CascadeRule | None
+    cascade_checked: tuple[int, int] = (0, 0)  # accepted and wrong among the checking questions
+
+    def to_dict(self) -> dict[str, Any]:
+        plain = {
+            "reason": self.calibrator.reason_,
+            "systems": self.calibrator.gains_,
+            "parts": dict(zip(("fit", "decide", "check"), self.sizes)),
+            **self._scores("nll", "ece", "brier", "auroc"),
+            "decision": self.decision.to_dict(),
+            "checked": {"accepted": self.n_accepted, "errors": self.n_errors},
+        }
+        if self.rule is not None:
+            plain["cascade"] = cascade_facts(self.rule)
+            accepted, errors = self.cascade_checked
+            plain["cascade"]["checked"] = {"accepted": accepted, "errors": errors}
+        return plain
+
+    def lines(self) -> list[str]:
+        """Return a summary for people."""
+        after = self.after
+        lines = [
+            self.calibrator.reason_,
+            f"Checked on {self.sizes[2]:,} other questions: NLL {after['nll']:.3f}, "
+            f"ECE {after['ece']:.3f}.",
+        ]
+        if self.rule is not None:
+            accepted, errors = self.cascade_checked
+            lines += str(self.rule).splitlines()
+            lines.append(
+                f"On the checking questions the cascade accepts {accepted:,} of {self.sizes[2]:,}, "
+                f"and {errors:,} of these are wrong."
+            )
+            return lines
+        lines.append(self._automated() if self.decision.possible else str(self.decision))
+        return lines + group_lines(self.decision, self.sizes[1] / sum(self.sizes))
+
+
+def cascade_facts(rule: CascadeRule) -> dict[str, Any]:
+    """Return a cascade as plain values for JSON."""
+    others = zip(rule.others, rule.other_shares.tolist(), rule.other_costs.tolist())
+    return {
+        "systems": list(rule.systems),
+        "promise": rule.promise,
+        "share": rule.share,
+        "cost": rule.cost,
+        "total_cost": rule.total_cost,
+        "curve": [
+            dict(zip(("cost", "share", "expected_error"), point)) for point in rule.curve.tolist()
+        ],
+        "others": {name: {"share": share, "cost": cost} for name, share, cost in others},
+    }
+
+
+@recording
+def calibrate_panel(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    settings: Settings,
+    *,
+    truth: str,
+    systems: Sequence[SystemColumns],
+    answers: str = "free",
+    match: str = "text",
+    costs: Mapping[str, float] | None = None,
+    review_cost: float | None = None,
+    group: str | None = None,
+    cluster: str | None = None,
+) -> PanelResult:
+    """Learn one confidence from the answers of several systems, and decide what can be automated.
+
+    Parameters
+    ----------
+    path : a table with one row per question: .csv, .tsv, .parquet or .jsonl
+    out : the folder for calibration, report and summary
+    truth : the column of right answers
+    systems : the columns of each system; the first is the main one
+    answers, match : as in `PanelCalibration`
+    costs : the price of asking each system, optional
+    review_cost : the price of a review; with it, a cascade asks cheap systems first
+    group, cluster : columns, as in `calibrate_table`
+    """
+    seed, say = settings.random_state, settings.say
+    if len({one.name for one in systems}) < len(systems):
+        raise InputError("Systems need different names, one --system each.")
+    cascade = review_cost is not None
+    if cascade:
+        absent = [one.name for one in systems if one.name not in (costs or {})]
+        if absent:
+            raise InputError(f"A cascade needs the cost of each system: add --cost {absent[0]}=...")
+        assert costs is not None
+        systems = sorted(systems, key=lambda one: costs[one.name])
+    table = read_table(path)
+    key = table[truth]
+    if (key == "").any():
+        row = int(np.flatnonzero(key == "")[0]) + 1
+        raise InputError(f"{path}, row {row}: the column {truth!r} holds no right answer.")
+    given, signals = read_systems(table, systems)
+    groups = None if group is None else table[group]
+    clusters = None if cluster is None else table[cluster]
+    fit, decide_on, check_on = split(table.n_rows, seed, clusters)
+    sizes = len(fit), len(decide_on), len(check_on)
+    names = ", ".join(one.name for one in systems)
+    say(f"1/3  Read {table.n_rows:,} questions with the answers of {names}.")
+    say(f"2/3  Fit on {sizes[0]:,} questions, decide on {sizes[1]:,}, check on {sizes[2]:,}.")
+    kind: Any = match
+    panel = PanelCalibration(answers, match=kind, random_state=seed)  # type: ignore[arg-type]
+    panel.fit(
+        _rows(given, fit),
+        key[fit],
+        _rows(signals, fit),
+        groups=None if groups is None else groups[fit],
+        clusters=None if clusters is None else clusters[fit],
+        costs=costs,
+    )
+    predicted, confidence = panel.predict_both(given, signals, groups)
+    right = _is_right(predicted, key, match)
+    scored = Answers(None, confidence, right, None, groups, clusters, by=str(group))
+    rule, checked = None, (0, 0)
+    if review_cost is not None:
+        assert costs is not None
+        rule = plan_cascade(
+            panel,
+            _rows(given, decide_on),
+            key[decide_on],
+            _rows(signals, decide_on),
+            costs=costs,
+            review_cost=review_cost,
+            risk=settings.risk,
+            confidence=settings.confidence,
+            guarantee=settings.guarantee,
+            groups=None if groups is None or settings.one_rule else groups[decide_on],
+            clusters=None if clusters is None else clusters[decide_on],
+        )
+        everyone = None if groups is None or settings.one_rule else groups[check_on]
+        outcome = rule.apply(_rows(given, check_on), _rows(signals, check_on), everyone)
+        accepted = outcome.next == "accept"
+        wrong = accepted & ~_is_right(outcome.answer, key[check_on], match)
+        checked = int(accepted.sum()), int(wrong.sum())
+    say("3/3  Write the report.")
+    with publishing(Path(out)) as folder:
+        write_columns(folder, systems, match, group)
+        result = PanelResult.of(
+            panel,
+            scored.take(decide_on),
+            scored.take(check_on),
+            settings,
+            sizes=sizes,
+            folder=folder,
+            rule=rule,
+            cascade_checked=checked,
+        )
+        if rule is not None:
+            save(rule, folder / CALIBRATION)
+    return replace(result, folder=Path(out))
+
+
+def _rows(columns: Mapping[str, Any], rows: NDArray[np.intp]) -> dict[str, Any]:
+    """Return some rows of columns, which may be grouped by system."""
+    return {
+        name: _rows(values, rows) if isinstance(values, Mapping) else values[rows]
+        for name, values in columns.items()
+    }
+
+
+def _is_right(answers: NDArray[Any], key: NDArray[Any], match: str) -> NDArray[np.bool_]:
+    kind: Any = match
+    return np.array(
+        [
+            one is not None and normalised(one, kind) == normalised(other, kind)
+            for one, other in zip(answers, key)
+        ]
+    )
+
+
+def read_systems(
+    table: Table, systems: Sequence[SystemColumns], categories: Mapping[str, bool] | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return answers and signals by system, from the columns that the table has.
+
+    `categories` says which signals hold words, as at the fit; by default the contents decide.
+    """
+    answers: dict[str, Any] = {}
+    signals: dict[str, Any] = {}
+    for one in systems:
+        if categories is not None and one.answer not in table:
+            continue  # a system that was not asked yet
+        cells = table.cells[one.answer] if one.answer in table else table[one.answer]
+        lists = any(isinstance(cell, list) for cell in cells)  # several samples, in JSONL
+        answers[one.name] = cells if lists else table[one.answer]
+        columns = {}
+        for name in one.signals:
+            words = not table.is_numeric(name) if categories is None else categories.get(name)
+            columns[name] = table[name] if words else table.numbers(name)
+        if columns:
+            signals[one.name] = columns
+    if not answers:
+        raise InputError(f"{table.path} has no answer of any system; it has {', '.join(table)}.")
+    return answers, signals
+
+
+def write_columns(
+    folder: Path, systems: Sequence[SystemColumns], match: str, group: str | None
+) -> None:
+    """Write which columns belong to which system."""
+    facts = {"systems": [vars(one) for one in systems], "match": match, "group": group}
+    with replacing(folder / COLUMNS) as file:
+        file.write(json.dumps(facts, indent=1).encode())
+
+
+def read_columns(folder: Path) -> tuple[list[SystemColumns], str | None]:
+    """Return the columns of each system, and the column of groups."""
+    try:
+        facts = json.loads((folder / COLUMNS).read_bytes())
+        systems = [
+            SystemColumns(str(one["name"]), str(one["answer"]), tuple(map(str, one["signals"])))
+            for one in facts["systems"]
+        ]
+        group = facts["group"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FileError(
+            f"{folder / COLUMNS} cannot be read ({type(error).__name__}). It says which column has "
+            "the answers of which system; recal calibrate writes it."
+        ) from error
+    return systems, None if group is None else str(group)
+
+
+def apply_panel(
+    calibration: PanelCalibration | CascadeRule,
+    folder: Path,
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+) -> dict[str, int]:
+    """Write a copy of a table with `answer`, `confidence`, `accepted` and, with a cascade, `next`.
+
+    `next` is "accept", "review" or "ask NAME". Rows may lack the systems that were not asked yet.
+    Returns how many rows have which next step.
+    """
+    systems, group = read_columns(folder)
+    panel = calibration.panel if isinstance(calibration, CascadeRule) else calibration
+    table = read_table(path)
+    fitted = panel.table_.table
+    words = {} if fitted is None else dict(zip(fitted.names, map(bool, fitted.levels)))
+    categories = {name.partition(": ")[2]: is_word for name, is_word in words.items()}
+    answers, signals = read_systems(table, systems, categories)
+    main = systems[0]
+    if main.name not in answers:
+        raise InputError(
+            f"{path} has no column {main.answer!r} with the answers of {main.name}, the first "
+            f"system; it has {', '.join(table)}."
+        )
+    groups = None if group is None else table[group]
+    if isinstance(calibration, CascadeRule):
+        found = calibration.apply(answers, signals, groups if calibration.groups else None)
+        steps = np.array(
+            [one if one in ("accept", "review") else f"ask {one}" for one in found.next]
+        )
+        chosen, confidence, accepted = found.answer, found.confidence, steps == "accept"
+    else:
+        offsets = groups if hasattr(panel, "group_offsets_") else None
+        chosen, confidence = panel.predict_both(answers, signals, offsets)
+        rule = getattr(panel, "decision_", None)
+        accepted = np.zeros(len(confidence), bool)
+        if rule is not None:
+            accepted = rule.accept(confidence, groups=groups if rule.groups else None)
+        steps = np.where(accepted, "accept", "review")
+    added: dict[str, Any] = {
+        "answer": ["" if one is None else str(one) for one in chosen],
+        "confidence": confidence,
+        "accepted": accepted,
+    }
+    if isinstance(calibration, CascadeRule):
+        added["next"] = steps
+    write_with_columns(table, out, added)
+    names, counts = np.unique(steps, return_counts=True)
+    return dict(zip(names.tolist(), counts.tolist()))

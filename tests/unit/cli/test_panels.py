@@ -1,0 +1,96 @@
+"""Several systems from a table, by two commands: one confidence, and a cascade in two rounds."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from recal.cli.app import run
+from recal.files.tables import read_table
+
+SYSTEMS = ["--system", "small=small_answer,small_stated", "--system", "large=large_answer"]
+
+
+def write(path, n: int, seed: int, *, later: bool = True) -> None:
+    """Write questions with the answers of two systems; right ones are stated with confidence."""
+    rng = np.random.default_rng(seed)
+    truth = rng.choice(list("ABCDE"), n)
+    lines = ["id,key,small_answer,small_stated,large_answer"]
+    for row, key in enumerate(truth):
+        small, large = (key if rng.random() < p else rng.choice(list("ABCDE")) for p in (0.7, 0.85))
+        stated = np.clip(rng.normal(0.8 if small == key else 0.5, 0.15), 0.01, 0.99)
+        lines.append(f"{row:04},{key},{small},{stated:.3f},{large if later else ''}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "graded.csv", 1500, 0)
+    write(tmp_path / "new.csv", 400, 1)
+    return tmp_path
+
+
+def test_two_commands_automate_answers_of_several_systems(place, capsys):
+    words = ["calibrate", "graded.csv", "--truth", "key", *SYSTEMS, "--risk", "0.1", "--out", "out"]
+    assert run(words) == 0
+    assert "large" in capsys.readouterr().out
+    assert (place / "out" / "report.html").exists()
+    assert run(["apply", "out", "new.csv", "--out", "answers.csv", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    table = read_table(place / "answers.csv")
+    accepted = table["accepted"] == "true"
+    assert told["accepted"] == accepted.sum() > 150
+    assert (table["answer"][accepted] != table["key"][accepted]).mean() < 0.15
+    assert table["id"][0] == "0000"
+    assert run(["plan", "out"]) == 0
+
+
+def test_a_cascade_asks_cheap_systems_first_and_continues(place, capsys):
+    costs = ["--cost", "large=2", "--cost", "small=0.1", "--cascade", "--review-cost", "50"]
+    words = ["calibrate", "graded.csv", "--truth", "key", *SYSTEMS, *costs, "--risk", "0.1"]
+    assert run([*words, "--out", "out"]) == 0
+    capsys.readouterr()
+    write(place / "first.csv", 400, 1, later=False)
+    assert run(["apply", "out", "first.csv", "--out", "answers.csv"]) == 0
+    first = read_table(place / "answers.csv")
+    asked = first["next"] == "ask large"
+    assert 0 < asked.sum() < 400
+    assert set(first["next"]) <= {"accept", "review", "ask large"}
+    # Ask the large system for these rows only, add its answers to the table, and go on.
+    lines = (place / "answers.csv").read_text().splitlines()
+    given = read_table(place / "new.csv")["large_answer"]
+    cells = [line.split(",") for line in lines]
+    column = cells[0].index("large_answer")
+    for row, line in enumerate(cells[1:]):
+        line[column] = given[row] if asked[row] else ""
+    (place / "second.csv").write_text("\n".join(map(",".join, cells)) + "\n")
+    capsys.readouterr()
+    assert run(["apply", "out", "second.csv", "--out", "final.csv", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["next"]) <= {"accept", "review"}
+    final = read_table(place / "final.csv")
+    stopped = first["next"] != "ask large"
+    assert (final["next"][stopped] == first["next"][stopped]).all()
+    assert (final["next"] == "accept").sum() >= (first["next"] == "accept").sum()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--truth", "key", "--system", "small=smal_answer"], "small_answer"),
+        (["--truth", "kee", *SYSTEMS], "key"),
+        (SYSTEMS, "--truth"),
+        (["--truth", "key", "--system", "small"], "ANSWER_COLUMN"),
+        (["--truth", "key", *SYSTEMS, "--cost", "small=cheap"], "cheap"),
+        (["--truth", "key", *SYSTEMS, "--cascade"], "--review-cost"),
+        (["--truth", "key", *SYSTEMS, "--cascade", "--review-cost", "5"], "--cost"),
+        (["--truth", "key", *SYSTEMS, "--system", "cheat=key"], "cheat"),
+        (["--truth", "key", "--correct", "id"], "--system"),
+    ],
+)
+def test_wrong_words_are_refused(place, capsys, words, named):
+    assert run(["calibrate", "graded.csv", *words, "--risk", "0.1", "--out", "out"]) == 2
+    assert named in capsys.readouterr().err
+    assert not (place / "out" / "calibration.recal").exists()
