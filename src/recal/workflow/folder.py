@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from recal.errors import FileError
-from recal.files.ledger import FolderLock
 from recal.files.paths import replace_folder
 
 CALIBRATION, PAGE, SUMMARY = "calibration.recal", "report.html", "summary.json"
@@ -79,6 +78,8 @@ def publishing(out: Path, *, keep_previous: bool = False) -> Iterator[Path]:
     Stores of an earlier run in `out` are moved to the run. Files that are not results, such as a
     ledger, stay. With `keep_previous` the earlier results are kept in the folder `previous`.
     """
+    from recal.files.ledger import FolderLock  # loads numpy, which a list of commands does not need
+
     work = folder_of_run(out)
     try:
         work.mkdir(parents=True, exist_ok=True)

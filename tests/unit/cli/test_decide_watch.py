@@ -177,7 +177,7 @@ def test_watch_makes_a_profile_and_compares(files, capsys):
     out = capsys.readouterr().out
     assert "differ from those of the fit" in out
     assert "Alarm at input" in out
-    assert out.count("ccuracy is unknown") == 1, "one estimate of the accuracy, or none"
+    assert out.count(" is unknown") == 1, "one estimate of the accuracy, or none"
 
 
 def test_watch_says_what_it_needs(files, capsys):

@@ -65,7 +65,7 @@ def test_a_table_of_texts_needs_no_option_from_the_model_to_the_answers(texts, c
     assert run([*command, "--risk", "0.2"]) == 0
     following(capsys, NEW="new.csv")
     assert run(["plan", "made"]) == 0  # the folder is a calibration to every command
-    assert run(["watch", "made", "made/judge.zarr"]) == 0
+    assert run(["watch", "made", "made/check.zarr"]) == 0
     lines = (texts / "answers.csv").read_text().splitlines()
     assert lines[0] == "input,answer,confidence,accepted"
     assert len(lines) == 21

@@ -20,6 +20,7 @@ from unittest import mock
 
 import numpy as np
 
+import recal
 from recal.collecting import models
 
 MODULE = """
@@ -121,6 +122,8 @@ def circumstances(around: str) -> Iterator[None]:
             )
         elif around:
             package = around.removeprefix("without ")
+            # What is first imported below would be imported a second time later.
+            _ = recal.SignalCalibration
             hidden = {
                 name: None for name in (package, *sys.modules) if name.split(".")[0] == package
             }
@@ -258,7 +261,6 @@ def _write_tables(folder: Path, probs: np.ndarray, y: np.ndarray) -> None:
     for name, shown in {
         "probs": text,
         "no-header": "\n".join(rows),
-        "semicolon": text.replace(",", ";"),
         "truth": text.replace("label", "truth"),
         "with-id": "\n".join(
             [f"id,{header}", *(f"img{number}.png,{row}" for number, row in enumerate(rows))]
