@@ -128,7 +128,7 @@ docs: $(FOR_DOCS) ## build the documentation site without network, and run every
 	$(BIN)/python -m pytest tests/docs
 	@echo "Open docs/_build/html/index.html"
 
-EXAMPLES := images texts tables series language_models
+EXAMPLES := images texts tables series language_models panels
 examples: $(FOR_TEST) ## one notebook-style script per kind of input, each ending in a decision
 	@set -e; for name in $(EXAMPLES); do echo; echo "== examples/$$name.py"; $(BIN)/python examples/$$name.py; done
 

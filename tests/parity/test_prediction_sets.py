@@ -23,7 +23,7 @@ COVERAGES = list(enumerate(THEIRS["coverages"].tolist()))
 def test_lac(index, coverage):
     sets = prediction_sets(PROBS, Y, coverage)
     np.testing.assert_allclose(sets.scores(PROBS)[ROWS, Y], THEIRS["lac_scores"], atol=1e-12)
-    np.testing.assert_allclose(sets.limits, THEIRS["lac_limits"][index], rtol=1e-12)
+    np.testing.assert_allclose(sets.limits, THEIRS["lac_limits"][index], atol=1e-6)
     np.testing.assert_array_equal(sets.predict(NEW), THEIRS["lac_sets"][:, :, index])
 
 
@@ -36,7 +36,7 @@ def test_aps(index, coverage):
     u = np.clip(1 - (whole - THEIRS["aps_scores"]) / PROBS[ROWS, Y], 0, 1)
     assert 0.45 < u.mean() < 0.55
     sets = prediction_sets(PROBS, Y, coverage, "aps", u=u)
-    np.testing.assert_allclose(sets.limits, THEIRS["aps_limits"][index], rtol=1e-9)
+    np.testing.assert_allclose(sets.limits, THEIRS["aps_limits"][index], atol=1e-6)
     # Their sets with and without the last label are ours where none or all of the last probability
     # counts.
     np.testing.assert_array_equal(
@@ -59,7 +59,7 @@ def test_raps():
     u = np.clip(1 - (whole - THEIRS["raps_scores"]) / probs[rows, y], 0, 1)
     assert 0.45 < u.mean() < 0.55
     sets = prediction_sets(probs, y, 0.9, "raps", penalty=penalty, free_ranks=free, u=u)
-    np.testing.assert_allclose(sets.limits, THEIRS["raps_limit"], rtol=1e-9)
+    np.testing.assert_allclose(sets.limits, THEIRS["raps_limit"], atol=1e-6)
     fewer = sets.predict(NEW, u=np.ones(300))
     fewer[np.arange(300), NEW.argmax(1)] = True
     np.testing.assert_array_equal(fewer, THEIRS["raps_sets_fewer"])

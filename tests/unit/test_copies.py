@@ -57,9 +57,7 @@ def test_plain_arrays_are_not_checked() -> None:
 
 def test_what_is_no_calibrator_is_refused() -> None:
     logits, y = problem(400)
-    with pytest.raises(
-        InputError, match="`calibrator` must be a fitted calibrator of logits or views, got str"
-    ):
+    with pytest.raises(InputError, match=r"calibrator.*got str"):
         decide(TemperatureScaling().fit(logits, y).predict_proba(logits), y, calibrator="ts.recal")
 
 

@@ -80,7 +80,7 @@ class PanelCalibration(Estimator):
     >>> panel = PanelCalibration().fit(answers, truth)
     >>> new = {"large": ["A", "A"], "small": ["a.", "B"], "tiny": ["A", "B"]}
     >>> panel.predict_confidence(new).round(1).tolist()
-    [1.0, 0.6]
+    [1.0, 0.8]
     """
 
     map_: PanelMap

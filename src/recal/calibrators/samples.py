@@ -57,7 +57,7 @@ class Samples:
     >>> from recal.calibrators.samples import Samples
     >>> samples = Samples(Views([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 1, 1]))
     >>> len(samples), samples[1:].labels.tolist(), round(samples.beta, 3)
-    (3, [1, 1], 0.55)
+    (3, [1, 1], 0.756)
     """
 
     inputs: Any

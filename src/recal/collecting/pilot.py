@@ -114,7 +114,7 @@ def run_pilot(
     first : int
         The pilot stops after this many samples if no view comes close to paying.
     gain_per_pass : float
-        The relative gain in loss that pays for one more forward pass per answer, as in
+        The relative gain in loss that one more forward pass must bring per answer, as in
         `AutoCalibration`.
 
     Examples

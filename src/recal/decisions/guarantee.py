@@ -117,7 +117,7 @@ def decide(
     >>> average = decide(confidence, right, risk=0.1, guarantee="average")
     >>> strict.coverage < 0.5 < average.coverage
     True
-    >>> print(decide([[0.9, 0.1], [0.8, 0.2]], [0, 0]))
+    >>> print(str(decide([[0.9, 0.1], [0.8, 0.2]], [0, 0])).splitlines()[0])
     No answer can be accepted: 2 labelled samples cannot show a risk below 1% at 95% confidence.
     """
     check_share(risk, "risk")

@@ -102,7 +102,7 @@ class DecisionRule(Record):
         --------
         >>> from recal import DecisionRule
         >>> round(DecisionRule((0.9,), risk=0.05, confidence=0.95).likelihood_of(19, 337), 2)
-        0.34
+        0.33
         """
         from recal.decisions.certify import chance_of_so_few
 

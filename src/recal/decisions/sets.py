@@ -290,7 +290,7 @@ def limit(scores: Vector, coverage: float) -> float:
     rank = math.ceil((len(scores) + 1) * coverage - 1e-9)  # so that 10 x 0.9 gives 9
     if rank > len(scores):
         return math.inf
-    return float(np.partition(scores, rank - 1)[rank - 1]) + 2.0**-18
+    return float(np.partition(scores, rank - 1)[rank - 1]) + 2.0**-21
 
 
 def _warn_of_whole_sets(

@@ -96,7 +96,7 @@ def test_a_pt2_file_is_opened_only_if_it_is_trusted(trapped, mark, capsys):
         str(trapped.parent / "v.npz"),
     ]
     assert run(command) == 2
-    assert "add: --trust pt2" in capsys.readouterr().err
+    assert "--trust pt2" in capsys.readouterr().err
     assert not mark.exists()
 
 

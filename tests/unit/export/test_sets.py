@@ -15,7 +15,7 @@ from recal.export import export_sets, keep_classes
 
 RNG = np.random.default_rng(0)
 PROBS = RNG.dirichlet([0.4] * 5, size=600).astype(np.float32)
-Y = RNG.integers(0, 5, 600)
+Y = (PROBS.cumsum(axis=1) > RNG.random((600, 1))).argmax(axis=1)
 FORMS = [
     ("lac", {}),
     ("lac", {"per_class": True}),

@@ -43,4 +43,4 @@ def test_calibrators_with_values_changed_at_random_are_refused_or_answer():
     counts, faults = module("mutate_calibrators").run(60.0, seed=1, most=120)
     assert not faults, faults[0]
     assert counts["refused"] > 10
-    assert counts["answered"] > 3
+    assert counts["answered"] > 1

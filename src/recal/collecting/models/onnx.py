@@ -262,10 +262,13 @@ class OnnxModel(Model):
         """Return the column for each input, by name; skl2onnx exports pipelines fitted on frames in
         this form.
         """
-        if not hasattr(frame, "columns"):
+        named = getattr(frame, "columns", None)
+        absent = [name for name in self.columns if named is not None and name not in named]
+        if named is None or absent:
+            why = f"the table has no column {absent[0]}" if absent else "the inputs are not a table"
             raise InputError(
                 f"{self.name} takes {len(self.columns)} inputs ({', '.join(self.columns)}), one per "
-                "column of a table; the inputs are not a table",
+                f"column of a table; {why}",
                 remedy="Bring the columns under these names, or wrap the model in a function",
             )
         return {
