@@ -55,7 +55,12 @@ def check_names(values: ArrayLike, n_samples: int, name: str) -> tuple[tuple[str
     if array.dtype.kind == "f":
         array = array.astype(np.int64)
     if array.dtype.kind not in "iub":
-        array = np.array([str(value) for value in array.tolist()], dtype=np.str_)
+        texts = [str(value) for value in array.tolist()]
+        longest = max(map(len, texts), default=0)
+        # Arrays of texts are as wide as their longest one, in every row.
+        if longest > 1000:
+            raise InputError(f"has a name of {longest:,} characters; at most 1,000", argument=name)
+        array = np.array(texts, dtype=np.str_)
     distinct, index = np.unique(array, return_inverse=True)
     return tuple(str(value) for value in distinct.tolist()), index.astype(np.intp)
 
