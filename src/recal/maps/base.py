@@ -121,7 +121,8 @@ def namespace(z: Array) -> Any:
     """Return the namespace of an array: numpy itself, torch through array-api-compat, or the one
     the array names.
     """
-    if isinstance(z, np.ndarray | np.generic):
+    # A tuple of types, because torch.compile cannot trace their union.
+    if isinstance(z, (np.ndarray, np.generic)):
         return np
     if hasattr(z, "__array_namespace__"):
         return z.__array_namespace__()
