@@ -34,8 +34,8 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def append(self, *records: Record, sync: bool = True) -> None:
-        """Write records in one piece, while no other process writes.
+    def append(self, *records: Record, sync: bool = True) -> int:
+        """Write records in one piece, while no other process writes; return the bytes written.
 
         Without `sync` they survive a kill of the process, but not a power cut.
         """
@@ -51,6 +51,11 @@ class Journal:
                     os.fsync(file.fileno())
         except OSError as error:
             raise FileError(f"Cannot write {self.path}: {error.strerror or error}.") from error
+        return len(content)
+
+    def size(self) -> int:
+        """Return the size of the file in bytes; 0 if there is none."""
+        return self.path.stat().st_size if self.path.exists() else 0
 
     def read(self, start: int = 0) -> Iterator[Record]:
         """Yield the records, without incomplete lines; `start` skips lines that were read before."""

@@ -51,10 +51,15 @@ class FolderAudit:
         self.journal = Journal(Path(folder) / NAME)
         self.rule, self.key = rule, rule_key(rule)
         self._settings: dict[str, Any] = {"weighted": weighted, "below": below}
+        self._bytes = -1  # of the journal, as far as this process knows it
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the journal again; other processes may have added to it."""
+        """Read the journal again if another process has added to it."""
+        size = self.journal.size()
+        if size == self._bytes:
+            return
+        self._bytes = size
         drawn: dict[str, Check] = {}
         grades: dict[str, bool] = {}
         band, self.n_drawn = None, 0
@@ -91,7 +96,7 @@ class FolderAudit:
         common: dict[str, Any] = {"kind": "draw", "rule": self.key, "time": _now()}
         common["band_from"] = self.audit.band_from
         rows = ({**common, "id": check.name, "check": check[1:]} for check in drawn)
-        self.journal.append(*rows, sync=False)
+        self._bytes += self.journal.append(*rows, sync=False)
 
     def offer(self, confidence: Any, groups: Sequence[str]) -> list[str]:
         """Record accepted answers that were drawn one by one with equal probability; return ids."""
@@ -122,7 +127,7 @@ class FolderAudit:
                     remedy="Draw answers with recal audit FOLDER ANSWERS --checks N",
                 )
         new = {name: right for name, right in grades.items() if name in pending}
-        self.journal.append(*_grade_records(self.key, new.items()))
+        self._bytes += self.journal.append(*_grade_records(self.key, new.items()))
         self._grades |= new
         return self.audit.add(new)
 
