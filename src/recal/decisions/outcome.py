@@ -84,8 +84,8 @@ class Part(Outcome):
         Labelled samples, those accepted, and the mistakes among these.
     needed, needed_most : int or None
         If nothing is accepted: between how many and how many more labelled samples are needed, if
-        they are like these. `needed_most` is None without an upper end, `needed` is None if nothing
-        useful can be said: no number may be enough, or more than ten times as many samples.
+        they are like these. `needed_most` is None without an upper end. `needed` is None if no
+        number may be enough, or if it exceeds ten times the samples.
     interval : (low, high)
         95 % interval of the share of mistakes among accepted predictions.
     """
