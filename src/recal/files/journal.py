@@ -26,7 +26,7 @@ class Journal:
     >>> from pathlib import Path
     >>> from recal.files.journal import Journal
     >>> journal = Journal(Path(tempfile.mkdtemp()) / "audit.jsonl")
-    >>> journal.append({"id": 1}, {"id": 2})
+    >>> size = journal.append({"id": 1}, {"id": 2})
     >>> [record["id"] for record in journal.read()]
     [1, 2]
     """
