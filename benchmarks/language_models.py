@@ -1,21 +1,20 @@
 """Language models: makes the tables of docs/results/language-models.md from the given files.
 
-    python -m benchmarks.language_models --options OPTIONS.npz --prompts PROMPTS.npz --signals
-    SIGNALS.npz --out PAGE.md
+    python -m benchmarks.language_models --options OPTIONS.npz --prompts PROMPTS.npz \\
+        --signals SIGNALS.npz --out PAGE.md
 
 Each file holds one set of arrays per model:
-    OPTIONS  MODEL/direct, MODEL/reasoned (n, K) probabilities with NaN for options that were not
-    returned; MODEL/labels
-             (n,); MODEL/subject (n,). Made from aMa2210/LLM_MCQ_LogProbs.
-    PROMPTS  MODEL/logits (n_prompts, n, K), MODEL/labels (n,). Made from
-    colts661/LLM-Uncertainty-Bench. SIGNALS  MODEL/signals (n, d) with NaN for missing values,
-    MODEL/correct (n,), MODEL/category (n,); the first signal
-             is the stated confidence. Made from Linwei94/LLM-Calibration-Study.
+
+OPTIONS  MODEL/direct, MODEL/reasoned (n, K) probabilities with NaN for options that were not
+         returned; MODEL/labels (n,); MODEL/subject (n,). Made from aMa2210/LLM_MCQ_LogProbs.
+PROMPTS  MODEL/logits (n_prompts, n, K), MODEL/labels (n,). Made from
+         colts661/LLM-Uncertainty-Bench.
+SIGNALS  MODEL/signals (n, d) with NaN for missing values, MODEL/correct (n,), MODEL/category (n,);
+         the first signal is the stated confidence. Made from Linwei94/LLM-Calibration-Study.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import time
 import warnings
@@ -27,8 +26,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.measuring import describe
 from recal import AutoCalibration, SignalCalibration, TemperatureScaling, Views
 from recal.answers.scores import OptionScores, join_scores
+from recal.comparison.tables import markdown_table
 
 Vector = NDArray[np.float64]
 Scores = tuple[float, ...]
@@ -68,8 +69,7 @@ def graded_scores(confidence: Vector, right: NDArray[np.bool_], risks: tuple[flo
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(markdown_table(header, rows))
 
 
 # (a) Options scored in two ways
@@ -174,38 +174,29 @@ def _prompt_methods(
 # (c) Graded answers with signals
 
 
-def signals_table(
-    path: Path, draws: int, sizes: tuple[int, ...] = (50, 100, 300, 1000), part: str = "all"
-) -> str:
+def signals_table(path: Path, draws: int, sizes: tuple[int, ...]) -> str:
     """Return the table for MMLU-Pro; medians over models."""
     arrays = np.load(path)
-    models = models_of(arrays)[
-        {"all": slice(None), "first": slice(0, None, 2), "second": slice(1, None, 2)}[part]
-    ]
     problems = [
         Graded(
             arrays[f"{model}/signals"].astype(np.float64),
             arrays[f"{model}/correct"].astype(bool),
             arrays[f"{model}/category"],
         )
-        for model in models
+        for model in models_of(arrays)
     ]
     return graded_table(problems, draws, sizes, np.median)
 
 
-def free_text_table(path: Path, draws: int, sizes: tuple[int, ...] = (100, 300, 1000)) -> str:
+def free_text_table(path: Path, draws: int, sizes: tuple[int, ...]) -> str:
     """Return the table for free text: one model, four tasks; means over random splits."""
-    rows = read_rows(path)
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
     names = [name for name in rows[0] if name not in ("task", "right")]
     signals = np.array([[float(row[name] or "nan") for name in names] for row in rows])
     right = np.array([row["right"] == "1" for row in rows])
     task = np.array([row["task"] for row in rows])
     return graded_table([Graded(signals, right, task)], draws, sizes, np.mean)
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @dataclass(frozen=True)
@@ -303,48 +294,31 @@ def _regression(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = describe(__doc__)
     for name in ("options", "prompts", "signals", "free-text"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--draws", type=int, default=3)
-    parser.add_argument(
-        "--part",
-        choices=("all", "first", "second"),
-        default="all",
-        help="every other model, or all",
-    )
     parser.add_argument("--sizes", default="50,100,300,1000", help="numbers of graded answers")
     parser.add_argument("--out", type=Path)
-    chosen = parser.parse_args()
+    given = parser.parse_args()
     warnings.simplefilter("ignore")
-    sizes = tuple(int(size) for size in chosen.sizes.split(","))
-    tables: dict[str, tuple[Path | None, Callable[[Path], str]]] = {
-        "Options scored in two ways": (
-            chosen.options,
-            lambda path: options_table(path, chosen.draws),
-        ),
-        "Several prompts": (chosen.prompts, lambda path: prompts_table(path, chosen.draws)),
-        "Graded answers with signals": (
-            chosen.signals,
-            lambda path: signals_table(path, chosen.draws, sizes, chosen.part),
-        ),
-        "Free text with many signals": (
-            chosen.free_text,
-            lambda path: free_text_table(path, chosen.draws, sizes),
-        ),
+    sizes = tuple(int(size) for size in given.sizes.split(","))
+    parts: dict[str, tuple[Path | None, Callable[..., str], list[Any]]] = {
+        "Options scored in two ways": (given.options, options_table, []),
+        "Several prompts": (given.prompts, prompts_table, []),
+        "Graded answers with signals": (given.signals, signals_table, [sizes]),
+        "Free text with many signals": (given.free_text, free_text_table, [sizes]),
     }
     sections = [
         "# Language models: results",
-        f"Made by `benchmarks/language_models.py`, {chosen.draws} random splits.",
+        f"Made by `benchmarks/language_models.py`, {given.draws} random splits.",
     ]
-    for title, (path, make) in tables.items():
+    for title, (path, make, more) in parts.items():
         if path is not None:
-            sections += [f"## {title}", make(path)]
+            sections += [f"## {title}", make(path, given.draws, *more)]
             print(f"{sections[-2]}\n\n{sections[-1]}\n", flush=True)
-    if chosen.out is not None:
-        chosen.out.write_text("\n\n".join(sections) + "\n")
+    if given.out is not None:
+        given.out.write_text("\n\n".join(sections) + "\n")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ model; the page shows these, the others, and all eight.
 from __future__ import annotations
 
 import argparse
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -102,12 +101,8 @@ def panel_table(panel: Panel, labels: Sequence[int]) -> list[str]:
     rows = []
     halves = {"chosen on": slice(0, None, 2), "confirmed on": slice(1, None, 2), "all": slice(None)}
     for n_fit in labels:
-        for name, n_cheap in (
-            ("SignalCalibration", -1),
-            ("alone", 0),
-            ("1 cheap", 1),
-            ("3 cheap", 3),
-        ):
+        kinds = {"SignalCalibration": -1, "alone": 0, "1 cheap": 1, "3 cheap": 3}
+        for name, n_cheap in kinds.items():
             every = np.array(
                 [
                     signal_scores(panel, one, n_fit)
@@ -299,30 +294,6 @@ def network_part(n_draws: int = 3) -> list[str]:
     return [*markdown_table(head, rows), "", sentence]
 
 
-def speed_part(panel: Panel) -> str:
-    """Return CPU seconds of a large fit, and the time of one answer."""
-    systems = [panel.models.index(name) for name in (*CASCADE, "gpt-4o-mini-2024-07-18")]
-    rows = np.arange(min(12_000, len(panel.truth)))
-    answers, signals = panel.read(systems, rows)
-    start = time.process_time()
-    fitted = PanelCalibration().fit(answers, panel.truth[rows], signals)
-    seconds = time.process_time() - start
-    one = panel.read(systems, rows[:1])
-    fitted.predict_both(*one)
-    times = []
-    for _ in range(200):
-        begin = time.perf_counter()
-        fitted.predict_both(*one)
-        times.append(time.perf_counter() - begin)
-    each = 1000 * float(np.median(times))
-    line = (
-        f"A fit of {len(rows):,} questions and four systems takes {seconds:.1f} s of CPU, one answer "
-        f"in Python {each:.2f} ms."
-    )
-    print(line, flush=True)
-    return line
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("panel", type=Path, help="file of answers")
@@ -358,10 +329,6 @@ def main() -> None:
         "the promise, 1,500 to test; means of three draws.",
         "",
         *network_part(),
-        "",
-        "## Speed",
-        "",
-        speed_part(panel),
     ]
     arguments.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(arguments.out)

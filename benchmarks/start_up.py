@@ -1,4 +1,4 @@
-"""CPU seconds of processes from start to end: python -m benchmarks.start_up"""
+"""CPU seconds of processes from start to end: python -m benchmarks.start_up [--small]"""
 
 from __future__ import annotations
 
@@ -6,8 +6,20 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 
-from benchmarks.ratios import Ratio, table
+from benchmarks.measuring import Ratio, show
+
+# Sharp logits, as many as need compiled code.
+_FIRST_FIT = """
+import numpy as np
+from recal import ReCal, Views
+rng, k, n = np.random.default_rng(0), 10, 12_000
+y = rng.integers(0, k, n)
+logits = (rng.normal(size=(n, k)) * 9 + 9 * np.eye(k)[y]).astype("f4")
+views = Views(logits, {"zoom:0.5": logits * np.float32(0.9)}, y)
+ReCal(random_state=0, max_iter=20, tol=0).fit(views).predict_proba(views)
+"""
 
 
 def cpu(*command: str, cache: str | None = None) -> float:
@@ -17,48 +29,26 @@ def cpu(*command: str, cache: str | None = None) -> float:
         [sys.executable, *command], check=True, stdout=subprocess.DEVNULL, env=environment
     )
     after = os.times()
-    return (
-        after.children_user + after.children_system - before.children_user - before.children_system
+    user, system = (
+        after.children_user - before.children_user,
+        after.children_system - before.children_system,
     )
+    return user + system
 
 
-def first_fit(n_classes: int) -> str:
-    """Sharp logits, as many as need compiled code."""
-    return (
-        f"import numpy as np; from recal import ReCal, Views; r = np.random.default_rng(0); k = {n_classes};"
-        "n = 120_000 // k; y = r.integers(0, k, n); z = (r.normal(size=(n, k)) * 9 + 9 * np.eye(k)[y]).astype('f4');"
-        "v = Views(z, {'zoom:0.5': z * np.float32(0.9)}, y); c = ReCal(random_state=0, max_iter=20, tol=0).fit(v);"
-        "c.predict_proba(v)"
-    )
-
-
-def ratios(small: bool) -> list[Ratio]:
+def ratios(small: bool) -> Iterator[Ratio]:
     turns = range(1 if small else 3)
     sklearn = min(cpu("-c", "import sklearn.calibration") for _ in turns)
     part, beside = "Start-up", "import sklearn.calibration"
-    found = []
-    for what, command, target in (
-        ("import recal", ("-c", "import recal"), 1 / 3),
-        ("recal --help", ("-m", "recal", "--help"), None),
-    ):
-        found.append(Ratio(part, what, beside, min(cpu(*command) for _ in turns), sklearn, target))
+    commands = {"import recal": ("-c", "import recal"), "recal --help": ("-m", "recal", "--help")}
+    for what, command in commands.items():
+        yield Ratio(part, what, beside, min(cpu(*command) for _ in turns), sklearn)
     with tempfile.TemporaryDirectory() as fresh:
-        first = cpu("-c", first_fit(10), cache=fresh)
-        again = min(cpu("-c", first_fit(10), cache=fresh) for _ in turns)
-    found.append(
-        Ratio(
-            part,
-            "first fit and answer of ReCal, empty cache of compiled code",
-            "5 s",
-            first,
-            5.0,
-            1.0,
-            2.3,
-        )
-    )
-    found.append(Ratio(part, "the same in a further process", beside, again, sklearn))
-    return found
+        first = cpu("-c", _FIRST_FIT, cache=fresh)
+        again = min(cpu("-c", _FIRST_FIT, cache=fresh) for _ in turns)
+    yield Ratio(part, "first fit and answer of ReCal, empty cache", "5 s", first, 5.0)
+    yield Ratio(part, "the same in a further process", beside, again, sklearn)
 
 
 if __name__ == "__main__":
-    print("\n".join(table(ratios("--small" in sys.argv))))
+    show(ratios, __doc__)

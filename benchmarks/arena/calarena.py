@@ -19,7 +19,6 @@ h5py.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -30,6 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.arena.summary import Problem, interval
+from benchmarks.measuring import describe
 from recal.calibrators import find_method
 
 Probs = NDArray[np.float64]
@@ -143,27 +143,12 @@ def judge(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = describe(__doc__)
     parser.add_argument("file", type=Path)
-    parser.add_argument(
-        "--methods",
-        type=lambda text: tuple(text.split(",")),
-        default=(
-            "recal-auto",
-            "recal-ensemble",
-            "ts",
-            "ets",
-            "svs",
-            "sms",
-            "platt",
-            "beta",
-            "isotonic",
-        ),
-    )
+    names = "recal-auto,recal-ensemble,ts,ets,svs,sms,platt,beta,isotonic"
+    parser.add_argument("--methods", default=names)
     given = parser.parse_args()
-    for metric, rates in judge(given.file, given.methods).items():
+    for metric, rates in judge(given.file, tuple(given.methods.split(","))).items():
         print(f"Win rate by {metric}, % [95 % interval by data set]")
         for method, (rate, (low, high)) in sorted(rates.items(), key=lambda item: -item[1][0]):
             print(f"  {method:16s} {rate:5.1f} [{low:5.1f}, {high:5.1f}]")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -11,29 +11,17 @@ from typing import Any
 import numpy as np
 
 from benchmarks.arena.scores import JUDGED, Scores
-from benchmarks.arena.summary import BY_MISTAKES, PANEL, Problem, summarise, win_rates_chart
+from benchmarks.arena.summary import PANEL, Problem, summarise, win_rates_chart
 from recal.comparison.tables import markdown_table
 from recal.reporting.chart import svg
 
 PACKAGES = (
     "numpy", "scikit-learn", "probmetrics", "netcal", "mlxtend", "aeon", "river", "pydataset", "rdata",
 )  # fmt: skip
-HEAD = (
-    "method",
-    "win % [95 %]",
-    "NLL against TS, mean % [95 %]",
-    "median",
-    "worst",
-    "> 1 % worse",
-    "CPU s per fit",
-)
-SHORT = ("ts", "auto", "sms", "probmetrics logistic-mix")
 
 
-def write_page(scores: Scores, about: dict[str, dict[str, Any]], built: int, folder: Path) -> Path:
-    """Write arena.md and arena.svg; `about` says which data sets count, of how many that were
-    built.
-    """
+def write_page(scores: Scores, about: dict[str, dict[str, Any]], folder: Path) -> Path:
+    """Write arena.md and arena.svg; `about` says which data sets count."""
     folder.mkdir(parents=True, exist_ok=True)
     entries = {name: entry for name, entry in scores.found.items() if name.split("/")[0] in about}
     everything = {
@@ -48,13 +36,6 @@ def write_page(scores: Scores, about: dict[str, dict[str, Any]], built: int, fol
         "four scikit-learn classifiers each. Half of the rows train the classifier, a fifth calibrate it, the rest "
         "test it. `make arena` repeats the study; it downloads packages only.",
         "",
-        *(
-            [
-                f"These are {len(about)} of {built} data sets, drawn at random, because the run was stopped early.",
-                "",
-            ]
-            * (len(about) < built)
-        ),
         f"Python {platform.python_version()}, {_versions()}.",
         "",
         "- **Win %** is the share of comparisons won against a fixed panel: the uncalibrated model and "
@@ -81,12 +62,8 @@ def write_page(scores: Scores, about: dict[str, dict[str, Any]], built: int, fol
         "",
         *_failures(entries),
     ]
-    lines += _groups(
-        "mistakes in the calibration set",
-        BY_MISTAKES,
-        everything["kept"],
-        [n for n in SHORT if n in names],
-    )
+    short = [n for n in ("ts", "auto", "sms", "probmetrics logistic-mix") if n in names]
+    lines += _by_mistakes(everything["kept"], short)
     lines += ["## Data sets", "", *_data_sets(about), ""]
     draw(everything["kept"], names, folder / "arena.svg")
     path = folder / "arena.md"
@@ -122,35 +99,28 @@ def _table(problems: Sequence[Problem], names: Sequence[str], entries: dict[str,
             name, _with(line.wins, line.wins_interval, "{:.1f}"), _with(line.mean, line.mean_interval, "{:+.1f}"),
             f"{line.median:+.1f}", f"{line.worst:+.1f}", f"{line.worse} of {len(problems)}", f"{seconds:.2f}",
         ])  # fmt: skip
-    return list(markdown_table(HEAD, rows))
+    head = ["method", "win % [95 %]", "NLL against TS, mean % [95 %]", "median", "worst"]
+    return markdown_table([*head, "> 1 % worse", "CPU s per fit"], rows)
 
 
-def _groups(
-    title: str,
-    groups: dict[str, Callable[[Problem], bool]],
-    problems: list[Problem],
-    names: Sequence[str],
-) -> list[str]:
+def _by_mistakes(problems: list[Problem], names: Sequence[str]) -> list[str]:
     rows = []
-    for label, inside in groups.items():
-        part = [problem for problem in problems if inside(problem)]
+    for label, low, high in (
+        ("below 20", 0, 20),
+        ("20 to 59", 20, 60),
+        ("60 and more", 60, np.inf),
+    ):
+        part = [problem for problem in problems if low <= problem.mistakes < high]
         for name in names if part else ():
             line = summarise(part, name)
             rows.append([
                 label, str(len(part)), name, f"{line.wins:.1f}", f"{line.mean:+.1f}", f"{line.median:+.1f}",
                 f"{line.worst:+.1f}", str(line.worse),
             ])  # fmt: skip
-    head = (
-        title,
-        "problems",
-        "method",
-        "win %",
-        "NLL against TS, mean %",
-        "median",
-        "worst",
-        "> 1 % worse",
-    )
-    return [f"## By {title} (answers kept)", "", *markdown_table(head, rows), ""]
+    title = "mistakes in the calibration set"
+    head = [title, "problems", "method", "win %", "NLL against TS, mean %", "median", "worst"]
+    table = markdown_table([*head, "> 1 % worse"], rows)
+    return [f"## By {title} (answers kept)", "", *table, ""]
 
 
 def _with(value: float, interval: tuple[float, float], form: str) -> str:

@@ -1,10 +1,7 @@
 """Build calibration problems: several classifiers on each data set, and what they say about rows
 kept apart.
 
-    python -m benchmarks.arena.problems FOLDER
-    python -m benchmarks.arena.problems FOLDER --data digits,banana --debian /
-
-Writes FOLDER/<data>.npz with `<data>/<model>/cal_logits`, `cal_labels`, `test_logits` and
+`build_all` writes FOLDER/<data>.npz with `<data>/<model>/cal_logits`, `cal_labels`, `test_logits` and
 `test_labels`. Logits are log-probabilities floored at 1e-12. Half of the rows train the classifier,
 a fifth are for calibration, the rest for testing; one split at random for each data set. What is
 there already is not built again.
@@ -12,7 +9,6 @@ there already is not built again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -132,20 +128,3 @@ def build_all(folder: Path, only: tuple[str, ...] = (), root: Path = Path("/")) 
         path.with_suffix(".part.npz").replace(path)
         print(f"{source.name:14s} {about['classes']:3d} classes, {about['cal']:5d} + {about['test']:5d} rows, "
               f"{time.process_time() - begun:5.1f} CPU s  {about['accuracy']}", flush=True)  # fmt: skip
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--data", type=lambda text: tuple(text.split(",")), default=())
-    parser.add_argument(
-        "--debian", type=Path, default=Path("/"), help="where Debian's packages are unpacked"
-    )
-    given = parser.parse_args()
-    build_all(given.folder, given.data, given.debian)
-
-
-if __name__ == "__main__":
-    main()

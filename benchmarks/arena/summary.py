@@ -4,7 +4,7 @@ data set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,23 +28,10 @@ class Problem:
     n_samples: int
     mistakes: int
     nll: dict[str, float] = field(default_factory=dict)
-    chosen: str = ""
 
     @property
     def data(self) -> str:
         return self.name.split("/")[0]
-
-
-BY_CLASSES: dict[str, Callable[[Problem], bool]] = {
-    "2": lambda p: p.n_classes == 2,
-    "3 to 9": lambda p: 2 < p.n_classes < 10,
-    "10 and more": lambda p: p.n_classes >= 10,
-}
-BY_MISTAKES: dict[str, Callable[[Problem], bool]] = {
-    "below 20": lambda p: p.mistakes < 20,
-    "20 to 59": lambda p: 20 <= p.mistakes < 60,
-    "60 and more": lambda p: p.mistakes >= 60,
-}
 
 
 @dataclass(frozen=True)
