@@ -11,7 +11,7 @@ changed does not match its CRC and is ignored, so its block is computed again. F
 the file by one with sorted lines and the end. In an object store, where files cannot be appended
 to, lines are objects below ``ledger/`` until then.
 
-`zarr_rows.py` compares a block with its checksums when it is first read. CRC-32 detects accidents,
+`zarr_views.py` compares a block with its checksums when it is first read. CRC-32 detects accidents,
 not forgery.
 """
 

@@ -19,6 +19,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -117,6 +118,18 @@ def version_stamp(path: Path) -> tuple[Any, ...] | None:
         str(details.get(key))
         for key in ("ETag", "etag", "size", "LastModified", "mtime", "updated", "created")
     )
+
+
+def check_file(path: Path, folder: Path) -> None:
+    """Raise a ValueError for a pipe or a device, and for a link that leads out of the folder."""
+    if is_remote(path) or not os.path.lexists(path):
+        return
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"{path} is a link to a file outside")
+    elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise ValueError(f"{path} is not a regular file")
 
 
 def remove_inside(folder: Path, *kept: str) -> None:

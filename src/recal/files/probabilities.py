@@ -255,7 +255,6 @@ def read_prob_table(
     names = np.array([name.removeprefix(_PREFIX) if own else name for name in columns])
     try:
         values = np.column_stack([_probabilities(table, name) for name in columns])
-        _refuse_others(list(columns), values)
         if len(names) == 1 and not own:
             names = _binary_classes(str(names[0]), labels)
         probs = check_probs(values, binary=len(names) == 2)
@@ -272,21 +271,6 @@ def read_prob_table(
         return Probabilities(probs, truth, classes, confidences, _fitted_rows(source))
     except InputError as error:
         raise error.at(source) from None
-
-
-def _refuse_others(names: Sequence[str], values: NDArray[np.float64]) -> None:
-    """Refuse a column that cannot hold probabilities, beside others that do."""
-    strange = [place for place, column in enumerate(values.T) if not 0 <= column.min() <= 1]
-    strange += [place for place, column in enumerate(values.T) if column.max() > 1]
-    if strange and len(set(strange)) < len(names):
-        place = min(strange)
-        column = values[:, place]
-        row = int(np.argmax(~((column >= 0) & (column <= 1))))
-        raise InputError(
-            f"The column {names[place]!r} is no probability of a class: row {row} holds "
-            f"{column[row]:.6g}",
-            remedy="Remove the column, or name it with --label-column, --group or --cluster",
-        )
 
 
 def _binary_classes(column: str, labels: NDArray[Any] | None) -> NDArray[Any]:

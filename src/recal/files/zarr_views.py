@@ -1,5 +1,6 @@
-"""Views in a zarr folder: written block by block, and opened without reading logits (`zarr_rows.py`
-reads them).
+"""Views in a zarr folder: written block by block, and opened without reading logits.
+
+Only the requested rows are read, and each block is compared with its checksum once.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,24 +19,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import check_classes, check_labels
+from recal.checks import check_classes, check_labels, check_matrix
 from recal.clusters import row_names
+from recal.engine.mapped import PIECE_VALUES, map_rows
 from recal.errors import FileError, InputError
 from recal.files import ledger as ledgers
-from recal.files.ledger import FolderLock, Ledger, checksum, describe, is_store, read_ledger
+from recal.files.ledger import (
+    FolderLock,
+    Ledger,
+    attributes,
+    checksum,
+    describe,
+    is_store,
+    read_ledger,
+)
 from recal.files.limits import admit_folder
-from recal.files.paths import is_remote, partial_name, remove_tree, replace_folder
+from recal.files.paths import (
+    check_file,
+    is_remote,
+    partial_name,
+    remove_tree,
+    replace_folder,
+    version_stamp,
+)
 from recal.files.views import check_layout, row_parts, specs, transformed_dtype
-from recal.files.zarr_rows import Snapshot, StoredRows
 from recal.transforms import as_transform
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
 VERSION = 1
 _ROW_NAMES = ("clusters", "groups", "ids")
-_FLOATS = ("float16", "float32", "float64")
-# Plain bytes. Compressed chunks could unpack to any size, and one of zarr's codecs is pickle.
-_CODECS = frozenset(["bytes", "crc32c", "transpose", "sharding_indexed"])
 _REPAIR = "Collect again to repair it, or open it with verify=False."
 
 # --- writing
@@ -174,6 +189,7 @@ def open_folder(
             f"{path} is unfinished: collect was interrupted",
             remedy="Run the same collect again to resume where it stopped",
         )
+    _check_files(path)
     try:
         root: Any = zarr.open_group(str(path), mode="r", zarr_format=3)
         header, names = root.attrs.get("recal"), root.attrs.get("classes")
@@ -182,16 +198,10 @@ def open_folder(
             for name in ("logits", "labels", "transformed", *_ROW_NAMES)
             if name in root
         }
-        codecs = {name for array in arrays.values() for name in _codecs(array.metadata.to_dict())}
     except Exception as error:  # zarr has no common error for broken folders
         raise FileError(f"{path} is not a zarr folder of views: {error}.") from error
     transforms = _check_header(path, header)
-    _check_sizes(path, arrays)
-    if codecs - _CODECS:
-        raise FileError(
-            f"{path} is packed with {sorted(codecs - _CODECS)[0]!r}, and only uncompressed arrays "
-            "are read. Write them with zarr's compressors=None, or with Views.write."
-        )
+    _check_arrays(path, arrays)
     logits = _check_array(path, arrays, "logits", 2)
     stack = _check_array(path, arrays, "transformed", 3) if "transformed" in arrays else None
     check_layout(
@@ -241,28 +251,45 @@ def open_folder(
     )
 
 
-def _check_sizes(path: Path, arrays: dict[str, Any]) -> None:
-    """Refuse arrays, or single chunks, that declare far more bytes or chunks than the folder has."""
-    total = largest = count = 0
+def _check_files(folder: Path) -> None:
+    """Refuse pipes, devices and links out of the folder, before zarr opens them."""
+    if is_remote(folder):
+        return
+    try:
+        for above, folders, names in os.walk(folder):
+            for name in (*folders, *names):
+                check_file(Path(above, name), folder)
+    except (OSError, ValueError) as error:
+        raise FileError(f"{folder} is damaged: {error}.") from error
+
+
+def _check_arrays(path: Path, arrays: dict[str, Any]) -> None:
+    """Refuse arrays that are packed, or that declare far more than the folder's files hold.
+
+    Packed chunks could unpack to any size, and one of zarr's codecs is pickle.
+    """
+    total = count = 0
     for array in arrays.values():
+        packed = set(_codecs(array.metadata.to_dict())) - {"bytes", "crc32c", "sharding_indexed"}
+        if packed:
+            raise FileError(
+                f"{path} is packed with {min(packed)!r}, and only plain arrays are read. Write "
+                "them with zarr's compressors=None, or with Views.write."
+            )
         chunk, itemsize = array.shards or array.chunks, np.dtype(array.dtype).itemsize
         if 0 in chunk:
             raise FileError(f"{path} is damaged: it declares chunks that hold nothing.")
-        total += math.prod(array.shape) * itemsize
-        largest = max(largest, math.prod(chunk) * itemsize)
+        total += itemsize * max(math.prod(array.shape), math.prod(chunk))
         count += math.prod(-(-n // size) for n, size in zip(array.shape, chunk))
-    admit_folder(path, max(total, largest), count)
+    admit_folder(path, total, count)
 
 
-def _codecs(metadata: Any) -> Iterator[str]:
-    """Yield the name of every codec of an array, including codecs inside other codecs."""
-    for key, value in metadata.items():
-        if key in ("codecs", "index_codecs"):
-            for codec in value:
-                yield codec["name"]
-                yield from _codecs(codec)
-        elif key == "configuration":
-            yield from _codecs(value)
+def _codecs(metadata: dict[str, Any]) -> list[str]:
+    """Return the names of all codecs, including those inside other codecs."""
+    names = []
+    for codec in (*metadata.get("codecs", ()), *metadata.get("index_codecs", ())):
+        names += [codec["name"], *_codecs(codec.get("configuration", {}))]
+    return names
 
 
 def _check_header(path: Path, header: Any) -> NDArray[Any]:
@@ -280,7 +307,7 @@ def _check_header(path: Path, header: Any) -> NDArray[Any]:
 
 def _check_array(path: Path, arrays: dict[str, Any], name: str, ndim: int) -> Any:
     array = arrays.get(name)
-    if array is None or array.ndim != ndim or np.dtype(array.dtype).name not in _FLOATS:
+    if array is None or array.ndim != ndim or np.dtype(array.dtype).kind != "f":
         content = "nothing" if array is None else f"{array.dtype}, shape {array.shape}"
         raise FileError(
             f"{path}: `{name}` must be an array of floats with {ndim} dimensions, got {content}."
@@ -323,3 +350,183 @@ def _row_names(
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise FileError(f"{path}: `{name}` must be a list of texts.")
     return row_names(values, n_samples, name)
+
+
+# --- reading rows
+
+
+class Snapshot:
+    """The state of a store when it was opened: notices if the store is written again, and checks
+    each block once.
+    """
+
+    def __init__(self, folder: Path, generation: str, ledger: Ledger | None) -> None:
+        self.folder, self.generation = folder, generation
+        self.rows = 0 if ledger is None else ledger.header["batch_size"]
+        self.sums = None if ledger is None else ledger.sums
+        self._stamp = version_stamp(folder / "zarr.json")
+        self._checked: set[tuple[int, int]] = set()
+
+    def check_unchanged(self) -> None:
+        """Refuse to continue if the folder is not the one that was opened."""
+        stamp = version_stamp(self.folder / "zarr.json")
+        if stamp == self._stamp and stamp is not None:
+            return
+        if stamp is None or attributes(self.folder).get("generation") != self.generation:
+            raise FileError(
+                f"{self.folder} was written again, or removed, since it was opened, so these views no longer belong to "
+                "it. Open it again with read_views."
+            )
+        self._stamp = stamp
+
+    def unchecked(self, layer: int, first: int, last: int) -> list[int]:
+        """Return the blocks from first to last that are not compared yet; layer 0 is the logits, 1
+        the first view.
+        """
+        if self.sums is None:
+            return []
+        return [block for block in range(first, last + 1) if (layer, block) not in self._checked]
+
+    def compare(self, layer: int, block: int, values: NDArray[Any]) -> None:
+        """Compare the rows of one block with its checksum."""
+        assert self.sums is not None
+        sums = self.sums[layer] if layer < len(self.sums) else []
+        if block >= len(sums) or checksum(values) != sums[block]:
+            part = f"view {layer - 1}" if layer else "the logits"
+            raise FileError(
+                f"{self.folder} is damaged: rows {block * self.rows} and on of {part} are not what was written. "
+                "Collect again to repair it, or open it with verify=False."
+            )
+        self._checked.add((layer, block))
+
+
+class StoredRows:
+    """A stored array, or one layer of a stack, that reads only the requested rows.
+
+    Parameters
+    ----------
+    snapshot : the store
+    stored : zarr array
+    layer : the number of the view, if the array is a stack
+    compared : whether blocks of rows have checksums
+    max_bytes : larger arrays are mapped from a file instead of being read into memory
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        stored: Any,
+        layer: int | None = None,
+        *,
+        compared: bool = True,
+        max_bytes: int = 250_000_000,
+    ) -> None:
+        self._snapshot, self._stored, self._max_bytes = snapshot, stored, max_bytes
+        self._path = snapshot.folder
+        self._place = () if layer is None else (layer,)
+        # The number of rows per checksum (0 without checksums), and the position of the checksum
+        # in a record.
+        self._block_rows = snapshot.rows if compared and snapshot.sums is not None else 0
+        self._sum = 0 if layer is None else layer + 1
+        self.shape: tuple[int, ...] = stored.shape[len(self._place) :]
+        self._step = stored.chunks[len(self._place)]
+        self._is_local = isinstance(getattr(stored.store, "root", None), Path)
+        codec = stored.metadata.to_dict()["codecs"][0].get("configuration", {})
+        whole_rows = stored.chunks == (*(1 for _ in self._place), self._step, *self.shape[1:])
+        self._is_plain = self._is_local and whole_rows and codec.get("endian") == sys.byteorder
+        self._scratch: NDArray[Any] | None = None
+
+    def __getitem__(self, rows: slice | NDArray[np.intp]) -> NDArray[Any]:
+        self._snapshot.check_unchanged()
+        try:
+            if isinstance(rows, slice):
+                run = range(*rows.indices(self.shape[0]))
+                if run.step == 1:
+                    return self._mapped() if self._is_too_large(run) else self._run(run)
+                rows = np.arange(run.start, run.stop, run.step)
+            size = self._block_rows
+            for block in np.unique(rows // size).tolist() if size else ():
+                if self._snapshot.unchecked(self._sum, block, block):
+                    self._run(range(block * size, min((block + 1) * size, self.shape[0])))
+            return self._read(rows)
+        except (FileError, InputError):
+            raise
+        except MemoryError as error:
+            raise FileError(
+                f"{self._path} does not fit in memory; select fewer rows at a time."
+            ) from error
+        except Exception as error:
+            self._snapshot.check_unchanged()  # it may have been removed just now
+            raise FileError(f"{self._path} is damaged: {error}.") from error
+
+    def _is_too_large(self, run: range) -> bool:
+        size = math.prod(self.shape) * self._stored.dtype.itemsize
+        return len(self.shape) == 2 and len(run) == self.shape[0] and size > self._max_bytes
+
+    def _mapped(self) -> NDArray[Any]:
+        """Return all rows as an array that is mapped from a scratch file."""
+        if self._scratch is not None:
+            return self._scratch
+        n_rows, width = self.shape
+        step = max(1, PIECE_VALUES // width)
+        # Whole blocks, which are compared as they are read.
+        step = max(step - step % self._step, self._step)
+        starts = range(0, n_rows, step)
+        pieces = (self._run(range(start, min(start + step, n_rows))) for start in starts)
+        checked = (check_matrix(piece, "logits") for piece in pieces)
+        dtype = np.float32 if self._stored.dtype == np.float16 else self._stored.dtype
+        folder = Path(tempfile.gettempdir()) if is_remote(self._path) else self._path.parent
+        mapped = map_rows(checked, (n_rows, width), dtype, folder)
+        if not self._place:
+            self._scratch = mapped  # the originals are needed repeatedly
+        return mapped
+
+    def _run(self, run: range) -> NDArray[Any]:
+        """Read adjacent rows. Blocks are compared as they are read, so no block is read twice."""
+        start, stop, size = run.start, run.stop, self._block_rows
+        blocks = []
+        if size and len(run):
+            blocks = self._snapshot.unchecked(self._sum, start // size, (stop - 1) // size)
+        if not blocks:
+            return self._read(np.arange(start, stop))
+        first = min(start, blocks[0] * size)
+        last = min(max(stop, (blocks[-1] + 1) * size), self.shape[0])
+        values = self._read(np.arange(first, last))
+        for block in blocks:
+            at = block * size - first
+            self._snapshot.compare(self._sum, block, values[at : at + size])
+        return values[start - first : stop - first]
+
+    def _read(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        """Return rows in any order, chunk by chunk."""
+        if not self._is_local and (np.diff(rows) == 1).all() and len(rows):
+            # A store reads the chunks of adjacent rows at the same time.
+            return np.asarray(self._stored[(*self._place, slice(rows[0], rows[-1] + 1))])
+        read = np.empty((len(rows), *self.shape[1:]), dtype=self._stored.dtype)
+        order = np.argsort(rows, kind="stable")
+        breaks = np.flatnonzero(np.diff(rows[order] // self._step)) + 1
+        for part in np.split(order, breaks) if len(rows) else ():
+            first = int(rows[part[0]])
+            values = self._chunk(first // self._step)
+            if values is None:
+                stop = int(rows[part[-1]]) + 1
+                values = self._stored[(*self._place, slice(first, stop))]
+                read[part] = values[rows[part] - first]
+            else:
+                read[part] = values[rows[part] % self._step]
+        return read
+
+    def _chunk(self, number: int) -> NDArray[Any] | None:
+        """Return a local chunk mapped from its file, or None if only zarr can read it.
+
+        A fit on disk reads a few rows in a hundred repeatedly. zarr reads and copies whole chunks;
+        reading single rows is fifty times faster.
+        """
+        if not self._is_plain:
+            return None
+        index = (*self._place, number, *(0 for _ in self.shape[1:]))
+        key = self._stored.metadata.encode_chunk_key(index)
+        path = self._stored.store.root / self._stored.path / key
+        if not path.exists():
+            return None
+        return np.memmap(path, self._stored.dtype, "r", shape=(self._step, *self.shape[1:]))

@@ -15,18 +15,18 @@ from recal.engine import compiled, series
 from recal.engine import mapped as mapping
 from recal.engine.mapped import MappedRows
 from recal.errors import InputError
-from recal.files import zarr_rows
+from recal.files import zarr_views
 
 
 @pytest.fixture
 def small_memory(monkeypatch):
     """As if a kilobyte were much."""
-    monkeypatch.setattr(zarr_rows, "_MAX_BYTES_IN_MEMORY", 1000)
+    monkeypatch.setitem(zarr_views.StoredRows.__init__.__kwdefaults__, "max_bytes", 1000)
     for module, name in (
         (compiled, "PIECE_VALUES"),
         (mapping, "PIECE_VALUES"),
         (series, "_PIECE"),
-        (zarr_rows, "PIECE_VALUES"),
+        (zarr_views, "PIECE_VALUES"),
     ):
         monkeypatch.setattr(module, name, 700)
 
