@@ -15,8 +15,6 @@ named after a class. Labels are names of columns, or numbers of columns from 0.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -29,17 +27,14 @@ from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels, check_classes, check_confidences, check_labels, check_probs
 from recal.errors import FileError, InputError, in_both
-from recal.files.paths import replacing
-from recal.files.tables import Table, csv_cell, is_number, pyarrow_for, read_table
+from recal.files.tables import Table, is_number, pyarrow_for, read_table, write_columns
 from recal.files.views import names_in, read_npz, read_views, write_npz
 from recal.maps.steps import Plan
 
-_NAMES = ("probs", "labels", "classes", "confidence", "fitted_rows")
 # Keys of the metadata of a Parquet table.
 _FITTED, _JOB = b"recal.fitted_rows", b"recal.job"
-_LABEL = "label"
-# The columns of recal's own tables; those with the prefix are the probabilities of the classes.
-_OWN, _PREFIX = ("input", "answer", "confidence", "accepted", "passes"), "p_"
+# The columns of recal's own tables, besides the label and "p_CLASS" for every class.
+_OWN = ("input", "answer", "confidence", "accepted", "passes")
 
 
 @dataclass(frozen=True)
@@ -91,18 +86,17 @@ class Probabilities:
 def read_probs(path: str | os.PathLike[str]) -> Probabilities:
     """Read an .npz file of probabilities."""
     source = Path(path)
-    arrays = read_npz(source, _NAMES, required="probs")
+    names = ("probs", "labels", "classes", "confidence", "fitted_rows")
+    arrays = read_npz(source, names, required="probs")
     try:
         probs = check_probs(arrays["probs"], binary=True)
-        classes = check_classes(arrays["classes"], probs.shape[1]) if "classes" in arrays else None
-        labels = (
-            check_labels(arrays["labels"], len(probs), probs.shape[1], classes)
-            if "labels" in arrays
-            else None
-        )
-        confidence = (
-            check_confidences(arrays["confidence"], len(probs)) if "confidence" in arrays else None
-        )
+        classes = labels = confidence = None
+        if "classes" in arrays:
+            classes = check_classes(arrays["classes"], probs.shape[1])
+        if "labels" in arrays:
+            labels = check_labels(arrays["labels"], len(probs), probs.shape[1], classes)
+        if "confidence" in arrays:
+            confidence = check_confidences(arrays["confidence"], len(probs))
     except InputError as error:
         raise error.at(source) from None
     fitted = arrays.get("fitted_rows", np.array(0))
@@ -168,59 +162,49 @@ def write_prob_file(
         arrays |= {"fitted_rows": count, "answer": answer, "accepted": accepted}
         write_npz(path, {name: values for name, values in arrays.items() if values is not None})
         return path
-    confidence = probs.max(axis=1) if confidence is None else confidence
-    if inputs is None and path.suffix == ".csv":  # people need the row number
-        inputs = [str(row) for row in range(len(probs))]
-    table = zip(
-        _OWN, (None if inputs is None else list(inputs), answer, confidence, accepted, passes)
-    )
-    columns: dict[str, Any] = {name: values for name, values in table if values is not None}
-    if labels is not None:
-        columns[_LABEL] = names[labels]
+    top = probs.max(axis=1) if confidence is None else confidence
+    columns: dict[str, Any] = dict(zip(_OWN, (inputs, answer, top, accepted, passes)))
+    if path.suffix == ".csv":  # for people: row numbers, and six digits
+        columns["input"] = range(len(probs)) if inputs is None else inputs
+        columns["confidence"] = [f"{value:.6g}" for value in top.tolist()]
+    columns["label"] = None if labels is None else names[labels]
+    columns = {
+        name: values.tolist() if isinstance(values, np.ndarray) else list(values)
+        for name, values in columns.items()
+        if values is not None
+    }
     if path.suffix == ".csv":
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*(_csv_cells(np.asarray(values)) for values in columns.values())))
-        with replacing(path) as file:
-            file.write(text.getvalue().encode("utf-8"))
+        write_columns(path, columns)
         return path
-    arrow, parquet = pyarrow_for("Writing a .parquet table")
     for place, name in enumerate(names.tolist()):
-        columns[f"{_PREFIX}{name}"] = np.ascontiguousarray(probs[:, place])
+        columns[f"p_{name}"] = np.ascontiguousarray(probs[:, place])
     metadata = {_FITTED: str(fitted_rows).encode()} if fitted_rows else {}
     metadata |= {} if job is None else {_JOB: json.dumps(job).encode()}
-    # Probabilities rarely repeat: a dictionary would take a sixth more bytes and twice the time.
-    repeating = [name for name in columns if name != "confidence" and not name.startswith(_PREFIX)]
-    with replacing(path) as file:
-        parquet.write_table(
-            arrow.table(columns).replace_schema_metadata(metadata), file, use_dictionary=repeating
-        )
+    write_columns(path, columns, metadata=metadata)
     return path
 
 
-def _csv_cells(values: NDArray[Any]) -> list[str]:
-    """Return a column as text: numbers to six digits, and no cell that a spreadsheet would run as a
-    formula.
-    """
-    if values.dtype.kind == "f":
-        return [f"{value:.6g}" for value in values.tolist()]
-    return [csv_cell(value) for value in values.tolist()]
+def _metadata(path: Path) -> Mapping[bytes, bytes]:
+    """Return the metadata of a Parquet table; none for any other file."""
+    if path.suffix != ".parquet":
+        return {}
+    try:
+        return pyarrow_for("Reading Parquet files")[1].read_schema(path).metadata or {}
+    except Exception:  # not a table, or damaged
+        return {}
 
 
 def read_job(path: Path) -> dict[str, Any] | None:
     """Return the job that wrote a Parquet table, or None."""
-    _, parquet = pyarrow_for("Reading Parquet files")
     try:
-        with path.open("rb") as file:
-            job = json.loads((parquet.read_metadata(file).metadata or {})[_JOB])
-    except Exception:  # not a table, without a job, or damaged
+        job = json.loads(_metadata(path).get(_JOB, b"null"))
+    except (ValueError, RecursionError):
         return None
     return job if isinstance(job, dict) else None
 
 
 def read_prob_table(
-    path: str | os.PathLike[str], label_column: str = _LABEL, leave_out: Collection[str] = ()
+    path: str | os.PathLike[str], label_column: str = "label", leave_out: Collection[str] = ()
 ) -> Probabilities:
     """Read probabilities, and labels if there is a label column, from a .csv or .parquet file.
 
@@ -235,13 +219,13 @@ def read_prob_table(
             f"{source} has no header: its first row holds {number_names[0]}. Begin with a row of the classes' names, "
             "and 'label' above the labels."
         )
-    if label_column != _LABEL and label_column not in columns:
+    if label_column != "label" and label_column not in columns:
         raise FileError(f"{source} has no column {label_column!r}; it has {', '.join(columns)}.")
     labels = columns.pop(label_column, None)
     confidence = columns.get("confidence")
     answered = "answer" in columns and confidence is not None
     classes_only = [name for name in columns if name not in _OWN]
-    own = answered and bool(classes_only) and all(name.startswith(_PREFIX) for name in classes_only)
+    own = answered and bool(classes_only) and all(name.startswith("p_") for name in classes_only)
     if answered and not own:
         raise FileError(
             f"{source} holds answers without the probabilities of every class. Apply with a name ending in .npz or "
@@ -252,7 +236,7 @@ def read_prob_table(
         raise FileError(
             f"{source} has no columns beside {label_column!r}; every other column must be a class."
         )
-    names = np.array([name.removeprefix(_PREFIX) if own else name for name in columns])
+    names = np.array([name.removeprefix("p_") if own else name for name in columns])
     try:
         values = np.column_stack([_probabilities(table, name) for name in columns])
         if len(names) == 1 and not own:
@@ -313,36 +297,24 @@ def _label_columns(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
 def _probabilities(table: Table, name: str) -> NDArray[np.float64]:
     """Return the probabilities in a column; the error for any other column names it."""
     values = table[name].tolist()
-    bad = [row for row, value in enumerate(values) if not is_number(value)]
-    if len(bad) == len(values):
-        raise InputError(
-            f"The column {name!r} must hold probabilities, as every column but the labels' does; "
-            f"row 0 holds {values[0]!r}",
-            remedy=f"If it holds the labels, use {in_both(label_column=name)}; else remove the column",
-        )
-    if bad:
-        raise InputError(
-            f"The column {name!r} must hold probabilities; row {bad[0]} is {values[bad[0]]!r}. "
-            "Correct or remove that row."
-        )
-    numbers = table.numbers(name)
-    outside = np.flatnonzero(~((numbers >= 0.0) & (numbers <= 1.0)))
-    if len(outside):
-        raise InputError(
-            f"The column {name!r} must hold probabilities from 0 to 1; row {outside[0]} holds "
-            f"{values[outside[0]]}",
-            remedy="Leave out columns that are no class, with --group, --cluster or another file",
-        )
-    return numbers
+    numbers = np.array([float(value) if is_number(value) else np.nan for value in values])
+    bad = np.flatnonzero(~((numbers >= 0.0) & (numbers <= 1.0)))
+    if not len(bad):
+        return numbers
+    remedy = (
+        "Correct or remove that row. Leave out columns that are no class with --group, --cluster"
+    )
+    if not any(map(is_number, values)):
+        remedy = f"If it holds the labels, use {in_both(label_column=name)}; else remove the column"
+    raise InputError(
+        f"The column {name!r} must hold probabilities from 0 to 1, as every column but the labels' "
+        f"does; row {bad[0]} holds {values[bad[0]]!r}",
+        remedy=remedy,
+    )
 
 
 def _fitted_rows(path: Path) -> int:
     """Return how many rows of the table the calibration was fitted on."""
-    if path.suffix != ".parquet":
-        return 0
-    number = (pyarrow_for("Reading Parquet files")[1].read_schema(path).metadata or {}).get(
-        _FITTED, b"0"
-    )
-    return (
-        int(number) if number.isdigit() and len(number) < 20 else 0
-    )  # Python refuses very long numbers
+    number = _metadata(path).get(_FITTED, b"0")
+    # Python refuses very long numbers.
+    return int(number) if number.isdigit() and len(number) < 20 else 0

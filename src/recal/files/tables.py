@@ -326,51 +326,54 @@ def write_with_columns(
         return _extend_parquet(table, target, added)
     own = source if isinstance(source, Table) else read_table(source)
     names = _free_names(list(own), list(added))
-    if whole and suffix in LINES and table.suffix.lower() in LINES:
-        _extend_lines(table, target, {names[name]: values for name, values in added.items()})
-        return names
     new = {names[name]: np.asarray(values).tolist() for name, values in added.items()}
+    if whole and suffix in LINES and table.suffix.lower() in LINES:
+        # A field that a row lacks stays absent.
+        rows = zip(read_lines(table), zip(*new.values()))
+        with replacing(target) as file:
+            for row, values in rows:
+                _write_line(file, {**row, **dict(zip(new, values))})
+        return names
     cells = {name: values for name, values in own.cells.items() if name not in new}
     if suffix not in (".csv", ".tsv"):
         cells = {name: _typed(values) for name, values in cells.items()}
-    if suffix == ".parquet":
-        arrow, parquet = pyarrow_for("Writing Parquet files")
-        with replacing(target) as file:
-            parquet.write_table(arrow.table({**cells, **new}), file)
-        return names
-    rows = zip(*cells.values(), *new.values())
-    with replacing(target) as file:
-        if suffix in LINES:
-            for row in rows:
-                record = dict(zip((*cells, *new), row))
-                line = json.dumps(record, ensure_ascii=False, default=str)
-                file.write(line.encode() + b"\n")
-            return names
-        separator = "\t" if suffix == ".tsv" else ","
-        if table.suffix.lower() == suffix == ".csv":
-            with table.open(encoding="utf-8-sig") as text:
-                separator = _separator(text.readline())
-        writer = csv.writer(
-            lines := io.StringIO(newline=""), delimiter=separator, lineterminator="\n"
-        )
-        writer.writerow((*cells, *new))
-        for row in rows:
-            writer.writerow(map(csv_cell, row))
-            file.write(lines.getvalue().encode())
-            lines.seek(0)
-            lines.truncate()
+    separator = "\t" if suffix == ".tsv" else ","
+    if table.suffix.lower() == suffix == ".csv":
+        with table.open(encoding="utf-8-sig") as text:
+            separator = _separator(text.readline())
+    write_columns(target, {**cells, **new}, separator=separator)
     return names
 
 
-def _extend_lines(
-    source: Path, target: Path, added: Mapping[str, Sequence[Any] | NDArray[Any]]
+def write_columns(
+    target: Path,
+    columns: Mapping[str, Any],
+    *,
+    separator: str = ",",
+    metadata: Mapping[bytes, bytes] | None = None,
 ) -> None:
-    """Add fields to the objects of a JSONL file; a field that a row lacks stays absent."""
-    new = zip(*(np.asarray(values).tolist() for values in added.values()))
+    """Write a table in the format of its name's ending, atomically; only Parquet has metadata."""
+    suffix = target.suffix.lower()
+    if suffix == ".parquet":
+        arrow, parquet = pyarrow_for("Writing Parquet files")
+        with replacing(target) as file:
+            parquet.write_table(arrow.table(columns).replace_schema_metadata(metadata), file)
+        return
+    rows = zip(*columns.values())
     with replacing(target) as file:
-        for row, values in zip(read_lines(source), new):
-            line = json.dumps({**row, **dict(zip(added, values))}, ensure_ascii=False)
-            file.write(line.encode() + b"\n")
+        if suffix in LINES:
+            for row in rows:
+                _write_line(file, dict(zip(columns, row)))
+            return
+        lines = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        writer = csv.writer(lines, delimiter=separator, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(map(csv_cell, row) for row in rows)
+        lines.detach()  # flushes, and leaves the file open
+
+
+def _write_line(file: Any, record: dict[str, Any]) -> None:
+    file.write(json.dumps(record, ensure_ascii=False, default=str).encode() + b"\n")
 
 
 def _free_names(own: Sequence[str], added: Sequence[str]) -> dict[str, str]:

@@ -54,7 +54,7 @@ def test_a_parquet_table_reads_as_its_csv(tmp_path):
         ("cat,cat\n0.9,0.1\n", "twice"),
         ("label\n1\n", "no columns beside 'label'"),
         ("cat,dog,truth\n0.9,0.1,dog\n", "'truth' must hold probabilities"),
-        ("cat,dog\n0.9,0.1\n0.9,x\n", "row 1 is 'x'"),
+        ("cat,dog\n0.9,0.1\n0.9,x\n", "row 1 holds 'x'"),
         ("cat,dog\n0.9,0.3\n", "sums to 1.2"),
         ("cat,dog,label\n0.9,0.1,owl\n", "'owl'"),
         ("cat,dog,label\n0.9,0.1,7\n", "7"),
