@@ -37,7 +37,7 @@ from recal.answers.scores import (
 )
 from recal.answers.templates import Asked, Asking
 from recal.errors import MissingExtraError, RecalError
-from recal.files.journal import Journal
+from recal.files.ledger import Journal
 
 # Characters per token of English text, to estimate the cost.
 _CHARACTERS_PER_TOKEN = 4.0

@@ -69,11 +69,9 @@ def record_named(name: Any) -> type[Any] | None:
     """
     if not isinstance(name, str):
         return None
-    return (
-        getattr(import_module(f"recal.{_RECORDS[name]}"), name)
-        if name in _RECORDS
-        else map_named(name)
-    )
+    if name in _RECORDS:
+        return getattr(import_module(f"recal.{_RECORDS[name]}"), name)
+    return map_named(name)
 
 
 def calibrator_named(name: Any) -> type[Any] | None:
@@ -109,36 +107,25 @@ class Encoder:
         if type(value) is tuple:
             return {_TAG: "tuple", "items": self.encode(list(value), where, depth)}
         if type(value) is dict:
-            items = {
-                key: self.encode(item, f"{where}[{key!r}]", depth + 1)
-                for key, item in value.items()
-            }
             if all(type(key) is str for key in value) and _TAG not in value:
-                return items
-            keys = [self.encode(key, f"a key of {where}", depth + 1) for key in value]
-            return {_TAG: "dict", "items": [list(pair) for pair in zip(keys, items.values())]}
+                return self.items(value, where, depth)
+            pairs = [list(pair) for pair in value.items()]
+            return {_TAG: "dict", "items": self.encode(pairs, where, depth)}
         name = type(value).__name__
         if record_named(name) is type(value):
             values = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
             return {_TAG: "record", "name": name, "fields": self.encode(values, where, depth + 1)}
-        if (
-            isinstance(value, Transform) and type(value).__str__ is not object.__str__
-        ):  # a bare function has no spec
+        # A bare function has no spec.
+        if isinstance(value, Transform) and type(value).__str__ is not object.__str__:
             return {_TAG: "transform", "spec": _spec_of(value)}
         if calibrator_named(name) is type(value):
-            parts = {"params": value.stored_params(), "state": value.state()}
-            return {
-                _TAG: "calibrator",
-                "class": name,
-                **{key: self.items(parts[key], name, depth) for key in parts},
-            }
-        if name == "Decision":
-            raise InputError(
-                f"{where} is a Decision, and a file holds its rule: pass decision.rule instead."
-            )
+            params = self.items(value.stored_params(), name, depth)
+            state = self.items(value.state(), name, depth)
+            return {_TAG: "calibrator", "class": name, "params": params, "state": state}
         raise InputError(
             f"{where} is a {name}, which a file cannot hold: only numbers, text, lists, tuples, dicts, arrays, plans "
-            "and transformations are stored. For a random generator pass an integer seed instead."
+            "and transformations are stored. For a random generator pass an integer seed, for a "
+            "Decision its rule."
         )
 
     def items(self, values: Mapping[str, Any], owner: str, depth: int = 0) -> dict[str, Any]:

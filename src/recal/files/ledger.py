@@ -1,5 +1,4 @@
-"""The ledger of a store of views: its job, a checksum for every block of rows, and a lock for its
-one writer.
+"""Append-only records that survive a kill, and locks: the ledger of a store of views, and journals.
 
     name.zarr/ledger.txt    each line is a CRC-32 of its text and a JSON record:
         header  kind, version, batch_size and, for a store of `collect`, the identity of the job
@@ -22,7 +21,7 @@ import json
 import os
 import secrets
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,6 @@ NAME = "ledger.txt"
 COLLECTED, WRITTEN = "recal collect", "recal views"
 VERSION = 1
 _OBJECTS = "ledger"
-_MAX_BYTES = 2**30
 # The file that holds the writer's token in an object store.
 TOKEN = ".writer.part"
 Record = dict[str, Any]
@@ -90,10 +88,8 @@ class Ledger:
     @property
     def sums(self) -> list[list[int]]:
         """The checksums of the logits and of each view, one per block."""
-        return [
-            list(layer)
-            for layer in zip(*(self.blocks[index]["sums"] for index in sorted(self.blocks)))
-        ]
+        rows = (self.blocks[index]["sums"] for index in sorted(self.blocks))
+        return [list(layer) for layer in zip(*rows)]
 
     def generation(self, end: Record) -> str:
         """Return a digest of all checksums; equal views have equal digests."""
@@ -135,7 +131,7 @@ def read_ledger(folder: Path) -> Ledger:
     path = folder / NAME
     if not path.is_file():
         raise ValueError("it is missing")
-    if path.stat().st_size > _MAX_BYTES:
+    if path.stat().st_size > 2**30:
         raise ValueError("it is too large")
     lines = path.read_bytes().splitlines()
     header = _record(lines[0]) if lines else None
@@ -173,14 +169,10 @@ def _record(line: bytes) -> Record | None:
 
 
 def _is_block(record: Record) -> bool:
-    sums = record.get("sums")
-    numbers = isinstance(sums, list) and bool(sums) and all(type(value) is int for value in sums)
-    return (
-        numbers
-        and type(record.get("block")) is int
-        and record["block"] >= 0
-        and _is_count(record.get("rows"))
-    )
+    sums, number = record.get("sums"), record.get("block")
+    if not isinstance(sums, list) or not sums or any(type(value) is not int for value in sums):
+        return False
+    return type(number) is int and number >= 0 and _is_count(record.get("rows"))
 
 
 def _is_count(value: Any) -> bool:
@@ -227,9 +219,8 @@ class WriterToken:
 
     def __init__(self, folder: Path, name: str = TOKEN) -> None:
         self.folder, self.token = folder, secrets.token_hex(8)
-        self.path = (
-            folder.absolute() / name
-        )  # a run that opens the folder removes files with such names
+        # A run that opens the folder removes files with such names.
+        self.path = folder.absolute() / name
         self.path.write_text(self.token, encoding="ascii")
 
     def is_valid(self) -> bool:
@@ -249,6 +240,81 @@ class WriterToken:
             self.path.unlink(missing_ok=True)
 
 
+class Journal:
+    """Append-only records that survive a kill at any moment.
+
+    A line that a kill cut off is left as it is, and is not read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from recal.files.ledger import Journal
+    >>> journal = Journal(Path(tempfile.mkdtemp()) / "audit.jsonl")
+    >>> size = journal.append({"id": 1}, {"id": 2})
+    >>> [record["id"] for record in journal.read()]
+    [1, 2]
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, *records: Record, sync: bool = True) -> int:
+        """Write records in one piece, while no other process writes; return the bytes written.
+
+        Without `sync` they survive a kill of the process, but not a power cut.
+        """
+        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        content = lines.encode()
+        try:
+            with self.path.open("ab+") as file:
+                lock(file.fileno())
+                file.seek(0, os.SEEK_END)
+                if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+                    content = b"\n" + content  # after a line that a kill cut off
+                file.write(content)
+                file.flush()
+                if sync:
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise FileError(f"Cannot write {self.path}: {error.strerror or error}.") from error
+        return len(content)
+
+    def size(self) -> int:
+        """Return the size of the file in bytes; 0 if there is none."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def read(self, start: int = 0) -> Iterator[Record]:
+        """Yield the records, without incomplete lines; `start` skips lines that were read before."""
+        try:
+            lines = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise FileError(f"Cannot read {self.path}: {error.strerror or error}.") from error
+        for line in lines[start:]:
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(record, dict):
+                yield record
+
+
+def lock(handle: int, *, wait: bool = True) -> None:
+    """Lock an open file or folder until it is closed, where the system has locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:  # some network file systems have no locks
+        return
+
+
 class FolderLock:
     """Locks a local folder by its own handle: no file is left behind, and the lock ends with the
     process.
@@ -257,21 +323,17 @@ class FolderLock:
     def __init__(self, folder: Path, refusal: str = "") -> None:
         self.folder = folder
         self._handle: int | None = None
-        try:
-            import fcntl
-        except ImportError:  # Windows
+        if os.name == "nt":  # which cannot open folders
             return
         self._handle = os.open(folder, os.O_RDONLY)
         try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._handle, wait=False)
         except BlockingIOError as error:
             self.close()
             raise FileError(
                 refusal
                 or f"Another collect is writing {folder} now; wait for it, or choose another name."
             ) from error
-        except OSError:  # some network file systems have no locks
-            return
 
     def check(self) -> None:
         """Refuse to continue if the folder was removed or replaced."""

@@ -42,19 +42,8 @@ if TYPE_CHECKING:
     Savable: TypeAlias = Map | Any
 
 VERSION = 1
-MAX_HEADER_BYTES = 16 * 2**20
-MAX_FILE_BYTES = 4 * 2**30
+MAX_HEADER_BYTES, MAX_FILE_BYTES = 16 * 2**20, 4 * 2**30
 _KEY, _DIGEST = "recal", "digest"
-# The first bytes of other files that people open by mistake, and the reason in the error.
-_BEGINNINGS = {
-    b"PK\x03\x04": "it is a zip or .npz file; views are read with read_views",
-    b"\x89PNG": "it is a PNG image",
-    b"\xff\xd8\xff": "it is a JPEG image",
-    b"\x93NUMPY": "it is a .npy array",
-    b"\x1f\x8b": "it is a gzip file",
-    b"\x80\x04": "it is a pickle, and recal never opens pickles",
-    b"\x80\x05": "it is a pickle, and recal never opens pickles",
-}
 _CLASSIFIER = "recal.collecting.classifier"
 # The code of a classifier, which `load` takes as arguments, and settings that depend on the
 # machine.
@@ -95,13 +84,10 @@ def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
         content = {"$": "classifier", **_encode_classifier(obj, encoder)}
     elif type(obj) in (record_named(name), calibrator_named(name)):
         content = encoder.encode(obj, name)
-    elif hasattr(obj, "set_state"):
-        raise InputError(
-            f"Only recal's own calibrators can be saved, and {name} is not one of them."
-        )
     else:
         raise InputError(
-            f"Fitted calibrators, classifiers, plans and decision rules can be saved, got a {name}."
+            "recal's own fitted calibrators, classifiers, plans and decision rules can be saved, "
+            f"got a {name}."
         )
     _write(path, {"kind": content.pop("$"), **content}, encoder.arrays)
     return as_path(path)
@@ -132,19 +118,14 @@ def load(
         header, arrays, as_written = _read(source)
         decoder = Decoder(arrays, own)
         kind = header.get("kind")
-        content = {
-            key: value
-            for key, value in header.items()
-            if key not in ("kind", "version", "written_by")
-        }
+        own_keys = ("kind", "version", "written_by")
+        content = {key: value for key, value in header.items() if key not in own_keys}
         if kind not in ("classifier", "calibrator", "record"):
             raise FileError(f"it holds a {kind!r}; calibrators, classifiers and records are known")
-        is_classifier = kind == "classifier"
-        loaded = (
-            _restore_classifier(content, decoder)
-            if is_classifier
-            else decoder.decode({"$": kind, **content})
-        )
+        if kind == "classifier":
+            loaded = _restore_classifier(content, decoder)
+        else:
+            loaded = decoder.decode({"$": kind, **content})
         if unused := set(arrays) - decoder.used_arrays:
             raise FileError(
                 f"it holds arrays that nothing refers to: {', '.join(sorted(unused)[:3])}"
@@ -157,9 +138,8 @@ def load(
         raise FileError(f"Cannot read {source}: {error.strerror or error}.") from error
     except MemoryError as error:
         raise FileError(f"Cannot read {source}: there is not enough memory.") from error
-    except (
-        Exception
-    ) as error:  # a constructor may raise anything for values that `save` never writes
+    # A constructor may raise anything for values that `save` never writes.
+    except Exception as error:
         reason = "values are nested too deep" if isinstance(error, RecursionError) else str(error)
         raise FileError(
             f"{source} is not a file that recal can use: {reason.rstrip('.')}."
@@ -167,7 +147,7 @@ def load(
     if unknown := set(own) - set(decoder.transforms):
         used = ", ".join(decoder.transforms) or "none"
         raise InputError(f"{source} uses no transformation {min(unknown)!r}; it uses: {used}.")
-    if is_classifier:
+    if kind == "classifier":
         return _add_code(loaded, code, source)
     if useless := [name for name, value in code.items() if value is not None]:
         raise InputError(f"{source} holds a {kind}, which has no use for `{useless[0]}`.")
@@ -210,11 +190,8 @@ def _restore_classifier(header: dict[str, Any], decoder: Decoder) -> Any:
     if not isinstance(pool, list) or not all(callable(transform) for transform in pool):
         raise FileError("`pool` must be a list of transformations")
     classifier = family(model, calibrator, **settings)
-    classifier.calibrator_, classifier.classes_, classifier.pool_ = (
-        calibrator,
-        calibrator.classes_,
-        tuple(pool),
-    )
+    classifier.calibrator_, classifier.classes_ = calibrator, calibrator.classes_
+    classifier.pool_ = tuple(pool)
     if header.get("had_preprocess") is True:  # a Normalize is data, a function is code
         preprocessing = getattr(calibrator, "preprocessing_", None)
         classifier.preprocess = getattr(preprocessing, "normalize", None) or _MISSING
@@ -231,14 +208,10 @@ def _add_code(classifier: Any, code: dict[str, Any], source: Path) -> Any:
         if value is not None:
             setattr(classifier, name, value)
     if classifier.model is None:
-        if path is not None:
-            raise InputError(
-                f"{source} names the model {path!r}, and recal does not open a model because a file names it. "
-                f"If you trust it: load(path, model={path!r})."
-            )
-        raise InputError(
-            f"{source} holds a classifier without its model; pass it: load(path, model=your_model)."
-        )
+        hint = " it: load(path, model=your_model)"
+        if path is not None:  # a file must not choose which model is opened
+            hint = f" {path!r}, if you trust it: load(path, model={path!r})"
+        raise InputError(f"{source} holds a classifier without its model; pass{hint}.")
     if classifier.preprocess is _MISSING:
         raise InputError(
             f"{source} holds a classifier whose inputs were prepared by a function; pass it: "
@@ -299,7 +272,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], bool]:
     try:
         arrays = dict(from_bytes(content))
     except SafetensorError as error:
-        raise FileError(f"its arrays are damaged ({error})") from error
+        raise FileError(f"its arrays are damaged or cut short ({error})") from error
     for name, array in arrays.items():
         # A boolean is a byte of 0 or 1. Any other byte would count as true in some places and as
         # false in others.
@@ -330,11 +303,11 @@ def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
 def _outer_header(content: bytes) -> dict[str, Any]:
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or content[8:9] != b"{":
-        # Checked only here: the length of a valid header may begin with the bytes of a pickle or a
-        # gzip file.
-        for beginning, reason in _BEGINNINGS.items():
-            if content.startswith(beginning):
-                raise FileError(reason)
+        # Checked only here: the length of a valid header may begin with the bytes of a pickle.
+        if content.startswith(b"\x80"):
+            raise FileError("it is a pickle, and recal never opens pickles")
+        if content.startswith(b"PK\x03\x04"):
+            raise FileError("it is a zip or .npz file; views are read with read_views")
         raise FileError("it does not begin as one" if content else "it is empty")
     if length > MAX_HEADER_BYTES:
         raise FileError(
@@ -348,26 +321,15 @@ def _outer_header(content: bytes) -> dict[str, Any]:
     metadata = header.get("__metadata__")
     if not isinstance(metadata, dict) or not isinstance(metadata.get(_KEY), str):
         raise FileError("it is a safetensors file of something else")
-    end = 0
     for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        if not isinstance(entry, dict) or entry.get("dtype") not in DTYPES.values():
+        known = isinstance(entry, dict) and entry.get("dtype") in DTYPES.values()
+        if name != "__metadata__" and not known:
             raise FileError(f"the array {name!r} has no dtype that recal reads")
-        offsets = entry.get("data_offsets")
-        if not isinstance(offsets, list) or not all(type(offset) is int for offset in offsets):
-            raise FileError(f"the array {name!r} has no place in the file")
-        end = max([end, *offsets])
-    if len(content) != 8 + length + end:
-        fault = "cut short" if len(content) < 8 + length + end else "longer than it says"
-        raise FileError(
-            f"it is {fault}: its header declares {8 + length + end:,} bytes and it has {len(content):,}"
-        )
     return header
 
 
 def _parse(text: bytes | str) -> dict[str, Any]:
-    value = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse_constant)
+    value = json.loads(text, object_pairs_hook=_distinct)
     if not isinstance(value, dict):
         raise FileError("its header is not an object")
     return value
@@ -378,7 +340,3 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(entries) != len(pairs):
         raise FileError("its header has the same key twice")
     return entries
-
-
-def _refuse_constant(name: str) -> Any:
-    raise FileError(f"its header holds {name}, which is not JSON")

@@ -21,7 +21,7 @@ import numpy as np
 from recal.decisions.audit import Audit, Check
 from recal.decisions.rule import DecisionRule
 from recal.errors import InputError
-from recal.files.journal import Journal
+from recal.files.ledger import Journal
 from recal.files.paths import replacing
 from recal.files.tables import Table, read_table, write_with_columns
 

@@ -137,7 +137,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", "it is empty"),
     "text": (lambda: b"temperature = 2.0\n", "does not begin as one"),
     "short": (lambda: HONEST[:5], "does not begin as one"),
-    "png": (lambda: b"\x89PNG\r\n\x1a\n" + bytes(64), "PNG image"),
+    "png": (lambda: b"\x89PNG\r\n\x1a\n" + bytes(64), "does not begin as one"),
     "npz": (lambda: b"PK\x03\x04" + bytes(64), "views are read with read_views"),
     "pickle": (
         lambda: b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94.",
@@ -150,7 +150,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     # sizes that lie
     "cut-in-header": (lambda: HONEST[:100], "cut short"),
     "cut-in-arrays": (lambda: HONEST[:-1], "cut short"),
-    "too-long": (lambda: HONEST + bytes(1), "longer than it says"),
+    "too-long": (lambda: HONEST + bytes(1), "not fully covered"),
     "huge-header": (
         lambda: struct.pack("<Q", 2**40) + HONEST[8:],
         "declares 1,099,511,627,776 bytes",
@@ -188,7 +188,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "header-not-utf8": (lambda: pack("", text=b'{"\xff\xfe": 1}'), "not a file that recal can use"),
     "inner-not-json": (lambda: pack("{"), "not a file that recal can use"),
     "inner-is-a-list": (lambda: pack("[]"), "not an object"),
-    "inner-nan": (lambda: pack(json.dumps(TEMPERATURE).replace("0.5", "NaN", 1)), "holds NaN"),
+    "inner-nan": (lambda: pack(json.dumps(TEMPERATURE).replace("0.5", "NaN", 1)), "got nan"),
     "said-twice": (
         lambda: pack(json.dumps(TEMPERATURE)[:-1] + ', "version": 1}'),
         "same key twice",

@@ -69,10 +69,7 @@ def test_a_models_path_is_remembered_as_text_and_given_by_the_user_all_the_same(
     classifier = fitted(preprocess=None)
     classifier.model = tmp_path / "net.onnx"
     path = save(classifier, tmp_path / "c")
-    with pytest.raises(
-        InputError,
-        match=r"names the model '.*net\.onnx'.*trust it: load\(path, model='.*net\.onnx'\)",
-    ):
+    with pytest.raises(InputError, match=r"trust it: load\(path, model='.*net\.onnx'\)"):
         load(path)
     assert load(path, model=tmp_path / "net.onnx").model == tmp_path / "net.onnx"
 
