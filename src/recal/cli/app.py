@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from recal.cli.destinations import check_outputs
 from recal.cli.failures import BROKEN_PIPE, OK, Warnings, ended, failed
+from recal.cli.options import Command
 from recal.cli.printing import SESSION
 from recal.errors import InputError
 from recal.files.paths import as_path, is_url
@@ -78,7 +79,7 @@ def build_command(name: str, words: Sequence[str] = ()) -> Any:
     module = import_module(f"recal.cli.{name}")
     function = getattr(module, name)
     app = typer.Typer(**_STYLE)
-    family = getattr(module, "Command", TyperCommand)  # a class of its own, if it needs one
+    family = getattr(module, "FitCommand", Command)
     app.command(name, cls=family, help=_reflow(function.__doc__))(_checked(name, function))
     command = typer.main.get_command(app)
     command.no_args_is_help = name not in ("demo", "transforms", "doctor")  # they need none

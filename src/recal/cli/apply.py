@@ -3,63 +3,61 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from recal.cli import options as opt
-from recal.cli.answering import (
-    Adaptation,
-    Answers,
-    answer_inputs,
-    answer_views_of,
-    check_groups,
-    cost,
-)
-from recal.cli.collect import LEDGER, ask_endpoint, is_endpoint
+from recal.cli.collect import ask_endpoint, is_endpoint, ledger_of
 from recal.cli.files import (
     check_calibration,
     check_exists,
-    check_kind,
+    check_views,
     is_graded,
     is_panel,
     kind_of,
     load_saved,
+    open_views,
     read_probs,
-    refuse_unused,
     row_columns,
 )
-from recal.cli.inputs import ModelInputs, Questions
-from recal.cli.printing import SESSION, print_json, say, say_skipped, shell_line
+from recal.cli.inputs import ModelInputs, Questions, without_none
+from recal.cli.printing import (
+    SESSION,
+    on_interrupt,
+    print_json,
+    say,
+    say_skipped,
+    shell_line,
+    working,
+)
 from recal.errors import InputError
 
 if TYPE_CHECKING:
-    pass
+    from recal.collecting.predictions import Predictions
 
 
-# Any two sets of short texts or small images share a few equal rows, up to this share.
-_MET_BEFORE = 0.05
-# With fewer inputs the test shows nothing; more inputs do not improve it.
-_FEWEST_WATCHED, _MOST_WATCHED = 50, 5000
+@dataclass(frozen=True)
+class Answers:
+    """Predictions for new inputs, and the groups and names of the inputs."""
+
+    predictions: Predictions
+    groups: Any = None
+    names: Sequence[str] | None = None
+    skipped: tuple[str, ...] = ()
 
 
 def apply(
     calibration: opt.Calibration,
-    out: Annotated[
-        Path, Option(help="Where to write the answers: .csv, .parquet, .npz, or a folder.")
-    ],
+    out: Annotated[Path, Option(help="The answers: .csv, .parquet, .npz, or a folder of tables.")],
     views: Annotated[
-        Path | None,
-        Argument(
-            help="Views of the inputs (.npz, .zarr), or the table of new answers for a table's "
-            "calibration."
-        ),
+        Path | None, Argument(help="Views, probabilities for a rule, or a table of new answers.")
     ] = None,
     model: opt.Model = None,
     data: opt.Data = None,
-    label_column: opt.LabelColumn = None,
     labels: opt.Labels = None,
     classes: opt.Classes = None,
     outputs: opt.Outputs = None,
@@ -71,48 +69,24 @@ def apply(
     device: opt.Device = None,
     engine: opt.Engine = None,
     batch_size: opt.BatchSize = None,
-    read: opt.Read = None,
     on_error: opt.OnError = None,
-    cluster_by: opt.ClusterBy = None,
-    pixels: opt.Pixels = None,
-    gray: opt.Gray = False,
-    resize: opt.Resize = None,
-    crop: opt.Crop = None,
-    mean: opt.Mean = None,
-    std: opt.Std = None,
-    divide: opt.Divide = None,
-    channels: opt.Channels = None,
     preprocess: opt.Preprocess = None,
-    seconds: opt.Seconds = None,
-    text_column: opt.TextColumn = None,
     follow: Annotated[
         bool, Option("--follow", help="Adjust the temperature to these inputs, without labels.")
     ] = False,
     accept_unlike: Annotated[
         bool,
-        Option(
-            "--accept-unlike",
-            help="With --follow: also accept answers to inputs unlike all of the fit.",
-            rich_help_panel=opt.MORE,
-        ),
+        opt.more("--accept-unlike", help="With --follow: accept inputs unlike all of the fit."),
     ] = False,
     class_mix: Annotated[
-        str | None,
-        Option(
-            help="'follow' to estimate the class mix of these inputs, or cat=0.6,dog=0.4.",
-            rich_help_panel=opt.MORE,
-        ),
+        str | None, opt.more(help="'follow' to estimate the class mix, or cat=0.6,dog=0.4.")
     ] = None,
     impossible: Annotated[
-        list[str] | None,
-        Option(
-            help="A class that cannot occur; may be given several times.", rich_help_panel=opt.MORE
-        ),
+        list[str] | None, opt.more(help="A class that cannot occur; may be repeated.")
     ] = None,
     model_name: opt.ModelName = None,
     template: opt.Template = None,
     options: opt.Choices = None,
-    view: opt.View = None,
     permute: opt.Permute = 0,
     floor: opt.Floor = None,
     max_tokens: opt.MaxTokens = 1,
@@ -120,10 +94,7 @@ def apply(
     concurrency: opt.Concurrency = 8,
     timeout: opt.Timeout = 60.0,
     force: Annotated[
-        bool,
-        Option(
-            "--force", help="Overwrite an existing file, and accept a calibration of another model."
-        ),
+        bool, Option("--force", help="Overwrite a file; accept a calibration of another model.")
     ] = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -132,16 +103,14 @@ def apply(
 
     Each input gets an answer, its confidence (the chance that the answer is right) and, if the
     calibration has a rule of [bold]recal calibrate[/bold] or [bold]recal decide[/bold], whether it
-    is accepted. Inputs need no labels.
+    is accepted. Inputs need no labels. They are prepared as they were for the fit ([bold]recal
+    plan[/bold] shows how), and only the transformations that the calibration needs are computed.
 
     A .csv table holds just that. A .parquet table also holds the probability of every class, and an
     .npz file holds `probs` (n_samples, n_classes), `answer`, `confidence`, `accepted` and, where
     known, `labels` and `classes`. A name without an ending is a folder of Parquet tables, one per
     batch, for very many inputs: with --engine ray the workers write it, and the same command
     resumes it.
-
-    Inputs are prepared as they were for the fit ([bold]recal plan[/bold] shows how), and only the
-    transformations that the calibration needs are computed.
 
     With --follow, the temperature is adjusted to these inputs, taken together, without labels.
     Dark, blurred or noisy inputs get lower confidence. Predictions never change. It needs at least
@@ -151,8 +120,7 @@ def apply(
 
     With --class-mix or --impossible, probabilities are adjusted to another mix of classes than that
     of the labelled samples. [bold]Predictions can change[/bold], even if the calibration normally
-    keeps them. 'follow' estimates the mix and uses it only if a changed mix alone explains the
-    inputs.
+    keeps them.
 
     Example: [bold]recal apply calibrated --model net.onnx --data new/ --out answers.csv[/bold]
 
@@ -160,102 +128,236 @@ def apply(
 
     Example: [bold]recal apply folder new.csv --out accepted.csv[/bold] (a table of answers with
     their signals)
-
-    Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out answers --engine
-    ray[/bold]
     """
     values = locals()
-    inputs, language, adapt = (
-        ModelInputs.of(values),
-        Questions.of({**values, "scores": None}),
-        Adaptation.of(values),
-    )
-    calibration, content = load_saved(calibration)
-    if is_panel(content):
-        _apply_panel(content, calibration.parent, views, out, inputs, adapt)
+    inputs = ModelInputs.of(values)
+    file, content = load_saved(calibration)
+    if is_panel(content) or is_graded(content):
+        opt.refuse_unused("a calibration of tables", ("calibration", "views"))
+        _apply_table(content, file.parent, views, out)
         return
-    if is_graded(content):
-        _apply_signals(content, views, out, inputs, adapt)
+    if views is not None and model is None and kind_of(views) in ("probabilities", "table"):
+        used = ("calibration", "views", "labels", "group", "cluster", "rows")
+        opt.refuse_unused(f"the probabilities {views}", used)
+        _apply_rule(file, content, views, inputs, out)
         return
-    of_file = views is not None and inputs.model is None
-    if views is not None and of_file and kind_of(views) in ("probabilities", "table"):
-        _apply_rule(calibration, content, views, inputs, out)
-        return
-    calibrator = check_calibration(calibration, content)
-    if is_endpoint(inputs.model):
+    calibrator = check_calibration(file, content)
+    if is_endpoint(model):
         views = Path(f"{out}.views.npz")
         if views.exists() and not force:
             raise InputError(f"{views} already exists. Use --force to overwrite it.")
-        ledger = Path(f"{out}{LEDGER}")
-        ask_endpoint(inputs, language, ledger, calibrator, force=force).views.write(views)
-        inputs = replace(inputs, model=None, data=None)
-    elif inputs.is_complete:
-        inputs.check_files("apply")
-    elif views is not None:
-        check_kind(views, "views")
-    if inputs.class_names is not None:
-        _name_classes(calibrator, inputs.class_names, calibration)
-    from recal.collecting.predictions import profile_of
-    from recal.files.probabilities import check_prob_name
-    from recal.maps.base import Map
-
-    if adapt.flag:
-        profile_of(calibrator)  # refuses a calibration without one
-    mix = adapt.mix(calibrator)
-    if adapt.flag and not out.suffix:
+        used = ("calibration", "labels", "classes", "group", "cluster", "rows")
+        adapting = ("follow", "accept_unlike", "class_mix", "impossible")
+        how: dict[str, Any] = {"used": (*used, *adapting), "force": force}
+        asked = ask_endpoint(inputs, Questions.of(values), ledger_of(out), calibrator, **how)
+        asked.views.write(views)
+        model = data = None
+    of_views = views is not None and model is None and data is None
+    if not of_views and (views is not None or model is None or data is None):
+        words = (views, model and "--model", data and "--data")
+        typed = ", ".join(str(word) for word in words if word is not None)
         raise InputError(
-            f"{adapt.flag} judges all inputs together, and {out} would be written in parts; name one file."
+            f"recal apply takes either a file of views, or --model and --data; got {typed or 'neither'}."
         )
+    if inputs.class_names is not None:
+        _name_classes(calibrator, inputs.class_names, file)
+    from recal.files.probabilities import check_prob_name
+
+    adapts = follow or class_mix is not None or bool(impossible)
+    mix = _class_mix(calibrator, class_mix, impossible) if adapts else None
     check_prob_name(out if out.suffix else out / "part.parquet")
-    if not out.suffix and (views is not None or inputs.labels is not None):
+    if not out.suffix and (of_views or adapts or labels is not None):
         raise InputError(
-            f"{out} has no ending, so it would be a folder of tables, which hold no labels and are made from "
-            "--model and --data; for one file give a name that ends in .csv, .npz or .parquet."
+            f"{out} has no ending, so it would be a folder of tables, which are made in parts from "
+            "--model and --data and hold no labels; for one file give a name that ends in .csv, "
+            ".npz or .parquet."
         )
     answers: Answers | None
-    if views is not None and inputs.model is None and inputs.data is None:
-        answers = answer_views_of(
-            calibrator, calibration, views, inputs, adapt.follow, mix, force=force
-        )
-    elif isinstance(calibrator, Map):
-        raise InputError(f"{calibration} holds a plan alone, which is applied to a file of views.")
-    elif views is None and inputs.is_complete:
+    if views is not None:
+        answers = _answer_views(calibrator, file, views, inputs, follow, mix, force=force)
+    else:
+        inputs.check_files("apply")
+        if not hasattr(calibrator, "predict_both"):
+            raise InputError(f"{file} holds a plan alone, which is applied to a file of views.")
         try:
-            answers = answer_inputs(calibrator, inputs, out, adapt.follow, mix, force)
+            answers = _answer_inputs(calibrator, inputs, out, follow, mix, force=force)
         except InputError as error:
             if error.argument == "X":  # logits of another number of classes
-                error.at(calibration)
+                error.at(file)
             raise
-        if answers is None:
-            return
-    else:
-        words = (views, inputs.model and "--model", inputs.data and "--data")
-        text = ", ".join(str(word) for word in words if word is not None)
+    if answers is None:
+        return
+    rule = getattr(calibrator, "decision_", None)
+    _write(answers, rule, out, accept_unlike=accept_unlike)
+    _print_next(answers.predictions, rule, calibration, out)
+    if not adapts:
+        _print_alarm(calibrator, answers.predictions.logits)
+
+
+def _class_mix(calibrator: Any, class_mix: str | None, impossible: list[str] | None) -> Any:
+    """Return the class mix that was typed, "follow" if it is to be estimated, or None."""
+    from recal.collecting.predictions import profile_of
+    from recal.decisions import class_mix as make
+
+    profile = profile_of(calibrator)
+    if class_mix == "follow":
+        if impossible:
+            raise InputError("--class-mix follow and --impossible cannot be combined.")
+        return "follow"
+    if class_mix is None and not impossible:
+        return None
+    shares = None
+    if class_mix is not None:
+        pairs = [part.rpartition("=") for part in class_mix.split(",")]
+        try:
+            shares = {name.strip(): float(share) for name, _, share in pairs}
+        except ValueError:
+            raise InputError(
+                f"--class-mix takes 'follow' or shares such as cat=0.6,dog=0.4, got {class_mix!r}."
+            ) from None
+    classes = getattr(calibrator, "classes_", None)
+    return make(profile, shares=shares, impossible=impossible or (), classes=classes)
+
+
+def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
+    """Name the classes as typed, if the calibration knows only their numbers."""
+    import numpy as np
+
+    from recal.collecting.predictions import class_names
+
+    known = getattr(calibrator, "classes_", None)
+    own = None if known is None else class_names(calibrator)
+    if known is not None and len(names) != len(known):
         raise InputError(
-            f"recal apply takes either a file of views, or --model and --data; got {text or 'neither'}."
+            f"--classes names {len(names)} classes, and {calibration} has {len(known)}."
         )
-    _write_answers(
-        answers, calibrator, calibration, out, adapt, "takes" if inputs.model is None else "took"
-    )
+    if own is not None and [str(name) for name in own] != names:
+        raise InputError(
+            f"--classes contradicts {calibration}, whose classes are {', '.join(map(str, own[:8]))}."
+        )
+    calibrator.classes_ = np.array(names)
 
 
-def _write_answers(
-    answers: Answers, calibrator: Any, calibration: Path, out: Path, adapt: Adaptation, takes: str
-) -> None:
+def _answer_views(
+    calibrator: Any,
+    calibration: Path,
+    file: Path,
+    inputs: ModelInputs,
+    follow: bool,
+    mix: Any,
+    *,
+    force: bool,
+) -> Answers:
+    """Calibrate the views in a file."""
+    from recal.collecting.predictions import Predictions, passes_of, profile_of
+    from recal.decisions import class_mix
+    from recal.maps.base import Map
+    from recal.maps.guard import answer_views
+
+    views = open_views(file, inputs.labels, inputs.class_names)
+    views = views.assign(**row_columns(inputs.rows or file, inputs.group, None))
+    _check_groups(getattr(calibrator, "decision_", None), views.groups, file)
+    stored = getattr(calibrator, "preprocessing_", None)
+    _compare_preprocessing(stored, views.preprocessing, file, force=force)
+    check_views(calibrator, calibration, views, file)
+    with working("Applying"):
+        passes, n_fitted = None, 0
+        if isinstance(calibrator, Map):
+            probs, confidences = answer_views(calibrator, views, kept=calibrator.keeps_answers)
+        else:
+            probs, confidences = calibrator.predict_both(views)
+            passes, n_fitted = passes_of(calibrator, views.logits), calibrator.fitted_rows(views)
+        predictions = Predictions(
+            probs, views.labels, views.classes, passes, confidences, n_fitted, logits=views.logits
+        )
+        if follow or mix is not None:
+            profile = profile_of(calibrator)
+            condition = profile.condition(views.logits) if follow else None
+            estimated = mix == "follow"
+            mix = class_mix(profile, views.logits) if estimated else mix
+            predictions = predictions.judged(profile, condition, mix, estimated=estimated)
+    return Answers(predictions, views.groups)
+
+
+def _answer_inputs(
+    calibrator: Any, inputs: ModelInputs, out: Path, follow: bool, mix: Any, *, force: bool
+) -> Answers | None:
+    """Run the model on new inputs and calibrate its answers.
+
+    Return None if they were written as a folder of tables.
+    """
+    from recal.collecting.predictions import apply as run
+    from recal.collecting.predictions import apply_distributed
+
+    model, source, how = inputs.open_as_fitted(calibrator, refuse=not force)
+    _check_groups(getattr(calibrator, "decision_", None), source.groups, inputs.data)
+    how.setdefault("engine", "local")
+    if out.suffix:
+        how |= {"follow": follow, "class_mix": mix, **without_none(labels=inputs.labels)}
+        how["keep_logits"] = not follow and getattr(calibrator, "profile_", None) is not None
+        note = "To be able to resume, collect first: recal collect --out NAME.zarr"
+        with on_interrupt(f"No files were written. {note}"):
+            found = run(calibrator, model, source, **how)
+        return Answers(found, source.groups, source.names(), source.skipped)
+    with on_interrupt(f"Finished parts are kept in {out}: run the same command again to resume."):
+        parts = apply_distributed(calibrator, model, source, out, **how)
+    facts = {"samples": parts.samples, "written": parts.written, "file": parts.folder}
+    facts |= {"passes_per_answer": parts.passes_per_answer, "skipped": source.skipped}
+    print_json(facts)
+    say_skipped(source.skipped)
+    n_before = parts.samples - parts.written
+    before = f", {n_before:,} of which were there already" if n_before else ""
+    cost = _cost(parts.passes_per_answer)
+    say(f"Tables with {parts.samples:,} samples are in {parts.folder}{before}.{cost}")
+    return None
+
+
+def _check_groups(rule: Any, groups: Any, data: Any) -> None:
+    """Refuse inputs without groups before the work, if the rule has a threshold for each group."""
+    if rule is not None and rule.groups and groups is None:
+        raise InputError(
+            f"The rule has a threshold for each of {len(rule.groups)} groups, and {data} does not "
+            "say which group an input belongs to. Add --group COLUMN, and --rows TABLE if the data "
+            "have no columns."
+        )
+
+
+def _compare_preprocessing(stored: Any, other: Any, path: Path, *, force: bool) -> None:
+    """Warn if views were collected in another way, or from another model, than those of the fit.
+
+    Refuse answers of a language model that was asked otherwise.
+    """
+    if stored is None or other is None:
+        return
+    from recal.answers.templates import check_asked
+    from recal.transforms.preprocessing import check_model
+
+    check_asked(stored.asked, other.asked, force=force)
+    if other.model is not None:
+        check_model(stored, other.model)
+    if stored.options() != other.options():
+        warnings.warn(
+            f"{path} was collected with {str(other) or 'no preprocessing'}, and the views of the "
+            f"fit with {str(stored) or 'no preprocessing'}: the calibration was not fitted for this.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def _write(answers: Answers, rule: Any, out: Path, *, accept_unlike: bool) -> None:
     """Apply the rule, write the file and print what is in it."""
     from recal.decisions import accept_followed
     from recal.files.probabilities import write_prob_file
 
-    one, rule, accept = answers.predictions, getattr(calibrator, "decision_", None), None
+    one, accept = answers.predictions, None
     n_samples, n_classes = one.probs.shape
     if rule is not None:
         how: dict[str, Any] = {"confidences": one.confidences, "groups": answers.groups}
         if one.condition is None:
             accept = rule.accept(one.probs, **how)
         else:
-            accept = accept_followed(
-                rule, one.probs, one.condition, **how, accept_unlike=adapt.accept_unlike
-            )
+            how["accept_unlike"] = accept_unlike
+            accept = accept_followed(rule, one.probs, one.condition, **how)
     write_prob_file(
         out,
         one.probs,
@@ -267,59 +369,57 @@ def _write_answers(
         fitted_rows=one.fitted_rows,
     )
     facts = {"samples": n_samples, "classes": n_classes, "passes_per_answer": one.passes_per_answer}
-    facts |= {} if accept is None else {"accepted": int(accept.sum())}
-    facts |= {} if one.condition is None else {"condition": one.condition.to_dict()}
+    if accept is not None:
+        facts["accepted"] = int(accept.sum())
+    if one.condition is not None:
+        facts["condition"] = one.condition.to_dict()
     if one.class_mix is not None:
-        facts |= {
-            "class_mix": one.class_mix.to_dict(),
-            "predictions_changed": one.predictions_changed,
-        }
+        facts["class_mix"] = one.class_mix.to_dict()
+        facts["predictions_changed"] = one.predictions_changed
     print_json({**facts, "skipped": answers.skipped, "file": out})
     say_skipped(answers.skipped)
-    if one.fitted_rows > _MET_BEFORE * n_samples:
+    # Any two sets of short texts or small images share a few equal rows.
+    if one.fitted_rows > 0.05 * n_samples:
         say(
-            f"The calibration was fitted on about {one.fitted_rows:,} of these {n_samples:,} samples. Decide and "
-            "evaluate on others."
+            f"The calibration was fitted on about {one.fitted_rows:,} of these {n_samples:,} "
+            "samples. Decide and evaluate on others."
         )
     if one.condition is not None:
         say(str(one.condition))
-        if one.condition.unlike and rule is not None and not adapt.accept_unlike:
+        if one.condition.unlike and rule is not None and not accept_unlike:
             say(
                 "The rule accepts no answer to such inputs. Use --accept-unlike to apply it anyway."
             )
     if one.class_mix is not None:
-        text = one.class_mix.describe(None if one.classes is None else list(one.classes))
-        if one.class_mix.changed:
-            text += f" It changes {one.predictions_changed:,} of {n_samples:,} predictions."
-            text += (
-                "\nThe rule was made for the class mix of its own samples, and so is its guarantee."
-                if rule
-                else ""
-            )
-        say(text)
+        say(one.class_mix.describe(None if one.classes is None else list(one.classes)))
+    if one.class_mix is not None and one.class_mix.changed:
+        say(f"It changes {one.predictions_changed:,} of {n_samples:,} predictions.")
+        if rule is not None:
+            say("The guarantee of the rule holds for the class mix of its own samples.")
     if accept is not None:
         say(_share(int(accept.sum()), n_samples))
-    next_line = ""
-    if one.labels is not None and out.suffix != ".csv":
-        next_line = f" Next: {shell_line('evaluate', out)}"
+
+
+def _print_next(found: Predictions, rule: Any, calibration: Path, out: Path) -> None:
+    """Print where the answers are, what they cost, and the next command."""
+    line = ""
+    if found.labels is not None and out.suffix != ".csv":
+        line = f" Next: {shell_line('evaluate', out)}"
     elif rule is None:
-        words = (
-            "LABELLED_VIEWS",
-            "--calibration",
-            calibration,
-            "--risk",
-            0.01,
-            "--out",
-            "ready.recal",
-        )
-        next_line = f" Next: {shell_line('decide', *words)}"
-    say(f"{n_samples:,} answers written to {out}.{cost(one.passes_per_answer, takes)}{next_line}")
-    if not adapt.flag:
-        _print_alarm(calibrator, one.logits)
+        words = ("LABELLED_VIEWS", "--calibration", calibration, "--risk", 0.01)
+        line = f" Next: {shell_line('decide', *words, '--out', 'ready.recal')}"
+    say(f"{len(found.probs):,} answers written to {out}.{_cost(found.passes_per_answer)}{line}")
+
+
+def _cost(passes_per_answer: float | None) -> str:
+    if passes_per_answer is None or passes_per_answer == 1:
+        return ""
+    return f" An answer takes {passes_per_answer:.2f} forward passes."
 
 
 def _share(n_accepted: int, n_answers: int) -> str:
-    return f"{n_accepted:,} of {n_answers:,} answers ({n_accepted / n_answers:.1%}) are accepted by the rule."
+    share = f"{n_accepted:,} of {n_answers:,} answers ({n_accepted / n_answers:.1%})"
+    return f"{share} are accepted by the rule."
 
 
 def _print_alarm(calibrator: Any, logits: Any) -> None:
@@ -327,42 +427,19 @@ def _print_alarm(calibrator: Any, logits: Any) -> None:
     from recal.decisions import Profile, watch
 
     profile = getattr(calibrator, "profile_", None)
-    if (
-        SESSION.as_json
-        or not isinstance(profile, Profile)
-        or logits is None
-        or len(logits) < _FEWEST_WATCHED
-        or profile.clusters is not None  # the test needs the clusters of these inputs
-    ):
+    if SESSION.as_json or not isinstance(profile, Profile) or profile.clusters is not None:
+        return  # with clusters, the test needs those of these inputs
+    if logits is None or len(logits) < 50:  # with fewer inputs the test shows nothing
         return
-    rows = slice(None, None, -(-len(logits) // _MOST_WATCHED))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # inputs of the fit were reported above
-        result = watch(profile, logits[rows])
+        result = watch(profile, logits[:: -(-len(logits) // 5000)])
     if result.alarm:
         say(
-            f"Warning: these inputs differ from those of the fit (p = {result.p_value:.2g}), so the calibration and "
-            f"the rule may not hold. {result.accuracy_message} recal watch says more; --follow adjusts the confidence."
+            "Warning: these inputs differ from those of the fit "
+            f"(p = {result.p_value:.2g}), so the calibration and the rule may not hold. "
+            f"{result.accuracy_message} recal watch says more; --follow adjusts the confidence."
         )
-
-
-def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
-    """Name the classes as typed, if the calibration knows only their numbers."""
-    import numpy as np
-
-    from recal.collecting.predictions import class_names
-
-    if hasattr(calibrator, "classes_"):
-        if len(names) != len(calibrator.classes_):
-            raise InputError(
-                f"--classes names {len(names)} classes, and {calibration} has {len(calibrator.classes_)}."
-            )
-        own = class_names(calibrator)
-        if own is not None and [str(name) for name in own] != names:
-            raise InputError(
-                f"--classes contradicts {calibration}, whose classes are {', '.join(map(str, own[:8]))}."
-            )
-    calibrator.classes_ = np.array(names)
 
 
 def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: ModelInputs, out: Path) -> None:
@@ -374,63 +451,41 @@ def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: ModelInputs, o
     rule = getattr(record, "decision_", record)
     if not hasattr(rule, "thresholds"):
         raise InputError(
-            f"{file} holds probabilities, and {rule_file} a calibration, which is applied to views or to a "
-            "model's inputs. Give the views, or --model and --data."
+            f"{file} holds probabilities, and {rule_file} a calibration, which is applied to views "
+            "or to a model's inputs. Give the views, or --model and --data."
         )
     not_classes = [name for name in (inputs.group, inputs.cluster) if name is not None]
     read = read_probs(file, inputs.labels, leave_out=not_classes, need_labels=False)
     groups = row_columns(inputs.rows or file, inputs.group, None).get("groups")
-    check_groups(rule, groups, file)
-    probs, accept = (
-        np.asarray(read.probs, np.float64),
-        rule.accept(read.probs, read.confidence, groups),
-    )
-    write_prob_file(
-        out, probs, read.labels, read.classes, confidence=read.confidence, accepted=accept
-    )
+    _check_groups(rule, groups, file)
+    accept = rule.accept(read.probs, read.confidence, groups)
+    how = {"confidence": read.confidence, "accepted": accept}
+    write_prob_file(out, np.asarray(read.probs, np.float64), read.labels, read.classes, **how)
     print_json({"samples": len(accept), "accepted": int(accept.sum()), "file": out})
     say(f"{_share(int(accept.sum()), len(accept))} Written to {out}.")
 
 
-def _apply_panel(
-    calibration: Any,
-    folder: Path,
-    table: Path | None,
-    out: Path,
-    inputs: ModelInputs,
-    adapt: Adaptation,
-) -> None:
-    """Add answer, confidence and the next step to a table with the answers of several systems."""
+def _apply_table(content: Any, folder: Path, table: Path | None, out: Path) -> None:
+    """Add confidence and acceptance, and for a panel answer and next step, to a table."""
+    from recal.workflow.graded import apply_table
     from recal.workflow.panels import apply_panel
 
-    refuse_unused(inputs.flags() | adapt.flags(), "a calibration of several systems")
     if table is None:
         raise InputError("Name the table of new answers: recal apply FOLDER NEW.csv --out OUT.csv")
     check_exists(table)
-    steps = apply_panel(calibration, folder, table, out)
-    total = sum(steps.values())
-    print_json({"answers": total, "accepted": steps.get("accept", 0), "next": steps, "file": out})
-    say(_share(steps.get("accept", 0), total))
+    if is_graded(content):
+        total, accepted = apply_table(content, table, out)
+        steps: dict[str, int] = {}
+        print_json({"answers": total, "accepted": accepted, "file": out})
+    else:
+        steps = apply_panel(content, folder, table, out)
+        total, accepted = sum(steps.values()), steps.get("accept", 0)
+        print_json({"answers": total, "accepted": accepted, "next": steps, "file": out})
+    if accepted is not None:
+        say(_share(accepted, total))
     for step, count in steps.items():
         if step.startswith("ask "):
             say(f"{count:,} questions: {step}, add its answers to the table, and apply again.")
     if "review" in steps:
         say(f"{steps['review']:,} questions: a person decides.")
-    say(f"{total:,} answers written to {out}.")
-
-
-def _apply_signals(
-    calibration: Any, table: Path | None, out: Path, inputs: ModelInputs, adapt: Adaptation
-) -> None:
-    """Add confidence and acceptance to a table of new answers."""
-    from recal.workflow.graded import apply_table
-
-    refuse_unused(inputs.flags() | adapt.flags(), "a calibration of graded answers")
-    if table is None:
-        raise InputError("Name the table of new answers: recal apply FOLDER NEW.csv --out OUT.csv")
-    check_exists(table)
-    n_answers, n_accepted = apply_table(calibration, table, out)
-    print_json({"answers": n_answers, "accepted": n_accepted, "file": out})
-    if n_accepted is not None:
-        say(_share(n_accepted, n_answers))
-    say(f"{n_answers:,} answers with their confidence written to {out}.")
+    say(f"{total:,} answers with their confidence written to {out}.")

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from recal.cli import options as opt
-from recal.cli.collect import ASKING, ask_endpoint, check_pool, is_endpoint, is_log, read_log
-from recal.cli.files import (
-    check_exists,
-    is_table_of_answers,
-    open_views,
-    refuse_unused,
-    row_columns,
-)
+from recal.cli.collect import ask_endpoint, check_pool, is_endpoint, is_log, read_log
+from recal.cli.files import check_exists, is_table_of_answers, open_views, row_columns
 from recal.cli.fit import make
-from recal.cli.inputs import ModelInputs, Questions, group_words
+from recal.cli.inputs import ModelInputs, Questions, group_words, without_none
 from recal.cli.options import split_names
 from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line
 from recal.errors import InputError
 
 if TYPE_CHECKING:
     from recal.views import Views
-
-_PILOT = 1000
+    from recal.workflow.result import Settings
 
 
 def calibrate(
@@ -42,30 +36,21 @@ def calibrate(
         Path | None, Option(help="The folder to write: calibration, rule and report.")
     ] = None,
     more: Annotated[
-        Path | None,
-        Option(
-            help="With FOLDER: labelled rows that arrived later, as TABLE or VIEWS. Refits with "
-            "old and new rows."
-        ),
+        Path | None, Option(help="With FOLDER: later labelled rows, to refit with old and new.")
     ] = None,
     rollback: Annotated[
-        bool,
-        Option("--rollback", help="With FOLDER: go back to the version before the last --more."),
+        bool, Option("--rollback", help="With FOLDER: undo the last --more.")
     ] = False,
     correct: opt.Correct = None,
     signals: Annotated[
-        str | None,
-        Option(help="With TABLE: the columns to learn from. By default all numeric ones."),
+        str | None, Option(help="With TABLE: the columns to learn from.", show_default="numeric")
     ] = None,
     truth: Annotated[
         str | None, Option(help="With --system: the column of the right answers.")
     ] = None,
     system: Annotated[
         list[str] | None,
-        Option(
-            help="With TABLE: NAME=ANSWER_COLUMN,SIGNAL_COLUMN,... of one system; once for each. "
-            "The first is the main one."
-        ),
+        Option(help="With TABLE: NAME=ANSWER_COLUMN,SIGNAL_COLUMN,...; once for each system."),
     ] = None,
     cost: Annotated[
         list[str] | None, Option(help="With --system: NAME=PRICE of asking it; once for each.")
@@ -127,49 +112,19 @@ def calibrate(
     concurrency: opt.Concurrency = 8,
     timeout: opt.Timeout = 60.0,
     one_rule: Annotated[
-        bool,
-        Option(
-            "--one-rule",
-            help="With --group: one threshold for all groups, not one for each.",
-            rich_help_panel=opt.MORE,
-        ),
+        bool, opt.more("--one-rule", help="With --group: one threshold for all groups.")
     ] = False,
-    method: Annotated[
-        str,
-        Option(
-            help="The calibration method, such as ts; auto lets cross-validation choose.",
-            rich_help_panel=opt.MORE,
-        ),
-    ] = "auto",
-    confidence: Annotated[
-        float, Option(help="The probability that the guarantee holds.", rich_help_panel=opt.MORE)
-    ] = 0.95,
-    pool: Annotated[
-        str,
-        Option(
-            help="Transformations to try; auto: the default ones for such inputs; none: no views.",
-            rich_help_panel=opt.MORE,
-        ),
-    ] = "auto",
+    method: Annotated[str, opt.more(help="The calibration method, such as ts.")] = "auto",
+    confidence: Annotated[float, opt.more(help="The probability that the guarantee holds.")] = 0.95,
+    pool: Annotated[str, opt.more(help="Transformations to try; auto, or none.")] = "auto",
     pilot: Annotated[
-        int,
-        Option(
-            help="Try all transformations on this many inputs, then only those that help.",
-            rich_help_panel=opt.MORE,
-        ),
-    ] = _PILOT,
+        int, opt.more(help="Try the pool on this many inputs, then only views that help.")
+    ] = 1000,
     drop_rows: Annotated[
-        bool,
-        Option(
-            "--drop-rows",
-            help="Do not keep the labelled rows in the folder; --more then cannot add to them.",
-            rich_help_panel=opt.MORE,
-        ),
+        bool, opt.more("--drop-rows", help="Do not keep the labelled rows; rules out --more.")
     ] = False,
     again: opt.Again = False,
-    seed: Annotated[
-        int, Option(help="Same seed, same split and same result.", rich_help_panel=opt.MORE)
-    ] = 0,
+    seed: Annotated[int, opt.more(help="Same seed, same split and same result.")] = 0,
     force: opt.Force = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -205,102 +160,87 @@ def calibrate(
     values = locals()
     inputs, language = ModelInputs.of(values), Questions.of(values)
     if more is not None or rollback:
-        _change_folder(graded, more, rollback, inputs)
+        _change_folder(graded, more, inputs)
         return
     if out is None:
         raise InputError("Name the folder to write: --out FOLDER.")
-    rules: dict[str, Any] = {
-        "risk": risk,
-        "confidence": confidence,
-        "random_state": seed,
-        "one_rule": one_rule,
-        "guarantee": guarantee,
-        "keep_rows": not drop_rows,
-        "cross_fit": cross_fit,
-        "command": SESSION.command,
-        "say": say,
-    }
-    of_model: dict[str, Any] = {"--pool": pool != "auto", "--pilot": pilot != _PILOT}
-    of_panel: dict[str, Any] = {"--truth": truth, "--cost": cost, "--cascade": cascade}
-    of_panel |= {"--review-cost": review_cost, "--match": match != "text"}
+    if graded is not None:
+        check_exists(graded)
+    from recal.workflow.result import Settings
+
+    settings = Settings(
+        risk=risk,
+        confidence=confidence,
+        random_state=seed,
+        one_rule=one_rule,
+        guarantee=guarantee,  # type: ignore[arg-type]
+        keep_rows=not drop_rows,
+        cross_fit=cross_fit,
+        command=SESSION.command,
+        about={"Data": str(graded or data)},
+        say=say,
+    )
+    used = ["graded", "risk", "guarantee", "one_rule", "confidence", "drop_rows", "seed", "again"]
     if system:
-        if graded is None or truth is None:
-            raise InputError("--system needs the table and --truth, the column of right answers.")
-        check_exists(graded)
-        of_model |= {"--correct": correct, "--signals": signals, "--cross-fit": cross_fit}
-        of_model |= {"--method": method != "auto", **inputs.flags("group", "cluster")}
-        refuse_unused(of_model, "--system")
-        _calibrate_panel(
-            graded,
-            out,
-            rules,
-            system,
-            truth,
-            cost or [],
-            cascade,
-            review_cost,
-            match,
-            answers or "free",
-            group,
-            cluster,
-        )
+        _calibrate_panel(graded, out, settings, used, values)
         return
-    refuse_unused(of_panel, "one system alone (name several with --system)")
-    answers = answers or "kept"
+    used += ["cross_fit"]
+    if graded is not None and is_table_of_answers(graded):
+        _calibrate_table(graded, out, settings, used, values)
+        return
+    used += ["method", "answers"]
+    settings = replace(settings, calibrator=_method(method, answers or "kept", seed))
     if graded is not None:
-        check_exists(graded)
-        if is_table_of_answers(graded):
-            of_model |= {"--method": method != "auto", "--answers": answers != "kept"}
-            of_model |= inputs.flags("group", "cluster")
-            refuse_unused(of_model, f"the table of graded answers {graded}")
-            _calibrate_table(graded, out, correct, signals, inputs, rules)
-            return
-        of_model |= {"--correct": correct, "--signals": signals}
-        of_model |= inputs.flags("labels", "label_column", "classes", "rows", "group", "cluster")
-    rules["calibrator"] = _method(method, answers, seed)
-    if graded is not None:
-        refuse_unused(of_model, f"the views {graded}")
-        found = open_views(graded, inputs.labels, inputs.class_names, label_column)
-        found = found.assign(**row_columns(rows or graded, group, cluster))
-        _calibrate_views(found, out, rules, {"Data": str(graded)}, group)
+        own = ("labels", "label_column", "classes", "rows", "group", "cluster")
+        opt.refuse_unused(f"the views {graded}", (*used, *own))
+        found = _open_rows(graded, inputs)
     elif is_endpoint(model):
         from recal.answers.endpoint import public_url
 
-        refuse_unused({"--one-rule": one_rule, **of_model}, f"the server {model}")
-        found = ask_endpoint(inputs, language, out / "answers.jsonl").views
-        about = {"Model": f"{language.model_name} at {public_url(str(model))}", "Data": str(data)}
-        _calibrate_views(found, out, rules, about, group)
+        found = ask_endpoint(inputs, language, out / "answers.jsonl", used=used).views
+        address = public_url(str(model))
+        settings = replace(
+            settings, about={"Model": f"{model_name} at {address}", **settings.about}
+        )
     # A table without --model is more often a mistake than a log.
-    elif is_log(inputs) and (view or str(data).lower().endswith((".jsonl", ".ndjson", ".json"))):
-        refuse_unused(of_model, f"the log {data}")
-        _calibrate_views(read_log(inputs, language).views, out, rules, {"Data": str(data)}, group)
+    elif is_log(inputs) and (view or not inputs.is_table):
+        found = read_log(inputs, language, used).views
     else:
         inputs.check_files("calibrate")
-        refuse_unused(language.flags(*ASKING), f"the model {model}")
+        opt.refuse_unused(f"the model {model}", (*used, *ModelInputs.names(), "pool", "pilot"))
         how = {"pool": check_pool(pool), "pilot": pilot, "resume": not again}
-        _calibrate_model(inputs, out, rules, how)
+        _calibrate_model(inputs, out, settings, how)
+        return
+    if one_rule and found.groups is None:
+        opt.refuse("answers without groups (--group COLUMN)", ("one_rule",))
+    from recal.workflow.job import calibrate_views
+
+    result = calibrate_views(found, out, settings)
+    words = [] if found.groups is None else group_words(group)  # a log has no groups
+    line = shell_line("apply", out, "NEW_VIEWS", *words, "--out", "answers.csv")
+    _print_result(result, out, line)
 
 
-def _change_folder(
-    folder: Path | None, more: Path | None, rollback: bool, inputs: ModelInputs
-) -> None:
+def _open_rows(file: Path, inputs: ModelInputs) -> Views:
+    """Return the labelled views in a file, with their groups and clusters."""
+    views = open_views(file, inputs.labels, inputs.class_names, inputs.label_column)
+    return views.assign(**row_columns(inputs.rows or file, inputs.group, inputs.cluster))
+
+
+def _change_folder(folder: Path | None, more: Path | None, inputs: ModelInputs) -> None:
     """Add later rows to a folder, or go back to the version before."""
     from recal.workflow.folder import CALIBRATION, roll_back
     from recal.workflow.more import add_labels
 
     if folder is None or not (folder / CALIBRATION).is_file():
         raise InputError(f"--more and --rollback take a folder of recal calibrate, got {folder}.")
-    if rollback:
+    if more is None:
         roll_back(folder)
         print_json({"folder": folder})
         say(f"{folder} holds the version before the last --more again.")
         return
-    assert more is not None
     check_exists(more)
-    new: Any = more
-    if not is_table_of_answers(more):
-        new = open_views(more, inputs.labels, inputs.class_names, inputs.label_column)
-        new = new.assign(**row_columns(inputs.rows or more, inputs.group, inputs.cluster))
+    new = more if is_table_of_answers(more) else _open_rows(more, inputs)
     result, changes = add_labels(folder, new, command=SESSION.command, say=say)
     for line in changes:
         say(line)
@@ -308,34 +248,16 @@ def _change_folder(
     _print_result(result, folder, next_line, changes=changes)
 
 
-def _calibrate_views(
-    views: Views, out: Path, rules: dict[str, Any], about: dict[str, str], group: str | None
-) -> None:
-    """Calibrate views that were collected before, or come from a log or a server."""
-    refuse_unused(
-        {"--one-rule": rules["one_rule"] and views.groups is None},
-        "answers without groups (--group COLUMN)",
-    )
-    from recal.workflow.job import calibrate_views
-    from recal.workflow.result import Settings
-
-    result = calibrate_views(views, out, Settings(about=about, **rules))
-    words = [] if views.groups is None else group_words(group)  # a log has no groups
-    next_line = shell_line("apply", out, "NEW_VIEWS", *words, "--out", "answers.csv")
-    _print_result(result, out, next_line)
-
-
 def _calibrate_model(
-    inputs: ModelInputs, out: Path, rules: dict[str, Any], how: dict[str, Any]
+    inputs: ModelInputs, out: Path, settings: Settings, how: dict[str, Any]
 ) -> None:
     """Run a model on its inputs, and calibrate it."""
     from recal.workflow.job import calibrate as run
-    from recal.workflow.result import Settings
 
     model = inputs.open_model()
     source = inputs.open_labelled_data(model)
-    settings = Settings(about={"Model": str(inputs.model), "Data": str(inputs.data)}, **rules)
-    how |= {"classes": inputs.class_names, "preprocess": inputs.preprocessing(), **inputs.running()}
+    settings = replace(settings, about={"Model": str(inputs.model), **settings.about})
+    how |= {"classes": inputs.class_names, **inputs.running(), **without_none(labels=inputs.labels)}
     with on_interrupt(f"What is done is kept in {out}: run the same command again to resume."):
         result = run(model, source, out, settings, **how)
     next_line = shell_line("apply", out, *inputs.words(), "--data", "NEW", "--out", "answers.csv")
@@ -346,71 +268,48 @@ def _calibrate_model(
 
 
 def _calibrate_table(
-    table: Path,
-    out: Path,
-    correct: str | None,
-    signals: str | None,
-    inputs: ModelInputs,
-    rules: dict[str, Any],
+    table: Path, out: Path, settings: Settings, used: list[str], values: dict[str, Any]
 ) -> None:
     """Calibrate a table of graded answers, and decide which answers can be automated."""
-    if correct is None:
+    own = ("correct", "signals", "group", "cluster")
+    opt.refuse_unused(f"the table of graded answers {table} without --system", (*used, *own))
+    if values["correct"] is None:
         from recal.files.tables import read_table
 
         raise InputError(
-            f"Name the column of {table} that says which answers are right: --correct COLUMN. It has "
-            f"{', '.join(read_table(table))}."
+            f"Name the column of {table} that says which answers are right: --correct COLUMN. It "
+            f"has {', '.join(read_table(table))}."
         )
     from recal.workflow.graded import calibrate_table
-    from recal.workflow.result import Settings
 
-    columns: dict[str, Any] = {
-        "signals": split_names(signals),
-        "group": inputs.group,
-        "cluster": inputs.cluster,
-    }
-    settings = Settings(about={"Data": str(table)}, **rules)
-    result = calibrate_table(table, out, settings, correct=correct, **columns)
-    _print_result(
-        result,
-        out,
-        shell_line("apply", out, f"new{table.suffix}", "--out", f"accepted{table.suffix}"),
-    )
+    columns = {name: values[name] for name in ("correct", "group", "cluster")}
+    columns["signals"] = split_names(values["signals"])
+    result = calibrate_table(table, out, settings, **columns)
+    new = shell_line("apply", out, f"new{table.suffix}", "--out", f"accepted{table.suffix}")
+    _print_result(result, out, new)
 
 
 def _calibrate_panel(
-    table: Path,
-    out: Path,
-    rules: dict[str, Any],
-    system: list[str],
-    truth: str,
-    cost: list[str],
-    cascade: bool,
-    review_cost: float | None,
-    match: str,
-    answers: str,
-    group: str | None,
-    cluster: str | None,
+    table: Path | None, out: Path, settings: Settings, used: list[str], values: dict[str, Any]
 ) -> None:
     """Calibrate the answers of several systems to the same questions."""
-    from recal.workflow.panels import SystemColumns, calibrate_panel
-    from recal.workflow.result import Settings
-
-    if cascade is not (review_cost is not None):
+    if table is None or values["truth"] is None:
+        raise InputError("--system needs the table and --truth, the column of right answers.")
+    own = ("system", "truth", "cost", "cascade", "review_cost", "match", "answers")
+    opt.refuse_unused("--system", (*used, *own, "group", "cluster"))
+    if values["cascade"] is not (values["review_cost"] is not None):
         raise InputError("A cascade needs both: --cascade and --review-cost PRICE.")
-    settings = Settings(about={"Data": str(table)}, **rules)
+    from recal.workflow.panels import SystemColumns, calibrate_panel
+
+    names = ("truth", "match", "review_cost", "group", "cluster")
     result = calibrate_panel(
         table,
         out,
         settings,
-        truth=truth,
-        systems=[SystemColumns.parse(text) for text in system],
-        answers=answers,
-        match=match,
-        costs=dict(map(_price, cost)) or None,
-        review_cost=review_cost,
-        group=group,
-        cluster=cluster,
+        systems=[SystemColumns.parse(text) for text in values["system"]],
+        answers=values["answers"] or "free",
+        costs=dict(map(_price, values["cost"] or ())) or None,
+        **{name: values[name] for name in names},
     )
     new = shell_line("apply", out, f"new{table.suffix}", "--out", f"answers{table.suffix}")
     _print_result(result, out, new)
@@ -448,13 +347,12 @@ def _method(name: str, answers: str, seed: int) -> Any:
 
 
 def _with_risk(risk: float) -> str:
-    """Return the same command with a risk that the labelled inputs can guarantee;
-    it reuses the collected views.
+    """Return the same command with a risk that the labelled inputs can guarantee.
+
+    It reuses the collected views.
     """
-    words = list(SESSION.words)
-    place = next(
-        (i for i, word in enumerate(words) if word == "--risk" or word.startswith("--risk=")), None
-    )
-    if place is not None:
-        del words[place : place + (1 if "=" in words[place] else 2)]
-    return shell_line(*words, "--risk", f"{risk:g}", *(() if "--force" in words else ("--force",)))
+    words = [word for word in SESSION.words if not word.startswith("--risk=") and word != "--force"]
+    if "--risk" in words:
+        place = words.index("--risk")
+        del words[place : place + 2]
+    return shell_line(*words, "--risk", f"{risk:g}", "--force")

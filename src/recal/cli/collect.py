@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from recal.cli import options as opt
-from recal.cli.files import check_exists, refuse_unused
-from recal.cli.inputs import ModelInputs, Questions
+from recal.cli.files import check_exists
+from recal.cli.inputs import ModelInputs, Questions, without_none
 from recal.cli.options import split_names
 from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line
 from recal.errors import InputError
 
 if TYPE_CHECKING:
+    from recal.answers.endpoint import Endpoint
     from recal.answers.scores import JoinedViews
-
-# The answers of a server are stored next to the views, with this ending.
-LEDGER = ".answers.jsonl"
-# Options of a server that have a default; whether they were typed is not known.
-ASKING = ("max_tokens", "top_logprobs", "concurrency", "timeout")
+    from recal.views import Views
 
 
 def collect(
@@ -68,17 +66,10 @@ def collect(
     concurrency: opt.Concurrency = 8,
     timeout: opt.Timeout = 60.0,
     system: Annotated[
-        str | None,
-        Option(
-            help="Write a table with this system's answers and signals, for a panel.",
-            rich_help_panel=opt.MORE,
-        ),
+        str | None, opt.more(help="Write a table with this system's answers, for a panel.")
     ] = None,
     samples: Annotated[
-        int,
-        Option(
-            help="With --system: further answers, to see how many agree.", rich_help_panel=opt.MORE
-        ),
+        int, opt.more(help="With --system: further answers, to see how many agree.")
     ] = 0,
     pool: Annotated[
         str,
@@ -87,15 +78,9 @@ def collect(
             "transforms lists them); auto: the default ones for such inputs; or none."
         ),
     ] = "none",
-    seed: Annotated[
-        int | None, Option(help="Same seed, same pool and same pilot.", rich_help_panel=opt.MORE)
-    ] = None,
+    seed: Annotated[int | None, opt.more(help="Same seed, same pool and same pilot.")] = None,
     pilot: Annotated[
-        int | None,
-        Option(
-            help="Try the whole pool on this many labelled samples, then only views that help.",
-            rich_help_panel=opt.MORE,
-        ),
+        int | None, opt.more(help="Try the pool on this many samples, then only views that help.")
     ] = None,
     again: opt.Again = False,
     force: opt.Force = False,
@@ -123,27 +108,30 @@ def collect(
     """
     values = locals()
     inputs, language = ModelInputs.of(values), Questions.of(values)
-    transforming = {"--pool": pool != "none", "--pilot": pilot}
     if system is not None:
-        refuse_unused(transforming, f"the system {system}")
         _collect_answers(system, samples, inputs, language, out)
         return
-    refuse_unused({"--samples": samples}, "options without --system NAME")
     if out.suffix.lower() not in (".npz", ".zarr"):
         raise InputError(f"Views go to a name ending in .npz or .zarr, got {str(out)!r}.")
     if is_log(inputs):
-        refuse_unused(transforming, f"the log {inputs.data}")
         _write_views(read_log(inputs, language), out)
-        return
-    if is_endpoint(inputs.model):
-        refuse_unused(transforming, f"the server {inputs.model}")
-        _write_views(ask_endpoint(inputs, language, Path(f"{out}{LEDGER}")), out)
-        return
-    inputs.check_files("collect")
-    refuse_unused(language.flags(*ASKING), f"the model {inputs.model}")
+    elif is_endpoint(model):
+        _write_views(ask_endpoint(inputs, language, ledger_of(out)), out)
+    else:
+        inputs.check_files("collect")
+        used = (*ModelInputs.names(), "pool", "seed", "pilot", "again")
+        opt.refuse_unused(f"the model {model}", used)
+        _run_model(inputs, out, pool, pilot, seed, resume=not again)
+
+
+def _run_model(
+    inputs: ModelInputs, out: Path, pool: str, pilot: int | None, seed: int | None, *, resume: bool
+) -> None:
+    """Run a model on its inputs and their views, and store the logits."""
     if pilot is not None and pool == "none":
         raise InputError(
-            "--pilot finds out which transformations help: name them with --pool, such as --pool auto."
+            "--pilot finds out which transformations help: name them with --pool, such as "
+            "--pool auto."
         )
     from recal.collecting import collect as run
     from recal.collecting import run_pilot
@@ -151,46 +139,43 @@ def collect(
     from recal.collecting.pools import as_pool
     from recal.collecting.preflight import preflight
 
-    prepare, adapter = inputs.preprocessing(), inputs.open_model()
+    how = {**inputs.running(), "classes": inputs.class_names}
+    how |= without_none(seed=seed, labels=inputs.labels)
+    adapter = inputs.open_model()
     source = inputs.open_labelled_data(adapter)
-    how: dict[str, Any] = inputs.running() | ({} if seed is None else {"seed": seed})
-    how |= {"out": out, "resume": not again, "preprocess": prepare, "classes": inputs.class_names}
-    transforms, trial = as_pool(check_pool(pool), seed or 0, source, adapter), None
-    checks = {
-        name: value
-        for name, value in how.items()
-        if name not in ("engine", "out", "progress", "resume")
-    }
+    transforms = as_pool(check_pool(pool), seed or 0, source, adapter)
+    checks = {name: value for name, value in how.items() if name not in ("engine", "progress")}
+    how |= {"out": out, "resume": resume}
     note = "No files were written; with --out NAME.zarr a run can be resumed."
     if out.suffix == ".zarr":
         note = f"What is done is kept in {out}: run the same command again to resume."
+    cost: dict[str, Any] = {}
     try:
         with on_interrupt(note):
             preflight(adapter, source, transforms, run_model=inputs.engine is None, **checks)
             if pilot is not None and transforms and needs_pilot(source, pilot):
                 trial = run_pilot(adapter, source, transforms, pilot, **how)
                 say(f"{trial}.")
-            views = run(adapter, source, transforms if trial is None else trial.chosen, **how)
+                cost = {"passes": trial.passes, "without_pilot": trial.passes_without}
+                transforms = trial.chosen
+            views = run(adapter, source, transforms, **how)
     except InputError as error:
         if inputs.labels is not None and error.argument == "labels":
             error.at(inputs.labels)
         raise
-    specs, is_labelled = (
-        [str(transform) for transform in views.transforms],
-        views.labels is not None,
-    )
-    shape = {"samples": views.n_samples, "classes": views.n_classes, "transforms": specs}
-    cost = (
-        {}
-        if trial is None
-        else {"pilot": pilot, "passes": trial.passes, "without_pilot": trial.passes_without}
-    )
-    print_json({**shape, **cost, "labelled": is_labelled, "skipped": source.skipped, "file": out})
+    if cost:
+        cost["pilot"] = pilot
+    facts = {**_shape(views), **cost, "skipped": source.skipped, "file": out}
+    print_json({"transforms": list(map(str, views.transforms)), **facts})
     say_skipped(source.skipped)
-    missing = () if is_labelled else ("--labels", "FILE")
-    say(
-        f"{views}. Written to {out}. Next: {shell_line('fit', out, *missing, '--out', 'calibration.recal')}"
-    )
+    missing = () if views.labels is not None else ("--labels", "FILE")
+    line = shell_line("fit", out, *missing, "--out", "calibration.recal")
+    say(f"{views}. Written to {out}. Next: {line}")
+
+
+def _shape(views: Views) -> dict[str, Any]:
+    labelled = views.labels is not None
+    return {"samples": views.n_samples, "classes": views.n_classes, "labelled": labelled}
 
 
 def check_pool(pool: str) -> str:
@@ -209,19 +194,18 @@ def is_endpoint(model: str | None) -> bool:
 
 def is_log(inputs: ModelInputs) -> bool:
     """Whether there is data without a model, which can be a log of answers."""
-    suffixes = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
-    return (
-        inputs.model is None and inputs.data is not None and inputs.data.suffix.lower() in suffixes
-    )
+    suffixes = (".jsonl", ".ndjson", ".json")
+    suffix = "" if inputs.data is None else inputs.data.suffix.lower()
+    return inputs.model is None and (inputs.is_table or suffix in suffixes)
 
 
-def read_log(inputs: ModelInputs, language: Questions) -> JoinedViews:
-    """Return the views of a log, joined with those of --view."""
+def read_log(inputs: ModelInputs, language: Questions, used: Iterable[str] = ()) -> JoinedViews:
+    """Return the views of a log, joined with those of --view; `used` are the command's options."""
     from recal.answers.logs import open_log
 
     assert inputs.data is not None
-    unused = language.flags("view", "options", "floor", "scores", *ASKING)
-    refuse_unused(unused | inputs.flags("data", "labels", "label_column"), f"the log {inputs.data}")
+    own = ("data", "labels", "label_column", "view", "options", "floor", "scores")
+    opt.refuse_unused(f"the log {inputs.data}", (*own, *used))
     others = {}
     for text in language.view or ():
         name, equals, path = text.partition("=")
@@ -230,15 +214,12 @@ def read_log(inputs: ModelInputs, language: Questions) -> JoinedViews:
                 f"--view takes NAME=FILE, such as --view direct=direct.jsonl, got {text!r}."
             )
         others[name] = Path(path)
-    for file in (
-        inputs.data,
-        *others.values(),
-        *([] if inputs.labels is None else [inputs.labels]),
-    ):
-        check_exists(file)
-    options = split_names(language.options)
-    how = (inputs.labels, inputs.label_column, language.floor, language.scores or "acc")
-    joined = open_log(inputs.data, others, options, *how)
+    for file in (inputs.data, *others.values(), inputs.labels):
+        if file is not None:
+            check_exists(file)
+    options, scores = split_names(language.options), language.scores or "acc"
+    labels = (inputs.labels, inputs.label_column)
+    joined = open_log(inputs.data, others, options, *labels, language.floor, scores)
     stored = joined.views.preprocessing
     asked = () if stored is None or stored.asked is None else stored.asked
     if ("scores", "acc") in asked:
@@ -254,39 +235,37 @@ def ask_endpoint(
     ledger: Path,
     calibrator: Any = None,
     *,
+    used: Iterable[str] = (),
     force: bool = False,
 ) -> JoinedViews:
     """Send the questions that have no answer yet; print the cost before the first request.
 
     For a `calibrator`, only its views are requested besides the first template, and a server that
-    is asked otherwise than for the fit is refused.
+    is asked otherwise than for the fit is refused. `used` are the command's own options.
     """
-    from recal.answers.endpoint import Endpoint, Interview
+    from recal.answers.endpoint import Interview
     from recal.answers.templates import Template, check_asked, ways_to_ask
     from recal.files.tables import read_table
 
-    data: Any = inputs.data
-    needs: dict[str, Any] = {"--data": data, "--model-name": language.model_name}
+    own = {*Questions.names(), "model", "data", "label_column", "on_error"} - {"view", "scores"}
+    opt.refuse_unused(f"the server {inputs.model}", (*own, *used))
+    needs: dict[str, Any] = {"--data": inputs.data, "--model-name": language.model_name}
     needs |= {"--options": language.options, "--template": language.template}
-    refuse_unused({"--scores": language.scores}, f"the server {inputs.model}")
     if absent := [flag for flag, value in needs.items() if not value]:
         raise InputError(f"To ask a server, recal also needs {', '.join(absent)}.")
-    check_exists(data)
-    questions, options = dict(read_table(data)), split_names(language.options) or []
+    assert inputs.data is not None
+    check_exists(inputs.data)
+    questions, options = dict(read_table(inputs.data)), split_names(language.options) or []
     labels = _take_labels(inputs, questions, options)
     templates = [Template.read(path) for path in language.template or ()]
-    how = {name: getattr(language, name) for name in ASKING}
-    endpoint = Endpoint(str(inputs.model), str(language.model_name), **how)
     askings = ways_to_ask(templates, options, list(questions), language.permute)
     if calibrator is not None:
         askings = _needed(askings, calibrator)
+    on_error, endpoint = _on_error(inputs), _endpoint(inputs, language)
     interview = Interview(endpoint, questions, options, askings, ledger, labels)
     if calibrator is not None:
         stored = getattr(calibrator, "preprocessing_", None)
         check_asked(getattr(stored, "asked", None), interview.asked, force=force)
-    on_error = inputs.on_error or "stop"
-    if on_error not in ("stop", "skip"):
-        raise InputError(f"--on-error takes stop or skip, got {on_error!r}.")
     floor = language.floor
     note = f"the answers so far are kept in {ledger}; the same command resumes"
     try:
@@ -306,6 +285,24 @@ def ask_endpoint(
     return _print_joined(interview.views(floor))
 
 
+def _endpoint(inputs: ModelInputs, language: Questions, **how: Any) -> Endpoint:
+    from recal.answers.endpoint import Endpoint
+
+    return Endpoint(str(inputs.model), str(language.model_name), **(language.asking | how))
+
+
+def ledger_of(out: Path) -> Path:
+    """Return the file in which the answers of a server are kept as they arrive."""
+    return Path(f"{out}.answers.jsonl")
+
+
+def _on_error(inputs: ModelInputs) -> str:
+    on_error = inputs.on_error or "stop"
+    if on_error not in ("stop", "skip"):
+        raise InputError(f"--on-error takes stop or skip, got {on_error!r}.")
+    return on_error
+
+
 def _print_answers(done: int, total: int) -> None:
     if sys.stderr.isatty() and SESSION.progress:
         end = "\n" if done == total else ""
@@ -316,35 +313,34 @@ def _collect_answers(
     name: str, samples: int, inputs: ModelInputs, language: Questions, out: Path
 ) -> None:
     """Ask one system, and write a table with its answers and signals."""
-    from recal.answers.endpoint import Endpoint, Ledger
+    from recal.answers.endpoint import Ledger
     from recal.answers.systems import System
     from recal.answers.templates import Template
     from recal.files.tables import read_table
 
-    if not (
-        is_endpoint(inputs.model) and inputs.data and language.model_name and language.template
-    ):
-        raise InputError("--system also needs --model URL, --model-name, --template and --data.")
-    refuse_unused(
-        {"a second --template": language.template[1:], "--permute": language.permute},
-        f"the system {name}",
-    )
+    own = {*Questions.names(), "model", "data", "on_error", "system", "samples"}
+    opt.refuse_unused(f"the system {name}", own - {"permute", "view", "scores", "floor"})
+    is_complete = is_endpoint(inputs.model) and inputs.data and language.model_name
+    if not is_complete or len(language.template or ()) != 1:
+        raise InputError(
+            "--system also needs --model URL, --model-name, --data and one --template."
+        )
     if out.suffix.lower() not in (".jsonl", ".csv", ".tsv", ".parquet"):
         raise InputError(f"--system writes a table (.jsonl, .csv, .parquet), got {str(out)!r}.")
+    assert inputs.data is not None
+    assert language.template
     check_exists(inputs.data)
-    how = {asked: getattr(language, asked) for asked in ASKING}
     options = split_names(language.options)
+    how = {}
     if options is None and language.max_tokens == 1:
         how["max_tokens"] = 256  # free text does not end after the default of one token
-    endpoint = Endpoint(str(inputs.model), language.model_name, **how)
     template = Template.read(language.template[0])
-    table, ledger = read_table(inputs.data), Path(f"{out}{LEDGER}")
-    asking = System(name, endpoint, template, options, samples)
+    table, ledger = read_table(inputs.data), ledger_of(out)
+    asking = System(name, _endpoint(inputs, language, **how), template, options, samples)
     n_asked = len(asking.rows(table))
     say(f"{n_asked:,} of {table.n_rows:,} rows are asked, {1 + samples} times each.")
-    on_error = inputs.on_error or "stop"
     with on_interrupt(f"the answers so far are kept in {ledger}; the same command resumes"):
-        n_found = asking.answer(table, out, Ledger(ledger), _print_answers, on_error)
+        n_found = asking.answer(table, out, Ledger(ledger), _print_answers, _on_error(inputs))
     print_json({"rows": table.n_rows, "asked": n_asked, "answered": n_found, "file": out})
     say(f"{n_found:,} answers of {name} written to {out}, in columns {name}_answer, ...")
 
@@ -386,15 +382,15 @@ def _print_joined(joined: JoinedViews) -> JoinedViews:
 def _write_views(joined: JoinedViews, out: Path) -> None:
     views = joined.views
     views.write(out)
-    shape = {"samples": views.n_samples, "classes": views.n_classes, "left_out": joined.n_left_out}
-    specs, is_labelled = (
-        [str(transform) for transform in views.transforms],
-        views.labels is not None,
-    )
-    counts = {"missing": joined.n_missing, "floor": joined.floor, "unanswered": joined.n_unanswered}
-    counts |= {"failed": joined.n_failed, "text_names_another": joined.n_other}
-    print_json({**shape, "views": specs, **counts, "labelled": is_labelled, "file": out})
+    facts: dict[str, Any] = {
+        "left_out": joined.n_left_out,
+        "missing": joined.n_missing,
+        "floor": joined.floor,
+    }
+    facts |= {"unanswered": joined.n_unanswered, "failed": joined.n_failed}
+    facts |= {"text_names_another": joined.n_other, "views": list(map(str, views.transforms))}
+    print_json({**_shape(views), **facts, "file": out})
     next_line = shell_line("apply", "FOLDER", out, "--out", "answers.csv")
-    if is_labelled:
+    if views.labels is not None:
         next_line = shell_line("calibrate", out, "--risk", 0.05, "--out", "calibrated")
     say(f"{views}. Written to {out}. Next: {next_line}")

@@ -17,7 +17,6 @@ from recal.cli.files import (
     load_saved,
     open_views,
     read_probs,
-    refuse_unused,
     typed_columns,
 )
 from recal.cli.inputs import group_words, without_none
@@ -120,10 +119,8 @@ def decide(
     if calibration is not None:
         file, calibrator = load_saved(calibration)
         if is_graded(calibrator):
-            refuse_unused(
-                {"--cross-fit": cross_fit, "--curve": curve, "--more-labels": more_labels},
-                "a calibration of graded answers (recal calibrate TABLE has --cross-fit)",
-            )
+            what = "a calibration of graded answers (recal calibrate TABLE has --cross-fit)"
+            opt.refuse(what, ("cross_fit", "curve", "more_labels"))
             _decide_graded(calibrator, sources[0], correct, cluster, out, rules)
             return
         check_calibration(file, calibrator)

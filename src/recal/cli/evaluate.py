@@ -14,7 +14,6 @@ from recal.cli.files import (
     is_graded,
     load_saved,
     read_probs,
-    refuse_unused,
     typed_columns,
 )
 from recal.cli.printing import SESSION, print_json, print_table, say, shell_line, working
@@ -59,7 +58,7 @@ def evaluate(
     if correct is not None:
         _evaluate_graded(source, correct, calibration, cluster, (bootstrap, bins, seed))
         return
-    refuse_unused({"--calibration": calibration}, "probabilities; apply it to views first")
+    opt.refuse("probabilities; apply it to views first", ("calibration",))
     read = read_probs(source, labels, label_column, typed_columns(group, cluster))
     assert read.labels is not None
     from recal import evaluate as measure

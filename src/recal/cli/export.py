@@ -92,7 +92,7 @@ def export(
             network = _open_network(model, trust)
             stored = getattr(source, "preprocessing_", None)
             more = without_none(outputs=outputs, accept=accept)
-            more["preprocess"] = between.preprocessing(stored)
+            more["preprocess"] = between.preprocessing()
             example = _example(network, shape, dtype, stored)
             export_onnx(network, example, out, plan=source, **more)
             n_classes = _n_classes(out)

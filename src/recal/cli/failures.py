@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from recal.cli.options import typed_value
-from recal.cli.printing import printable
+from recal.cli.options import shown_name
+from recal.cli.printing import SESSION, printable
 from recal.errors import RecalError
 
 OK, UNEXPECTED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 130, 141, 143
@@ -53,7 +53,7 @@ def failed(error: Exception, arguments: Sequence[str]) -> int:
         return _say(as_typed(error, arguments) + "".join(f" ({note})" for note in notes), BAD_INPUT)
     # Errors of the parser share no public base class.
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):
-        sentence = _parser_sentence(error, arguments)
+        sentence = _parser_sentence(error)
         return _say(sentence, BAD_INPUT) if sentence else BAD_INPUT
     if isinstance(error, OSError):
         text = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
@@ -106,7 +106,7 @@ def _say(sentence: str, code: int) -> int:
     return code
 
 
-def _parser_sentence(error: Any, arguments: Sequence[str]) -> str:
+def _parser_sentence(error: Any) -> str:
     """Return the sentence for an error of the parser; empty if the help was shown instead."""
     message = str(error.format_message()).rstrip(".")
     if not message:
@@ -117,20 +117,20 @@ def _parser_sentence(error: Any, arguments: Sequence[str]) -> str:
     kind, parameter = type(error).__name__, getattr(error, "param", None)
     if kind == "MissingParameter" and parameter is not None:
         needed = getattr(parameter, "help", None) or "it is needed"
-        message = f"{_name(parameter)} is missing: {needed}"
+        message = f"{shown_name(parameter)} is missing: {needed}"
     elif kind == "NoSuchOption":
         message = f"There is no option {error.option_name}."
         if near := _similar(str(error.option_name), list(error.possibilities or ()), options):
             message += f" Did you mean {' or '.join(near[:3])}?"
     elif kind == "BadParameter" and parameter is not None:
-        message = _bad_value(str(error.message), parameter, arguments)
+        message = _bad_value(str(error.message), parameter)
     elif "unexpected extra argument" in message:
-        taken = [_name(one) for one in parameters if one.param_type_name == "argument"]
+        taken = [shown_name(one) for one in parameters if one.param_type_name == "argument"]
         extra = re.sub(r".*unexpected extra argument(s|\(s\))? \((.*)\)", r"\2", message)
         takes = " and ".join(taken) or "options"
         message = f"{context.command_path} takes {takes} alone, got also {extra}"
     path = context.command_path if context is not None else "recal"
-    method = typed_value("--method", arguments)
+    method = SESSION.value("--method")
     path += f" --method {method}" if method and path.endswith(" fit") else ""
     return f"{message}{'' if message[-1] in '.?' else '.'} See: {path} --help"
 
@@ -143,21 +143,15 @@ def _similar(flag: str, near: list[str], options: dict[str, Any]) -> list[str]:
     return meant or near
 
 
-def _bad_value(reason: str, parameter: Any, arguments: Sequence[str]) -> str:
-    values = (typed_value(flag, arguments) for flag in parameter.opts)
+def _bad_value(reason: str, parameter: Any) -> str:
+    values = (SESSION.value(flag) for flag in parameter.opts)
     value = next((value for value in values if value is not None), None)
     came = "" if value is None else f", got {value!r}"
     if "valid integer" in reason:
-        return f"{_name(parameter)} takes a whole number{came}"
+        return f"{shown_name(parameter)} takes a whole number{came}"
     if "valid number" in reason or "valid float" in reason:
-        return f"{_name(parameter)} takes a number, such as 0.05{came}"
-    return f"{_name(parameter)}: {reason[:1].lower()}{reason[1:]}{came}"
-
-
-def _name(parameter: Any) -> str:
-    if parameter.param_type_name == "argument":
-        return str(parameter.metavar or parameter.name).upper().replace("_", " ")
-    return str(parameter.opts[0])
+        return f"{shown_name(parameter)} takes a number, such as 0.05{came}"
+    return f"{shown_name(parameter)}: {reason[:1].lower()}{reason[1:]}{came}"
 
 
 def as_typed(error: RecalError, arguments: Sequence[str]) -> str:

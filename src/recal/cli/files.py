@@ -258,11 +258,6 @@ def is_calibration(content: Any) -> bool:
     return hasattr(content, "predict_proba") or hasattr(content, "steps")
 
 
-def load_calibration(path: Path) -> Any:
-    """Load what `recal fit` wrote; say so if the file is something else."""
-    return check_calibration(*load_saved(path))
-
-
 def is_graded(content: Any) -> bool:
     """Whether an object is a calibration of graded answers, which reads a table of signals."""
     from recal import SignalCalibration
@@ -388,10 +383,3 @@ def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:
 def is_table_of_answers(path: Path) -> bool:
     """Whether a file is a table of answers: .csv, .tsv, .parquet or .jsonl."""
     return kind_of(path) in ("table", "text") or path.suffix.lower() in (".jsonl", ".ndjson")
-
-
-def refuse_unused(options: dict[str, Any], what: str) -> None:
-    """Refuse options that would have no effect."""
-    if flags := [name for name, value in options.items() if value]:
-        pronoun = "them" if flags[1:] else "it"
-        raise InputError(f"{' and '.join(flags)} cannot be used with {what}. Leave {pronoun} out.")

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
-from typer.core import TyperCommand
 
 from recal.cli import options as opt
 from recal.cli.files import check_kind, open_views, row_columns
-from recal.cli.options import split_names, typed_value
+from recal.cli.options import split_names
 from recal.cli.printing import SESSION, print_json, say, shell_line, working
 from recal.errors import InputError
 from recal.files.paths import as_path
@@ -98,13 +97,13 @@ def make(name: str, options: dict[str, Any], seed: int | None = None) -> Calibra
     return calibrator(**{**preset, **options})
 
 
-class Command(TyperCommand):
+class FitCommand(opt.Command):
     """`recal fit` also takes one option for each parameter of the method that was typed."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         SESSION.method_options = {}
         if args:
-            name = typed_value("--method", args) or "auto"
+            name = SESSION.value("--method") or "auto"
             if not args[0].startswith("-"):  # a wrong file is refused before a method is loaded
                 check_kind(as_path(args[0]), "views")
             self.help = "\n\n".join([str(self.help), *method_help(name)])

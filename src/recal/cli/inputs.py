@@ -1,6 +1,7 @@
 """What the options of a model, of its inputs and of a language model mean.
 
-A command passes its parameters to `ModelInputs.of`, `Normalization.of` or `Questions.of`.
+A command passes its parameters to `ModelInputs.of`, `Normalization.of` or `Questions.of`. One that
+lacks an option, because the calibration knows the answer, leaves it at None.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from recal.cli.options import split_names
 from recal.cli.printing import SESSION, say
 from recal.errors import InputError
 from recal.files.paths import is_remote
-
-_TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 
 
 def without_none(**options: Any) -> dict[str, Any]:
@@ -39,32 +38,32 @@ class Block:
     """Options that belong together."""
 
     @classmethod
+    def names(cls) -> list[str]:
+        """The parameters of a command that belong to it."""
+        return [field.name for field in fields(cls)]
+
+    @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Take these options from the parameters of a command."""
-        return cls(**{field.name: values[field.name] for field in fields(cls)})
-
-    def flags(self, *used: str) -> dict[str, Any]:
-        """Return the values by flag, except those in `used`."""
-        values = {name: value for name, value in vars(self).items() if name not in used}
-        return {f"--{name.replace('_', '-')}": value for name, value in values.items()}
+        return cls(**{name: values[name] for name in cls.names() if name in values})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Normalization(Block):
     """What happens to inputs between the transformations and the model."""
 
-    mean: str | None
-    std: str | None
-    divide: float | None
-    channels: str | None
-    preprocess: str | None
+    mean: str | None = None
+    std: str | None = None
+    divide: float | None = None
+    channels: str | None = None
+    preprocess: str | None = None
 
-    def preprocessing(self, stored: Any = None) -> Any:
-        """Return the preprocess that the options describe, or that of a calibration, or None."""
+    def preprocessing(self) -> Any:
+        """Return the function that the options describe, or None."""
         values: dict[str, Any] = without_none(
             mean=self.mean, std=self.std, divide=self.divide, channels=self.channels
         )
-        for name in [name for name in ("mean", "std") if name in values]:
+        for name in {"mean", "std"} & set(values):
             try:
                 values[name] = tuple(float(part) for part in values[name].split(","))
             except ValueError:
@@ -73,9 +72,7 @@ class Normalization(Block):
                 ) from None
         if self.preprocess is not None:
             if values:
-                raise InputError(
-                    f"--preprocess does it all; leave out {', '.join('--' + name for name in values)}."
-                )
+                raise InputError(f"--preprocess does it all; leave out --{', --'.join(values)}.")
             from recal.collecting.models.base import import_object
 
             return import_object(self.preprocess)
@@ -83,13 +80,6 @@ class Normalization(Block):
             return None
         from recal.collecting import Normalize
 
-        if (
-            stored is not None and stored.function is None
-        ):  # one option may be repeated without the others
-            _refuse_others(
-                values, {} if stored.normalize is None else vars(stored.normalize), stored
-            )
-            return stored.normalize
         return Normalize(**values)
 
 
@@ -97,51 +87,53 @@ class Normalization(Block):
 class ModelInputs(Normalization):
     """Which model, which inputs, and how inputs are prepared."""
 
-    model: str | None
-    data: Path | None
-    label_column: str | None
-    labels: Path | None
-    classes: str | None
-    outputs: str | None
-    weights: Path | None
-    trust: str | None
-    device: str | None
-    engine: str | None
-    batch_size: int | None
-    read: str | None
-    on_error: str | None
-    cluster_by: str | None
-    pixels: str | None
-    gray: bool
-    resize: int | None
-    crop: int | None
-    seconds: float | None
-    text_column: str | None
-    cluster: str | None
-    group: str | None
-    rows: Path | None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether there are a model and data."""
-        return self.model is not None and self.data is not None
+    model: str | None = None
+    data: Path | None = None
+    label_column: str | None = None
+    labels: Path | None = None
+    classes: str | None = None
+    outputs: str | None = None
+    weights: Path | None = None
+    trust: str | None = None
+    device: str | None = None
+    engine: str | None = None
+    batch_size: int | None = None
+    read: str | None = None
+    on_error: str | None = None
+    cluster_by: str | None = None
+    pixels: str | None = None
+    gray: bool = False
+    resize: int | None = None
+    crop: int | None = None
+    seconds: float | None = None
+    text_column: str | None = None
+    cluster: str | None = None
+    group: str | None = None
+    rows: Path | None = None
 
     @property
     def class_names(self) -> list[str] | None:
         """The classes that were typed, in order."""
         return split_names(self.classes)
 
+    @property
+    def is_table(self) -> bool:
+        """Whether the data are a table."""
+        suffix = "" if self.data is None else self.data.suffix.lower()
+        return suffix in (".csv", ".tsv", ".parquet")
+
     def check_files(self, command: str) -> None:
         """Refuse a missing model or missing data, before importing the code that would open them."""
+        absent = [f"--{name}" for name in ("model", "data") if getattr(self, name) is None]
         if self.model is None or self.data is None:
-            absent = " and ".join(
-                f"--{name}" for name in ("model", "data") if getattr(self, name) is None
+            were = "were" if absent[1:] else "was"
+            raise InputError(
+                f"recal {command} needs --model and --data; {' and '.join(absent)} {were} not given."
             )
-            was = "were" if self.model is None and self.data is None else "was"
-            raise InputError(f"recal {command} needs --model and --data; {absent} {was} not given.")
         if is_remote(self.data):
             raise InputError(
-                f"--data cannot be a URL, got {self.data}. Copy the inputs to a folder or file of this machine."
+                f"--data cannot be a URL, got {self.data}. Copy the inputs to a folder or file of "
+                "this machine."
             )
         if Path(self.model).suffix.lower() in (".onnx", ".pt2", ".skops"):
             check_exists(Path(self.model))
@@ -154,24 +146,24 @@ class ModelInputs(Normalization):
         assert self.model is not None
         trusted = () if self.trust is None else self.trust.split(",")
         model = import_model(self.model, weights=self.weights, trusted=trusted, device=self.device)
+        how = without_none(outputs=self._outputs(stored), device=self.device)
         try:
-            adapter = as_model(
-                model, **without_none(outputs=outputs_for(self.outputs, stored), device=self.device)
-            )
+            adapter = as_model(model, **how)
         except InputError as error:
             if self.model in str(error) or error.argument == "outputs":
                 raise
             raise error.at(f"--model {self.model}") from None
         if self.device is not None and not hasattr(adapter, "asked"):
             raise InputError(
-                f"--device applies to torch models only, and {self.model} is not one. Set the device where the model "
-                "is created."
+                f"--device applies to torch models only, and {self.model} is not one. Set the "
+                "device where the model is created."
             )
         return adapter
 
     def open_data(self, model: Any, stored: Any = None) -> Any:
-        """Return the source of the inputs:
-        read as typed, as for the fit of a calibration, or as the model needs.
+        """Return the source of the inputs.
+
+        They are read as typed, as for the fit of a calibration, or as the model needs.
         """
         from recal.collecting.sources import as_source
         from recal.collecting.tables import arrange_columns
@@ -179,24 +171,21 @@ class ModelInputs(Normalization):
         assert self.data is not None
         if self.gray and self.pixels not in (None, "gray"):
             raise InputError(f"--gray and --pixels {self.pixels} contradict each other.")
-        reading = without_none(
+        typed = without_none(
             pixels="gray" if self.gray else self.pixels,
             resize=self.resize,
-            crop=None if self.crop is None else (self.crop, self.crop),  # as stored with views
+            crop=None if self.crop is None else (self.crop, self.crop),
             seconds=self.seconds,
+            read=self.read,
+            on_error=self.on_error,
+            cluster_by=self.cluster_by,
+            label_column=self.label_column,
+            text_column=self.text_column,
         )
-        columns = {"label_column": self.label_column, "text_column": self.text_column}
         if self.rows is None:
-            columns |= {"cluster_column": self.cluster, "group_column": self.group}
-        reading = {
-            **self._default_reading(model, stored, reading),
-            **reading,
-            **without_none(
-                read=self.read, on_error=self.on_error, cluster_by=self.cluster_by, **columns
-            ),
-        }
-        source = as_source(self.data, **without_none(**reading))
-        source = arrange_columns(source, model, stored)
+            typed |= without_none(cluster_column=self.cluster, group_column=self.group)
+        reading = self._default_reading(model, stored) | typed
+        source = arrange_columns(as_source(self.data, **without_none(**reading)), model, stored)
         if self.rows is not None:
             for name, values in row_columns(self.rows, self.group, self.cluster).items():
                 setattr(source, name, values)
@@ -205,8 +194,7 @@ class ModelInputs(Normalization):
     def open_as_fitted(
         self, calibrator: Any, *, refuse: bool = False
     ) -> tuple[Any, Any, dict[str, Any]]:
-        """Return the model, the inputs, and how to run them, prepared as they were for the fit of a
-        calibration.
+        """Return the model, the inputs, and how to run them, prepared as they were for the fit.
 
         If the calibration was fitted for another model, refuse it or print a warning.
         """
@@ -215,26 +203,20 @@ class ModelInputs(Normalization):
         stored = getattr(calibrator, "preprocessing_", None)
         model = self.open_model(stored)
         check_model(stored, model.fingerprint(), refuse=refuse)
-        how = {"preprocess": self.preprocessing(stored), **self.running(stored, labels=False)}
-        return model, self.open_data(model, stored), how
+        return model, self.open_data(model, stored), self.running(stored)
 
     def open_labelled_data(self, model: Any) -> Any:
-        """Return the source of inputs to calibrate on, and guess omitted options if only one guess
-        is possible.
+        """Return the source of inputs to calibrate on.
 
-        The guesses are the columns of labels and texts, and the order of classes; each guess is
-        printed.
+        If only one guess is possible, columns and the order of classes are guessed and printed.
         """
         from recal.collecting.preflight import name_labels
         from recal.collecting.tables import guess_columns
 
         assert self.data is not None
         columns: dict[str, Any] = {}
-        is_table = self.data.suffix.lower() in _TABLE_SUFFIXES
-        if is_table and self.labels is None and self.text_column is None:
-            classes = (
-                getattr(model, "classes", None) if self.class_names is None else self.class_names
-            )
+        if self.is_table and self.labels is None and self.text_column is None:
+            classes = self.class_names or getattr(model, "classes", None)
             columns = guess_columns(self.data, classes, self.label_column, model.features or ())
         for name, column in columns.items():
             what = f"{name.removesuffix('_column').capitalize()}s"
@@ -246,44 +228,37 @@ class ModelInputs(Normalization):
             say(f"The model's columns are taken in alphabetical order: {names}.")
         return named
 
-    def _default_reading(self, model: Any, stored: Any, reading: dict[str, Any]) -> dict[str, Any]:
-        """Return how to read files if nothing is typed:
-        as for the fit, or in the pixel mode of the model's input.
-        """
+    def _default_reading(self, model: Any, stored: Any) -> dict[str, Any]:
+        """Return how to read files if nothing is typed: as for the fit, or as the model needs."""
         assert self.data is not None
-        pixels: str | None = getattr(model, "pixels", None)
         if stored is None:
+            pixels = getattr(model, "pixels", None)
             return {"pixels": pixels} if self.data.is_dir() and pixels != "rgb" else {}
         if self.data.is_dir():
-            names = (
-                ("pixels", "resize", "crop") if stored.pixels is not None else ("seconds", "read")
-            )
-            settings = {name: getattr(stored, name) for name in names}
-            if stored.pixels is not None:
-                _refuse_others(
-                    {name: value for name, value in reading.items() if name in names},
-                    settings,
-                    stored,
-                )
-            return settings
-        if self.data.suffix.lower() not in _TABLE_SUFFIXES:
+            of_images = ("pixels", "resize", "crop")
+            names = ("seconds", "read") if stored.pixels is None else of_images
+            return {name: getattr(stored, name) for name in names}
+        if not self.is_table:
             return {}
         from recal.collecting.tables import table_columns
 
-        columns = table_columns(self.data)
-        optional = {
-            name: getattr(stored, name)
-            for name in ("label_column", "cluster_column", "group_column")
-        }
-        optional = {name: column for name, column in optional.items() if column in columns}
-        return {"text_column": stored.text_column, **optional}
+        reading = {"text_column": stored.text_column}
+        for name in ("label_column", "cluster_column", "group_column"):
+            if getattr(stored, name) in table_columns(self.data):
+                reading[name] = getattr(stored, name)
+        return reading
 
-    def running(self, stored: Any = None, *, labels: bool = True) -> dict[str, Any]:
+    def _outputs(self, stored: Any) -> Any:
+        """Return what the model returns, as typed or as for the fit of a calibration."""
+        from recal.transforms.preprocessing import match_outputs
+
+        return self.outputs if stored is None else match_outputs(stored, self.outputs)
+
+    def running(self, stored: Any = None) -> dict[str, Any]:
         """Return the arguments of `recal.collect` that say how to run, if they were typed."""
-        return {"progress": SESSION.progress} | without_none(
-            labels=self.labels if labels else None,
+        return {"progress": SESSION.progress, "preprocess": self.preprocessing()} | without_none(
             batch_size=self.batch_size,
-            outputs=outputs_for(self.outputs, stored),
+            outputs=self._outputs(stored),
             device=self.device,
             engine=self.engine,
         )
@@ -300,37 +275,20 @@ class ModelInputs(Normalization):
 class Questions(Block):
     """Logs of language models, and servers to query."""
 
-    model_name: str | None
-    template: list[Path] | None
-    options: str | None
-    view: list[str] | None
-    scores: str | None
-    permute: int
-    floor: float | None
-    max_tokens: int
-    top_logprobs: int
-    concurrency: int
-    timeout: float
+    model_name: str | None = None
+    template: list[Path] | None = None
+    options: str | None = None
+    view: list[str] | None = None
+    scores: str | None = None
+    permute: int = 0
+    floor: float | None = None
+    max_tokens: int = 1
+    top_logprobs: int = 20
+    concurrency: int = 8
+    timeout: float = 60.0
 
-
-def outputs_for(outputs: str | None, stored: Any = None) -> Any:
-    """Return the kind of outputs that was typed, or that the views of a calibration were collected
-    with.
-    """
-    if stored is None:
-        return outputs
-    from recal.transforms.preprocessing import match_outputs
-
-    return match_outputs(stored, outputs)
-
-
-def _refuse_others(options: dict[str, Any], settings: dict[str, Any], stored: Any) -> None:
-    """Refuse options that differ from the settings of a calibration's views."""
-    for name, value in options.items():
-        if name not in settings or settings[name] != value:
-            parts = value if isinstance(value, tuple) else (value,)
-            text = ",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in parts)
-            raise InputError(
-                f"--{name} {text} contradicts the calibration, whose views were collected with "
-                f"{str(stored) or 'no preprocessing'}. Leave the option out, or collect and fit again."
-            )
+    @property
+    def asking(self) -> dict[str, Any]:
+        """How a server is asked, as arguments of `Endpoint`."""
+        names = ("max_tokens", "top_logprobs", "concurrency", "timeout")
+        return {name: getattr(self, name) for name in names}

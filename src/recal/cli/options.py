@@ -6,25 +6,26 @@ A command that has the options of a model passes its parameters to `ModelInputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
+from typer.core import TyperCommand
 
-MORE = "More options"
+from recal.cli.printing import SESSION
+from recal.errors import InputError
+
+more = partial(Option, rich_help_panel="More options")
 _model = partial(Option, rich_help_panel="Model")
 _input = partial(Option, rich_help_panel="Inputs")
 _image = partial(Option, rich_help_panel="Images and preprocessing")
-_table = partial(Option, rich_help_panel="Tables and sounds")
 _language = partial(Option, rich_help_panel="Language models")
 
 # Every command.
 Json = Annotated[bool, Option("--json", help="Print one JSON value for machines and nothing else.")]
-Quiet = Annotated[
-    bool, Option("--quiet", help="Show no progress; without a terminal none is shown anyway.")
-]
+Quiet = Annotated[bool, Option("--quiet", help="Show no progress.")]
 Force = Annotated[bool, Option("--force", help="Overwrite existing files.")]
 Seed = Annotated[int, Option(help="Same seed, same result.", min=0)]
 
@@ -32,68 +33,39 @@ Seed = Annotated[int, Option(help="Same seed, same result.", min=0)]
 Calibration = Annotated[
     Path, Argument(help="The folder of `recal calibrate`, or the file of `recal fit`.")
 ]
-ViewsFile = Annotated[
-    Path, Argument(help="Views: an .npz file, a .zarr folder or its URL (s3://...).")
-]
+ViewsFile = Annotated[Path, Argument(help="Views: an .npz file, a .zarr folder or its URL.")]
 ProbsFile = Annotated[
-    Path,
-    Argument(
-        help="Probabilities (.npz, .csv, .parquet) or views (.npz, .zarr).", metavar="PROBS|VIEWS"
-    ),
+    Path, Argument(help="Probabilities (.npz, .csv, .parquet) or views.", metavar="PROBS|VIEWS")
 ]
 Labels = Annotated[
-    Path | None,
-    Option(
-        help="The labels, if the data have none, one for each row: .npy, .txt, or a table "
-        "with the column of --label-column."
-    ),
+    Path | None, Option(help="The labels, if the data have none: .npy, .txt or a table.")
 ]
 LabelColumn = Annotated[
     str | None, Option(help="The column of labels in a table.", show_default="label")
 ]
 Classes = Annotated[
-    str | None,
-    Option(
-        help="The model's classes in order, separated by commas (a class that holds a comma in "
-        "double quotes). A model with one output: NEGATIVE,POSITIVE."
-    ),
+    str | None, Option(help="The model's classes in order, separated by commas: NEGATIVE,POSITIVE.")
 ]
-Group = Annotated[
-    str | None,
-    Option(help="The column of groups. Each gets its own offset, threshold and guarantee."),
-]
+Group = Annotated[str | None, Option(help="The column of groups; each gets its own guarantee.")]
 Cluster = Annotated[
-    str | None,
-    Option(help="The column that says which rows belong together, such as a patient or a video."),
+    str | None, Option(help="The column that says which rows belong together, such as a patient.")
 ]
 Rows = Annotated[
     Path | None,
-    Option(
-        help="A table with the columns of --group and --cluster, one row per sample, if the data "
-        "have no columns."
-    ),
+    Option(help="A table with these columns, one row per sample, if the data have none."),
 ]
 
 # Rules and results.
 Risk = Annotated[float, Option(help="The largest share of errors among automated answers.")]
 Confidence = Annotated[float, Option(help="The probability that the guarantee holds.")]
 Guarantee = Annotated[
-    str,
-    Option(
-        help="confidence: with the probability of --confidence, at most this share is wrong; "
-        "average: on average over labelled sets, which accepts more."
-    ),
+    str, Option(help="confidence: with the probability of --confidence; average: on average.")
 ]
 Correct = Annotated[
-    str | None,
-    Option(help="For a table of graded answers: the column that says which answers are right."),
+    str | None, Option(help="For graded answers: the column that says which are right.")
 ]
 CrossFit = Annotated[
-    bool,
-    Option(
-        "--cross-fit",
-        help="Fit and decide on the same rows: automates more. Guarantee measured, not proven.",
-    ),
+    bool, Option("--cross-fit", help="Fit and decide on the same rows; measured, not proven.")
 ]
 Bins = Annotated[int, Option(help="Number of bins of ECE and other binned errors.")]
 Methods = Annotated[
@@ -104,17 +76,9 @@ Methods = Annotated[
     ),
 ]
 Splits = Annotated[
-    int | None,
-    Option(help="Random splits. By default 10 halves of one file, or the two files as they are."),
+    int | None, Option(help="Random splits; by default 10 halves, or the two files as they are.")
 ]
-Again = Annotated[
-    bool,
-    Option(
-        "--again",
-        help="Start over instead of resuming; overwrites what is there.",
-        rich_help_panel=MORE,
-    ),
-]
+Again = Annotated[bool, more("--again", help="Start over instead of resuming.")]
 
 # The model, its inputs, and how they are prepared (`inputs.ModelInputs`).
 Model = Annotated[
@@ -134,62 +98,37 @@ Data = Annotated[
 Outputs = Annotated[
     str | None,
     Option(
-        help="What the model returns: logits, probabilities, votes (of trees or neighbours) or "
-        "probabilities:FLOOR.",
+        help="What the model returns: logits, probabilities, votes or probabilities:FLOOR.",
         show_default="logits",
     ),
 ]
 Weights = Annotated[
-    Path | None,
-    _model(help="A .safetensors file for the torch network that --model module:function builds."),
+    Path | None, _model(help="A .safetensors file for the network that --model builds.")
 ]
 Trust = Annotated[
-    str | None,
-    _model(
-        help="What may be opened though it can run code: pt2 for a .pt2 file, or the types of a "
-        ".skops file that skops does not trust by default; separated by commas."
-    ),
+    str | None, _model(help="What may be opened though it can run code: pt2, or types of skops.")
 ]
 Device = Annotated[str | None, _model(help="The device of a torch model, such as cuda.")]
 Engine = Annotated[str | None, _model(help="Where to run: local, or ray for a cluster.")]
 BatchSize = Annotated[int | None, _model(help="Samples in one forward pass.")]
 Read = Annotated[
-    str | None,
-    _input(
-        help="Read the files of a folder as images, texts, sounds or bytes. The default follows "
-        "their names."
-    ),
+    str | None, _input(help="Read the files of a folder as images, texts, sounds or bytes.")
 ]
 OnError = Annotated[
     str | None, _input(help="What to do with a file that cannot be read: stop or skip.")
 ]
 ClusterBy = Annotated[
-    str | None,
-    _input(
-        help="For a folder: which files belong together; 'parent' for those in one folder, or a "
-        "regular expression that finds the cluster in each name."
-    ),
+    str | None, _input(help="Files that belong together: 'parent', or a regular expression.")
 ]
-Pixels = Annotated[
-    str | None,
-    _image(
-        help="Read images as rgb, gray, rgba or gray16. The default follows the model's input "
-        "shape, if it tells."
-    ),
-]
+Pixels = Annotated[str | None, _image(help="Read images as rgb, gray, rgba or gray16.")]
 Gray = Annotated[bool, _image("--gray", help="The same as --pixels gray.")]
 Resize = Annotated[int | None, _image(help="Resize the shorter side of images to this length.")]
 Crop = Annotated[int | None, _image(help="Crop a square of this side from the middle.")]
-Mean = Annotated[
-    str | None, _image(help="Subtract this mean per channel, such as 0.485,0.456,0.406.")
-]
+Mean = Annotated[str | None, _image(help="Subtract this mean per channel: 0.485,0.456,0.406.")]
 Std = Annotated[str | None, _image(help="Then divide by this standard deviation per channel.")]
 Divide = Annotated[
     float | None,
-    _image(
-        help="Divide pixels by this first. The default is 255 with --mean, --std or --channels, "
-        "and 1 without."
-    ),
+    _image(help="Divide pixels by this first.", show_default="255 with --mean, --std, --channels"),
 ]
 Channels = Annotated[
     str | None, _image(help="Where the model wants the channels of images: first, last or keep.")
@@ -197,32 +136,20 @@ Channels = Annotated[
 Preprocess = Annotated[
     str | None, _image(help="module:name of a function that runs after the transformations.")
 ]
-Seconds = Annotated[float | None, _table(help="Cut or pad sounds to this length.")]
-TextColumn = Annotated[str | None, _table(help="The one column to read, as texts.")]
+Seconds = Annotated[float | None, _input(help="Cut or pad sounds to this length.")]
+TextColumn = Annotated[str | None, _input(help="The one column to read, as texts.")]
 
 # Logs of language models, and servers to query (`inputs.Questions`).
-ModelName = Annotated[
-    str | None, _language(help="The model's name on the server of --model http://...")
-]
+ModelName = Annotated[str | None, _language(help="The model's name on the server.")]
 Template = Annotated[
-    list[Path] | None,
-    _language(
-        help="A prompt with {column} where a column of the data goes, and {options}. Repeat it "
-        "for more views."
-    ),
+    list[Path] | None, _language(help="A prompt with {column} and {options}; repeat it for views.")
 ]
 Choices = Annotated[str | None, _language("--options", help="The answers, such as A,B,C,D.")]
 View = Annotated[
-    list[str] | None,
-    _language(help="NAME=FILE: a log of another prompt for the same questions. May be repeated."),
+    list[str] | None, _language(help="NAME=FILE: a log of another prompt; may be repeated.")
 ]
 Scores = Annotated[
-    str | None,
-    _language(
-        help="For lm-evaluation-harness: acc (log-likelihoods) or acc_norm (per character of "
-        "the option).",
-        show_default="acc",
-    ),
+    str | None, _language(help="For lm-evaluation-harness: acc, or acc_norm.", show_default="acc")
 ]
 Permute = Annotated[int, _language(help="Ask again with the options in this many other orders.")]
 Floor = Annotated[
@@ -253,11 +180,33 @@ def split_names(text: str | None) -> list[str] | None:
     return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [""])]
 
 
-def typed_value(flag: str, words: Sequence[str]) -> str | None:
-    """Return the value of an option from the words that were typed, or None."""
-    for place, word in enumerate(words):
-        if word == flag and place + 1 < len(words):
-            return words[place + 1]
-        if word.startswith(f"{flag}="):
-            return word.partition("=")[2]
-    return None
+class Command(TyperCommand):
+    """A command that knows which options were typed, whatever their defaults are."""
+
+    def invoke(self, ctx: Any) -> Any:
+        SESSION.typed = {}
+        for one in self.params:
+            source = ctx.get_parameter_source(one.name)
+            if source is not None and source.name == "COMMANDLINE":
+                SESSION.typed[str(one.name)] = shown_name(one)
+        return super().invoke(ctx)
+
+
+def shown_name(parameter: Any) -> str:
+    """Return an option or argument as the help writes it."""
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name).upper()
+    return str(parameter.opts[0])
+
+
+def refuse(what: str, names: Iterable[str]) -> None:
+    """Refuse these options, if they were typed, because they would have no effect."""
+    names = set(names)
+    if flags := [flag for name, flag in SESSION.typed.items() if name in names]:
+        pronoun = "them" if flags[1:] else "it"
+        raise InputError(f"{' and '.join(flags)} cannot be used with {what}. Leave {pronoun} out.")
+
+
+def refuse_unused(what: str, used: Iterable[str]) -> None:
+    """Refuse all options that were typed, except those in `used` and those of every command."""
+    refuse(what, set(SESSION.typed) - {*used, "out", "force", "as_json", "quiet"})

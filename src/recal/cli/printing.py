@@ -25,6 +25,7 @@ class Session:
     words: Sequence[str] = ()
     quiet: bool = False
     as_json: bool = False
+    typed: dict[str, str] = field(default_factory=dict)  # the options among them, by parameter
     method_options: dict[str, Any] = field(default_factory=dict)  # of `recal fit --method`
 
     @property
@@ -32,6 +33,15 @@ class Session:
         """What was typed, for a report that says how it was made; without passwords in addresses."""
         words = [re.sub(r"^(\w+://)[^/]*@", r"\1", word) for word in self.words]
         return shlex.join(["recal", *words])
+
+    def value(self, flag: str) -> str | None:
+        """Return the value of an option from the words that were typed, or None."""
+        for place, word in enumerate(self.words):
+            if word == flag and place + 1 < len(self.words):
+                return self.words[place + 1]
+            if word.startswith(f"{flag}="):
+                return word.partition("=")[2]
+        return None
 
     @property
     def progress(self) -> bool:

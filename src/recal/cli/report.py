@@ -14,7 +14,6 @@ from recal.cli.files import (
     open_views,
     profile_in,
     read_probs,
-    refuse_unused,
     row_columns,
     table_columns,
     typed_columns,
@@ -95,8 +94,7 @@ def report(
             if fit_profile is None and fit.transforms:
                 fit_profile = take_profile(fit, random_state=seed)
         else:
-            options = {"TEST_VIEWS": test_views, "--methods": methods, "--splits": splits}
-            refuse_unused(options, f"the probabilities {source}")
+            opt.refuse(f"the probabilities {source}", ("test_views", "methods", "splits"))
             columns = [*(by or ()), *typed_columns(group, cluster)]
             after = read_probs(source, labels, label_column, columns)
             read, n_rows = {"given": after}, len(after.probs)

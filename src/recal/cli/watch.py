@@ -10,9 +10,9 @@ from typer import Argument, Option
 
 from recal.cli import options as opt
 from recal.cli.files import (
+    check_calibration,
     is_graded,
     is_table_of_answers,
-    load_calibration,
     load_saved,
     open_views,
     profile_in,
@@ -24,6 +24,7 @@ from recal.errors import InputError
 
 if TYPE_CHECKING:
     from recal.decisions import Profile
+    from recal.decisions.watch import WatchResult
     from recal.views import Views
 
 
@@ -48,32 +49,13 @@ def watch(
     ] = None,
     model: opt.Model = None,
     data: opt.Data = None,
-    label_column: opt.LabelColumn = None,
-    labels: opt.Labels = None,
-    classes: opt.Classes = None,
-    outputs: opt.Outputs = None,
     cluster: opt.Cluster = None,
-    group: opt.Group = None,
     rows: opt.Rows = None,
     weights: opt.Weights = None,
     trust: opt.Trust = None,
     device: opt.Device = None,
-    engine: opt.Engine = None,
     batch_size: opt.BatchSize = None,
-    read: opt.Read = None,
-    on_error: opt.OnError = None,
-    cluster_by: opt.ClusterBy = None,
-    pixels: opt.Pixels = None,
-    gray: opt.Gray = False,
-    resize: opt.Resize = None,
-    crop: opt.Crop = None,
-    mean: opt.Mean = None,
-    std: opt.Std = None,
-    divide: opt.Divide = None,
-    channels: opt.Channels = None,
     preprocess: opt.Preprocess = None,
-    seconds: opt.Seconds = None,
-    text_column: opt.TextColumn = None,
     seed: opt.Seed = 0,
     force: opt.Force = False,
     as_json: opt.Json = False,
@@ -103,56 +85,51 @@ def watch(
     profile = profile_in(reference, seed)
     if save_to is not None:
         save(profile, save_to)
-    if views is None and not inputs.is_complete:
+    if views is None and (model is None or data is None):
         if save_to is None:
             raise InputError(
-                "recal watch takes a profile and new inputs (a file of views, or --model and --data), or --save FILE."
+                "recal watch takes a profile and new inputs (a file of views, or --model and "
+                "--data), or --save FILE."
             )
         print_json({"profile": save_to, "samples": len(profile.answers)})
-        say(
-            f"A profile of {len(profile.answers):,} samples was written to {save_to}. "
-            f"Next: {shell_line('watch', save_to, 'NEW_VIEWS')}"
-        )
+        line = shell_line("watch", save_to, "NEW_VIEWS")
+        say(f"A profile of {len(profile.answers):,} samples was written to {save_to}. Next: {line}")
         return
-    source = views if views is not None else inputs.data
+    source = data if views is None else views
     batch, more = _new_inputs(reference, views, inputs, profile)
+    found = None
     with working("Comparing"):
         try:
-            result = compare(
-                profile,
-                batch,
-                **more,
-                alpha=alpha,
-                permutations=max(999, math.ceil(1 / alpha)),
-                random_state=seed,
-            )
+            more |= {"alpha": alpha, "permutations": max(999, math.ceil(1 / alpha))}
+            result = compare(profile, batch, **more, random_state=seed)
         except InputError as error:
             raise error.at(f"{source} does not go with {reference}") from None
-        stream_result = None
         if stream:
-            watcher = StreamWatch(
-                profile, alpha, use_views=profile.held_by(batch), random_state=seed
-            )
-            stream_result = watcher.update(batch)
-    facts = (
-        None
-        if stream_result is None
-        else {"highest": stream_result.highest, "alarm_at": stream_result.alarm_at}
-    )
+            reads_views = profile.held_by(batch)
+            watcher = StreamWatch(profile, alpha, use_views=reads_views, random_state=seed)
+            found = watcher.update(batch)
+    facts = None if found is None else {"highest": found.highest, "alarm_at": found.alarm_at}
     print_json({"file": source, **result.to_dict(), "stream": facts})
+    _print_result(result, batch)
+    if found is not None:
+        alarm = "No alarm" if found.alarm_at is None else f"Alarm at input {found.alarm_at:,}"
+        reached = f"{found.highest:.3g} of {1 / alpha:.3g}"
+        say(f"As a stream: {alarm}; the evidence against 'no change' reached {reached}.")
+
+
+def _print_result(result: WatchResult, batch: Any) -> None:
     lines = [
         [one.name, f"{one.at_fit:.3f}", f"{one.today:.3f}", f"{one.p_value:.3g}"]
         for one in result.findings
     ]
-    reactions = (
-        "; the share of answers that views change; the share of views in which confidence rose"
-    )
+    shown = "mean confidence; the share of the class that moved most"
+    if len(lines) > 2:
+        shown += "; the share of answers that views change; the share in which confidence rose"
     print_table(
         result.test_message,
         ["compared", "at the fit", "today", "p"],
         lines,
-        note=f"Shown: mean confidence; the share of the class that moved most{reactions if len(lines) > 2 else ''}. "
-        "p is corrected for all of them.",
+        note=f"Shown: {shown}. p is corrected for all of them.",
     )
     say(result.accuracy_message)
     say(result.temperature_message)
@@ -160,12 +137,6 @@ def watch(
         names = None if getattr(batch, "classes", None) is None else list(batch.classes)
         say(f"Another class mix alone explains these inputs: {result.class_mix.moves(names)}.")
         say("To use it: recal apply CALIBRATION NEW_VIEWS --class-mix follow --out probs.npz")
-    if stream_result is not None:
-        at = stream_result.alarm_at
-        say(
-            f"As a stream: {'No alarm' if at is None else f'Alarm at input {at:,}'}; the evidence against 'no change' "
-            f"reached {stream_result.highest:.3g} of {1 / alpha:.3g}."
-        )
 
 
 def _new_inputs(
@@ -174,9 +145,9 @@ def _new_inputs(
     """Return what `watch` compares: views, or the confidences of a table and its signals."""
     if file is None:
         return _collect(reference, inputs), {}
+    clusters = row_columns(inputs.rows or file, None, inputs.cluster)
     if not is_table_of_answers(file):
-        views = open_views(file)
-        return views.assign(**row_columns(inputs.rows or file, None, inputs.cluster)), {}
+        return open_views(file).assign(**clusters), {}
     _, content = load_saved(reference)
     if not is_graded(content):
         raise InputError(f"{file} is a table, and {reference} is no calibration of tables.")
@@ -184,12 +155,9 @@ def _new_inputs(
     from recal.workflow.graded import confidence_of
 
     table = read_table(file)
-    names = profile.signal_names
-    more: dict[str, Any] = {}
-    if names:
-        more["signals"] = {name: table.numbers(name) for name in names}
-    if inputs.cluster is not None:
-        more["clusters"] = row_columns(file, None, inputs.cluster)["clusters"]
+    more: dict[str, Any] = clusters
+    if profile.signal_names:
+        more["signals"] = {name: table.numbers(name) for name in profile.signal_names}
     return confidence_of(content, table)[0], more
 
 
@@ -198,7 +166,7 @@ def _collect(reference: Path, inputs: ModelInputs) -> Views:
     from recal.collecting import collect
 
     inputs.check_files("watch")
-    calibrator = load_calibration(reference)
+    calibrator = check_calibration(*load_saved(reference))
     model, source, how = inputs.open_as_fitted(calibrator)
     if how["preprocess"] is None and hasattr(calibrator, "preprocessing_"):
         how["preprocess"] = calibrator.preprocessing_.normalize

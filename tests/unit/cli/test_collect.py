@@ -262,23 +262,3 @@ def test_doctor_sees_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     assert doctor.numba_cache() == {
         "folder": str(tmp_path / "file" / "cache"), "writable": False, "set_by": "NUMBA_CACHE_DIR"
     }  # fmt: skip
-
-
-def test_the_views_own_crop_may_be_typed_again(place, capsys):
-    how = ["--resize", "10", "--crop", "8"]
-    assert collect(*how, data="images") == 0
-    assert run(["fit", "views.zarr", "--method", "ts", "--out", "c.recal"]) == 0
-    typed = [
-        "apply",
-        "c.recal",
-        "--model",
-        "users_model:model",
-        "--data",
-        "images",
-        "--out",
-        "probs.npz",
-        "--force",
-    ]
-    assert run([*typed, *how]) == 0
-    assert run([*typed, "--resize", "10", "--crop", "6"]) == 2
-    assert "--crop 6,6 contradicts" in " ".join(capsys.readouterr().err.split())
