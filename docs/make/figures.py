@@ -32,8 +32,7 @@ from recal.reporting.chart import (
     svg,
     ticks,
 )
-from recal.reporting.charts import FIFTHS_PERCENT, risk_coverage_chart
-from recal.reporting.figure_data import risk_coverage
+from recal.reporting.charts import FIFTHS_PERCENT
 
 DOCS = Path(__file__).parents[1]
 _NAMED = re.compile(r"\| ([^|]+?) \| ([\d.]+) \[([\d.]+), ([\d.]+)\] \|")
@@ -273,14 +272,22 @@ def before_and_after(views: Views) -> Chart:
         "before": score(raw, test.labels),
         "after": score(probs, test.labels, confidences=confidence),
     }
-    chart = risk_coverage_chart({name: risk_coverage(one) for name, one in rows.items()})
+    marks: list[Mark] = []
+    for name, one in rows.items():
+        wrong = ~one.correct[np.argsort(-one.confidence, kind="stable")]
+        counts = np.arange(1, len(wrong) + 1)
+        shown = np.linspace(19, len(wrong) - 1, 200).astype(int)
+        risk = (np.cumsum(wrong) / counts)[shown]
+        marks.append(Line(counts[shown] / len(wrong), risk, f"curve {name}", name))
+    high = 1.05 * max(float(np.max(mark.y)) for mark in marks if isinstance(mark, Line))
+    places = tuple((value, percent_tick(value)) for value in ticks(0, high))
     title = f"Error rate among accepted answers, {len(test.labels):,} images"
     keys = {"before": "as trained", "after": "default of recal"}
     return Chart(
         title,
         Axis(0, 1, "share accepted, most confident first", FIFTHS_PERCENT),
-        chart.y,
-        chart.marks,
+        Axis(0, high, "error rate among them", places),
+        marks,
         keys,
     )
 

@@ -39,7 +39,7 @@ _HOMES = {
     "watch": "decisions.shift",
     "compare": "comparison.run",
     "report": "reporting.page",
-    "reliability_diagram": "reporting.plots",
+    "reliability_diagram": "reporting.charts",
     "CalibratedClassifier": "collecting.classifier",
     "CalibratedModule": "export.torch_module",
     "export_onnx": "export.onnx_file",

@@ -30,7 +30,7 @@ from .decisions.profiles import profile as profile
 from .decisions.shift import watch as watch
 from .comparison.run import compare as compare
 from .reporting.page import report as report
-from .reporting.plots import reliability_diagram as reliability_diagram
+from .reporting.charts import reliability_diagram as reliability_diagram
 from .collecting.classifier import CalibratedClassifier as CalibratedClassifier
 from .export.torch_module import CalibratedModule as CalibratedModule
 from .files.paths import docs_dir as docs_dir

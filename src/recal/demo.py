@@ -40,9 +40,8 @@ from recal.maps.steps import calibrated_probs
 from recal.metrics import Evaluation
 from recal.metrics.row_scores import RowScores
 from recal.reporting.chart import PALETTE, Axis, Boxes, Chart, Mark, Text
-from recal.reporting.charts import reliability_chart
+from recal.reporting.charts import draw, new_figure, reliability_chart, save_figure
 from recal.reporting.figure_data import reliability
-from recal.reporting.plots import draw, new_figure, save_figure
 from recal.reporting.verdict import RISKS
 from recal.transforms import ZoomOut
 

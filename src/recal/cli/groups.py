@@ -50,14 +50,15 @@ def groups(
     with working("Grouping"):
         study = group_study(source, scaled=scaled, n_bins=bins, **how)
     if chart is not None:
-        from recal.reporting.charts import group_ranks_chart
-        from recal.reporting.plots import figure_of, save_figure
+        from recal.reporting.charts import figure_of, ranks_chart, save_figure
 
         if source.labels is None:
             raise InputError(
                 f"{views} holds no labels; without them groups have no error by which to rank them."
             )
-        save_figure(figure_of(group_ranks_chart(study)), chart)
+        sized = zip(GROUP_LABELS.values(), study.usual_sizes)
+        names = [f"{label} ({size:,})" for label, size in sized]
+        save_figure(figure_of(ranks_chart(study.ranks.tolist(), names)), chart)
     print_json({"samples": source.n_samples, **study.to_dict()})
     lines = []
     for spec, sizes, errors in study.lines():

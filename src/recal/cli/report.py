@@ -12,7 +12,6 @@ from recal.cli.compare import method_names
 from recal.cli.files import (
     check_kind,
     open_views,
-    profile_in,
     read_probs,
     row_columns,
     table_columns,
@@ -48,13 +47,6 @@ def report(
         Option(help="The inputs of the tested views, to show them: a folder, .npy, .npz, ..."),
     ] = None,
     risk: opt.Risk = 0.01,
-    profile: Annotated[
-        Path | None,
-        Option(help="A calibration or profile fitted with damaged inputs. Default: from VIEWS."),
-    ] = None,
-    new: Annotated[
-        Path | None, Option(help="Views or logits of new inputs, whose accuracy is estimated.")
-    ] = None,
     seed: opt.Seed = 0,
     force: opt.Force = False,
     as_json: opt.Json = False,
@@ -64,21 +56,16 @@ def report(
 
     With views, methods are fitted on one file and tested on the other, or on random halves of the
     first. With probabilities (.npz, .csv, .parquet), those are evaluated and compared with
-    --before. --rows and --inputs have one row for each tested sample, in the same order. Views of
-    several kinds, or --profile, add a section on damaged inputs, and --new adds the estimated
-    accuracy of new ones.
+    --before. --rows and --inputs have one row for each tested sample, in the same order.
 
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """
     groups = typed_columns(group)
     clusters = row_columns(rows or source, None, cluster).get("clusters")
     kind = check_kind(source, "probabilities", "views")
-    fit_profile = None if profile is None else profile_in(profile, seed)
-    new_logits = None if new is None else open_views(new).logits
-    from recal import profile as take_profile
     from recal.comparison import compare, compare_probs
     from recal.copies import warn_of_fitted
-    from recal.reporting.page import Page, damage_of
+    from recal.reporting.page import Page
 
     with working("Writing the report"):
         if kind == "views":
@@ -91,8 +78,6 @@ def report(
             names = method_names(methods, fit)
             result = compare(names, fit, test, splits=splits, clusters=clusters, random_state=seed)
             n_rows = (fit if test is None else test).n_samples
-            if fit_profile is None and fit.transforms:
-                fit_profile = take_profile(fit, random_state=seed)
         else:
             opt.refuse(f"the probabilities {source}", ("test_views", "methods", "splits"))
             columns = [*(by or ()), *typed_columns(group, cluster)]
@@ -126,7 +111,6 @@ def report(
             columns=table_columns(rows or source, by or []),
             groups=table_columns(rows or source, groups),
             risk=risk,
-            damage=damage_of(fit_profile, new_logits),
         )
         page.write(out)
     best, judgement = page.choice, page.verdicts[page.shown]

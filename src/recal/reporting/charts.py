@@ -1,17 +1,25 @@
-"""Every figure of recal, each from one object of numbers to one `Chart`.
+"""Every figure of recal, each from one object of numbers to one `Chart`, and their drawing with
+matplotlib, for papers and for figures that users change.
 
-Nothing here computes statistics.
+Nothing here computes statistics. No other module imports matplotlib.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from recal.comparison.tables import number, signed
+from recal.errors import InputError, MissingExtraError
+from recal.files.paths import replacing
+from recal.metrics.row_scores import score
 from recal.reporting.chart import (
+    PALETTE,
+    WIDTH,
     Area,
     Axis,
     Boxes,
@@ -19,35 +27,20 @@ from recal.reporting.chart import (
     Dots,
     Line,
     Mark,
-    Text,
     Ticks,
     percent,
     percent_tick,
     tick,
     ticks,
 )
-from recal.reporting.figure_data import (
-    Curve,
-    MethodValues,
-    RankBins,
-    Reliability,
-    Slices,
-    Thresholds,
-)
-from recal.reporting.view_studies import DamageStudy, GroupStudy, PlanPath
+from recal.reporting.figure_data import Reliability, Slices, Thresholds, reliability
 
 if TYPE_CHECKING:
-    from recal.calibrators.recal import Iteration
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from recal.decisions import RiskCurve
     from recal.decisions.group_risk import GroupRisk
-
-RANKS = ("r1", "r2", "r3", "r4")
-# Error rates are drawn on a square-root scale, which shows one in a thousand beside one in two.
-_RATES = (0, 0.001, 0.005, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.8, 1)
-# The reliability diagram shows the number of rows in a strip of this height below zero.
-_STRIP = 0.18
-# More dots than this hide the line.
-_MOST_DOTS = 120
 
 
 def shorten(words: str, most: int) -> str:
@@ -67,24 +60,15 @@ def reliability_chart(data: Reliability, style: str, name: str = "") -> Chart:
     """Accuracy against confidence with 95 % bands; the strip below shows how many rows each bin
     has.
     """
-    columns = (
-        data.low,
-        data.high,
-        data.counts,
-        data.confidence,
-        data.accuracy,
-        data.band_low,
-        data.band_high,
-    )
+    names = ("low", "high", "counts", "confidence", "accuracy", "band_low", "band_high")
+    rows = zip(*(getattr(data, column).tolist() for column in names))
     words = [
-        f"Confidence {low:.2f} to {high:.2f}: {int(count):,} samples, mean confidence {percent(confidence)}, "
-        f"correct {percent(accuracy)} [{percent(band_low)}, {percent(band_high)}]"
-        for low, high, count, confidence, accuracy, band_low, band_high in zip(
-            *(column.tolist() for column in columns)
-        )
+        f"Confidence {low:.2f} to {high:.2f}: {int(count):,} samples, mean confidence "
+        f"{percent(confidence)}, correct {percent(accuracy)} [{percent(least)}, {percent(most)}]"
+        for low, high, count, confidence, accuracy, least, most in rows
     ]
-    base = -_STRIP
-    tops = base + (_STRIP - 0.04) * np.maximum(data.counts / data.counts.max(), 0.03)
+    base = -0.18  # the number of rows is shown in a strip of this height below zero
+    tops = base + 0.14 * np.maximum(data.counts / data.counts.max(), 0.03)
     marks: list[Mark] = [
         Line((0, 1), (0, 1), "ideal", "A calibrated model lies on this line."),
         Boxes(data.low, data.high, data.band_low, data.band_high, f"band {style}", words, 1),
@@ -100,68 +84,6 @@ def reliability_chart(data: Reliability, style: str, name: str = "") -> Chart:
     return Chart(
         f"Reliability diagram, {name}", Axis(0, 1, "confidence", FIFTHS), y, marks, height=340
     )
-
-
-def rank_bins_chart(data: RankBins, style: str, name: str = "") -> Chart:
-    """Observed against expected errors in bins with equally many answers, so that the crowded top
-    is wide.
-    """
-    top = max(float(np.max([data.observed, data.high, data.expected])), 0.01)
-    rates: list[float] = []
-    for rate in _RATES:
-        distance = rate**0.5 - (rates[-1] ** 0.5 if rates else -1)
-        if rate <= top and distance > 0.09 * top**0.5:  # otherwise the labels would overlap
-            rates.append(rate)
-    shares = (0, 0.2, 0.4, 0.6, 0.8)
-    x_ticks = tuple(
-        (s, _floor(data.lowest[int(np.searchsorted(data.right, s + 1e-9))])) for s in shares
-    )
-    columns = (data.lowest, data.highest, data.expected, data.observed, data.low, data.high)
-    words = [
-        f"Confidence {lowest:.4g} to {highest:.4g}: errors expected {percent(expected, 2)}, made "
-        f"{percent(observed, 2)}; a calibrated model would make {percent(low, 2)} to {percent(high, 2)}"
-        for lowest, highest, expected, observed, low, high in zip(
-            *(column.tolist() for column in columns)
-        )
-    ]
-    marks: list[Mark] = [
-        Boxes(data.left, data.right, data.low**0.5, data.high**0.5, f"band {style}", words, 0.6),
-        *(
-            Line((left, right), (expected**0.5, expected**0.5), "expected", word)
-            for left, right, expected, word in zip(data.left, data.right, data.expected, words)
-        ),
-        Dots((data.left + data.right) / 2, data.observed**0.5, f"dot {style}", words, 3.6),
-    ]
-    y = Axis(
-        0, top**0.5 * 1.04, "error rate", tuple((rate**0.5, percent_tick(rate)) for rate in rates)
-    )
-    label = "answers, least confident first; ticks: their confidence"
-    return Chart(f"Errors by rank of confidence, {name}", Axis(0, 1, label, x_ticks), y, marks)
-
-
-def _floor(confidence: float) -> str:
-    """Four digits, never rounded up: a value below 1 must not read as 1."""
-    return f"{np.floor(confidence * 10_000) / 10_000:.4f}".rstrip("0").rstrip(".")
-
-
-def _styles(names: Sequence[str]) -> dict[str, str]:
-    """The first of several is the model before calibration."""
-    return {
-        name: "after" if index or len(names) == 1 else "before" for index, name in enumerate(names)
-    }
-
-
-def risk_coverage_chart(curves: Mapping[str, Curve]) -> Chart:
-    """Error rate among the accepted answers against the share accepted."""
-    high = (max(float(curve.risk.max()) for curve in curves.values()) or 0.01) * 1.05
-    styles = _styles(list(curves))
-    marks = [
-        Line(curve.coverage, curve.risk, f"curve {styles[name]}", name)
-        for name, curve in curves.items()
-    ]
-    x = Axis(0, 1, "share of answers accepted, most confident first", FIFTHS_PERCENT)
-    y = Axis(0, high, "error rate among them", _at(ticks(0, high), percent_tick))
-    return Chart("Risk-coverage curve", x, y, marks, {styles[name]: name for name in curves})
 
 
 def threshold_chart(tables: Mapping[str, Thresholds], index: int) -> Chart:
@@ -182,41 +104,6 @@ def threshold_chart(tables: Mapping[str, Thresholds], index: int) -> Chart:
     y = Axis(low, 1, "accuracy of accepted answers", _at(ticks(low, 1), percent_tick))
     title = "Accuracy above a confidence threshold"
     return Chart(title, Axis(0, 1, "confidence threshold", FIFTHS), y, marks, height=320)
-
-
-def methods_chart(data: MethodValues) -> Chart:
-    """The value of each method with its interval, and the baseline as a line; outliers stand at the
-    right end.
-    """
-    size = len(data.rows)
-    marks: list[Mark] = []
-    if np.isfinite(data.reference) and data.baseline not in data.beyond:
-        words = f"{data.baseline} {number(data.reference, data.digits)}"
-        marks.append(Line((data.reference, data.reference), (0, size), "reference", words))
-    for index, row in enumerate(data.rows):
-        y = size - index - 0.5
-        words = f"{row.method}: {number(row.value, data.digits)}"
-        if row.method in data.beyond:
-            marks.append(Text(data.high, y, f"{row.value:.3g} →", anchor="end"))
-            continue
-        if row.has_interval:
-            words += (
-                f" [{number(row.interval[0], data.digits)}, {number(row.interval[1], data.digits)}]"
-            )
-            marks.append(Line(row.interval, (y, y), "whisker", words))
-        if row.method != data.baseline and np.isfinite(row.difference):
-            words += f"; difference to {data.baseline} {signed(row.difference, data.digits)}"
-        if np.isfinite(row.value):
-            style = "dot after" if row.mark == "best" else "dot plain"
-            marks.append(Dots((row.value,), (y,), style, (words,), 4.5))
-    names = tuple(
-        (size - index - 0.5, shorten(row.method, 18)) for index, row in enumerate(data.rows)
-    )
-    x = Axis(data.low, data.high, data.label, _at(ticks(data.low, data.high, 4)))
-    title = f"{data.label} of every method"
-    return Chart(
-        title, x, Axis(0, size, "", names, grid=False), marks, height=70 + 24 * size, left=136
-    )
 
 
 def automation_chart(curves: Mapping[str, tuple[str, RiskCurve]]) -> Chart:
@@ -281,85 +168,26 @@ def slice_chart(parts: Mapping[str, Slices]) -> Chart:
     )
 
 
-def damage_chart(data: DamageStudy) -> Chart:
-    """The best temperature of each view, relative to that of the fit, against its accuracy; also
-    for new inputs.
-    """
-    values = [*data.temperature.tolist(), 1.0, *([data.place[1]] if data.place else [])]
-    low, high = float(np.log2(min(values))) - 0.1, float(np.log2(max(values))) + 0.1
-    words = [
-        f"{kind}: accuracy {accuracy:.1%}, temperature {heat:.2f}"
-        for kind, accuracy, heat in zip(
-            data.kinds, data.accuracy.tolist(), data.temperature.tolist()
-        )
-    ]
-    marks: list[Mark] = [
-        Line((0, 1), (0, 0), "ideal", "The temperature of the fit."),
-        Dots(data.accuracy, np.log2(data.temperature), "dot before", words, 3.6),
-    ]
-    keys = {"before": "a view of the labelled samples"}
-    if data.place is not None:
-        accuracy, heat = data.place
-        text = f"new inputs: estimated accuracy {accuracy:.1%}, temperature {heat:.2f} times that of the fit"
-        marks.append(Dots((accuracy,), (float(np.log2(heat)),), "dot after", (text,), 6.0))
-        keys["after"] = "new inputs"
-    y_ticks = tuple(
-        (float(p), f"{2.0**p:g}") for p in range(int(np.ceil(low)), int(np.floor(high)) + 1)
-    )
-    x, y = Axis(0, 1, "accuracy", FIFTHS_PERCENT), Axis(low, high, "temperature × fit’s", y_ticks)
-    return Chart("Temperature by accuracy of views", x, y, marks, keys)
-
-
-def iterations_chart(history: Sequence[Iteration], path: PlanPath | None = None) -> Chart:
-    """The ECE after each iteration of a fit, rejected iterations hollow; `path` adds the test rows."""
-    n, ece = len(history), [one.ece_after for one in history]
-    high = max(*ece, *([] if path is None else path.ece.tolist()), 0.0) * 1.05
-    marks: list[Mark] = (
-        [] if path is None else [Line(path.steps, path.ece, "curve before", "on the test rows")]
-    )
-    marks.append(Line(range(1, n + 1), ece, "curve after", "on the fitting rows"))
-    for accepted, style in ((True, "dot after"), (False, "dot hollow")):
-        rows = [row for row, one in enumerate(history) if one.accepted == accepted]
-        if rows and (n <= _MOST_DOTS or not accepted):
-            word = "accepted" if accepted else "rejected"
-            words = [f"{row + 1}: {history[row].transform}, {word}" for row in rows]
-            marks.append(
-                Dots([row + 1 for row in rows], [ece[row] for row in rows], style, words, 2.5)
-            )
-    keys = {"after": "fitting rows", **({} if path is None else {"before": "test rows"})}
-    x, y = Axis(0, n, "iteration", _at(ticks(0, n))), Axis(0, high, "ECE", _at(ticks(0, high)))
-    return Chart("ECE over the iterations of the fit", x, y, marks, keys)
-
-
-def group_ranks_chart(study: GroupStudy) -> Chart:
-    """How often each group had the smallest to the largest calibration error over the
-    transformations.
-    """
-    return ranks_chart(
-        study.ranks.tolist(), study.sized_labels, ("smallest ECE", "second", "third", "largest ECE")
-    )
-
-
 def ranks_chart(
     counts: Sequence[Sequence[int]],
     labels: Sequence[str],
-    places: Sequence[str],
+    places: Sequence[str] = ("smallest ECE", "second", "third", "largest ECE"),
     title: str = "Ranks of the groups by calibration error",
 ) -> Chart:
     """Four bars for each group; a comma in a label starts a second line, for narrow screens."""
     most = max(1, *(count for row in counts for count in row))
+    styles = dict(zip(("r1", "r2", "r3", "r4"), places))
     marks: list[Mark] = []
-    for place, (style, words) in enumerate(zip(RANKS, places)):
+    for place, (style, words) in enumerate(styles.items()):
         left = np.arange(len(counts)) + 0.1 + 0.2 * place
         column = [row[place] for row in counts]
         texts = [f"{label}: {words} {count} times" for label, count in zip(labels, column)]
-        marks.append(
-            Boxes(left, left + 0.2, np.zeros(len(column)), column, f"rank {style}", texts, 1)
-        )
+        bottom = np.zeros(len(column))
+        marks.append(Boxes(left, left + 0.2, bottom, column, f"rank {style}", texts, 1))
     x_ticks = tuple((index + 0.5, label.replace(", ", "\n")) for index, label in enumerate(labels))
-    y = Axis(0, most, "transformations", _at(ticks(0, most)))
+    x = Axis(0, len(counts), "", x_ticks)
     return Chart(
-        title, Axis(0, len(counts), "", x_ticks), y, marks, dict(zip(RANKS, places)), height=270
+        title, x, Axis(0, most, "transformations", _at(ticks(0, most))), marks, styles, 270
     )
 
 
@@ -369,31 +197,149 @@ def group_risk_chart(groups: Sequence[GroupRisk], risk: float, by: str) -> Chart
     """
     size = len(groups)
     places = [(size - index - 0.5, one) for index, one in enumerate(groups)]
-    rates = [one.error_rate for one in groups if one.n_accepted]
-    edge = min(
-        max(
-            [*(1.6 * rate for rate in rates), *(1.2 * one.interval[0] for one in groups), 3 * risk]
-        ),
-        1.0,
-    )
+    ends = [1.6 * one.error_rate for one in groups if one.n_accepted]
+    ends += [1.2 * one.interval[0] for one in groups]
+    edge = min(max(*ends, 3 * risk), 1.0)
     marks: list[Mark] = [Line((risk, risk), (0, size), "ideal", f"{100 * risk:g} % errors allowed")]
     for y, one in places:
-        words = f"{one.name}: {one.n_errors:,} errors among {one.n_accepted:,} accepted answers"
         if one.n_accepted:
+            words = f"{one.name}: {one.n_errors:,} errors among {one.n_accepted:,} accepted answers"
             low, high = one.interval
+            style = "dot before" if one.broken else "dot after"
             marks.append(Line((low, min(high, edge)), (y, y), "whisker", words))
-            marks.append(
-                Dots(
-                    (one.error_rate,),
-                    (y,),
-                    f"dot {'before' if one.broken else 'after'}",
-                    (words,),
-                    4.5,
-                )
-            )
+            marks.append(Dots((one.error_rate,), (y,), style, (words,), 4.5))
     names = tuple((y, shorten(one.name, 12) + (" *" if one.broken else "")) for y, one in places)
     x = Axis(0, edge, "error rate among accepted answers", _at(ticks(0, edge, 4), percent_tick))
     title = f"Errors among accepted answers by {by}"
-    return Chart(
-        title, x, Axis(0, size, "", names, grid=False), marks, height=72 + 22 * size, left=106
+    y_axis = Axis(0, size, "", names, grid=False)
+    return Chart(title, x, y_axis, marks, height=72 + 22 * size, left=106)
+
+
+def reliability_diagram(
+    probs: ArrayLike,
+    y: ArrayLike,
+    ax: Axes | None = None,
+    *,
+    n_bins: int = 15,
+    classes: Sequence[Any] | None = None,
+) -> Axes:
+    """Draw accuracy against confidence, with a 95 % band for each bin. It needs matplotlib.
+
+    Parameters
+    ----------
+    probs : array-like of shape (n_samples, n_classes) or (n_samples,)
+        Probabilities, or the confidence of each answer.
+    y : array-like of shape (n_samples,)
+        Labels; with a 1-D `probs`, which answers are right.
+    ax : the matplotlib axes to draw into; without it, those of a new figure
+    n_bins : number of bins of equal width
+    classes : the columns' names, where labels are not their indices
+
+    Returns
+    -------
+    The axes. `ax.figure.savefig("reliability.png")` writes them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal import reliability_diagram
+    >>> ax = reliability_diagram(np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), [0, 1, 1])
+    >>> ax.get_xlabel()
+    'confidence'
+    """
+    data = reliability(score(probs, y, classes), n_bins)
+    return draw(
+        reliability_chart(data, "after"), new_figure(4.6, 3.8).subplots() if ax is None else ax
     )
+
+
+def draw(chart: Chart, ax: Axes) -> Axes:
+    """Draw a chart into matplotlib axes."""
+    for mark in chart.marks:
+        _draw_mark(ax, mark)
+    ax.set(xlim=(chart.x.low, chart.x.high), ylim=(chart.y.low, chart.y.high))
+    ax.set(xlabel=chart.x.label, ylabel=chart.y.label)
+    for axis, set_ticks in ((chart.x, ax.set_xticks), (chart.y, ax.set_yticks)):
+        set_ticks([place for place, _ in axis.ticks], [words for _, words in axis.ticks])
+    ax.spines[["top", "right"]].set_visible(False)
+    if chart.keys:
+        from matplotlib.patches import Patch
+
+        handles = [
+            Patch(color=PALETTE[style][0], label=words) for style, words in chart.keys.items()
+        ]
+        ax.legend(handles=handles, frameon=False, fontsize=8)
+    return ax
+
+
+def _draw_mark(ax: Axes, mark: Mark) -> None:
+    """Draw one mark; the words of its style name its look and its colour, as in chart.css."""
+    look, *colours = mark.style.split()
+    if isinstance(mark, Line):
+        dashes = {"ideal": "--", "reference": ":", "cursor": ":"}
+        width = 2.6 if look == "mark" else 1.4 if colours else 1
+        colour = PALETTE[colours[0] if colours else "axis"][0]
+        ax.plot(mark.x, mark.y, color=colour, lw=width, ls=dashes.get(look, "-"))
+    elif isinstance(mark, Boxes):
+        left, right, bottom, top = map(np.asarray, (mark.left, mark.right, mark.bottom, mark.top))
+        inset = 2 * mark.inset / WIDTH * (ax.get_xlim()[1] if look == "rank" else 1.0)
+        ax.bar(
+            (left + right) / 2,
+            top - bottom,
+            np.maximum(right - left - inset, 0),
+            bottom,
+            color=PALETTE[colours[0]][0],
+            alpha={"band": 0.3, "gap": 0.45}.get(look, 1.0),
+            edgecolor=PALETTE["group-edge"][0],
+            lw=0.5 if look == "rank" else 0,
+        )
+    elif isinstance(mark, Dots):
+        ax.plot(mark.x, mark.y, "o", color=PALETTE[colours[0]][0], ms=1.2 * mark.size, ls="")
+    elif isinstance(mark, Area):
+        colour = PALETTE[colours[0]][0]
+        ax.fill_between(mark.x, mark.low, mark.high, color=colour, alpha=0.15, lw=0)
+    else:
+        sides = {"start": "left", "middle": "center", "end": "right"}
+        ax.text(mark.x, mark.y, mark.words, ha=sides[mark.anchor], va="center", fontsize=8)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches.
+
+    It needs no display and leaves the state of pyplot alone.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("matplotlib", "report", "Drawing figures") from None
+    return Figure(figsize=(width, height), layout="constrained", dpi=150)
+
+
+def figure_of(chart: Chart) -> Figure:
+    """Draw a chart into a figure of its own."""
+    figure = new_figure(4.6, chart.height / 100 + 0.4)
+    draw(chart, figure.subplots())
+    return figure
+
+
+def save_figure(figure: Figure, path: str | PathLike[str]) -> Path:
+    """Write one figure without a date inside, so that the same numbers give the same bytes."""
+    from matplotlib import rc_context
+
+    target = Path(path)
+    kind = target.suffix.lower().lstrip(".")
+    metadata: dict[str, dict[str, str | None]] = {
+        "png": {"Software": "recal"},
+        "svg": {"Creator": "recal", "Date": None},
+        "pdf": {"Creator": "recal", "CreationDate": None},
+    }
+    if kind not in metadata:
+        raise InputError(
+            f"Figures are written to a name ending in .png, .svg or .pdf, got {target.name!r}."
+        )
+    with (
+        replacing(target) as file,
+        rc_context({"svg.hashsalt": "recal"}),
+    ):  # otherwise ids inside are random
+        figure.savefig(file, format=kind, metadata=metadata[kind])
+    return target

@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.comparison import Comparison, Row
 from recal.decisions.group_risk import holm
 from recal.errors import InputError
-from recal.metrics import LABELS
-from recal.metrics.bins import BinTable, equal_mass_edges, equal_width_edges, table_of
+from recal.metrics.bins import BinTable, equal_width_edges, table_of
+from recal.metrics.intervals import LEVEL
 from recal.metrics.row_scores import RowScores
-from recal.metrics.scores import runs
 from recal.reporting.chart import sentences
 
 Vector = NDArray[np.float64]
@@ -26,11 +24,6 @@ Counts = NDArray[np.int64]
 
 # The stops of the slider: every hundredth, and finer near 1, where decisions are made.
 THRESHOLDS = (*(round(i / 100, 2) for i in range(100)), 0.995, 0.999, 0.9999)
-# If the median part has fewer answers than this, no part can be judged by itself.
-FEW = 20
-# A method is drawn at the end of the axis, with its value, when it is this many typical distances
-# from the best one.
-_FAR = 4.0
 
 
 @dataclass(frozen=True)
@@ -56,13 +49,6 @@ class Acceptance:
     def accuracy(self) -> float:
         """The share of correct answers among the accepted; NaN if there are none."""
         return 1 - self.errors / self.accepted if self.accepted else float("nan")
-
-    @property
-    def reading(self) -> str:
-        """How the confidence compares with the errors."""
-        if self.low <= self.errors <= self.high:
-            return "as expected"
-        return "overconfident" if self.errors > self.high else "underconfident"
 
 
 # One acceptance for each threshold.
@@ -93,7 +79,7 @@ def _sums(rows: RowScores, place: NDArray[np.intp], size: int) -> tuple[NDArray[
 
 
 def calibrated_range(
-    mean: ArrayLike, variance: ArrayLike, level: float = 0.95
+    mean: ArrayLike, variance: ArrayLike, level: float = LEVEL
 ) -> tuple[Counts, Counts]:
     """Return how many errors a calibrated model makes, with this probability, if its doubts sum to
     `mean`.
@@ -183,17 +169,12 @@ class Slices:
         """Which parts are miscalibrated by more than chance explains, corrected for the number of
         parts.
         """
-        return self.p_values < 0.05
-
-    @property
-    def typical(self) -> int:
-        """The number of answers of the median part."""
-        return int(np.median(self.counts))
+        return self.p_values < 1 - LEVEL
 
     @property
     def words(self) -> str:
         """What these parts can and cannot tell."""
-        return sentences("parts", self, FEW)[0]
+        return sentences("parts", self, int(np.median(self.counts)))[0]
 
     def of(self, names: Sequence[str]) -> Slices:
         """Return only these parts, in this order."""
@@ -284,111 +265,4 @@ def reliability_of(table: BinTable) -> Reliability:
         accuracy,
         np.minimum(band[0], accuracy),
         np.maximum(band[1], accuracy),
-    )
-
-
-@dataclass(frozen=True)
-class RankBins:
-    """Bins with equally many answers, least confident first, with the expected and the observed
-    error rate.
-
-    Most answers of a good model fall into the top bin of a reliability diagram; here they fill most
-    of the figure. A calibrated model's error rate in a bin lies between `low` and `high` in 95 % of
-    samples.
-    """
-
-    left: Vector  # shares of all answers, from 0 to 1
-    right: Vector
-    lowest: Vector  # confidences
-    highest: Vector
-    expected: Vector
-    observed: Vector
-    low: Vector
-    high: Vector
-    counts: Vector
-
-
-def rank_bins(rows: RowScores, n_bins: int = 20) -> RankBins:
-    """Put equally many answers into each bin, as far as equal confidences, which stay together,
-    allow.
-    """
-    edges = equal_mass_edges(rows.confidence, n_bins)
-    place = np.clip(np.searchsorted(edges, rows.confidence, side="left") - 1, 0, len(edges) - 2)
-    sums = _sums(rows, place, len(edges) - 1)
-    filled = sums[0] > 0
-    counts, errors, expected, variance = (column[filled].astype(np.float64) for column in sums)
-    low, high = (column / counts for column in calibrated_range(expected, variance))
-    ends = np.cumsum(counts) / len(rows)
-    edges = np.r_[rows.confidence.min(), edges[1:-1], rows.confidence.max()]
-    starts, lowest, highest = ends - counts / len(rows), edges[:-1][filled], edges[1:][filled]
-    return RankBins(
-        starts, ends, lowest, highest, expected / counts, errors / counts, low, high, counts
-    )
-
-
-@dataclass(frozen=True)
-class Curve:
-    """The error rate among accepted answers, by the share accepted, most confident first."""
-
-    coverage: Vector
-    risk: Vector
-
-    def risk_at(self, share: float) -> float:
-        """Return the error rate at the coverage that is nearest to this share."""
-        return float(self.risk[np.argmin(np.abs(self.coverage - share))])
-
-
-def risk_coverage(rows: RowScores, points: int = 200) -> Curve:
-    """Return coverage and error rate among the accepted answers, thinned to about `points`."""
-    gathered = runs(rows)
-    accepted = np.cumsum(gathered.sizes[::-1])
-    wrong = np.cumsum((gathered.sizes - gathered.correct)[::-1])
-    # The rate among the first few answers jumps up and down and says nothing.
-    kept = np.unique(np.linspace(0, len(accepted) - 1, points).astype(np.intp))
-    kept = kept[accepted[kept] >= min(20, len(rows))]
-    return Curve(accepted[kept] / len(rows), wrong[kept] / accepted[kept])
-
-
-@dataclass(frozen=True)
-class MethodValues:
-    """The values of one metric, and an axis for them.
-
-    `beyond` names the methods that lie outside the axis.
-    """
-
-    label: str
-    digits: int
-    rows: Sequence[Row]
-    baseline: str
-    low: float
-    high: float
-    beyond: frozenset[str]
-
-    @property
-    def reference(self) -> float:
-        """The value of the baseline."""
-        return next(row.value for row in self.rows if row.method == self.baseline)
-
-
-def method_values(comparison: Comparison, metric: str) -> MethodValues:
-    """Choose an axis by the better half of the methods, so that one bad method does not squash the
-    others.
-    """
-    rows = comparison.rows(metric)
-    finite = np.array([row.value for row in rows if np.isfinite(row.value)])
-    far: set[str] = {row.method for row in rows if not np.isfinite(row.value)}
-    if len(finite) > 2:
-        best, middle = float(finite.min()), float(np.median(finite))
-        widths = [row.interval[1] - row.interval[0] for row in rows if row.has_interval]
-        typical = max(middle - best, float(np.median(widths)) if widths else 0.0)
-        far |= {row.method for row in rows if typical > 0 and row.value > best + _FAR * typical}
-    near = [row for row in rows if row.method not in far] or list(rows)
-    values = [
-        value for row in near for value in (row.value, *row.interval) if np.isfinite(value)
-    ] or [0.0]
-    low, high = min(values), max(values)
-    pad = 0.06 * ((high - low) or abs(high) or 1.0)
-    ends = low - pad, high + pad
-    return MethodValues(
-        LABELS[metric], comparison.digits(metric), rows, comparison.baseline, *ends, frozenset(far)
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,30 +17,18 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.recal import Iteration
-from recal.checks import check_logits
 from recal.comparison import Comparison, Recommendation, compare_probs, recommend
 from recal.comparison.results import MAIN_METRICS
 from recal.comparison.tables import passes, seconds
-from recal.decisions import Decision, Profile, RiskCurve
-from recal.errors import InputError
+from recal.decisions import Decision, RiskCurve
+from recal.errors import FileError, InputError
 from recal.files.paths import replacing, write_together
-from recal.maps.steps import Plan
 from recal.metrics import LABELS
 from recal.metrics.evaluation import HIGHER_IS_BETTER
 from recal.metrics.row_scores import Classes
-from recal.reporting import charts, figure_data, view_studies
+from recal.reporting import charts, figure_data
 from recal.reporting.chart import percent, render, sentences
-from recal.reporting.examples import Examples, examples, shown_input, too_large
-from recal.reporting.figure_data import (
-    THRESHOLDS,
-    Curve,
-    Slices,
-    Thresholds,
-    risk_coverage,
-    slices_of,
-    threshold_table,
-)
+from recal.reporting.figure_data import THRESHOLDS, Slices, Thresholds, slices_of, threshold_table
 from recal.reporting.verdict import (
     AnswerChange,
     Automation,
@@ -49,19 +40,9 @@ from recal.reporting.verdict import (
     shown_first,
     verdict,
 )
-from recal.reporting.view_studies import (
-    DamageStudy,
-    GroupStudy,
-    PlanPath,
-    damage_study,
-    group_study,
-    path_of,
-)
 
 # The page shows this many parts, the worst ones, and counts the others.
 _MOST_PARTS = 20
-# Rows of the table that stands in for the slider where no script runs.
-_STEPS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 0.9999)
 
 
 def report(
@@ -83,8 +64,6 @@ def report(
     decisions: Mapping[str, Decision] | None = None,
     curves: Mapping[str, RiskCurve] | None = None,
     change: AnswerChange | None = None,
-    profile: Profile | None = None,
-    new: ArrayLike | None = None,
     warnings: Sequence[str] = (),
 ) -> Path:
     """Write the report on a comparison, or on probabilities of any origin: one HTML file that needs
@@ -93,18 +72,17 @@ def report(
     Parameters
     ----------
     results : what `recal.compare` returned, or probabilities of shape (n_samples, n_classes)
-    together with `y`
-        A 1-D array is the confidence of each answer.
+        Probabilities need `y`. A 1-D array is the confidence of each answer.
     path : name of the file, ending in .html
     y : labels of the probabilities; for a 1-D array, which answers are right
     before : the probabilities before calibration, shown beside the others, optional
     classes : the columns' names, optional
     bootstrap : number of resamples for the intervals of probabilities; a comparison brings its own
     title : shown at the top
-    about : facts shown below the title, such as ``{"Model": "resnet.onnx", "Data": "photos/",
-    "Date": "2026-01-31"}`` rows : what the rows of the page are called, such as "checking inputs";
-    shown with their number command : how to make the report again, shown at its end inputs :
-    indexable by the rows of the tested file, optional
+    about : facts shown below the title, such as ``{"Model": "resnet.onnx", "Data": "photos/"}``
+    rows : what the rows of the page are called, such as "checking inputs"; shown with their number
+    command : how to make the report again, shown at its end
+    inputs : indexable by the rows of the tested file, optional
         Arrays are shown as images, paths (`pathlib.Path`) are linked, strings are shown as texts.
         A string is a text and never a path.
     columns : mapping of name to one value per row of that file, optional
@@ -115,12 +93,8 @@ def report(
     risk : the largest share of errors among automated answers
     decisions : mapping of method to a `Decision` that was made on other rows, optional
         By default the rule of each method is searched on the rows of the page.
-    curves : mapping of method to what `recal.decisions.risk_curve` gave for these other rows,
-    optional change : what changed answers would gain, where the caller knows it profile : what
-    `recal.profile` returned, optional
-        Adds a section on damaged inputs: what its views taught about temperature and accuracy.
-    new : logits of new inputs of shape (n_samples, n_classes), optional
-        With `profile`: shows their estimated temperature and accuracy.
+    curves : mapping of method to what `recal.decisions.risk_curve` gave for these other rows
+    change : what changed answers would gain, where the caller knows it
     warnings : what was warned of before; shown at the top, with the warnings of the comparison
 
     Returns
@@ -145,30 +119,20 @@ def report(
         comparison = compare_probs(named, y, classes=classes, bootstrap=bootstrap)
     page = Page(
         comparison,
-        title,
-        about,
-        rows,
-        command,
-        inputs,
-        columns,
-        groups,
-        risk,
-        decisions,
-        curves,
-        change,
-        damage_of(profile, new),
-        warnings,
+        title=title,
+        about=about,
+        rows=rows,
+        command=command,
+        inputs=inputs,
+        columns=columns,
+        groups=groups,
+        risk=risk,
+        decisions=decisions,
+        curves=curves,
+        change=change,
+        warnings=warnings,
     )
     return page.write(path)
-
-
-def damage_of(profile: Profile | None, new: ArrayLike | None) -> DamageStudy | None:
-    """Return what a profile knows about damage and about the logits of new inputs."""
-    if profile is None:
-        if new is not None:
-            raise InputError("New inputs are judged by a profile: pass it as `profile`.")
-        return None
-    return damage_study(profile, None if new is None else check_logits(new))
 
 
 def write_results(
@@ -203,7 +167,6 @@ class Page:
     decisions: Mapping[str, Decision] | None = None
     curves: Mapping[str, RiskCurve] | None = None
     change: AnswerChange | None = None
-    damage: DamageStudy | None = None
     warnings: Sequence[str] = ()
 
     def write(self, path: str | PathLike[str]) -> Path:
@@ -212,16 +175,16 @@ class Page:
         return Path(path)
 
     def html(self) -> str:
-        modules = {"charts": charts, "figure_data": figure_data, "view_studies": view_studies}
         names = {
+            "charts": charts,
+            "figure_data": figure_data,
+            "passes": passes,
+            "seconds": seconds,
             "LABELS": LABELS,
             "HIGHER_IS_BETTER": HIGHER_IS_BETTER,
             "MOST_PARTS": _MOST_PARTS,
-            "steps": _STEPS,
         }
-        return str(
-            render("page.html", page=self, passes=passes, seconds=seconds, **modules, **names)
-        )
+        return str(render("page.html", page=self, **names))
 
     @property
     def before(self) -> str | None:
@@ -430,41 +393,111 @@ class Page:
             metric: LABELS[metric] for metric in MAIN_METRICS if metric in self.comparison.values
         }
 
-    def coverage_curves(self, name: str) -> dict[str, Curve]:
-        return {
-            method: risk_coverage(self.comparison.samples[method])
-            for method in self.pair(name).values()
-        }
-
     @cached_property
-    def examples(self) -> dict[str, Examples]:
+    def examples(self) -> dict[str, tuple[Example, ...]]:
         return {name: examples(self.comparison, name) for name in self.choices}
-
-    @property
-    def has_examples(self) -> bool:
-        return any(one.mistakes or one.doubted for one in self.examples.values())
 
     def picture(self, row: int) -> Markup:
         return Markup() if self.inputs is None else shown_input(self.inputs, row)
 
-    @cached_property
-    def iterations(self) -> dict[str, tuple[Sequence[Iteration], PlanPath | None, int]]:
-        """Iterations, metrics on the test rows (None if they are too many) and number of
-        transformations of fits.
-        """
-        test, fits = self.comparison.test, {}
-        for name, calibrator in self.comparison.calibrators.items():
-            history, plan = getattr(calibrator, "history_", ()), calibrator.map_.plan
-            if history and isinstance(plan, Plan) and test is not None and name in self.choices:
-                large = too_large(test, len(plan.steps))
-                path = None if large else path_of(plan, test, self.comparison.test_labels)
-                fits[name] = history, path, len(plan.transforms)
-        return fits
+
+@dataclass(frozen=True)
+class Example:
+    """One input of the test rows.
+
+    Attributes
+    ----------
+    row : its row in the tested file, from 0
+    id : what traces it to its input: a file name, or its row
+    before, after : the confidence in the prediction
+    """
+
+    row: int
+    answer: str
+    truth: str
+    before: float
+    after: float
+    id: str = ""
 
     @property
-    def group_study(self) -> GroupStudy | None:
-        """The four groups of the test rows, before calibration."""
-        test = self.comparison.test
-        if test is None or not test.transforms or too_large(test, len(test.transforms)):
-            return None
-        return group_study(test)
+    def right(self) -> bool:
+        return self.answer == self.truth
+
+
+def examples(comparison: Comparison, method: str, most: int = 8) -> tuple[Example, ...]:
+    """Return the most confident mistakes of a method, as samples that a person should look at."""
+    rows, labels = comparison.samples[method], comparison.test_labels
+    answers = comparison.answers[method]
+    before = comparison.samples[comparison.methods[0]].confidence
+    names = comparison.classes
+
+    def example(index: int) -> Example:
+        answer, truth = (int(column[index]) for column in (answers, labels))
+        words = [str(value if names is None else names[value]) for value in (answer, truth)]
+        place = index if comparison.test_rows is None else int(comparison.test_rows[index])
+        name = str(place if comparison.ids is None else comparison.ids[index])
+        name = f"row {name}" if name.isdigit() else name
+        confidences = float(before[index]), float(rows.confidence[index])
+        return Example(place, words[0], words[1], *confidences, name)
+
+    wrong = np.flatnonzero(~rows.correct)
+    surest = wrong[np.argsort(-rows.confidence[wrong], kind="stable")[:most]]
+    return tuple(map(example, surest.tolist()))
+
+
+def shown_input(inputs: Any, row: int) -> Markup:
+    """Return markup for one input: a picture, a link to a file, the beginning of a text, or
+    nothing.
+    """
+    value = inputs[row]
+    if isinstance(value, str):
+        return Markup("<q>{}{}</q>").format(value[:300], "…" if len(value) > 300 else "")
+    if isinstance(value, os.PathLike):
+        return _linked(Path(value))
+    image = _as_pixels(np.asarray(value))
+    return Markup() if image is None else _picture(image, f"input {row}")
+
+
+def _linked(path: Path) -> Markup:
+    from recal.collecting.folders import read_image
+
+    inside: Markup | str
+    try:
+        inside = _picture(np.asarray(read_image(path)), path.name)
+    except FileError:
+        inside = path.name
+    return Markup('<a href="{}">{}</a>').format(path.resolve().as_uri(), inside)
+
+
+def _picture(pixels: NDArray[np.uint8], words: str) -> Markup:
+    from PIL import Image
+
+    image = Image.fromarray(pixels)
+    factor = 112 / max(image.size)
+    # Small images are enlarged pixel by pixel, so that people see what the model sees.
+    how = Image.Resampling.NEAREST if factor > 1 else Image.Resampling.BILINEAR
+    width, height = (max(round(side * factor), 1) for side in image.size)
+    image = image.resize((width, height), how)
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", optimize=True)
+    code = base64.b64encode(buffer.getvalue()).decode("ascii")
+    element = '<img alt="{}" width="{}" height="{}" src="data:image/png;base64,{}">'
+    return Markup(element).format(words, width, height, code)
+
+
+def _as_pixels(array: NDArray[Any]) -> NDArray[np.uint8] | None:
+    """Return an array as an image, grey or colour, channels last or first; None if it is not one."""
+    if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[-1] not in (1, 3):
+        array = np.moveaxis(array, 0, -1)
+    if array.ndim == 3 and array.shape[-1] == 1:
+        array = array[..., 0]
+    if array.ndim != 2 and not (array.ndim == 3 and array.shape[-1] == 3):
+        return None
+    if array.dtype == np.uint8:
+        return np.ascontiguousarray(array)
+    values = array.astype(np.float64)
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    # Normalised images have any range, so they are stretched to the visible one.
+    if low >= 0 and high <= 255:
+        low, high = 0.0, 1.0 if high <= 1 else 255.0
+    return np.clip(255 * (values - low) / ((high - low) or 1.0), 0, 255).astype(np.uint8)

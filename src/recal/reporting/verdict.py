@@ -14,37 +14,17 @@ from numpy.typing import NDArray
 
 from recal.comparison import Comparison, Judgement, Recommendation, judge
 from recal.comparison.judgement import cost
-from recal.decisions import (
-    Decision,
-    DecisionRule,
-    RiskCurve,
-    SetReport,
-    decide,
-    evaluate_sets,
-    prediction_sets,
-    risk_by_group,
-    risk_curve,
-)
+from recal.decisions import Decision, DecisionRule, RiskCurve, decide, risk_by_group, risk_curve
 from recal.decisions.group_risk import GroupRisk
 from recal.decisions.outcome import Outcome
-from recal.errors import FewSamplesWarning, GroupRiskWarning
+from recal.errors import GroupRiskWarning
 from recal.metrics import CalibrationTest
-from recal.metrics.intervals import rate_interval
+from recal.metrics.intervals import LEVEL, rate_interval
 from recal.metrics.row_scores import RowScores
 from recal.reporting.chart import sentences
 from recal.reporting.figure_data import Acceptance, threshold_table
 
-# The confidence of every guarantee on the page.
-CONFIDENCE = 0.95
-_LEVELS = (0.9, 0.8, 0.7, 0.6, 0.5)
-# The verdict speaks about a level if at least this share of the answers reaches it.
-_ENOUGH = 0.05
-# Sets need a higher coverage than the accuracy, or they would be single answers: the first of these
-# above it.
-_COVERAGES = (0.9, 0.95, 0.99, 0.999)
 RISKS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2)
-# More rows than this would not change the sizes of prediction sets visibly.
-_MOST_ROWS = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,20 +33,17 @@ class Automation(Outcome):
 
     Attributes
     ----------
-    decision : the rule; chosen on these rows, unless the caller brought one that was chosen on
-    others rows : confidence and correctness of each row of the page accepted : for each row,
-    whether the rule accepts the answer curve : the share of these rows that can be accepted at each
-    risk; None if the thresholds are not known set_coverage : requested coverage of the prediction
-    sets: the first of 90, 95, 99, 99.9 % above the accuracy sets : prediction sets made on a random
-    half of the rows and measured on the other; None for fewer than 40 rows
+    decision : the rule; chosen on these rows, unless the caller brought one from other rows
+    rows : confidence and correctness of each row of the page
+    accepted : for each row, whether the rule accepts the answer
+    curve : the share of these rows that can be accepted at each risk; None if the thresholds are
+        not known
     """
 
     decision: Decision
     rows: RowScores
     accepted: NDArray[np.bool_]
     curve: RiskCurve | None
-    set_coverage: float
-    sets: SetReport | None
 
     def by_group(self, groups: NDArray[Any]) -> tuple[GroupRisk, ...]:
         """Return how the rule does in each group of the rows, worst first."""
@@ -86,52 +63,34 @@ def automation(
     decision: Decision | None = None,
     curve: RiskCurve | None = None,
     groups: NDArray[Any] | None = None,
-    seed: int = 0,
 ) -> Automation:
-    """Apply a rule to the test rows, or search one there, and build prediction sets.
+    """Apply a rule to the test rows, or search one there.
 
     `decision` and `curve` come from other rows: their thresholds are applied to these rows.
     `groups` are those of a decision that has a threshold for each group.
     """
-    rows, graded, labels = comparison.samples[method], comparison.graded, comparison.test_labels
+    rows, graded = comparison.samples[method], comparison.graded
     probs = comparison.probabilities(method)
-    truth = rows.correct if graded else labels
-    # The model's own confidence is not calibrated, so it cannot say where the search should start.
-    confidences = None if graded or method == comparison.methods[0] else rows.confidence
-    chosen = (
-        decide(probs, truth, risk, CONFIDENCE, confidences=confidences)
-        if decision is None
-        else decision
-    )
-    own = groups if chosen.rule.groups else None
-    accepted = chosen.accept(probs, None if graded else rows.confidence, own)
     if curve is not None:
         curve = _applied(curve, rows.confidence)
-    elif decision is None:
-        curve = risk_curve(probs, truth, RISKS, CONFIDENCE, confidences=confidences)
-    accuracy = float(comparison.samples[comparison.methods[0]].correct.mean())
-    coverage = next((share for share in _COVERAGES if share > accuracy), _COVERAGES[-1])
-    order = np.random.default_rng(seed).permutation(len(labels))[:_MOST_ROWS]
-    first, second = order[: len(order) // 2], order[len(order) // 2 :]
-    report = None
-    if len(first) >= 20 and not graded:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", FewSamplesWarning
-            )  # the page shows how large the sets are
-            sets = prediction_sets(probs[first], labels[first], coverage, at_least_one=True)
-        report = evaluate_sets(sets, probs[second], labels[second])
+    if decision is None:
+        truth = rows.correct if graded else comparison.test_labels
+        # The model's own confidence is not calibrated: it cannot say where the search should start.
+        own = None if graded or method == comparison.methods[0] else rows.confidence
+        decision = decide(probs, truth, risk, confidences=own)
+        curve = curve or risk_curve(probs, truth, RISKS, confidences=own)
+    accepted = decision.accept(
+        probs, None if graded else rows.confidence, groups if decision.rule.groups else None
+    )
     return Automation(
         name=method,
         n_samples=len(rows),
         n_accepted=int(accepted.sum()),
         n_errors=int((accepted & ~rows.correct).sum()),
-        decision=chosen,
+        decision=decision,
         rows=rows,
         accepted=accepted,
         curve=curve,
-        set_coverage=coverage,
-        sets=report,
     )
 
 
@@ -139,7 +98,7 @@ def _applied(curve: RiskCurve, confidence: NDArray[np.float64]) -> RiskCurve:
     """Return the curve with the shares that its thresholds accept among other rows."""
     n = len(confidence)
     counts = [int((confidence >= threshold).sum()) for threshold in curve.thresholds]
-    intervals = tuple(rate_interval(count, n, CONFIDENCE) for count in counts)
+    intervals = tuple(rate_interval(count, n) for count in counts)
     return replace(curve, coverage=tuple(count / n for count in counts), intervals=intervals)
 
 
@@ -165,7 +124,7 @@ class AnswerChange:
     @property
     def clear(self) -> bool:
         """Whether the accuracy rises by more than chance explains."""
-        return self.free_accuracy > self.kept_accuracy and self.p_value < 0.05
+        return self.free_accuracy > self.kept_accuracy and self.p_value < 1 - LEVEL
 
     @property
     def words(self) -> str:
@@ -225,10 +184,12 @@ class Verdict:
     ----------
     judgement : by proper scores, against the model before; None if there is nothing to compare with
     before, after : answers that reach a confidence: errors expected and observed, and the range of
-    a calibrated model tests : the calibration tests over all answers, before and after changed :
-    how many answers differ from those before ece_high : the largest ECE that agrees with the
-    samples; NaN if no interval was computed change : what changed answers would gain, where they
-    are kept and the gain is clear
+        a calibrated model
+    tests : the calibration tests over all answers, before and after; they alone say whether a
+        method is calibrated
+    changed : how many answers differ from those before
+    ece_high : the largest ECE that agrees with the samples; NaN if no interval was computed
+    change : what changed answers would gain, where they are kept and the gain is clear
     """
 
     method: str
@@ -264,9 +225,10 @@ def verdict(comparison: Comparison, method: str, change: AnswerChange | None = N
     first = comparison.methods[0]
     names = [method] if method == first else [first, method]
     tables = [threshold_table(comparison.samples[name]) for name in names]
-    # The first level that enough answers reach, before and after: not the one at which the method
-    # looks best.
-    level = next((v for v in _LEVELS if all(table[v].share >= _ENOUGH for table in tables)), 0.0)
+    # The first level that 5 % of the answers reach, before and after: not the one at which the
+    # method looks best.
+    levels = (0.9, 0.8, 0.7, 0.6, 0.5)
+    level = next((v for v in levels if all(table[v].share >= 0.05 for table in tables)), 0.0)
     tests = tuple(comparison.calibration_tests[name] for name in names)
     interval = comparison.row("ece", method).interval
     remark = "" if comparison.setup.splits > 1 else tests[-1].beside(interval)
@@ -312,14 +274,8 @@ def headline(
     """
     first = comparison.methods[0]
     after, before = automated[choice.method], automated[first] if choice.method != first else None
-    return sentences(
-        "headline",
-        comparison,
-        choice,
-        before,
-        after,
-        before is not None and automates_less(before, after),
-    )
+    less = before is not None and automates_less(before, after)
+    return sentences("headline", comparison, choice, before, after, less)
 
 
 def automates_less(before: Automation, after: Automation) -> bool:

@@ -334,7 +334,6 @@ class Result:
             decisions={name: one for name, one in decisions.items() if one is not None},
             curves=curves,
             change=self.change,
-            profile=getattr(self.calibrator, "profile_", None),
             warnings=settings.warnings,
         )
         about = {**settings.to_dict(), **self.columns}

@@ -36,7 +36,7 @@ PRELOADED = (
     "recal.collecting.store",
     "recal.files.saved",
     "recal.calibrators.temperature",
-    "recal.reporting.plots",
+    "recal.reporting.charts",
     "recal.export",
 )
 EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate")

@@ -109,7 +109,7 @@ def test_evaluate_without_labels_is_refused(files, capsys):
 def test_report_of_views(files, capsys):
     assert run(["report", "fit.npz", "test.npz", "--out", "r.html"]) == 0
     shown = capsys.readouterr().out
-    assert "a calibrated model would make" in shown
+    assert "a calibrated model makes" in shown
     assert "with svs" in shown
     assert "Data, versions and command" in (files / "r.html").read_text()
 

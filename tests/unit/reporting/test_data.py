@@ -5,14 +5,7 @@ import pytest
 
 from recal.metrics.row_scores import RowScores
 from recal.reporting.chart import ticks
-from recal.reporting.figure_data import (
-    THRESHOLDS,
-    rank_bins,
-    reliability,
-    risk_coverage,
-    threshold_table,
-)
-from recal.reporting.view_studies import path_of
+from recal.reporting.figure_data import reliability, threshold_table
 
 
 def rows_of(confidence, correct):
@@ -25,15 +18,6 @@ def rows():
     rng = np.random.default_rng(0)
     confidence = np.round(rng.uniform(0.25, 1, 400), 2)
     return rows_of(confidence, rng.random(400) < 0.9 * confidence)
-
-
-def test_thresholds_count_what_reaches_them(rows):
-    table = threshold_table(rows)
-    for threshold in THRESHOLDS:
-        above, reached = rows.confidence >= threshold, table[threshold]
-        assert reached.accepted == above.sum()
-        assert reached.errors == (~rows.correct[above]).sum()
-        assert reached.expected == pytest.approx((1 - rows.confidence[above]).sum(), abs=1e-9)
 
 
 def test_a_threshold_that_nothing_reaches_has_no_accuracy():
@@ -58,37 +42,6 @@ def test_reliability_bins_and_bands(rows):
 
 def test_a_bin_of_one_right_row_is_not_certain():
     assert reliability(rows_of([0.95], [True]), 10).band_low[0] == 0.0
-
-
-def test_risk_coverage_ends_at_the_error_rate(rows):
-    curve = risk_coverage(rows)
-    coverage, risk = curve.coverage, curve.risk
-    assert coverage[-1] == 1.0
-    assert risk[-1] == pytest.approx(1 - rows.correct.mean())
-    above = rows.confidence >= np.sort(rows.confidence)[::-1][199]
-    nearest = np.argmin(np.abs(coverage - above.mean()))
-    assert risk[nearest] == pytest.approx(1 - rows.correct[above].mean(), abs=0.02)
-
-
-def test_ranks_hold_equally_many_answers_and_what_numpy_counts(rows):
-    data = rank_bins(rows, 8)
-    assert data.counts.sum() == 400
-    assert data.counts.min() > 30
-    assert data.right[-1] == pytest.approx(1)
-    for low, high, promised, made in zip(
-        data.lowest[1:], data.highest[1:], data.expected[1:], data.observed[1:]
-    ):
-        inside = (rows.confidence > low) & (rows.confidence <= high)
-        assert promised == pytest.approx(1 - rows.confidence[inside].mean())
-        assert made == pytest.approx(1 - rows.correct[inside].mean())
-    assert (data.low <= data.expected + 1e-9).all()
-
-
-def test_the_path_follows_the_fit(comparison):
-    fitted = comparison.calibrators["recal"]
-    path = path_of(fitted.plan_, comparison.test, comparison.test_labels)
-    assert path.nll[0] == pytest.approx(comparison.row("nll", "uncalibrated").value)
-    assert path.nll[-1] == pytest.approx(comparison.row("nll", "recal").value)
 
 
 @pytest.mark.parametrize(

