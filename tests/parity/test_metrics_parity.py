@@ -74,19 +74,6 @@ def test_binned_errors(problem, n_bins):
 
 
 @problems
-def test_the_debiased_absolute_error_is_what_many_draws_give(problem):
-    cells = binned(tops(*problem), 15)
-    rng = np.random.default_rng(0)
-    drawn = sum(
-        w * np.abs(g + (a * (1 - a) / m) ** 0.5 * rng.normal(size=40_000)) for w, g, a, m in cells
-    )
-    plain = sum(w * g for w, g, _, _ in cells)
-    assert metrics.debiased_ece(*problem, norm=1) == pytest.approx(
-        2 * plain - drawn.mean(), abs=2e-3
-    )
-
-
-@problems
 def test_classwise_error(problem):
     probs, y = problem
     per_class = [

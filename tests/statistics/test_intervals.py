@@ -20,8 +20,14 @@ from recal.metrics import (
     smooth_ece,
 )
 from recal.metrics.calibration_error import cosine_coefficients, error_at, fixed_point
-from recal.metrics.intervals import combined_interval, percentile_interval, rate_interval
-from recal.metrics.resampling import Pattern, Resampled, draw_weights
+from recal.metrics.intervals import (
+    Pattern,
+    Resampled,
+    combined_interval,
+    draw_weights,
+    percentile_interval,
+    rate_interval,
+)
 from recal.metrics.row_scores import score
 
 RNG = np.random.default_rng

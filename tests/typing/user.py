@@ -67,7 +67,7 @@ from recal.decisions import (
     watch,
 )
 from recal.errors import InputError, MissingExtraError
-from recal.metrics import Evaluation, StreamingMetrics, calibration_test
+from recal.metrics import Evaluation, calibration_test
 from recal.transforms import Transform, ZoomOut, as_transform
 
 Floats = NDArray[np.floating]
@@ -127,8 +127,6 @@ def judge_and_decide(views: Views, probs: Floats, y: NDArray[np.int64]) -> bool:
     judged = evaluate(probs, y, bootstrap=200)
     assert_type(judged, Evaluation)
     assert_type(calibration_test(probs, y).p_value, float)
-    streaming = StreamingMetrics()
-    streaming.update(probs, y)
     table = compare([TemperatureScaling(), ReCal()], views[:100], views[100:])
     assert_type(table, Comparison)
     decision = decide(probs, y, risk=0.01, confidence=0.95)

@@ -23,8 +23,7 @@ from recal.maps.arrays import softmax
 from recal.metrics import LABELS
 from recal.metrics.consistency import CalibrationTest, calibration_test_of
 from recal.metrics.evaluation import HIGHER_IS_BETTER
-from recal.metrics.intervals import combined_interval, percentile_interval
-from recal.metrics.resampling import CALIBRATION_ERRORS
+from recal.metrics.intervals import CALIBRATION_ERRORS, combined_interval, percentile_interval
 from recal.metrics.row_scores import RowScores
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from recal.comparison.results import UNCALIBRATED, Comparison, Setup
 from recal.errors import DependentRowsWarning, InputError, RecalError, recorded_warnings
 from recal.maps.arrays import softmax
 from recal.metrics import LABELS, Evaluation, evaluate
-from recal.metrics.resampling import paired_draws
+from recal.metrics.intervals import paired_draws
 from recal.metrics.row_scores import score
 from recal.progress import track
 from recal.views import Views

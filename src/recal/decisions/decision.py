@@ -16,7 +16,7 @@ from recal.clusters import count_of_clusters
 from recal.decisions.outcome import Costs, Option, Outcome, Part, finite, read_fields
 from recal.decisions.rule import DecisionRule, Guarantee, percent
 from recal.errors import InputError
-from recal.metrics.bins import BinTable
+from recal.metrics.calibration_error import BinTable
 
 if TYPE_CHECKING:
     from recal.decisions.group_risk import GroupRisk

@@ -29,7 +29,7 @@ from recal.decisions.decision import Decision
 from recal.decisions.outcome import Costs, Part
 from recal.decisions.rule import DecisionRule, Guarantee, Reads, check_share
 from recal.errors import DependentRowsWarning, InputError
-from recal.metrics.bins import equal_width_edges, table_of
+from recal.metrics.calibration_error import equal_width_edges, table_of
 from recal.metrics.intervals import rate_interval
 from recal.metrics.row_scores import Classes, score
 from recal.schema import Choice, check

@@ -7,8 +7,8 @@ show.
 
 from __future__ import annotations
 
-from recal.metrics.bins import BinTable
 from recal.metrics.calibration_error import (
+    BinTable,
     adaptive_ece,
     bin_table,
     classwise_ece,
@@ -18,7 +18,7 @@ from recal.metrics.calibration_error import (
     smooth_ece,
 )
 from recal.metrics.consistency import CalibrationTest, calibration_test
-from recal.metrics.evaluation import LABELS, Evaluation, StreamingMetrics, evaluate
+from recal.metrics.evaluation import LABELS, Evaluation, evaluate
 from recal.metrics.scores import (
     Decomposition,
     aurc,
@@ -39,7 +39,6 @@ __all__ = [
     "CalibrationTest",
     "Decomposition",
     "Evaluation",
-    "StreamingMetrics",
     "adaptive_ece",
     "aurc",
     "auroc",

@@ -1,21 +1,20 @@
-"""Calibration errors: distances between confidence and accuracy, in bins, or smoothed without bins."""
+"""Calibration errors: distances between confidence and accuracy, in bins, or smoothed without bins.
+
+A bin is (lo, hi]; a confidence of exactly 0 belongs to the first bin, and one of exactly 1 to the
+last.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_weights, is_graded
 from recal.errors import InputError
-from recal.metrics.bins import (
-    BinTable,
-    classwise_gaps,
-    equal_mass_edges,
-    equal_width_edges,
-    table_of,
-)
 from recal.metrics.row_scores import (
     Classes,
     RowScores,
@@ -24,6 +23,165 @@ from recal.metrics.row_scores import (
     score_labelled,
     weighted_rows,
 )
+from recal.schema import Number, check
+
+COUNT = Number(1, whole=True)
+
+
+@dataclass(frozen=True)
+class BinTable:
+    """Sums per bin from which the binned errors are computed: weights (rows), confidences and right
+    answers.
+
+    `squares` holds the sums of squared weights, if rows are weighted; only the proportions of
+    weights matter.
+    """
+
+    edges: Vector
+    counts: Vector
+    confidence_sums: Vector
+    correct: Vector
+    squares: Vector | None = None
+
+    @property
+    def effective(self) -> Vector:
+        """Effective number of rows in each bin (Kish): the number of equally weighted rows with the
+        same variance.
+        """
+        if self.squares is None:
+            return self.counts
+        return self.counts**2 / np.where(self.squares > 0, self.squares, 1.0)
+
+    @property
+    def total(self) -> float:
+        return float(self.counts.sum())
+
+    @property
+    def gaps(self) -> Vector:
+        """Mean confidence minus accuracy in each bin; 0 in an empty one."""
+        return (self.confidence_sums - self.correct) / np.where(self.counts > 0, self.counts, 1.0)
+
+    @property
+    def shares(self) -> Vector:
+        return self.counts / self.total
+
+    @property
+    def accuracy(self) -> Vector:
+        """Share of right answers in each bin; NaN in an empty one."""
+        return self._mean(self.correct)
+
+    @property
+    def confidence(self) -> Vector:
+        """Mean confidence in each bin; NaN in an empty one."""
+        return self._mean(self.confidence_sums)
+
+    def _mean(self, sums: Vector) -> Vector:
+        return sums / np.where(self.counts > 0, self.counts, np.nan)
+
+    def ece(self) -> float:
+        return float(np.abs(self.confidence_sums - self.correct).sum() / self.total)
+
+    def mce(self) -> float:
+        return float(np.abs(self.gaps).max())
+
+    def debiased(self) -> float:
+        """Return the debiased error; see `debiased_ece`."""
+        filled = self.counts > 0
+        rows, gaps, shares = self.effective[filled], self.gaps[filled], self.shares[filled]
+        variance = self.accuracy[filled] * (1 - self.accuracy[filled])
+        single = rows <= 1 + 1e-9
+        noise = variance / np.where(single, 1.0, rows - 1)
+        squares = np.where(single, 0.0, gaps**2 - noise)
+        return float(np.sqrt(max(float(shares @ squares), 0.0)))
+
+
+def equal_width_edges(n_bins: int) -> Vector:
+    """Edges b / n_bins, compared with confidences as float64 for any dtype of the probabilities."""
+    return np.arange(check(n_bins, COUNT, "n_bins") + 1) / n_bins
+
+
+def equal_mass_edges(confidence: Vector, n_bins: int, weights: Vector | None = None) -> Vector:
+    """Edges of bins with equal numbers of rows, as far as ties allow: equal confidences share a
+    bin.
+    """
+    numbers = np.arange(1, check(n_bins, COUNT, "n_bins") + 1)
+    if weights is not None and np.ptp(weights) > 0:
+        order = np.argsort(confidence)
+        ordered = confidence[order]
+        shares = np.cumsum(weights[order]) / weights.sum()
+        last = np.searchsorted(shares[:-1], numbers / n_bins * (1 - 1e-12))
+    else:
+        ordered = np.sort(confidence)
+        share, extra = divmod(len(confidence), n_bins)
+        last = numbers * share + np.minimum(numbers, extra) - 1  # `extra` bins have one row more
+    inner = np.unique(ordered[last[last >= 0]])
+    return np.concatenate([[0.0], inner[:-1], [1.0]])
+
+
+def assign_bins(values: NDArray[Any], edges: Vector) -> NDArray[np.intp]:
+    """Return the bin of each value: the b with edges[b] < value <= edges[b + 1], or the first or
+    last.
+    """
+    return np.searchsorted(edges[1:-1], values, side="left")
+
+
+def table_of(
+    confidence: Vector, correct: NDArray[np.bool_], edges: Vector, weights: Vector | None = None
+) -> BinTable:
+    """Bin rows by their confidence, between any edges."""
+    bin_of = assign_bins(confidence, edges)
+
+    def total(values: NDArray[Any] | None) -> Vector:
+        if weights is not None:
+            values = weights if values is None else weights * values
+        return np.bincount(bin_of, weights=values, minlength=len(edges) - 1).astype(np.float64)
+
+    squares = None if weights is None else total(weights)
+    return BinTable(edges, total(None), total(confidence), total(correct), squares)
+
+
+def classwise_gaps(
+    probs: Floats,
+    labels: Labels,
+    edges: Vector,
+    part: NDArray[np.intp] | None = None,
+    n_parts: int = 1,
+    weights: Vector | None = None,
+) -> Vector:
+    """Sums of probability minus outcome for each part of the rows, class and bin, (n_parts,
+    n_classes, n_bins).
+    """
+    k, n_bins = probs.shape[1], len(edges) - 1
+    part = np.zeros(len(probs), np.intp) if part is None else part
+    gaps = np.zeros((n_parts, k, n_bins))
+    for rows, values in _blocks(probs, np.argsort(part, kind="stable") if n_parts > 1 else None):
+        # Most probabilities are small: those of the first bin are summed by column, and only the
+        # others individually.
+        row, column = np.nonzero(values > edges[1])
+        place = (part[rows][row] * k + column) * n_bins + assign_bins(values[row, column], edges)
+        values[np.arange(len(values)), labels[rows]] -= 1.0
+        if weights is not None:
+            values *= weights[rows, None]
+        np.add.at(gaps.reshape(-1), place, values[row, column])
+        values[row, column] = 0.0
+        starts = first_of_each(part[rows])
+        gaps[part[rows][starts], :, 0] += np.add.reduceat(values, starts, axis=0)
+    return gaps
+
+
+def _blocks(
+    probs: Floats, order: Labels | None, numbers: int = 200_000
+) -> Iterator[tuple[Any, Vector]]:
+    """Yield blocks of rows and a float64 copy of each, small enough for the processor's cache."""
+    step = max(1, numbers // probs.shape[1])
+    for start in range(0, len(probs), step):
+        rows = slice(start, start + step) if order is None else order[start : start + step]
+        yield rows, np.array(probs[rows], np.float64, order="C")
+
+
+def first_of_each(numbers: NDArray[Any]) -> NDArray[np.intp]:
+    """The index at which each run of equal numbers begins."""
+    return np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
 
 
 def bin_table(
@@ -99,21 +257,18 @@ def debiased_ece(
     y: ArrayLike,
     n_bins: int = 15,
     *,
-    norm: Literal[1, 2] = 2,
     classes: Classes = None,
     sample_weight: ArrayLike | None = None,
 ) -> float:
     """Calibration error without most of the upward bias of finite samples (Kumar, Liang and Ma,
     2019).
 
-    A plain ECE is positive even for a calibrated model, because the accuracy of a bin is noisy. The
-    default subtracts the expected squared noise, acc (1 - acc) / (count - 1), from each bin's
-    squared gap and returns the square root of the weighted sum, or 0 if the sum is negative. This
-    is an L2 error: it may exceed `ece`, an L1 error, if gaps differ a lot between bins. ``norm=1``
-    returns 2 ece - E[ece], where the accuracies are redrawn from normal distributions and the
-    expectation is exact; this removes less of the bias.
+    A plain ECE is positive even for a calibrated model, because the accuracy of a bin is noisy.
+    This error subtracts the expected squared noise, acc (1 - acc) / (count - 1), from each bin's
+    squared gap and returns the square root of the weighted sum, or 0 if the sum is negative. It is
+    an L2 error: it may exceed `ece`, an L1 error, if gaps differ a lot between bins.
 
-    Bins are those of `ece`. A bin with one row counts 0 in the L2 error, because its noise cannot
+    Bins are those of `ece`. A bin with one row counts 0, because its noise cannot
     be estimated. With weights, the count of a bin is its effective number of rows. The authors'
     package gives other values, because it uses bins of equal mass and all classes by default.
 
@@ -123,9 +278,7 @@ def debiased_ece(
     >>> round(debiased_ece([[0.9, 0.1]] * 100, [0] * 70 + [1] * 30), 4)
     0.1946
     """
-    if norm not in (1, 2):
-        raise InputError(f"must be 1 or 2, got {norm!r}", argument="norm")
-    return bin_table(probs, y, n_bins, classes=classes, sample_weight=sample_weight).debiased(norm)
+    return bin_table(probs, y, n_bins, classes=classes, sample_weight=sample_weight).debiased()
 
 
 def adaptive_ece(

@@ -1,11 +1,11 @@
-"""All metrics of one set of probabilities, with intervals, and metrics of a stream of batches."""
+"""All metrics of one set of probabilities, with intervals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,16 +13,14 @@ from numpy.typing import ArrayLike
 from recal.checks import check_graded, check_weights, is_graded
 from recal.clusters import check_clusters
 from recal.errors import InputError
-from recal.metrics.bins import (
-    BinTable,
-    classwise_gaps,
+from recal.metrics.calibration_error import (
+    classwise_ece_of,
     equal_mass_edges,
     equal_width_edges,
+    smooth_ece_of,
     table_of,
 )
-from recal.metrics.calibration_error import classwise_ece_of, smooth_ece_of
-from recal.metrics.intervals import NO_INTERVAL, Interval
-from recal.metrics.resampling import intervals_of
+from recal.metrics.intervals import NO_INTERVAL, Interval, intervals_of
 from recal.metrics.row_scores import (
     Classes,
     RowScores,
@@ -149,7 +147,6 @@ def evaluate(
     n_bins: int = 15,
     classes: Classes = None,
     clusters: ArrayLike | None = None,
-    fewest_clusters: int = 5,
     random_state: int | None = 0,
 ) -> Evaluation:
     """Every metric of `recal.metrics`, with 95 % intervals if bootstrap draws are requested.
@@ -178,9 +175,7 @@ def evaluate(
     clusters : array-like of shape (n_samples,), optional
         Names of rows that belong together, such as frames of one video or samples of one patient.
         Intervals then resample whole clusters; they are wider, because rows of one cluster are not
-        independent.
-    fewest_clusters : int
-        Fewer clusters give no intervals, because their variance is unknown.
+        independent. Fewer than five clusters give no intervals, because their variance is unknown.
     random_state : int or None
         Seed of the draws.
 
@@ -217,9 +212,8 @@ def evaluate(
         return Evaluation(values, n, k, n_bins)
     groups = None if clusters is None else check_clusters(clusters, n)
     n_clusters = None if groups is None else int(groups.max()) + 1
-    if n_clusters is not None and n_clusters < fewest_clusters:
-        # The variance of so few clusters is unknown.
-        note = f"no interval: {n_clusters} clusters, at least {fewest_clusters} are needed"
+    if n_clusters is not None and n_clusters < 5:
+        note = f"no interval: {n_clusters} clusters, at least 5 are needed"
         nothing = dict.fromkeys(values, NO_INTERVAL), dict.fromkeys(values, 0)
         return Evaluation(
             values, n, k, n_bins, *nothing, dict.fromkeys(values, note), n_clusters=n_clusters
@@ -255,84 +249,3 @@ def _values(
         "auroc": auroc_of(gathered),
     }
     return {name: value for name, value in values.items() if value is not None}
-
-
-class StreamingMetrics:
-    """ECE, MCE, class-wise and debiased ECE, Brier score, NLL and error rate of batches; no row is
-    kept.
-
-    Memory is O(n_classes x n_bins) for any number of rows, and the results equal those of all rows
-    at once. The other metrics need the order of all rows and are left out.
-
-    Parameters
-    ----------
-    n_bins : int
-    classes : sequence of length n_classes, optional
-        Names of the columns, if labels are not column indices.
-
-    Examples
-    --------
-    >>> from recal.metrics import StreamingMetrics
-    >>> stream = StreamingMetrics(n_bins=10)
-    >>> stream = stream.update([[0.9, 0.1]], [0]).update([[0.8, 0.2]], [1])
-    >>> round(stream.result()["ece"], 3)
-    0.45
-    """
-
-    def __init__(self, n_bins: int = 15, *, classes: Classes = None) -> None:
-        self._edges = equal_width_edges(n_bins)
-        self._classes = classes
-        self.n_bins = n_bins
-        self.n_classes: int | None = None
-        self._table = BinTable(self._edges, np.zeros(n_bins), np.zeros(n_bins), np.zeros(n_bins))
-        self._classwise = np.zeros((1, 1, n_bins))
-        self._sums = np.zeros(3)  # number of rows, sum of Brier scores, sum of losses
-
-    @property
-    def n_samples(self) -> int:
-        return int(self._sums[0])
-
-    def update(self, probs: ArrayLike, y: ArrayLike) -> Self:
-        """Add a batch; an invalid batch changes nothing."""
-        pair = read_pair(probs, y, self._classes)
-        rows = score_labelled(*pair)
-        self._add(
-            rows.n_classes,
-            table_of(rows.confidence, rows.correct, self._edges),
-            classwise_gaps(*pair, self._edges),
-            np.array([len(rows), rows.brier.sum(), rows.nll.sum()]),
-        )
-        return self
-
-    def merge(self, other: StreamingMetrics) -> Self:
-        """Add the rows of another stream, such as one from another process."""
-        if other.n_bins != self.n_bins:
-            raise InputError(f"Streams of {self.n_bins} and {other.n_bins} bins cannot be merged.")
-        if other.n_classes is not None:
-            self._add(other.n_classes, other._table, other._classwise, other._sums)
-        return self
-
-    def _add(self, n_classes: int, table: BinTable, classwise: Vector, sums: Vector) -> None:
-        if self.n_classes not in (None, n_classes):
-            raise InputError(f"This stream has {self.n_classes} classes; a batch has {n_classes}.")
-        self.n_classes = n_classes
-        for name in ("counts", "confidence_sums", "correct"):
-            getattr(self._table, name)[:] += getattr(table, name)
-        self._classwise = self._classwise + classwise
-        self._sums = self._sums + sums
-
-    def result(self) -> Evaluation:
-        """Return the metrics of all rows so far."""
-        if self.n_classes is None:
-            raise InputError("No rows yet; call update(probs, y) first.")
-        n, k, table = self.n_samples, self.n_classes, self._table
-        values = {
-            "ece": table.ece(),
-            "mce": table.mce(),
-            "classwise_ece": float(np.abs(self._classwise).sum() / (n * k)),
-            "debiased_ece": table.debiased(),
-            "brier": float(self._sums[1]) / (n * k),
-            "nll": float(self._sums[2]) / n,
-            "error_rate": 1.0 - float(table.correct.sum()) / n,
-        }
-        return Evaluation(values, n, k, self.n_bins)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.errors import InputError
-from recal.metrics.bins import first_of_each
+from recal.metrics.calibration_error import first_of_each
 from recal.metrics.row_scores import Classes, RowScores, Vector, read_pair, weighted_rows
 from recal.schema import Number, check
 from recal.transforms.preprocessing import PROBABILITY_FLOOR

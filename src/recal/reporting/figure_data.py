@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.decisions.group_risk import holm
 from recal.errors import InputError
-from recal.metrics.bins import BinTable, equal_width_edges, table_of
+from recal.metrics.calibration_error import BinTable, equal_width_edges, table_of
 from recal.metrics.intervals import LEVEL
 from recal.metrics.row_scores import RowScores
 from recal.reporting.chart import sentences

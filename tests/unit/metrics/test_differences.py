@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from recal.metrics.resampling import PAIRED, paired_draws
+from recal.metrics.intervals import PAIRED, paired_draws
 from recal.metrics.row_scores import score
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from recal import evaluate
 from recal.errors import InputError
-from recal.metrics import LABELS, METRICS, StreamingMetrics, calibration_test
+from recal.metrics import LABELS, METRICS, calibration_test
 from tests.problems import probs_and_labels
 
 problem = partial(probs_and_labels, seed=3)
@@ -149,47 +149,6 @@ def test_a_senseless_number_of_draws_is_refused(draws):
 def test_an_unknown_metric_is_named():
     with pytest.raises(KeyError, match="no metric 'ecce'"):
         evaluate([[0.9, 0.1]], [0])["ecce"]
-
-
-def test_a_stream_gives_what_the_whole_gives():
-    probs, y = problem(500)
-    stream = StreamingMetrics()
-    for first in range(0, 500, 77):
-        stream.update(probs[first : first + 77], y[first : first + 77])
-    whole = evaluate(probs, y)
-    for name, value in stream.result().items():
-        assert value == pytest.approx(whole[name], abs=1e-12), name
-    assert stream.n_samples == 500
-
-
-def test_streams_merge():
-    probs, y = problem(500)
-    one = StreamingMetrics().update(probs[:200], y[:200])
-    two = StreamingMetrics().update(probs[200:], y[200:])
-    merged = StreamingMetrics().merge(one).merge(StreamingMetrics()).merge(two)
-    assert dict(merged.result()) == pytest.approx(
-        dict(StreamingMetrics().update(probs, y).result())
-    )
-    with pytest.raises(InputError, match="15 and 10 bins"):
-        one.merge(StreamingMetrics(n_bins=10))
-
-
-def test_a_refused_batch_leaves_a_stream_as_it_was():
-    probs, y = problem(50)
-    stream = StreamingMetrics().update(probs, y)
-    before = dict(stream.result())
-    bad = probs.copy()
-    bad[40] = 2.0
-    with pytest.raises(InputError, match="row 40"):
-        stream.update(bad, y)
-    with pytest.raises(InputError, match="4 classes"):
-        stream.update([[0.5, 0.5]], [0])
-    assert dict(stream.result()) == before
-
-
-def test_an_empty_stream_has_no_result():
-    with pytest.raises(InputError, match="No rows"):
-        StreamingMetrics().result()
 
 
 def test_the_test_of_calibration_tells_honest_from_dishonest():

@@ -169,12 +169,6 @@ def test_debiasing_brings_a_perfect_model_nearer_to_zero():
     y = (rng.random(3000) > confidence).astype(int)
     probs = np.column_stack([confidence, 1 - confidence])
     assert debiased_ece(probs, y) < ece(probs, y)
-    assert debiased_ece(probs, y, norm=1) < ece(probs, y)
-
-
-def test_an_unknown_norm_is_refused():
-    with pytest.raises(InputError, match="got 3"):
-        debiased_ece([[0.9, 0.1]], [0], norm=3)
 
 
 def test_scores_when_every_answer_is_right_or_wrong():

@@ -7,7 +7,7 @@ import pytest
 
 from recal.errors import InputError
 from recal.metrics import row_scores
-from recal.metrics.bins import classwise_gaps, equal_width_edges
+from recal.metrics.calibration_error import classwise_gaps, equal_width_edges
 from recal.metrics.row_scores import score
 from tests.problems import probs_with_ties
 
