@@ -99,7 +99,8 @@ def test_a_changed_state_is_refused_or_answers_with_probabilities(name, files, t
     new, tried, refused = problem(n=20, seed=1), 0, 0
     for key, change in changed_states(fitted):
         try:
-            path = save(with_state(fitted, change()), tmp_path / "changed.recal")
+            with np.errstate(over="ignore"):
+                path = save(with_state(fitted, change()), tmp_path / "changed.recal")
         except RecalError:
             continue  # no file could say so
         tried += 1
@@ -131,38 +132,3 @@ def test_a_state_with_a_part_missing_is_refused_or_answers_the_same(name, files,
         np.testing.assert_array_equal(
             loaded.predict_proba(problem(n=20)), fitted.predict_proba(problem(n=20))
         )
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_what_a_fit_leaves_passes_its_own_check(name, files):
-    files[name][0].check_state()
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_bytes_changed_at_random_are_refused_or_answer_with_probabilities(name, files, tmp_path):
-    """A short, seeded run of what tests/fuzz does for as long as it is given."""
-    rng, content, path = np.random.default_rng(0), files[name][1], tmp_path / "c.recal"
-    new = problem(n=8, seed=2)
-    for _ in range(25):
-        changed = bytearray(content)
-        for place in rng.integers(0, len(content), rng.integers(1, 4)):
-            changed[place] = rng.integers(0, 256)
-        path.write_bytes(changed)
-        try:
-            loaded = load(path)
-        except FileError:
-            continue
-        try:
-            probs = loaded.predict_proba(new)
-        except RecalError:  # such as a transformation of another name
-            continue
-        np.testing.assert_allclose(probs.sum(axis=1), 1.0, atol=1e-6)
-
-
-def test_ensemble_weights_that_sum_to_three_are_refused(files, tmp_path):
-    fitted, _ = files["ets"]
-    changed = with_state(
-        fitted, fitted.state() | {"map_": with_field(fitted.map_, "weights", np.ones(3))}
-    )
-    with pytest.raises(FileError, match="`weights` must sum to 1, got 3"):
-        load(save(changed, tmp_path / "c.recal"))

@@ -16,6 +16,7 @@ NAMES = ["dog", "ant", "cat"]
 VIEWS = views(90, scale=3, noise=0.7, classes=NAMES)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize("method", CALIBRATORS, ids=lambda method: method.short_name)
 def test_a_saved_calibrator_answers_the_same_and_can_be_fitted_again(method, tmp_path):
     seeded = {"random_state": 0} if "random_state" in inspect.signature(method).parameters else {}

@@ -42,7 +42,7 @@ def made_views(n: int, seed: int) -> Views:
 
 
 def seeds(folder: Path) -> list[bytes]:
-    """Return one honest file for every method."""
+    """Return one valid file for every method."""
     found = []
     for method in CALIBRATORS:
         seeded = {"random_state": 0} if "random_state" in method().get_params() else {}
@@ -133,17 +133,13 @@ def judged(path: Path, new: Views) -> str:
 
 def run(seconds: float, seed: int, most: int = 10**9) -> tuple[collections.Counter[str], list[str]]:
     """Return the counts and the faults."""
-    warnings.simplefilter("ignore")
-    rng, counts, faults, started = (
-        random.Random(seed),
-        collections.Counter[str](),
-        [],
-        time.monotonic(),
-    )
+    rng, started = random.Random(seed), time.monotonic()
+    counts: collections.Counter[str] = collections.Counter()
+    faults: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        honest, new, path = seeds(Path(folder)), made_views(12, 1), Path(folder) / "mutated.recal"
+        valid, new, path = seeds(Path(folder)), made_views(12, 1), Path(folder) / "mutated.recal"
         while time.monotonic() - started < seconds and sum(counts.values()) < most:
-            content = mutated(rng.choice(honest), honest, rng)
+            content = mutated(rng.choice(valid), valid, rng)
             path.write_bytes(content)
             try:
                 answer = judged(path, new)
@@ -160,6 +156,7 @@ if __name__ == "__main__":
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
     counts, faults = run(arguments.minutes * 60, arguments.seed)
     print(json.dumps({"files": sum(counts.values()), **counts}))
     for fault in faults[:20]:

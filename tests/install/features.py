@@ -41,30 +41,28 @@ def feature(extra: str, *packages: str) -> Callable[[Feature], Feature]:
     return add
 
 
-def recal(*arguments: str, cwd: Path) -> str:
+def recal(line: str, cwd: Path) -> str:
     """Run a command as users do, and return what it printed."""
     environment = {**os.environ, "PYTHONPATH": str(cwd), "NO_COLOR": "1", "COLUMNS": "200"}
-    command = [str(RECAL), *arguments]
+    command = [str(RECAL), *line.split()]
     done = subprocess.run(
         command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600
     )
     if done.returncode == 2:
         raise Refused(done.stderr.strip())
     if done.returncode:
-        raise RuntimeError(
-            f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr[-2000:]}"
-        )
+        raise RuntimeError(f"{line} ended with {done.returncode}: {done.stderr[-2000:]}")
     return done.stdout
 
 
 def make_files(folder: Path) -> None:
-    """Views of made-up logits that are too sure, images, a model of one's own, and a table."""
+    """Views of overconfident made-up logits, images, a model of one's own, and a table."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 1500)
-    honest = rng.normal(size=(1500, 3)) + 1.5 * np.eye(3)[y]
-    views = {"logits": 4 * honest, "transforms": np.array(["zoom:0.8", "zoom:0.5"])}
+    evidence = rng.normal(size=(1500, 3)) + 1.5 * np.eye(3)[y]
+    views = {"logits": 4 * evidence, "transforms": np.array(["zoom:0.8", "zoom:0.5"])}
     views["transformed"] = np.stack(
-        [4 * (honest + rng.normal(size=honest.shape)) for _ in range(2)]
+        [4 * (evidence + rng.normal(size=evidence.shape)) for _ in range(2)]
     )
     for name, rows in (("fit", slice(0, 1000)), ("new", slice(1000, 1500))):
         parts = {key: value[rows] if key == "logits" else value for key, value in views.items()}
@@ -90,28 +88,20 @@ def make_files(folder: Path) -> None:
 @feature("core")
 def tells_what_it_can(folder: Path) -> None:
     for command in ("collect", "fit", "evaluate"):
-        assert command in recal("--help", cwd=folder)
-        assert "Usage" in recal(command, "--help", cwd=folder)
-    assert recal("--version", cwd=folder).startswith("recal ")
-    assert "zoom" in recal("transforms", cwd=folder)
-    assert "brightness" in recal("transforms", "brightness", cwd=folder)
-    told = json.loads(recal("doctor", "--json", cwd=folder))
+        assert command in recal("--help", folder)
+        assert "Usage" in recal(f"{command} --help", folder)
+    assert recal("--version", folder).startswith("recal ")
+    assert "zoom" in recal("transforms", folder)
+    assert "brightness" in recal("transforms brightness", folder)
+    told = json.loads(recal("doctor --json", folder))
     assert all(package["works"] for package in told["packages"].values()), told["packages"]
 
 
 @feature("core")
 def collects_from_a_function(folder: Path) -> None:
-    shared = ("--model", "own:model", "--data", "images.npy", "--labels", "y.npy")
-    recal(
-        "collect",
-        *shared,
-        "--pool",
-        "zoom:0.5-0.9:2+brightness:0.5",
-        "--out",
-        "own.zarr",
-        cwd=folder,
-    )
-    assert "zoom" in recal("groups", "own.zarr", cwd=folder)
+    shared = "--model own:model --data images.npy --labels y.npy"
+    recal(f"collect {shared} --pool zoom:0.5-0.9:2+brightness:0.5 --out own.zarr", folder)
+    assert "zoom" in recal("groups own.zarr", folder)
 
 
 @feature("core")
@@ -124,21 +114,19 @@ def fits_and_applies_every_kind_of_method(folder: Path) -> None:
         probs = calibrator().fit(views).predict_proba(views)
         assert np.allclose(probs.sum(1), 1), calibrator
     for method in ("ts", "recal", "stack", "auto"):
-        recal("fit", "fit.npz", "--method", method, "--out", f"{method}.recal", cwd=folder)
-        recal("apply", f"{method}.recal", "new.npz", "--out", f"{method}.npz", cwd=folder)
-    assert "zoom" in recal("plan", "recal.recal", cwd=folder)
+        recal(f"fit fit.npz --method {method} --out {method}.recal", folder)
+        recal(f"apply {method}.recal new.npz --out {method}.npz", folder)
+    assert "zoom" in recal("plan recal.recal", folder)
 
 
 @feature("core")
 def judges_and_decides(folder: Path) -> None:
-    assert "ece" in recal("evaluate", "ts.npz", "--json", cwd=folder).lower()
-    assert "threshold" in recal("decide", "ts.npz", "--risk", "0.2", "--json", cwd=folder)
-    assert "ts" in recal(
-        "compare", "fit.npz", "new.npz", "--methods", "ts,recal", "--out", "tables", cwd=folder
-    )
-    recal("watch", "fit.npz", "--save", "profile.recal", cwd=folder)
-    recal("watch", "profile.recal", "new.npz", cwd=folder)
-    recal("report", "fit.npz", "new.npz", "--methods", "ts,stack", "--out", "page.html", cwd=folder)
+    assert "ece" in recal("evaluate ts.npz --json", folder).lower()
+    assert "threshold" in recal("decide ts.npz --risk 0.2 --json", folder)
+    assert "ts" in recal("compare fit.npz new.npz --methods ts,recal --out tables", folder)
+    recal("watch fit.npz --save profile.recal", folder)
+    recal("watch profile.recal new.npz", folder)
+    recal("report fit.npz new.npz --methods ts,stack --out page.html", folder)
     assert "</html>" in (folder / "page.html").read_text(encoding="utf-8")
 
 
@@ -163,26 +151,26 @@ def wraps_a_classifier_of_scikit_learn(folder: Path) -> None:
 
 @feature("demo", "mlxtend", "matplotlib")
 def shows_the_demo(folder: Path) -> None:
-    recal("demo", "--out", "demo", cwd=folder)
+    recal("demo --out demo", folder)
     assert list((folder / "demo").glob("*.html"))
 
 
 @feature("report", "matplotlib")
 def draws_the_groups(folder: Path) -> None:
-    recal("groups", "fit.npz", "--chart", "groups.png", cwd=folder)
+    recal("groups fit.npz --chart groups.png", folder)
 
 
 @feature("report", "pyarrow")
 def writes_parquet(folder: Path) -> None:
-    recal("fit", "fit.npz", "--method", "ts", "--out", "scaled.recal", cwd=folder)
-    recal("apply", "scaled.recal", "new.npz", "--out", "scaled.parquet", cwd=folder)
-    recal("evaluate", "scaled.parquet", cwd=folder)
+    recal("fit fit.npz --method ts --out scaled.recal", folder)
+    recal("apply scaled.recal new.npz --out scaled.parquet", folder)
+    recal("evaluate scaled.parquet", folder)
 
 
 @feature("tables", "pandas")
 def reads_a_table(folder: Path) -> None:
-    shared = ("--model", "own:table", "--data", "table.csv", "--label-column", "label")
-    recal("collect", *shared, "--pool", "none", "--out", "table.npz", cwd=folder)
+    shared = "--model own:table --data table.csv --label-column label"
+    recal(f"collect {shared} --pool none --out table.npz", folder)
 
 
 @feature("audio", "soundfile")
@@ -193,8 +181,8 @@ def reads_sounds(folder: Path) -> None:
         with wave.open(str(path), "wb") as file:
             file.setparams((1, 2, 8000, 0, "NONE", "none"))
             file.writeframes(np.zeros(800, np.int16).tobytes())
-    shared = ("--model", "own:model", "--data", "sounds", "--classes", "low,high,none")
-    recal("collect", *shared, "--pool", "none", "--out", "sounds.npz", cwd=folder)
+    shared = "--model own:model --data sounds --classes low,high,none"
+    recal(f"collect {shared} --pool none --out sounds.npz", folder)
 
 
 @feature("skops", "skops")
@@ -210,24 +198,13 @@ def opens_a_model_of_skops(folder: Path) -> None:
         )
     else:
         (folder / "model.skops").write_bytes(b"")
-    recal(
-        "collect",
-        "--model",
-        "model.skops",
-        "--data",
-        "images.npy",
-        "--pool",
-        "none",
-        "--out",
-        "s.npz",
-        cwd=folder,
-    )
+    recal("collect --model model.skops --data images.npy --pool none --out s.npz", folder)
 
 
 @feature("onnx", "onnx", "onnxruntime")
 def writes_a_calibration_as_onnx(folder: Path) -> None:
-    recal("fit", "fit.npz", "--method", "recal", "--out", "r.recal", cwd=folder)
-    recal("export", "r.recal", "--classes", "3", "--out", "r.onnx", cwd=folder)
+    recal("fit fit.npz --method recal --out r.recal", folder)
+    recal("export r.recal --classes 3 --out r.onnx", folder)
 
 
 @feature("onnx", "onnxruntime")
@@ -249,11 +226,11 @@ def runs_a_model_of_onnx(folder: Path) -> None:
         save(helper.make_model(graph, opset_imports=[opset], ir_version=8), folder / "net.onnx")
     else:
         (folder / "net.onnx").write_bytes(b"")
-    shared = ("--model", "net.onnx", "--data", "images.npy", "--labels", "y.npy", "--divide", "255")
-    recal("collect", *shared, "--pool", "zoom:0.5-0.9:2", "--out", "net.npz", cwd=folder)
+    shared = "--model net.onnx --data images.npy --labels y.npy --divide 255"
+    recal(f"collect {shared} --pool zoom:0.5-0.9:2 --out net.npz", folder)
     if find_spec("onnx"):  # the views too are written without torch
-        recal("fit", "net.npz", "--method", "recal", "--out", "net.recal", cwd=folder)
-        recal("export", "net.recal", "--model", "net.onnx", "--out", "whole.onnx", cwd=folder)
+        recal("fit net.npz --method recal --out net.recal", folder)
+        recal("export net.recal --model net.onnx --out whole.onnx", folder)
 
 
 @feature("torch", "torch")
@@ -295,24 +272,13 @@ def opens_a_folder_of_hugging_face(folder: Path) -> None:
     else:
         (path / "config.json").write_text("{}")
     np.save(folder / "rgb.npy", np.zeros((6, 8, 8, 3), np.uint8))
-    recal(
-        "collect",
-        "--model",
-        "vit",
-        "--data",
-        "rgb.npy",
-        "--pool",
-        "zoom:0.5",
-        "--out",
-        "vit.npz",
-        cwd=folder,
-    )
+    recal("collect --model vit --data rgb.npy --pool zoom:0.5 --out vit.npz", folder)
 
 
 @feature("ray", "ray")
 def collects_on_ray(folder: Path) -> None:
-    shared = ("--model", "own:model", "--data", "images.npy", "--engine", "ray")
-    recal("collect", *shared, "--pool", "zoom:0.5", "--out", "ray.zarr", cwd=folder)
+    shared = "--model own:model --data images.npy --engine ray"
+    recal(f"collect {shared} --pool zoom:0.5 --out ray.zarr", folder)
 
 
 def outcome(extra: str, packages: tuple[str, ...], function: Feature, folder: Path) -> str:

@@ -1,34 +1,28 @@
-"""Specs and files made by a coverage-guided fuzzer (atheris), or by chance where it is not
-installed.
+"""Specs and files changed at random, for as long as it is given: each is read, or refused.
 
-    pip install atheris
-    python tests/fuzz/guided.py --minutes 20 --seed 1
-    python tests/fuzz/guided.py --minutes 20 --seed 1 --plain
+    python tests/fuzz/mutate_files.py --minutes 20 --seed 1
 
-The first byte says which reader gets the rest: specs and pools, calibrators' files, .npz files,
-tables of probabilities, ledgers of stores, ONNX files, images, sounds. What is packed is changed
-before it is packed. Whatever a reader raises beyond recal's own errors is a fault, and so is a peak
-of memory far above what was held before; each is printed once for each place in the code.
+The readers are those of specs and pools, calibrators' files, .npz files, tables of probabilities,
+ledgers of stores, ONNX files, images and sounds. Whatever a reader raises beyond recal's own errors
+is a fault, and so is a peak of memory far above what was held before; each is printed once for each
+place in the code. A short run of the same is part of the quick tests.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-import importlib
 import io
 import json
 import os
-import pkgutil
 import random
 import re
 import resource
-import struct
-import sys
 import tempfile
 import time
 import traceback
 import warnings
+import wave
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -39,22 +33,8 @@ FOLDER = Path(tempfile.mkdtemp())
 # copy or two of them.
 MOST_MEGABYTES = 1000
 # Numbers that a header may claim.
-CLAIMS = (
-    0,
-    1,
-    2**7,
-    2**15,
-    2**16 - 1,
-    10**6,
-    2**24,
-    10**8,
-    4 * 10**8,
-    2**31 - 1,
-    2**31,
-    2**32 - 1,
-    10**12,
-    2**63 - 1,
-)
+CLAIMS = [0, 1, 10**6, 10**8, 4 * 10**8, 10**12]
+CLAIMS += [2**7, 2**15, 2**16 - 1, 2**24, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1]
 
 
 def readers() -> dict[str, Callable[[bytes], object]]:
@@ -112,8 +92,8 @@ def readers() -> dict[str, Callable[[bytes], object]]:
     }
 
 
-def honest() -> dict[str, list[bytes]]:
-    """Return small files as they should be, from which the fuzzer begins."""
+def valid_files() -> dict[str, list[bytes]]:
+    """Return small valid files of each kind, from which the fuzzer begins."""
     import numpy as np
 
     from recal import Plan, Step, TemperatureScaling, Views, save
@@ -138,27 +118,14 @@ def honest() -> dict[str, list[bytes]]:
     for kind in ("PNG", "BMP", "GIF", "TIFF", "JPEG"):
         Image.new("RGB", (9, 7), "red").save(drawn := io.BytesIO(), kind)
         pictures.append(drawn.getvalue())
-    sound = struct.pack(
-        "<4sI4s4sIHHIIHH4sI",
-        b"RIFF",
-        52,
-        b"WAVE",
-        b"fmt ",
-        16,
-        1,
-        1,
-        8000,
-        16000,
-        2,
-        16,
-        b"data",
-        16,
-    )
+    with wave.open(str(FOLDER / "seed.wav"), "wb") as file:
+        file.setparams((1, 2, 8000, 0, "NONE", "none"))
+        file.writeframes(bytes(16))
     return {
         "array": [(FOLDER / "seed.zarr" / "logits" / "zarr.json").read_bytes()],
         "parquet": [(FOLDER / "seed.parquet").read_bytes()],
         "image": pictures,
-        "sound": [sound + bytes(16)],
+        "sound": [(FOLDER / "seed.wav").read_bytes()],
         "pool": [
             b"zoom:0.1-0.9:20+brightness:0.5",
             b"zoom",
@@ -185,50 +152,36 @@ def honest() -> dict[str, list[bytes]]:
 
 
 class Trial:
-    """Gives one input to the reader that its first byte names, and keeps what should not have
-    happened.
-    """
+    """Gives contents to readers, and keeps what should not have happened."""
 
     def __init__(self) -> None:
-        self.readers, self.names = readers(), list(readers())
+        self.readers = readers()
         self.counts: collections.Counter[str] = collections.Counter()
         self.faults: dict[str, str] = {}
 
-    def __call__(self, content: bytes) -> None:
+    def __call__(self, name: str, content: bytes) -> bool:
+        """Return whether the content was read."""
         from recal.errors import RecalError
 
-        if not content:
-            return
-        name = self.names[content[0] % len(self.names)]
         started, held, peak = time.monotonic(), _resident(), _peak()
+        outcome = "refused"
         try:
-            self.readers[name](content[1:])
-            self.counts[f"{name} read"] += 1
+            self.readers[name](content)
+            outcome = "read"
         except RecalError:
-            self.counts[f"{name} refused"] += 1
+            pass
         except Exception as error:
-            self._keep(
-                f"{name}: {traceback.format_exc(limit=-2)}", type(error).__name__, error, content
-            )
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            self._keep(f"{place.filename}:{place.lineno}", traceback.format_exc(limit=-2), content)
         if _peak() > peak and _peak() - held > MOST_MEGABYTES:
-            self._keep(
-                f"{name}: {_peak() - held} MB at the peak, from {len(content):,} bytes",
-                "memory",
-                None,
-                content,
-            )
+            self._keep(f"{name}: memory", f"{_peak() - held} MB at the peak", content)
         if time.monotonic() - started > 10:
-            self._keep(f"{name}: took {time.monotonic() - started:.0f} s", "slow", None, content)
+            self._keep(f"{name}: slow", f"{time.monotonic() - started:.0f} s", content)
+        self.counts[f"{name} {outcome}"] += 1
+        return outcome == "read"
 
-    def _keep(self, words: str, kind: str, error: BaseException | None, content: bytes) -> None:
-        trace = error.__traceback__ if error else None
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        where = (
-            f"{kind} {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else words[:40]
-        )
-        self.counts["faults"] += 1
-        self.faults.setdefault(where, f"{words}\n{content[:400]!r}")
+    def _keep(self, where: str, words: str, content: bytes) -> None:
+        self.faults.setdefault(where, f"{where}\n{words}\n{content[:400]!r}")
 
 
 def _peak() -> int:
@@ -238,15 +191,6 @@ def _peak() -> int:
 def _resident() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") // 10**6
-
-
-def smoke(count: int, seed: int) -> Trial:
-    """A run without the fuzzer: honest files with bytes changed, cut and joined."""
-    rng, trial, begun = random.Random(seed), Trial(), honest()
-    for _ in range(count):
-        number = rng.randrange(len(trial.names))
-        trial(bytes([number]) + changed(rng.choice(begun[trial.names[number]]), rng))
-    return trial
 
 
 def changed(content: bytes, rng: random.Random) -> bytes:
@@ -267,85 +211,27 @@ def changed(content: bytes, rng: random.Random) -> bytes:
     return bytes(held)
 
 
-def plain(minutes: float, seed: int) -> Trial:
-    """Changes by chance until the time is over; what was read before is changed further."""
-    rng, trial, begun = random.Random(seed), Trial(), honest()
-    started = told = time.monotonic()
-    while (now := time.monotonic()) - started < 60 * minutes:
-        number = rng.randrange(len(trial.names))
-        known = begun[trial.names[number]]
-        content = changed(rng.choice(known), rng)
-        before = trial.counts[f"{trial.names[number]} read"]
-        trial(bytes([number]) + content)
-        if trial.counts[f"{trial.names[number]} read"] > before and len(content) < 20_000:
-            known.append(content)
-            del known[40:-40]
-        if now - told > 30:
-            told = now
-            report(trial, now - started)
-    report(trial, time.monotonic() - started)
+def run(seconds: float, seed: int, most: int = 10**9) -> Trial:
+    """Change valid files at random; what was read is changed further."""
+    rng, trial, known = random.Random(seed), Trial(), valid_files()
+    names = list(trial.readers)
+    started = time.monotonic()
+    while time.monotonic() - started < seconds and trial.counts.total() < most:
+        name = rng.choice(names)
+        content = changed(rng.choice(known[name]), rng)
+        if trial(name, content) and len(content) < 20_000:
+            known[name].append(content)
+            del known[name][40:-40]
     return trial
 
 
-def main() -> int:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--plain", action="store_true", help="without atheris: changes by chance")
     arguments = parser.parse_args()
-    if arguments.plain:
-        warnings.simplefilter("ignore")
-        return len(plain(arguments.minutes, arguments.seed).faults)
-    import atheris
-
-    import recal.engine
-
     warnings.simplefilter("ignore")
-    # numba compiles the engine's kernels itself, and cannot compile what has been instrumented.
-    for module in pkgutil.walk_packages(recal.engine.__path__, "recal.engine."):
-        importlib.import_module(module.name)
-    with atheris.instrument_imports(include=["recal"]):
-        trial = Trial()
-        begun = honest()
-        for name in trial.names:  # what is imported on the way is instrumented, too
-            for content in begun[name]:
-                trial(bytes([trial.names.index(name)]) + content)
-    corpus = FOLDER / "corpus"
-    corpus.mkdir()
-    for name, contents in begun.items():
-        for number, content in enumerate(contents):
-            (corpus / f"{name}-{number}").write_bytes(bytes([trial.names.index(name)]) + content)
-    started, last = time.monotonic(), [0.0]
-
-    def once(content: bytes) -> None:
-        trial(content)
-        if time.monotonic() - last[0] > 30:
-            last[0] = time.monotonic()
-            report(trial, time.monotonic() - started)
-
-    options = [
-        f"-max_total_time={arguments.minutes * 60:.0f}",
-        f"-seed={arguments.seed}",
-        "-max_len=4096",
-    ]
-    atheris.Setup(
-        [sys.argv[0], str(corpus), *options, "-timeout=60", "-rss_limit_mb=2500", "-verbosity=0"],
-        once,
-    )
-    atheris.Fuzz()  # ends the process itself
-    return 0
-
-
-def report(trial: Trial, seconds: float) -> None:
-    """Print the counts so far; the last such line is the result, since the fuzzer ends the process."""
-    total = sum(count for name, count in trial.counts.items() if name != "faults")
-    line = {"seconds": round(seconds), "inputs": total, "places with faults": len(trial.faults)}
-    line |= {"peak MB": _peak(), **trial.counts}
-    print(json.dumps(line), flush=True)
-    (FOLDER / "faults.txt").write_text("\n\n".join(trial.faults.values()))
-    if trial.faults:
-        print(f"see {FOLDER / 'faults.txt'}", flush=True)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    trial = run(60 * arguments.minutes, arguments.seed)
+    print(json.dumps({"inputs": trial.counts.total(), "peak MB": _peak(), **trial.counts}))
+    print(*trial.faults.values(), sep="\n\n")
+    raise SystemExit(len(trial.faults))
