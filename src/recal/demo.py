@@ -112,16 +112,10 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
         say(
             f"2/5  Run it on {len(order) - len(train):,} other digits, as they are and transformed."
         )
-        with warnings.catch_warnings():
-            # The paper's pool of twenty zooms. Zooms with the same effect on images of 28 pixels
-            # are computed once.
-            warnings.filterwarnings("ignore", message=".*same effect as another one")
-            views, deciding, new = (
-                collect(
-                    network, images[rows], f"{POOL}+{MORE}", labels=labels[rows], progress=False
-                )
-                for rows in (fit, decide_on, test)
-            )
+        views, deciding, new = (
+            collect(network, images[rows], f"{POOL}+{MORE}", labels=labels[rows], progress=False)
+            for rows in (fit, decide_on, test)
+        )
         say(f"3/5  Fit on {len(fit):,}: temperature scaling, ReCal, and the default of recal fit.")
         chosen = AutoCalibration(random_state=seed).fit(views)
         with warnings.catch_warnings():

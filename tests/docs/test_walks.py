@@ -18,9 +18,7 @@ PAGES = ("images.md", "texts.md", "tables.md", "sounds-and-series.md")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-@pytest.mark.filterwarnings(
-    "ignore::UserWarning"
-)  # few samples, and transformations with the same effect
+@pytest.mark.filterwarnings("ignore::UserWarning")  # few samples
 def test_the_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text = (DOCS / page).read_text(encoding="utf-8")

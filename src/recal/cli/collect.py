@@ -135,8 +135,7 @@ def _run_model(
         )
     from recal.collecting import collect as run
     from recal.collecting import run_pilot
-    from recal.collecting.pilot import needs_pilot
-    from recal.collecting.pools import as_pool
+    from recal.collecting.pools import as_pool, needs_pilot
     from recal.collecting.preflight import preflight
 
     how = {**inputs.running(), "classes": inputs.class_names}

@@ -6,7 +6,7 @@ from .predictions import (
     PredictionFolder as PredictionFolder,
     apply_distributed as apply_distributed,
 )
-from .pilot import Pilot as Pilot, run_pilot as run_pilot
+from .pools import Pilot as Pilot, run_pilot as run_pilot
 from .ray import RayEngine as RayEngine
 from ..transforms.preprocessing import Normalize as Normalize
 from ..transforms.preprocessing import PROBABILITY_FLOOR as PROBABILITY_FLOOR

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
-from recal.collecting.fingerprint import digest, digest_array
 from recal.collecting.models.base import Model, as_logits
 from recal.collecting.sources import Batch, digest_inputs
 from recal.errors import InputError, RecalError, blame
 from recal.maps.base import Map
 from recal.transforms import BuiltIn, Transform
-from recal.transforms.base import short_spec
 from recal.transforms.preprocessing import Outputs, Preprocessing
 
 Preprocess = Callable[[Any], Any]
@@ -57,19 +54,13 @@ class Job:
     preprocessing: Preprocessing | None = None
 
     def run(self, batch: Batch, describe: Callable[[int], str], *, digests: bool = False) -> Block:
-        """Return the logits of one batch, with one forward pass per view.
-
-        If a transformation of recal gives the same inputs as an earlier one, it shares that one's
-        forward pass.
-        """
+        """Return the logits of one batch, with one forward pass per view."""
         inputs, rows = self.model.prepare(batch.inputs), np.arange(len(batch))
         logits = self._logits(_copy(inputs), None, batch, describe, rows)
         transformed = np.zeros((len(self.transforms), *logits.shape), dtype=logits.dtype)
         if self.plan is not None:
             rows = np.flatnonzero(self.plan.needs_views(logits))
             inputs = inputs if len(rows) == len(logits) else _rows(inputs, rows)
-        firsts: dict[str, int] = {}
-        twins: list[tuple[int, int]] = []
         for place, transform in enumerate(self.transforms if len(rows) else ()):
             is_own = isinstance(transform, BuiltIn)
             # The inputs are needed again and may be the caller's, so code that may work in place
@@ -77,15 +68,6 @@ class Job:
             values = inputs if is_own else _copy(inputs)
             whose = "" if is_own else f"Your transformation {transform!s}"
             values = _call(transform, values, whose, _where(transform, batch))
-            if is_own and len(self.transforms) > 1 and isinstance(values, list | np.ndarray):
-                if isinstance(values, list):
-                    key = digest(values)
-                else:
-                    key = digest_array(values, whole=True)
-                if firsts.setdefault(key, place) != place:
-                    twins.append((place, firsts[key]))
-                    transformed[place] = transformed[firsts[key]]
-                    continue
             view = self._logits(values, transform, batch, describe, rows)
             if view.shape[1] != logits.shape[1]:
                 raise InputError(
@@ -93,14 +75,6 @@ class Job:
                     f"{view.shape[1]} through {str(transform)!r}."
                 )
             transformed[place, rows] = view
-        if twins:
-            first, second = (short_spec(self.transforms[place]) for place in twins[0])
-            warnings.warn(
-                f"{len(twins)} of the {len(self.transforms)} transformations have the same effect as another one on "
-                f"these inputs, such as {first} and {second}. You can drop them.",
-                UserWarning,
-                stacklevel=2,
-            )
         inputs_digest = digest_inputs(batch) if digests else None
         return Block(batch.index, batch.start, logits, transformed, batch.labels, inputs_digest)
 

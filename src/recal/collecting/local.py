@@ -16,8 +16,7 @@ from recal.checks import check_one_each
 from recal.collecting.blocks import MemorySink, Sink
 from recal.collecting.forward import Job, Preprocess
 from recal.collecting.models.base import Model, as_array, as_model
-from recal.collecting.pilot import needs_pilot, run_pilot
-from recal.collecting.pools import as_pool
+from recal.collecting.pools import as_pool, needs_pilot, run_pilot
 from recal.collecting.sources import IndexedSource, Source, as_source
 from recal.collecting.tables import arrange_columns
 from recal.errors import InputError

@@ -26,8 +26,14 @@ from recal.clusters import row_names
 from recal.collecting.fingerprint import digest
 from recal.collecting.local import collect, open_source
 from recal.collecting.models.base import Model, as_model
-from recal.collecting.pilot import needs_pilot, read_finished, run_pilot
-from recal.collecting.pools import as_pool, taken_by
+from recal.collecting.pools import (
+    as_pool,
+    join_views,
+    needs_pilot,
+    read_finished,
+    run_pilot,
+    taken_by,
+)
 from recal.collecting.predictions import passes_of
 from recal.collecting.preflight import name_labels, preflight
 from recal.collecting.sources import IndexedSource, Subset
@@ -44,7 +50,7 @@ from recal.schema import Number, check
 from recal.transforms import Transform
 from recal.views import Views
 from recal.workflow.folder import CHECK, CROSS_FIT, DECIDE, FIT, ROWS_OF_VIEWS, RUN, publishing
-from recal.workflow.parts import Parts, join_views, split, split_words
+from recal.workflow.parts import Parts, split, split_words
 from recal.workflow.result import Answers, CalibrationResult, Settings, recording
 
 _FOLDS = 5  # of a cross-fit; each fold is one more fit

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from recal.collecting.pools import join_views
 from recal.errors import FileError, InputError
 from recal.files.saved import load
 from recal.files.tables import Table, read_table
@@ -24,7 +25,7 @@ from recal.workflow.folder import (
 )
 from recal.workflow.graded import calibrate_answers
 from recal.workflow.job import calibrate_views
-from recal.workflow.parts import extend, join_views
+from recal.workflow.parts import extend
 from recal.workflow.result import Result, Settings
 
 # What the settings of a summary hold besides the names of columns.

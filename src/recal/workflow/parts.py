@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from recal.clusters import count_of_clusters, split_by_cluster
 from recal.errors import InputError
-from recal.views import Views
 
 # Fitting needs the most inputs, the guarantee needs hundreds, and the final check needs the fewest.
 SHARES = (0.5, 0.3, 0.2)
@@ -87,34 +86,6 @@ def extend(
     part = np.concatenate([old, [part_of[name] for name in names[len(old) :].tolist()]])
     first, second, third = (np.flatnonzero(part == number) for number in range(3))
     return (first, first, third) if cross_fit else (first, second, third)
-
-
-def join_views(parts: Sequence[Views]) -> Views:
-    """Return the rows of several views of one model as one, with the transformations of all."""
-    first = parts[0]
-    if len({views.n_classes for views in parts}) > 1:
-        counts = " and ".join(str(views.n_classes) for views in parts)
-        raise InputError(f"The views are of two models: they have {counts} classes.")
-    common = [one for one in first.transforms if all(one in views.transforms for views in parts)]
-
-    def joined(name: str) -> Any:
-        columns = [getattr(views, name) for views in parts]
-        if all(column is None for column in columns):
-            return None
-        if any(column is None for column in columns):
-            raise InputError(f"Some of the views have {name}, and others have none.")
-        return np.concatenate(columns)
-
-    labels = joined("labels")
-    return Views(
-        np.concatenate([views.logits for views in parts]),
-        {str(one): np.concatenate([views.transformed(one) for views in parts]) for one in common},
-        labels if labels is None or first.classes is None else first.classes[labels],
-        classes=first.classes,
-        preprocessing=first.preprocessing,
-        clusters=joined("clusters"),
-        groups=joined("groups"),
-    )
 
 
 def split_words(parts: Parts, clusters: NDArray[Any] | None, cross_fit: bool) -> str:

@@ -6,8 +6,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
-from torch.utils.data import TensorDataset
 
 from recal import CalibratedClassifier, ViewStacking, collect, read_views
 from recal.cli.app import run
@@ -136,13 +134,6 @@ def test_a_store_keeps_the_pilot_beside_it_and_both_are_resumed(data, tmp_path):
     np.testing.assert_array_equal(views.transformed("flip"), whole.transformed("flip"))
 
 
-def test_datasets_are_drawn_from_too(data):
-    images, y = data
-    dataset = TensorDataset(torch.from_numpy(images), torch.from_numpy(y))
-    views = collect(lambda batch: LeftHalf()(batch.numpy()), dataset, POOL, pilot=400)
-    assert views.transforms == (Flip(),)
-
-
 def test_what_a_pilot_cannot_do_is_said(data):
     images, y = data
     with pytest.raises(InputError, match="no labels"):
@@ -191,14 +182,3 @@ def test_the_command_prints_the_choice_and_the_cost(data, tmp_path, monkeypatch,
     assert run([*command, "--pilot", "400", "--out", str(tmp_path / "views.npz"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["transforms"], told["passes"], told["without_pilot"]) == (["flip"], 4000, 4800)
-
-
-def test_transformations_with_the_same_effect_count_once(data):
-    images, y = data
-    model = LeftHalf()
-    with pytest.warns(UserWarning, match="same effect"):
-        pilot = run_pilot(
-            model, images, ["flip", "zoom:0.98", "zoom:0.97"], 400, labels=y, progress=False
-        )
-    assert pilot.n_passes == model.rows < 400 * 4
-    assert pilot.passes == model.rows + len(images) * (1 + len(pilot.chosen))
