@@ -4,6 +4,7 @@ come from.
 
 from __future__ import annotations
 
+import shlex
 from types import SimpleNamespace
 
 import numpy as np
@@ -139,10 +140,7 @@ def test_commands_take_models_with_one_output(folder, model, more, capsys):
         "collect",
         "--model",
         f"binary_models:{model}",
-        "--data",
-        "data.csv",
-        "--out",
-        "v.npz",
+        *shlex.split("--data data.csv --out v.npz"),
     ]
     assert run([*command, "--classes", "no,yes", *more]) == 0
     views = recal.read_views("v.npz")
@@ -153,15 +151,7 @@ def test_commands_take_models_with_one_output(folder, model, more, capsys):
 
 
 def test_swapped_columns_are_named_before_the_work(folder, capsys):
-    command = [
-        "calibrate",
-        "--model",
-        "binary_models:swapped",
-        "--data",
-        "data.csv",
-        "--out",
-        "done",
-    ]
+    command = shlex.split("calibrate --model binary_models:swapped --data data.csv --out done")
     assert run(command) == 2
     assert (
         "The two columns look swapped. Check this and pass classes=['yes', 'no'] (--classes yes,no)"
@@ -191,17 +181,9 @@ def test_a_weak_model_is_not_called_swapped():
 
 def test_a_wrong_class_name_is_found_before_the_model_runs(folder, capsys):
     (folder / "refusing.py").write_text("def net(frame): raise SystemExit('the model ran')\n")
-    command = [
-        "calibrate",
-        "--model",
-        "refusing:net",
-        "--data",
-        "data.csv",
-        "--out",
-        "done",
-        "--classes",
-        "no,jes",
-    ]
+    command = shlex.split(
+        "calibrate --model refusing:net --data data.csv --out done --classes no,jes"
+    )
     assert run(command) == 2
     message = capsys.readouterr().err
     assert "'yes'" in message
@@ -293,30 +275,13 @@ def test_an_onnx_file_with_one_output_is_exported_as_it_is_applied(outputs, tmp_
     y = (x @ [1.0, -0.5, 0.2] + rng.normal(0, 0.7, 900) > 0).astype(int)
     np.savez("data.npz", inputs=x, labels=y)
     named = [
-        "--model",
-        "net.onnx",
-        "--data",
-        "data.npz",
-        "--outputs",
+        *shlex.split("--model net.onnx --data data.npz --outputs"),
         outputs,
         "--classes",
         "no,yes",
     ]
     assert (
-        run(
-            [
-                "calibrate",
-                *named,
-                "--pool",
-                "none",
-                "--method",
-                "ts",
-                "--risk",
-                "0.1",
-                "--out",
-                "out",
-            ]
-        )
+        run(["calibrate", *named, *shlex.split("--pool none --method ts --risk 0.1 --out out")])
         == 0
     )
     assert (

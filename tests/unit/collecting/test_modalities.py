@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -114,17 +115,7 @@ def test_a_folder_of_hugging_face_text_and_the_command_line(
         "text,label\n" + "\n".join(f"{t},{i % 3}" for i, t in enumerate(TEXTS))
     )
     monkeypatch.chdir(tmp_path)
-    typed = [
-        "collect",
-        "--model",
-        "net",
-        "--data",
-        "texts.csv",
-        "--text-column",
-        "text",
-        "--pool",
-        "auto",
-    ]
+    typed = shlex.split("collect --model net --data texts.csv --text-column text --pool auto")
     assert run([*typed, "--out", "views.npz"]) == 0
     assert "5 samples, 3 classes, 9 transformations, labelled" in capsys.readouterr().out
     tokenizer_settings = tmp_path / "net" / "tokenizer_config.json"
@@ -360,18 +351,9 @@ def test_a_model_of_skops_and_a_table_by_the_command_line(tmp_path, monkeypatch,
     skops.io.dump(LogisticRegression().fit(numbers, y), tmp_path / "net.skops")
     numbers.assign(label=y).to_csv(tmp_path / "data.csv", index=False)
     monkeypatch.chdir(tmp_path)
-    typed = [
-        "collect",
-        "--model",
-        "net.skops",
-        "--data",
-        "data.csv",
-        "--pool",
-        "auto",
-        "--out",
-        "views.npz",
-        "--force",
-    ]
+    typed = shlex.split(
+        "collect --model net.skops --data data.csv --pool auto --out views.npz --force"
+    )
     assert run(typed) == 0
     assert "300 samples, 2 classes, 8 transformations, labelled" in capsys.readouterr().out
     skops.io.dump(RandomForestClassifier(3).fit(numbers, y), tmp_path / "net.skops")
@@ -460,16 +442,7 @@ def test_a_torch_network_and_its_weights_by_the_command_line(tmp_path, monkeypat
     )
     images = RNG.random((12, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "data.npz", images=images, labels=np.arange(12) % 3)
-    typed = [
-        "collect",
-        "--data",
-        "data.npz",
-        "--out",
-        "views.npz",
-        "--force",
-        "--model",
-        "my_net:net",
-    ]
+    typed = shlex.split("collect --data data.npz --out views.npz --force --model my_net:net")
     assert run([*typed, "--weights", "w.safetensors"]) == 0
     from recal import read_views
 
@@ -535,57 +508,13 @@ def test_the_command_line_reads_grey_where_the_model_is_grey(tmp_path, monkeypat
     )
     folder_of_images(tmp_path, "RGB")
     monkeypatch.chdir(tmp_path)
-    assert (
-        run(
-            [
-                "collect",
-                "--model",
-                "net.onnx",
-                "--data",
-                "RGB",
-                "--pool",
-                "zoom:0.5",
-                "--out",
-                "v.npz",
-            ]
-        )
-        == 0
-    )
+    assert run(shlex.split("collect --model net.onnx --data RGB --pool zoom:0.5 --out v.npz")) == 0
     assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--gray", "--out", "g.npz"]) == 0
     capsys.readouterr()
-    assert (
-        run(
-            [
-                "collect",
-                "--model",
-                "net.onnx",
-                "--data",
-                "RGB",
-                "--pixels",
-                "cmyk",
-                "--out",
-                "c.npz",
-            ]
-        )
-        == 2
-    )
+    assert run(shlex.split("collect --model net.onnx --data RGB --pixels cmyk --out c.npz")) == 2
     assert "must be one of 'rgb', 'gray'" in capsys.readouterr().err
     assert (
-        run(
-            [
-                "collect",
-                "--model",
-                "net.onnx",
-                "--data",
-                "RGB",
-                "--gray",
-                "--pixels",
-                "rgb",
-                "--out",
-                "c.npz",
-            ]
-        )
-        == 2
+        run(shlex.split("collect --model net.onnx --data RGB --gray --pixels rgb --out c.npz")) == 2
     )
     assert "contradict" in capsys.readouterr().err
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -168,10 +169,7 @@ def test_the_command_prints_the_choice_and_the_cost(data, tmp_path, monkeypatch,
     monkeypatch.syspath_prepend(tmp_path)
     np.savez(tmp_path / "data.npz", images=images, labels=y)
     command = [
-        "collect",
-        "--model",
-        "left_half:model",
-        "--data",
+        *shlex.split("collect --model left_half:model --data"),
         str(tmp_path / "data.npz"),
         "--pool",
         POOL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -39,17 +40,7 @@ def place(tmp_path, monkeypatch):
 
 
 def test_wrong_names_of_classes_are_refused_before_the_model_runs(place, capsys):
-    command = [
-        "collect",
-        "--model",
-        "taught:model",
-        "--data",
-        "x.npy",
-        "--labels",
-        "y.txt",
-        "--out",
-        "v.zarr",
-    ]
+    command = shlex.split("collect --model taught:model --data x.npy --labels y.txt --out v.zarr")
     assert run([*command, "--classes", "ant,bee,cow"]) == 2, "a label that is none of the names"
     assert "cat" in capsys.readouterr().err
     assert not (place / "asked.txt").exists()
@@ -80,14 +71,7 @@ def test_the_only_column_beside_the_labels_is_read_as_texts_even_if_they_are_sho
     rows = {"word": [f"w{number}" for number in range(30)], "topic": ["a", "b", "c"] * 10}
     pandas.DataFrame(rows).to_csv("t.csv", index=False)
     command = [
-        "collect",
-        "--model",
-        "taught:model",
-        "--data",
-        "t.csv",
-        "--label-column",
-        "topic",
-        "--classes",
+        *shlex.split("collect --model taught:model --data t.csv --label-column topic --classes"),
         "a,b,c",
     ]
     assert run([*command, "--out", "v.npz"]) == 0

@@ -5,6 +5,7 @@ refuse in its words.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -374,16 +375,7 @@ def test_apply_on_the_command_line(tmp_path, images, monkeypatch, capsys):
     import linear
 
     ray.cloudpickle.register_pickle_by_value(linear)
-    typed = [
-        "apply",
-        "c.recal",
-        "--model",
-        "linear:model",
-        "--data",
-        "images.npy",
-        "--batch-size",
-        "16",
-    ]
+    typed = shlex.split("apply c.recal --model linear:model --data images.npy --batch-size 16")
     assert run([*typed, "--engine", "ray", "--out", "spread"]) == 0
     assert "Tables with 60 samples are in" in (said := " ".join(capsys.readouterr().out.split()))
     assert "forward passes" in said
