@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import math
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -55,10 +55,22 @@ class Kind:
 
     def parse(self, text: str) -> Any:
         """Read a value that was typed on a command line, or raise ValueError."""
-        for number in (int, float):
+        for typed in _meanings(text):
             with suppress(ValueError):
-                return number(text)
-        return text
+                return self.read(typed, {})
+        raise ValueError
+
+
+def _meanings(text: str) -> Iterator[Any]:
+    """Yield what a typed text may stand for, the most specific first."""
+    words: dict[str, Any] = {"none": None, "true": True, "false": False}
+    if text.lower() in words:
+        yield words[text.lower()]
+    for number in (int, float):
+        with suppress(ValueError):
+            yield number(text)
+    yield text
+    yield [next(_meanings(part.strip())) for part in text.split(",")]
 
 
 class Number(Kind):
@@ -77,17 +89,14 @@ class Number(Kind):
     ) -> None:
         self.low, self.high, self.whole, self.ends, self.hint = low, high, whole, ends, hint
         self.metavar = "INT" if whole else "FLOAT"
-        kind = "a whole number" if whole else "a finite number"
+        self.rule = "a whole number" if whole else "a finite number"
         if high < math.inf:
-            self.rule = (
-                f"{'a whole' if whole else 'a'} number in {ends[0]}{low:g}, {high:g}{ends[1]}"
-            )
-        elif low == -math.inf:
-            self.rule = kind
-        elif ends[0] == "(":
-            self.rule = "a positive number" if low == 0.0 else f"{kind} above {low:g}"
-        else:
-            self.rule = f"{kind} of at least {low:g}"
+            kind = "a whole number" if whole else "a number"
+            self.rule = f"{kind} in {ends[0]}{low:g}, {high:g}{ends[1]}"
+        elif (low, ends[0]) == (0.0, "("):
+            self.rule = "a positive number"
+        elif low > -math.inf:
+            self.rule += f" {'above' if ends[0] == '(' else 'of at least'} {low:g}"
 
     def read(self, value: Any, sizes: Sizes) -> Any:
         allowed = int | np.integer if self.whole else int | float | np.integer | np.floating
@@ -103,9 +112,6 @@ class Number(Kind):
             raise ValueError
         return number
 
-    def parse(self, text: str) -> Any:
-        return int(text) if self.whole else float(text)
-
 
 class Flag(Kind):
     """True or False only, because a string such as "no" would count as True."""
@@ -118,11 +124,6 @@ class Flag(Kind):
             raise ValueError
         return bool(value)
 
-    def parse(self, text: str) -> bool:
-        if text.lower() not in ("true", "false"):
-            raise ValueError
-        return text.lower() == "true"
-
 
 class Choice(Kind):
     """One of a few values."""
@@ -130,18 +131,12 @@ class Choice(Kind):
     def __init__(self, *options: Any) -> None:
         self.options = options
         self.metavar = "|".join("none" if option is None else str(option) for option in options)
-        self.rule = (
-            f"one of {', '.join(map(repr, options))}" if len(options) > 1 else repr(options[0])
-        )
+        named = ", ".join(map(repr, options))
+        self.rule = f"one of {named}" if len(options) > 1 else named
 
     def read(self, value: Any, sizes: Sizes) -> Any:
-        if not any(type(value) is type(option) and value == option for option in self.options):
-            raise ValueError
-        return value
-
-    def parse(self, text: str) -> Any:
         for option in self.options:
-            if text == str(option) or (option is None and text.lower() == "none"):
+            if type(value) is type(option) and value == option:
                 return option
         raise ValueError
 
@@ -153,9 +148,6 @@ class Text(Kind):
         if not isinstance(value, str):
             raise ValueError
         return value
-
-    def parse(self, text: str) -> str:
-        return text
 
 
 class ListOf(Kind):
@@ -173,9 +165,6 @@ class ListOf(Kind):
         items = [self.item.read(item, sizes) for item in value]
         return value if self.keep is None else self.keep(items)
 
-    def parse(self, text: str) -> list[Any]:
-        return [Kind().parse(part.strip()) for part in text.split(",")]
-
 
 class Seed(Kind):
     """A value from which numpy makes a random generator."""
@@ -189,9 +178,6 @@ class Seed(Kind):
         except TypeError:
             raise ValueError from None
         return value
-
-    def parse(self, text: str) -> int:
-        return int(text)
 
 
 class Instance(Kind):
@@ -214,9 +200,6 @@ class Instance(Kind):
             raise ValueError
         return value
 
-    def parse(self, text: str) -> Any:
-        raise ValueError
-
 
 class Either(Kind):
     """The first of several kinds that accepts the value."""
@@ -232,13 +215,6 @@ class Either(Kind):
         for kind in self.kinds:
             with suppress(ValueError):
                 return kind.read(value, sizes)
-        raise ValueError
-
-    def parse(self, text: str) -> Any:
-        # Try choices first: another kind might read one of their words as text.
-        for kind in sorted(self.kinds, key=lambda kind: not isinstance(kind, Choice)):
-            with suppress(ValueError):
-                return kind.parse(text)
         raise ValueError
 
 
@@ -281,9 +257,7 @@ class Floats(Kind):
                     raise ValueError
             elif size < 1 if declared is None else size != declared:
                 raise ValueError
-        if (
-            array.size and not self.low <= array.min() <= array.max() <= self.high
-        ):  # false for NaN, too
+        if array.size and not self.low <= array.min() <= array.max() <= self.high:  # or NaN
             raise ValueError
         if self.rising and (array[..., 1:] < array[..., :-1]).any():
             raise ValueError
@@ -327,12 +301,16 @@ class Record:
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        return all(
-            _equal(getattr(self, name), getattr(other, name)) for name in field_names(type(self))
-        )
+        return self._key() == other._key()  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
-        return hash((type(self), *(_key(getattr(self, name)) for name in field_names(type(self)))))
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        values = (getattr(self, name) for name in field_names(type(self)))
+        return tuple(
+            (one.shape, one.tobytes()) if isinstance(one, np.ndarray) else one for one in values
+        )
 
     def __repr__(self) -> str:
         parts = (f"{name}={_short(getattr(self, name))}" for name in field_names(type(self)))
@@ -344,24 +322,15 @@ def field_names(family: type[Record]) -> list[str]:
     return [field.name for field in fields(family)]  # type: ignore[arg-type]
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return bool(np.array_equal(one, other))
-    return bool(one == other)
-
-
-def _key(value: Any) -> Any:
-    return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
-
-
 def _short(value: Any) -> str:
-    if not isinstance(value, np.ndarray):
-        return f"{value:.6g}" if isinstance(value, float) else repr(value)
-    return (
-        f"<{' x '.join(map(str, value.shape))}>"
-        if value.size > 4
-        else np.array2string(value, precision=4)
-    )
+    if isinstance(value, np.ndarray):
+        small = value.size <= 4
+        return (
+            np.array2string(value, precision=4)
+            if small
+            else f"<{' x '.join(map(str, value.shape))}>"
+        )
+    return f"{value:.6g}" if isinstance(value, float) else repr(value)
 
 
 def check(value: Any, kind: Kind, name: str, sizes: Sizes | None = None) -> Any:
@@ -404,9 +373,8 @@ def kind_of(hint: Any) -> Kind:
     """Return the kind that an annotation declares."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return next((part for part in parts[1:] if isinstance(part, Kind)), None) or kind_of(
-            parts[0]
-        )
+        declared = [part for part in parts[1:] if isinstance(part, Kind)]
+        return declared[0] if declared else kind_of(parts[0])
     if origin in (Union, types.UnionType):
         return Either(*(kind_of(part) for part in parts))
     if origin is Literal:
@@ -419,7 +387,8 @@ def kind_of(hint: Any) -> Kind:
     if not isinstance(family, type) or getattr(family, "_is_protocol", False):
         return Kind()
     if issubclass(family, Sequence):
-        return ListOf(kind_of(parts[0]) if parts else Kind())
+        item = kind_of(parts[0]) if parts else Kind()
+        return ListOf(item, keep=tuple if family is tuple else None)
     return Instance(family)
 
 

@@ -153,8 +153,7 @@ def take_options(name: str, words: Sequence[str]) -> tuple[dict[str, Any], list[
             options[parameter] = kind.parse(text)
         except ValueError:
             raise InputError(
-                f"{flag}: {text!r} cannot be read as {kind.metavar}. "
-                f"See: recal fit --method {name} --help"
+                f"{flag} must be {kind.rule}, got {text!r}. See: recal fit --method {name} --help"
             ) from None
     return options, others
 
