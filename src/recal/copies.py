@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels
-from recal.engine.mapped import MappedRows
 from recal.errors import SameRowsWarning
 
 Hashes = NDArray[np.uint64]
@@ -82,8 +81,6 @@ def row_hashes(rows: ArrayLike) -> Hashes:
                 array[begin : begin + size, :width], dtype=np.float32
             ) + np.float32(0.0)
         hashes[begin : begin + size] = mix(np.einsum("ij,j->i", block.view(np.uint32), factors))
-        if isinstance(rows, MappedRows):
-            rows.release()
     return hashes
 
 

@@ -22,7 +22,6 @@ from recal.checks import (
     is_array,
 )
 from recal.clusters import row_names
-from recal.engine.mapped import MappedRows
 from recal.errors import InputError
 from recal.transforms import Transform, as_transform
 from recal.transforms.preprocessing import Outputs, Preprocessing, check_outputs, least_probability
@@ -373,15 +372,6 @@ class Views:
         array: Floats = (
             stored if whole and isinstance(stored, np.ndarray) else stored[_index(self._rows)]
         )
-        if isinstance(
-            array, MappedRows
-        ):  # checked piece by piece when it was written, so its beginning is enough
-            if key not in self._checked:
-                check_logits(
-                    array[:4096], "logits" if key is None else f"transformed[{str(key)!r}]"
-                )
-                self._checked.add(key)
-            return array
         if key not in self._checked:
             # Some of the rows may look like probabilities by chance, but not all of them.
             check = check_logits if whole else check_matrix

@@ -18,19 +18,11 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
-from recal.engine.mapped import PIECE_VALUES, MappedRows
-
 # Below this many values numpy is used: it finishes before a compiler has been loaded.
 SMALL = 100_000
 # Sums may be reordered to use vector instructions; the order depends on the number of classes
 # alone.
 FAST = {"reassoc", "contract", "nsz"}
-# Below this many values a second thread costs more time than it saves.
-_WORTH_A_THREAD = 60_000
-# A matrix product with at least this many multiplications is worth a second thread.
-WORTH_THREADS = 200_000_000
 
 
 def kernel(*function: Callable[..., Any], **options: Any) -> Any:
@@ -72,41 +64,18 @@ def over_rows(
 
     `size` is how many values the kernel reads, if that differs from the size of `rows`.
     """
-    count = len(rows)
-    work = rows.size if size is None else size
-    mapped = [value for value in (rows, *arguments) if isinstance(value, MappedRows)]
-    if not mapped:
-        _over_part(kernel, (rows, *arguments), 0, count, work)
+    # Below about this many values a second thread costs more time than it saves.
+    shares = (rows.size if size is None else size) // 60_000
+    threads = min(thread_count(), shares, len(rows)) if shares > 1 else 1
+    if threads == 1:
+        kernel(rows, 0, len(rows), *arguments)
         return
-    plain = tuple(
-        value.view(np.ndarray) if isinstance(value, MappedRows) else value
-        for value in (rows, *arguments)
-    )
-    # Reading a single row also loads its neighbours: 64 kB, or several times that.
-    most = count if isinstance(rows, MappedRows) else 500
-    pieces = max(1, min(count, -(-work // PIECE_VALUES)), -(-count // most))
-    for start, stop in pairwise([count * piece // pieces for piece in range(pieces + 1)]):
-        _over_part(kernel, plain, start, stop, work // pieces)
-        for value in mapped:
-            value.release()
-
-
-def _over_part(
-    kernel: Callable[..., None], arguments: tuple[Any, ...], first: int, last: int, work: int
-) -> None:
-    rows, *others = arguments
-    threads = (
-        1
-        if work < 2 * _WORTH_A_THREAD
-        else min(thread_count(), work // _WORTH_A_THREAD, last - first)
-    )
-    if threads <= 1:
-        kernel(rows, first, last, *others)
-        return
-    edges = [first + (last - first) * part // threads for part in range(threads + 1)]
+    edges = [len(rows) * part // threads for part in range(threads + 1)]
     pool = _workers(os.getpid(), thread_count())
-    jobs = [pool.submit(kernel, rows, start, stop, *others) for start, stop in pairwise(edges[1:])]
-    kernel(rows, edges[0], edges[1], *others)
+    jobs = [
+        pool.submit(kernel, rows, start, stop, *arguments) for start, stop in pairwise(edges[1:])
+    ]
+    kernel(rows, edges[0], edges[1], *arguments)
     for job in jobs:
         job.result()
 
@@ -126,7 +95,7 @@ def one_thread(multiplications: int = 0) -> Iterator[None]:
     numpy's products use every core, even for small matrices, where threads wait for memory and for
     each other: a fit of 3,000 x 300 used twice the CPU time and was no faster.
     """
-    if multiplications >= WORTH_THREADS:
+    if multiplications >= 200_000_000:
         yield
         return
     with _libraries().limit(limits=1, user_api="blas"):

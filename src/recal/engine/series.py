@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from recal.checks import Floats
 from recal.engine import rows as kernels
 from recal.engine.compiled import SMALL, over_rows
-from recal.engine.mapped import MappedRows
 
 Vector = NDArray[np.float64]
 Columns = NDArray[np.intp]
@@ -106,8 +105,6 @@ class ScaledRows:
             part = every[begin : begin + size]
             array, where = _readable(*self._read(part))
             yield part, array, where
-            if isinstance(array, MappedRows):
-                array.release()
 
     def rescale(self, factors: Vector | float) -> None:
         """Multiply every row's scale by its factor."""
@@ -279,8 +276,6 @@ class ScaledLogits(ScaledRows):
 
 def as_rows(logits: Floats) -> Floats:
     """Return logits as the kernels read them: row by row in memory, float32 or float64."""
-    if isinstance(logits, MappedRows):
-        return logits
     dtype = np.float32 if logits.dtype == np.float16 else logits.dtype
     return np.ascontiguousarray(logits, dtype=dtype)
 

@@ -21,7 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_classes, check_labels, check_matrix
 from recal.clusters import row_names
-from recal.engine.mapped import PIECE_VALUES, map_rows
 from recal.errors import FileError, InputError
 from recal.files import ledger as ledgers
 from recal.files.ledger import (
@@ -468,15 +467,21 @@ class StoredRows:
         if self._scratch is not None:
             return self._scratch
         n_rows, width = self.shape
-        step = max(1, PIECE_VALUES // width)
+        step = max(1, 32_000_000 // width)
         # Whole blocks, which are compared as they are read.
         step = max(step - step % self._step, self._step)
         starts = range(0, n_rows, step)
         pieces = (self._run(range(start, min(start + step, n_rows))) for start in starts)
-        checked = (check_matrix(piece, "logits") for piece in pieces)
         dtype = np.float32 if self._stored.dtype == np.float16 else self._stored.dtype
-        folder = Path(tempfile.gettempdir()) if is_remote(self._path) else self._path.parent
-        mapped = map_rows(checked, (n_rows, width), dtype, folder)
+        beside = not is_remote(self._path) and os.access(self._path.parent, os.W_OK)
+        folder = self._path.parent if beside else None
+        # The file has no name: it disappears with its last user, even after a kill.
+        with tempfile.TemporaryFile(dir=folder, prefix=".recal-scratch-") as file:
+            for piece in pieces:
+                check_matrix(piece, "logits").astype(dtype, copy=False).tofile(file)
+            file.flush()
+            scratch = np.memmap(file, dtype, mode="r", shape=self.shape)
+        mapped = scratch.view(np.ndarray)  # numba compiles for plain arrays
         if not self._place:
             self._scratch = mapped  # the originals are needed repeatedly
         return mapped

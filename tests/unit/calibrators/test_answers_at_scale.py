@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_info
 
 from recal import TemperatureScaling
 from recal.calibrators import HistogramBinning, VectorScaling
-from recal.engine.compiled import WORTH_THREADS, one_thread
+from recal.engine.compiled import one_thread
 from recal.errors import DoubtfulLabelsWarning
 from recal.maps.scaling import Temperature
 from recal.solvers.temperature import fit_temperature
@@ -79,6 +79,6 @@ def test_small_products_take_one_thread_and_large_ones_what_there_are():
     before = threads()
     with one_thread():
         assert set(threads()) == {1}
-    with one_thread(WORTH_THREADS):
+    with one_thread(10**9):
         assert threads() == before
     assert threads() == before
