@@ -121,11 +121,10 @@ AGAIN ?=
 arena: $(FOR_ARENA) ## every method beside the peers on many small real problems; can be resumed; writes docs/results/arena.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.arena --problems $(PROBLEMS) --debian $(DEBIAN) $(if $(AGAIN),--again $(AGAIN)) --out docs/results
 
-docs: $(FOR_DOCS) ## build the documentation site without network, and run every example in it
+docs: $(FOR_DOCS) ## build the documentation site without network; `make test` runs its examples
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs docs/_build/html
 	@! grep -rlE '<(script|link)[^>]*(src|href)="(https?:)?//' docs/_build/html --include='*.html' || \
 		{ echo "These pages load something from the network."; exit 1; }
-	$(BIN)/python -m pytest tests/docs
 	@echo "Open docs/_build/html/index.html"
 
 EXAMPLES := images texts tables series language_models panels

@@ -83,6 +83,8 @@ def test_commands_in_the_readme_exist():
     assert named <= set(COMMANDS)
 
 
+# Examples are short: they fit a few rows, and warnings about that are not what they show.
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_examples_in_docstrings_run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     results = {}

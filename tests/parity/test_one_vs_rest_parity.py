@@ -15,8 +15,8 @@ from recal.calibrators.logistic import fit_jointly
 @pytest.fixture(scope="module")
 def data():
     rng = np.random.default_rng(0)
-    honest = rng.normal(loc=(0.5, 0.0, -0.5), scale=1.5, size=(400, 3))
-    return 2.0 * honest, (honest + rng.gumbel(size=honest.shape)).argmax(axis=1)
+    calibrated = rng.normal(loc=(0.5, 0.0, -0.5), scale=1.5, size=(400, 3))
+    return 2.0 * calibrated, (calibrated + rng.gumbel(size=calibrated.shape)).argmax(axis=1)
 
 
 def soft_regression(

@@ -74,6 +74,7 @@ def test_the_risk_of_costs_is_their_ratio():
     assert Costs(2.0, 1.0).per_answer(3, 60, 100) == pytest.approx((2 * 3 + 40) / 100)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DependentRowsWarning")
 def test_the_cheapest_threshold_of_the_samples_is_told_beside_the_guarantee():
     sure = np.linspace(0.99, 0.5, 1000)
     wrong = np.arange(1000) >= 700

@@ -215,6 +215,7 @@ def test_fifteen_bins_are_the_default():
     np.testing.assert_allclose(np.nansum(table.confidence * table.shares), probs.max(axis=1).mean())
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
 def test_a_sample_of_weight_zero_does_not_count():
     logits = np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 3.0]] * 10)
     y = np.array([0, 1, 1, 0] * 10)

@@ -59,6 +59,7 @@ def test_the_answer_is_the_weighted_mean_of_the_members():
     np.testing.assert_allclose(ensemble.predict_proba(z), expected, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize("case", ["few", "right"])
 def test_where_nothing_can_be_chosen_it_is_temperature_scaling(case):
     z, y = problem(49)
@@ -112,6 +113,7 @@ def test_amounts_are_weights_and_no_counts():
     assert not are_counts(np.array([1.0, 1.5]))
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DependentRowsWarning")
 @pytest.mark.parametrize("method", [CalibrationEnsemble, AutoCalibration])
 def test_whole_weights_are_repeated_samples(method):
     z, y = problem(300, tilt=0.7)

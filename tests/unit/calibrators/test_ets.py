@@ -98,6 +98,7 @@ def test_temperature_and_weights_are_as_good_as_a_plain_search_over_all_four(pro
     assert ours <= free.fun + 1e-5
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize("n_mistakes", [1, 2])
 def test_one_or_two_mistakes_do_not_let_the_temperature_run_away(n_mistakes):
     rng = np.random.default_rng(0)
@@ -131,6 +132,7 @@ def test_it_is_never_worse_than_a_temperature_first_and_weights_after():
     assert ours < published - 0.01
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_where_every_answer_is_right_only_a_temperature_is_fitted():
     logits, _ = draw()
     model = EnsembleTemperatureScaling().fit(1e6 * logits, logits.argmax(axis=1))

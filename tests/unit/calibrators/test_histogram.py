@@ -69,6 +69,7 @@ def test_equal_mass_bins_hold_equally_many():
     assert set(counts) <= {14, 15}
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_the_number_of_bins_follows_the_classes():
     logits, labels = problem(n=1000, n_classes=8)
     assert HistogramBinning().fit(logits, labels).values_.shape == (8, 24)

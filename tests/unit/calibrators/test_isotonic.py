@@ -63,6 +63,7 @@ def test_one_vs_rest_without_smoothing_is_scikit_learns_normalised():
     np.testing.assert_allclose(answer, raw / raw.sum(axis=1, keepdims=True), rtol=0, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_smoothing_adds_one_sample_spread_over_the_classes():
     logits, labels = problem(n=40)
     plain = IsotonicCalibration(penalty=0).fit(logits, labels)
@@ -118,6 +119,7 @@ def test_multiclass_keeps_the_order_of_all_classes():
     np.testing.assert_array_equal(np.argsort(probs, axis=1), np.argsort(fresh, axis=1))
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
 def test_too_few_samples_per_class_are_told():
     logits, labels = problem(n=39)
     with pytest.warns(FewSamplesWarning, match=r"39 samples of 4 classes") as caught:

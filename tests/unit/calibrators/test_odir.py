@@ -85,6 +85,7 @@ def test_refit_is_one_map_of_all_samples(data):
     assert plain.search_ == {}
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
 def test_many_classes_get_a_smaller_grid_and_few_samples_a_word():
     rng = np.random.default_rng(0)
     with pytest.warns(FewSamplesWarning, match="MatrixScaling"):
@@ -96,6 +97,8 @@ def test_many_classes_get_a_smaller_grid_and_few_samples_a_word():
     assert (len(search["lambdas"]), len(search["mus"])) == (4, 2)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_a_path_that_only_gets_worse_is_left():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(60, 20)), rng.integers(0, 20, 60)

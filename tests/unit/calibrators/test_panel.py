@@ -336,6 +336,7 @@ def test_a_better_system_takes_over(problem):
     assert right.mean() > (answers["tiny"] == truth).mean() + 0.08
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_twelve_systems_and_a_hundred_labels():
     names = {f"model {place}": 0.55 + 0.02 * place for place in range(12)}
     truth, answers, signals = asked(3000, names, seed=3)

@@ -21,6 +21,7 @@ def direct(scores, hits, new):
     return np.array(fits).T
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize("digits", [0, 1, 8], ids=["many ties", "ties", "no ties"])
 @pytest.mark.parametrize("seed", range(3))
 def test_both_probabilities_are_those_of_two_isotonic_regressions(seed, digits):

@@ -8,6 +8,7 @@ from recal.errors import InputError
 from recal.maps.arrays import softmax
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
 def test_the_answer_is_the_mean_over_the_original_and_the_views():
     rng = np.random.default_rng(0)
     z, a, b = rng.normal(size=(3, 20, 4))
@@ -18,6 +19,7 @@ def test_the_answer_is_the_mean_over_the_original_and_the_views():
     )
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_new_views_must_hold_what_was_fitted_and_may_hold_more():
     z = np.random.default_rng(0).normal(size=(5, 3))
     model = ViewAveraging().fit(Views(z, {"zoom:0.5": z}), [0, 1, 2, 0, 1])
@@ -29,6 +31,7 @@ def test_new_views_must_hold_what_was_fitted_and_may_hold_more():
         model.predict_proba(Views(z, {"zoom:0.7": z}))
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_a_strong_view_may_change_the_prediction():
     views = Views([[2.0, 0.0]], {"zoom:0.5": [[0.0, 5.0]]}, [0])
     assert ViewAveraging().fit(views).predict(views).tolist() == [1]

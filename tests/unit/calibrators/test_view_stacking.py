@@ -165,6 +165,7 @@ def test_too_many_values_are_shortlisted_and_drawn(monkeypatch):
     assert len(fitted.views_report_) == 31
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize("n", [1, 2, 30])
 def test_few_samples_give_temperature_scaling(n):
     (own, good, _), y = looks(n=n)
