@@ -12,15 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.estimator import RULE, Estimator
 from recal.calibrators.group_offsets import fit_group_offsets
-from recal.calibrators.panel_answers import Match, PanelRows, PanelTable
+from recal.calibrators.panel_answers import Match, PanelRows, PanelTable, right_answers
 from recal.calibrators.panel_fit import PanelFit, choose
-from recal.calibrators.panel_truth import right_answers
 from recal.calibrators.samples import Samples
+from recal.copies import count_fitted, kept_hashes
 from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from recal.maps.group_offsets import GroupOffsets
 from recal.maps.panel import PanelMap
-from recal.schema import Floats, RandomState, check_parameters
+from recal.schema import Floats, Integers, RandomState, check_parameters
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -91,6 +91,7 @@ class PanelCalibration(Estimator):
     stage_confidence_: Annotated[Vector, Floats(None, None, low=0.0, high=1.0)]
     n_fitted_: int
     own_equality_: bool
+    row_hashes_: Annotated[NDArray[np.uint64], Integers(None)]
     group_offsets_: GroupOffsets
     decision_: Annotated[Any, RULE]
 
@@ -176,6 +177,7 @@ class PanelCalibration(Estimator):
             "reason_": _sentence(gains, len(rows)),
             "stage_confidence_": confidence,
             "own_equality_": self.same is not None,
+            "row_hashes_": kept_hashes(rows.digits()),
         }
         some = samples[fit.rows]
         if some.groups is not None:
@@ -234,6 +236,11 @@ class PanelCalibration(Estimator):
         probs = self.map_.probs(rows.encoded())
         kept = self.answers == "kept" or self.map_.merged
         return choose(probs, rows.slots, self.table_.samples[0], kept)
+
+    def fitted_questions(self, rows: PanelRows) -> int:
+        """Return about how many of these questions the panel was fitted on, by their hashes."""
+        kept = getattr(self, "row_hashes_", np.empty(0, np.uint64))  # older files have none
+        return count_fitted(rows.digits(), kept, self.n_fitted_)
 
     def stored_params(self) -> dict[str, Any]:
         return {**super().stored_params(), "same": None}

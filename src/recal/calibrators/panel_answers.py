@@ -10,14 +10,14 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.signal_table import SignalTable, _columns
+from recal.calibrators.signal_table import GRADES, SignalTable, columns_of
 from recal.errors import InputError
 from recal.schema import Record
 
@@ -40,11 +40,11 @@ def normalised(answer: Any, match: Match = "text") -> str:
     >>> normalised("The answer is 42.", "number"), normalised("C++"), normalised(None)
     ('42', 'c++', '')
     """
-    if answer is None or (isinstance(answer, float | np.floating) and math.isnan(answer)):
+    if is_missing(answer):
         return ""
     if match == "exact":
         return str(answer)
-    if isinstance(answer, int | float | np.integer | np.floating) and not isinstance(answer, bool):
+    if isinstance(answer, int | float | np.number) and not isinstance(answer, bool):
         return _number_text(float(answer))
     text = unicodedata.normalize("NFKC", str(answer)).casefold().strip()
     found = _NUMBER.findall(text)
@@ -79,6 +79,11 @@ class PanelRows:
     def encoded(self) -> NDArray[np.float64]:
         """Return the input of a `PanelMap`."""
         return np.concatenate([self.asked[:, None], self.slots, self.signals], axis=1)
+
+    def digits(self) -> NDArray[np.float64]:
+        """Return numbers that tell questions apart, for the hashes of `recal.copies`."""
+        texts = [[crc32(str(one).encode()) for one in row] for row in self.raw.tolist()]
+        return np.column_stack([self.slots, self.signals, np.array(texts, dtype=np.float64)])
 
     def __getitem__(self, rows: Any) -> PanelRows:
         return PanelRows(self.raw[rows], self.slots[rows], self.signals[rows], self.asked[rows])
@@ -158,54 +163,38 @@ class PanelTable(Record):
             for name, width in zip(self.systems, self.samples)
         ]
         raw = np.concatenate(parts, axis=1)
-        slots = self._slots(raw, match, same)
+        codes = codes_of(raw, match, same)
+        first = (codes[:, :, None] == codes[:, None, :]).argmax(axis=2)
+        slots = np.where(codes >= 0, first, np.nan)
         numbers = self._signals(signals, n)
         return PanelRows(raw, slots, numbers, self._asked(slots, numbers, asked))
 
-    def _slots(self, raw: Objects, match: Match, same: Same | None) -> NDArray[np.float64]:
-        codes = codes_of(raw, match, same)
-        first = (codes[:, :, None] == codes[:, None, :]).argmax(axis=2)
-        return np.where(codes >= 0, first, np.nan)
+    @property
+    def n_levels(self) -> NDArray[np.intp]:
+        """The number of levels of each signal, 0 for numbers."""
+        return np.zeros(1, np.intp) if self.table is None else self.table.n_levels
 
     def _signals(self, signals: Any, n: int) -> NDArray[np.float64]:
-        values = np.full((n, len(self.owner)), np.nan)
         columns = system_columns(signals, self.systems)
         if self.table is None:
             if columns:
                 raise InputError(
                     "were given, and the panel was fitted without them", argument="signals"
                 )
-            return values
-        for place, (name, owner) in enumerate(zip(self.table.names, self.owner)):
-            system = self.systems[owner]
-            if system not in columns:
-                continue
-            column = columns[system].get(name.removeprefix(f"{system}: "))
-            if column is None:
-                raise InputError(
-                    f"lack {name!r} of the fit; {system!r} has {', '.join(columns[system])}",
-                    argument="signals",
-                )
-            if len(column) != n:
-                raise InputError(
-                    f"must have one value for each of the {n} questions, got {len(column)} in "
-                    f"{name!r}",
-                    argument="signals",
-                )
-            values[:, place] = self._numbers(column, place)
-        values[np.isinf(values)] = np.nan
-        return values
-
-    def _numbers(self, column: Any, place: int) -> NDArray[np.float64]:
-        assert self.table is not None
-        if not self.table.levels[place]:
-            with suppress(TypeError, ValueError):
-                return np.asarray(column, dtype=np.float64)
-        # Text, and missing values of other libraries.
-        one = replace(
-            self.table, names=(self.table.names[place],), levels=(self.table.levels[place],)
-        )
-        return one.values({self.table.names[place]: column})[:, 0]
+            return np.full((n, 1), np.nan)
+        flat = {
+            f"{name}: {one}": column for name in columns for one, column in columns[name].items()
+        }
+        for name, owner in zip(self.table.names, self.owner):
+            if self.systems[owner] not in columns:
+                flat[name] = np.full(n, np.nan)
+        values = self.table.values(flat)
+        if len(values) != n:
+            raise InputError(
+                f"must have one value for each of the {n} questions, got {len(values)}",
+                argument="signals",
+            )
+        return np.where(np.isinf(values), np.nan, values)
 
     def _asked(
         self, slots: NDArray[np.float64], numbers: NDArray[np.float64], asked: Any
@@ -253,43 +242,22 @@ def _codes_by_function(raw: Objects, same: Same) -> NDArray[np.int64]:
     codes = np.full(raw.shape, -1, dtype=np.int64)
     for row, answers in enumerate(raw.tolist()):
         for place, answer in enumerate(answers):
-            if is_missing(answer):
-                continue
-            firsts = [other for other in range(place) if codes[row, other] == other]
-            equal = (other for other in firsts if bool(same(answers[other], answer)))
-            codes[row, place] = next(equal, place)
+            if answer is not None:
+                firsts = [other for other in range(place) if codes[row, other] == other]
+                equal = (other for other in firsts if bool(same(answers[other], answer)))
+                codes[row, place] = next(equal, place)
     return codes
 
 
 def is_missing(answer: Any) -> bool:
     if answer is None or (isinstance(answer, str) and not answer.strip()):
         return True
-    return isinstance(answer, float) and math.isnan(answer)
+    return isinstance(answer, float | np.floating) and math.isnan(answer)
 
 
 def _answer_columns(answers: Any) -> tuple[dict[str, Objects], bool]:
     """Return each system's answers as (n, n_samples) objects, and whether systems have names."""
-    if isinstance(answers, Mapping):
-        columns = {str(name): _as_samples(column, str(name)) for name, column in answers.items()}
-        named = True
-    elif hasattr(answers, "columns") and hasattr(answers, "__getitem__"):  # pandas, polars
-        columns = {str(name): _as_samples(answers[name], str(name)) for name in answers.columns}
-        named = True
-    else:
-        array = np.asarray(answers, dtype=object)
-        if array.ndim == 1:
-            array = array[:, None]
-        if array.ndim not in (2, 3):
-            raise InputError(
-                "must be {system: answers}, a data frame or an array of shape "
-                f"(n_questions, n_systems), got the shape {array.shape}",
-                argument="answers",
-            )
-        columns = {
-            f"system {place}": _as_samples(array[:, place], f"system {place}")
-            for place in range(array.shape[1])
-        }
-        named = False
+    columns, named = columns_of(answers, _as_samples, argument="answers", most_axes=3)
     if not columns:
         raise InputError("must hold at least one system", argument="answers")
     lengths = {name: len(column) for name, column in columns.items()}
@@ -300,12 +268,11 @@ def _answer_columns(answers: Any) -> tuple[dict[str, Objects], bool]:
     return columns, named
 
 
-def _as_samples(column: Any, name: str) -> Objects:
+def _as_samples(column: Any) -> Objects:
     """Return one system's answers as (n, n_samples) objects; lists are several samples."""
     if isinstance(column, str | bytes) or not hasattr(column, "__len__"):
         raise InputError(
-            f"of {name!r} must be a column, one answer per question, got {column!r}",
-            argument="answers",
+            f"must be columns with one answer per question, got {column!r}", argument="answers"
         )
     values = column.tolist() if hasattr(column, "tolist") else list(column)
     rows = [list(value) if isinstance(value, list | tuple) else [value] for value in values]
@@ -351,7 +318,7 @@ def system_columns(signals: Any, systems: Sequence[str]) -> dict[str, dict[str, 
         if isinstance(own, Mapping):
             found[system] = {str(name): column for name, column in own.items()}
         elif own is not None:
-            found[system] = dict(_columns(own)[0])
+            found[system] = dict(columns_of(own)[0])
     return found
 
 
@@ -362,3 +329,88 @@ def _refuse_unknown(given: Mapping[Any, Any], systems: Sequence[str], argument: 
             f"{', '.join(systems)}",
             argument=argument,
         )
+
+
+def right_answers(
+    rows: PanelRows, table: PanelTable, truth: Any, match: Match, same: Same | None
+) -> tuple[NDArray[np.float64], bool]:
+    """Return which candidate is right, (n, n_answers + 1), and whether only the main one is graded.
+
+    The last column is "none of these". If several candidates are right, they share the row.
+    """
+    n, n_answers = rows.raw.shape
+    right = np.zeros((n, n_answers + 1))
+    grades, merged = _grades(truth, table, rows)
+    if grades is None:
+        both = np.concatenate([_truth_column(truth, n), rows.raw], axis=1)
+        codes = codes_of(both, match, same)
+        equal = codes[:, 1:] == codes[:, :1]
+    elif merged:
+        equal = grades & (rows.slots == main_places(rows.slots, table.samples[0])[:, None])
+    else:
+        equal = np.repeat(grades, table.samples, axis=1)
+    equal &= ~np.isnan(rows.slots)
+    places = np.where(equal, rows.slots, n_answers).astype(np.intp)
+    np.put_along_axis(right, places, 1.0, axis=1)
+    none = ~equal.any(axis=1)
+    right[:, -1] = none
+    return right / right.sum(axis=1, keepdims=True), merged
+
+
+def main_places(slots: NDArray[np.float64], n_samples: int) -> NDArray[np.float64]:
+    """Return the place of the main system's answer, the most frequent of its samples; NaN if none."""
+    own = slots[:, :n_samples]
+    counts = (own[:, :, None] == own[:, None, :]).sum(axis=2)
+    return np.asarray(own[np.arange(len(own)), counts.argmax(axis=1)])
+
+
+def _grade(value: Any) -> bool:
+    """Read one grade; a missing one means that there is no right answer."""
+    if is_missing(value):
+        return False
+    word = str(value).strip().lower()
+    if word not in GRADES:
+        raise InputError(f"must be graded True or False, got {value!r}", argument="truth")
+    return GRADES[word] > 0.5
+
+
+def _truth_column(truth: Any, n: int) -> Objects:
+    values = truth.tolist() if hasattr(truth, "tolist") else list(truth)
+    if len(values) != n:
+        raise InputError(
+            f"must hold the right answer of each of the {n} questions, got {len(values)}",
+            argument="truth",
+        )
+    column = np.full((n, 1), None, dtype=object)
+    for place, value in enumerate(values):
+        if is_missing(value):
+            raise InputError(f"is missing in row {place}", argument="truth")
+        column[place, 0] = value
+    return column
+
+
+def _grades(truth: Any, table: PanelTable, rows: PanelRows) -> tuple[Any, bool]:
+    """Return grades per system or of the main one, and whether they are only of the main one."""
+    n, n_systems = len(rows), len(table.systems)
+    if isinstance(truth, Mapping) or hasattr(truth, "columns"):
+        names = [str(name) for name in (truth if isinstance(truth, Mapping) else truth.columns)]
+        if set(names) != set(table.systems):
+            raise InputError(
+                f"must grade the systems {', '.join(table.systems)}, got {', '.join(names)}",
+                argument="truth",
+            )
+        truth = np.column_stack([np.asarray(truth[name]) for name in table.systems])
+    array = np.asarray(truth)
+    if array.ndim == 2 and array.shape[1] > 1:
+        if array.shape != (n, n_systems):
+            raise InputError(
+                f"must be right answers (n,), or grades of shape ({n}, {n_systems}), got the shape "
+                f"{array.shape}",
+                argument="truth",
+            )
+        return np.array([[_grade(one) for one in row] for row in array.tolist()]), False
+    booleans = array.ndim == 1 and array.dtype == np.bool_ and len(array) == n
+    answers = [one for one in rows.raw[:, 0].tolist() if one is not None]
+    if booleans and not all(isinstance(one, bool) for one in answers):
+        return array[:, None], True
+    return None, False

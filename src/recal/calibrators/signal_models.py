@@ -7,14 +7,23 @@ each line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.maps.arrays import sigmoid
-from recal.maps.signals import CATEGORY, IDENTITY, LOG_ODDS, LOGARITHM, RANKS, SignalEncoding, basis
+from recal.maps.signals import (
+    CATEGORY,
+    IDENTITY,
+    LOG_ODDS,
+    LOGARITHM,
+    RANKS,
+    SignalEncoding,
+    SignalMap,
+    basis,
+)
 from recal.schema import LARGEST
 from recal.solvers.convex import Dense, minimise
 
@@ -22,30 +31,21 @@ Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 N_KNOTS = 5
-
-
-def fit_encoding(
-    values: Vector, right: Vector, counts: Vector, n_levels: Rows, folds: Rows
-) -> SignalEncoding:
-    """Choose the transformation of each signal by cross-validated likelihood, and fit the scale."""
-    return encoding_of(values, choose_kinds(values, right, counts, n_levels, folds), n_levels)
+# The ridge of a signal's line; in a fit to few answers, a weaker one follows single answers.
+LINE = 3.0
 
 
 def choose_kinds(
-    values: Vector,
-    right: Vector,
-    counts: Vector,
-    n_levels: Rows,
-    folds: Rows,
-    most_rows: int = 4000,
+    values: Vector, right: Vector, counts: Vector, n_levels: Rows, most_rows: int = 4000
 ) -> Rows:
-    """Return the transformation of each signal with the highest cross-validated likelihood.
+    """Return the transformation of each signal under which it predicts best alone.
 
-    Every transformation is tried on every signal alone. Log-odds are tried for signals of which at
-    least 99 % lie in [0, 1]; the others are extraction errors. Logarithms are tried for signals
-    that are never negative. More than `most_rows` rows would choose the same.
+    Every transformation is tried on every signal; each leaves one slope to fit, so that the
+    likelihood of the same rows compares them. Log-odds are tried for signals of which at least 99 %
+    lie in [0, 1]; the others are extraction errors. Logarithms are tried for signals that are never
+    negative. More than `most_rows` rows would choose the same.
     """
-    some = np.linspace(0, len(folds) - 1, min(len(folds), most_rows)).astype(np.intp)
+    some = np.linspace(0, len(right) - 1, min(len(right), most_rows)).astype(np.intp)
     finite = np.where(np.isfinite(values), values, np.nan)
     inside = np.isnan(finite) | ((finite >= 0.0) & (finite <= 1.0))
     can_be = {
@@ -55,19 +55,14 @@ def choose_kinds(
         RANKS: np.ones(values.shape[1], dtype=bool),
     }
     losses = np.full((len(can_be), values.shape[1]), np.inf)
-    right, counts, folds = right[some], counts[some], folds[some]
     for kind, possible in can_be.items():
         numbers = np.flatnonzero(possible & (n_levels == 0))
         kinds = np.where(n_levels > 0, CATEGORY, IDENTITY)
         kinds[numbers] = kind
-        scaled, missing = encoding_of(values, kinds, n_levels).encode(values[some])
-        scaled, missing = scaled[:, numbers], missing[:, numbers]
-        total = np.zeros(len(numbers))
-        for fold in range(int(folds.max()) + 1):
-            inner, outer = folds != fold, folds == fold
-            lines = fit_lines(scaled[inner], missing[inner], right[inner], counts[inner])
-            total += line_losses(lines, scaled[outer], missing[outer], right[outer], counts[outer])
-        losses[kind, numbers] = total
+        parts = encoding_of(values, kinds, n_levels).encode(values[some])
+        scaled, missing = (part[:, numbers] for part in parts)
+        lines = fit_lines(scaled, missing, right[some], counts[some])
+        losses[kind, numbers] = line_losses(lines, scaled, missing, right[some], counts[some])
     return np.where(n_levels > 0, CATEGORY, losses.argmin(axis=0))
 
 
@@ -121,7 +116,7 @@ def fit_lines(scaled: Vector, missing: Vector, right: Vector, counts: Vector) ->
 class _Lines:
     """All regressions on one signal as one problem, whose Hessian has a block for each of them."""
 
-    penalty = np.array([1e-6, 0.01, 1.0])
+    penalty = np.array([1e-6, LINE, LINE])
 
     def __init__(self, scaled: Vector, missing: Vector, right: Vector, counts: Vector) -> None:
         self.scaled, self.missing, self.right, self.counts = scaled, missing, right, counts
@@ -162,37 +157,12 @@ def line_losses(
     return counts @ (np.logaddexp(0.0, log_odds) - right[:, None] * log_odds)
 
 
-@dataclass(frozen=True)
-class Alone:
-    """What each signal tells alone: its regression, and the gain in log-likelihood it brings."""
-
-    lines: Vector
-    gains: Vector
-
-    @classmethod
-    def of(cls, scaled: Vector, missing: Vector, right: Vector, counts: Vector) -> Alone:
-        lines = fit_lines(scaled, missing, right, counts)
-        mean = np.average(right, weights=counts)
-        without = -counts.sum() * (mean * np.log(mean) + (1.0 - mean) * np.log1p(-mean))
-        return cls(lines, without - line_losses(lines, scaled, missing, right, counts))
-
-    @property
-    def caution(self) -> Vector:
-        """The factor of each signal's penalty: above 1 if the signal tells little alone.
-
-        Twice the gain of a useless signal is 1 on average, and 10 is beyond doubt.
-        """
-        return np.clip(10.0 / np.maximum(2.0 * self.gains, 1e-9), 1.0, 100.0)
-
-
-@dataclass(frozen=True)
-class Member:
-    """The coefficients of one member of the mixture; see `SignalMap`."""
-
-    intercept: float
-    weights: Vector
-    by_level: Vector
-    products: Vector
+def signal_gains(scaled: Vector, missing: Vector, right: Vector, counts: Vector) -> Vector:
+    """Return the gain in log-likelihood that each signal brings alone, (n_signals,)."""
+    lines = fit_lines(scaled, missing, right, counts)
+    mean = np.average(right, weights=counts)
+    without = -counts.sum() * (mean * np.log(mean) + (1.0 - mean) * np.log1p(-mean))
+    return without - line_losses(lines, scaled, missing, right, counts)
 
 
 @dataclass(frozen=True)
@@ -275,35 +245,56 @@ class Design:
         columns = np.hstack(parts)
         return cls(columns, np.array(sort), signal, level, partner, knots, tuple(curves), n_levels)
 
-    def caution(self, of_signals: Vector) -> Vector:
-        """Return the factor of each column's penalty from those of the signals.
+    def caution(self, gains: Vector) -> Vector:
+        """Return the factor of each column's penalty: above 1 if its signal tells little alone.
 
-        Slopes by level and products are spared: a signal may tell something only there.
+        Twice the gain of a useless signal is 1 on average, and 10 is beyond doubt. Slopes by level
+        and products are spared: a signal may tell something only there.
         """
+        factors = np.clip(10.0 / np.maximum(2.0 * gains, 1e-9), 1.0, 100.0)
         alone = (self.signal >= 0) & (self.level < 0) & (self.partner < 0)
-        return np.where(alone, of_signals[self.signal], 1.0)
+        return np.where(alone, factors[self.signal], 1.0)
 
-    def member(self, solution: Vector) -> Member:
-        """Turn the coefficients of the columns into the coefficients of the map."""
-        n_signals = len(self.knots)
-        weights = np.zeros((n_signals, N_KNOTS + 1))
-        by_level = np.zeros((self.n_levels + 1, n_signals + 1))
-        intercept = float(solution[0])
-        for place, change, mean in self.curves:
-            own = (self.signal == place) & np.isin(self.sort, ("line", "bend"))
-            weights[place, :N_KNOTS] = change @ solution[own]
-            # The mean of a curve counts only if the signal is present.
-            constant = float(mean @ weights[place, :N_KNOTS])
-            intercept -= constant
-            weights[place, -1] = constant
-        lost = self.sort == "missing"
-        weights[self.signal[lost], -1] += solution[lost]
-        levels = self.level >= 0
-        by_level[self.level[levels], self.signal[levels] + 1] = solution[levels]
-        products = np.zeros((n_signals, n_signals))
-        pairs = self.partner >= 0
-        products[self.signal[pairs], self.partner[pairs]] = solution[pairs]
-        return Member(intercept, weights, by_level, products)
+    def of_one(self, gains: Vector) -> Vector:
+        """Return the penalties of Platt scaling of the one signal that gains most."""
+        numbers = [place for place, _, _ in self.curves]
+        best = max(numbers, key=lambda place: gains[place], default=-2)
+        own = (self.signal == best) & np.isin(self.sort, ("line", "missing"))
+        penalty = np.where(own, LINE, np.inf)
+        penalty[0] = 1e-6
+        return penalty
+
+    def map_of(
+        self,
+        encoding: SignalEncoding,
+        members: Mapping[str, Regression],
+        shares: Mapping[str, float],
+        slope: float,
+    ) -> SignalMap:
+        """Turn the coefficients of the columns into the map of a mixture."""
+        n_signals, n_members = len(self.knots), len(shares)
+        intercepts = np.zeros(n_members)
+        weights = np.zeros((n_members, n_signals, N_KNOTS + 1))
+        by_level = np.zeros((n_members, self.n_levels + 1, n_signals + 1))
+        products = np.zeros((n_members, n_signals, n_signals))
+        lost, levels, pairs = self.sort == "missing", self.level >= 0, self.partner >= 0
+        for number, name in enumerate(shares):
+            solution = members[name].solution
+            intercepts[number] = solution[0]
+            for place, change, mean in self.curves:
+                own = (self.signal == place) & np.isin(self.sort, ("line", "bend"))
+                curve = change @ solution[own]
+                weights[number, place, :N_KNOTS] = curve
+                # The mean of a curve counts only if the signal is present.
+                intercepts[number] -= mean @ curve
+                weights[number, place, -1] = mean @ curve
+            weights[number, self.signal[lost], -1] += solution[lost]
+            by_level[number, self.level[levels], self.signal[levels] + 1] = solution[levels]
+            products[number, self.signal[pairs], self.partner[pairs]] = solution[pairs]
+        mixed = np.array(list(shares.values()))
+        return SignalMap(
+            encoding, mixed, intercepts, self.knots, weights, by_level, products, slope
+        )
 
 
 def _orthogonal(terms: Vector, most: int) -> Vector:
@@ -381,47 +372,47 @@ class Regression:
 
 
 def fit_regressions(
-    design: Design, right: Vector, counts: Vector, folds: Rows, alone: Sequence[Alone]
-) -> dict[str, Regression]:
-    """Return the regressions to be mixed, from the simplest to the most flexible.
-
-    `alone` tells what each signal tells in the rows without each fold, and last in all rows.
+    encoding: SignalEncoding, values: Vector, right: Vector, counts: Vector, folds: Rows | None
+) -> tuple[Design, dict[str, Regression]]:
+    """Return the regressions to be mixed, from the simplest to the most flexible; without folds
+    only Platt scaling of the best signal.
     """
-    cautions = [design.caution(each.caution) for each in alone]
+    scaled, missing = encoding.encode(values)
+    n_folds = 0 if folds is None else int(folds.max()) + 1
+    parts = [*(folds != fold for fold in range(n_folds)), np.ones(len(right), dtype=bool)]
+    gains = [signal_gains(scaled[rows], missing[rows], right[rows], counts[rows]) for rows in parts]
+    numbers = np.flatnonzero((encoding.n_levels == 0) & (np.ptp(scaled, axis=0) > 0.0))
+    design = Design.of(encoding, values, numbers[np.argsort(-gains[-1][numbers])])
+    cautions = [design.caution(each) for each in gains]
 
-    def cross_fit(**penalties: float) -> Regression:
+    def cross_fit(penalties: Sequence[Vector]) -> Regression:
+        whole = ridge(design.columns, right, counts, penalties[-1])
+        left_out = np.zeros(len(right))
+        for inner, penalty in zip(parts[:-1], penalties):
+            part = ridge(design.columns[inner], right[inner], counts[inner], penalty, whole)
+            left_out[~inner] = design.columns[~inner] @ part
+        loss = mean_loss(sigmoid(left_out), right, counts)
+        return Regression(penalties[-1], whole, left_out, loss)
+
+    def regression(**penalties: float) -> Regression:
         of = {"intercept": 1e-6, **penalties}
         penalty = np.array([of.get(sort, np.inf) for sort in design.sort.tolist()])
-        whole = ridge(design.columns, right, counts, penalty * cautions[-1])
-        left_out = np.empty(len(right))
-        for fold, caution in enumerate(cautions[:-1]):
-            inner, outer = folds != fold, folds == fold
-            part = ridge(
-                design.columns[inner], right[inner], counts[inner], penalty * caution, whole
-            )
-            left_out[outer] = design.columns[outer] @ part
-        loss = mean_loss(sigmoid(left_out), right, counts)
-        return Regression(penalty * cautions[-1], whole, left_out, loss)
+        return cross_fit([penalty * caution for caution in cautions])
 
-    def plain(line: float) -> Regression:
-        return cross_fit(line=line, missing=line, level=3.0)
-
-    line = 3.0
-    fitted = {"ridge": plain(line)}
-    # Many useless signals need a stronger penalty.
-    while line < 1000.0 and (other := plain(10.0 * line)).loss < fitted["ridge"].loss:
-        line, fitted["ridge"] = 10.0 * line, other
-    lines = {"line": line, "missing": line}
+    fitted = {"Platt scaling": cross_fit([design.of_one(each) for each in gains])}
+    if folds is None:
+        return design, fitted
+    lines = {"line": LINE, "missing": LINE}
+    fitted["ridge"] = regression(**lines, level=3.0)
     levels = {"level": 10.0, "slope": 30.0}
     if design.n_levels:
-        fitted["slopes"] = cross_fit(**lines, **levels)
+        fitted["slopes"] = regression(**lines, **levels)
         # Categories that differ much need a weaker penalty.
         much = {"level": 3.0, "slope": 5.0}
-        if (other := cross_fit(**lines, **much)).loss < fitted["slopes"].loss:
+        if (other := regression(**lines, **much)).loss < fitted["slopes"].loss:
             levels, fitted["slopes"] = much, other
-    # The lines may need a strong penalty only because products tell everything.
-    fitted["splines"] = cross_fit(**lines, **levels, bend=10.0 * line / 3.0, product=10.0)
-    return fitted
+    fitted["splines"] = regression(**lines, **levels, bend=10.0, product=10.0)
+    return design, fitted
 
 
 def mean_loss(probs: Vector, right: Vector, counts: Vector) -> float:

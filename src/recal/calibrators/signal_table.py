@@ -5,7 +5,7 @@ fit.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -77,7 +77,7 @@ class SignalTable(Record):
     @classmethod
     def of(cls, signals: Any, groups: Any = None) -> SignalTable:
         """Describe the columns of these signals."""
-        columns, named = _columns(signals)
+        columns, named = columns_of(signals)
         if groups is not None:
             name, column = _named_groups(groups)
             if name in columns:
@@ -133,7 +133,7 @@ class SignalTable(Record):
         return values
 
     def _picked(self, signals: Any, groups: Any) -> list[NDArray[Any]]:
-        columns, named = _columns(signals)
+        columns, named = columns_of(signals)
         expected = self.names[: len(self.names) - self.grouped]
         if self.named and named:
             if absent := [name for name in expected if name not in columns]:
@@ -231,11 +231,11 @@ def _named_groups(groups: Any) -> tuple[str, NDArray[Any]]:
         if len(groups) != 1:
             raise InputError(f"must hold one column, got {len(groups)}", argument="groups")
         ((name, values),) = groups.items()
-        return str(name), _as_array(values)
-    return str(getattr(groups, "name", None) or GROUPS), _as_array(groups)
+        return str(name), as_column(values)
+    return str(getattr(groups, "name", None) or GROUPS), as_column(groups)
 
 
-def _as_array(column: Any) -> NDArray[Any]:
+def as_column(column: Any) -> NDArray[Any]:
     """Return a column, or a single value, as an array of one axis; pandas' own missing values
     become None.
     """
@@ -248,26 +248,36 @@ def _as_array(column: Any) -> NDArray[Any]:
     return np.atleast_1d(np.asarray(column))
 
 
-def _columns(signals: Any) -> tuple[dict[str, NDArray[Any]], bool]:
-    """Return the columns by name, and whether the names are the user's own."""
-    if isinstance(signals, Mapping):
-        return {str(name): _as_array(column) for name, column in signals.items()}, True
-    if hasattr(signals, "columns") and hasattr(signals, "__getitem__"):  # pandas, polars
-        names = [str(name) for name in signals.columns]
+def columns_of(
+    table: Any,
+    read: Callable[[Any], NDArray[Any]] = as_column,
+    *,
+    argument: str = "signals",
+    most_axes: int = 2,
+) -> tuple[dict[str, NDArray[Any]], bool]:
+    """Return the columns of a mapping, data frame or array by name, and whether the names are the
+    user's own.
+    """
+    if isinstance(table, Mapping):
+        return {str(name): read(column) for name, column in table.items()}, True
+    if hasattr(table, "columns") and hasattr(table, "__getitem__"):  # pandas, polars
+        names = [str(name) for name in table.columns]
         if len(set(names)) != len(names):
             raise InputError(
-                f"The columns of the signals must have distinct names, got {', '.join(names)}."
+                f"must have columns with distinct names, got {', '.join(names)}", argument=argument
             )
-        return {str(name): _as_array(signals[name]) for name in signals.columns}, True
-    array = np.asarray(signals)
+        return {str(name): read(table[name]) for name in table.columns}, True
+    array = np.asarray(table, dtype=object if most_axes > 2 else None)
     if array.ndim == 1:
         array = array[:, None]
-    if array.ndim != 2:
+    if not 2 <= array.ndim <= most_axes:
         raise InputError(
-            f"must be a table of shape (n_samples, n_signals), got the shape {array.shape}",
-            argument="signals",
+            "must be a mapping of names to columns, a data frame, or an array of shape (n, "
+            f"n_{argument}), got the shape {array.shape}",
+            argument=argument,
         )
-    return {f"signal {place}": array[:, place] for place in range(array.shape[1])}, False
+    one = "signal" if argument == "signals" else "system"
+    return {f"{one} {place}": read(array[:, place]) for place in range(array.shape[1])}, False
 
 
 def _levels(column: NDArray[Any]) -> tuple[str, ...]:

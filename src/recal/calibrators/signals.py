@@ -5,8 +5,7 @@ answer.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,11 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.estimator import RULE, Estimator
 from recal.calibrators.samples import Samples
 from recal.calibrators.signal_models import (
-    N_KNOTS,
-    Alone,
-    Design,
-    Member,
-    fit_encoding,
+    choose_kinds,
+    encoding_of,
     fit_regressions,
     importance,
     mean_loss,
@@ -30,7 +26,7 @@ from recal.copies import count_fitted, near_duplicates, row_hashes, sampled_rows
 from recal.engine.compiled import one_thread
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError, NotFittedError
 from recal.maps.arrays import sigmoid
-from recal.maps.signals import SignalEncoding, SignalMap
+from recal.maps.signals import SignalMap
 from recal.schema import Instance, Integers, RandomState, check, check_parameters
 from recal.solvers.convex import mixture_weights, without_light_ones
 
@@ -48,7 +44,7 @@ class SignalCalibration(Estimator):
 
     A signal is any number that may separate right answers from wrong ones: a stated confidence, the
     mean log-probability of the tokens, the length, the agreement between samples, a judge's score.
-    A few hundred answers graded as right or wrong are enough. Cross-validation chooses how each
+    A few hundred answers graded as right or wrong are enough. The likelihood chooses how each
     signal is transformed: not at all, by logarithm, log-odds or ranks. Four models are mixed by
     their likelihood on rows left out: Platt scaling of the best signal, ridge regression with an
     offset per category and group, the same with slopes per category, and the same with splines and
@@ -133,34 +129,21 @@ class SignalCalibration(Estimator):
             never divides a cluster. Copies of a row are a cluster by themselves.
         """
         check_parameters(self)
-        rng = np.random.default_rng(self.random_state)
         table = SignalTable.of(signals, groups)
         values = table.values(signals, groups)
         right = read_correct(correct, len(values))
         table.refuse_leaks(values, right)
         samples = Samples.checked(values, right, sample_weight, clusters)
-        counts = np.ones(len(right)) if samples.weights is None else samples.weights
-        together = _copies(values, right) if clusters is None else samples.clusters
-        # Rows of a cluster repeat each other: all rows together count as this many.
-        effective = effective_count(right, together)
-        answers = _GradedAnswers(
-            values, right, counts * (effective / counts.sum()), table.n_levels, together
-        )
-        rarer = effective * min(right.mean(), 1.0 - right.mean())
-        few = effective < _FEWEST or rarer < _FEWEST_OF_A_KIND
-        if few or effective < _FEW or rarer < _FEW_OF_A_KIND:
-            _warn_of_few(effective, rarer, few, together is not None)
-        encoding = answers.encoding(rng)
-        fitted = answers.platt_scaling(encoding) if few else answers.mixture(encoding, rng, rarer)
-        fitted_map, weights, losses, rises = fitted
-        ranked = sorted(zip(table.names, rises.tolist()), key=lambda item: -item[1])
+        rng = np.random.default_rng(self.random_state)
+        fitted = fit_mixture(samples, table.n_levels, rng)
+        ranked = sorted(zip(table.names, fitted.importance.tolist()), key=lambda item: -item[1])
         some = sampled_rows(row_hashes(values))
         self.set_state(
             {
-                "map_": fitted_map,
-                "weights_": weights,
-                "losses_": losses,
-                "signal_importance_": {} if few else dict(ranked),
+                "map_": fitted.map,
+                "weights_": fitted.weights,
+                "losses_": fitted.losses,
+                "signal_importance_": dict(ranked),
                 "table_": table,
                 "n_fitted_": len(right),
                 "classes_": np.array([False, True]),
@@ -259,6 +242,62 @@ class SignalCalibration(Estimator):
         )
 
 
+class SignalFit(NamedTuple):
+    """The mixture, the share and cross-fitted loss of each member, and what each signal adds.
+
+    Losses and importance are empty if there are too few answers to combine signals.
+    """
+
+    map: SignalMap
+    weights: dict[str, float]
+    losses: dict[str, float]
+    importance: Vector
+
+
+def fit_mixture(samples: Samples, n_levels: Rows, rng: np.random.Generator) -> SignalFit:
+    """Cross-fit the members, choose their penalties and weights, and fit the slope.
+
+    `samples.inputs` are the values of a `SignalTable`, and labels are 1.0 for right answers.
+    """
+    values, right = samples.inputs, samples.labels
+    counts = np.ones(len(right)) if samples.weights is None else samples.weights
+    clusters = _copies(values, right) if samples.clusters is None else samples.clusters
+    # Rows of a cluster repeat each other: all rows together count as this many.
+    effective = effective_count(right, clusters)
+    counts = counts * (effective / counts.sum())
+    rarer = effective * min(right.mean(), 1.0 - right.mean())
+    few = effective < _FEWEST or rarer < _FEWEST_OF_A_KIND
+    if few or effective < _FEW or rarer < _FEW_OF_A_KIND:
+        _warn_of_few(effective, rarer, few, clusters is not None)
+
+    encoding = encoding_of(values, choose_kinds(values, right, counts, n_levels), n_levels)
+    if few:
+        design, members = fit_regressions(encoding, values, right, counts, None)
+        shares = {"Platt scaling": 1.0}
+        return SignalFit(design.map_of(encoding, members, shares, 1.0), shares, {}, np.zeros(0))
+    n_folds = 10 if effective < _FEW else 5
+    folds = stratified_folds(right.astype(np.intp), n_folds, rng, clusters=clusters)
+    design, members = fit_regressions(encoding, values, right, counts, folds)
+    probs = {name: sigmoid(member.left_out) for name, member in members.items()}
+    # Pseudo-counts favour simple members. Platt scaling gets more of them if few answers are of
+    # the rarer kind, the others fewer if there are less than ten such answers per signal.
+    trust = min(1.0, rarer / (10.0 * max(len(design.curves), 1)))
+    prior = np.array([0.5 + 30.0 / rarer, 3.0 * trust, *[2.0 * trust] * (len(probs) - 2)])
+    stacked = np.stack(list(probs.values()), axis=1)
+    likelihoods = np.where(right[:, None] > 0.5, stacked, 1.0 - stacked)
+    weights = without_light_ones(tuple(probs), mixture_weights(likelihoods, counts, prior))
+    mixed = np.sum([share * probs[name] for name, share in weights.items()], axis=0)
+    mixed = np.log(mixed) - np.log1p(-mixed)
+    # A mixture is less confident than its members. The slope, pulled towards 1, corrects this.
+    change = ridge(mixed[:, None], right, counts, np.array([100.0]), offset=mixed)[0]
+    slope = max(1.0 + float(change), 0.1)
+    probs["mixture"] = sigmoid(slope * mixed)
+    losses = {name: mean_loss(each, right, counts) for name, each in probs.items()}
+    fitted = design.map_of(encoding, members, weights, slope)
+    rises = importance(design, members["splines"], right, counts, n_levels)
+    return SignalFit(fitted, weights, losses, rises)
+
+
 def _copies(values: Vector, right: Vector) -> Rows | None:
     """Return a number for each row that its copies share; None if there are no copies."""
     _, index = np.unique(np.column_stack([values, right]), axis=0, return_inverse=True)
@@ -272,7 +311,7 @@ def _copies(values: Vector, right: Vector) -> Rows | None:
         f"{count:,} of {len(right):,} answers are copies of another one and count once. Pass "
         "clusters=, one name for all answers that belong together (--cluster COLUMN).",
         DependentRowsWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
     return np.asarray(index.reshape(-1))
 
@@ -290,107 +329,4 @@ def _warn_of_few(effective: float, rarer: float, few: bool, clustered: bool) -> 
             f"are few: below about {_FEW} and {_FEW_OF_A_KIND}, results depend on individual "
             "answers. Grade more answers."
         )
-    warnings.warn(f"{what}, {advice}", FewSamplesWarning, stacklevel=4)
-
-
-Fitted = tuple[SignalMap, dict[str, float], dict[str, float], Vector]
-
-
-@dataclass(frozen=True)
-class _GradedAnswers:
-    """Graded answers as arrays, and the fits on them.
-
-    The counts sum to the effective number of answers.
-    """
-
-    values: Vector
-    right: Vector
-    counts: Vector
-    n_levels: Rows
-    clusters: Rows | None
-
-    def folds(self, rng: np.random.Generator, n_folds: int = 5) -> Rows:
-        return stratified_folds(self.right.astype(np.intp), n_folds, rng, clusters=self.clusters)
-
-    def encoding(self, rng: np.random.Generator) -> SignalEncoding:
-        folds = self.folds(rng)
-        return fit_encoding(self.values, self.right, self.counts, self.n_levels, folds)
-
-    def platt_scaling(self, encoding: SignalEncoding) -> Fitted:
-        scaled, missing = encoding.encode(self.values)
-        members = {"Platt scaling": self._platt(Alone.of(scaled, missing, self.right, self.counts))}
-        knots = np.zeros((len(self.n_levels), N_KNOTS))
-        knots[:, 0], knots[:, 1:] = scaled.min(axis=0), scaled.max(axis=0)[:, None]
-        shares = {"Platt scaling": 1.0}
-        return self._map(encoding, knots, members, shares, 1.0), shares, {}, knots[:, 0]
-
-    def mixture(self, encoding: SignalEncoding, rng: np.random.Generator, rarer: float) -> Fitted:
-        """Cross-fit the members, choose their penalties and weights, and fit the slope."""
-        right, counts = self.right, self.counts
-        folds = self.folds(rng, 10 if counts.sum() < _FEW else 5)
-        scaled, missing = encoding.encode(self.values)
-        numbers = np.flatnonzero((self.n_levels == 0) & (np.ptp(scaled, axis=0) > 0.0))
-        alone = [
-            Alone.of(scaled[rows], missing[rows], right[rows], counts[rows])
-            for rows in (*(folds != fold for fold in range(int(folds.max()) + 1)), slice(None))
-        ]
-        design = Design.of(encoding, self.values, numbers[np.argsort(-alone[-1].gains[numbers])])
-        regressions = fit_regressions(design, right, counts, folds, alone)
-        members = {"Platt scaling": self._platt(alone[-1])}
-        members |= {name: design.member(each.solution) for name, each in regressions.items()}
-        log_odds = {"Platt scaling": np.empty(len(right))}
-        for fold, each in enumerate(alone[:-1]):
-            platt, rows = self._platt(each), folds == fold
-            terms = scaled[rows] @ platt.weights[:, 0] + missing[rows] @ platt.weights[:, -1]
-            log_odds["Platt scaling"][rows] = platt.intercept + terms
-        log_odds |= {name: each.left_out for name, each in regressions.items()}
-
-        probs = {name: sigmoid(each) for name, each in log_odds.items()}
-        # Pseudo-counts favour simple members. Platt scaling gets more of them if few answers are of
-        # the rarer kind, the others fewer if there are less than ten such answers per signal.
-        trust = min(1.0, rarer / (10.0 * max(len(numbers), 1)))
-        prior = np.array([0.5 + 30.0 / rarer, 3.0 * trust, *[2.0 * trust] * (len(probs) - 2)])
-        stacked = np.stack(list(probs.values()), axis=1)
-        likelihoods = np.where(right[:, None] > 0.5, stacked, 1.0 - stacked)
-        weights = without_light_ones(tuple(probs), mixture_weights(likelihoods, counts, prior))
-        mixed = np.sum([share * probs[name] for name, share in weights.items()], axis=0)
-        mixed = np.log(mixed) - np.log1p(-mixed)
-        # A mixture is less confident than its members. The slope, pulled towards 1, corrects this.
-        change = ridge(mixed[:, None], right, counts, np.array([100.0]), offset=mixed)[0]
-        slope = max(1.0 + float(change), 0.1)
-        probs["mixture"] = sigmoid(slope * mixed)
-        losses = {name: mean_loss(each, right, counts) for name, each in probs.items()}
-        fitted = self._map(encoding, design.knots, members, weights, slope)
-        rises = importance(design, regressions["splines"], right, counts, self.n_levels)
-        return fitted, weights, losses, rises
-
-    def _platt(self, alone: Alone) -> Member:
-        """Return Platt scaling of the one signal that predicts best."""
-        gains = np.where(self.n_levels > 0, -np.inf, alone.gains)
-        best, n_signals = int(np.argmax(gains)), len(gains)
-        weights = np.zeros((n_signals, N_KNOTS + 1))
-        if np.isfinite(gains[best]):
-            weights[best, 0], weights[best, -1] = alone.lines[best, 1:]
-        by_level = np.zeros((int(self.n_levels.sum()) + 1, n_signals + 1))
-        products = np.zeros((n_signals, n_signals))
-        return Member(float(alone.lines[best, 0]), weights, by_level, products)
-
-    def _map(
-        self,
-        encoding: SignalEncoding,
-        knots: Vector,
-        members: dict[str, Member],
-        weights: dict[str, float],
-        slope: float,
-    ) -> SignalMap:
-        kept = [members[name] for name in weights]
-        return SignalMap(
-            encoding,
-            np.array(list(weights.values())),
-            np.array([member.intercept for member in kept]),
-            knots,
-            np.stack([member.weights for member in kept]),
-            np.stack([member.by_level for member in kept]),
-            np.stack([member.products for member in kept]),
-            slope,
-        )
+    warnings.warn(f"{what}, {advice}", FewSamplesWarning, stacklevel=5)

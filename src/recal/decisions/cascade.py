@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.panel import PanelCalibration, read_costs
-from recal.calibrators.panel_answers import PanelRows
+from recal.calibrators.panel_answers import PanelRows, right_answers
 from recal.calibrators.panel_fit import PanelFit
-from recal.calibrators.panel_truth import right_answers
 from recal.clusters import check_clusters, check_names
+from recal.copies import warn_of_fitted
 from recal.decisions.certify import certified, on_average, one_row_per_cluster, ranked
 from recal.decisions.policies import NEVER, Labelled, cost_curve, follow, list_policies
 from recal.decisions.rule import check_share
@@ -278,6 +278,12 @@ def plan_cascade(
             f"must be a fitted PanelCalibration, got {type(panel).__name__}", argument="panel"
         )
     rows = panel.read(answers, signals, len(panel.state()["table_"].systems))
+    warn_of_fitted(
+        panel.fitted_questions(rows),
+        len(rows),
+        "the guarantee does not hold",
+        "Plan the cascade on other questions.",
+    )
     table = panel.table_
     right, _ = right_answers(rows, table, truth, panel.match, panel.same)
     prices = np.array(read_costs(costs, table.systems))

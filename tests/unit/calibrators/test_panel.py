@@ -359,7 +359,7 @@ def test_twelve_systems_and_a_hundred_labels():
         (lambda a, t, s: (a, t[:-1], s), "1499"),
         (lambda a, t, s: ({**a, "tiny": a["tiny"][:-1]}, t, s), "1499"),
         (lambda a, t, s: (a, t, {**s, "huge": s["tiny"]}), "huge"),
-        (lambda a, t, s: (a, t, {**s, "tiny": {"stated": [0.5]}}), "signals"),
+        (lambda a, t, s: (a, t, {**s, "tiny": {"stated": [0.5]}}), "[1, 1500]"),
         (lambda a, t, s: (a, np.where(np.arange(len(t)) == 7, None, t), s), "row 7"),
         (lambda a, t, s: ({}, t, s), "answers"),
         (lambda a, t, s: ({"large": "A"}, t, None), "'A'"),

@@ -16,14 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 from recal import SignalCalibration, decide, export_onnx, load, save
 from recal.calibrators import signals as signals_module
-from recal.calibrators.signal_models import (
-    Alone,
-    Design,
-    choose_kinds,
-    encoding_of,
-    fit_regressions,
-    ridge,
-)
+from recal.calibrators.signal_models import choose_kinds, encoding_of, fit_regressions, ridge
 from recal.calibrators.signal_table import SignalTable
 from recal.clusters import stratified_folds
 from recal.errors import (
@@ -118,7 +111,7 @@ def test_signals_on_any_scale_are_as_good_as_on_the_right_one(transform):
     assert nll(new, correct[1000:]) < aim + 0.01
 
 
-def test_cross_validation_chooses_each_transformation():
+def test_the_likelihood_chooses_each_transformation():
     rng = np.random.default_rng(0)
     skill = rng.normal(size=3000)
     correct = (rng.random(3000) < sigmoid(2 * skill)).astype(float)
@@ -127,8 +120,7 @@ def test_cross_validation_chooses_each_transformation():
     )
     values[7, 2] = 683.0  # a slip of whatever extracted a probability
     levels = np.array([0, 0, 0, 0, 2])
-    folds = stratified_folds(correct.astype(int), 5, rng)
-    kinds = choose_kinds(values, correct, np.ones(3000), levels, folds)
+    kinds = choose_kinds(values, correct, np.ones(3000), levels)
     assert kinds.tolist() == [IDENTITY, LOGARITHM, LOG_ODDS, RANKS, CATEGORY]
 
 
@@ -310,24 +302,19 @@ def test_the_map_computes_what_the_regressions_fitted():
     right = (rng.random(400) < 0.6).astype(float)
     counts, levels = np.ones(400), np.array([0, 0, 3])
     encoding = encoding_of(values, np.array([IDENTITY, RANKS, CATEGORY]), levels)
-    design = Design.of(encoding, values, np.array([1, 0]))
     folds = stratified_folds(right.astype(int), 5, rng)
-    alone = [
-        Alone.of(*(part[rows] for part in encoding.encode(values)), right[rows], counts[rows])
-        for rows in (*(folds != fold for fold in range(5)), slice(None))
-    ]
-    answers = signals_module._GradedAnswers(values, right, counts, levels, None)
-    for name, each in fit_regressions(design, right, counts, folds, alone).items():
-        member = design.member(each.solution)
-        made = answers._map(encoding, design.knots, {name: member}, {name: 1.0}, 1.0)
-        expected = design.columns @ each.solution
-        np.testing.assert_allclose(made.log_odds(values)[:, 0], expected, atol=1e-9)
-        # Rows left out get the log-odds of a fit to the others.
-        inner = folds != 0
-        penalty = each.penalty / design.caution(alone[-1].caution)
-        penalty = penalty * design.caution(alone[0].caution)
-        other = ridge(design.columns[inner], right[inner], counts[inner], penalty)
-        np.testing.assert_allclose(each.left_out[~inner], design.columns[~inner] @ other, atol=0.02)
+    design, members = fit_regressions(encoding, values, right, counts, folds)
+    assert list(members) == ["Platt scaling", "ridge", "slopes", "splines"]
+    made = design.map_of(encoding, members, dict.fromkeys(members, 0.25), 1.0)
+    for column, each in zip(made.log_odds(values).T, members.values()):
+        np.testing.assert_allclose(column, design.columns @ each.solution, atol=1e-9)
+    # Rows left out get the log-odds of a fit to the others.
+    inner = folds != 0
+    _, without = fit_regressions(encoding, values[inner], right[inner], counts[inner], None)
+    design, _ = fit_regressions(encoding, values[inner], right[inner], counts[inner], None)
+    alone = design.map_of(encoding, without, {"Platt scaling": 1.0}, 1.0)
+    found = members["Platt scaling"].left_out[~inner]
+    np.testing.assert_allclose(found, alone.log_odds(values[~inner])[:, 0], atol=0.05)
 
 
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
@@ -497,7 +484,7 @@ def test_answers_of_one_cluster_are_never_divided(monkeypatch):
     values, correct, groups, _ = graded_answers(300)
     clusters = np.random.default_rng(0).permutation(np.repeat(np.arange(100), 3))
     SignalCalibration().fit(values, correct, groups, clusters=clusters)
-    assert len(drawn) == 2
+    assert len(drawn) == 1
     for folds in drawn:
         assert all(len(set(folds[clusters == cluster].tolist())) == 1 for cluster in range(100))
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
 from recal import PanelCalibration, load, plan_cascade, save
 from recal.decisions import CascadeRule
 from recal.decisions.policies import NEVER, Labelled, cheapest, follow, list_policies
-from recal.errors import InputError, NotFittedError
+from recal.errors import InputError, NotFittedError, SameRowsWarning
 from tests.unit.calibrators.test_panel import asked, rows_of
 
 COSTS = {"small": 1.0, "medium": 3.0, "large": 20.0}
@@ -78,6 +80,16 @@ def test_a_refusal_counts_as_asked_if_it_says_so(rule):
     assert rule.next({"small": [None]}).tolist() == ["small"]
     assert rule.next({"small": [None]}, asked=1).tolist() in (["medium"], ["review"])
     assert rule.next({name: [None] for name in COSTS}, asked=3).tolist() == ["review"]
+
+
+@pytest.mark.parametrize("rows", [slice(0, 600), slice(300, 1500)], ids=["all", "some"])
+def test_questions_of_the_fit_give_no_guarantee(problem, panel, rows, tmp_path):
+    again = load(save(panel, tmp_path / "panel.recal"))
+    with pytest.warns(SameRowsWarning, match="the guarantee does not hold"):
+        plan(problem, again, rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SameRowsWarning)
+        plan(problem, again, slice(600, 1500))
 
 
 def test_a_cheaper_review_asks_fewer_systems(problem, panel, rule):
