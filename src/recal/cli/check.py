@@ -56,7 +56,7 @@ def check(
             f"--calibration {file} --risk 0.05 --out ready.recal"
         )
     from recal.metrics import evaluate
-    from recal.workflow.promise import check_promise
+    from recal.workflow.auditing import check_promise
 
     with working("Checking"):
         accepted, right, clusters, measured = _answers(

@@ -1,4 +1,5 @@
-"""The audit of a calibration folder: which answers to check, and what their grades say.
+"""The audit of a calibration folder: which answers to check, what their grades say, and whether
+its promise holds on fresh labelled rows.
 
 The folder's journal ``audit.jsonl`` holds every drawn answer and every grade, for each rule that
 the folder has had. The state of an audit is always computed from it, so a kill loses nothing, and
@@ -12,22 +13,29 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from recal.checks import as_array
+from recal.clusters import check_clusters, effective_count
 from recal.decisions.audit import Audit, Check
-from recal.decisions.rule import DecisionRule
+from recal.decisions.rule import DecisionRule, check_share
 from recal.errors import InputError
 from recal.files.ledger import Journal
 from recal.files.paths import replacing
 from recal.files.tables import Table, read_table, write_with_columns
+from recal.metrics.intervals import rate_interval
 
 NAME = "audit.jsonl"
-_RIGHT = {"1": True, "true": True, "yes": True, "right": True, "correct": True}
-_WRONG = {"0": False, "false": False, "no": False, "wrong": False, "incorrect": False}
+_GRADES = {
+    **dict.fromkeys(("1", "true", "yes", "right", "correct"), True),
+    **dict.fromkeys(("0", "false", "no", "wrong", "incorrect"), False),
+}
 
 
 class FolderAudit:
@@ -127,14 +135,11 @@ class FolderAudit:
                     remedy="Draw answers with recal audit FOLDER ANSWERS --checks N",
                 )
         new = {name: right for name, right in grades.items() if name in pending}
-        self._bytes += self.journal.append(*_grade_records(self.key, new.items()))
+        common = {"kind": "grade", "rule": self.key, "time": _now()}
+        records = ({**common, "id": name, "right": right} for name, right in new.items())
+        self._bytes += self.journal.append(*records)
         self._grades |= new
         return self.audit.add(new)
-
-
-def _grade_records(key: str, grades: Iterable[tuple[str, bool]]) -> list[dict[str, Any]]:
-    common = {"kind": "grade", "rule": key, "time": _now()}
-    return [{**common, "id": name, "right": right} for name, right in grades]
 
 
 def rule_key(rule: DecisionRule) -> str:
@@ -181,7 +186,7 @@ def read_checked(path: str | os.PathLike[str], correct: str = "right") -> dict[s
     for row, (name, word) in enumerate(zip(table["check"], table[correct]), 1):
         if not word.strip():
             continue
-        known = {**_RIGHT, **_WRONG}.get(word.strip().lower())
+        known = _GRADES.get(word.strip().lower())
         if known is None:
             raise InputError(
                 f"{path}, row {row}: the column {correct!r} must say yes or no, got {word!r}."
@@ -204,3 +209,106 @@ def keep_previous(file: Path) -> Path:
     with replacing(target) as copy:
         copy.write(file.read_bytes())
     return target
+
+
+@dataclass(frozen=True)
+class PromiseCheck:
+    """How many accepted answers are wrong, and whether that refutes the promise.
+
+    Attributes
+    ----------
+    risk : the promised largest share of wrong answers among the accepted ones
+    n_samples, n_accepted, n_errors : int
+    p_value : float
+        The probability of at least as many errors if exactly the promised share is wrong. Below
+        `alpha` the promise is refuted.
+    interval : 95 % interval of the share of errors
+    """
+
+    risk: float
+    n_samples: int
+    n_accepted: int
+    n_errors: int
+    p_value: float
+    interval: tuple[float, float]
+    alpha: float
+    n_clusters: int | None = None
+
+    @property
+    def refuted(self) -> bool:
+        return self.p_value < self.alpha
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "holds": not self.refuted,
+            "risk": self.risk,
+            "samples": self.n_samples,
+            "accepted": self.n_accepted,
+            "errors": self.n_errors,
+            "error_rate": self.n_errors / self.n_accepted if self.n_accepted else None,
+            "interval": list(self.interval) if self.n_accepted else None,
+            "p_value": self.p_value,
+            "alpha": self.alpha,
+            "clusters": self.n_clusters,
+        }
+
+    def __str__(self) -> str:
+        if not self.n_accepted:
+            return f"The rule accepts none of these {self.n_samples:,} rows, so nothing is tested."
+        low, high = self.interval
+        counts = (
+            f"{self.n_errors:,} of {self.n_accepted:,} accepted answers are wrong "
+            f"({self.n_errors / self.n_accepted:.1%}, 95 % interval {low:.1%} to {high:.1%})"
+        )
+        if self.refuted:
+            return (
+                f"Refuted: {counts}, and at most {self.risk:.3g} were promised. If the promise "
+                f"held, so many errors would have a probability of at most {self.p_value:.2g}."
+            )
+        return (
+            f"The promise of at most {self.risk:.3g} holds: {counts}. If exactly the promised "
+            f"share were wrong, at least so many errors would have the probability "
+            f"{self.p_value:.2g}."
+        )
+
+
+def check_promise(
+    rule: DecisionRule,
+    accepted: ArrayLike,
+    correct: ArrayLike,
+    clusters: ArrayLike | None = None,
+    *,
+    alpha: float = 0.05,
+) -> PromiseCheck:
+    """Test on fresh labelled rows whether at most the promised share of accepted answers is wrong.
+
+    Rows of one cluster are not independent: counts are those of as many independent rows as the
+    clusters are worth, which is estimated from these rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal import decide
+    >>> from recal.workflow.auditing import check_promise
+    >>> rule = decide(np.linspace(0, 1, 500), np.arange(500) > 100, risk=0.1).rule
+    >>> check_promise(rule, np.ones(200, bool), np.arange(200) >= 60).refuted
+    True
+    """
+    from scipy.stats import binom
+
+    check_share(alpha, "alpha")
+    taken = as_array(accepted, "accepted").astype(bool)
+    wrong = ~as_array(correct, "correct").astype(bool)[taken]
+    n_accepted, n_errors = len(wrong), int(wrong.sum())
+    n, n_clusters = float(n_accepted), None
+    if clusters is not None and n_accepted:
+        names = check_clusters(clusters, len(taken))[taken]
+        n_clusters = len(np.unique(names))
+        n = effective_count(wrong.astype(np.float64), names)
+    k = n_errors * n / max(1, n_accepted)
+    p_value = float(binom.sf(np.floor(k) - 1, max(1, round(n)), rule.risk)) if n_errors else 1.0
+    interval = rate_interval(k, n) if n_accepted else (0.0, 1.0)
+    return PromiseCheck(
+        rule.risk, len(taken), n_accepted, n_errors, p_value, interval, alpha, n_clusters
+    )

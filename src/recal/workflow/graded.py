@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import csv
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,13 +16,14 @@ from numpy.typing import NDArray
 
 from recal.calibrators.signal_table import read_correct
 from recal.calibrators.signals import SignalCalibration
-from recal.clusters import check_clusters, stratified_folds
+from recal.checks import Floats
 from recal.decisions import profile
-from recal.errors import FewSamplesWarning, InputError
+from recal.decisions.crossfit import crossfitted_confidences
+from recal.errors import InputError
 from recal.files.tables import Table, read_table, write_with_columns
-from recal.workflow.folder import ROWS_OF_TABLE, publishing
+from recal.workflow.folder import ROWS_OF_TABLE
 from recal.workflow.parts import extend, split, split_words
-from recal.workflow.result import Answers, Result, Settings, broken_line, group_lines, recording
+from recal.workflow.result import Answers, Result, Settings, running
 
 Vector = NDArray[np.float64]
 
@@ -39,43 +39,23 @@ class GradedResult(Result):
     """
 
     before_name: str
-    cross_fit: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "reason": self.calibrator.reason_,
+            **super().to_dict(),
             "signals": list(self.calibrator.table_.names),
             "importance": self.calibrator.signal_importance_,
-            "parts": dict(zip(("fit", "decide", "check"), self.sizes)),
-            **self._scores("nll", "ece", "brier", "auroc"),
-            "decision": self.decision.to_dict(),
-            "cross_fit": self.cross_fit,
-            "checked": {"accepted": self.n_accepted, "errors": self.n_errors},
-            "broken_groups": list(self.broken_groups),
         }
 
-    def lines(self) -> list[str]:
-        """Return a summary for people."""
-        after = self.after
-        was = (
-            ""
-            if self.before is None
-            else f" ({self.before_name!r} as it is: {self.before['ece']:.3f})"
-        )
-        important = [
-            name for name, rise in self.calibrator.signal_importance_.items() if rise > 0.0
-        ]
-        lines = [
-            self.calibrator.reason_,
-            f"Checked on {self.sizes[2]:,} other answers: NLL {after['nll']:.3f}, ECE {after['ece']:.3f}{was}.",
-        ]
-        if important:
-            lines.append(f"Signals that matter, most important first: {', '.join(important)}.")
-        lines.append(self._automated() if self.decision.possible else str(self.decision))
-        labelled = sum(self.sizes[1:] if self.cross_fit else self.sizes)
-        lines += group_lines(self.decision, self.sizes[1] / labelled)
+    def _measured(self) -> list[str]:
+        nll, ece, was = self.after["nll"], self.after["ece"], ""
+        if self.before is not None:
+            was = f" ({self.before_name!r} as it is: {self.before['ece']:.3f})"
+        importance = self.calibrator.signal_importance_.items()
+        names = ", ".join(name for name, rise in importance if rise > 0.0)
         return [
-            line for line in (*lines, broken_line(self.broken_groups, self.decision.risk)) if line
+            f"Checked on {self.sizes[2]:,} other answers: NLL {nll:.3f}, ECE {ece:.3f}{was}.",
+            f"Signals that matter, most important first: {names}." if names else "",
         ]
 
 
@@ -113,7 +93,6 @@ def calibrate_table(
     return calibrate_answers(table, Path(out), settings, named)
 
 
-@recording
 def calibrate_answers(
     table: Table,
     out: Path,
@@ -144,83 +123,55 @@ def calibrate_answers(
     signals = {
         name: table.numbers(name) if name in named["numbers"] else table[name] for name in names
     }
-    graded = _Graded(signals, right, group, groups, clusters)
-    calibrator = graded.fitted(fit, seed)
-    after = graded.confidence(calibrator)
-    deciding = graded.crossfitted(fit, seed) if cross_fit else after[decide_on]
-    unseen = np.concatenate([decide_on, check_on])  # in `deciding`, not by their own fit
-    calibrator.profile_ = profile(
-        np.concatenate([deciding, after[check_on]]),
-        right[unseen] > 0.5,
-        clusters=None if clusters is None else clusters[unseen],
-        signals=_complete(signals, unseen) or None,
-        random_state=seed,
-    )
-    before_name, before = _probability(calibrator, signals, right, fit)
-    answers = Answers(before, after, right > 0.5, None, groups, clusters, by=str(group))
-    say("3/3  Write the report.")
-    with publishing(out, keep_previous=sizes_before is not None) as folder:
+    with running(out, settings, keep_previous=sizes_before is not None) as folder:
+        named_groups = None if groups is None else {str(group): groups}
+
+        def of(columns: Mapping[str, NDArray[Any]] | None) -> dict[str, NDArray[Any]] | None:
+            return (
+                None if columns is None else {key: column[fit] for key, column in columns.items()}
+            )
+
+        fitted_clusters = None if clusters is None else clusters[fit]
+        calibrator = SignalCalibration(seed).fit(
+            of(signals), right[fit], of(named_groups), clusters=fitted_clusters
+        )
+        after = calibrator.predict_confidence(signals, named_groups)
+        deciding: Floats = after[decide_on]
+        if cross_fit:
+            deciding = crossfitted_confidences(
+                calibrator,
+                of(signals),
+                right[fit],
+                None if groups is None else groups[fit],
+                fitted_clusters,
+                folds=5,
+                random_state=seed,
+            )
+        unseen = np.concatenate([decide_on, check_on])  # in `deciding`, not by their own fit
+        calibrator.profile_ = profile(
+            np.concatenate([deciding, after[check_on]]),
+            right[unseen] > 0.5,
+            clusters=None if clusters is None else clusters[unseen],
+            signals=_complete(signals, unseen) or None,
+            random_state=seed,
+        )
+        before_name, before = _probability(calibrator, signals, right, fit)
+        answers = Answers(before, after, right > 0.5, None, groups, clusters, by=str(group))
+        say("3/3  Write the report.")
         if settings.keep_rows:
             kept = (fit, check_on) if cross_fit else parts
             rows = np.concatenate(kept)
             write_rows(folder / ROWS_OF_TABLE, {name: table[name][rows] for name in used})
-        result = GradedResult.of(
+        return GradedResult.of(
             calibrator,
             replace(answers.take(decide_on), after=deciding),
             answers.take(check_on),
             settings,
+            folder,
             sizes=(len(fit), len(decide_on), len(check_on)),
-            folder=folder,
             before_name=before_name,
-            cross_fit=cross_fit,
             columns=dict(named),
         )
-    return replace(result, folder=out)
-
-
-@dataclass(frozen=True)
-class _Graded:
-    """Graded answers: their signals, which are right, and their groups and clusters."""
-
-    signals: Mapping[str, NDArray[Any]]
-    right: Vector
-    group: str | None
-    groups: NDArray[Any] | None
-    clusters: NDArray[Any] | None
-
-    def fitted(self, rows: NDArray[np.intp], seed: int) -> SignalCalibration:
-        """Return a calibration that was fitted on some rows."""
-        return SignalCalibration(seed).fit(
-            {name: column[rows] for name, column in self.signals.items()},
-            self.right[rows],
-            self._groups(rows),
-            clusters=None if self.clusters is None else self.clusters[rows],
-        )
-
-    def confidence(
-        self, calibrator: SignalCalibration, rows: NDArray[np.intp] | None = None
-    ) -> Vector:
-        """Return the confidence of some answers, by default all."""
-        rows = np.arange(len(self.right)) if rows is None else rows
-        signals = {name: column[rows] for name, column in self.signals.items()}
-        return calibrator.predict_confidence(signals, self._groups(rows))
-
-    def crossfitted(self, rows: NDArray[np.intp], seed: int, folds: int = 5) -> Vector:
-        """Return the confidence of some answers, each from a fit on the other folds."""
-        clusters = None if self.clusters is None else check_clusters(self.clusters[rows], len(rows))
-        rng = np.random.default_rng([seed, 5])
-        labels = self.right[rows].astype(np.intp)
-        fold = stratified_folds(labels, folds, rng, clusters=clusters)
-        found = np.empty(len(rows))
-        for number in range(folds):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FewSamplesWarning)
-                calibrator = self.fitted(rows[fold != number], seed)
-            found[fold == number] = self.confidence(calibrator, rows[fold == number])
-        return found
-
-    def _groups(self, rows: NDArray[np.intp]) -> dict[str, NDArray[Any]] | None:
-        return None if self.groups is None else {str(self.group): self.groups[rows]}
 
 
 def _complete(

@@ -13,7 +13,6 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,14 +48,11 @@ from recal.reporting.verdict import answer_change
 from recal.schema import Number, check
 from recal.transforms import Transform
 from recal.views import Views
-from recal.workflow.folder import CHECK, CROSS_FIT, DECIDE, FIT, ROWS_OF_VIEWS, RUN, publishing
+from recal.workflow.folder import CHECK, CROSS_FIT, DECIDE, FIT, ROWS_OF_VIEWS, RUN
 from recal.workflow.parts import Parts, split, split_words
-from recal.workflow.result import Answers, CalibrationResult, Settings, recording
-
-_FOLDS = 5  # of a cross-fit; each fold is one more fit
+from recal.workflow.result import Answers, CalibrationResult, Settings, running
 
 
-@recording
 def calibrate(
     model: Any,
     inputs: Any,
@@ -88,43 +84,34 @@ def calibrate(
     **how : `preprocess`, `batch_size`, `engine`, `resume`, `progress`
         As in `recal.collect`.
     """
-    with publishing(Path(out)) as folder:
-        options: dict[str, Any] = {"pool": pool, "pilot": pilot, "labels": labels}
-        options |= {"classes": classes, "outputs": outputs, "device": device, **how}
-        result = _calibrate_in(folder, model, inputs, settings, **options)
-    return replace(result, folder=Path(out))
+    with running(Path(out), settings) as folder:
+        how |= {"classes": classes, "outputs": outputs}
+        adapter = as_model(model, outputs=outputs, device=device)
+        source = copy.copy(cast(IndexedSource, open_source(inputs, labels, {}, adapter)))
+        return _calibrate_in(folder, adapter, source, settings, pool, pilot, how)
 
 
 def _calibrate_in(
     folder: Path,
-    model: Any,
-    inputs: Any,
+    adapter: Model,
+    source: IndexedSource,
     settings: Settings,
-    *,
     pool: Any,
     pilot: int,
-    labels: Any,
-    classes: Any,
-    outputs: Any,
-    device: Any,
-    **how: Any,
+    how: dict[str, Any],
 ) -> CalibrationResult:
     """Do the work of `calibrate` in the folder of the run."""
     seed, say, cross_fit = settings.random_state, settings.say, settings.cross_fit
     check(pilot, Number(1, whole=True), "pilot")
-    adapter = as_model(model, outputs=outputs, device=device)
-    source = copy.copy(cast(IndexedSource, open_source(inputs, labels, {}, adapter)))
     check_labelled(source, settings.about.get("Data", ""))
     source.clusters = row_names(source.clusters, source.n_samples, "clusters")
     groups = row_names(source.groups, source.n_samples, "groups")
-    source.groups = (
-        None  # groups are added to the views below, so that stores can be reused with other groups
-    )
+    # Groups are added to the views below, so that stores can be reused with other groups.
+    source.groups = None
     parts = split(source.n_samples, seed, source.clusters, cross_fit)
-    source = cast(IndexedSource, name_labels(source, adapter, classes))
+    source = cast(IndexedSource, name_labels(source, adapter, how["classes"]))
     transforms = as_pool(pool, seed, source, adapter)
     local = how.get("engine", "local") == "local"
-    how |= {"classes": classes, "outputs": outputs}
     stores = folder / CROSS_FIT if cross_fit else folder  # its parts differ from those of others
     key = _run_key(adapter, source, pool, seed)
     earlier = _read_candidates(stores, key) if how.get("resume", True) else None
@@ -150,7 +137,7 @@ def _calibrate_in(
             damage = tuple(one for one in damage if str(one) in earlier)
         elif local:
             damage = taken_by(
-                adapter, source, damage, preprocess=how.get("preprocess"), outputs=outputs
+                adapter, source, damage, preprocess=how.get("preprocess"), outputs=how["outputs"]
             )
         candidates = tuple({str(one): one for one in (*candidates, *damage)}.values())
     reuse = adapter.known_by_content and earlier is not None
@@ -188,7 +175,6 @@ def _calibrate_in(
     return result
 
 
-@recording
 def calibrate_views(
     views: Views, out: str | os.PathLike[str], settings: Settings, parts: Parts | None = None
 ) -> CalibrationResult:
@@ -205,15 +191,14 @@ def calibrate_views(
     seed, say, keep_previous = settings.random_state, settings.say, parts is not None
     if parts is None:
         parts = split(views.n_samples, seed, views.clusters, settings.cross_fit)
-    say(f"1/3  {split_words(parts, views.clusters, settings.cross_fit)}")
-    say("2/3  Fit the calibration.")
-    method = settings.calibrator or AutoCalibration(random_state=seed)
-    fit_views, decide_views, check_views = (views[rows] for rows in parts)
-    fitted = _fit(method, fit_views, fit_views, seed)
-    say("3/3  Choose the threshold, and check everything on the remaining inputs.")
-    with publishing(Path(out), keep_previous=keep_previous) as folder:
-        result = _finish(method, fitted, (fit_views, decide_views, check_views), settings, folder)
-    return replace(result, folder=Path(out))
+    with running(Path(out), settings, keep_previous=keep_previous) as folder:
+        say(f"1/3  {split_words(parts, views.clusters, settings.cross_fit)}")
+        say("2/3  Fit the calibration.")
+        method = settings.calibrator or AutoCalibration(random_state=seed)
+        fit_views, decide_views, check_views = (views[rows] for rows in parts)
+        fitted = _fit(method, fit_views, fit_views, seed)
+        say("3/3  Choose the threshold, and check everything on the remaining inputs.")
+        return _finish(method, fitted, (fit_views, decide_views, check_views), settings, folder)
 
 
 def _run_key(model: Model, source: IndexedSource, pool: Any, seed: int) -> dict[str, Any]:
@@ -263,13 +248,15 @@ def _finish(
     """Choose the rules on one part, check them on another, and write the folder."""
     fit_views, decide_views, check_views = parts
     if settings.cross_fit:
-        how: dict[str, Any] = {
-            "folds": _FOLDS,
-            "classes": fit_views.classes,
-            "clusters": fit_views.clusters,
-        }
-        how["random_state"] = settings.random_state
-        both = crossfitted_answers(method, fit_views, cast(Labels, fit_views.labels), **how)
+        both = crossfitted_answers(
+            method,
+            fit_views,
+            cast(Labels, fit_views.labels),
+            folds=5,
+            classes=fit_views.classes,
+            clusters=fit_views.clusters,
+            random_state=settings.random_state,
+        )
     else:
         both = fitted.predict_both(decide_views)
     deciding, checking = (
@@ -288,11 +275,10 @@ def _finish(
         deciding,
         checking,
         settings,
+        folder,
         sizes=tuple(views.n_samples for views in parts),
-        folder=folder,
         change=answer_change(checking.after.argmax(axis=1), own, checking.truth),
         passes_per_answer=float(passes_of(fitted, check_views.logits).mean()),
-        cross_fit=settings.cross_fit,
         n_passes=n_passes,
     )
 

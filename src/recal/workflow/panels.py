@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from recal.errors import FileError, InputError
 from recal.files.paths import replacing
 from recal.files.saved import save
 from recal.files.tables import Table, read_table, write_with_columns
-from recal.workflow.folder import CALIBRATION, publishing
+from recal.workflow.folder import CALIBRATION
 from recal.workflow.parts import split
-from recal.workflow.result import Answers, Result, Settings, group_lines, recording
+from recal.workflow.result import Answers, Result, Settings, running
 
 COLUMNS = "columns.json"
 
@@ -58,14 +58,7 @@ class PanelResult(Result):
     cascade_checked: tuple[int, int] = (0, 0)  # accepted and wrong among the checking questions
 
     def to_dict(self) -> dict[str, Any]:
-        plain = {
-            "reason": self.calibrator.reason_,
-            "systems": self.calibrator.gains_,
-            "parts": dict(zip(("fit", "decide", "check"), self.sizes)),
-            **self._scores("nll", "ece", "brier", "auroc"),
-            "decision": self.decision.to_dict(),
-            "checked": {"accepted": self.n_accepted, "errors": self.n_errors},
-        }
+        plain = {**super().to_dict(), "systems": self.calibrator.gains_}
         if self.rule is not None:
             plain["cascade"] = cascade_facts(self.rule)
             accepted, errors = self.cascade_checked
@@ -73,23 +66,20 @@ class PanelResult(Result):
         return plain
 
     def lines(self) -> list[str]:
-        """Return a summary for people."""
-        after = self.after
-        lines = [
-            self.calibrator.reason_,
-            f"Checked on {self.sizes[2]:,} other questions: NLL {after['nll']:.3f}, "
-            f"ECE {after['ece']:.3f}.",
+        if self.rule is None:
+            return super().lines()
+        accepted, errors = self.cascade_checked
+        return [
+            self.reason,
+            *self._measured(),
+            *str(self.rule).splitlines(),
+            f"On the checking questions the cascade accepts {accepted:,} of {self.sizes[2]:,}, "
+            f"and {errors:,} of these are wrong.",
         ]
-        if self.rule is not None:
-            accepted, errors = self.cascade_checked
-            lines += str(self.rule).splitlines()
-            lines.append(
-                f"On the checking questions the cascade accepts {accepted:,} of {self.sizes[2]:,}, "
-                f"and {errors:,} of these are wrong."
-            )
-            return lines
-        lines.append(self._automated() if self.decision.possible else str(self.decision))
-        return lines + group_lines(self.decision, self.sizes[1] / sum(self.sizes))
+
+    def _measured(self) -> list[str]:
+        nll, ece = self.after["nll"], self.after["ece"]
+        return [f"Checked on {self.sizes[2]:,} other questions: NLL {nll:.3f}, ECE {ece:.3f}."]
 
 
 def cascade_facts(rule: CascadeRule) -> dict[str, Any]:
@@ -108,7 +98,6 @@ def cascade_facts(rule: CascadeRule) -> dict[str, Any]:
     }
 
 
-@recording
 def calibrate_panel(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -159,56 +148,56 @@ def calibrate_panel(
     names = ", ".join(one.name for one in systems)
     say(f"1/3  Read {table.n_rows:,} questions with the answers of {names}.")
     say(f"2/3  Fit on {sizes[0]:,} questions, decide on {sizes[1]:,}, check on {sizes[2]:,}.")
-    kind: Any = match
-    panel = PanelCalibration(answers, match=kind, random_state=seed)  # type: ignore[arg-type]
-    panel.fit(
-        _rows(given, fit),
-        key[fit],
-        _rows(signals, fit),
-        groups=None if groups is None else groups[fit],
-        clusters=None if clusters is None else clusters[fit],
-        costs=costs,
-    )
-    predicted, confidence = panel.predict_both(given, signals, groups)
-    right = _is_right(predicted, key, match)
-    scored = Answers(None, confidence, right, None, groups, clusters, by=str(group))
-    rule, checked = None, (0, 0)
-    if review_cost is not None:
-        assert costs is not None
-        rule = plan_cascade(
-            panel,
-            _rows(given, decide_on),
-            key[decide_on],
-            _rows(signals, decide_on),
+    with running(Path(out), settings) as folder:
+        kind: Any = match
+        panel = PanelCalibration(answers, match=kind, random_state=seed)  # type: ignore[arg-type]
+        panel.fit(
+            _rows(given, fit),
+            key[fit],
+            _rows(signals, fit),
+            groups=None if groups is None else groups[fit],
+            clusters=None if clusters is None else clusters[fit],
             costs=costs,
-            review_cost=review_cost,
-            risk=settings.risk,
-            confidence=settings.confidence,
-            guarantee=settings.guarantee,
-            groups=None if groups is None or settings.one_rule else groups[decide_on],
-            clusters=None if clusters is None else clusters[decide_on],
         )
-        everyone = None if groups is None or settings.one_rule else groups[check_on]
-        outcome = rule.apply(_rows(given, check_on), _rows(signals, check_on), everyone)
-        accepted = outcome.next == "accept"
-        wrong = accepted & ~_is_right(outcome.answer, key[check_on], match)
-        checked = int(accepted.sum()), int(wrong.sum())
-    say("3/3  Write the report.")
-    with publishing(Path(out)) as folder:
+        predicted, confidence = panel.predict_both(given, signals, groups)
+        right = _is_right(predicted, key, match)
+        scored = Answers(None, confidence, right, None, groups, clusters, by=str(group))
+        rule, checked = None, (0, 0)
+        if review_cost is not None:
+            assert costs is not None
+            rule = plan_cascade(
+                panel,
+                _rows(given, decide_on),
+                key[decide_on],
+                _rows(signals, decide_on),
+                costs=costs,
+                review_cost=review_cost,
+                risk=settings.risk,
+                confidence=settings.confidence,
+                guarantee=settings.guarantee,
+                groups=None if groups is None or settings.one_rule else groups[decide_on],
+                clusters=None if clusters is None else clusters[decide_on],
+            )
+            everyone = None if groups is None or settings.one_rule else groups[check_on]
+            outcome = rule.apply(_rows(given, check_on), _rows(signals, check_on), everyone)
+            accepted = outcome.next == "accept"
+            wrong = accepted & ~_is_right(outcome.answer, key[check_on], match)
+            checked = int(accepted.sum()), int(wrong.sum())
+        say("3/3  Write the report.")
         write_columns(folder, systems, match, group)
         result = PanelResult.of(
             panel,
             scored.take(decide_on),
             scored.take(check_on),
             settings,
+            folder,
             sizes=sizes,
-            folder=folder,
             rule=rule,
             cascade_checked=checked,
         )
         if rule is not None:
             save(rule, folder / CALIBRATION)
-    return replace(result, folder=Path(out))
+        return result
 
 
 def _rows(columns: Mapping[str, Any], rows: NDArray[np.intp]) -> dict[str, Any]:

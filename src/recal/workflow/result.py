@@ -7,9 +7,9 @@ from __future__ import annotations
 import datetime
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import wraps
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -25,15 +25,10 @@ from recal.decisions.rule import check_share
 from recal.errors import GroupRiskWarning, recorded_warnings
 from recal.files.paths import json_text, replacing
 from recal.files.saved import save
-from recal.metrics import Evaluation, evaluate
-from recal.reporting import report
+from recal.reporting.page import Page
 from recal.reporting.verdict import RISKS, AnswerChange
 from recal.schema import Seed, check
-from recal.workflow.folder import CALIBRATION, PAGE, SUMMARY
-
-DRAWS = 200  # bootstrap draws for intervals
-# The terminal names at most this many groups; the page has all of them.
-_MOST_GROUPS = 10
+from recal.workflow.folder import CALIBRATION, PAGE, SUMMARY, publishing
 
 
 def broken_groups(
@@ -51,20 +46,21 @@ def broken_groups(
         )
 
 
-def broken_line(names: tuple[str, ...], risk: float) -> str:
+def broken_line(names: tuple[str, ...], risk: float, most: int = 10) -> str:
     """Return a line that names the groups in which a common rule is broken; empty if there are
     none.
     """
     if not names:
         return ""
-    rest = f" and {len(names) - _MOST_GROUPS:,} more" if len(names) > _MOST_GROUPS else ""
+    rest = f" and {len(names) - most:,} more" if len(names) > most else ""
     return (
-        f"One rule for all makes clearly more than {100 * risk:g} % errors in {', '.join(names[:_MOST_GROUPS])}{rest}. "
-        "Leave out --one-rule: each group then gets its own threshold and guarantee."
+        f"One rule for all makes clearly more than {100 * risk:g} % errors in "
+        f"{', '.join(names[:most])}{rest}. Leave out --one-rule: each group then gets its own "
+        "threshold and guarantee."
     )
 
 
-def group_lines(decision: Decision, share: float) -> list[str]:
+def group_lines(decision: Decision, share: float, most: int = 10) -> list[str]:
     """Return lines that say which groups accept nothing and how many labels they need, worst first.
 
     `share` is the share of labelled inputs that decide; more inputs than `needed` must be labelled
@@ -75,10 +71,9 @@ def group_lines(decision: Decision, share: float) -> list[str]:
         return []
     refused.sort(key=lambda part: (part.needed is not None, -(part.needed or 0), str(part.name)))
     lines = [f"Nothing is accepted yet in {len(refused):,} of {len(decision.parts):,} groups:"]
-    for part in refused[:_MOST_GROUPS]:
-        lines.append(f"  {part.name}: {part.more_labels(share)}")
-    if len(refused) > _MOST_GROUPS:
-        lines.append(f"  and {len(refused) - _MOST_GROUPS:,} more groups")
+    lines += [f"  {part.name}: {part.more_labels(share)}" for part in refused[:most]]
+    if len(refused) > most:
+        lines.append(f"  and {len(refused) - most:,} more groups")
     return lines
 
 
@@ -132,16 +127,14 @@ class Settings:
         return {**{name: getattr(self, name) for name in names}, "seed": self.random_state}
 
 
-def recording(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a run keep its warnings in its settings."""
-
-    @wraps(run)
-    def recorded(*values: Any, **options: Any) -> Any:
-        settings = next(one for one in (*values, *options.values()) if isinstance(one, Settings))
-        with recorded_warnings(settings.warnings):
-            return run(*values, **options)
-
-    return recorded
+@contextmanager
+def running(out: Path, settings: Settings, *, keep_previous: bool = False) -> Iterator[Path]:
+    """Give a run a folder to work in, keep its warnings, and publish the folder at the end."""
+    with (
+        recorded_warnings(settings.warnings),
+        publishing(out, keep_previous=keep_previous) as folder,
+    ):
+        yield folder
 
 
 @dataclass(frozen=True)
@@ -183,9 +176,8 @@ class Answers:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        return np.asarray(
-            self.truth if self.after.ndim == 1 else self.after.argmax(axis=1) == self.truth
-        )
+        graded = self.after.ndim == 1
+        return np.asarray(self.truth if graded else self.after.argmax(axis=1) == self.truth)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,16 +191,15 @@ class Result:
         How much can be automated with the calibrated confidence, and with the model's own; measured
         on answers that were not used for fitting. `decision_before` and `before` are None if there
         is no confidence before calibration.
-    before, after : Evaluation
-        The model's own confidence and the calibrated confidence, measured on the checking answers.
+    before, after : mapping of metric to its value on the checking answers
     sizes : (int, int, int)
-        The numbers of answers to fit, to decide and to check on.
+        The numbers of answers to fit, to decide and to check on; with `cross_fit`, the first two
+        are the same answers.
     n_accepted, n_errors, n_accepted_before : int
         The number of accepted checking answers, of errors among them, and of those accepted before
         calibration.
     broken_groups : tuple of str
         Groups in which a common rule makes clearly more errors than its risk.
-    folder : Path
     gain : Gain or None
         How much more is automated after calibration than before. Only a `CalibrationResult` has an
         interval.
@@ -221,30 +212,41 @@ class Result:
     """
 
     rows_name: ClassVar[str] = "answers"
-    gain_draws: ClassVar[int] = (
-        1  # the interval of `gain` takes seconds, and a run on graded answers does not show it
-    )
+    metrics: ClassVar[tuple[str, ...]] = ("nll", "ece", "brier", "auroc")
+    # The interval of `gain` takes seconds, and a run on graded answers does not show it.
+    gain_draws: ClassVar[int] = 1
     calibrator: Any
     decision: Decision
     decision_before: Decision | None
-    before: Evaluation | None
-    after: Evaluation
+    before: Mapping[str, float] | None
+    after: Mapping[str, float]
     sizes: tuple[int, int, int]
     n_accepted: int
     n_errors: int
     n_accepted_before: int
     broken_groups: tuple[str, ...]
-    folder: Path
     gain: Gain | None
     change: AnswerChange | None = None
     passes_per_answer: float | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
+    cross_fit: bool = False
 
     @classmethod
     def of(
-        cls, calibrator: Any, deciding: Answers, checking: Answers, settings: Settings, **own: Any
+        cls,
+        calibrator: Any,
+        deciding: Answers,
+        checking: Answers,
+        settings: Settings,
+        folder: Path,
+        **own: Any,
     ) -> Self:
-        """Choose the rules on one part, measure what they accept on another, and write the folder."""
+        """Choose the rules on one part, measure what they accept on another, and write the folder.
+
+        The page applies the rules of the deciding answers to the checking answers; all figures of
+        the result are those of the page.
+        """
+        seed = settings.random_state
         decisions = decide_each(
             deciding.methods,
             deciding.truth,
@@ -253,51 +255,8 @@ class Result:
             groups=None if settings.one_rule else deciding.groups,
             clusters=deciding.clusters,
             draws=cls.gain_draws,
-            random_state=settings.random_state,
+            random_state=seed,
         )
-        decision, groups = decisions["after"], None if settings.one_rule else checking.groups
-        accepted = {
-            name: decisions[name].accept(
-                probs, checking.confidences if name == "after" else None, groups
-            )
-            for name, probs in checking.methods.items()
-        }
-        options: dict[str, Any] = {
-            "clusters": checking.clusters,
-            "random_state": settings.random_state,
-        }
-        before = (
-            None
-            if checking.before is None
-            else evaluate(checking.before, checking.truth, DRAWS, **options)
-        )
-        calibrator.decision_ = decision.rule
-        result = cls(
-            calibrator=calibrator,
-            decision=decision,
-            decision_before=decisions.get("before"),
-            before=before,
-            after=evaluate(
-                checking.after, checking.truth, DRAWS, confidences=checking.confidences, **options
-            ),
-            n_accepted=int(accepted["after"].sum()),
-            n_errors=int((accepted["after"] & ~checking.correct).sum()),
-            n_accepted_before=int(accepted["before"].sum()) if "before" in accepted else 0,
-            broken_groups=broken_groups(
-                decision, deciding.after, deciding.truth, deciding.groups, deciding.confidences
-            ),
-            gain=decisions.gains.get("after"),
-            **own,
-        )
-        result._write(deciding, checking, settings)
-        return result
-
-    def _write(self, deciding: Answers, checking: Answers, settings: Settings) -> None:
-        """Write the page and the summary, then the calibration: a folder that has it is complete.
-
-        The page applies the rules of the deciding answers to the checking answers, as the lines of
-        the terminal do.
-        """
         curves = {
             name: risk_curve(
                 probs,
@@ -310,7 +269,7 @@ class Result:
             )
             for name, probs in deciding.methods.items()
         }
-        classes, passes = checking.classes, self.passes_per_answer
+        classes, passes = checking.classes, own.get("passes_per_answer")
         compared = compare_probs(
             checking.methods,
             checking.truth if classes is None else classes[checking.truth],
@@ -319,41 +278,87 @@ class Result:
             classes=classes,
             clusters=checking.clusters,
             ids=checking.ids,
-            random_state=settings.random_state,
+            random_state=seed,
         )
-        decisions = {"before": self.decision_before, "after": self.decision}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        report(
+        page = Page(
             compared,
-            self.folder / PAGE,
             about={**settings.about, "Date": today()},
-            rows=f"checking {self.rows_name}",
+            rows=f"checking {cls.rows_name}",
             command=settings.command,
             groups=None if checking.groups is None else {checking.by: checking.groups},
             risk=settings.risk,
-            decisions={name: one for name, one in decisions.items() if one is not None},
+            decisions=decisions,
             curves=curves,
-            change=self.change,
+            change=own.get("change"),
             warnings=settings.warnings,
         )
-        about = {**settings.to_dict(), **self.columns}
-        summary = {**self.to_dict(), "warnings": settings.warnings, "settings": about}
-        with replacing(self.folder / SUMMARY) as file:
+        scores = {
+            name: {metric: float(values[0, index]) for metric, values in compared.values.items()}
+            for index, name in enumerate(compared.methods)
+        }
+        accepted = page.automated
+        decision = decisions["after"]
+        calibrator.decision_ = decision.rule
+        result = cls(
+            calibrator=calibrator,
+            decision=decision,
+            decision_before=decisions.get("before"),
+            before=scores.get("before"),
+            after=scores["after"],
+            n_accepted=accepted["after"].n_accepted,
+            n_errors=accepted["after"].n_errors,
+            n_accepted_before=accepted["before"].n_accepted if "before" in accepted else 0,
+            broken_groups=broken_groups(
+                decision, deciding.after, deciding.truth, deciding.groups, deciding.confidences
+            ),
+            gain=decisions.gains.get("after"),
+            cross_fit=settings.cross_fit,
+            **own,
+        )
+        page.write(folder / PAGE)
+        about = {**settings.to_dict(), **result.columns}
+        summary = {**result.to_dict(), "warnings": settings.warnings, "settings": about}
+        with replacing(folder / SUMMARY) as file:
             file.write(json_text(summary).encode())
-        save(self.calibrator, self.folder / CALIBRATION)
+        # The calibration comes last: a folder that has it is complete.
+        save(calibrator, folder / CALIBRATION)
+        return result
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        raise NotImplementedError
-
-    def _scores(self, *names: str) -> dict[str, dict[str, float]]:
-        """Return metrics before (if there was a confidence) and after calibration."""
         both = {"before": self.before, "after": self.after}
         return {
-            when: {name: one[name] for name in names}
-            for when, one in both.items()
-            if one is not None
+            "reason": self.reason,
+            "parts": dict(zip(("fit", "decide", "check"), self.sizes)),
+            **{
+                when: {name: scores[name] for name in self.metrics}
+                for when, scores in both.items()
+                if scores is not None
+            },
+            "decision": self.decision.to_dict(),
+            "cross_fit": self.cross_fit,
+            "checked": {"accepted": self.n_accepted, "errors": self.n_errors},
+            "broken_groups": list(self.broken_groups),
         }
+
+    def lines(self) -> list[str]:
+        """Return a summary for people in a few lines; all figures come from the checking answers."""
+        lines = [
+            self.reason,
+            *self._measured(),
+            self._automated() if self.decision.possible else self._why_none(),
+            *group_lines(self.decision, self._share),
+            broken_line(self.broken_groups, self.decision.risk),
+        ]
+        return [line for line in lines if line]
+
+    @property
+    def reason(self) -> str:
+        return str(getattr(self.calibrator, "reason_", ""))
+
+    def _measured(self) -> list[str]:
+        """Return lines about the metrics of the checking answers."""
+        raise NotImplementedError
 
     def _automated(self, before: str = "") -> str:
         """Return a line with the share of answers that the rule accepts; `before` is text about the
@@ -369,45 +374,41 @@ class Result:
             f"other {name}. Promise: {self.decision.promise}. {self.decision.other_promise}"
         )
 
+    def _why_none(self) -> str:
+        return str(self.decision)
+
+    @property
+    def _share(self) -> float:
+        """The share of labelled inputs that decide."""
+        return self.sizes[1] / sum(self.sizes[1:] if self.cross_fit else self.sizes)
+
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationResult(Result):
-    """What `calibrate` computed from a model's answers; with `cross_fit`, the first two sizes are
-    the same inputs.
+    """What `calibrate` computed from a model's answers.
 
-    Attributes
-    ----------
-    cross_fit : bool
-        Whether fitting and deciding used the same inputs.
-    n_passes : int or None
-        Forward passes of this run, including all of its parts; None if they ran on a cluster.
+    `n_passes` counts the forward passes of this run, including all of its parts; None if they ran
+    on a cluster.
     """
 
     rows_name: ClassVar[str] = "inputs"
-    gain_draws: ClassVar[int] = DRAWS
+    metrics: ClassVar[tuple[str, ...]] = ("nll", "ece", "brier", "error_rate")
+    gain_draws: ClassVar[int] = 200
     decision_before: Decision
-    before: Evaluation
+    before: Mapping[str, float]
     gain: Gain
     change: AnswerChange
     passes_per_answer: float
-    cross_fit: bool
     n_passes: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        plain = super().to_dict()
+        plain["checked"]["accepted_before"] = self.n_accepted_before
         return {
-            "reason": getattr(self.calibrator, "reason_", ""),
+            **plain,
             "method": getattr(self.calibrator, "choice_", self.calibrator.short_name),
-            "parts": dict(zip(("fit", "decide", "check"), self.sizes)),
-            **self._scores("nll", "ece", "brier", "error_rate"),
-            "decision": self.decision.to_dict(),
             "decision_before": self.decision_before.to_dict(),
             "gain": {"difference": self.gain.difference, "interval": list(self.gain.interval)},
-            "cross_fit": self.cross_fit,
-            "checked": {
-                "accepted": self.n_accepted,
-                "errors": self.n_errors,
-                "accepted_before": self.n_accepted_before,
-            },
             "free_answers": {
                 "changed": self.change.changed,
                 "accuracy": self.change.free_accuracy,
@@ -415,37 +416,28 @@ class CalibrationResult(Result):
             },
             "passes_per_answer": self.passes_per_answer,
             "passes": self.n_passes,
-            "broken_groups": list(self.broken_groups),
         }
 
     def lines(self) -> list[str]:
-        """Return a summary for people in a few lines; all figures come from the checking inputs."""
+        passes = f"Forward passes per answer: {self.passes_per_answer:.2f}."
+        passes += "" if self.n_passes is None else f" This run made {self.n_passes:,} in all."
+        return [*super().lines(), passes]
+
+    def _measured(self) -> list[str]:
         before, after = self.before, self.after
         scores = (
             f"Accuracy {1 - after['error_rate']:.1%}, NLL {before['nll']:.4f} -> {after['nll']:.4f}, ECE "
             f"{before['ece']:.4f} -> {after['ece']:.4f} (before -> after, lower is better; {self.sizes[2]:,} checking "
             "inputs, used for nothing else)."
         )
-        passes = f"Forward passes per answer: {self.passes_per_answer:.2f}."
-        passes += "" if self.n_passes is None else f" This run made {self.n_passes:,} in all."
-        reason = str(getattr(self.calibrator, "reason_", ""))
-        free = self.change.words if self.change.clear and "--answers free" not in reason else ""
-        if self.decision.possible:
-            was = (
-                f"{self.n_accepted_before / self.sizes[2]:.1%}"
-                if self.decision_before.possible
-                else "none"
-            )
-            automated = self._automated(f" ({was} before calibration)") + self._chance()
-            groups = group_lines(self.decision, self._share)
-        else:
-            risk = f"{100 * self.decision.risk:g} %"
-            automated, groups = (
-                f"No answers can be automated with at most {risk} errors: {self._why_none()}",
-                [],
-            )
-        broken = broken_line(self.broken_groups, self.decision.risk)
-        return [line for line in (reason, scores, free, automated, *groups, broken, passes) if line]
+        told = "--answers free" in self.reason
+        return [scores, self.change.words if self.change.clear and not told else ""]
+
+    def _automated(self, before: str = "") -> str:
+        was = "none"
+        if self.decision_before.possible:
+            was = f"{self.n_accepted_before / self.sizes[2]:.1%}"
+        return super()._automated(f" ({was} before calibration)") + self._chance()
 
     def _chance(self) -> str:
         """Return how uncertain the change is, or nothing if the share is clearly larger than
@@ -461,21 +453,14 @@ class CalibrationResult(Result):
         return words if self.cross_fit else f"{words} --cross-fit lets more inputs choose."
 
     def _why_none(self) -> str:
-        if self.decision.needed is None:
-            return f"{self.sizes[1]:,} inputs to decide on do not show it."
+        why = "do not show it."
+        if self.decision.needed is not None:
+            more = "" if self.cross_fit else ", or let more inputs decide with --cross-fit"
+            why = f"are too few to show it. Add {self.decision.more_labels(self._share)}{more}."
         return (
-            f"{self.sizes[1]:,} inputs to decide on are too few to show it. Add "
-            f"{self.decision.more_labels(self._share)}"
-            f"{'' if self.cross_fit else ', or let more inputs decide with --cross-fit'}."
+            f"No answers can be automated with at most {100 * self.decision.risk:g} % errors: "
+            f"{self.sizes[1]:,} inputs to decide on {why}"
         )
-
-    @property
-    def _share(self) -> float:
-        """The share of labelled inputs that decide."""
-        labelled = self.sizes[2] + (
-            self.sizes[1] if self.cross_fit else self.sizes[0] + self.sizes[1]
-        )
-        return self.sizes[1] / labelled
 
 
 def today() -> str:

@@ -10,10 +10,9 @@ import re
 import numpy as np
 import pytest
 
-from recal import TemperatureScaling, Views, compare, decide, load, read_views
+from recal import TemperatureScaling, Views, decide, load, read_views
 from recal.cli.app import run
 from recal.collecting import as_source
-from recal.decisions import decide_crossfitted
 from recal.workflow.job import calibrate, calibrate_views
 from recal.workflow.result import Settings, broken_groups, broken_line, group_lines
 
@@ -88,15 +87,6 @@ def test_arrays_with_clusters_and_groups_give_what_views_give(tmp_path):
     source.groups = None
     again = calibrate(lambda batch: batch, source, tmp_path / "a", settings(), **how)
     assert again.decision.rule.groups == ()
-
-
-def test_cross_fitted_decisions_and_comparisons_read_them_from_views():
-    views = videos()
-    _, decision = decide_crossfitted(TemperatureScaling(), views, risk=0.2)
-    assert (decision.rule.groups, decision.n_clusters) == (("day", "night"), 200)
-    comparison = compare(["ts"], views, splits=2)
-    assert comparison.clusters is not None
-    assert len(comparison.clusters) % 5 == 0
 
 
 def test_the_commands_read_them_from_the_file_of_views(tmp_path, monkeypatch, capsys):

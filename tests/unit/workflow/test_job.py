@@ -7,20 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.neighbors import KNeighborsClassifier
 
 from recal import Views, decide, load, read_views
 from recal.calibrators import TemperatureScaling
-from recal.collecting import as_model, as_source
-from recal.collecting.pools import taken_by
 from recal.decisions.curves import Gain
 from recal.errors import FileError, InputError
-from recal.files.paths import json_text
 from recal.reporting.verdict import AnswerChange
-from recal.transforms import as_transform
 from recal.workflow.folder import calibration_in
 from recal.workflow.job import calibrate, calibrate_views
-from recal.workflow.parts import split, split_words
+from recal.workflow.parts import split
 from recal.workflow.result import Settings, today
 
 
@@ -155,14 +150,6 @@ def test_a_share_that_may_not_have_grown_is_called_uncertain(done):
     assert "uncertain" not in " ".join(replace(found, gain=Gain(0.3, (0.1, 0.5))).lines())
 
 
-def test_a_change_that_rounds_to_zero_is_called_no_change(done):
-    found = replace(done[0], gain=Gain(0.0, (-0.001, 0.002)), sizes=(500, 300, 200))
-    (line,) = [line for line in found.lines() if "can be automated" in line]
-    assert "No change: less than one percentage point in resamples of the 300 inputs" in line
-    assert "+0" not in line
-    assert "-0" not in line
-
-
 def test_a_pilot_without_inputs_is_refused(problem, tmp_path):
     with pytest.raises(InputError, match="`pilot` must be a whole number of at least 1, got -1"):
         calibrate(
@@ -175,11 +162,6 @@ def test_a_pilot_without_inputs_is_refused(problem, tmp_path):
             pilot=-1,
         )
     assert not (tmp_path / "out").exists()
-
-
-def test_one_cluster_is_singular():
-    assert " in 1 cluster:" in split_words([np.arange(3)] * 3, np.zeros(9), False)
-    assert " in 9 clusters:" in split_words([np.arange(3)] * 3, np.arange(9), False)
 
 
 def test_cross_fitting_is_offered_unless_it_was_used(done):
@@ -225,11 +207,6 @@ def test_the_same_command_resumes_what_was_interrupted(problem, tmp_path):
     assert calibration_in(tmp_path / "out").is_file()
 
 
-def test_a_folder_that_is_no_calibration_names_the_command(tmp_path):
-    with pytest.raises(FileError, match="recal calibrate --model MODEL"):
-        calibration_in(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
@@ -251,14 +228,6 @@ def test_bad_arguments_are_refused_before_the_model_runs(
             never, problem[0], "calibrated", Settings(**wrong), labels=problem[1], progress=False
         )
     assert not list(tmp_path.iterdir())
-
-
-def test_damage_is_tried_with_the_floor_of_the_views():
-    rng = np.random.default_rng(0)
-    rows, y = rng.normal(size=(60, 4)), rng.integers(0, 2, 60)
-    neighbours = as_model(KNeighborsClassifier(3).fit(rows, y))
-    with pytest.warns(UserWarning, match=r"Those below 0\.005 count as 0\.005"):
-        assert taken_by(neighbours, as_source(rows), [as_transform("drop:0.25")])
 
 
 @pytest.mark.parametrize("one_rule", [False, True])
@@ -293,10 +262,3 @@ def test_warnings_reach_the_page_and_a_summary_that_is_valid_json(tmp_path):
     assert any("cop" in line for line in summary["warnings"])
     html = (tmp_path / "out" / "report.html").read_text()
     assert html.index('id="warnings"') < html.index('id="headline"')
-
-
-def test_numbers_that_are_not_finite_become_null():
-    assert json.loads(json_text({"a": float("inf"), "b": (float("nan"), 1.0)})) == {
-        "a": None,
-        "b": [None, 1.0],
-    }

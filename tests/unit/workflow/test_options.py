@@ -10,12 +10,12 @@ import re
 import numpy as np
 import pytest
 
-from recal import AutoCalibration, CalibratedClassifier, TemperatureScaling, Views, collect, load
+from recal import AutoCalibration, CalibratedClassifier, collect, load
 from recal.cli.app import run
 from recal.collecting import as_source, run_pilot
 from recal.collecting.models.base import CallableModel
-from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError
-from recal.workflow.job import calibrate, calibrate_views, split
+from recal.errors import FewSamplesWarning, InputError
+from recal.workflow.job import calibrate, split
 from recal.workflow.result import Settings
 
 
@@ -98,15 +98,6 @@ def test_another_risk_asks_the_model_nothing(tmp_path):
     assert second.n_answered == 0
 
 
-def test_another_risk_runs_nothing_from_the_command_line(table, monkeypatch, capsys):
-    monkeypatch.setattr(CallableModel, "known_by_content", True)
-    more = ["--cluster", "video", "--group", "customer", "--out", "out"]
-    assert run([*COMMAND, *more]) == 0
-    monkeypatch.setattr(CallableModel, "answer", lambda model, batch: pytest.fail("the model ran"))
-    assert run([word if word != "0.2" else "0.3" for word in COMMAND] + [*more, "--force"]) == 0
-    assert "This run made 0 in all" in capsys.readouterr().out
-
-
 def test_a_pilot_stops_when_no_view_comes_near_paying():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 3000)
@@ -141,17 +132,6 @@ def test_clusters_are_never_divided():
         split(200, 0, np.repeat(["a", "b"], 100))
 
 
-def test_near_copies_without_clusters_are_warned_of(tmp_path):
-    s, y = shifted(200)
-    rng = np.random.default_rng(1)
-    copies = np.repeat(np.c_[np.zeros(200), s, rng.normal(size=200)], 10, axis=0) + rng.normal(
-        0, 1e-4, (2000, 3)
-    )
-    how = {"labels": np.repeat(y, 10), "pool": None, "progress": False}
-    with pytest.warns(DependentRowsWarning, match=r"near-copies.*--cluster COLUMN"):
-        calibrate(lambda batch: batch, copies, tmp_path / "out", Settings(risk=0.3), **how)
-
-
 def test_python_and_commands_read_tables_and_pools_alike(tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"x": np.linspace(-2, 2, 40), "colour": ["red", "blue"] * 20})
@@ -181,24 +161,3 @@ def test_the_default_says_when_changed_answers_are_better():
         y = rng.integers(0, 10, 400)
         logits = 2 * np.eye(10)[y] + rng.normal(0, 1.2, (400, 10))
         assert "--answers free" not in AutoCalibration().fit(logits, y).reason_
-
-
-def test_fit_prints_that_changed_answers_are_better(tmp_path, capsys):
-    s, y = shifted()
-    Views(s, labels=y).write(tmp_path / "v.npz")
-    assert run(["fit", str(tmp_path / "v.npz"), "--out", str(tmp_path / "c.recal")]) == 0
-    assert "--answers free" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("cross_fit", [False, True])
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_clusters_and_groups_of_views_reach_the_decision(tmp_path, cross_fit):
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 900)
-    logits = 4 * (np.eye(3)[y] + rng.normal(0, 0.5, (900, 3)))
-    clusters, groups = np.arange(900) // 3, rng.choice(["a", "b"], 900)
-    views = Views(logits, labels=y, clusters=clusters, groups=groups)
-    settings = Settings(risk=0.2, calibrator=TemperatureScaling(), cross_fit=cross_fit)
-    result = calibrate_views(views, tmp_path, settings)
-    assert result.decision.n_clusters == (240 if cross_fit else 90)
-    assert {part.name for part in result.decision.parts} == {"a", "b"}
