@@ -12,11 +12,11 @@ import onnxruntime
 import pytest
 import torch
 
-from recal import AutoCalibration, Plan, TemperatureScaling
+from recal import Plan, TemperatureScaling
 from recal.calibrators import CALIBRATORS, Calibrator, OrderPreserving, VectorScaling
 from recal.errors import InputError, NotFittedError
 from recal.export.calibration import calibration_of
-from recal.export.calibration_file import calibration_model
+from recal.export.onnx_file import calibration_model
 from recal.export.torch_module import CalibrationLayer
 from tests.problems import extreme_views
 
@@ -142,13 +142,6 @@ def test_the_other_forms_of_order_preserving_functions_too() -> None:
         logits = np.array(views.logits)
         written = by_onnx(session_of(calibrator, 10), logits, np.zeros((0, *logits.shape)))[0]
         np.testing.assert_allclose(written, calibrator.predict_proba(views), rtol=0, atol=1e-6)
-
-
-def test_the_map_of_what_was_chosen_is_exported() -> None:
-    views = extreme_views(3)
-    auto = AutoCalibration(random_state=0).fit(views[:400])
-    assert calibration_of(auto).map == auto.calibrator_.map_
-    assert calibration_of(auto).kept
 
 
 def test_a_method_of_ones_own_is_exported_if_it_has_a_map() -> None:

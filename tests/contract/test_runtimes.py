@@ -16,7 +16,7 @@ import torch
 
 from recal import Blend, Plan, Step, Views
 from recal.export.calibration import calibration_of
-from recal.export.calibration_file import calibration_model
+from recal.export.onnx_file import calibration_model
 from recal.export.torch_module import CalibrationLayer
 from recal.maps import steps as steps_module
 from recal.maps.arrays import top_column
@@ -156,19 +156,6 @@ def random_blend(
     return plan, Views(views.logits, dict(zip(names, transformed))), transformed
 
 
-@pytest.mark.parametrize("n_classes", [2, 10, 100])
-@pytest.mark.parametrize("gate", [None, 0.9])
-@pytest.mark.parametrize("n_views", [0, 1, 2])
-def test_blends_of_the_generator_have_both_kinds_of_samples(
-    n_classes: int, gate: float | None, n_views: int
-) -> None:
-    plan, views, transformed = random_blend(7, n_classes, gate=gate, n_views=n_views)
-    assert len(transformed) == len(plan.transforms) <= n_views
-    shares = plan.needs_views(views.logits).mean()
-    assert 0.0 < shares < 1.0 if gate and n_views else shares == bool(n_views)
-    assert (expected_probs(plan, views).argmax(1) == views.logits.argmax(1)).all()
-
-
 @every_runtime
 @pytest.mark.parametrize("n_classes", [2, 3, 7, 8, 9, 10, 100, 128, 129, 1000])
 def test_agrees_with_numpy(runtime: Runtime, n_classes: int) -> None:
@@ -185,14 +172,6 @@ def test_agrees_wherever_confidence_is_read(runtime: Runtime, confidence_at: str
         plan, views, transformed = random_plan(seed, n_classes, confidence_at)
         probs = runtime(plan, views.logits, transformed)
         np.testing.assert_allclose(probs, expected_probs(plan, views), rtol=0, atol=1e-6)
-
-
-@every_runtime
-def test_temperature_alone_needs_no_views(runtime: Runtime) -> None:
-    logits = np.random.default_rng(0).normal(size=(50, 10)).astype(np.float32) * 9
-    plan = Plan(start=0.4, finish=1.5)
-    probs = runtime(plan, logits, np.zeros((0, 50, 10), dtype=np.float32))
-    np.testing.assert_allclose(probs, expected_probs(plan, Views(logits)), rtol=0, atol=1e-6)
 
 
 @every_runtime
@@ -232,30 +211,6 @@ def test_a_blend_reads_no_view_of_samples_above_its_gate(runtime: Runtime) -> No
     np.testing.assert_array_equal(
         runtime(plan, views.logits, other), runtime(plan, views.logits, transformed)
     )
-
-
-@every_runtime
-def test_offsets_alone_need_no_views(runtime: Runtime) -> None:
-    logits = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32) * 4
-    plan = Blend(1.1, (), (0.3, -0.2, 0.5, 0.0), 1e-4, start=0.7)
-    probs = runtime(plan, logits, np.zeros((0, 50, 4), dtype=np.float32))
-    np.testing.assert_allclose(probs, expected_probs(plan, Views(logits)), rtol=0, atol=1e-6)
-
-
-@every_runtime
-@pytest.mark.parametrize("n_classes", [10, 100])
-def test_rows_that_equal_their_view_never_rose(runtime: Runtime, n_classes: int) -> None:
-    """A view that changes nothing never rose, however small the difference that rounding makes."""
-    rng = np.random.default_rng(n_classes)
-    logits = (rng.normal(size=(60, n_classes)) * rng.choice([1, 4, 20], (60, 1))).astype(np.float32)
-    steps = tuple(Step("zoom:0.5", tuple(rng.uniform(0.7, 1.3, 4))) for _ in range(40))  # type: ignore[arg-type]
-    plan = Plan(steps)
-    probs = runtime(plan, logits, logits[None])
-    expected = expected_probs(plan, Views(logits, {"zoom:0.5": logits}))
-    np.testing.assert_allclose(probs, expected, rtol=0, atol=1e-6)
-    factors = np.prod([step.betas[3] for step in steps])
-    alone = expected_probs(Plan(start=factors), Views(logits))
-    np.testing.assert_allclose(probs, alone, rtol=0, atol=1e-6)
 
 
 def test_betas_beyond_all_reason_are_bounded_as_in_the_reference() -> None:

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from recal import DecisionRule, PanelCalibration, SignalCalibration, TemperatureScaling, Views, save
-from recal.serving.app import Limits, make_app
-from recal.serving.scoring import Scorer
-from recal.serving.service import Service
+from recal.serving.app import make_app
+from recal.serving.service import Scorer, Service
 
 pytest.importorskip("fastapi")
 httpx = pytest.importorskip("httpx")
@@ -32,7 +31,7 @@ def signals(tmp_path):
 
 def client(tmp_path, calibrator, check_rate: float = 1.0, **limits):
     service = Service(tmp_path, Scorer(calibrator), check_rate)
-    transport = httpx.ASGITransport(make_app(service, Limits(**limits)), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(make_app(service, **limits), raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://service")
 
 

@@ -73,7 +73,7 @@ def export(
     check_calibration(file, source)
     from recal.export import export_calibration
     from recal.export.calibration import calibration_of
-    from recal.export.calibration_file import measure
+    from recal.export.onnx_file import measure
 
     parts, profile = calibration_of(source), None
     settings: dict[str, Any] = {}

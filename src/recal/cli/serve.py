@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Annotated, Any
 
@@ -60,9 +61,9 @@ def serve(
         "max_rows": max_rows,
         "max_bytes": max_bytes,
     }
-    from recal.serving import factory
+    from recal.serving.app import VARIABLE, make_service
 
-    factory.check(settings)
+    make_service(settings)  # shows errors before the first process starts
     print_json(
         {"url": f"http://{host}:{port}", "rule": getattr(content, "decision_", None) is not None}
     )
@@ -71,9 +72,9 @@ def serve(
         say(
             "Warning: anybody who reaches this port can use it. Set RECAL_TOKEN to require a token."
         )
-    os.environ[factory.VARIABLE] = factory.encoded(settings)
+    os.environ[VARIABLE] = json.dumps(settings)
     uvicorn.run(
-        "recal.serving.factory:make",
+        "recal.serving.app:make",
         factory=True,
         host=host,
         port=port,

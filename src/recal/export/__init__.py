@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "export_calibration": "calibration_file",
+    "export_calibration": "onnx_file",
     "export_onnx": "onnx_file",
-    "export_sets": "calibration_file",
+    "export_sets": "onnx_file",
     "keep_classes": "calibration",
 }
 __all__ = list(_HOMES)

@@ -27,23 +27,11 @@ from recal.collecting.models.onnx import (
 )
 from recal.errors import FileError, InputError
 from recal.export import traced_functions as xp
-from recal.export.tracer import (
-    IR_VERSION,
-    OPEN,
-    OPSET,
-    Graph,
-    Symbol,
-    TensorProto,
-    dtype_of,
-    onnx,
-    tensor,
-)
+from recal.export.tracer import IR_VERSION, OPEN, OPSET, Graph, Symbol, dtype_of, onnx, tensor
 from recal.transforms import Transform
 from recal.transforms.arrays import dtype_name
 from recal.transforms.preprocessing import Normalize
 
-# Nodes that do not change values: a softmax before them is still a softmax.
-_HAND_ON = ("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout")
 # How an exported file is opened to check or to time it: the number of threads, and the providers.
 ON_ONE_THREAD = ("1", ("CPUExecutionProvider",))
 
@@ -67,15 +55,12 @@ class Part:
     @property
     def ends_in_softmax(self) -> bool:
         """Whether the output comes from a softmax node."""
+        same = ("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout")
         makers = {name: node for node in self.model.graph.node for name in node.output}
         node = makers.get(self.output.name)
-        while node is not None and node.op_type in _HAND_ON:
+        while node is not None and node.op_type in same:  # it does not change values
             node = makers.get(node.input[0])
         return node is not None and node.op_type == "Softmax"
-
-
-def element_type(value: onnx.ValueInfoProto) -> int:
-    return int(value.type.tensor_type.elem_type)
 
 
 def sizes(value: onnx.ValueInfoProto) -> list[int]:
@@ -106,9 +91,14 @@ def _described(value: onnx.ValueInfoProto) -> tuple[str, int | None]:
     """Return a value's type as onnxruntime writes it, and its number of axes."""
     if value.type.HasField("sequence_type"):
         return "seq(map())", None
-    kinds = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    kinds = (
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.DOUBLE,
+        onnx.TensorProto.FLOAT16,
+        onnx.TensorProto.BFLOAT16,
+    )
     names: dict[int, str] = dict(zip(kinds, FLOATS))
-    kind = names.get(element_type(value), "tensor(other)")
+    kind = names.get(value.type.tensor_type.elem_type, "tensor(other)")
     axes = len(value.type.tensor_type.shape.dim)
     return kind, axes or None
 
@@ -122,11 +112,10 @@ def _unzipped(model: onnx.ModelProto, output: onnx.ValueInfoProto) -> onnx.Value
             f"The ONNX model's output {output.name!r} is a list of dictionaries, which cannot be exported",
             remedy="Convert the model again with options={'zipmap': False}",
         )
-    inferred = onnx.shape_inference.infer_shapes(model)
-    kinds = {value.name: element_type(value) for value in inferred.graph.value_info}
-    return tensor(
-        node.input[0], kinds.get(node.input[0]) or TensorProto.FLOAT, ["batch", len(labels[0])]
-    )
+    inferred = onnx.shape_inference.infer_shapes(model).graph.value_info
+    kinds = {value.name: value.type.tensor_type.elem_type for value in inferred}
+    kind = kinds.get(node.input[0]) or onnx.TensorProto.FLOAT
+    return tensor(node.input[0], kind, ["batch", len(labels[0])])
 
 
 def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> Part:
@@ -195,9 +184,8 @@ def two_column_part(part: Part, outputs: str) -> Part | None:
     # A batch that could not be opened stays fixed.
     one = Graph().input("one", dtype_of(part.output), [rows_of(part) or OPEN, *shape[1:]])
     second = one.reshape((OPEN, 1))
-    return _traced(
-        one, xp.concat([second - second if outputs == "logits" else 1 - second, second], axis=1)
-    )
+    first = second - second if outputs == "logits" else 1 - second
+    return _traced(one, xp.concat([first, second], axis=1))
 
 
 def _traced(inputs: Symbol, output: Symbol, opset: int = OPSET) -> Part:
@@ -219,7 +207,7 @@ def opsets_of(*models: onnx.ModelProto) -> dict[str, int]:
 
 def trace_module(module: Any, example: Any) -> Part:
     """Return a torch module as a part that takes any number of rows."""
-    from recal.export.torch_onnx import as_onnx
+    from recal.export.torch_module import as_onnx
 
     model = as_onnx(module, example, "recal_logits")
     model = onnx.inliner.inline_local_functions(model) if model.functions else model
@@ -232,9 +220,8 @@ def view_part(transforms: Sequence[Transform], batch: Any, opset: int = OPSET) -
     such batches.
     """
     inputs = _batch_like(batch, opset)
-    return _traced(
-        inputs, xp.concat([transform(inputs) for transform in transforms], axis=0), opset
-    )
+    views = [transform(inputs) for transform in transforms]
+    return _traced(inputs, xp.concat(views, axis=0), opset)
 
 
 def normalize_part(normalize: Normalize, batch: Any) -> Part:
@@ -261,14 +248,13 @@ def open_batch(part: Part, shape: tuple[int, ...]) -> Part:
     free = fix_reshapes(part, shape, fixed)
     rows = _random(fixed + 1, shape, part)
     try:
-        apart = [
+        first, last = (
             run(part.model, part.input.name, some)[part.output.name]
             for some in (rows[:-1], rows[1:])
-        ]
-        together = run(free.model, free.input.name, rows)[free.output.name]
-        same = np.allclose(
-            together, np.concatenate([apart[0], apart[1][-1:]]), rtol=1e-4, atol=1e-4
         )
+        together = run(free.model, free.input.name, rows)[free.output.name]
+        apart = np.concatenate([first, last[-1:]])
+        same = np.allclose(together, apart, rtol=1e-4, atol=1e-4)
     except InputError:
         same = False
     if not same:
@@ -289,9 +275,8 @@ def fix_reshapes(part: Part, shape: tuple[int, ...], fixed: int | None = None) -
     """
     model = onnx.ModelProto()
     model.CopyFrom(part.model)
-    inner = _sizes_of_reshapes(
-        part, [_random(count, shape, part) for count in ((fixed,) if fixed else (2, 3))]
-    )
+    counts = (fixed,) if fixed else (2, 3)
+    inner = _sizes_of_reshapes(part, [_random(count, shape, part) for count in counts])
     for number, node in enumerate(model.graph.node):
         if node.output[0] in inner:
             name = f"recal_shape_{number}"
@@ -323,10 +308,8 @@ def _sizes_of_reshapes(part: Part, batches: list[NDArray[Any]]) -> dict[str, tup
         answers = [run(model, part.input.name, rows) for rows in batches]
     except InputError:  # a model that does not run shows no sizes
         return {}
-    first, last = (
-        {name: each[name].shape[1:] for name in names} for each in (answers[0], answers[-1])
-    )
-    return {name: first[name] for name in names if first[name] == last[name]}
+    shapes = {name: {each[name].shape[1:] for each in answers} for name in names}
+    return {name: found.pop() for name, found in shapes.items() if len(found) == 1}
 
 
 def run(model: onnx.ModelProto, name: str, batch: NDArray[Any] | None) -> dict[str, NDArray[Any]]:

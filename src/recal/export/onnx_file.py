@@ -1,25 +1,30 @@
-"""A model and its calibration as one ONNX file: inputs in, calibrated probabilities out."""
+"""ONNX files: a model with its calibration, or the calibration alone (of logits, signals or sets)."""
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.signals import SignalCalibration
+from recal.collecting.models.onnx import open_session
 from recal.decisions.decision import Decision
 from recal.decisions.rule import DecisionRule
+from recal.decisions.sets import PredictionSets
 from recal.errors import InputError, in_both
 from recal.export import traced_functions as xp
-from recal.export.calibration import Calibration, calibration_of
-from recal.export.calibration_file import answers, export_signals, metadata, own_probs, write
+from recal.export.calibration import Calibration, calibration_of, keep_classes
 from recal.export.network import (
+    ON_ONE_THREAD,
     Part,
     channel_part,
     example_of,
@@ -36,7 +41,8 @@ from recal.export.network import (
     view_part,
 )
 from recal.export.tracer import IR_VERSION, OPEN, Graph, Nodes, Symbol, dtype_of, onnx
-from recal.maps.guard import bounded
+from recal.files.paths import replacing
+from recal.maps.guard import bounded, guarded
 from recal.maps.steps import Plan
 from recal.schema import Either, ListOf, Number, check
 from recal.transforms import BuiltIn, Transform
@@ -49,9 +55,6 @@ from recal.transforms.preprocessing import (
     match_outputs,
     match_preprocess,
 )
-
-_THRESHOLDS = Either(Number(0.0, 1.0), ListOf(Number(0.0, 1.0)))
-_THRESHOLDS.rule = "a threshold in [0, 1], or one for each class"
 
 
 def export_onnx(
@@ -127,7 +130,7 @@ def export_onnx(
         _check_traceable(calibration.map.transforms)
         front, batch = _onnx_front(model, calibration.map.transforms, preprocess, example, outputs)
     else:
-        from recal.export.torch_onnx import gives_probabilities, logits_of, parts_of
+        from recal.export.torch_module import gives_probabilities, logits_of, parts_of
 
         model, plan, preprocess = parts_of(model, plan, preprocess)
         calibration = calibration_of(plan)
@@ -138,37 +141,20 @@ def export_onnx(
             )
         if outputs == "logits" and gives_probabilities(model, preprocess, example):
             raise _ends_in_softmax()
-        front, batch = (
-            _with_two_columns([trace_module(logits_of(model, preprocess), example)], outputs),
-            example,
-        )
+        traced = trace_module(logits_of(model, preprocess), example)
+        front, batch = _with_two_columns([traced], outputs), example
     n_classes = _classes_of(front[-1])
     calibration.check_classes(n_classes)
-    views = _views(
-        calibration.map.transforms, batch, opsets_of(*(part.model for part in front))[""]
-    )
+    opset = opsets_of(*(part.model for part in front))[""]
+    views = _views(calibration.map.transforms, batch, opset)
     rule = _rule(getattr(plan, "decision_", None) if accept is None else accept, n_classes)
     file = _File(front, views, calibration, n_classes, outputs, batch, rule)
     if calibration.map.gate is not None:
         file = _gateable(file)
     whole = file.model()
-    run(
-        whole,
-        whole.graph.input[0].name,
-        _zeros(front[0] if batch is None else batch, rows_of(front[-1])),
-    )
+    example = _zeros(front[0] if batch is None else batch, rows_of(front[-1]))
+    run(whole, whole.graph.input[0].name, example)
     return write(whole, path, metadata(plan, calibration.map.transforms, rule))
-
-
-@dataclass(frozen=True)
-class _Rule:
-    """Thresholds given as numbers: a DecisionRule without a guarantee."""
-
-    thresholds: tuple[float, ...]
-    reads: str = "confidence"
-    risk: float | None = None
-    confidence: float | None = None
-    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -185,7 +171,7 @@ class _File:
     n_classes: int
     outputs: str
     example: Any = None
-    rule: DecisionRule | _Rule | None = None
+    rule: Any = None
     branched: bool = False
 
     @property
@@ -202,11 +188,10 @@ class _File:
         name, dtype, shape = self.input
         inputs = Graph().input(name, dtype, (OPEN, *(size or OPEN for size in shape[1:])))
         parts = [*self.front, self.views] if self.views is not None else [*self.front]
-        version = max(IR_VERSION, *(part.model.ir_version for part in parts))
+        models = [part.model for part in parts]
+        version = max(IR_VERSION, *(model.ir_version for model in models))
         results = self._results(*self._answers(inputs))
-        whole = inputs.device.model(
-            [inputs], results, opsets_of(*(part.model for part in parts)), version
-        )
+        whole = inputs.device.model([inputs], results, opsets_of(*models), version)
         if fixed := rows_of(self.front[-1]):  # a fixed batch that could not be opened
             whole.graph.input[0].type.tensor_type.shape.dim[0].dim_value = fixed
         return whole
@@ -284,12 +269,8 @@ def _refused(logits: Symbol, transforms: tuple[Transform, ...], inputs: Symbol) 
     """Return logits, (..., n, K), with NaN in the rows of inputs that a transformation would refuse
     in Python.
     """
-    limits = [
-        scale(inputs.dtype)
-        for t in transforms
-        if (scale := getattr(t, "full_scale", None)) is not None
-    ]
-    limits = [limit for limit in limits if limit is not None]
+    scales = [t.full_scale(inputs.dtype) for t in transforms if hasattr(t, "full_scale")]
+    limits = [scale for scale in scales if scale is not None]
     if not limits:
         return logits
     values = abs(inputs.op("Flatten", shape=(OPEN, OPEN), axis=1).to("float64"))
@@ -324,11 +305,18 @@ def _zeros(source: Any, fixed: int = 0) -> NDArray[Any] | None:
     return np.zeros((fixed or 1, *source.shape[1:]), dtype_name(source))
 
 
-def _rule(accept: Any, n_classes: int) -> DecisionRule | _Rule | None:
+def _rule(accept: Any, n_classes: int) -> Any:
+    """Return a rule; thresholds given as numbers are a rule without a guarantee."""
     if accept is None:
         return None
-    accept = accept.rule if isinstance(accept, Decision) else accept
-    rule = accept if isinstance(accept, DecisionRule) else _Rule(_thresholds(accept))
+    rule = accept.rule if isinstance(accept, Decision) else accept
+    if not isinstance(rule, DecisionRule):
+        kind = Either(Number(0.0, 1.0), ListOf(Number(0.0, 1.0)))
+        kind.rule = "a threshold in [0, 1], or one for each class"
+        numbers = np.ravel(check(accept, kind, "accept")).tolist()
+        rule = SimpleNamespace(
+            thresholds=numbers, reads="confidence", risk=None, confidence=None, groups=()
+        )
     if rule.groups:
         raise InputError(
             f"has a threshold for each of {len(rule.groups)} groups, and an ONNX file does not read groups",
@@ -341,13 +329,6 @@ def _rule(accept: Any, n_classes: int) -> DecisionRule | _Rule | None:
             f"is one number, or one for each of {n_classes} classes, got {count}", argument="accept"
         )
     return rule
-
-
-def _thresholds(accept: Any) -> tuple[float, ...]:
-    numbers = check(
-        accept.tolist() if isinstance(accept, np.ndarray) else accept, _THRESHOLDS, "accept"
-    )
-    return tuple(np.ravel(numbers).astype(float).tolist())
 
 
 def _onnx_front(
@@ -364,7 +345,7 @@ def _onnx_front(
     if isinstance(preprocess, Normalize):
         front = [normalize_part(preprocess, batch)]
     elif preprocess is not None:
-        from recal.export.torch_onnx import Function
+        from recal.export.torch_module import Function
 
         front = [trace_module(Function(preprocess), batch)]
     shape = sizes(front[-1].output) if front else [] if batch is None else list(batch.shape)
@@ -372,10 +353,8 @@ def _onnx_front(
         front.append(channel_part(own))
         shape = [*shape, 1] if sizes(own.input)[1] != 1 else [shape[0], 1, *shape[1:]]
     if rows_of(own):
-        inner = [
-            size or other
-            for size, other in zip(sizes(own.input)[1:], shape[1:] or sizes(own.input)[1:])
-        ]
+        declared = sizes(own.input)[1:]
+        inner = [size or other for size, other in zip(declared, shape[1:] or declared)]
         try:
             own = open_batch(own, tuple(inner))
         except InputError:
@@ -391,13 +370,10 @@ def _with_two_columns(front: list[Part], outputs: str) -> list[Part]:
 
 
 def _ends_in_softmax() -> InputError:
-    before, after = (
-        "Export the model without its softmax, or say",
-        ", as when the views were collected",
-    )
+    how = in_both(outputs="probabilities")
     return InputError(
         "The model ends in a softmax: it gives probabilities, and logits are needed",
-        remedy=f"{before} {in_both(outputs='probabilities')}{after}",
+        remedy=f"Export it without its softmax, or say {how}, as when the views were collected",
     )
 
 
@@ -406,7 +382,7 @@ def _views(transforms: tuple[Transform, ...], batch: Any, opset: int) -> Part | 
         return None
     if all(isinstance(transform, BuiltIn) for transform in transforms):
         return view_part(transforms, batch, opset)
-    from recal.export.torch_onnx import views_of
+    from recal.export.torch_module import views_of
 
     return trace_module(views_of(transforms), batch)
 
@@ -429,3 +405,183 @@ def _check_traceable(transforms: tuple[Transform, ...]) -> None:
                 "brightness, contrast, blur, flip, shift), or export the calibration alone and compute the views "
                 "yourself."
             )
+
+
+# --- files without a model
+
+
+def export_calibration(
+    plan: Plan | Any, path: str | os.PathLike[str], n_classes: int | None = None
+) -> Path:
+    """Write only the calibration: from logits to calibrated probabilities.
+
+    Parameters
+    ----------
+    plan : Plan, or a fitted calibrator
+    path : where to write
+    n_classes : int, needed for a plan because it does not know its classes
+
+    Returns
+    -------
+    The path. The file's inputs are `logits` (n, n_classes) and, if views are needed, `transformed`
+    (m, n, n_classes), the logits through ``plan.transforms`` in that order, both float32. Its
+    outputs are `probs` and `confidence`, the chance that each prediction is right. Views of samples
+    above a plan's gate are not read.
+    """
+    calibration = calibration_of(plan)
+    classes = n_classes if n_classes is not None else len(getattr(plan, "classes_", ()))
+    if not classes:
+        raise InputError("A plan does not know how many classes there are: pass n_classes.")
+    rule = getattr(plan, "decision_", None)
+    rule = getattr(rule, "rule", rule)  # of a Decision
+    return write(
+        calibration_model(calibration, int(classes)),
+        path,
+        metadata(plan, calibration.map.transforms, rule),
+    )
+
+
+def calibration_model(calibration: Calibration, n_classes: int) -> onnx.ModelProto:
+    """Return the ONNX model that `export_calibration` writes."""
+    calibration.check_classes(n_classes)
+    graph, n_views = Graph(), len(calibration.map.transforms)
+    inputs = [graph.input("logits", "float32", (OPEN, n_classes))]
+    if n_views:
+        inputs.append(graph.input("transformed", "float32", (n_views, OPEN, n_classes)))
+    own = own_probs(calibration, *inputs)
+    probs, _, confidence = answers(calibration, own, inputs[0])
+    outputs = {"probs": bounded(probs.float()), "confidence": bounded(confidence.float())}
+    return graph.model(inputs, outputs)
+
+
+def own_probs(
+    calibration: Calibration, logits: Symbol, transformed: Symbol | None = None
+) -> Symbol:
+    """Return the map's own probabilities, (n, K) float64, from logits, (n, K), and those of all
+    views, (m, n, K).
+
+    Without views, all samples count as above the gate.
+    """
+    views: list[Symbol] = []
+    if transformed is not None:
+        stack = transformed.to("float64")
+        views = [stack[number] for number in range(len(calibration.map.transforms))]
+    probs: Symbol = calibration.map.probs(logits.to("float64"), views)
+    return probs
+
+
+def answers(calibration: Calibration, own: Symbol, logits: Symbol) -> tuple[Symbol, Symbol, Symbol]:
+    """Return probabilities, (n, K), the index of the prediction and the confidence in it, both
+    (n,).
+
+    All come from the map's own probabilities, and the first and the last are float64. The
+    confidence is the prediction's probability before the guard raises it to keep the model's answer.
+    """
+    probs, confidence = guarded(calibration.map, own, logits.to("float64"), kept=calibration.kept)
+    return probs, xp.argmax(probs, axis=1), confidence
+
+
+def export_signals(calibration: SignalCalibration, path: str | os.PathLike[str]) -> Path:
+    """Write a fitted SignalCalibration to one ONNX file.
+
+    The input `signals` is (n, n_signals) float64, with NaN for missing signals. Columns of text and
+    groups hold codes: the position of the level among the levels of the fit, and NaN for any other
+    level. The file's metadata `recal_signals` lists the levels as JSON. The output `confidence`
+    (n,) is the probability that each answer is right.
+    """
+    calibration.state()  # refuses one that is not fitted
+    table, graph = calibration.table_, Graph()
+    signals = graph.input("signals", "float64", (OPEN, len(table.names)))
+    model = graph.model([signals], {"confidence": calibration.map_.confidence(signals)})
+    onnx.checker.check_model(model, full_check=True)
+    columns = [
+        {"name": name, "levels": list(levels)} for name, levels in zip(table.names, table.levels)
+    ]
+    return write(model, path, {"signals": columns})
+
+
+def export_sets(sets: PredictionSets, path: str | os.PathLike[str], n_classes: int) -> Path:
+    """Write prediction sets as an ONNX file: `probs` (n, n_classes) float32 in, `sets` (n,
+    n_classes) bool out.
+
+    aps and raps derive random numbers from the bits of the probabilities, which ONNX cannot read.
+    Make such sets with ``randomised=False``, which keeps the guarantee and makes them a little
+    larger.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from recal.decisions import PredictionSets
+    >>> from recal.export import export_sets
+    >>> export_sets(PredictionSets("lac", 0.9, (0.7,)), tempfile.mkdtemp() + "/sets.onnx", n_classes=3).name
+    'sets.onnx'
+    """
+    if sets.method != "lac" and sets.randomised:
+        raise InputError(
+            f"Randomised {sets.method} sets read the bits of the probabilities, which ONNX cannot; "
+            "make them with randomised=False."
+        )
+    graph = Graph()
+    probs = graph.input("probs", "float32", (OPEN, n_classes))
+    return write(graph.model([probs], {"sets": keep_classes(sets, probs)}), path, {})
+
+
+def metadata(source: Any, transforms: tuple[Transform, ...], rule: Any) -> dict[str, Any]:
+    """Return what a service needs besides the graph: class names, thresholds, preprocessing."""
+    stored = getattr(source, "preprocessing_", None)
+    values: dict[str, Any] = {"transforms": [str(transform) for transform in transforms]}
+    if (classes := getattr(source, "classes_", None)) is not None:
+        values["classes"] = np.asarray(classes).tolist()
+    if rule is not None:
+        values["thresholds"] = [
+            None if np.isinf(limit) else float(limit) for limit in rule.thresholds
+        ]
+        values |= {"reads": rule.reads, "risk": rule.risk, "confidence": rule.confidence}
+        values["groups"] = list(rule.groups) or None
+    if stored is not None:
+        values["preprocessing"] = stored.as_json()
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def write(model: onnx.ModelProto, path: str | os.PathLike[str], facts: dict[str, Any]) -> Path:
+    """Write a model, with facts in its metadata as JSON."""
+    for name, value in facts.items():
+        model.metadata_props.add(key=f"recal_{name}", value=json.dumps(value))
+    with replacing(path) as file:
+        file.write(model.SerializeToString())
+    return Path(path)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Milliseconds per row: for the whole file (None if it holds no model), and for the calibration
+    alone.
+    """
+
+    whole: float | None
+    calibration: float
+
+
+def measure(
+    path: str | os.PathLike[str], calibration: Calibration, n_classes: int, *, with_model: bool
+) -> Cost:
+    """Return how long one row takes: the median of a few runs on one thread, with random inputs."""
+    alone = _median(calibration_model(calibration, n_classes).SerializeToString())
+    return Cost(_median(os.fspath(path)) if with_model else None, alone)
+
+
+def _median(model: str | bytes, n_runs: int = 15) -> float:
+    session, rng, feeds = open_session(model, *ON_ONE_THREAD), np.random.default_rng(0), {}
+    for value in session.get_inputs():
+        kind = {"tensor(float)": "float32", "tensor(double)": "float64"}.get(
+            value.type, value.type[7:-1]
+        )
+        shape = [size if isinstance(size, int) else 1 for size in value.shape]
+        feeds[value.name] = rng.random(shape).astype(kind)
+    session.run(None, feeds)  # warm up
+    times = []
+    for _ in range(n_runs):
+        start = time.perf_counter()
+        session.run(None, feeds)
+        times.append(time.perf_counter() - start)
+    return 1000 * float(np.median(times))

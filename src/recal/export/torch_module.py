@@ -1,8 +1,12 @@
-"""The torch runtime: a model and its plan as one module, on any device, ready for export."""
+"""The torch runtime: a model and its plan as one module, on any device, and its ONNX graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import numpy as np
@@ -11,6 +15,7 @@ from recal.checks import is_single_column, looks_like_probabilities
 from recal.errors import InputError, MissingExtraError
 from recal.export.calibration import Calibration, calibration_of
 from recal.maps.steps import Plan
+from recal.schema import Number, check
 from recal.transforms import BuiltIn, Named, Transform
 from recal.transforms.arrays import is_plain
 from recal.transforms.preprocessing import match_preprocess
@@ -20,11 +25,9 @@ try:
 except ImportError:
     raise MissingExtraError("torch", "torch", "CalibratedModule") from None
 
-__all__ = ["CalibratedModule", "CalibrationLayer", "Tensor", "torch"]
 Tensor = torch.Tensor
-_PLAIN_DTYPES = (torch.float16, torch.float32, torch.float64)
-# Limits for joining views into one forward pass: rows and values on a CPU, rows on other devices.
-_CPU_ROWS, _CPU_VALUES, _DEVICE_ROWS = 32, 100_000, 256
+# The oldest opset that torch's exporter writes; it has every other node that recal adds.
+OPSET = 18
 
 
 class CalibrationLayer(torch.nn.Module):
@@ -62,12 +65,7 @@ class CalibrationLayer(torch.nn.Module):
         """Return calibrated logits, and the confidence in each prediction, (n,): its probability
         before any guard.
         """
-        if (
-            is_plain(logits)
-            and is_plain(transformed)
-            and logits.dtype in _PLAIN_DTYPES
-            and len(logits)
-        ):
+        if _shares_memory(logits) and is_plain(transformed) and len(logits):
             rows, views = logits.detach().numpy(), transformed.detach().numpy()
             # A NaN in the inputs must give NaN, which compiled loops do not guarantee.
             if np.isfinite(rows).all() and np.isfinite(views).all():
@@ -85,10 +83,15 @@ class CalibrationLayer(torch.nn.Module):
 
     def needs_views(self, logits: Tensor) -> Tensor:
         """Return whether the views of each sample must be computed, (n,)."""
-        if is_plain(logits) and logits.dtype in _PLAIN_DTYPES:
+        if _shares_memory(logits):
             return torch.from_numpy(self.calibration.map.needs_views(logits.detach().numpy()))
         is_below: Tensor = self.calibration.map.needs_views(logits)
         return is_below
+
+
+def _shares_memory(logits: Tensor) -> bool:
+    """Whether numpy can read a tensor where it is."""
+    return is_plain(logits) and logits.dtype in (torch.float16, torch.float32, torch.float64)
 
 
 def _dtype(logits: Tensor) -> torch.dtype:
@@ -157,15 +160,11 @@ class CalibratedModule(torch.nn.Module):
             raise InputError(
                 f"CalibratedModule wraps a torch.nn.Module, got {type(model).__name__}."
             )
-        if max_batch is not None and (
-            isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1
-        ):
-            raise InputError(
-                f"must be a whole number from 1 on, got {max_batch!r}", argument="max_batch"
-            )
         self.model = model
         self.preprocess = match_preprocess(getattr(plan, "preprocessing_", None), preprocess)
-        self.max_batch = max_batch
+        self.max_batch = None
+        if max_batch is not None:
+            self.max_batch = check(max_batch, Number(1, whole=True), "max_batch")
         self.source, self.layer = plan, CalibrationLayer(plan)
         for transform in self.transforms:
             if isinstance(transform, Named) and transform.function is None:
@@ -260,10 +259,8 @@ class CalibratedModule(torch.nn.Module):
             if count <= most:
                 parts.append(self.logits_of(together))
             else:
-                parts += [
-                    self.logits_of(together[begin : begin + most])
-                    for begin in range(0, count, most)
-                ]
+                starts = range(0, count, most)
+                parts += [self.logits_of(together[start : start + most]) for start in starts]
         logits = torch.cat(parts) if len(parts) > 1 else parts[0]
         return logits.reshape((len(views), inputs.shape[0], logits.shape[-1]))
 
@@ -285,9 +282,11 @@ class CalibratedModule(torch.nn.Module):
     def _joined(self, inputs: Tensor) -> int:
         """Return how many views are joined into one forward pass."""
         n, most = max(1, inputs.shape[0]), self.max_batch
-        if most is None and inputs.device.type == "cpu":
-            most = min(_CPU_ROWS, _CPU_VALUES * n // max(1, inputs.numel()))
-        return max(1, (_DEVICE_ROWS if most is None else most) // n)
+        if most is None:
+            most = 256
+            if inputs.device.type == "cpu":  # larger batches leave its caches
+                most = min(32, 100_000 * n // max(1, inputs.numel()))
+        return max(1, most // n)
 
     def logits_of(self, rows: Tensor) -> Tensor:
         """Return the model's own logits for rows that are already transformed."""
@@ -297,9 +296,8 @@ class CalibratedModule(torch.nn.Module):
             prepared = prepared.to(weight.dtype)  # as `collect` does; token ids are left alone
         outputs = self.model(prepared)
         logits = getattr(outputs, "logits", outputs)
-        if isinstance(logits, Tensor) and is_single_column(
-            logits.shape
-        ):  # log-odds of the second of two classes
+        # One column holds the log-odds of the second of two classes.
+        if isinstance(logits, Tensor) and is_single_column(logits.shape):
             logits = torch.stack([torch.zeros_like(logits.reshape(-1)), logits.reshape(-1)], dim=1)
         if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[0] != rows.shape[0]:
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -325,3 +323,123 @@ def _view(transform: Transform | None, inputs: Tensor) -> Tensor:
         return transform(inputs)
     mine = inputs.clone()
     return mine if transform is None else transform(mine)
+
+
+# --- modules as ONNX graphs
+
+
+class Function(torch.nn.Module):
+    """A function as a module, because torch exports modules; `model` holds the weights that the
+    function reads.
+    """
+
+    def __init__(
+        self, function: Callable[[Tensor], Tensor], model: torch.nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.function, self.model = function, model
+        self.training = False
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.function(inputs)
+
+
+def views_of(transforms: tuple[Transform, ...]) -> Function:
+    """Return a function from inputs to the rows of all views, one transformation after the other."""
+    return Function(lambda inputs: torch.cat([transform(inputs) for transform in transforms]))
+
+
+def logits_of(model: torch.nn.Module, preprocess: Any) -> Function:
+    """Return a function from inputs to the model's own logits: preprocess, cast to its weights'
+    dtype, model.
+    """
+    calibrated = CalibratedModule(model, Plan(), preprocess)
+    return Function(calibrated.logits_of, calibrated)
+
+
+def parts_of(model: Any, plan: Any, preprocess: Any) -> tuple[torch.nn.Module, Any, Any]:
+    """Return model, plan and preprocess; a CalibratedModule has all three."""
+    if isinstance(model, CalibratedModule):
+        if plan is not None or preprocess is not None:
+            raise InputError(
+                "A CalibratedModule has its own plan and preprocess; do not pass others."
+            )
+        return model.model, model.source, model.preprocess
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(
+            f"A torch module or the path of an ONNX file is needed, got {type(model).__name__}."
+        )
+    return model, plan, preprocess
+
+
+def gives_probabilities(model: torch.nn.Module, preprocess: Any, example: Any) -> bool:
+    """Whether the model's answers to a few random inputs are probabilities."""
+    like = torch.as_tensor(example)
+    inputs = torch.rand((8, *like.shape[1:]), generator=torch.Generator().manual_seed(0))
+    if not like.is_floating_point():  # pixels, or token ids (every vocabulary has at least two)
+        inputs = inputs * (256 if like.dtype == torch.uint8 else 2)
+    weight = next(model.parameters(), inputs)
+    try:
+        with torch.no_grad():
+            answers = logits_of(model, preprocess)(inputs.to(weight.device, like.dtype))
+    except InputError:
+        raise
+    except Exception:  # the export itself will say what is wrong with the example
+        return False
+    return looks_like_probabilities(answers.float().cpu().numpy())
+
+
+def as_onnx(module: torch.nn.Module, example: Any, output: str) -> Any:
+    """Return a module as an ONNX model with one input, `inputs`, of any number of rows, and one
+    output.
+    """
+    batch = torch.as_tensor(example)
+    if batch.ndim < 2:
+        raise InputError(
+            f"The example must be a batch of inputs, (n, ...), got the shape {tuple(batch.shape)}."
+        )
+    batch = torch.cat([batch[:1], batch[:1]])  # a batch of one would be taken for a fixed size
+    try:
+        with _quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                module.eval(),
+                (batch,),
+                dynamo=True,
+                dynamic_shapes={"inputs": {0: torch.export.Dim("batch")}},
+                input_names=["inputs"],
+                output_names=[output],
+                opset_version=OPSET,
+                verbose=False,
+            )
+    except InputError:
+        raise
+    except ImportError as error:
+        raise MissingExtraError(
+            error.name or "onnxscript", "onnx", "Writing a torch model as ONNX"
+        ) from error
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"torch could not write this model as ONNX: {first}") from error
+    model: Any = None if program is None else program.model_proto
+    if model is None:
+        return None
+    if model.graph.input[0].type.tensor_type.shape.dim[0].HasField("dim_value"):
+        raise InputError(
+            "torch wrote this model for a fixed number of rows: its forward takes that number as a constant, with "
+            "len(x) for instance. Write x.shape[0] or x.flatten(1) in its place."
+        )
+    return model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's own messages off the user's terminal."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):  # onnxscript 0.6 prints
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

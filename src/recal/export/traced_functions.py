@@ -31,8 +31,6 @@ from recal.export.tracer import tensor as typed
 __all__ = ["e", "finfo", "iinfo", "inf", "nan", "newaxis", "pi"]
 uint8, uint16, int8, int16, int32, int64 = "uint8", "uint16", "int8", "int16", "int32", "int64"
 float16, float32, float64, bool = "float16", "float32", "float64", "bool"
-# From this opset on, a Fourier transform reads its axis as an input.
-_AXIS_AS_INPUT = 20
 
 
 def _by_node(kind: str, dtype: str | None = None) -> Any:
@@ -40,7 +38,7 @@ def _by_node(kind: str, dtype: str | None = None) -> Any:
     return lambda *operands: elementwise(kind, *operands, dtype=dtype)
 
 
-exp, log, tanh, abs, ceil = (_by_node(kind) for kind in ("Exp", "Log", "Tanh", "Abs", "Ceil"))
+exp, log, tanh, abs = (_by_node(kind) for kind in ("Exp", "Log", "Tanh", "Abs"))
 isnan, maximum, minimum = _by_node("IsNaN", "bool"), _by_node("Max"), _by_node("Min")
 
 
@@ -69,11 +67,9 @@ def astype(x: Symbol, dtype: Any, *, copy: Any = True, device: Any = None) -> Sy
 
 
 def asarray(values: Any, *, dtype: str | None = None, device: Any = None, copy: Any = None) -> Any:
-    return (
-        values.to(dtype or values.dtype)
-        if isinstance(values, Symbol)
-        else np.asarray(values, dtype=dtype)
-    )
+    if isinstance(values, Symbol):
+        return values.to(dtype or values.dtype)
+    return np.asarray(values, dtype=dtype)
 
 
 def tensor(values: ArrayLike, dtype: str, device: Any) -> NDArray[Any]:
@@ -175,10 +171,6 @@ def reshape(x: Symbol, shape: Sequence[int]) -> Symbol:
     return x.reshape(shape)
 
 
-def permute_dims(x: Symbol, axes: Sequence[int]) -> Symbol:
-    return x.permute(*axes)
-
-
 def moveaxis(x: Symbol, source: int, target: int) -> Symbol:
     order = [axis for axis in range(x.ndim) if axis != source % x.ndim]
     order.insert(target % x.ndim, source % x.ndim)
@@ -193,11 +185,8 @@ def concat(parts: Sequence[Any], axis: int = 0) -> Symbol:
     first = next(part for part in parts if isinstance(part, Symbol))
     at = axis % first.ndim
     sizes = [part.shape[at] for part in parts]
-    shape = resized(
-        broadcast(*(part.shape for part in parts)),
-        at,
-        OPEN if OPEN in sizes else int(np.sum(sizes)),
-    )
+    size = OPEN if OPEN in sizes else int(np.sum(sizes))
+    shape = resized(broadcast(*(part.shape for part in parts)), at, size)
     return first.device.op("Concat", *parts, shape=shape, dtype=first.dtype, axis=at)
 
 
@@ -227,7 +216,7 @@ class fft:
 
 def _transformed(pairs: Symbol, axis: int, inverse: int) -> Symbol:
     shape = (*pairs.shape[:-1], 2)
-    if pairs.device.opset < _AXIS_AS_INPUT:
+    if pairs.device.opset < 20:  # later ones read the axis as an input
         return pairs.op("DFT", shape=shape, axis=axis, inverse=inverse)
     return pairs.op("DFT", "", np.int64(axis), shape=shape, inverse=inverse)
 
@@ -245,18 +234,6 @@ class _Spectrum:
 
 
 # Operations that only graphs have
-
-
-def parts(x: Symbol, sizes: Sequence[int], *, axis: int) -> list[Symbol]:
-    """Return parts of these sizes along an axis, with a single node."""
-    if len(sizes) == 1:
-        return [x]
-    g = x.device.nodes
-    names = g.ops("Split", x.name, g.const(np.array(sizes)), outputs=len(sizes), axis=axis % x.ndim)
-    return [
-        Symbol(x.device, name, x.dtype, resized(x.shape, axis, size))
-        for name, size in zip(names, sizes)
-    ]
 
 
 def repeated(count: int, step: Callable[[Symbol, Symbol], Symbol], state: Symbol) -> Symbol:

@@ -93,35 +93,26 @@ class Nodes:
         """Return the graph with only the nodes and constants that the outputs need."""
         sources = _sources(self.nodes, [value.name for value in outputs])
         nodes = [node for node in self.nodes if sources.intersection(node.output)]
-        constants = (
-            [value for key, value in self.constants.items() if key in sources]
-            if self.root is self
-            else []
-        )
+        constants: list[onnx.TensorProto] = []
+        if self.root is self:
+            constants = [value for key, value in self.constants.items() if key in sources]
         return helper.make_graph(nodes, name, list(inputs), list(outputs), initializer=constants)
 
     def splice(
         self, graph: onnx.GraphProto, prefix: str, feeds: dict[str, str], output: str
     ) -> str:
-        """Copy the nodes that `output` needs from `graph`, with inputs from `feeds`; return the
-        output's new name.
+        """Copy the nodes of `graph`, with inputs from `feeds`; return the new name of `output`.
 
         Constants are stored once, under `prefix`, however often the graph is copied.
         """
-        sources = _sources(graph.node, [output])
         names = dict(feeds)
         for constant in graph.initializer:
-            if constant.name not in sources:
-                continue
             names[constant.name] = prefix + constant.name
-            if names[constant.name] not in self.root.constants:
-                kept = onnx.TensorProto()
-                kept.CopyFrom(constant)
-                kept.name = names[constant.name]
-                self.root.constants[kept.name] = kept
-        self.nodes += [
-            self._renamed(node, names) for node in graph.node if sources.intersection(node.output)
-        ]
+            kept = onnx.TensorProto()
+            kept.CopyFrom(constant)
+            kept.name = names[constant.name]
+            self.root.constants.setdefault(kept.name, kept)
+        self.nodes += [self._renamed(node, names) for node in graph.node]
         return names[output]
 
     def _renamed(self, node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
@@ -411,9 +402,8 @@ class Symbol(Traced):
         keys = list(key) if isinstance(key, tuple) else [key]
         dots = [at for at, each in enumerate(keys) if each is Ellipsis]
         if dots:
-            keys[dots[0] : dots[0] + 1] = [slice(None)] * (
-                self.ndim - sum(each is not None for each in keys) + 1
-            )
+            missing = self.ndim - sum(each is not None for each in keys) + 1
+            keys[dots[0] : dots[0] + 1] = [slice(None)] * missing
         part, axis = self, 0
         for each in keys:
             if each is None:
@@ -436,9 +426,7 @@ class Symbol(Traced):
         axes = range(self.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
         places = sorted(each % self.ndim for each in axes)
         kept = [1 if at in places else size for at, size in enumerate(self.shape)]
-        shape = (
-            kept if keepdims else [size for at, size in enumerate(self.shape) if at not in places]
-        )
+        shape = [size for at, size in enumerate(kept) if keepdims or at not in places]
         return self.op(kind, places, shape=tuple(shape), keepdims=int(keepdims))
 
     def part(self, rows: slice, axis: int) -> Symbol:

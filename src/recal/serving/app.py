@@ -1,42 +1,92 @@
-"""The HTTP application of `recal serve`: reads requests, refuses what is too large, answers."""
+"""The HTTP application of `recal serve`: reads requests, refuses what is too large, answers.
+
+`make` builds it from settings in the environment, as each worker process does.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import json
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 
 from recal.errors import RecalError
-from recal.serving.service import Service
+from recal.serving.service import Scorer, Service
+
+VARIABLE = "RECAL_SERVE"
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a request may hold, and the token that it must bring."""
+def make() -> FastAPI:
+    """Return the application that the environment describes."""
+    settings = json.loads(os.environ[VARIABLE])
+    return make_app(
+        make_service(settings),
+        max_bytes=settings["max_bytes"],
+        max_rows=settings["max_rows"],
+        token=os.environ.get("RECAL_TOKEN"),
+    )
 
-    max_bytes: int = 4_000_000
-    max_rows: int = 1000
-    token: str | None = None
-    seconds_between_counts: float = 5.0
+
+def make_service(settings: dict[str, Any]) -> Service:
+    """Return the service; errors in the settings are raised here."""
+    from recal import load
+
+    calibration = load(settings["file"])
+    predict = None if settings["model"] is None else _predictor(calibration, settings)
+    return Service(Path(settings["folder"]), Scorer(calibration, predict), settings["check_rate"])
 
 
-def make_app(service: Service, limits: Limits | None = None) -> FastAPI:
-    """Return the application: POST /answers and /grades, GET /metrics, /healthz, /status and /."""
-    bounds = limits or Limits()
+def _predictor(calibration: Any, settings: dict[str, Any]) -> Callable[[Any], Any]:
+    """Return a function from inputs to predictions of the model and its calibration."""
+    from recal.collecting import apply
+    from recal.collecting.models.base import as_model, import_model
+
+    trusted = () if settings["trust"] is None else settings["trust"].split(",")
+    opened = as_model(import_model(settings["model"], trusted=trusted))
+
+    def predict(inputs: list[Any]) -> Any:
+        texts = all(isinstance(one, str) for one in inputs)
+        batch = inputs if texts else np.asarray(inputs)
+        how = {"outputs": settings["outputs"], "progress": False, "keep_logits": True}
+        return apply(calibration, opened, batch, **how)
+
+    return predict
+
+
+class _Refusal(Exception):
+    """A request that is answered by a status and one sentence."""
+
+    def __init__(self, status: int, problem: str) -> None:
+        self.status, self.problem = status, problem
+
+
+def make_app(
+    service: Service,
+    *,
+    max_bytes: int = 4_000_000,
+    max_rows: int = 1000,
+    token: str | None = None,
+    seconds_between_counts: float = 5.0,
+) -> FastAPI:
+    """Return the application: POST /answers and /grades, GET /metrics, /healthz, /status and /.
+
+    A request has at most `max_bytes` and `max_rows`, and must bring the token if there is one.
+    """
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
         async def save() -> None:
             while True:
-                await asyncio.sleep(bounds.seconds_between_counts)
+                await asyncio.sleep(seconds_between_counts)
                 await asyncio.to_thread(service.save_counts)
 
         task = asyncio.create_task(save())
@@ -46,71 +96,70 @@ def make_app(service: Service, limits: Limits | None = None) -> FastAPI:
 
     app = FastAPI(title="recal", lifespan=running, docs_url=None, redoc_url=None)
 
+    @app.exception_handler(_Refusal)
+    async def refuse(_: Request, refusal: Any) -> Any:
+        service.counts["refused"] += 1
+        return JSONResponse({"error": refusal.problem}, status_code=refusal.status)
+
     @app.middleware("http")
     async def guarded(request: Request, forward: Any) -> Any:
         """Ask for the token, and never tell a client more than one sentence about an error."""
-        if bounds.token and request.url.path != "/healthz":
+        if token and request.url.path != "/healthz":
             given = request.headers.get("authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), bounds.token.encode()):
-                return _refused(401, "send the header Authorization: Bearer TOKEN")
+            if not hmac.compare_digest(given.encode(), token.encode()):
+                problem = "send the header Authorization: Bearer TOKEN"
+                return await refuse(request, _Refusal(401, problem))
         try:
             return await forward(request)
         except Exception:
             service.counts["failed"] += 1
-            return _refused(500, "internal error; see the log of the service")
-
-    def _refused(status: int, problem: str) -> Any:
-        service.counts["refused"] += 1
-        return JSONResponse({"error": problem}, status_code=status)
+            problem = "internal error; see the log of the service"
+            return await refuse(request, _Refusal(500, problem))
 
     async def read(request: Any) -> Any:
-        """Return the JSON of a request, or a refusal."""
+        """Return the JSON of a request."""
         body = bytearray()
         async for part in request.stream():
             body += part
-            if len(body) > bounds.max_bytes:
-                return _refused(413, f"a request has at most {bounds.max_bytes:,} bytes")
+            if len(body) > max_bytes:
+                raise _Refusal(413, f"a request has at most {max_bytes:,} bytes")
         try:
             return json.loads(bytes(body))
         except (ValueError, RecursionError):
-            return _refused(400, "the body must be JSON")
+            raise _Refusal(400, "the body must be JSON") from None
 
     @app.post("/answers")
     async def answers(request: Request) -> Any:
         content = await read(request)
-        if isinstance(content, JSONResponse):
-            return content
         single = isinstance(content, dict) and "rows" not in content
         rows = [content] if single else content
         if isinstance(rows, dict):
             rows = rows["rows"]
-        if not isinstance(rows, list) or not 0 < len(rows) <= bounds.max_rows:
-            return _refused(422, f"send one row, or a list of at most {bounds.max_rows} rows")
+        if not isinstance(rows, list) or not 0 < len(rows) <= max_rows:
+            raise _Refusal(422, f"send one row, or a list of at most {max_rows} rows")
         try:
             found = service.answer(rows)
-        except (RecalError, ValueError, TypeError, KeyError, AttributeError) as error:
-            return _refused(422, str(error) if isinstance(error, RecalError) else "malformed rows")
+        except RecalError as error:
+            raise _Refusal(422, str(error)) from None
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise _Refusal(422, "malformed rows") from None
         return JSONResponse(found[0] if single else found)
 
     @app.post("/grades")
     async def grades(request: Request) -> Any:
         content = await read(request)
-        if isinstance(content, JSONResponse):
-            return content
-        rows = [content] if isinstance(content, dict) else content
-        good = isinstance(rows, list) and all(
-            isinstance(row, dict)
-            and isinstance(row.get("id"), str)
-            and isinstance(row.get("right"), bool)
-            for row in rows
-        )
-        if not good or not rows:
-            return _refused(422, 'send {"id": "...", "right": true}, or a list of such objects')
         try:
-            found = service.grade({row["id"]: row["right"] for row in rows})
+            rows = [content] if isinstance(content, dict) else content
+            given = {row["id"]: row["right"] for row in rows}
+        except (TypeError, KeyError):
+            given = {}
+        kinds = {(type(name), type(right)) for name, right in given.items()}
+        if kinds != {(str, bool)}:
+            raise _Refusal(422, 'send {"id": "...", "right": true}, or a list of such objects')
+        try:
+            return JSONResponse(service.grade(given))
         except RecalError as error:
-            return _refused(422, str(error))
-        return JSONResponse(found)
+            raise _Refusal(422, str(error)) from None
 
     @app.get("/healthz")
     async def healthz() -> Any:

@@ -13,10 +13,10 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from recal import CalibratedModule, Plan, Step, TemperatureScaling, Views, save
+from recal import CalibratedModule, Plan, Step, Views, save
 from recal.cli.app import run
 from recal.errors import FileError, InputError
-from recal.export import export_calibration, export_onnx
+from recal.export import export_onnx
 from recal.maps.steps import calibrated_probs
 from recal.transforms import as_transform
 
@@ -107,16 +107,6 @@ def test_a_temperature_behind_an_onnx_model(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         answers(path, images), expected(weights, images, Plan(start=0.3)), atol=1e-5
     )
-
-
-def test_the_replay_alone(tmp_path: Path) -> None:
-    rng = np.random.default_rng(2)
-    logits = rng.normal(size=(8, 4)).astype(np.float32) * 5
-    calibrator = TemperatureScaling().fit(logits, rng.integers(0, 4, 8))
-    path = export_calibration(calibrator, tmp_path / "replay.onnx")
-    np.testing.assert_allclose(answers(path, logits), calibrator.predict_proba(logits), atol=1e-6)
-    with pytest.raises(InputError, match="pass n_classes"):
-        export_calibration(PLAN, tmp_path / "replay.onnx")
 
 
 def test_random_transformations_are_refused_with_the_remedy(tmp_path: Path) -> None:

@@ -25,8 +25,6 @@ from recal import (
     decide,
     save,
 )
-from recal.cli.app import run
-from recal.collecting import Normalize
 from recal.errors import InputError
 from recal.export import export_calibration, export_onnx
 from recal.maps.steps import calibrated_probs
@@ -185,17 +183,6 @@ def test_a_threshold_outside_0_to_1_is_refused(tmp_path: Path, accept: Any) -> N
     assert not (tmp_path / "x.onnx").exists()
 
 
-def test_export_refuses_a_typed_threshold_outside_0_to_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model, _ = linear_model(tmp_path / "linear.onnx")
-    save(Plan(start=0.4), tmp_path / "plan.recal")
-    words = [str(tmp_path / "plan.recal"), "--model", str(model), "--out", str(tmp_path / "x.onnx")]
-    assert run(["export", *words, "--accept", "nan"]) != 0
-    assert "--accept must be a threshold in [0, 1]" in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "x.onnx").exists()
-
-
 def test_a_decision_counts_as_its_rule_or_is_refused(tmp_path: Path) -> None:
     model, _ = linear_model(tmp_path / "linear.onnx")
     rng = np.random.default_rng(0)
@@ -210,7 +197,7 @@ def test_a_decision_counts_as_its_rule_or_is_refused(tmp_path: Path) -> None:
         )
     assert files[0].read_bytes() == files[1].read_bytes()
     calibrator.decision_ = decision
-    with pytest.raises(InputError, match=r"decision_ is a Decision, .* pass decision\.rule"):
+    with pytest.raises(InputError, match=r"decision_ is a Decision, .* for a Decision its rule"):
         save(calibrator, tmp_path / "x.recal")
     with pytest.raises(
         InputError, match=r"`decision_` must be a DecisionRule, got .* Pass decision\.rule"
@@ -237,67 +224,6 @@ def test_thresholds_of_groups_are_not_taken_for_those_of_classes(tmp_path: Path)
     )
     facts = {entry.key: json.loads(entry.value) for entry in onnx.load(path).metadata_props}
     assert facts["recal_groups"] == ["a", "b", "c", "d", "e"]
-
-
-def test_the_command_line_reads_preprocessing_as_collect_and_apply_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = Plan((Step("brightness:0.7", (0.7, 0.9, 0.8, 0.95)),))
-    calibration = save(plan, tmp_path / "plan.recal")
-    model, weights = linear_model(tmp_path / "linear.onnx")
-    pixels = np.random.default_rng(1).integers(0, 256, (9, 1, 6, 6), dtype=np.uint8)
-    out = tmp_path / "whole.onnx"
-    arguments = [
-        "--model",
-        str(model),
-        "--out",
-        str(out),
-        "--dtype",
-        "uint8",
-        "--mean",
-        "0",
-        "--std",
-        "1",
-        "--json",
-    ]
-    assert run(["export", str(calibration), *arguments]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["ms"] > 0
-    assert told["calibration_ms"] > 0
-    prepared = Normalize(
-        mean=0.0, std=1.0
-    )  # what `collect --mean 0 --std 1` makes: it divides by 255
-
-    def logits(x: np.ndarray) -> np.ndarray:
-        return prepared(x).reshape(len(x), -1) @ weights
-
-    views = Views(logits(pixels), {t: logits(t(pixels)) for t in plan.transforms})
-    np.testing.assert_allclose(
-        outputs_of(out, pixels)["probs"], calibrated_probs(plan, views), atol=1e-5
-    )
-
-    out = tmp_path / "other.onnx"
-    assert (
-        run(["export", str(calibration), "--out", str(out), "--classes", "5", "--dtype", "uint8"])
-        == 2
-    )
-    assert "--dtype describe a model" in capsys.readouterr().err
-    assert (
-        run(
-            [
-                "export",
-                str(calibration),
-                "--model",
-                str(model),
-                "--out",
-                str(out),
-                "--dtype",
-                "words",
-            ]
-        )
-        == 2
-    )
-    assert "got words" in capsys.readouterr().err
 
 
 def test_a_torch_model_with_a_gate(tmp_path: Path) -> None:

@@ -204,15 +204,6 @@ def test_an_onnx_model_with_views_is_exported_without_torch(tmp_path: Path) -> N
     agree(tmp_path / "out.onnx", OnnxModel(path), plan, batch_for(OnnxModel(path)))
 
 
-def test_channels_at_the_wrong_end_name_the_option(tmp_path: Path) -> None:
-    onnx.save(zoo.paddle2onnx(), tmp_path / "first.onnx")
-    onnx.save(zoo.tf2onnx(), tmp_path / "last.onnx")
-    for where, shape in (("first", (2, 8, 8, 3)), ("last", (2, 3, 8, 8))):
-        with pytest.raises(InputError, match=f"channels='{where}'") as caught:
-            OnnxModel(tmp_path / f"{where}.onnx").answer(np.zeros(shape, np.float32))
-        assert f"--channels {where}" in str(caught.value)
-
-
 def cycle() -> onnx.ModelProto:
     g = zoo.Graph()
     g.op("Add", "x", "later", to="sooner")

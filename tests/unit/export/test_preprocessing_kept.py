@@ -14,7 +14,6 @@ import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from PIL import Image
 
 from recal import (
     CalibratedClassifier,
@@ -28,12 +27,9 @@ from recal import (
 )
 from recal.cli.app import run
 from recal.collecting import Normalize, apply
-from recal.collecting.models.base import as_model
 from recal.errors import FileError, InputError
-from recal.export import export_onnx
 from recal.files.probabilities import read_probs
-from recal.transforms import as_transform
-from recal.transforms.preprocessing import Preprocessing, match_outputs, match_preprocess, record
+from recal.transforms.preprocessing import Preprocessing, match_preprocess
 
 NORMALIZE = Normalize(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
 TYPED = ["--mean", "0.4,0.5,0.6", "--std", "0.2,0.25,0.3"]
@@ -147,74 +143,6 @@ def test_a_contradiction_is_refused_and_a_repetition_is_not(
         assert "--outputs 'probabilities' contradicts the calibration" in told
     assert run([*exported, "--dtype", "float32"]) == 2
     assert "float32 contradicts" in capsys.readouterr().err
-
-
-def test_grey_images_of_a_folder_are_read_as_they_were(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = model_file(tmp_path / "net.onnx", 1)
-    for number, image in enumerate(images(24, grey=True)):
-        (tmp_path / "files" / f"class{number % 4}").mkdir(parents=True, exist_ok=True)
-        colours = np.repeat(np.repeat(np.stack([image] * 3, axis=-1), 2, axis=0), 2, axis=1)
-        Image.fromarray(colours).save(tmp_path / "files" / f"class{number % 4}" / f"{number}.png")
-    data, out = (
-        ["--model", str(model), "--data", str(tmp_path / "files")],
-        str(tmp_path / "it.recal"),
-    )
-    typed = [
-        "--gray",
-        "--resize",
-        "8",
-        "--pool",
-        "brightness:0.7",
-        "--out",
-        str(tmp_path / "views.npz"),
-    ]
-    assert run(["collect", *data, *typed]) == 0
-    method = ["--method", "recal", "--max-iter", "3", "--tol", "0", "--out", out]
-    assert run(["fit", str(tmp_path / "views.npz"), *method]) == 0
-    assert run(["apply", out, *data, "--out", str(tmp_path / "probs.npz")]) == 0
-    capsys.readouterr()
-    assert run(["export", out, "--model", str(model), "--out", str(tmp_path / "whole.onnx")]) == 0
-    assert "Not part of the file: --pixels gray --resize 8." in " ".join(
-        capsys.readouterr().out.split()
-    )
-    stored = {
-        p.key: json.loads(p.value)
-        for p in onnx.load(tmp_path / "whole.onnx").metadata_props
-        if "recal" in p.key
-    }
-    assert stored["recal_preprocessing"]["resize"] == 8
-    assert stored["recal_classes"] == [f"class{number}" for number in range(4)]
-    kept = read_views(tmp_path / "views.npz").preprocessing
-    digest = as_model(str(model)).fingerprint()
-    assert kept == Preprocessing(pixels="gray", resize=8, shape=(8, 8), dtype="uint8", model=digest)
-    source = collect(str(model), tmp_path / "files", None, resize=8, pixels="gray")
-    again = apply(load(out), str(model), tmp_path / "files", resize=8, pixels="gray")
-    found = read_probs(tmp_path / "probs.npz")
-    np.testing.assert_array_equal(found.probs, again.probs)
-    assert source.n_samples == 24
-    from recal.collecting import ImageFolder
-
-    read = ImageFolder(tmp_path / "files", resize=8, pixels="gray").read(range(24))
-    pixels, probs = views_and_probs(tmp_path / "whole.onnx", read)
-    np.testing.assert_array_equal(pixels, as_transform("brightness:0.7")(read))
-    np.testing.assert_allclose(probs, found.probs, atol=1e-6)
-
-
-def test_outputs_are_kept(tmp_path: Path) -> None:
-    model = model_file(tmp_path / "soft.onnx", 3, softmax=True)
-    labels = np.arange(160) % 4
-    views = collect(
-        str(model), images(), None, preprocess=NORMALIZE, labels=labels, outputs="probabilities"
-    )
-    calibrator = TemperatureScaling().fit(views)
-    probs = apply(calibrator, str(model), images(9)).probs
-    path = export_onnx(model, path=tmp_path / "whole.onnx", plan=calibrator)
-    session = onnxruntime.InferenceSession(str(path))
-    np.testing.assert_allclose(session.run(["probs"], {"inputs": images(9)})[0], probs, atol=1e-6)
-    with pytest.raises(InputError, match="`outputs` 'logits' contradicts"):
-        apply(calibrator, str(model), images(9), outputs="logits")
 
 
 def test_torch_modules_and_classifiers_take_the_normalisation_of_the_views(tmp_path: Path) -> None:
@@ -371,13 +299,3 @@ def test_a_file_that_says_nonsense_is_refused(tmp_path: Path) -> None:
     (folder / "zarr.json").write_text(json.dumps(described))
     with pytest.raises(FileError, match="not what was written"):
         read_views(folder)
-
-
-def test_what_is_not_known_settles_nothing() -> None:
-    assert match_preprocess(None, None) is None
-    assert match_preprocess(None, NORMALIZE) is NORMALIZE
-    assert match_preprocess(record(NORMALIZE, "logits", {}, None, "digest"), None) == NORMALIZE
-    assert match_outputs(None, None) == "logits"
-    assert match_outputs(Preprocessing(outputs="probabilities"), None) == "probabilities"
-    with pytest.raises(InputError, match="not both"):
-        Preprocessing(NORMALIZE, function="a:b")

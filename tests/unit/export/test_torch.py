@@ -100,31 +100,6 @@ def test_only_needed_views_are_computed_in_one_batch(images: torch.Tensor) -> No
     )
 
 
-def test_max_batch_does_not_change_the_answer(images: torch.Tensor) -> None:
-    model = Net()
-    torch.testing.assert_close(
-        CalibratedModule(model, PLAN, max_batch=4)(images), CalibratedModule(model, PLAN)(images)
-    )
-
-
-def test_stays_in_eval_mode(images: torch.Tensor) -> None:
-    model = Net().train()
-    module = CalibratedModule(model, PLAN)
-    first = module(images)
-    module.train()
-    assert not any(part.training for part in module.modules())
-    assert torch.equal(module(images), first)
-
-
-def test_weights_travel_by_state_dict(images: torch.Tensor) -> None:
-    one, other = CalibratedModule(Net(), PLAN), CalibratedModule(Net(), PLAN)
-    with torch.no_grad():
-        one.model.head.weight.mul_(2)  # type: ignore[union-attr, operator]
-    assert not torch.equal(one(images), other(images))
-    other.load_state_dict(one.state_dict())
-    assert torch.equal(one(images), other(images))
-
-
 def test_moves_to_another_dtype_and_keeps_betas_exact(images: torch.Tensor) -> None:
     module = CalibratedModule(Net(), PLAN).double()
     assert module(images.double()).dtype == torch.float64
@@ -145,20 +120,6 @@ def test_can_be_exported_with_any_batch_size(images: torch.Tensor, spec: str) ->
     for n in (2, 5, 30):
         other = torch.rand(n, 3, 16, 16)
         torch.testing.assert_close(program.module()(other), module(other), atol=1e-5, rtol=0)
-
-
-def test_takes_a_fitted_calibrator(images: torch.Tensor) -> None:
-    model = Net().eval()
-    views = views_of(model, images)
-    labels = views.logits.argmax(1)
-    labels[::2] = (labels[::2] + 1) % 10
-    for calibrator in (TemperatureScaling(), ReCal(max_iter=5, random_state=0)):
-        probs = calibrator.fit(views, labels).predict_proba(views)
-        with torch.no_grad():
-            ours = (
-                CalibratedModule(model, calibrator, preprocess=normalise)(images).softmax(1).numpy()
-            )
-        np.testing.assert_allclose(ours, probs, atol=1e-6)
 
 
 def test_a_model_that_answers_with_an_object_of_logits(images: torch.Tensor) -> None:
@@ -273,18 +234,6 @@ def test_a_gate_sends_only_unsure_rows_through_the_views(images: torch.Tensor) -
     np.testing.assert_allclose(probs, calibrated_probs(plan, views), atol=1e-6)
     np.testing.assert_array_equal(module.passes, 1 + 2 * needed)
     assert module.passes_per_answer == pytest.approx((1 + 2 * needed).mean())
-
-
-def test_a_gate_that_nobody_passes_and_one_that_all_do(images: torch.Tensor) -> None:
-    for scale, passes in ((1e-3, 3), (1e3, 1)):
-        model = Net()
-        with torch.no_grad():
-            model.head.weight.mul_(scale)
-            model.head.bias.mul_(scale)
-        module = CalibratedModule(model, BLEND)
-        assert module(images).shape == (9, 10)
-        assert module.passes.tolist() == [passes] * 9
-        assert module(images[:0]).shape == (0, 10)
 
 
 @pytest.mark.slow  # torch compiles for ten seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recal.errors import FileError
-from recal.files.paths import partial_name, replacing, write_together
+from recal.files.paths import replacing, write_together
 
 
 def test_what_fails_half_way_leaves_the_old_content_and_nothing_beside_it(tmp_path):
@@ -23,13 +23,6 @@ def test_what_fails_half_way_leaves_the_old_content_and_nothing_beside_it(tmp_pa
         fail()
     assert path.read_bytes() == b"old"
     assert [one.name for one in tmp_path.iterdir()] == ["note.txt"]
-
-
-def test_the_new_content_appears_when_the_block_ends(tmp_path):
-    with replacing(tmp_path / "deep" / "note.txt") as file:
-        file.write(b"new")
-        assert not (tmp_path / "deep" / "note.txt").exists()
-    assert (tmp_path / "deep" / "note.txt").read_bytes() == b"new"
 
 
 def test_a_link_stays_a_link(tmp_path):
@@ -51,9 +44,3 @@ def test_of_several_files_none_appears_where_one_cannot_be_written(tmp_path):
     with pytest.raises(FileError, match="it is a folder"):
         write_together(tmp_path / "out", {"a": b"one", "b": b"two"})
     assert [one.name for one in (tmp_path / "out").iterdir()] == ["b"]
-
-
-def test_two_writers_never_share_a_partial_file(tmp_path):
-    names = {partial_name(tmp_path / "x").name for _ in range(100)}
-    assert len(names) == 100
-    assert all(name.startswith(".x.") and name.endswith(".part") for name in names)

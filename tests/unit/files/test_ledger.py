@@ -16,7 +16,7 @@ import pytest
 
 from recal import Views, collect, read_views
 from recal.errors import FileError
-from recal.files.ledger import COLLECTED, WRITTEN, read_ledger
+from recal.files.ledger import COLLECTED, read_ledger
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(20, 3)).astype(np.float32)
@@ -145,11 +145,6 @@ def test_a_part_of_a_damaged_block_is_not_read_either(store):
             _ = views[rows].logits
 
 
-def test_without_verification_nothing_is_compared(store, monkeypatch):
-    monkeypatch.setattr("recal.files.zarr_views.checksum", lambda values: pytest.fail("compared"))
-    everything(store, verify=False)
-
-
 # --- collecting again
 
 
@@ -238,12 +233,6 @@ def test_open_views_refuse_to_go_on_when_the_folder_was_written_again(store, aga
         ):
             read()
     assert len(first) == 4
-
-
-def test_views_stay_open_when_the_same_was_written(store):
-    views = read_views(store)
-    read_views(store)[:].write(store) if read_ledger(store).header["kind"] == WRITTEN else None
-    assert len(views.logits) == 20
 
 
 # --- who writes
@@ -360,15 +349,3 @@ def test_killed_between_its_renames_a_folder_is_still_there(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, str(path)], env=environment, check=False)
     assert done.returncode == 9
     assert read_views(path).n_samples in (4, 20)
-
-
-def test_where_folders_cannot_be_exchanged_what_is_left_is_named(tmp_path, monkeypatch):
-    path = make().write(tmp_path / "v.zarr")
-    monkeypatch.setattr("recal.files.paths.exchange", lambda *_: False)
-    make(seed=1).write(path)
-    assert read_views(path).n_samples == 20
-    path.rename(tmp_path / ".v.zarr.1-ab.part")
-    with pytest.raises(
-        FileError, match=r"There is no file .*v\.zarr\. Writing it was interrupted.*1-ab\.part"
-    ):
-        read_views(path)

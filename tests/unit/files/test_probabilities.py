@@ -25,11 +25,6 @@ def test_labels_may_be_the_numbers_of_the_columns(tmp_path):
     assert found.labels.tolist() == [1, 0]
 
 
-def test_columns_named_by_numbers_are_names(tmp_path):
-    found = read_prob_table(write(tmp_path / "a.csv", "label,1,0\n1,0.9,0.1\n0,0.2,0.8\n"))
-    assert found.labels.tolist() == [0, 1]
-
-
 def test_labels_may_be_missing(tmp_path):
     assert read_prob_table(write(tmp_path / "a.csv", "cat,dog\n0.9,0.1\n")).labels is None
 
@@ -63,19 +58,6 @@ def test_a_parquet_table_reads_as_its_csv(tmp_path):
 def test_tables_that_make_no_sense_are_refused(tmp_path, text, words):
     with pytest.raises((InputError, FileError), match=words):
         read_prob_table(write(tmp_path / "a.csv", text))
-
-
-def test_files_that_are_no_tables_are_refused(tmp_path):
-    with pytest.raises(FileError, match="There is no file"):
-        read_prob_table(tmp_path / "none.csv")
-    with pytest.raises(InputError, match=r"a\.txt"):
-        read_prob_table(tmp_path / "a.txt")
-    (tmp_path / "a.parquet").write_bytes(b"nonsense")
-    with pytest.raises(FileError, match="not a readable Parquet"):
-        read_prob_table(tmp_path / "a.parquet")
-    (tmp_path / "a.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(FileError, match="not a readable CSV"):
-        read_prob_table(tmp_path / "a.csv")
 
 
 def test_a_number_of_fitted_rows_with_any_number_of_digits_stops_no_reader(tmp_path):
