@@ -2,7 +2,6 @@
 
     python -m tests.mutants                                        # a sample of the statistics
     python -m tests.mutants --paths src/recal/metrics --sample 0   # every change of a package
-    python -m tests.mutants --paths src/recal/metrics --list       # only show the changes
 
 Each change runs against those tests that execute the changed line, the fastest first. The mutation
 score is the share of changes that made a test fail. Survivors are listed with file and line: each
@@ -219,16 +218,7 @@ def run_in_child(
             [str(copy), str(ROOT)]
         )  # for commands that tests start
         sys.path.insert(0, str(copy))
-        options = [
-            "-q",
-            "-n",
-            "0",
-            "-p",
-            "no:cacheprovider",
-            "-m",
-            "not slow",
-            *([] if plugins else ["-x"]),
-        ]
+        options = ["-q", "-n0", "-pno:cacheprovider", "-mnot slow", *([] if plugins else ["-x"])]
         os._exit(int(pytest.main([*options, *tests], plugins=list(plugins))))
     until = time.monotonic() + longest
     while time.monotonic() < until:
@@ -287,23 +277,15 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--paths",
-        nargs="+",
-        type=Path,
-        default=[
-            SOURCE / name for name in ("metrics", "decisions", "comparison", "answers", "workflow")
-        ],
-        help="files or folders within src/recal",
-    )
-    parser.add_argument(
-        "--tests", nargs="+", help="tests that should notice; by default those of the package"
-    )
+    paths = [
+        SOURCE / name for name in ("metrics", "decisions", "comparison", "answers", "workflow")
+    ]
+    parser.add_argument("--paths", nargs="+", type=Path, default=paths, help="within src/recal")
+    parser.add_argument("--tests", nargs="+", help="tests; by default those of the package")
     parser.add_argument("--sample", type=int, default=100, help="how many changes; 0 for all")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--least", type=float, default=0.0, help="fail below this mutation score")
     parser.add_argument("--seconds", type=float, default=60.0, help="longest time for one change")
-    parser.add_argument("--list", action="store_true", help="show the changes and run nothing")
     options = parser.parse_args(arguments)
     paths = [(ROOT / path).resolve() for path in options.paths]
     files = sorted(
@@ -314,9 +296,6 @@ def main(arguments: list[str]) -> int:
         rows = sorted(random.Random(options.seed).sample(range(len(chosen)), options.sample))
         chosen = [chosen[row] for row in rows]
     texts = {file: file.read_text(encoding="utf-8") for file in files}
-    if options.list:
-        print(*(one.describe(texts[one.file]) for one in chosen), sep="\n")
-        return 0
     packages = dict.fromkeys(file.relative_to(SOURCE).parts[0] for file in files)
     tests = options.tests or list(
         dict.fromkeys(" ".join(TESTS.get(one, "tests/unit") for one in packages).split())

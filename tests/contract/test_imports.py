@@ -206,10 +206,3 @@ def run_in(folder: Path, code: str) -> str:
     )
     assert answer.returncode == 0, answer.stderr
     return answer.stdout
-
-
-def test_every_module_imports():
-    for path in FILES:
-        parts = ("recal", *path.relative_to(SOURCE).with_suffix("").parts)
-        if parts[-1] != "__main__":
-            import_module(".".join(part for part in parts if part != "__init__"))

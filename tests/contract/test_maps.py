@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from recal import load, save
-from recal.calibrators import CALIBRATORS, TemperatureScaling
+from recal.calibrators import CALIBRATORS
 from recal.calibrators.base import Calibrator
-from recal.errors import InputError
 from recal.maps.base import Map
 from recal.schema import field_names
 from recal.views import Views
@@ -52,25 +51,6 @@ def test_every_array_library_gives_the_same_probabilities(method, k):
 
 
 @every
-def test_tensors_in_mean_tensors_out(method):
-    model, new = fitted(method), problem(40, seed=1)
-    logits = torch.from_numpy(new.logits)
-    if model.map_.transforms and bool(model.map_.needs_views(logits).any()):
-        with pytest.raises(InputError, match="transformed inputs"):
-            model.predict_proba(logits)
-        return
-    probs, confidence = model.predict_both(logits)
-    assert (probs.dtype, confidence.shape) == (torch.float64, (40,))
-    np.testing.assert_allclose(probs.numpy(), model.predict_proba(new.logits), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(
-        confidence.numpy(), model.predict_confidence(new.logits), rtol=0, atol=1e-12
-    )
-    np.testing.assert_array_equal(model.predict(logits), model.predict(new.logits))
-    if model.keeps_accuracy:
-        np.testing.assert_array_equal(probs.argmax(1).numpy(), new.logits.argmax(1))
-
-
-@every
 @pytest.mark.parametrize("convert", [torch.from_numpy, array_api_strict.asarray])
 def test_views_of_tensors_give_tensors(method, convert):
     model, new = fitted(method), problem(40, seed=1)
@@ -85,18 +65,6 @@ def test_views_of_tensors_give_tensors(method, convert):
         np.testing.assert_allclose(np.asarray(probs), expected, rtol=0, atol=1e-12)
         np.testing.assert_allclose(np.asarray(confidence), expected_confidence, rtol=0, atol=1e-12)
         np.testing.assert_array_equal(model.predict(tensors[rows]), model.predict(new[rows]))
-
-
-def test_confidence_of_tensors_has_the_offsets_of_groups():
-    new = problem(400, seed=2)
-    right = new.logits.argmax(axis=1) == new.labels
-    groups = np.where(right ^ (np.arange(400) % 5 == 0), "easy", "hard")
-    model = TemperatureScaling().fit(new, groups=groups)
-    expected = model.predict_confidence(new.logits, groups)
-    assert (expected != model.predict_confidence(new.logits)).any()
-    confidence = model.predict_confidence(torch.from_numpy(new.logits), groups)
-    assert isinstance(confidence, torch.Tensor)
-    np.testing.assert_allclose(confidence.numpy(), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("convert", [torch.from_numpy, array_api_strict.asarray])

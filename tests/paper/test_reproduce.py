@@ -188,32 +188,6 @@ def views_of_a_file(folder, dataset, name, path, data_dir):
     return read_views(folder / dataset / name / "views" / "test-groups.zarr")
 
 
-def test_a_network_from_a_file_sees_small_pictures_normalised_as_those_to_train_with(
-    tmp_path, pictures
-):
-    import torch
-
-    pictures.cifar10(tmp_path / "data")
-    found = data.load("cifar10", tmp_path / "data", verify=False)
-    torch.manual_seed(0)
-    network = torch.nn.Sequential(
-        torch.nn.AvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(48, 10)
-    ).eval()
-    shape = {0: torch.export.Dim("n", min=1, max=4096)}
-    torch.export.save(
-        torch.export.export(network, (torch.zeros(4, 3, 32, 32),), dynamic_shapes=(shape,)),
-        tmp_path / "mine.pt2",
-    )
-    views = views_of_a_file(
-        tmp_path / "out", "cifar10", "mine", tmp_path / "mine.pt2", tmp_path / "data"
-    )
-    pixels = data.normalisation(found.train_images[data.split(found).train])(found.test_images)
-    with torch.no_grad():
-        np.testing.assert_allclose(
-            views.logits, network(torch.from_numpy(pixels)).numpy(), atol=1e-5
-        )
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_a_hugging_face_network_sees_the_same_pixels_with_the_mean_it_was_trained_with(
