@@ -41,31 +41,6 @@ class Layout:
     n_classes: Callable[[Labels], int]
 
 
-# --- IDX, the format of MNIST and Fashion-MNIST
-# ----------------------------------------------------------------------
-
-_IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-
-
-def read_idx(path: Path) -> NDArray[Any]:
-    """Read an IDX file, which may be packed with gzip."""
-    content = path.read_bytes()
-    content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_DTYPES:
-        raise FileError(
-            f"{path} does not begin as an IDX file (first bytes {content[:4].hex() or 'none'})."
-        )
-    dtype, offset = np.dtype(_IDX_DTYPES[content[2]]), 4 + 4 * content[3]
-    shape = struct.unpack(f">{content[3]}I", content[4:offset])
-    if len(content) - offset != math.prod(shape) * dtype.itemsize:
-        raise FileError(
-            f"{path} declares the shape {shape}, and {len(content) - offset} bytes follow."
-        )
-    return (
-        np.frombuffer(content, dtype, offset=offset).reshape(shape).astype(dtype.newbyteorder("="))
-    )
-
-
 # --- CIFAR, official binary version: rows of label byte(s) and 3 x 32 x 32 pixel bytes
 # -------------------------------
 
@@ -257,13 +232,21 @@ def _checked_labels(labels: NDArray[Any], count: int, n_classes: int, path: Path
 
 
 def _idx(path: Path) -> NDArray[np.uint8]:
+    """Read an IDX file of bytes, which may be packed with gzip."""
     try:
-        values = np.asarray(read_idx(path))
-    except (OSError, EOFError, ValueError, struct.error) as error:
-        raise FileError(f"{path} cannot be read as an IDX file: {error}.") from error
-    if values.dtype != np.uint8:
-        raise FileError(f"{path} must hold bytes, got {values.dtype}.")
-    return values
+        content = path.read_bytes()
+        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    except (OSError, EOFError) as error:
+        raise FileError(f"{path} cannot be read: {error}.") from error
+    start = 4 + 4 * (content[3] if len(content) > 3 else 0)
+    if content[:3] != b"\0\0\x08" or len(content) < start:
+        raise FileError(f"{path} is no IDX file of bytes (it begins with {content[:4].hex()}).")
+    shape = struct.unpack(f">{content[3]}I", content[4:start])
+    if len(content) - start != math.prod(shape):
+        raise FileError(
+            f"{path} declares the shape {shape}, and {len(content) - start} bytes follow."
+        )
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
 def _idx_path(folder: Path, stem: str) -> Path | None:

@@ -71,14 +71,14 @@ def test_mnist_is_read_from_plain_and_gzipped_idx_files(tmp_path, pictures):
 @pytest.mark.parametrize(
     ("blob", "message"),
     [
-        (b"", "does not begin as an IDX file"),
-        (b"\x00\x00\x0d\x01\x00\x00\x00\x01\x00\x00\x00\x00", "must hold bytes, got"),
-        (b"\x00\x00\x08\x03\x00\x00", "cannot be read"),
+        (b"", "no IDX file of bytes"),
+        (b"\x00\x00\x0d\x01\x00\x00\x00\x01\x00\x00\x00\x00", "no IDX file of bytes"),
+        (b"\x00\x00\x08\x03\x00\x00", "no IDX file of bytes"),
         (b"\x00\x00\x08\x01\x00\x00\x00\x05abc", "declares"),
         (b"\x00\x00\x08\x01\x00\x00\x00\x03abc", r"\(n, height, width\), got the shape \(3,\)"),
     ],
 )
-def test_rubbish_is_not_read_as_idx(tmp_path, pictures, blob, message):
+def test_other_bytes_are_not_read_as_idx(tmp_path, pictures, blob, message):
     pictures.mnist(tmp_path)
     (tmp_path / "train-images-idx3-ubyte").write_bytes(blob)  # read before the gzipped one
     with pytest.raises(FileError, match=rf"(?s)train-images-idx3-ubyte.*{message}"):

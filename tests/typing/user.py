@@ -14,147 +14,101 @@ import numpy as np
 from numpy.typing import NDArray
 
 import recal
-from recal import (
-    AutoCalibration,
-    Blend,
-    CalibratedClassifier,
-    CalibratedModule,
-    DecisionRule,
-    Group,
-    Plan,
-    ReCal,
-    Step,
-    TemperatureScaling,
-    Views,
-    ViewStacking,
-    collect,
-    compare,
-    decide,
-    evaluate,
-    group,
-    load,
-    metrics,
-    pool,
-    prediction_sets,
-    read_views,
-    save,
-)
-from recal.calibrators import (
-    CALIBRATORS,
-    Calibrator,
-    EnsembleTemperatureScaling,
-    IsotonicCalibration,
-    StructuredMatrixScaling,
-    VectorScaling,
-    ViewAveraging,
-)
-from recal.collecting import (
-    ImageFolder,
-    Normalize,
-    OnnxModel,
-    RayEngine,
-    apply_distributed,
-    as_model,
-)
+from recal import calibrators, collecting, decisions, metrics, transforms
 from recal.comparison import Comparison
-from recal.decisions import (
-    Decision,
-    Decisions,
-    PredictionSets,
-    StreamWatch,
-    decide_each,
-    profile,
-    watch,
-)
 from recal.errors import InputError, MissingExtraError
-from recal.metrics import Evaluation, calibration_test
-from recal.transforms import Transform, ZoomOut, as_transform
 
 Floats = NDArray[np.floating]
 
 
-def views_of_a_model(images: NDArray[np.uint8], labels: NDArray[np.int64], folder: Path) -> Views:
+def views_of_a_model(
+    images: NDArray[np.uint8], labels: NDArray[np.int64], folder: Path
+) -> recal.Views:
     def network(batch: NDArray[np.float32]) -> NDArray[np.float32]:
         return batch.reshape(len(batch), -1)[:, :10]
 
-    transforms = pool("zoom:0.1-0.9:20+brightness:0.1-0.9:10", seed=0)
-    assert_type(transforms, tuple[Transform, ...])
-    views = collect(
+    chosen = recal.pool("zoom:0.1-0.9:20+brightness:0.1-0.9:10", seed=0)
+    assert_type(chosen, tuple[transforms.Transform, ...])
+    views = recal.collect(
         network,
         images,
-        transforms,
+        chosen,
         labels=labels,
-        preprocess=Normalize(),
+        preprocess=collecting.Normalize(),
         out=folder / "views.zarr",
     )
-    assert_type(views, Views)
-    assert_type(views[:100], Views)
-    assert_type(views.transforms, tuple[Transform, ...])
+    assert_type(views, recal.Views)
+    assert_type(views[:100], recal.Views)
+    assert_type(views.transforms, tuple[transforms.Transform, ...])
     views.write(folder / "copy.npz")
-    return read_views(folder / "copy.npz")
+    return recal.read_views(folder / "copy.npz")
 
 
-def fit_and_use(views: Views, y: NDArray[np.int64], path: Path) -> Floats:
-    calibrator = ReCal(max_iter=50, guard="ece", random_state=0).fit(views, y)
-    assert_type(calibrator, ReCal)
-    assert_type(calibrator.plan_, Plan)
+def fit_and_use(views: recal.Views, y: NDArray[np.int64], path: Path) -> Floats:
+    calibrator = recal.ReCal(max_iter=50, guard="ece", random_state=0).fit(views, y)
+    assert_type(calibrator, recal.ReCal)
+    assert_type(calibrator.plan_, recal.Plan)
     for step in calibrator.plan_.steps:
-        assert_type(step, Step)
-        assert_type(step.transform, Transform)
+        assert_type(step, recal.Step)
+        assert_type(step.transform, transforms.Transform)
         assert_type(step.betas, tuple[float, float, float, float])
-    others: list[Calibrator] = [
-        TemperatureScaling().fit(views, y),
-        VectorScaling().fit(views.logits, y),
-        IsotonicCalibration().fit(views.logits, y),
-        EnsembleTemperatureScaling().fit(views.logits, y),
-        StructuredMatrixScaling().fit(views.logits, y),
-        ViewAveraging().fit(views, y),
-        ViewStacking(answers="free", max_views=1, gate=None).fit(views, y),
-        AutoCalibration().fit(views, y),
+    others: list[calibrators.Calibrator] = [
+        recal.TemperatureScaling().fit(views, y),
+        calibrators.VectorScaling().fit(views.logits, y),
+        calibrators.IsotonicCalibration().fit(views.logits, y),
+        calibrators.EnsembleTemperatureScaling().fit(views.logits, y),
+        calibrators.StructuredMatrixScaling().fit(views.logits, y),
+        calibrators.ViewAveraging().fit(views, y),
+        recal.ViewStacking(answers="free", max_views=1, gate=None).fit(views, y),
+        recal.AutoCalibration().fit(views, y),
     ]
     probs = [other.predict_proba(views) for other in others]
-    save(calibrator, path)
-    again = load(path)
-    if isinstance(again, Calibrator):
+    recal.save(calibrator, path)
+    again = recal.load(path)
+    if isinstance(again, calibrators.Calibrator):
         assert_type(again.predict(views).ndim, int)
-    assert_type([known.short_name for known in CALIBRATORS], list[str])
+    assert_type([known.short_name for known in calibrators.CALIBRATORS], list[str])
     return probs[0]
 
 
-def judge_and_decide(views: Views, probs: Floats, y: NDArray[np.int64]) -> bool:
+def judge_and_decide(views: recal.Views, probs: Floats, y: NDArray[np.int64]) -> bool:
     assert_type(metrics.ece(probs, y), float)
     assert_type(metrics.brier(probs, y), float)
-    judged = evaluate(probs, y, bootstrap=200)
-    assert_type(judged, Evaluation)
-    assert_type(calibration_test(probs, y).p_value, float)
-    table = compare([TemperatureScaling(), ReCal()], views[:100], views[100:])
+    judged = recal.evaluate(probs, y, bootstrap=200)
+    assert_type(judged, metrics.Evaluation)
+    assert_type(metrics.calibration_test(probs, y).p_value, float)
+    table = recal.compare([recal.TemperatureScaling(), recal.ReCal()], views[:100], views[100:])
     assert_type(table, Comparison)
-    decision = decide(probs, y, risk=0.01, confidence=0.95)
-    assert_type(decision, Decision)
-    assert_type(decide_each({"ts": probs}, y, risk=0.05), Decisions)
-    assert_type(prediction_sets(probs, y, coverage=0.9), PredictionSets)
-    groups = group(views.logits, views.transformed("zoom:0.5"))
-    return bool(np.any(groups == Group.CHANGED_ROSE))
+    decision = recal.decide(probs, y, risk=0.01, confidence=0.95)
+    assert_type(decision, decisions.Decision)
+    assert_type(decisions.decide_each({"ts": probs}, y, risk=0.05), decisions.Decisions)
+    assert_type(recal.prediction_sets(probs, y, coverage=0.9), decisions.PredictionSets)
+    groups = recal.group(views.logits, views.transformed("zoom:0.5"))
+    return bool(np.any(groups == recal.Group.CHANGED_ROSE))
 
 
-def accept(rule: DecisionRule, probs: Floats) -> NDArray[np.bool_]:
+def accept(rule: recal.DecisionRule, probs: Floats) -> NDArray[np.bool_]:
     return rule.accept(probs)
 
 
-def watch_new_inputs(views: Views, new: Views) -> bool:
-    known = profile(views)
-    stream = StreamWatch(known)
-    assert_type(stream, StreamWatch)
-    return bool(watch(known, new).alarm)
+def watch_new_inputs(views: recal.Views, new: recal.Views) -> bool:
+    known = decisions.profile(views)
+    stream = decisions.StreamWatch(known)
+    assert_type(stream, decisions.StreamWatch)
+    return bool(decisions.watch(known, new).alarm)
 
 
 def wrap_models(images: NDArray[np.uint8], y: NDArray[np.int64], path: Path) -> Floats:
-    classifier = CalibratedClassifier(OnnxModel(path), pool="zoom:0.5-0.9:10").fit(images, y)
-    assert_type(classifier, CalibratedClassifier)
-    as_model(path)
-    assert_type(ImageFolder(path), ImageFolder)
-    assert_type(RayEngine(), RayEngine)
-    apply_distributed(classifier.calibrator_, OnnxModel(path), images, path / "probs.zarr")
+    classifier = recal.CalibratedClassifier(collecting.OnnxModel(path), pool="zoom:0.5-0.9:10").fit(
+        images, y
+    )
+    assert_type(classifier, recal.CalibratedClassifier)
+    collecting.as_model(path)
+    assert_type(collecting.ImageFolder(path), collecting.ImageFolder)
+    assert_type(collecting.RayEngine(), collecting.RayEngine)
+    collecting.apply_distributed(
+        classifier.calibrator_, collecting.OnnxModel(path), images, path / "probs.zarr"
+    )
     return classifier.predict_proba(images)
 
 
@@ -169,11 +123,11 @@ class Halve:
 
 def refusals() -> str:
     try:
-        ZoomOut(scale=2.0)
+        transforms.ZoomOut(scale=2.0)
     except InputError as error:
         return str(error)
     except (MissingExtraError, recal.errors.FileError) as error:
         return str(error)
-    assert_type(as_transform("zoom:0.5"), Transform)
+    assert_type(transforms.as_transform("zoom:0.5"), transforms.Transform)
     assert_type(recal.__version__, str)
-    return str([Blend, CalibratedModule])
+    return str([recal.Blend, recal.CalibratedModule])

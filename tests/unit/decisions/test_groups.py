@@ -162,6 +162,7 @@ def clustered(n_clusters: int, size: int, seed: int) -> tuple[np.ndarray, np.nda
     return tuple(np.repeat(values, size) for values in (confidence, right, np.arange(n_clusters)))
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DependentRowsWarning")
 def test_copies_of_a_row_count_once():
     confidence, right, clusters = clustered(1500, 10, 6)
     once = decide(confidence[::10], right[::10], risk=0.05)
@@ -183,6 +184,7 @@ def test_clusters_of_one_row_change_nothing():
     assert alone.rule == clustered_.rule
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DependentRowsWarning")
 def test_the_guarantee_holds_for_copies_only_with_clusters():
     """Ten copies of 150 rows whose error rate is just above the risk: whatever is accepted breaks
     the guarantee.

@@ -14,6 +14,9 @@ import pytest
 from recal import CalibratedClassifier, DecisionRule, TemperatureScaling, decide, load, save
 from recal.errors import FileError, InputError, NotFittedError
 
+# These tests are about other things than the warnings of small fits.
+pytestmark = pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
+
 PROBS = [[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]]
 
 

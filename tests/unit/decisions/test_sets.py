@@ -18,6 +18,7 @@ from tests.problems import probs_and_labels
 problem = partial(probs_and_labels, n_classes=5, spread=2, sharpness=1, favour=1)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_the_limit_is_the_score_of_the_rank_that_split_conformal_names():
     probs = np.column_stack([np.linspace(0.95, 0.05, 19), np.linspace(0.05, 0.95, 19)])
     y = np.zeros(19, int)
@@ -83,6 +84,7 @@ def test_per_class_coverage_is_kept_for_each_class():
     assert plain.interval[0] < plain.coverage < plain.interval[1]
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_a_class_without_labelled_samples_is_always_kept():
     probs, y = problem(500, seed=3)
     sets = prediction_sets(probs, np.where(y == 4, 0, y), 0.9, per_class=True)

@@ -134,6 +134,7 @@ def test_a_stream_sees_a_change_and_says_when():
     StreamWatch(profile(looks(100, seed=0)), use_views=False).update(looks(10, seed=3).logits)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_a_profile_is_saved_alone_and_with_its_calibrator(tmp_path):
     fit = looks(200, seed=0)
     kept, calibrator = profile(fit), TemperatureScaling().fit(fit)
@@ -172,6 +173,7 @@ def test_rows_of_the_fit_are_told_from_new_ones():
         watch(kept, others, permutations=99)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
 def test_what_is_no_profile_is_refused_with_what_to_pass():
     logits = np.random.default_rng(0).normal(size=(60, 3))
     with pytest.raises(InputError, match=r"str.*recal\.profile"):
@@ -216,6 +218,7 @@ def test_clusters_find_a_change():
     assert watch(profile(fit, clusters=together), 0.2 * new, clusters=clusters).alarm
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.SameRowsWarning")
 def test_a_profile_with_clusters_needs_those_of_new_inputs(tmp_path):
     fit, together = recordings(5, 0)
     kept = profile(Views(fit, clusters=together))
