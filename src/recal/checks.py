@@ -21,8 +21,6 @@ Labels = NDArray[np.intp]
 SUM_TOLERANCE = 1e-3
 # A few rows of logits may sum to nearly 1 by chance; more rows than this may not.
 _FEW_ROWS = 8
-# The most class names that an error prints for the user to paste.
-_MOST_NAMES = 30
 # scikit-learn's `check_estimator` looks for these words at the end of errors.
 ASIDES = {
     "complex": "Complex data not supported",
@@ -60,9 +58,8 @@ def as_array(values: ArrayLike, name: str, dtype: type | None = None) -> NDArray
             "is a masked array; drop or fill the masked values, and pass a plain array",
             argument=name,
         )
-    if hasattr(
-        values, "detach"
-    ):  # numpy cannot read a torch tensor that tracks gradients or is on another device
+    # numpy cannot read a torch tensor that tracks gradients or is on another device.
+    if hasattr(values, "detach"):
         values = values.detach().cpu()
     try:
         return np.asarray(values, dtype=dtype)
@@ -170,18 +167,12 @@ def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
             remedy="Scale them down: only differences within a row matter",
         )
     if low >= 0.0 and high <= 1.0 and looks_like_probabilities(array):
-        if is_single_column(np.shape(values)):
-            raise InputError(
-                f"Every value of `{name}` lies in [0, 1]: these are probabilities of the second class, and log-odds "
-                "are needed",
-                argument=name,
-                remedy="Use recal.Views.from_probs(...)",
-            )
         raise InputError(
-            f"Every row of `{name}` lies in [0, 1] and sums to 1: these are probabilities, and logits are needed",
+            f"Every row of `{name}` lies in [0, 1]: these are probabilities, and logits are needed",
             argument=name,
-            remedy="Pass the model's outputs before the softmax, or recal.Views.from_probs(...); with outputs='votes' "
-            "for a forest or neighbours",
+            remedy="Pass the model's outputs before the softmax (log-odds if there is one number "
+            "for each sample), or recal.Views.from_probs(...); with outputs='votes' for a forest "
+            "or neighbours",
         )
     return array
 
@@ -211,22 +202,20 @@ def check_probs(values: ArrayLike, name: str = "probs", *, binary: bool = False)
     if low < 0 or high > 1:
         row = int(np.argwhere((array < 0) | (array > 1))[0][0])
         worst = array[row].min() if array[row].min() < 0 else array[row].max()
+        percent = np.allclose(array.sum(axis=1), 100, atol=0.1)
         raise InputError(
             f"must lie in [0, 1]; row {row} holds {worst:.6g}",
             argument=name,
-            remedy="They sum to 100: divide percentages by 100"
-            if np.allclose(array.sum(axis=1), 100, atol=0.1)
-            else _SOFTMAX,
+            remedy="They sum to 100: divide percentages by 100" if percent else _SOFTMAX,
         )
     sums = array.sum(axis=1, dtype=np.float64)
     worst_row = int(np.argmax(np.abs(sums - 1)))
     if abs(sums[worst_row] - 1) > SUM_TOLERANCE:
+        several = array.shape[1] > 2 and sums.max() > 1 + SUM_TOLERANCE
         raise InputError(
             f"must sum to 1 in each row; row {worst_row} sums to {sums[worst_row]:.4g}",
             argument=name,
-            remedy=MULTI_LABEL
-            if array.shape[1] > 2 and sums.max() > 1 + SUM_TOLERANCE
-            else _SOFTMAX,
+            remedy=MULTI_LABEL if several else _SOFTMAX,
         )
     return array
 
@@ -251,13 +240,10 @@ def check_labels(
         names = check_classes(classes, n_classes)
         # If class names are words, integer labels are column indices; if they are like "1" and "0",
         # labels are names.
-        if (
-            labels.dtype.kind in "iu"
-            and names.dtype.kind == "U"
-            and all(name.isdecimal() for name in names.tolist())
-        ):
+        integers, words = labels.dtype.kind in "iu", names.dtype.kind in "US"
+        if integers and words and all(str(name).isdecimal() for name in names):
             return _look_up(labels, names.astype(np.int64))
-        if labels.dtype.kind not in "iu" or names.dtype.kind not in "US":
+        if not (integers and words):
             return _look_up(labels, names)
     if labels.dtype.kind not in "iu":
         raise _of_another_kind(labels, n_classes)
@@ -338,7 +324,7 @@ def _of_another_kind(labels: NDArray[Any], n_classes: int) -> InputError:
     elif labels.dtype.kind in "UOST":
         words = f"words ({words})"
         names = sorted({str(label) for label in labels.tolist()})
-        if len(names) == n_classes <= _MOST_NAMES:
+        if len(names) == n_classes <= 30:
             first = "If the columns are in alphabetical order,"
             remedy = f"{first} pass classes={names} (--classes {','.join(names)})"
     return label_error(
@@ -350,9 +336,7 @@ def check_classes(classes: Sequence[Any] | NDArray[Any], n_classes: int) -> NDAr
     """Return `classes` as an array with one distinct value per column."""
     names = np.asarray(classes)
     if names.dtype.kind in "OT" and all(isinstance(name, str) for name in names.ravel().tolist()):
-        names = names.astype(
-            np.str_
-        )  # strings from pandas and similar libraries, in a form that files can store
+        names = names.astype(np.str_)  # strings of pandas and the like, as files can store them
     if names.dtype.kind not in "USiufb":
         raise InputError(
             f"must be words or numbers, one for each column, got dtype {names.dtype}",
@@ -370,12 +354,10 @@ def check_classes(classes: Sequence[Any] | NDArray[Any], n_classes: int) -> NDAr
 
 def _look_up(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
     index = {name: column for column, name in enumerate(names.tolist())}
-    if labels.dtype.kind == "O" and any(
-        isinstance(label, list | dict | set | np.ndarray) for label in labels
-    ):
-        raise label_error("must be one word or number per sample, got a list or the like")
     try:
         return np.array([index[label] for label in labels.tolist()], dtype=np.intp)
+    except TypeError:
+        raise label_error("must be one word or number per sample, got a list or the like") from None
     except KeyError as missing:
         row = labels.tolist().index(missing.args[0])
         raise InputError(
@@ -407,11 +389,7 @@ def is_graded(values: object) -> bool:
     """
     try:
         return np.ndim(values) == 1  # type: ignore[arg-type]
-    except (
-        ValueError,
-        TypeError,
-        RuntimeError,
-    ):  # such as ragged lists; a later check explains the error
+    except (ValueError, TypeError, RuntimeError):  # ragged lists; a later check explains the error
         return False
 
 

@@ -159,20 +159,12 @@ class Views:
 
         def logs(values: ArrayLike) -> Floats:
             checked = check_probs(values, binary=True)
-            return np.log(
-                np.maximum(
-                    checked, checked.dtype.type(least_probability(outputs, checked.shape[1]))
-                )
-            )
+            least = least_probability(outputs, checked.shape[1])
+            return np.log(np.maximum(checked, checked.dtype.type(least)))
 
         others = {key: logs(values) for key, values in (transformed or {}).items()}
-        return cls(
-            logs(probs),
-            others,
-            labels,
-            classes=classes,
-            preprocessing=Preprocessing(outputs=outputs),
-        )
+        made = Preprocessing(outputs=outputs)
+        return cls(logs(probs), others, labels, classes=classes, preprocessing=made)
 
     @classmethod
     def unchecked(
@@ -192,19 +184,10 @@ class Views:
         indices.
         """
         views = cls.__new__(cls)
-        views._logits, views._transformed, views._labels, views.classes = (
-            logits,
-            transformed,
-            labels,
-            classes,
-        )
-        views._rows, views._checked, views.preprocessing = (
-            range(logits.shape[0]),
-            set(),
-            preprocessing,
-        )
+        views._logits, views._transformed = logits, transformed
+        views._labels, views.classes, views.preprocessing = labels, classes, preprocessing
         views._clusters, views._groups, views._ids = clusters, groups, ids
-        views._tensors = None
+        views._rows, views._checked, views._tensors = range(logits.shape[0]), set(), None
         return views
 
     def assign(
@@ -240,16 +223,13 @@ class Views:
 
         None if they were not given as such arrays.
         """
-        if self._tensors is None or (
-            isinstance(self._rows, range) and self._rows == range(self._logits.shape[0])
-        ):
+        if self._tensors is None or self._is_whole:
             return self._tensors
         from array_api_compat import array_namespace, device
 
         first = self._tensors[None]
         xp = array_namespace(first)
-        numbers = np.arange(self._logits.shape[0])[_index(self._rows)]
-        rows = xp.asarray(numbers.tolist(), device=device(first))
+        rows = xp.asarray(self._numbers.tolist(), device=device(first))
         return {key: xp.take(array, rows, axis=0) for key, array in self._tensors.items()}
 
     def transformed(self, transform: Transform | str) -> Floats:
@@ -313,11 +293,18 @@ class Views:
     @property
     def known_ids(self) -> Names | None:
         """The ids, or None if they are the numbers of these rows."""
-        index = _index(self._rows)
         if self._ids is not None:
-            return self._ids[index]
-        is_whole = isinstance(self._rows, range) and self._rows == range(self._logits.shape[0])
-        return None if is_whole else np.arange(self._logits.shape[0])[index].astype(str)
+            return self._ids[_index(self._rows)]
+        return None if self._is_whole else self._numbers.astype(str)
+
+    @property
+    def _numbers(self) -> NDArray[np.intp]:
+        """The numbers of the selected rows in the stored arrays."""
+        return np.arange(self._logits.shape[0])[_index(self._rows)]
+
+    @property
+    def _is_whole(self) -> bool:
+        return isinstance(self._rows, range) and self._rows == range(self._logits.shape[0])
 
     @property
     def n_samples(self) -> int:
@@ -348,30 +335,22 @@ class Views:
         index = np.asarray(rows)
         if index.size == 0 and index.ndim == 1:
             return range(0)
-        kept = (
-            np.arange(self._rows.start, self._rows.stop, self._rows.step)
-            if isinstance(self._rows, range)
-            else self._rows
-        )
-        if (
-            index.ndim > 1
-            or index.dtype.kind not in "iub"
-            or (index.ndim == 0 and index.dtype.kind == "b")
-        ):
+        is_flag = index.ndim == 0 and index.dtype.kind == "b"
+        if index.ndim > 1 or index.dtype.kind not in "iub" or is_flag:
             raise InputError(
                 f"Rows are a number, a slice, a mask or a list of numbers, got {rows!r}."
             )
         try:
-            return np.atleast_1d(kept[index])
+            return np.atleast_1d(self._numbers[index])
         except IndexError as error:
             raise InputError(f"Rows must select from {self.n_samples} samples: {error}.") from None
 
     def _read(self, key: Transform | None) -> Floats:
         stored = self._logits if key is None else self._transformed[key]
-        whole = isinstance(self._rows, range) and self._rows == range(stored.shape[0])
-        array: Floats = (
-            stored if whole and isinstance(stored, np.ndarray) else stored[_index(self._rows)]
-        )
+        whole = self._is_whole
+        array: Floats = stored
+        if not (whole and isinstance(stored, np.ndarray)):
+            array = stored[_index(self._rows)]
         if key not in self._checked:
             # Some of the rows may look like probabilities by chance, but not all of them.
             check = check_logits if whole else check_matrix

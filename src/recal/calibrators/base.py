@@ -26,8 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.estimator import RULE, Estimator
 from recal.calibrators.estimator import from_fit as from_fit
 from recal.calibrators.group_offsets import fit_group_offsets
-from recal.calibrators.sample_checks import check_samples
-from recal.calibrators.samples import Samples, as_views, read_samples
+from recal.calibrators.samples import Samples, as_views, check_samples, read_samples
 from recal.checks import (
     ASIDES,
     as_array,

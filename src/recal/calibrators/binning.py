@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -10,8 +9,7 @@ import scipy
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
-from recal.calibrators.sample_checks import warn_if_few
-from recal.calibrators.samples import Samples
+from recal.calibrators.samples import Samples, warn_if_few
 from recal.maps.arrays import class_scores
 from recal.maps.blend import Answers
 from recal.maps.curves import Bins, Steps
@@ -87,7 +85,7 @@ class HistogramBinning(Calibrator):
                 if strategy == "width"
                 else equal_mass_edges(ordered, n_bins)
             )
-            ends = scipy.special.expit(np.concatenate([[-np.inf], edges, [np.inf]]))
+            ends = scipy.special.expit(with_ends(edges))
             middles = (ends[1:] + ends[:-1]) / 2
             # The positions of the edges among the sorted scores give the counts; only hits are
             # looked up one by one.
@@ -174,85 +172,46 @@ class BayesianBinning(Calibrator):
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
         warn_if_few(self, samples, mistakes=True)
-        labels = samples.labels
-        columns = np.ascontiguousarray(class_scores(samples.logits).T)
-        mass, both = (
-            _Layout.of(len(labels), self.spread, widths)
-            for widths in (False, self.strategy == "both")
-        )
+        labels, count = samples.labels, len(samples)
+        root = count ** (1 / 3)
+        most = max(1, min(int(np.ceil(root * self.spread)), count))
+        sizes = range(max(1, int(root / self.spread)), most + 1)
+        ranks = [np.arange(size + 1) * count // size for size in sizes]
+        widths = []
+        if self.strategy == "both":  # with a single bin, equal width and equal mass are the same
+            widths = [with_ends(equal_width_edges(size)) for size in sizes if size > 1]
         curves = []
-        for k, column in enumerate(columns):
+        for k, column in enumerate(np.ascontiguousarray(class_scores(samples.logits).T)):
             # Bins of equal width need a few probabilities between 0.001 and 0.999.
             inside = (np.abs(column) < scipy.special.logit(0.999)).sum()
-            layout = both if inside >= 5 else mass
-            curves.append(_average(*_score(layout, column, labels == k, self.prior_samples)))
+            wide = widths if inside >= 5 else []
+            curves.append(_average(column, labels == k, ranks, wide, self.prior_samples))
         edges, values, offsets = pack(curves)
-        values = smooth(values, len(labels), samples.n_classes, self.penalty)
+        values = smooth(values, count, samples.n_classes, self.penalty)
         return {"map_": Steps(edges, values, offsets)}
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """The bins of all histograms, concatenated: equal mass first, then equal width.
+def _average(
+    scores: Vector, hits: NDArray[np.bool_], ranks: list[Index], widths: list[Vector], prior: float
+) -> tuple[Vector, Vector]:
+    """Return the weighted mean of all histograms as a step function: upper edges and values.
 
-    The same for every class.
+    `ranks` are the ends of the bins of equal mass among the sorted scores, and `widths` the edges
+    of the bins of equal width.
     """
-
-    sizes: Index  # number of bins of each histogram
-    starts: Index  # index at which each histogram begins
-    lower: Index  # for bins of equal mass: the rank at which each begins, among the sorted scores
-    upper: Index  # and the rank at which it ends
-    low_edges: Vector  # for bins of equal width: the log-odds at which each begins
-    high_edges: Vector  # and ends
-
-    @classmethod
-    def of(cls, n_samples: int, spread: float, widths: bool) -> _Layout:
-        root = n_samples ** (1 / 3)
-        fewest, most = (
-            max(1, int(root / spread)),
-            max(1, min(int(np.ceil(root * spread)), n_samples)),
-        )
-        mass = np.arange(fewest, most + 1)
-        wide = mass[mass > 1] if widths else mass[:0]  # with a single bin both are the same
-        ends = [np.arange(size + 1) * n_samples // size for size in mass]
-        edges = [np.concatenate([[-np.inf], equal_width_edges(size), [np.inf]]) for size in wide]
-        sizes = np.concatenate([mass, wide])
-        return cls(
-            sizes,
-            np.concatenate([[0], np.cumsum(sizes)[:-1]]),
-            *(
-                np.concatenate([each[part] for each in ends])
-                for part in (slice(None, -1), slice(1, None))
-            ),
-            *(
-                np.concatenate([np.empty(0), *(e[part] for e in edges)])
-                for part in (slice(None, -1), slice(1, None))
-            ),
-        )
-
-
-def _score(
-    layout: _Layout, scores: Vector, hits: NDArray[np.bool_], prior: float
-) -> tuple[Vector, list[Vector], list[Vector]]:
-    """Return the weights of the histograms that matter, and their upper edges and values."""
-    n_samples = len(scores)
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
-    # Rank r -> the edge halfway between the scores on both sides.
-    edge_at = np.concatenate([[-np.inf], halfway(ordered[:-1], ordered[1:]), [np.inf]])
-    low = np.concatenate([edge_at[layout.lower], layout.low_edges])
-    high = np.concatenate([edge_at[layout.upper], layout.high_edges])
-    # The number of samples, and of hits, up to an edge.
+    edge_at = with_ends(halfway(ordered[:-1], ordered[1:]))
+    histograms = [*(edge_at[ends] for ends in ranks), *widths]
+    sizes = np.array([len(edges) - 1 for edges in histograms])
+    starts = np.cumsum(sizes) - sizes
+    low = np.concatenate([edges[:-1] for edges in histograms])
+    high = np.concatenate([edges[1:] for edges in histograms])
+    below, within = (np.searchsorted(ordered, edges, side="right") for edges in (low, high))
     hits_to = np.concatenate([[0], np.cumsum(hits[order])])
-    count_to = np.searchsorted(ordered, edge_at, side="right")
-    count_to[0], count_to[-1] = 0, n_samples
-    below, within = (
-        np.concatenate([count_to[ranks], np.searchsorted(ordered, edges, side="right")])
-        for ranks, edges in ((layout.lower, layout.low_edges), (layout.upper, layout.high_edges))
-    )
     counts, positives = within - below, hits_to[within] - hits_to[below]
     middles = np.clip((scipy.special.expit(low) + scipy.special.expit(high)) / 2, 1e-12, 1 - 1e-12)
-    strength = np.repeat(prior / layout.sizes, layout.sizes)
+    strength = np.repeat(prior / sizes, sizes)
     alpha, beta = strength * middles, strength * (1 - middles)
     evidence = (
         scipy.special.gammaln(strength)
@@ -262,26 +221,17 @@ def _score(
         + scipy.special.gammaln(counts - positives + beta)
         - scipy.special.gammaln(beta)
     )
-    log_scores = np.add.reduceat(evidence, layout.starts)
+    log_scores = np.add.reduceat(evidence, starts)
     weights = np.exp(log_scores - log_scores.max())
     weights /= weights.sum()
     values = (positives + alpha) / (counts + strength)
     kept = np.flatnonzero(weights > 1e-7)
-    bins = [slice(layout.starts[m], layout.starts[m] + layout.sizes[m]) for m in kept]
-    return (
-        weights[kept] / weights[kept].sum(),
-        [high[part] for part in bins],
-        [values[part] for part in bins],
-    )
-
-
-def _average(weights: Vector, edges: list[Vector], values: list[Vector]) -> tuple[Vector, Vector]:
-    """Return the weighted mean of step functions, as a step function on the union of their edges."""
-    union = np.unique(np.concatenate(edges))
+    union = np.unique(np.concatenate([histograms[m][1:] for m in kept]))
     mean = np.zeros(len(union))
-    for weight, own_edges, own_values in zip(weights, edges, values):
-        mean += weight * own_values[np.searchsorted(own_edges, union, side="left")]
-    return union, mean
+    for m in kept:
+        own = values[starts[m] : starts[m] + sizes[m]]
+        mean += weights[m] * own[np.searchsorted(histograms[m][1:], union, side="left")]
+    return union, mean / weights[kept].sum()
 
 
 def equal_mass_edges(ordered: Vector, n_bins: int) -> Vector:
@@ -301,6 +251,11 @@ def halfway(low: Vector, high: Vector) -> Vector:
     """
     middle = scipy.special.logit((scipy.special.expit(low) + scipy.special.expit(high)) / 2)
     return np.where((low < middle) & (middle < high), middle, (low + high) / 2)
+
+
+def with_ends(edges: Vector) -> Vector:
+    """Return the inner edges of bins with both infinite ends."""
+    return np.concatenate([[-np.inf], edges, [np.inf]])
 
 
 def equal_width_edges(n_bins: int) -> Vector:

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.binning import frequencies
-from recal.calibrators.sample_checks import warn_if_few
-from recal.calibrators.samples import Samples
+from recal.calibrators.samples import Samples, warn_if_few
 from recal.maps.arrays import class_log_odds, log_softmax
 from recal.maps.blend import Answers
 from recal.maps.curves import CERTAIN, InformativeBins

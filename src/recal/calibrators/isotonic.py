@@ -11,8 +11,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
-from recal.calibrators.sample_checks import warn_if_few
-from recal.calibrators.samples import Samples
+from recal.calibrators.samples import Samples, warn_if_few
 from recal.checks import Floats, Labels
 from recal.engine.series import ScaledLogits
 from recal.maps.arrays import class_scores, softmax

@@ -10,8 +10,7 @@ import scipy
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
-from recal.calibrators.sample_checks import warn_if_few
-from recal.calibrators.samples import Samples
+from recal.calibrators.samples import Samples, warn_if_few
 from recal.checks import Labels
 from recal.maps.arrays import class_scores
 from recal.maps.blend import Answers

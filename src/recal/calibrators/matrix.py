@@ -14,8 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
-from recal.calibrators.sample_checks import warn_if_few
-from recal.calibrators.samples import Samples
+from recal.calibrators.samples import Samples, warn_if_few
 from recal.checks import Labels
 from recal.clusters import stratified_folds
 from recal.errors import InputError

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
-from recal.calibrators.sample_checks import FEWEST_MISTAKES
-from recal.calibrators.samples import Samples
+from recal.calibrators.samples import FEWEST_MISTAKES, Samples
 from recal.checks import Labels
 from recal.engine.grouping import ConfidenceAt, GroupIndex, group_indices
 from recal.engine.series import ScaledLogits, ScaledRows, Vector

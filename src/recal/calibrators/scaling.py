@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
-from recal.calibrators.sample_checks import warn_if_few
-from recal.calibrators.samples import Samples
+from recal.calibrators.samples import Samples, warn_if_few
 from recal.checks import Floats
 from recal.maps.arrays import soft_log_probs
 from recal.maps.base import wide

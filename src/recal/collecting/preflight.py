@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.sample_checks import refuse_constant
+from recal.calibrators.samples import refuse_constant
 from recal.checks import Floats, Labels
 from recal.collecting.blocks import MemorySink
 from recal.collecting.forward import Job, Preprocess

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators import find_method, name_of
 from recal.calibrators.base import Calibrator
-from recal.calibrators.sample_checks import warn_of_copies
+from recal.calibrators.samples import warn_of_copies
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import check_graded, check_labels, is_graded
 from recal.clusters import check_clusters, split_by_cluster

@@ -11,8 +11,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_KERNELS = ("images", "rows", "scoring")
-
 
 class _Module:
     """A module that is imported when one of its names is first used."""
@@ -29,6 +27,6 @@ class _Module:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _KERNELS:
+    if name not in ("images", "rows"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _Module(name)

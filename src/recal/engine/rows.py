@@ -1,5 +1,5 @@
-"""Kernels over rows of logits: softmax, series of log-odds, bins, and the sums that a fit of
-stacking needs.
+"""Kernels over rows: softmax, series of log-odds, the sums that a fit of stacking needs, and the
+scores that metrics read.
 
 Kernels take arrays and fill arrays for the rows `start` to `stop`. Rows do not affect each other,
 so a row's result has the same bits in every batch. `compiled.over_rows` runs kernels on all cores.
@@ -142,24 +142,6 @@ def place_of_largest(row):  # type: ignore[no-untyped-def]
         place = j if value > top else place
         top = value if value > top else top
     return place
-
-
-@kernel(fastmath=FAST)
-def plain_softmax(logits, start, stop, beta, probs):  # type: ignore[no-untyped-def]
-    """Fill softmax(beta * z); classes far below the largest get 0."""
-    for i in range(start, stop):
-        row, out = logits[i], probs[i]
-        top = row[0]
-        for j in range(1, len(row)):
-            top = row[j] if row[j] > top else top
-        total = 0.0
-        for j in range(len(row)):
-            weight = exp(beta * (np.float64(row[j]) - np.float64(top)))
-            out[j] = weight
-            total += weight
-        share = 1.0 / total
-        for j in range(len(row)):
-            out[j] *= share
 
 
 @kernel(fastmath=FAST)
@@ -364,16 +346,30 @@ def first_order(out, start, stop, probs, features, candidates, used, labels, row
                     out[chunk, c, 2 + u] += share * (total - mean * means[u])
 
 
-@kernel()
-def look_up(scores, start, stop, edges, values, out):  # type: ignore[no-untyped-def]
-    """Fill the value of the bin that each class's score falls into; a bin includes its upper edge.
+@kernel(fastmath=FAST)
+def score_rows(probs, start, stop, labels, tolerance, confidence, correct, own, brier, valid):  # type: ignore[no-untyped-def]
+    """Fill confidence, correctness, the label's probability and the Brier score of each row.
 
-    All edges are compared: with vector instructions this is faster than a binary search, whose
-    branches cannot be predicted.
+    `valid` says which rows are probabilities: all in [0, 1], and a sum of 1. Comparisons with NaN
+    are false, so a row that holds one is not valid.
     """
     for i in range(start, stop):
-        for j in range(scores.shape[1]):
-            score, place = scores[i, j], 0
-            for k in range(edges.shape[1]):
-                place += edges[j, k] < score
-            out[i, j] = values[j, place]
+        row, label = probs[i], labels[i]
+        top = low = np.float64(row[0])
+        total = squares = 0.0
+        for j in range(len(row)):
+            value = np.float64(row[j])
+            top = value if value > top else top
+            low = value if value < low else low
+            total += value
+            squares += value * value
+        truth = np.float64(row[label])
+        right = truth == top
+        if right:  # among ties, the first class is the prediction
+            for j in range(label):
+                right = right and row[j] < top
+        confidence[i] = top
+        correct[i] = right
+        own[i] = truth
+        brier[i] = squares - truth * truth + (1.0 - truth) * (1.0 - truth)
+        valid[i] = low >= 0.0 and top <= 1.0 and abs(total - 1.0) <= tolerance

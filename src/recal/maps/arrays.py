@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from recal.engine import rows
-from recal.engine.compiled import SMALL, one_thread, over_rows
-from recal.engine.series import ABOVE_ZERO, as_rows
+from recal.engine.compiled import one_thread
+from recal.engine.series import ABOVE_ZERO
 from recal.maps.base import Array, indices, like, namespace, wide
 
 # Scores with a smaller relative difference count as equal. Libraries round the last bit of a
@@ -43,11 +42,6 @@ def softmax(z: Array, beta: float | Array = 1.0) -> Array:
 
     Classes far below the largest may underflow to 0.
     """
-    if isinstance(z, np.ndarray) and z.size >= SMALL and isinstance(beta, float):
-        logits = as_rows(z)
-        probs = np.empty(logits.shape)
-        over_rows(rows.plain_softmax, logits, beta, probs)
-        return probs
     xp, z = namespace(z), wide(z)
     drops = (z - row_max(z)) * beta
     if xp is not np and hasattr(xp, "softmax"):  # one operation of torch, and one node of a graph
@@ -315,10 +309,6 @@ def look_up_table(scores: Array, edges: np.ndarray, values: np.ndarray) -> Array
     There is one edge less than bins; the last bin has no upper edge.
     """
     edges = np.concatenate([edges, np.full((len(edges), 1), np.inf)], axis=1)
-    if isinstance(scores, np.ndarray) and scores.size >= SMALL and len(edges) == scores.shape[1]:
-        out = np.empty_like(scores)
-        over_rows(rows.look_up, np.ascontiguousarray(_below_ties(scores)), edges, values, out)
-        return out
     count, n_bins = values.shape
     return look_up(scores, edges.ravel(), values.ravel(), np.arange(count + 1) * n_bins)
 

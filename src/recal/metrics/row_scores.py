@@ -25,7 +25,7 @@ from recal.checks import (
     check_weights,
     is_graded,
 )
-from recal.engine import scoring
+from recal.engine import rows as kernels
 from recal.engine.compiled import SMALL, over_rows
 
 Vector = NDArray[np.float64]
@@ -119,7 +119,7 @@ def score_labelled(
     else:
         rows = np.ascontiguousarray(probs)
         out = confidence, correct, own, brier, valid
-        over_rows(scoring.score_rows, rows, labels, SUM_TOLERANCE, *out)
+        over_rows(kernels.score_rows, rows, labels, SUM_TOLERANCE, *out)
     if not (n and valid.all()):
         check_probs(probs)  # says what is wrong
     if confidences is not None:

@@ -9,8 +9,7 @@ import pytest
 
 from recal import TemperatureScaling
 from recal.calibrators import VectorScaling
-from recal.calibrators.sample_checks import check_samples
-from recal.calibrators.samples import Samples
+from recal.calibrators.samples import Samples, check_samples
 from recal.copies import near_duplicates
 from recal.errors import DependentRowsWarning, DoubtfulLabelsWarning, FewSamplesWarning, InputError
 from recal.views import Views
