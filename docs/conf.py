@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import recal
@@ -75,7 +76,11 @@ ROOMS = {
 
 def write_reference() -> None:
     """Write reference.rst: a table of names for each group of rooms, and a page for each name."""
-    homes = {name: home.partition(".")[0] for name, home in recal._HOMES.items()}
+    homes = {
+        name: found.__module__.split(".")[1]
+        for name in recal.__all__
+        if not inspect.ismodule(found := getattr(recal, name))
+    }
     homes |= {
         f"calibrators.{name}": "calibrators"
         for name in recal.calibrators._HOMES

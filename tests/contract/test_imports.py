@@ -21,7 +21,7 @@ import recal
 SOURCE = Path(recal.__file__).parent
 # One line per layer; a package may import from its own line and from the lines above it.
 ROOMS = (
-    "errors checks progress schema",
+    "errors checks lazy progress schema",
     "engine",
     "clusters copies",
     "transforms",
@@ -121,6 +121,7 @@ def test_imports_go_one_way():
             wrong += [
                 f"__init__.py:{line} imports {name}; the root loads names lazily"
                 for name, line in names
+                if name != "recal.lazy"
             ]
             continue
         assert own in RANK, f"give {own} its place in ROOMS"

@@ -6,7 +6,7 @@ import hashlib
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,17 @@ from recal.calibrators.samples import warn_of_copies
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import check_graded, check_labels, is_graded
 from recal.clusters import check_clusters, split_by_cluster
+from recal.collecting.pools import join_views
 from recal.comparison.results import UNCALIBRATED, Comparison, Setup
 from recal.errors import DependentRowsWarning, InputError, RecalError, recorded_warnings
 from recal.maps.arrays import softmax
-from recal.metrics import LABELS, Evaluation, evaluate
+from recal.metrics import Evaluation, evaluate
 from recal.metrics.intervals import paired_draws
 from recal.metrics.row_scores import score
 from recal.progress import track
 from recal.views import Views
 
 Methods = Sequence[Calibrator | str] | Mapping[str, Calibrator | str]
-# Number of random halves if no test set is given; a single split proves little.
-_HALVES = 10
 
 
 def compare(
@@ -83,77 +82,18 @@ def compare(
     """
     found: list[str] = []
     with recorded_warnings(found):
-        comparison = _compare(
-            methods, fit, test, baseline, splits, bootstrap, n_bins, clusters, random_state
-        )
-    return replace(comparison, warnings=tuple(found))
-
-
-def _compare(
-    methods: Methods,
-    fit: Views,
-    test: Views | None,
-    baseline: str,
-    splits: int | None,
-    bootstrap: int,
-    n_bins: int,
-    clusters: ArrayLike | None,
-    random_state: int,
-) -> Comparison:
-    named = _named(methods, baseline)
-    pooled, cuts = _cuts(fit, test, splits, random_state, clusters)
-    if cuts[0].test_clusters is None and pooled.clusters is None:
-        warn_of_copies(pooled.logits, _labels(pooled))
-    names = (UNCALIBRATED, *named)
-    shape, draws = (len(cuts), len(names)), bootstrap if len(cuts) == 1 else 0
-    values, seconds = {metric: np.full(shape, np.nan) for metric in LABELS}, np.zeros(shape)
-    first: dict[str, tuple[_Fitted, Evaluation]] = {}
-    failures: dict[str, str] = {}
-    for split, cut in enumerate(track(cuts, "split")):
-        for index, name in track(tuple(enumerate(names)), "method"):
-            if name in failures:
-                continue
-            try:
-                fitted = _run(named.get(name), cut, random_state + split)
-            except RecalError as error:
-                failures[name] = str(error)
-                continue
-            result = evaluate(
-                fitted.probs,
-                _labels(cut.test),
-                draws,
-                confidences=fitted.confidences,
-                n_bins=n_bins,
-                clusters=cut.test_clusters,
-                random_state=random_state,
-            )
-            for metric, value in result.items():
-                values[metric][split, index] = value
-            seconds[split, index] = fitted.seconds
-            if split == 0:
-                first[name] = fitted, result
-    if baseline in failures:
-        raise InputError(f"The baseline {baseline!r} cannot be fitted: {failures[baseline]}")
-    kept = [index for index, name in enumerate(names) if name not in failures]
-    fits = {names[index]: first[names[index]][0] for index in kept}
-    labels, clusters = _labels(cuts[0].test), cuts[0].test_clusters
-    samples = {
-        name: score(one.probs, labels, confidences=one.confidences) for name, one in fits.items()
-    }
-    return Comparison(
-        methods=tuple(fits),
-        baseline=baseline,
-        values={metric: array[:, kept] for metric, array in values.items()},
-        fit_seconds=seconds[:, kept],
-        passes=tuple(one.passes for one in fits.values()),
-        keeps_accuracy=tuple(one.keeps_accuracy for one in fits.values()),
-        setup=Setup(
-            n_fit=cuts[0].fit.n_samples,
-            n_test=cuts[0].test.n_samples,
+        named = _named(methods, baseline)
+        pooled, cuts = _cuts(fit, test, splits, random_state, clusters)
+        if cuts[0].test_clusters is None and pooled.clusters is None:
+            warn_of_copies(pooled.logits, _labels(pooled))
+        cut, draws = cuts[0], bootstrap if len(cuts) == 1 else 0
+        setup = Setup(
+            n_fit=cut.fit.n_samples,
+            n_test=cut.test.n_samples,
             n_classes=pooled.n_classes,
             n_bins=n_bins,
             splits=len(cuts),
-            random_halves=cuts[0].rows is not None,
+            random_halves=cut.rows is not None,
             draws=draws,
             random_state=random_state,
             fingerprints={
@@ -161,24 +101,146 @@ def _compare(
                 for name, views in (("fit", fit), ("test", test))
                 if views is not None
             },
-        ),
-        test_labels=labels,
-        samples=samples,
-        answers={name: one.probs.argmax(axis=1) for name, one in fits.items()},
-        calibrators={
-            name: one.calibrator for name, one in fits.items() if one.calibrator is not None
-        },
-        intervals=_intervals([first[name][1] for name in fits]),
-        paired=paired_draws(list(samples.values()), draws, n_bins, random_state, clusters)
-        if draws
-        else {},
+        )
+        runs, failures = _fit_all({UNCALIBRATED: None, **named}, cuts, setup)
+    if baseline in failures:
+        raise InputError(f"The baseline {baseline!r} cannot be fitted: {failures[baseline]}")
+    return _gathered(
+        runs,
+        _labels(cut.test),
+        setup,
+        baseline,
         failures=failures,
-        fit_views=cuts[0].fit,
-        test=cuts[0].test,
-        test_rows=cuts[0].rows,
-        ids=cuts[0].test.known_ids,
-        clusters=clusters,
+        warnings=tuple(found),
+        fit_views=cut.fit,
+        test=cut.test,
+        test_rows=cut.rows,
+        ids=cut.test.known_ids,
+        clusters=cut.test_clusters,
         classes=pooled.classes,
+    )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A method on the test rows of one split; `evaluation` is measured on them."""
+
+    probs: NDArray[np.floating[Any]]
+    confidences: ArrayLike | None
+    evaluation: Evaluation
+    calibrator: Calibrator | None = None
+    seconds: float = 0.0
+    passes: float = 1.0
+    keeps_accuracy: bool = True
+
+
+def _fit_all(
+    named: Mapping[str, Calibrator | None], cuts: Sequence[_Cut], setup: Setup
+) -> tuple[dict[str, list[_Run]], dict[str, str]]:
+    """Return the runs of each method by split, and why others could not be fitted."""
+    runs: dict[str, list[_Run]] = {name: [] for name in named}
+    failures: dict[str, str] = {}
+    for split, cut in enumerate(track(cuts, "split")):
+        for name, calibrator in track(tuple(named.items()), "method"):
+            if name in failures:
+                continue
+            try:
+                run = _run(calibrator, cut, setup, split)
+            except RecalError as error:
+                failures[name] = str(error)
+                continue
+            runs[name].append(run)
+    return {name: some for name, some in runs.items() if name not in failures}, failures
+
+
+def _run(calibrator: Calibrator | None, cut: _Cut, setup: Setup, split: int) -> _Run:
+    """Fit one method on one split and test it there; None is the model as it is."""
+    from sklearn.base import clone
+
+    fresh, seconds, passes, keeps = None, 0.0, 1.0, True
+    if calibrator is None:
+        probs: NDArray[np.floating[Any]] = softmax(cut.test.logits)
+        confidences: NDArray[np.floating[Any]] = probs.max(axis=1)
+    else:
+        seed = setup.random_state + split
+        began = time.process_time()
+        fresh = clone(calibrator)
+        if fresh.get_params().get("random_state", seed) is None:
+            fresh.set_params(random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DependentRowsWarning)  # `compare` warns once of all
+            fresh.fit(cut.fit, clusters=cut.fit_clusters)
+        seconds = time.process_time() - began
+        if views := len(fresh.needed_transforms()):
+            # A gate spares confident inputs their views.
+            passes += views * float(np.mean(fresh.map_.needs_views(cut.test.logits)))
+        probs, confidences = fresh.predict_both(cut.test)
+        keeps = fresh.keeps_accuracy
+    result = evaluate(
+        probs,
+        _labels(cut.test),
+        setup.draws,
+        confidences=confidences,
+        n_bins=setup.n_bins,
+        clusters=cut.test_clusters,
+        random_state=setup.random_state,
+    )
+    return _Run(probs, confidences, result, fresh, seconds, passes, keeps)
+
+
+def _gathered(
+    runs: Mapping[str, Sequence[_Run]],
+    truth: NDArray[Any],
+    setup: Setup,
+    baseline: str,
+    *,
+    clusters: NDArray[np.intp] | None,
+    graded: bool = False,
+    **more: Any,
+) -> Comparison:
+    """Return the comparison of the runs of each method by split; rows are those of the first."""
+    first = {name: some[0] for name, some in runs.items()}
+    samples = {
+        name: score(one.probs, truth, confidences=one.confidences) for name, one in first.items()
+    }
+    evaluations = [one.evaluation for one in first.values()]
+    columns = list(zip(*runs.values()))
+    paired = {}
+    if setup.draws:
+        paired = paired_draws(
+            list(samples.values()), setup.draws, setup.n_bins, setup.random_state, clusters
+        )
+    return Comparison(
+        methods=tuple(first),
+        baseline=baseline,
+        values={
+            metric: np.array(
+                [[run.evaluation.get(metric, np.nan) for run in row] for row in columns]
+            )
+            for metric in evaluations[0]
+        },
+        fit_seconds=np.array([[run.seconds for run in row] for row in columns]),
+        passes=tuple(one.passes for one in first.values()),
+        keeps_accuracy=tuple(one.keeps_accuracy for one in first.values()),
+        setup=setup,
+        # Every graded prediction is class 0, the label of a right answer.
+        test_labels=(~truth).astype(np.intp) if graded else truth,
+        samples=samples,
+        answers={
+            name: np.zeros(len(truth), np.intp) if graded else one.probs.argmax(axis=1)
+            for name, one in first.items()
+        },
+        calibrators={
+            name: one.calibrator for name, one in first.items() if one.calibrator is not None
+        },
+        intervals={
+            metric: [one.intervals[metric] for one in evaluations]
+            for metric in evaluations[0].intervals
+        },
+        paired=paired,
+        clusters=clusters,
+        graded=graded,
+        **more,
     )
 
 
@@ -230,58 +292,55 @@ def compare_probs(
     baseline = names[0] if baseline is None else baseline
     if baseline not in names:
         raise InputError(f"The baseline {baseline!r} is not among {', '.join(names)}.")
-    arrays = [np.asarray(probs[name]) for name in names]
-    if len({array.shape for array in arrays}) > 1:
-        raise InputError(
-            f"All probabilities must have one shape, got {', '.join(str(a.shape) for a in arrays)}."
-        )
-    graded = is_graded(arrays[0])
+    arrays = {name: np.asarray(one) for name, one in probs.items()}
+    if len({array.shape for array in arrays.values()}) > 1:
+        shapes = ", ".join(str(array.shape) for array in arrays.values())
+        raise InputError(f"All probabilities must have one shape, got {shapes}.")
+    first = arrays[names[0]]
+    graded = is_graded(first)
     truth: NDArray[Any]
     if graded:
-        truth = check_graded(arrays[0], y, classes)[1]
-        labels = (~truth).astype(
-            np.intp
-        )  # every prediction is class 0, the label of a right answer
-        predictions = [np.zeros(len(labels), np.intp) for _ in arrays]
+        truth = check_graded(first, y, classes)[1]
     else:
-        labels = truth = check_labels(y, len(arrays[0]), arrays[0].shape[1], classes)
-        predictions = [array.argmax(axis=1) for array in arrays]
-    own = [(confidences or {}).get(name) for name in names]
-    groups = None if clusters is None else check_clusters(clusters, len(labels))
-    options: dict[str, Any] = {"n_bins": n_bins, "random_state": random_state, "clusters": groups}
-    evaluations = [
-        evaluate(probs, truth, bootstrap, confidences=one, **options)
-        for probs, one in zip(arrays, own)
-    ]
-    samples = {
-        name: score(probs, truth, confidences=one) for name, probs, one in zip(names, arrays, own)
-    }
-    return Comparison(
-        methods=names,
-        baseline=baseline,
-        values={
-            metric: np.array([[one[metric] for one in evaluations]]) for metric in evaluations[0]
-        },
-        fit_seconds=np.zeros((1, len(names))),
-        passes=tuple((passes or {}).get(name, 1.0) for name in names),
-        passes_known=passes is not None,
-        keeps_accuracy=tuple(bool(np.array_equal(p, predictions[0])) for p in predictions),
-        setup=Setup(
-            n_test=len(labels),
-            n_classes=2 if graded else arrays[0].shape[1],
+        truth = check_labels(y, len(first), first.shape[1], classes)
+    groups = None if clusters is None else check_clusters(clusters, len(truth))
+    labels = (~truth).astype(np.intp) if graded else truth
+    setup = Setup(
+        n_test=len(truth),
+        n_classes=2 if graded else first.shape[1],
+        n_bins=n_bins,
+        draws=bootstrap,
+        random_state=random_state,
+        fingerprints={name: _digest(array, labels) for name, array in arrays.items()},
+    )
+    runs = {}
+    for name, array in arrays.items():
+        own = (confidences or {}).get(name)
+        result = evaluate(
+            array,
+            truth,
+            bootstrap,
+            confidences=own,
             n_bins=n_bins,
-            draws=bootstrap,
             random_state=random_state,
-            fingerprints={name: _digest(array, labels) for name, array in zip(names, arrays)},
-        ),
-        test_labels=labels,
-        samples=samples,
-        answers=dict(zip(names, predictions)),
-        intervals=_intervals(evaluations),
-        paired=paired_draws(list(samples.values()), bootstrap, n_bins, random_state, groups)
-        if bootstrap
-        else {},
-        probs=dict(zip(names, arrays)),
+            clusters=groups,
+        )
+        runs[name] = [
+            _Run(
+                array,
+                own,
+                result,
+                passes=(passes or {}).get(name, 1.0),
+                keeps_accuracy=graded or np.array_equal(array.argmax(axis=1), first.argmax(axis=1)),
+            )
+        ]
+    return _gathered(
+        runs,
+        truth,
+        setup,
+        baseline,
+        passes_known=passes is not None,
+        probs=arrays,
         graded=graded,
         clusters=groups,
         ids=None if ids is None else np.asarray(ids).astype(str),
@@ -300,38 +359,6 @@ class _Cut:
     rows: NDArray[np.intp] | None
     fit_clusters: NDArray[np.intp] | None = None
     test_clusters: NDArray[np.intp] | None = None
-
-
-@dataclass(frozen=True)
-class _Fitted:
-    calibrator: Calibrator | None
-    probs: NDArray[np.float64]
-    confidences: NDArray[np.float64]
-    seconds: float
-    passes: float
-    keeps_accuracy: bool
-
-
-def _run(calibrator: Calibrator | None, cut: _Cut, seed: int) -> _Fitted:
-    if calibrator is None:
-        probs = softmax(cut.test.logits)
-        return _Fitted(None, probs, probs.max(axis=1), 0.0, 1.0, True)
-    from sklearn.base import clone
-
-    began = time.process_time()
-    fresh: Calibrator = clone(calibrator)
-    if fresh.get_params().get("random_state", seed) is None:
-        fresh.set_params(random_state=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DependentRowsWarning)  # `compare` warns once, of all rows
-        fresh.fit(cut.fit, clusters=cut.fit_clusters)
-    seconds = time.process_time() - began
-    # A gate spares confident inputs their views.
-    views = len(fresh.needed_transforms())
-    passes = 1.0 + (
-        views * float(np.mean(fresh.map_.needs_views(cut.test.logits))) if views else 0.0
-    )
-    return _Fitted(fresh, *fresh.predict_both(cut.test), seconds, passes, fresh.keeps_accuracy)
 
 
 def _named(methods: Methods, baseline: str) -> dict[str, Calibrator]:
@@ -362,15 +389,8 @@ def usual_methods(views: Views) -> list[str]:
     """Methods to compare by default: one of each useful kind, with those that use views if there
     are any.
     """
-    return [
-        "ts",
-        "ets",
-        "spline",
-        "irm",
-        "svs",
-        "ensemble",
-        *(["recal", "stack"] if views.transforms else []),
-    ]
+    usual = ["ts", "ets", "spline", "irm", "svs", "ensemble"]
+    return [*usual, "recal", "stack"] if views.transforms else usual
 
 
 def method_by_name(name: str) -> Calibrator:
@@ -414,13 +434,13 @@ def _cuts(
     if test is not None and splits is None:
         rows = slice(fit.n_samples), slice(fit.n_samples, None)
         return fit, [_Cut(fit, test, None, *clusters_of(*rows))]
-    pooled = fit if test is None else pool_views(fit, test)
+    pooled = fit if test is None else join_views([fit, test])
     size = pooled.n_samples // 2 if test is None else fit.n_samples
     if pooled.n_samples < 2:
         raise InputError("At least two samples are needed, to fit on one and test on the other.")
     rng = np.random.default_rng(seed)
     cuts = []
-    for _ in range(splits or _HALVES):
+    for _ in range(splits or 10):
         if groups is None:
             order = rng.permutation(n)
             first, second = np.sort(order[:size]), np.sort(order[size:])
@@ -435,21 +455,6 @@ def _cuts(
     return pooled, cuts
 
 
-def pool_views(one: Views, other: Views) -> Views:
-    """Join two sets of rows, with the transformations that both have."""
-    shared = [transform for transform in one.transforms if transform in other.transforms]
-    joined: dict[Any, NDArray[Any]] = {
-        t: np.concatenate([one.transformed(t), other.transformed(t)]) for t in shared
-    }
-    logits, labels = (
-        np.concatenate([one.logits, other.logits]),
-        np.concatenate([_labels(one), _labels(other)]),
-    )
-    return Views(
-        logits, joined, labels if one.classes is None else one.classes[labels], classes=one.classes
-    )
-
-
 def _labels(views: Views) -> NDArray[np.intp]:
     if views.labels is None:
         raise InputError(
@@ -457,14 +462,6 @@ def _labels(views: Views) -> NDArray[np.intp]:
             remedy="Use views that hold them: an array `labels`",
         )
     return views.labels
-
-
-def _intervals(evaluations: Sequence[Evaluation]) -> dict[str, list[tuple[float, float]]]:
-    """Return the intervals of each metric, method by method; none if nothing was resampled."""
-    return {
-        metric: [one.intervals[metric] for one in evaluations]
-        for metric in evaluations[0].intervals
-    }
 
 
 def _digest(array: NDArray[Any], labels: NDArray[Any] | None, *words: str) -> str:

@@ -5,19 +5,10 @@ Names load on first use: the torch module needs no onnx, and the ONNX file no to
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from recal.lazy import lazy_names
 
-_HOMES = {
-    "export_calibration": "onnx_file",
-    "export_onnx": "onnx_file",
-    "export_sets": "onnx_file",
-    "keep_classes": "calibration",
-}
-__all__ = list(_HOMES)
+__getattr__, __all__ = lazy_names(__name__, __file__)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+def __dir__() -> list[str]:
+    return __all__
