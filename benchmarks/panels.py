@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from benchmarks.language_models import graded_scores
 from recal import PanelCalibration, SignalCalibration, decide, plan_cascade
 from recal.comparison.tables import markdown_table
-from recal.decisions.cascade import stage_answers
-from recal.decisions.policies import Labelled, follow, list_policies
+from recal.decisions.cascade import Labelled, follow, list_policies, stage_answers
 
 Rows = NDArray[np.intp]
 SIGNALS = ("stated", "hedging", "tokens' probability", "length")

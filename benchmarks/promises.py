@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal import SignalCalibration
-from recal.decisions.certify import Ranked, ranked
-from recal.decisions.guarantee import Evidence, read_answers, threshold_of
+from recal.decisions.certify import Evidence, Ranked, ranked
+from recal.decisions.guarantee import read_answers, threshold_of
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]

@@ -17,10 +17,6 @@ from recal.errors import InputError
 
 Rows = NDArray[np.intp]
 
-# With fewer clusters, the dependence of their rows cannot be estimated; each cluster then counts as
-# one row.
-_FEWEST_CLUSTERS = 10
-
 
 def check_clusters(clusters: ArrayLike, n_samples: int, name: str = "clusters") -> Rows:
     """Return the number of each row's cluster, counted from 0; clusters may be named by words or
@@ -193,11 +189,9 @@ def cluster_sums(values: NDArray[np.float64], clusters: Rows | None) -> NDArray[
     """Return the sum of the values of each cluster, or the values themselves if there are no
     clusters.
     """
-    return (
-        values
-        if clusters is None
-        else np.asarray(np.bincount(clusters, values)[np.unique(clusters)])
-    )
+    if clusters is None:
+        return values
+    return np.asarray(np.bincount(clusters, values)[np.unique(clusters)])
 
 
 def effective_count(values: NDArray[np.float64], clusters: Rows | None) -> float:
@@ -223,7 +217,7 @@ def effective_count(values: NDArray[np.float64], clusters: Rows | None) -> float
     fewest = len(values) ** 2 / float(np.square(sizes).sum())  # if the rows of a cluster are copies
     residuals = values - values.mean()
     total = float(residuals @ residuals)
-    if len(sizes) < _FEWEST_CLUSTERS or not total > 0.0:
+    if len(sizes) < 10 or not total > 0.0:  # the dependence of rows cannot be estimated
         return fewest
     effect = float(np.square(cluster_sums(residuals, clusters)).sum()) / total
     effect *= 1.0 + 2.0 * np.sqrt(2.0 / len(sizes))

@@ -28,35 +28,14 @@ Hashes = NDArray[np.uint64]
 MOST_HASHES = 8192
 # How many hashes of probabilities it keeps, of the rows with the smallest hashes.
 MOST_PROB_HASHES = 1024
-# How many numbers of a row are hashed; more would only take longer.
-_COLUMNS = 64
-# Fewer rows than this are not checked.
-LEAST_ROWS = 20
-# A smaller share of fitted rows does not matter.
-_LEAST_SHARE = 0.01
-_BLOCK = 1_000_000
 # The step from one state of SplitMix64 to the next.
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-# Two independent draws from at least this many distinct rows almost never contain each of them
-# equally often.
-_ENOUGH_KINDS = 5
-# Two rows are nearly equal if no number differs by more than this share of the spread of all
-# numbers.
-_NEAR = 0.01
-# Rows are compared within cells of a few random projections, this many times as wide as `_NEAR`.
-_CELL = 4.0
-_PROJECTIONS = 4
 # A row that makes up more than this share of all rows is an output that the model gives to many
 # inputs, not a copy.
 _MOST_COPIES = 0.05
-# Copies are right or wrong together. Near-equal pairs count as copies if they disagree at most this
-# share as often as independent pairs would, and if at least `_FEWEST_EXPECTED` disagreements were
-# expected.
-_DISAGREE = 0.25
-_FEWEST_EXPECTED = 5.0
 
 
-def row_hashes(rows: ArrayLike) -> Hashes:
+def row_hashes(rows: ArrayLike, block_size: int = 1_000_000) -> Hashes:
     """Return a hash of each row, (n_samples,) uint64, of its first 64 numbers as float32.
 
     The hash is the sum of the numbers' bits times odd factors, modulo 2**64, mixed once more. Rows
@@ -71,15 +50,14 @@ def row_hashes(rows: ArrayLike) -> Hashes:
     (True, False)
     """
     array = np.asarray(rows)
-    width = min(array.shape[1], _COLUMNS)
+    width = min(array.shape[1], 64)
     factors = mix(np.arange(1, width + 1, dtype=np.uint64)) | np.uint64(1)
     hashes = np.empty(len(array), np.uint64)
-    size = max(1, _BLOCK // width)
+    size = max(1, block_size // width)
     for begin in range(0, len(array), size):
         with np.errstate(over="ignore"):  # values beyond float32 become inf
-            block = np.ascontiguousarray(
-                array[begin : begin + size, :width], dtype=np.float32
-            ) + np.float32(0.0)
+            block = np.ascontiguousarray(array[begin : begin + size, :width], dtype=np.float32)
+            block = block + np.float32(0.0)  # -0 becomes 0
         hashes[begin : begin + size] = mix(np.einsum("ij,j->i", block.view(np.uint32), factors))
     return hashes
 
@@ -116,15 +94,16 @@ def count_fitted(rows: ArrayLike, kept: Hashes, n_fitted: int) -> int:
     of the fit.
     """
     n = len(np.asarray(rows))
-    if n < LEAST_ROWS or not len(kept):
+    if n < 20 or not len(kept):
         return 0
-    n_there = (
-        max(n_fitted, len(kept)) if len(kept) in (MOST_HASHES, MOST_PROB_HASHES) else len(kept)
-    )
+    n_there = len(kept)
+    if n_there in (MOST_HASHES, MOST_PROB_HASHES):
+        n_there = max(n_fitted, n_there)
     share_kept = len(kept) / n_there
     here, counts = np.unique(row_hashes(rows), return_counts=True)
     there, times = np.unique(kept, return_counts=True)
-    is_whole = share_kept == 1.0 and len(here) >= _ENOUGH_KINDS
+    # Independent draws from five or more distinct rows almost never hold each equally often.
+    is_whole = share_kept == 1.0 and len(here) >= 5
     if is_whole and np.array_equal(here, there) and np.array_equal(counts, times):
         return n
     alone = counts == 1
@@ -141,7 +120,7 @@ def count_fitted(rows: ArrayLike, kept: Hashes, n_fitted: int) -> int:
 
 def matters(count: int, n_samples: int) -> bool:
     """Whether this many rows of the fit affect the result; a blank image in both sets does not."""
-    return count >= max(1.0, _LEAST_SHARE * n_samples)
+    return count >= max(1.0, 0.01 * n_samples)
 
 
 def warn_of_fitted(count: int, n_samples: int, what: str, remedy: str, stacklevel: int = 3) -> None:
@@ -198,12 +177,13 @@ def near_duplicates(values: ArrayLike, wrong: NDArray[np.bool_]) -> int:
     scale = float(rows.std())
     if n < 2 or not scale > 0:
         return 0
+    # Rows are compared within cells of four random projections, four times as wide as the largest
+    # difference between nearly equal rows.
+    near = 0.01
     rng = np.random.default_rng(0)
-    places = rows @ rng.normal(size=(rows.shape[1], _PROJECTIONS)) / np.sqrt(rows.shape[1])
+    places = rows @ rng.normal(size=(rows.shape[1], 4)) / np.sqrt(rows.shape[1])
     spread = places.std(axis=0)
-    cells = np.floor(
-        places / np.where(spread > 0, _CELL * _NEAR * spread, 1.0) + rng.random(_PROJECTIONS)
-    )
+    cells = np.floor(places / np.where(spread > 0, 4.0 * near * spread, 1.0) + rng.random(4))
     order = np.lexsort((places[:, 0], *cells.T))
     first, second = order[:-1], order[1:]
     same_cell = np.flatnonzero((cells[first] == cells[second]).all(axis=1))
@@ -211,7 +191,7 @@ def near_duplicates(values: ArrayLike, wrong: NDArray[np.bool_]) -> int:
     # Exact copies come first: in one column, independent rows are near each other, too.
     return max(
         _right_together(same_cell[apart <= reach], first, second, wrong)
-        for reach in (0.0, _NEAR * scale)
+        for reach in (0.0, near * scale)
     )
 
 
@@ -233,7 +213,7 @@ def _right_together(
     rate = float(wrong[involved].mean()) if involved.any() else 0.0
     expected = 2 * rate * (1 - rate) * int(near.sum())
     disagree = int((wrong[first] != wrong[second])[near].sum())
-    if expected < _FEWEST_EXPECTED or disagree > _DISAGREE * expected:
+    if expected < 5.0 or disagree > 0.25 * expected:
         return 0
     return int(involved.sum())
 

@@ -74,16 +74,6 @@ def test_the_risk_of_costs_is_their_ratio():
     assert Costs(2.0, 1.0).per_answer(3, 60, 100) == pytest.approx((2 * 3 + 40) / 100)
 
 
-@pytest.mark.filterwarnings("ignore::recal.errors.DependentRowsWarning")
-def test_the_cheapest_threshold_of_the_samples_is_told_beside_the_guarantee():
-    sure = np.linspace(0.99, 0.5, 1000)
-    wrong = np.arange(1000) >= 700
-    found = decide(two_columns(sure), wrong.astype(int), cost_error=10, cost_review=1)
-    assert found.lowest_cost == pytest.approx(0.3)  # 700 accepted without a mistake, 300 reviewed
-    assert found.cost >= found.lowest_cost
-    assert math.isnan(decide(two_columns(sure), wrong.astype(int)).lowest_cost)
-
-
 def test_a_class_whose_score_is_the_limit_stays_in_the_set():
     kept = PredictionSets("lac", 0.9, (0.5,)).predict([[0.5, 0.5], [0.25, 0.75]])
     assert kept.tolist() == [[True, True], [False, True]]

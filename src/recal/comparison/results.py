@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from recal import __version__
 from recal.comparison.tables import markdown_table, number, passes, seconds, signed
-from recal.decisions.outcome import finite
+from recal.decisions.decision import finite
 from recal.errors import InputError
 from recal.maps.arrays import softmax
 from recal.metrics import LABELS

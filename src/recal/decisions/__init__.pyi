@@ -1,9 +1,14 @@
 """The names of `__init__.py` for type checkers and editors."""
 
 from .audit import Audit as Audit, Check as Check
-from .decision import Decision as Decision
-from .outcome import Costs as Costs, Option as Option, Part as Part
-from .group_risk import GroupRisk as GroupRisk, risk_by_group as risk_by_group
+from .decision import (
+    Costs as Costs,
+    Decision as Decision,
+    GroupRisk as GroupRisk,
+    Option as Option,
+    Part as Part,
+    risk_by_group as risk_by_group,
+)
 from .crossfit import decide_crossfitted as decide_crossfitted
 from .guarantee import decide as decide
 from .cascade import (
@@ -39,5 +44,4 @@ from .follow import (
     accept_followed as accept_followed,
     to_the_power as to_the_power,
 )
-from .shift import watch as watch
-from .stream import StreamWatch as StreamWatch
+from .shift import StreamWatch as StreamWatch, watch as watch

@@ -3,6 +3,12 @@
 After each system a policy compares the panel's confidence with two thresholds: accept from the
 upper one on, hand over to a person below the lower one, and ask the next system in between.
 
+**The list of policies** comes from the confidences that `PanelCalibration.fit` cross-validated, so
+from other labels than those that test it. If an accepted mistake costs `price`, the cheapest policy
+follows backwards from the last system (dynamic programming): stop where accepting or reviewing
+costs less than the next system and what follows it. Each price gives one policy; falling prices
+give a list from strict to loose.
+
 **The certificate** is for the whole policy. Each policy in the list was fixed before these labels
 were seen, and given how many questions it accepts, its mistakes are binomial; which system gave an
 answer does not matter. The policies are tested in their order, each only if the one before it
@@ -25,8 +31,13 @@ from recal.calibrators.panel_answers import PanelRows, right_answers
 from recal.calibrators.panel_fit import PanelFit
 from recal.clusters import check_clusters, check_names
 from recal.copies import warn_of_fitted
-from recal.decisions.certify import certified, on_average, one_row_per_cluster, ranked
-from recal.decisions.policies import NEVER, Labelled, cost_curve, follow, list_policies
+from recal.decisions.certify import (
+    Evidence,
+    allowed_errors,
+    kept_on_average,
+    one_row_per_cluster,
+    passed_in_order,
+)
 from recal.decisions.rule import check_share
 from recal.errors import InputError
 from recal.schema import Choice, Floats, Instance, ListOf, Number, Record, Text, check
@@ -35,6 +46,8 @@ Vector = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Texts = Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
 Share = Annotated[float, Number(0.0, 1.0)]
+# A threshold that no confidence reaches.
+NEVER = 2.0
 
 
 @dataclass(frozen=True)
@@ -311,7 +324,11 @@ def plan_cascade(
     stop, accepted = follow(sure, accept[group], review[group])
     index = np.arange(len(rows))
     spent = np.cumsum(prices[stages])
-    others = _Others.of(panel, rows, right, labelled, prices, risk, level, guarantee, units)
+    compared = [(sure[:, -1], labelled.wrong[:, -1]), *_alone(panel, rows, right, units)]
+    shares = []
+    for pair in compared:
+        answers_of, sizes = Evidence.of(*pair, units).sizes(risk, level, guarantee)
+        shares.append(sizes[-1] / len(answers_of) if len(sizes) else 0.0)
     return CascadeRule(
         panel=panel,
         systems=tuple(table.systems[place] for place in stages),
@@ -329,9 +346,9 @@ def plan_cascade(
         n_accepted=int(accepted.sum()),
         n_errors=int((accepted & labelled.wrong[index, stop]).sum()),
         curve=cost_curve(fitted, sure, prices[stages], review_cost, risk),
-        others=others.names,
-        other_shares=np.array(others.shares),
-        other_costs=np.array(others.costs),
+        others=("all systems", *(f"{name} alone" for name in table.systems)),
+        other_shares=np.array(shares),
+        other_costs=np.r_[spent[-1], prices],
     )
 
 
@@ -346,57 +363,199 @@ def stage_answers(
     return np.column_stack([one[0] for one in both]), np.column_stack([one[1] for one in both])
 
 
+def _alone(
+    panel: PanelCalibration, rows: PanelRows, right: Vector, clusters: NDArray[np.intp] | None
+) -> list[tuple[Vector, Flags]]:
+    """Return confidence and mistakes of each system alone."""
+    fit = PanelFit(
+        rows,
+        panel.table_,
+        right,
+        np.ones(len(rows)),
+        clusters,
+        np.random.default_rng(0),
+        merged=panel.map_.merged,
+        kept=False,
+        most_rows=len(rows),
+    )
+    index = np.arange(len(rows))
+    alone = []
+    for place in range(len(panel.table_.systems)):
+        own = fit.probs([place], fit.penalties[0])[:, :-1]
+        alone.append((own.max(axis=1), right[index, own.argmax(axis=1)] <= 0.0))
+    return alone
+
+
+def follow(confidence: Vector, accept: Vector, review: Vector) -> tuple[NDArray[np.intp], Flags]:
+    """Return the stage at which each question stops, counted from 0, and whether it is accepted.
+
+    After the last system, whatever is not accepted is reviewed.
+    """
+    upper, lower = np.broadcast_to(accept, confidence.shape), review
+    reached = confidence >= upper
+    ends = reached | (confidence < lower)
+    ends[:, -1] = True
+    stop = ends.argmax(axis=1)
+    return stop, reached[np.arange(len(stop)), stop]
+
+
+def list_policies(
+    confidence: Vector, costs: Vector, review_cost: float, n_prices: int = 100, between: int = 5
+) -> tuple[Vector, Vector]:
+    """Return thresholds of the cheapest policy for each price of a mistake, strict ones first.
+
+    The price is given by the final threshold t, at which accepting costs as much as a review:
+    price * (1 - t) = review_cost. Thresholds can jump from one price to the next, so policies
+    `between` them are in the list as well.
+    """
+    ends = np.unique(np.quantile(confidence[:, -1], np.linspace(1.0, 0.0, n_prices)))[::-1]
+    ends = ends[ends < 1.0]
+    both = np.array([cheapest(confidence, costs, review_cost, float(end)) for end in ends])
+    both = np.where(both >= NEVER, 1.0, both)  # no confidence is larger
+    places = np.arange(len(ends))
+    finer = np.linspace(0, len(ends) - 1, between * (len(ends) - 1) + 1)
+    columns = both.reshape(len(ends), -1).T
+    both = np.transpose([np.interp(finer, places, one) for one in columns])
+    accept, review = both.reshape(len(finer), 2, -1).transpose(1, 0, 2)
+    shares, errors = np.transpose([expected(confidence, *pair) for pair in zip(accept, review)])
+    order = np.argsort(errors, kind="stable")
+    # A policy that accepts no more than a stricter one is of no use.
+    before = np.maximum.accumulate(np.concatenate([[-1.0], shares[order][:-1]]))
+    order = order[shares[order] > before]
+    return accept[order], review[order]
+
+
+def cheapest(
+    confidence: Vector, costs: Vector, review_cost: float, end: float
+) -> tuple[Vector, Vector]:
+    """Return both thresholds of each stage, from the last stage backwards."""
+    n, n_stages = confidence.shape
+    price = review_cost / (1.0 - end)
+    accept, review = np.zeros(n_stages), np.zeros(n_stages)
+    accept[-1] = review[-1] = end
+    last = confidence[:, -1]
+    value = np.where(last >= end, price * (1.0 - last), review_cost)
+    for stage in range(n_stages - 2, -1, -1):
+        own = confidence[:, stage]
+        order = np.argsort(own, kind="stable")
+        further = costs[stage + 1] + value[order]
+        taken = price * (1.0 - own[order])
+        # Questions below `low` are reviewed, those from `high` on accepted, the others go on.
+        before = np.concatenate([[0.0], np.cumsum(review_cost - further)])
+        after = np.concatenate([[0.0], np.cumsum(further - taken)])
+        best_low = np.minimum.accumulate(before)
+        high = int(np.argmin(best_low + after))
+        low = int(np.argmin(before[: high + 1]))
+        edges = np.concatenate([[0.0], 0.5 * (own[order][1:] + own[order][:-1]), [NEVER]])
+        accept[stage], review[stage] = edges[high], edges[low]
+        position = np.empty(n, np.intp)
+        position[order] = np.arange(n)
+        sorted_value = np.where(np.arange(n) < low, review_cost, further)
+        sorted_value = np.where(np.arange(n) >= high, taken, sorted_value)
+        value = sorted_value[position]
+    return accept, review
+
+
+def expected(confidence: Vector, accept: Vector, review: Vector) -> tuple[float, float]:
+    """Return the share that a policy accepts, and its expected error if confidences are true."""
+    stop, accepted = follow(confidence, accept, review)
+    doubt = 1.0 - confidence[np.arange(len(stop)), stop]
+    share = float(accepted.mean())
+    return share, float(doubt[accepted].mean()) if share else 0.0
+
+
+def likely_start(
+    accept: Vector, review: Vector, fitted: Vector, n: int, risk: float, level: float
+) -> int:
+    """Return the loosest policy that is almost as likely to pass the test as any."""
+    from scipy.special import bdtr
+
+    shares, errors = np.transpose([expected(fitted, *pair) for pair in zip(accept, review)])
+    counts = np.rint(shares * n).astype(np.intp)
+    allowed = allowed_errors(counts, risk, level)
+    chances = np.where(allowed >= 0, bdtr(np.maximum(allowed, 0), counts, errors), 0.0)
+    return int(np.flatnonzero(chances >= chances.max() - 0.01)[-1])
+
+
+def cost_curve(
+    fitted: Vector, confidence: Vector, costs: Vector, review_cost: float, risk: float
+) -> Vector:
+    """Return cost, share and expected error of policies at the risk, for many prices of a review.
+
+    A low price of a review saves money on systems, a high one automates more.
+    """
+    points = []
+    for factor in np.logspace(-2.5, 2.0, 10):
+        accept, review = list_policies(fitted, costs, review_cost * factor, 40)
+        errors = np.array([expected(fitted, *pair)[1] for pair in zip(accept, review)])
+        within = np.flatnonzero(errors <= risk)
+        if len(within):
+            pair = accept[within[-1]], review[within[-1]]
+            stop, accepted = follow(confidence, *pair)
+            money = float(np.cumsum(costs)[stop].mean())
+            points.append((money, float(accepted.mean()), float(errors[within[-1]])))
+    curve: list[tuple[float, float, float]] = []
+    for point in sorted(points):  # a point that costs more must automate more
+        if not curve or (point[0] > curve[-1][0] and point[1] > curve[-1][1]):
+            curve.append(point)
+    return np.array(curve or [(0.0, 0.0, 0.0)])
+
+
 @dataclass(frozen=True)
-class _Others:
-    """What the cascade is compared with: all systems always, and each system alone."""
+class Labelled:
+    """Labelled questions: confidence and mistake after each system, and the prices."""
 
-    names: tuple[str, ...]
-    shares: list[float]
-    costs: list[float]
+    confidence: Vector
+    wrong: Flags
+    costs: Vector
+    review_cost: float
 
-    @classmethod
-    def of(
-        cls,
-        panel: PanelCalibration,
-        rows: PanelRows,
-        right: Vector,
-        labelled: Labelled,
-        prices: Vector,
+    def __getitem__(self, rows: Flags) -> Labelled:
+        return Labelled(self.confidence[rows], self.wrong[rows], self.costs, self.review_cost)
+
+    def choose(
+        self,
+        policies: tuple[Vector, Vector],
+        fitted: Vector,
         risk: float,
         level: float,
         guarantee: str,
         clusters: NDArray[np.intp] | None,
-    ) -> _Others:
-        def share(confidence: Vector, wrong: Flags) -> float:
-            if guarantee == "average":
-                answers = ranked(confidence, wrong, clusters)
-                return on_average(answers, risk) / len(answers)
-            answers = ranked(confidence, wrong)
+    ) -> tuple[Vector, Vector]:
+        """Return the thresholds of the cheapest policy that keeps the promise."""
+        n, n_stages = self.confidence.shape
+        nothing = np.full(n_stages, NEVER), np.full(n_stages, NEVER)
+        if not n:
+            return nothing
+        accept, review = policies
+        accepted, wrong, cost = self._outcomes(accept, review)
+        if guarantee == "average":
+            passed = np.arange(kept_on_average(accepted, wrong, risk, clusters))
+        else:
+            drawn = np.arange(n)
             if clusters is not None:
-                drawn = one_row_per_cluster(confidence, wrong, clusters)
-                answers = ranked(confidence[drawn], wrong[drawn])
-            sizes = certified(answers, risk, level)
-            return float(sizes[-1] / len(answers)) if len(sizes) else 0.0
+                last = self.wrong[:, -1]
+                numbers = np.unique(clusters, return_inverse=True)[1].astype(np.intp)
+                drawn = one_row_per_cluster(self.confidence[:, -1], last, numbers)
+            counts = accepted[drawn].sum(axis=0)
+            errors = (accepted & wrong)[drawn].sum(axis=0)
+            start = likely_start(accept, review, fitted, len(drawn), risk, level)
+            passed = start + np.arange(passed_in_order(errors[start:], counts[start:], risk, level))
+        if not len(passed):
+            return nothing
+        best = passed[int(np.argmin(cost[passed]))]
+        return accept[best], review[best]
 
-        table = panel.table_
-        names, costs = ["all systems"], [float(labelled.costs.sum())]
-        shares = [share(labelled.confidence[:, -1], labelled.wrong[:, -1])]
-        fit = PanelFit(
-            rows,
-            table,
-            right,
-            np.ones(len(rows)),
-            clusters,
-            np.random.default_rng(0),
-            merged=panel.map_.merged,
-            kept=False,
-            most_rows=len(rows),
-        )
-        for place, name in enumerate(table.systems):
-            own = fit.probs([place], fit.penalties[0])[:, :-1]
-            confidence = own.max(axis=1)
-            wrong = right[np.arange(len(own)), own.argmax(axis=1)] <= 0.0
-            names.append(f"{name} alone")
-            shares.append(share(confidence, wrong))
-            costs.append(float(prices[place]))
-        return cls(tuple(names), shares, costs)
+    def _outcomes(self, accept: Vector, review: Vector) -> tuple[Flags, Flags, Vector]:
+        """Return what each policy accepts, whether it is wrong, and its mean cost with reviews."""
+        n, index = len(self.confidence), np.arange(len(self.confidence))
+        accepted = np.empty((n, len(accept)), dtype=bool)
+        wrong = np.empty((n, len(accept)), dtype=bool)
+        cost = np.empty(len(accept))
+        spent = np.cumsum(self.costs)
+        for place, (upper, lower) in enumerate(zip(accept, review)):
+            stop, accepted[:, place] = follow(self.confidence, upper, lower)
+            wrong[:, place] = self.wrong[index, stop]
+            reviews = 1.0 - accepted[:, place].mean()
+            cost[place] = spent[stop].mean() + self.review_cost * reviews
+        return accepted, wrong, cost

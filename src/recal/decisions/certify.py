@@ -171,6 +171,33 @@ def ranked(confidence: Vector, wrong: NDArray[np.bool_], clusters: Counts | None
     return Ranked(falling, errors, ends, None if clusters is None else clusters[order])
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """Predictions, and those that the exact bound is computed from: all, or one row per cluster."""
+
+    all_rows: Ranked
+    evidence: Ranked
+
+    @classmethod
+    def of(
+        cls, confidence: Vector, wrong: NDArray[np.bool_], clusters: Counts | None = None
+    ) -> Evidence:
+        if clusters is None or not len(clusters):
+            everything = ranked(confidence, wrong)
+            return cls(everything, everything)
+        numbers = np.unique(clusters, return_inverse=True)[1].astype(np.intp)
+        drawn = one_row_per_cluster(confidence, wrong, numbers)
+        everything = ranked(confidence, wrong, numbers)
+        return cls(everything, ranked(confidence[drawn], wrong[drawn]))
+
+    def sizes(self, risk: float, level: float, guarantee: str) -> tuple[Ranked, Counts]:
+        """Return the sets that keep a promise: predictions, and how many of the most confident."""
+        if guarantee == "average":
+            ends = self.all_rows.ends
+            return self.all_rows, ends[ends <= on_average(self.all_rows, risk)]
+        return self.evidence, certified(self.evidence, risk, level)
+
+
 def certified(answers: Ranked, risk: float, level: float) -> Counts:
     """Return the sizes of all sets of most confident predictions whose share of mistakes is shown
     to be below `risk`.
@@ -189,12 +216,10 @@ def on_average(answers: Ranked, risk: float) -> int:
     """Return the number of most confident predictions of which on average at most a share `risk` is
     wrong.
     """
-    n = len(answers)
-    if not n:
+    if not len(answers):
         return 0
     # A thousand places are enough to find the size to a tenth of a per cent.
     ends = answers.ends[np.unique(np.linspace(0, len(answers.ends) - 1, 1000).astype(np.intp))]
-    wrong = np.diff(answers.errors)
     reached = []
     if answers.clusters is None:
         # Sums of Poisson weights are Poisson numbers, so rows between two places need one draw.
@@ -205,7 +230,8 @@ def on_average(answers: Ranked, risk: float) -> int:
             losses = (1.0 - risk) * rng.poisson(mistakes) - risk * rng.poisson(right)
             reached.append(_last(np.cumsum(losses), risk))
     else:
-        losses = (wrong - risk) * cluster_weights(answers.clusters, n)
+        weights = cluster_weights(answers.clusters, len(answers))
+        losses = (np.diff(answers.errors) - risk) * weights
         for draw in resampled_weights(int(answers.clusters.max()) + 1):
             totals = np.cumsum(draw[answers.clusters] * losses)[ends - 1]
             reached.append(_last(totals, risk))
@@ -280,7 +306,7 @@ def _sizes(n: int, risk: float, level: float) -> Counts:
     return np.unique(np.minimum(np.ceil(fewest * 1.005 ** np.arange(steps)), n).astype(np.intp))
 
 
-def _allowed(sizes: Counts, risk: float, level: float) -> Vector:
+def allowed_errors(sizes: Counts, risk: float, level: float) -> Vector:
     """Return the largest number of mistakes with which each size is certified; -1 if none is."""
     low, high = np.full(len(sizes), -1.0), sizes.astype(np.float64)
     while (high - low > 1).any():
@@ -298,11 +324,11 @@ def _start(answers: Ranked, sizes: Counts, risk: float, level: float) -> int:
     as in the predictions just below the set, as many as it holds. The root makes overconfident
     numbers harmless: only their order of magnitude matters.
     """
-    allowed = _allowed(sizes, risk, level)
+    allowed = allowed_errors(sizes, risk, level)
     steps = np.flatnonzero(np.r_[True, np.diff(allowed) > 0])  # where one more mistake is allowed
     steps = steps[np.unique(np.geomspace(1, len(steps), 80).astype(np.intp) - 1)]
     ends = answers.up_to(sizes[steps])
-    allowed = _allowed(ends, risk, level)
+    allowed = allowed_errors(ends, risk, level)
     shape = np.maximum(np.sqrt(1.0 - answers.confidence), risk / 5)  # some labels are wrong
     doubt = np.concatenate([[0.0], np.cumsum(shape)])
     for place in range(len(ends) - 1, 0, -1):
@@ -318,20 +344,20 @@ def _start(answers: Ranked, sizes: Counts, risk: float, level: float) -> int:
     return int(sizes[0])
 
 
-def labels_needed(answers: Ranked, risk: float, level: float) -> tuple[int, int | None] | None:
+def labels_needed(answers: Ranked, risk: float, level: float) -> tuple[int | None, int | None]:
     """Return a range for the number of labelled samples, these included, that certify some set.
 
     It assumes that further samples are like these. For every set, the share of mistakes lies in the
     middle 80 % of its posterior; the ends of the range are the numbers for the best set at either
-    end. The upper end is None if the data do not rule out that all sets are too bad, and the result
-    is None if the lower end is beyond ten times the samples, or ten times those that would do
-    without a mistake: then nothing useful can be said.
+    end. The upper end is None if the data do not rule out that all sets are too bad. Both are None
+    if the lower end is beyond ten times the samples, or ten times those that would do without a
+    mistake: then nothing useful can be said.
     """
     from scipy.special import betaincinv
 
     n, sizes = len(answers), answers.ends
     if not n:
-        return None
+        return None, None
     errors = answers.errors[sizes]
     most = 10.0 * max(n, fewest_answers(risk, level))
     numbers: list[int | None] = []
@@ -346,6 +372,6 @@ def labels_needed(answers: Ranked, risk: float, level: float) -> tuple[int, int 
         number = float(high.min())
         numbers.append(math.ceil(number) if number <= most else None)
     if numbers[0] is None:
-        return None
+        return None, None
     # These samples were not enough, whatever the best case says.
     return max(numbers[0], math.ceil(1.1 * n)), numbers[1]

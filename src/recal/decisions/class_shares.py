@@ -31,28 +31,11 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float64]
 
-# The batch is averaged with this many samples per class of the fit's mix, so that rare classes are
-# not ruled out.
-_PRIOR = 5.0
-# One-sided normal quantiles. Another mix is considered if the fit's mix is rejected at 1 %, and
-# dropped if that mix is rejected at 10 %. Missing another mix only costs a gain; mistaking damage
-# for another mix does harm.
-_SURPRISE = 2.326
-_DOUBT = 1.2816
-# If following changes the temperature by more than this factor, the batch counts as damaged.
-_DAMAGED = 1.1
-# With fewer samples, shares and offsets of the fit are too uncertain and the first test would often
-# reject them.
-SMALLEST_FIT = 500
-_MAX_ROWS = 20_000
-_ROUNDS = 200
-_OFFSET_ROWS = 5000
-# The numbers of each class are averaged with this many average samples.
+# The numbers of each class are averaged with this many average samples, and a batch with this many
+# samples per class of the fit's mix, so that rare classes are not ruled out.
 _USUAL = 5.0
-_N_NUMBERS = 4
 _LEAST = 1e-300
 _FLOAT = np.finfo(np.float64)
-_EM_ROUNDS, _EM_TOLERANCE = 500, 1e-7
 
 
 @dataclass(frozen=True)
@@ -112,8 +95,8 @@ class ByClass(Record):
     """
 
     offsets: Annotated[Vector, FloatArray("classes", low=_FLOAT.tiny, high=_FLOAT.max)]
-    numbers: Annotated[Vector, FloatArray("classes", _N_NUMBERS)]
-    spread: Annotated[Vector, FloatArray(_N_NUMBERS, _N_NUMBERS)]
+    numbers: Annotated[Vector, FloatArray("classes", 4)]
+    spread: Annotated[Vector, FloatArray(4, 4)]
 
 
 def learn_classes(logits: Floats, labels: NDArray[np.intp], beta: float, cut: float) -> ByClass:
@@ -125,7 +108,7 @@ def learn_classes(logits: Floats, labels: NDArray[np.intp], beta: float, cut: fl
     np.add.at(sums, labels, values)
     means = (sums + _USUAL * values.mean(axis=0)) / (counts + _USUAL)[:, None]
     within = values - means[labels]
-    some = slice(None, None, -(-len(labels) // _OFFSET_ROWS))
+    some = slice(None, None, -(-len(labels) // 5000))
     offsets = _offsets(
         softmax(np.asarray(logits[some]), beta), np.bincount(labels[some], minlength=n_classes)
     )
@@ -141,7 +124,7 @@ def _offsets(probs: Vector, counts: NDArray[np.intp]) -> Vector:
     expected = probs.mean(axis=0)
     target = (counts + _USUAL * expected) / (len(probs) + _USUAL)
     factors = np.ones(len(counts))
-    for _ in range(_ROUNDS):
+    for _ in range(200):
         expectation = factors * (probs.T @ (1.0 / (probs @ factors))) / len(probs)
         step = np.where(expectation > _LEAST, target / np.maximum(expectation, _LEAST), 1.0)
         factors = factors * step
@@ -170,13 +153,13 @@ def class_shares(
     base = np.maximum(shares, 1e-12)
     first = base / base.sum() if start is None else start
     current = first
-    for _ in range(_EM_ROUNDS):
+    for _ in range(500):
         ratio = current / base
         counts = ratio * (probs.T @ (1.0 / np.maximum(probs @ ratio, _LEAST)))
         after = (counts + prior * first) / (counts.sum() + prior)
         moved = float(np.abs(after - current).max())
         current = after
-        if moved < _EM_TOLERANCE:
+        if moved < 1e-7:
             break
     return np.asarray(current)
 
@@ -234,11 +217,9 @@ def class_mix(
     estimate, why = _estimate(profile, logits, start)
     if estimate is not None:
         return _mix(estimate, at_fit, True, why)
-    return (
-        _mix(start, at_fit, False, why)
-        if possible.all()
-        else _mix(start, at_fit, True, "classes that cannot occur")
-    )
+    if possible.all():
+        return _mix(start, at_fit, False, why)
+    return _mix(start, at_fit, True, "classes that cannot occur")
 
 
 def adapt_to_class_mix(probs: ArrayLike, mix: ClassMix) -> Vector:
@@ -325,28 +306,29 @@ def _estimate(profile: Profile, logits: Floats | None, start: Vector) -> tuple[V
     n_fit, by_class = len(profile.answers), profile.by_class
     if logits is None or by_class is None:
         return None, "no other was given"
-    if n_fit < SMALLEST_FIT:
-        return (
-            None,
-            f"an estimate needs {SMALLEST_FIT} labelled samples at the fit, and there were {n_fit}",
-        )
+    if n_fit < 500:
+        # Shares and offsets would be so uncertain that the first test often rejects them.
+        return None, f"an estimate needs 500 labelled samples at the fit, and there were {n_fit}"
     logits = check_logits(logits)
     profile.check_classes(logits.shape[1])
     n = len(logits)
     if n < SMALLEST_BATCH:
         return None, f"{n} inputs are too few to judge by; {SMALLEST_BATCH} are needed"
-    rows = np.asarray(logits[:: -(-n // _MAX_ROWS)])
+    rows = np.asarray(logits[:: -(-n // 20_000)])
     probs = softmax(rows, profile.beta) * by_class.offsets
     probs /= probs.sum(axis=1, keepdims=True)
     at_fit, n = _at_fit(profile), len(rows)
-    best = class_shares(probs, at_fit, start=start, prior=_PRIOR * len(start))
+    best = class_shares(probs, at_fit, start=start, prior=_USUAL * len(start))
     # A row that certainly belongs to an impossible class supports no mix.
     after, before = (
         np.log(np.maximum(probs @ (mix / at_fit), _LEAST)).sum() for mix in (best, start)
     )
     gain = 2 * float(after - before)
     free = max(int((start > 0).sum()) - 1, 1)
-    if normal_of_chi_square(gain / (1 + n / n_fit), free) < _SURPRISE:
+    # Another mix is considered if the fit's mix is rejected at 1 %, and dropped if that mix is
+    # rejected at 10 %. Missing another mix only costs a gain; mistaking damage for another mix does
+    # harm. A batch whose temperature would change by more than 10 % counts as damaged, too.
+    if normal_of_chi_square(gain / (1 + n / n_fit), free) < 2.326:
         return None, "it explains these inputs well enough"
     freely = class_shares(probs, at_fit, start=start)
     values = _numbers(row_numbers(rows, profile.beta, math.nan), profile.cut)
@@ -355,7 +337,7 @@ def _estimate(profile: Profile, logits: Floats | None, start: Vector) -> tuple[V
     spread = np.cov(values.T) / n + by_class.spread * float((freely**2 / counts).sum())
     spread[np.diag_indices(len(apart))] += 1e-9
     surprise = normal_of_chi_square(float(apart @ np.linalg.solve(spread, apart)), len(apart))
-    if surprise >= _DOUBT or abs(math.log(profile.condition(rows).ratio)) > math.log(_DAMAGED):
+    if surprise >= 1.2816 or abs(math.log(profile.condition(rows).ratio)) > math.log(1.1):
         return None, "more than the class mix has changed, so the inputs may be damaged"
     return best, f"estimated from {n:,} inputs"
 

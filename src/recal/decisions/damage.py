@@ -1,12 +1,15 @@
 """Following damage: estimate temperature and accuracy of a batch from its logits.
 
-Damaged sets with known labels (`learning`) show which temperature and accuracy belong to which
-statistics of the logits. A Gaussian process interpolates between them. Far from every set it
-predicts "no change", with variance 1.
+Views of a fit are damaged sets with known labels. They show which temperature and accuracy belong
+to which statistics of the logits. A Gaussian process interpolates between them. Far from every set
+it predicts "no change", with variance 1.
 
 Nine statistics distinguish kinds and strengths of damage. Mean confidence alone is not enough: a
 blurred and a dark set with the same mean confidence can differ in accuracy. The shape of the
 confidence distribution, the size of the logits and the mix of predicted classes distinguish them.
+
+The losses of every row are tabulated once over a grid of temperatures. The best temperature of any
+set of rows is then the minimum of a sum of curves, so hundreds of sets cost little more than one.
 """
 
 from __future__ import annotations
@@ -20,50 +23,33 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Floats
+from recal.checks import Floats, Labels
 from recal.decisions.follow import WatchResult, unknown
 from recal.errors import InputError
 from recal.maps.arrays import sigmoid
 from recal.schema import SMALLEST, Count, Integers, ListOf, Number, Record, Text
 from recal.schema import Floats as FloatArray
+from recal.transforms import as_transform
+from recal.views import Views
 
 Vector = NDArray[np.float64]
 
-N_STATISTICS = 9
-CLASS_MIX = 7  # position of the entropy of the predicted classes
-# The shares of confidences above these levels are counted.
-_CONFIDENT = (0.99, 0.9, 0.6)
-# Shares are clipped at this value before taking log-odds; a set of a few hundred samples cannot
-# resolve more.
-_EDGE = 0.005
-_TINY = 1e-12
-_BLOCK = 2_000_000  # values per block
-# Length scale and noise of the process. Distances are in units of the spread of each statistic over
-# the sets of a fit, noise in units of the prior variance.
-LENGTH = 2.0
+# Noise of the process, in units of the prior variance.
 NOISE = 0.05
 # Batch sizes for which small sets of the fit's samples show what chance does to the statistics.
 SIZES = (50, 100, 200, 400, 800)
 # With fewer inputs, or fewer kinds of damaging views, the temperature of the fit stays.
 SMALLEST_BATCH = 50
 FEWEST_KINDS = 3
+FEWEST_ROWS = 100
 # At this variance or above, a batch is unlike every set of the fit, and its accuracy is unknown.
 # Its temperature still follows, because the process predicts less change if it knows less.
 UNKNOWN_FROM = 0.3
-# If leaving out single kinds of view changes log(beta) by this share of its predicted change, the
-# kinds disagree and the temperature of the fit stays. Sounds with crackle had 1.1, and following
-# raised their NLL by a quarter. Twenty damages of photographs had less than 0.8 if there was
-# anything to gain.
-_DISAGREEMENT = 0.9
-# With this quantile, intervals for kinds of damage that the profile never saw hold in about 95 % of
-# batches.
-_LEFT_OUT_LEVEL = 0.9
-_DEVIATIONS = 1.959964
-_RESAMPLES = 50
-_RESAMPLED_AT_MOST = 20_000
+DEVIATIONS = 1.959964  # of a normal 95 % interval
 _CLASS_MIXES = ":"  # marks the sets with other class mixes; a kind of view never contains a colon
-_UNLIKE = "these inputs are unlike every view of the fit; label some, or fit with views of what happened to them"
-_FEW_CLASSES = "the mix of predicted classes is that of another class mix, or of damage unlike every view of the fit"
+# Grid of log(beta / beta of the fit), down to 5 % of the fit's beta: damaged inputs need less
+# confidence.
+_GRID = np.arange(-20, 9) * 0.15
 
 
 @dataclass(frozen=True)
@@ -91,7 +77,7 @@ def join_rows(pieces: Sequence[RowNumbers]) -> RowNumbers:
     return RowNumbers(values, answers, pieces[0].n_classes)
 
 
-def row_numbers(logits: Floats, beta: float, cut: float) -> RowNumbers:
+def row_numbers(logits: Floats, beta: float, cut: float, block_size: int = 2_000_000) -> RowNumbers:
     """Compute the numbers of each row.
 
     The columns: confidence at `beta`; whether the entropy lies below `cut` (ATC; Garg et al.,
@@ -99,8 +85,8 @@ def row_numbers(logits: Floats, beta: float, cut: float) -> RowNumbers:
     the logits; the logarithm of their squared norm, and its square.
     """
     n, n_classes = logits.shape
-    values, answers = np.empty((n, N_STATISTICS)), np.empty(n, np.intp)
-    step = max(1, _BLOCK // n_classes)
+    values, answers = np.empty((n, 9)), np.empty(n, np.intp)
+    step = max(1, block_size // n_classes)
     for start in range(0, n, step):
         block = slice(start, start + step)
         plain = np.asarray(logits[block], np.float64)
@@ -109,15 +95,11 @@ def row_numbers(logits: Floats, beta: float, cut: float) -> RowNumbers:
         top = centred[np.arange(len(best)), best]
         confidence = 1.0 / np.exp(beta * (centred - top[:, None])).sum(axis=1)
         squares = np.einsum("ij,ij->i", centred, centred)
-        norm = np.log(squares + _TINY)
-        columns = [
-            confidence,
-            entropies(plain, beta) < cut,
-            *(confidence > level for level in _CONFIDENT),
-        ]
-        values[block] = np.column_stack(
-            [*columns, top, np.sqrt(squares / n_classes), norm, norm**2]
-        )
+        norm = np.log(squares + 1e-12)
+        above = [confidence > level for level in (0.99, 0.9, 0.6)]
+        shares = [confidence, entropies(plain, beta) < cut, *above]
+        sizes = [top, np.sqrt(squares / n_classes), norm, norm**2]
+        values[block] = np.column_stack([*shares, *sizes])
     return RowNumbers(values, answers, n_classes)
 
 
@@ -142,9 +124,9 @@ def statistics(rows: RowNumbers, weights: Vector | None = None) -> Vector:
     (9,)
     """
     means = rows.values.mean(axis=0) if weights is None else weights @ rows.values / weights.sum()
-    shares = np.clip(means[:5], _EDGE, 1 - _EDGE)
+    shares = np.clip(means[:5], 0.005, 0.995)  # a few hundred samples cannot resolve more
     spread = np.sqrt(max(means[8] - means[7] ** 2, 0.0))
-    sizes = np.log(np.maximum(means[5:7], _TINY))
+    sizes = np.log(np.maximum(means[5:7], 1e-12))
     counts = np.bincount(rows.answers, weights, minlength=rows.n_classes)
     mix = counts[counts > 0] / counts.sum()
     # The entropy of the predicted classes, with Miller and Madow's correction for small sets.
@@ -153,7 +135,9 @@ def statistics(rows: RowNumbers, weights: Vector | None = None) -> Vector:
 
 
 class Process:
-    """Gaussian process regression with one kernel for all outputs, exp(-d^2 / (2 LENGTH^2)).
+    """Gaussian process regression with one kernel for all outputs, exp(-d^2 / 8).
+
+    Distances are in units of the spread of each statistic over the sets of a fit.
 
     Parameters
     ----------
@@ -195,20 +179,23 @@ class TwoReadings:
     """
 
     def __init__(self, places: Vector, changes: Vector) -> None:
-        self._all, self._blind = (
-            Process(places, changes),
-            Process(np.delete(places, CLASS_MIX, axis=1), changes),
-        )
+        self._all = Process(places, changes)
+        self._blind = Process(_without_class_mix(places), changes)
 
     def __call__(self, places: Vector) -> tuple[Vector, Vector]:
         changes, variance = self._all(places)
-        blind = self._blind(np.delete(places, CLASS_MIX, axis=1))[0]
+        blind = self._blind(_without_class_mix(places))[0]
         return np.where(np.abs(blind[:, :1]) < np.abs(changes[:, :1]), blind, changes), variance
+
+
+def _without_class_mix(places: Vector) -> Vector:
+    """Leave out the entropy of the predicted classes."""
+    return np.delete(places, 7, axis=1)
 
 
 def _kernel(first: Vector, second: Vector) -> Vector:
     squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1) - 2 * first @ second.T
-    return np.asarray(np.exp(-np.maximum(squares, 0.0) / (2 * LENGTH**2)))
+    return np.asarray(np.exp(-np.maximum(squares, 0.0) / 8.0))
 
 
 class _Reading(NamedTuple):
@@ -250,8 +237,8 @@ class Following(Record):
     n_samples: Count
     kinds: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
     damaging: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
-    statistics: Annotated[Vector, FloatArray("sets", N_STATISTICS)]
-    spread: Annotated[Vector, FloatArray(N_STATISTICS, low=SMALLEST)]
+    statistics: Annotated[Vector, FloatArray("sets", 9)]
+    spread: Annotated[Vector, FloatArray(9, low=SMALLEST)]
     changes: Annotated[Vector, FloatArray("sets", 2)]
     sizes: Annotated[NDArray[np.int64], Integers("sets")]
 
@@ -281,13 +268,22 @@ class Following(Record):
         unlike = reading.variance >= UNKNOWN_FROM
         errors = np.square(self._doubts) * (reading.variance + NOISE)
         change, dispute = float(reading.changes[0]), float(reading.disputed[0])
-        disagree = (
-            math.sqrt(dispute) >= _DISAGREEMENT * abs(change)
-            and held_back(change, 0.0, chance[0]) != 0
-        )
+        # If leaving out single kinds of view changes log(beta) by this share of its predicted
+        # change, the kinds disagree. Sounds with crackle had 1.1, and following raised their NLL by
+        # a quarter; twenty damages of photographs had less than 0.8.
+        disputed = math.sqrt(dispute) >= 0.9 * abs(change)
+        disagree = disputed and held_back(change, 0.0, chance[0]) != 0
         ratio = 1.0 if disagree else math.exp(held_back(change, errors[0] + dispute, chance[0]))
         if unlike or reading.as_damage >= UNKNOWN_FROM:
-            reason = _UNLIKE if unlike else _FEW_CLASSES
+            reason = (
+                "these inputs are unlike every view of the fit; label some, or fit with views of "
+                "what happened to them"
+            )
+            if not unlike:
+                reason = (
+                    "the mix of predicted classes is that of another class mix, or of damage "
+                    "unlike every view of the fit"
+                )
             nothing = unknown(self.beta, reason, n, reading.variance)
             return replace(
                 nothing, ratio=ratio, beta=self.beta * ratio, unlike=unlike, kinds_disagree=disagree
@@ -295,9 +291,8 @@ class Following(Record):
         centre = self.clean_log_odds + float(reading.changes[1])
         accuracy = float(sigmoid(np.array(centre)))
         outcomes = (1 / n + 1 / self.n_samples) / max(accuracy * (1 - accuracy), 0.5 / n)
-        spread = math.sqrt(
-            errors[1] + _DEVIATIONS**2 * (outcomes + chance[1] + reading.disputed[1])
-        )
+        variance = outcomes + chance[1] + reading.disputed[1]
+        spread = math.sqrt(errors[1] + DEVIATIONS**2 * variance)
         low, high = sigmoid(np.array([centre - spread, centre + spread])).tolist()
         return WatchResult(
             n,
@@ -321,9 +316,8 @@ class Following(Record):
             [self._process(size, kind)(place)[0][0] for kind in sorted(set(self.kinds) - {""})]
         )
         as_damage = float(self._process(size, _CLASS_MIXES)(place)[1][0])
-        disputed = (len(without) - 1) * without.var(
-            axis=0
-        )  # the jackknife variance over kinds of view
+        # The jackknife variance over kinds of view.
+        disputed = (len(without) - 1) * without.var(axis=0)
         return _Reading(changes[0], float(variance[0]), as_damage, disputed)
 
     def _place(self, numbers: Vector) -> Vector:
@@ -372,7 +366,9 @@ class Following(Record):
         near = both[np.concatenate(variances) < UNKNOWN_FROM]
         if not len(near):
             return float(np.median(both[:, 0])), math.inf
-        rank = math.ceil(_LEFT_OUT_LEVEL * (len(near) + 1))
+        # With this quantile, intervals for kinds of damage that the profile never saw hold in
+        # about 95 % of batches.
+        rank = math.ceil(0.9 * (len(near) + 1))
         return float(np.median(near[:, 0])), float(np.sort(near[:, 1])[min(rank, len(near)) - 1])
 
     def _chance(self, rows: RowNumbers) -> Vector:
@@ -380,10 +376,10 @@ class Following(Record):
         (2,).
         """
         n = len(rows)
-        if n > _RESAMPLED_AT_MOST:
+        if n > 20_000:
             return np.zeros(2)
         rng = np.random.default_rng(0)
-        counts = rng.multinomial(n, np.full(n, 1 / n), size=_RESAMPLES).astype(np.float64)
+        counts = rng.multinomial(n, np.full(n, 1 / n), size=50).astype(np.float64)
         places = np.array([self._place(statistics(rows, weights)) for weights in counts])
         return self._process(_nearest(n))(places)[0].var(axis=0)
 
@@ -407,3 +403,156 @@ def held_back(change: float, error: float, chance: float) -> float:
 def _nearest(size: int) -> int:
     """Return the entry of `SIZES` that is nearest to a batch size."""
     return SIZES[int(np.abs(np.log(np.array(SIZES) / size)).argmin())]
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """The rows of one view, with all numbers that sets of these rows need."""
+
+    numbers: RowNumbers
+    losses: Vector  # (n_samples, n_grid)
+    right: NDArray[np.bool_]
+    kind: str = ""  # of the view; empty for undamaged inputs
+
+    def __getitem__(self, rows: NDArray[np.intp]) -> LabelledRows:
+        return LabelledRows(self.numbers[rows], self.losses[rows], self.right[rows], self.kind)
+
+    def joined(self, other: LabelledRows) -> LabelledRows:
+        numbers = join_rows([self.numbers, other.numbers])
+        losses = np.concatenate([self.losses, other.losses])
+        return LabelledRows(numbers, losses, np.concatenate([self.right, other.right]), self.kind)
+
+    @cached_property
+    def log_ratio(self) -> float:
+        """The logarithm of the best beta of these rows divided by the beta of the fit."""
+        return lowest(self.losses.mean(axis=0))
+
+    @cached_property
+    def log_odds(self) -> float:
+        """The log-odds of the accuracy."""
+        return log_odds_of(float(self.right.sum()), len(self.right))
+
+
+def labelled_rows(
+    logits: Floats, labels: Labels, beta: float, cut: float, kind: str = ""
+) -> LabelledRows:
+    """Compute the numbers and losses of every row of a view."""
+    numbers = row_numbers(logits, beta, cut)
+    shifted = np.array(logits, dtype=np.float64)
+    shifted -= shifted.max(axis=1, keepdims=True)
+    own = shifted[np.arange(len(labels)), labels]
+    losses = np.empty((len(labels), len(_GRID)))
+    for column, scale in enumerate(beta * np.exp(_GRID)):
+        losses[:, column] = np.log(np.exp(scale * shifted).sum(axis=1)) - scale * own
+    return LabelledRows(numbers, losses, numbers.answers == labels, kind)
+
+
+def lowest(curve: Vector) -> float:
+    """Return the minimum of a curve over the grid: the vertex of the parabola through its three
+    lowest points.
+    """
+    at = int(np.clip(curve.argmin(), 1, len(_GRID) - 2))
+    left, middle, right = curve[at - 1 : at + 2]
+    bend = left - 2 * middle + right
+    step = 0.0 if bend <= 0 else float(np.clip(0.5 * (left - right) / bend, -1.0, 1.0))
+    return float(_GRID[at] + step * (_GRID[1] - _GRID[0]))
+
+
+class _Set(NamedTuple):
+    """One point of the Gaussian process: statistics, and the changes of temperature and accuracy."""
+
+    kind: str
+    statistics: Vector
+    changes: tuple[float, float]
+    size: int  # size of the batches that the set is used for; 0 for all
+
+
+def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -> Following | None:
+    """Learn to follow damage from the views of a fit; return None if there are too few samples.
+
+    The sets are: the undamaged inputs, each view, mixtures of a view with undamaged inputs (a batch
+    may be damaged in part), and undamaged inputs with other class mixes (which must not be mistaken
+    for damage). Small sets of all of these show what chance does to batches of each size.
+    """
+    if views.n_samples < FEWEST_ROWS:
+        return None
+    most = 4000  # more rows would be more precise than the nine statistics can resolve
+    if views.n_samples > most:
+        chosen = np.sort(rng.choice(views.n_samples, most, replace=False))
+        views, labels = views[chosen], labels[chosen]
+    accuracy = float((views.logits.argmax(axis=1) == labels).mean())
+    cut = float(np.quantile(entropies(views.logits, beta), accuracy))
+    clean = labelled_rows(views.logits, labels, beta, cut)
+    damaged = [
+        labelled_rows(views.transformed(transform), labels, beta, cut, kind_of(str(transform)))
+        for transform in views.transforms
+    ]
+    # Mirrored or shifted inputs teach nothing about damage: a kind must lose 5 % of right answers.
+    damaging = dict.fromkeys(
+        one.kind for one in damaged if one.right.mean() <= (1 - 0.05) * clean.right.mean()
+    )
+    mixed, mixes = _mixtures(clean, damaged, rng), _class_mixes(clean, labels, rng)
+
+    def made_of(rows: LabelledRows, size: int = 0) -> _Set:
+        """Make a set of all these rows, or of a draw of `size`: statistics vary, temperature and
+        accuracy stay.
+        """
+        n = len(rows.right)
+        chosen = rows.numbers[rng.choice(n, size, replace=size > n)] if size else rows.numbers
+        return _Set(
+            rows.kind, statistics(chosen), (rows.log_ratio, rows.log_odds - clean.log_odds), size
+        )
+
+    step = -(-len(damaged) // 40) or 1  # small sets are drawn from at most 40 views
+    sets = [made_of(rows) for rows in (clean, *damaged, *mixed, *mixes)]
+    spread = np.array([one.statistics for one in sets[: 1 + len(damaged)]]).std(axis=0)
+    sources = [clean] * 20
+    sources += [rows for rows in damaged[::step] for _ in range(3)] + mixed[::step]
+    small = [made_of(rows, size) for size in SIZES for rows in sources]
+    # Without this floor, a statistic that no view changes would amplify chance in small batches.
+    chance = [one.statistics for one in small if one.kind == "" and one.size == SIZES[1]]
+    spread = np.maximum(spread, np.std(chance, axis=0))
+    sets += small
+    return Following(
+        beta=beta,
+        cut=cut,
+        accuracy=accuracy,
+        n_samples=len(labels),
+        kinds=tuple(one.kind for one in sets),
+        damaging=tuple(damaging),
+        statistics=np.array([one.statistics for one in sets]),
+        spread=np.where(spread > 0, spread, 1.0),
+        changes=np.array([one.changes for one in sets]),
+        sizes=np.array([one.size for one in sets]),
+    )
+
+
+def kind_of(spec: str) -> str:
+    """Return the kind of a view: its spec without the strength."""
+    return str(as_transform(spec)).split(":")[0]
+
+
+def _mixtures(
+    clean: LabelledRows, damaged: list[LabelledRows], rng: np.random.Generator
+) -> list[LabelledRows]:
+    """For each view, mix some damaged samples with undamaged ones."""
+    mixtures = []
+    for rows in damaged:
+        order = rng.permutation(len(rows.right))
+        part = int(rng.uniform(0.25, 0.75) * len(order))
+        mixtures.append(rows[order[:part]].joined(clean[order[part:]]))
+    return mixtures
+
+
+def _class_mixes(
+    clean: LabelledRows, labels: Labels, rng: np.random.Generator
+) -> list[LabelledRows]:
+    """Draw undamaged inputs with other class shares."""
+    mixes = []
+    classes, members = np.unique(labels, return_inverse=True)
+    for _ in range(10):
+        # A concentration below 1 lets a few classes dominate.
+        shares = rng.dirichlet(np.full(len(classes), 0.5))[members]
+        rows = rng.choice(len(labels), len(labels) // 2, p=shares / shares.sum())
+        mixes.append(clean[rows])
+    return mixes

@@ -1,27 +1,147 @@
-"""The result of `decide`: thresholds, what they accept, and why nothing can be accepted."""
+"""The result of `decide`: thresholds, what they accept, costs, and why nothing can be accepted."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.clusters import count_of_clusters
-from recal.decisions.outcome import Costs, Option, Outcome, Part, finite, read_fields
+from recal.clusters import check_names, count_of_clusters
+from recal.decisions.certify import chance_of_so_few
 from recal.decisions.rule import DecisionRule, Guarantee, percent
-from recal.errors import InputError
+from recal.errors import GroupRiskWarning, InputError
 from recal.metrics.calibration_error import BinTable
+from recal.metrics.intervals import Interval, rate_interval
+from recal.metrics.row_scores import score
+from recal.schema import Number, check
 
-if TYPE_CHECKING:
-    from recal.decisions.group_risk import GroupRisk
 
-_OTHER: dict[Guarantee, Guarantee] = {"confidence": "average", "average": "confidence"}
+@dataclass(frozen=True)
+class Costs:
+    """The cost of an accepted mistake and of a review, in the same unit."""
+
+    error: float
+    review: float
+
+    def __post_init__(self) -> None:
+        positive = Number(0.0, ends="()", hint="Give both costs, cost_error and cost_review")
+        check(self.error, positive, "cost_error")
+        check(self.review, positive, "cost_review")
+        if self.review >= self.error:
+            raise InputError(
+                f"A review ({self.review:g}) costs as much as a mistake ({self.error:g}) or more: "
+                "accepting every answer is cheapest, and there is nothing to decide."
+            )
+
+    @property
+    def risk(self) -> float:
+        """The share of mistakes below which accepting a prediction costs less than a review."""
+        return max(self.review / self.error, 1e-300)  # the quotient may underflow to 0
+
+    def per_answer(
+        self, errors: int | NDArray[Any], accepted: int | NDArray[Any], n_samples: int
+    ) -> Any:
+        return (self.error * errors + self.review * (n_samples - accepted)) / n_samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a rule does with some labelled samples; `name` is their class or group, None for all
+    samples.
+    """
+
+    name: Any = None
+    n_samples: int
+    n_accepted: int
+    n_errors: int
+    interval: Interval = (0.0, 1.0)
+
+    @property
+    def possible(self) -> bool:
+        """Whether anything can be accepted."""
+        return bool(self.n_accepted)
+
+    @property
+    def coverage(self) -> float:
+        return float(self.n_accepted / self.n_samples) if self.n_samples else 0.0
+
+    @property
+    def error_rate(self) -> float:
+        """The observed share of mistakes among accepted predictions; the guarantee is `risk`."""
+        return float(self.n_errors / self.n_accepted) if self.n_accepted else math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Outcome):
+    """The decision about some predictions: all of them, those of one class, or those of one group.
+
+    Attributes
+    ----------
+    name : the class or group; None for all predictions
+    threshold : float
+    n_samples, n_accepted, n_errors : int
+        Labelled samples, those accepted, and the mistakes among these.
+    needed, needed_most : int or None
+        If nothing is accepted: between how many and how many more labelled samples are needed, if
+        they are like these. `needed_most` is None without an upper end. `needed` is None if no
+        number may be enough, or if it exceeds ten times the samples.
+    interval : (low, high)
+        95 % interval of the share of mistakes among accepted predictions.
+    """
+
+    threshold: float
+    needed: int | None = 0
+    needed_most: int | None = 0
+
+    def more_labels(self, share: float = 1.0) -> str:
+        """Return the labels that are needed in words, if this share of all labels decides."""
+        if self.needed is None:
+            return "no number of labels can be named"
+        least = f"{two_digits(self.needed / share):,}"
+        if self.needed_most is None:
+            return f"at least {least} more labels"
+        return f"{least} to {two_digits(self.needed_most / share):,} more labels"
+
+    def to_dict(self, key: str) -> dict[str, Any]:
+        """Plain values for JSON; `key` is the key of the name."""
+        return {
+            key: self.name,
+            "threshold": finite(self.threshold),
+            "error_rate": finite(self.error_rate),
+            "interval": list(self.interval),
+            **read_fields(self, "coverage n_samples n_accepted n_errors needed needed_most"),
+        }
+
+
+@dataclass(frozen=True)
+class Option:
+    """What can be promised with these samples: a promise, its risk, and the share it accepts."""
+
+    guarantee: Guarantee
+    risk: float
+    coverage: float
+
+
+def two_digits(number: float) -> int:
+    """Round up to two digits: an estimated number of samples should look like an estimate."""
+    unit = 10 ** max(0, len(str(int(number))) - 2)
+    return math.ceil(number / unit) * unit
+
+
+def read_fields(source: object, names: str) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names.split()}
+
+
+def finite(value: float) -> float | None:
+    """Return the number, or None if it is not finite, because JSON cannot store it."""
+    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +174,6 @@ class Decision(Outcome):
     n_fitted : int
         About how many of the samples the calibrator was fitted on; only known if `decide` was given
         the calibrator. Above 0 there is no guarantee.
-    lowest_cost : float
-        The mean cost of a prediction at the threshold that is cheapest in these samples, without a
-        guarantee. The guarantee costs `cost` minus this. NaN if no costs were given.
     bins : BinTable or None
         The samples in 15 bins of confidence, which notebooks draw as a reliability diagram.
     """
@@ -66,7 +183,6 @@ class Decision(Outcome):
     costs: Costs | None = None
     classes: tuple[Any, ...] | None = None
     n_fitted: int = 0
-    lowest_cost: float = math.nan
     n_clusters: int | None = None
     bins: BinTable | None = field(default=None, repr=False, compare=False)
     # The share that a promise accepts at a risk, for what is only computed if somebody asks.
@@ -115,14 +231,14 @@ class Decision(Outcome):
     @cached_property
     def other_coverage(self) -> float:
         """The share that the other promise would accept at this risk."""
-        return self.share_of(_OTHER[self.guarantee], self.risk)
+        return self.share_of(self._other, self.risk)
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
         """If nothing can be accepted: the lowest risk that each promise can keep now."""
         if self.possible:
             return ()
-        kinds = (self.guarantee, _OTHER[self.guarantee])
+        kinds = (self.guarantee, self._other)
         found = [_lowest_risk(kind, self.risk, self.share_of) for kind in kinds]
         return tuple(option for option in found if option is not None)
 
@@ -158,32 +274,17 @@ class Decision(Outcome):
         """Return whether each prediction is accepted; see `DecisionRule.accept`."""
         return self.rule.accept(probs, confidences, groups)
 
-    def by_group(
-        self,
-        probs: ArrayLike,
-        y: ArrayLike,
-        groups: ArrayLike,
-        confidences: ArrayLike | None = None,
-    ) -> tuple[GroupRisk, ...]:
-        """Return how this rule does in each group of labelled samples, worst first;
-
-        see `risk_by_group`.
-        """
-        from recal.decisions.group_risk import risk_by_group
-
-        return risk_by_group(self.rule, probs, y, groups, confidences, classes=self.classes)
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; a threshold that accepts nothing is None."""
         names = "possible risk confidence guarantee promise coverage other_coverage n_samples"
         names += " n_accepted n_errors needed needed_most supported_risk n_fitted"
-        plain = read_fields(self, tuple(names.split()))
+        plain = read_fields(self, names)
         plain |= {"interval": list(self.interval), "message": str(self)}
         plain["options"] = [vars(one) for one in self.options]
         if self.n_clusters is not None:
             plain["n_clusters"] = self.n_clusters
         if self.costs is not None:
-            plain |= read_fields(self, ("cost", "lowest_cost"))
+            plain |= {"cost": self.cost}
             plain |= {"cost_error": self.costs.error, "cost_review": self.costs.review}
         if not self._each:
             return {"threshold": finite(self.threshold), **plain}
@@ -206,7 +307,7 @@ class Decision(Outcome):
         where = "" if self._each else f" from a confidence of {self.threshold:.6g} on,"
         sentences = [
             f"Accept {self.coverage:.1%} of the answers ({low:.1%} to {high:.1%}),{where} with at "
-            f"most {percent(self.risk)} of them wrong{self._where}, {self._how_sure}; "
+            f"most {percent(self.risk)} of them wrong{self._where}, {_how_sure(self.guarantee, self.confidence)}; "
             f"{self.n_errors:,} mistakes among {self.n_accepted:,} accepted were seen.",
             self.other_promise,
         ]
@@ -218,10 +319,7 @@ class Decision(Outcome):
                 "large clusters hold more mistakes."
             )
         if self.costs:
-            sentences.append(
-                f"Cost per answer {self.cost:.3g}; at the threshold that was cheapest in these "
-                f"samples, without a guarantee, {self.lowest_cost:.3g}."
-            )
+            sentences.append(f"Cost per answer {self.cost:.3g}.")
         return " ".join(filter(None, [*sentences, self._refused()]))
 
     @property
@@ -244,6 +342,10 @@ class Decision(Outcome):
         return lines
 
     @property
+    def _other(self) -> Guarantee:
+        return "confidence" if self.guarantee == "average" else "average"
+
+    @property
     def _each(self) -> str:
         return "group" if self.rule.groups else "class" if self.rule.per_class else ""
 
@@ -253,10 +355,6 @@ class Decision(Outcome):
         if self.n_clusters is None:
             return each
         return f"{each} in an average cluster ({count_of_clusters(self.n_clusters)} decide)"
-
-    @property
-    def _how_sure(self) -> str:
-        return _how_sure(self.guarantee, self.confidence)
 
     @property
     def _nearest(self) -> Part:
@@ -278,7 +376,8 @@ class Decision(Outcome):
         if self.n_clusters is not None:
             samples += f" in {count_of_clusters(self.n_clusters)}"
         each = f" in each {self._each}" if self._each else ""
-        reason = f"{samples} cannot show a risk below {percent(self.risk)}{each} {self._how_sure}."
+        sure = _how_sure(self.guarantee, self.confidence)
+        reason = f"{samples} cannot show a risk below {percent(self.risk)}{each} {sure}."
         if self.needed is None:
             reason += (
                 " Even the most confident answers may be wrong too often. A higher risk or a better "
@@ -317,3 +416,83 @@ def _offer(option: Option, guarantee: Guarantee, confidence: float) -> str:
 
 def _how_sure(guarantee: Guarantee, confidence: float) -> str:
     return "on average" if guarantee == "average" else f"at {percent(confidence)} confidence"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRisk(Outcome):
+    """How one rule does in one group of labelled samples.
+
+    `interval` is the 95 % interval of the share of mistakes among accepted predictions. `broken`
+    says whether this share is clearly above the risk, after correcting for the number of groups.
+    """
+
+    broken: bool
+
+
+def risk_by_group(
+    rule: DecisionRule,
+    probs: ArrayLike,
+    y: ArrayLike,
+    groups: ArrayLike,
+    confidences: ArrayLike | None = None,
+    *,
+    classes: Any = None,
+) -> tuple[GroupRisk, ...]:
+    """Return how one rule does in each group of labelled samples, the worst group first.
+
+    A rule that holds on average can fail in a group. A warning names the groups in which it is
+    clearly broken; `decide` with `groups=` gives each group its own threshold and guarantee.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.decisions import DecisionRule, risk_by_group
+    >>> confidence, groups = np.full(400, 0.9), np.repeat(["law", "physics"], 200)
+    >>> correct = np.arange(400) % np.repeat([4, 50], 200) > 0
+    >>> worst, best = risk_by_group(DecisionRule((0.5,), 0.05, 0.95), confidence, correct, groups)
+    >>> worst.name, worst.error_rate, worst.broken, best.broken
+    ('law', 0.25, True, False)
+    """
+    wrong = ~score(probs, y, classes).correct
+    names, index = check_names(groups, len(wrong), "groups")
+    accepted = rule.accept(probs, confidences, groups if rule.groups else None)
+    totals = np.bincount(index)
+    counts = np.bincount(index, accepted).astype(int)
+    errors = np.bincount(index, accepted & wrong).astype(int)
+    chances = 1.0 - chance_of_so_few(errors - 1, counts, rule.risk)
+    broken = holm(np.where(errors > 0, chances, 1.0)) <= 0.05
+    rows = [
+        GroupRisk(
+            name=name,
+            n_samples=int(totals[place]),
+            n_accepted=int(counts[place]),
+            n_errors=int(errors[place]),
+            interval=rate_interval(int(errors[place]), int(counts[place])),
+            broken=bool(broken[place]),
+        )
+        for place, name in enumerate(names)
+    ]
+    rows.sort(key=lambda row: (-row.interval[0], -np.nan_to_num(row.error_rate), row.name))
+    if bad := [row for row in rows if row.broken]:
+        worst = bad[0]
+        warnings.warn(
+            f"The rule for at most {percent(rule.risk)} mistakes is clearly broken in {len(bad)} of "
+            f"{len(rows)} groups. The worst is {worst.name!r}: {worst.n_errors:,} of "
+            f"{worst.n_accepted:,} accepted predictions are wrong. Use decide(..., groups=groups) "
+            "for a threshold and a guarantee per group.",
+            GroupRiskWarning,
+            stacklevel=2,
+        )
+    return tuple(rows)
+
+
+def holm(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Correct p-values for their number (Holm, 1979): never weaker than Bonferroni, and valid for
+    any dependence.
+    """
+    order = np.argsort(values, kind="stable")
+    corrected = np.empty_like(values)
+    corrected[order] = np.minimum(
+        np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1.0
+    )
+    return corrected

@@ -12,23 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import check_probs
 from recal.decisions.rule import DecisionRule
 from recal.errors import InputError
-from recal.maps.arrays import sigmoid
+from recal.maps.arrays import log_odds, sigmoid
 from recal.maps.guard import bounded, lift_answers
 from recal.metrics.intervals import Interval
 
 if TYPE_CHECKING:
     from recal.decisions.class_shares import ClassMix
-
-
-_OF_THE_TEST = (
-    "alarm",
-    "p_value",
-    "alpha",
-    "views_used",
-    "accuracy_at_fit",
-    "class_mix",
-    "findings",
-)
 
 
 @dataclass(frozen=True)
@@ -112,16 +101,14 @@ class WatchResult:
         """Plain values for JSON; values of the test only if one was made."""
         plain: dict[str, Any] = {**vars(self), "interval": list(self.interval)}
         plain["accuracy"] = self.accuracy if self.known else None
-        plain["accuracy_at_fit"] = (
-            None if math.isnan(self.accuracy_at_fit) else self.accuracy_at_fit
-        )
-        plain["class_mix"] = None if self.class_mix is None else self.class_mix.to_dict()
-        plain["findings"] = [vars(finding) for finding in self.findings]
-        return {
-            name: plain[name]
-            for name in plain
-            if self.alarm is not None or name not in _OF_THE_TEST
-        }
+        test = {name: plain.pop(name) for name in ("alarm", "p_value", "alpha", "views_used")}
+        test["class_mix"] = None if self.class_mix is None else self.class_mix.to_dict()
+        test["findings"] = [vars(finding) for finding in self.findings]
+        known_at_fit = not math.isnan(self.accuracy_at_fit)
+        test["accuracy_at_fit"] = self.accuracy_at_fit if known_at_fit else None
+        for name in test.keys() & plain.keys():
+            del plain[name]
+        return plain if self.alarm is None else {**plain, **test}
 
     @property
     def test_message(self) -> str:
@@ -136,9 +123,9 @@ class WatchResult:
         """One sentence about the accuracy."""
         if not self.known:
             return f"The accuracy of {self.whose} is unknown: {self.reason}."
-        at_fit = (
-            "" if math.isnan(self.accuracy_at_fit) else f"; at the fit {self.accuracy_at_fit:.1%}"
-        )
+        at_fit = ""
+        if not math.isnan(self.accuracy_at_fit):
+            at_fit = f"; at the fit {self.accuracy_at_fit:.1%}"
         low, high = self.interval
         return (
             f"Estimated accuracy of {self.whose}: {self.accuracy:.1%} (95 % interval {low:.1%} to "
@@ -202,13 +189,8 @@ def followed_confidences(
     prediction.
     """
     predictions, rows = probs.argmax(axis=1), np.arange(len(probs))
-    shift = _log_odds(followed[rows, predictions]) - _log_odds(probs[rows, predictions])
-    return sigmoid(_log_odds(confidences) + shift)
-
-
-def _log_odds(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    inside = np.clip(shares, 1e-15, 1 - 1e-15)
-    return np.asarray(np.log(inside) - np.log1p(-inside))
+    shift = log_odds(followed[rows, predictions]) - log_odds(probs[rows, predictions])
+    return np.asarray(sigmoid(log_odds(confidences) + shift))
 
 
 def accept_followed(

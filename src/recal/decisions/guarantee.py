@@ -15,18 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import as_array
 from recal.clusters import check_clusters, check_names, effective_count
 from recal.copies import matters, near_duplicates, warn_of_fitted
-from recal.decisions.certify import (
-    Counts,
-    Ranked,
-    Vector,
-    certified,
-    labels_needed,
-    on_average,
-    one_row_per_cluster,
-    ranked,
-)
-from recal.decisions.decision import Decision
-from recal.decisions.outcome import Costs, Part
+from recal.decisions.certify import Counts, Evidence, Vector, labels_needed
+from recal.decisions.decision import Costs, Decision, Part
 from recal.decisions.rule import DecisionRule, Guarantee, Reads, check_share
 from recal.errors import DependentRowsWarning, InputError
 from recal.metrics.calibration_error import equal_width_edges, table_of
@@ -164,9 +154,6 @@ def decide(
         costs=costs,
         classes=None if classes is None else tuple(np.asarray(classes).tolist()),
         n_fitted=n_fitted,
-        lowest_cost=math.nan
-        if costs is None
-        else _lowest([piece.all_rows for piece in pieces], costs),
         n_clusters=None if answers.clusters is None else int(answers.clusters.max()) + 1,
         bins=table_of(answers.confidence, ~answers.wrong, equal_width_edges(15)),
         share_of=share_of,
@@ -188,16 +175,6 @@ def _warn_of_copies(probs: ArrayLike, wrong: NDArray[np.bool_]) -> None:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Predictions of one group, and those that the exact bound is computed from: all, or one row
-    per cluster.
-    """
-
-    all_rows: Ranked
-    evidence: Ranked
-
-
-@dataclass(frozen=True)
 class Answers:
     """Predictions with their confidence, whether they are wrong, and their group."""
 
@@ -211,10 +188,6 @@ class Answers:
     def __len__(self) -> int:
         return len(self.confidence)
 
-    @property
-    def n_groups(self) -> int:
-        return len(self.names)
-
     def take(self, rows: Counts, clusters: Counts | None = None) -> Answers:
         """Return some rows, with new cluster numbers."""
         confidence, wrong, group = self.confidence[rows], self.wrong[rows], self.group[rows]
@@ -222,18 +195,12 @@ class Answers:
 
     def parts(self) -> list[Evidence]:
         """Return the predictions of each group."""
-        order, parts = np.argsort(self.group, kind="stable"), []
-        cuts = np.searchsorted(self.group[order], np.arange(1, self.n_groups))
+        order = np.argsort(self.group, kind="stable")
+        cuts = np.searchsorted(self.group[order], np.arange(1, len(self.names)))
+        parts = []
         for rows in np.split(order, cuts):
-            confidence, wrong = self.confidence[rows], self.wrong[rows]
-            if self.clusters is None or not len(rows):
-                everything = ranked(confidence, wrong)
-                parts.append(Evidence(everything, everything))
-                continue
-            clusters = np.unique(self.clusters[rows], return_inverse=True)[1].astype(np.intp)
-            drawn = one_row_per_cluster(confidence, wrong, clusters)
-            everything = ranked(confidence, wrong, clusters)
-            parts.append(Evidence(everything, ranked(confidence[drawn], wrong[drawn])))
+            clusters = None if self.clusters is None else self.clusters[rows]
+            parts.append(Evidence.of(self.confidence[rows], self.wrong[rows], clusters))
         return parts
 
 
@@ -287,12 +254,7 @@ def threshold_of(
     The promises of several groups hold at once: they share the error probability. Averages need
     not.
     """
-    if guarantee == "average":
-        answers = rows.all_rows
-        sizes = answers.ends[answers.ends <= on_average(answers, risk)]
-    else:
-        answers = rows.evidence
-        sizes = certified(answers, risk, (1.0 - confidence) / n_groups)
+    answers, sizes = rows.sizes(risk, (1.0 - confidence) / n_groups, guarantee)
     if not len(sizes):
         return math.inf
     if costs is None:
@@ -313,17 +275,14 @@ def decide_part(
     """Decide about one group."""
     n, n_units = len(rows.all_rows), len(rows.evidence)
     threshold = threshold_of(rows, risk, confidence, guarantee, n_groups, costs)
-    needed: tuple[int | None, int | None] = (0, 0)
+    needed: list[int | None] = [0, 0]
     if threshold == math.inf:
         # On average, half of the samples get a set that would be tested at a level of 1/2.
         level = 0.5 if guarantee == "average" else (1.0 - confidence) / n_groups
-        span = labels_needed(rows.evidence, risk, level)
-        rows_each = n / max(n_units, 1)
-        needed = (None, None)
-        if span is not None:
-            least, most = span
-            upper = None if most is None else math.ceil((most - n_units) * rows_each)
-            needed = (math.ceil((least - n_units) * rows_each), upper)
+        needed = [
+            None if units is None else math.ceil((units - n_units) * n / max(n_units, 1))
+            for units in labels_needed(rows.evidence, risk, level)
+        ]
     count = int((rows.all_rows.confidence >= threshold).sum())
     mistakes = int(rows.all_rows.errors[count])
     share = n_units / max(n, 1)  # with clusters, one row per cluster counts
@@ -352,12 +311,3 @@ def _fitted_rows(calibrator: Any, probs: ArrayLike, n_samples: int) -> int:
     count = int(calibrator.fitted_rows(probs))
     warn_of_fitted(count, n_samples, "the guarantee does not hold", _OTHER_SAMPLES, stacklevel=4)
     return count if matters(count, n_samples) else 0
-
-
-def _lowest(groups: list[Ranked], costs: Costs) -> float:
-    """Return the mean cost if each group had the threshold that is cheapest in these samples."""
-    total = 0.0
-    for one in filter(len, groups):
-        sizes = np.r_[0, one.ends]
-        total += float(np.min(costs.per_answer(one.errors[sizes], sizes, len(one)))) * len(one)
-    return total / sum(map(len, groups))

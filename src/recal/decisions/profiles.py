@@ -2,8 +2,8 @@
 
 A profile keeps a few numbers of each sample, never the input: the model's confidence, its
 prediction, and how each view changes both. Views help in two ways. They show how stable a
-prediction is. And a view is a damaged input with a known label, from which `learning` learns to
-follow damage.
+prediction is. And a view is a damaged input with a known label, from which
+`recal.decisions.damage` learns to follow damage.
 """
 
 from __future__ import annotations
@@ -26,8 +26,15 @@ from recal.checks import (
 )
 from recal.clusters import check_clusters, check_names
 from recal.decisions.class_shares import ByClass, learn_classes
-from recal.decisions.damage import Following, RowNumbers, join_rows, row_numbers
-from recal.decisions.damage_sets import FEWEST_ROWS, learn
+from recal.decisions.damage import (
+    DEVIATIONS,
+    FEWEST_ROWS,
+    Following,
+    RowNumbers,
+    join_rows,
+    learn,
+    row_numbers,
+)
 from recal.decisions.follow import WatchResult, unknown
 from recal.errors import InputError
 from recal.maps.arrays import class_log_odds, log_softmax, sigmoid
@@ -40,9 +47,6 @@ from recal.views import Views
 Vector = NDArray[np.float64]
 # More rows would make a file larger, but not a test more powerful.
 MAX_ROWS = 20_000
-# Ridge on the two parameters of Platt scaling, towards no change.
-_RIDGE = 0.01
-_DEVIATIONS = 1.959964
 
 
 class Reactions(NamedTuple):
@@ -119,9 +123,8 @@ class Profile(Record):
     transforms: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
     log_odds: Annotated[Vector, FloatArray("n")]
     answers: Annotated[NDArray[np.integer], _Answers("n", low=0)]
-    groups: Annotated[
-        NDArray[np.uint8], _Groups("n", "V-1", low=1, high=4)
-    ]  # V - 1, because there may be no views
+    # V - 1, because there may be no views.
+    groups: Annotated[NDArray[np.uint8], _Groups("n", "V-1", low=1, high=4)]
     beta: Annotated[float, Number(0.0, ends="()")] = 1.0
     accuracy: Annotated[float, Instance(float)] = math.nan
     cut: Annotated[float, Instance(float)] = math.nan
@@ -253,7 +256,7 @@ class Profile(Record):
         slope = (chance * (1 - chance)) @ features / n
         variance = slope @ covariance @ slope + float((chance * (1 - chance)).sum()) / n**2
         inside = min(max(accuracy, 0.5 / n), 1 - 0.5 / n)
-        spread = _DEVIATIONS * math.sqrt(variance) / (inside * (1 - inside))
+        spread = DEVIATIONS * math.sqrt(variance) / (inside * (1 - inside))
         low, high = sigmoid(math.log(inside / (1 - inside)) + np.array([-spread, spread])).tolist()
         return WatchResult(n, True, "", 1.0, 1.0, accuracy, (low, high), 0.0, whose="these answers")
 
@@ -391,7 +394,7 @@ def _fit_platt(log_odds: Vector, right: NDArray[np.bool_]) -> tuple[Vector, NDAr
     finite.
     """
     features = np.column_stack([log_odds, np.ones(len(log_odds))])
-    coefficients, ridge = np.array([1.0, 0.0]), _RIDGE * np.eye(2)
+    coefficients, ridge = np.array([1.0, 0.0]), 0.01 * np.eye(2)
     for _ in range(50):
         chance = sigmoid(features @ coefficients)
         bend = (features * (chance * (1 - chance))[:, None]).T @ features + ridge

@@ -95,24 +95,13 @@ class DecisionRule(Record):
             return f"on average, {most}"
         return f"with {percent(self.confidence)} confidence, {most}"
 
-    def likelihood_of(self, errors: int, accepted: int) -> float:
-        """Return how likely so many mistakes or more are if a share `risk` of answers is wrong.
-
-        Examples
-        --------
-        >>> from recal import DecisionRule
-        >>> round(DecisionRule((0.9,), risk=0.05, confidence=0.95).likelihood_of(19, 337), 2)
-        0.33
-        """
-        from recal.decisions.certify import chance_of_so_few
-
-        return float(1.0 - chance_of_so_few(errors - 1, accepted, self.risk))
-
     def note_on(self, errors: int, accepted: int) -> str:
         """Return a sentence about a count of mistakes above the risk; empty if it is not above."""
+        from recal.decisions.certify import chance_of_so_few
+
         if errors <= self.risk * accepted:
             return ""
-        chance = self.likelihood_of(errors, accepted)
+        chance = 1.0 - float(chance_of_so_few(errors - 1, accepted, self.risk))
         often = f"in {percent(chance, 2)}" if chance >= 0.001 else "in fewer than 0.1%"
         return (
             f"If exactly {percent(self.risk)} of such answers were wrong, {errors:,} or more "

@@ -43,15 +43,6 @@ Method = Literal["lac", "aps", "raps"]
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
-# Candidates; a penalty of 0 is aps.
-PENALTIES = (0.0, 0.001, 0.01, 0.03, 0.1, 0.3, 1.0)
-FREE_RANKS = (1, 2, 5)
-# The share of samples that choose the penalty, and their largest number.
-_PART = 0.2
-_MOST = 2_000
-# With fewer rows the choice would be random.
-_FEWEST = 50
-
 
 class PredictionSets(Record):
     """A rule for which classes remain possible: those whose score is at most a limit; made by
@@ -255,8 +246,8 @@ def parted(n_samples: int, coverage: float) -> tuple[Rows, Rows]:
     the limit.
     """
     order = np.random.default_rng(0).permutation(n_samples)
-    size = min(int(_PART * n_samples), _MOST)
-    if size < max(_FEWEST, fewest_scores(coverage)):
+    size = min(int(0.2 * n_samples), 2000)
+    if size < max(50, fewest_scores(coverage)):  # the choice would be random
         size = 0
     return np.sort(order[:size]), np.sort(order[size:])
 
@@ -267,8 +258,8 @@ def smallest(scores: Vector, ranks: Rows, labels: Rows, coverage: float) -> tupl
     """
     rows = np.arange(len(labels))
     sizes = []
-    for penalty in PENALTIES:
-        for free in FREE_RANKS if penalty else FREE_RANKS[:1]:
+    for penalty in (0.0, 0.001, 0.01, 0.03, 0.1, 0.3, 1.0):
+        for free in (1, 2, 5) if penalty else (1,):  # without a penalty, raps is aps
             penalised = scores + penalty * np.maximum(ranks - free, 0)
             kept = penalised <= limit(penalised[rows, labels], coverage)
             sizes.append((float(kept.sum(axis=1).mean()), penalty, free))
@@ -304,21 +295,17 @@ def _warn_of_whole_sets(
             f"{coverage:g} needs, and stay in every set. Add samples of these classes, or lower the coverage."
         )
     elif endless:
-        which = (
-            f"None of the {len(limits)} classes has"
-            if per_class
-            else f"{sum(counts)} samples are fewer than"
-        )
         first = "Use per_class=False, add" if per_class else "Add"
         text = (
-            f"{which} the {fewest} labelled samples that a coverage of {coverage:g} needs, so every set holds every "
-            f"class. {first} labelled samples, or lower the coverage."
+            f"{sum(counts)} labelled samples are too few: a coverage of {coverage:g} needs {fewest}"
+            f"{' of a class' if per_class else ''}. Every set holds every class. {first} labelled "
+            "samples, or lower the coverage."
         )
     elif scores.shape[1] > 1 and (scores <= np.asarray(limits)).all():
+        first = "Use per_class=False" if per_class else "Use a better model or calibration"
         text = (
-            f"With a coverage of {coverage:g} every set holds every class: these probabilities cannot rule any out. "
-            + ("Use per_class=False, " if per_class else "Use a better model or calibration, ")
-            + "or lower the coverage."
+            f"With a coverage of {coverage:g} every set holds every class: these probabilities "
+            f"cannot rule any out. {first}, or lower the coverage."
         )
     else:
         return

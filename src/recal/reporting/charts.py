@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from recal.decisions import RiskCurve
-    from recal.decisions.group_risk import GroupRisk
+    from recal.decisions.decision import GroupRisk
 
 
 def shorten(words: str, most: int) -> str:

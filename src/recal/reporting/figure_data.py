@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.decisions.group_risk import holm
+from recal.decisions.decision import holm
 from recal.errors import InputError
 from recal.metrics.calibration_error import BinTable, equal_width_edges, table_of
 from recal.metrics.intervals import LEVEL

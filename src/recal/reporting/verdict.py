@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from recal.comparison import Comparison, Judgement, Recommendation, judge
 from recal.comparison.judgement import cost
 from recal.decisions import Decision, DecisionRule, RiskCurve, decide, risk_by_group, risk_curve
-from recal.decisions.group_risk import GroupRisk
-from recal.decisions.outcome import Outcome
+from recal.decisions.decision import GroupRisk, Outcome
 from recal.errors import GroupRiskWarning
 from recal.metrics import CalibrationTest
 from recal.metrics.intervals import LEVEL, rate_interval

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator
 from recal.checks import Floats
 from recal.comparison import compare_probs
-from recal.decisions import Decision, decide_each, risk_curve
+from recal.decisions import Decision, decide_each, risk_by_group, risk_curve
 from recal.decisions.curves import Gain
 from recal.decisions.rule import check_share
 from recal.errors import GroupRiskWarning, recorded_warnings
@@ -42,7 +42,11 @@ def broken_groups(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GroupRiskWarning)  # `broken_line` reports it
         return tuple(
-            str(one.name) for one in decision.by_group(probs, y, groups, confidences) if one.broken
+            str(one.name)
+            for one in risk_by_group(
+                decision.rule, probs, y, groups, confidences, classes=decision.classes
+            )
+            if one.broken
         )
 
 

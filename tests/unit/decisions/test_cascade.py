@@ -9,7 +9,7 @@ import pytest
 
 from recal import PanelCalibration, load, plan_cascade, save
 from recal.decisions import CascadeRule
-from recal.decisions.policies import NEVER, Labelled, cheapest, follow, list_policies
+from recal.decisions.cascade import NEVER, Labelled, cheapest, follow, list_policies
 from recal.errors import InputError, NotFittedError, SameRowsWarning
 from tests.unit.calibrators.test_panel import asked, rows_of
 

@@ -12,16 +12,15 @@ import pytest
 from recal import Views, load, profile, save, watch
 from recal.decisions import StreamWatch, class_mix, to_the_power
 from recal.decisions.damage import (
-    LENGTH,
     NOISE,
     Following,
     Process,
     TwoReadings,
     held_back,
+    labelled_rows,
     row_numbers,
     statistics,
 )
-from recal.decisions.damage_sets import labelled_rows
 from recal.errors import FileError, InputError
 from recal.solvers.temperature import fit_beta
 
@@ -203,7 +202,7 @@ def test_the_process_is_textbook_regression():
     )
 
     def kernel(a, b):
-        return np.array([[math.exp(-((x - y) ** 2).sum() / (2 * LENGTH**2)) for y in b] for x in a])
+        return np.array([[math.exp(-((x - y) ** 2).sum() / 8) for y in b] for x in a])
 
     inverse = np.linalg.inv(kernel(places, places) + NOISE * np.eye(12))
     mean, variance = Process(places, changes)(new)

@@ -123,7 +123,7 @@ def test_one_rule_that_is_broken_in_a_group_is_named():
     with pytest.warns(
         GroupRiskWarning, match="clearly broken in 1 of 3 groups. The worst is 'law'"
     ):
-        rows = decision.by_group(np.full(n, 0.9), right, groups)
+        rows = risk_by_group(decision.rule, np.full(n, 0.9), right, groups)
     assert [row.name for row in rows if row.broken] == ["law"]
     assert rows[0].name == "law"
     assert rows[0].interval == rate_interval(rows[0].n_errors, 400, 0.95)

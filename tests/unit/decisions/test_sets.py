@@ -95,8 +95,8 @@ def test_a_class_without_labelled_samples_is_always_kept():
 @pytest.mark.parametrize(
     ("per_class", "coverage", "words"),
     [
-        (True, 0.9, "None of the 2 classes has the 9 labelled samples.*Use per_class=False"),
-        (False, 0.95, "12 samples are fewer than the 19 labelled samples"),
+        (True, 0.9, "12 labelled samples are too few.*needs 9 of a class.*Use per_class=False"),
+        (False, 0.95, "12 labelled samples are too few.*needs 19"),
         (
             True,
             0.75,
