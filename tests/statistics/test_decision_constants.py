@@ -14,7 +14,6 @@ from scipy.stats import norm
 from recal import AutoCalibration, TemperatureScaling, decide
 from recal.calibrators import auto, ensemble
 from recal.decisions import curves, decide_each, more_labels
-from recal.decisions.certify import chance_of_so_few
 from recal.decisions.class_shares import learn_classes
 from recal.decisions.crossfit import crossfitted_answers
 from recal.decisions.damage import (
@@ -25,7 +24,6 @@ from recal.decisions.damage import (
     _Reading,
     row_numbers,
 )
-from recal.metrics.intervals import rate_interval
 from recal.views import Views
 from tests.problems import logits_and_labels
 
@@ -52,23 +50,6 @@ def test_cross_fitting_never_fits_a_sample_that_it_then_predicts():
     assert all(not fitted & left for fitted, left in seen)
     assert all(len(fitted) == 100 for fitted, _ in seen)
     assert set().union(*(left for _, left in seen)) == set(logits[:, 0].tolist())
-
-
-def test_cross_fitting_keeps_clusters_whole():
-    logits, y = logits_and_labels(120)
-    clusters, seen = np.arange(120) // 4, []
-
-    class Spy(TemperatureScaling):
-        def predict_both(self, X, groups=None):
-            seen.append(set(X.logits[:, 0].tolist()))
-            return super().predict_both(X, groups)
-
-    crossfitted_answers(
-        Spy(), Views(logits), y, folds=5, classes=None, random_state=0, clusters=clusters
-    )
-    for cluster in range(30):
-        rows = set(logits[clusters == cluster, 0].tolist())
-        assert sum(bool(rows & left) for left in seen) == 1
 
 
 @pytest.mark.parametrize(("confidence", "tail"), [(0.95, 0.025), (0.8, 0.1)])
@@ -234,11 +215,3 @@ def test_the_prior_of_temperature_scaling_is_thirty_over_the_mistakes(monkeypatc
     mistakes = int((logits.argmax(axis=1) != y).sum())
     whole = [prior for prior, n in priors if n == 300]
     assert whole[-1] == pytest.approx(0.5 + 30 / mistakes)
-
-
-def test_exact_bounds_at_their_edges():
-    assert rate_interval(0, 0, 0.95) == (0.0, 1.0)
-    assert rate_interval(1, 1, 0.95) == pytest.approx((0.025, 1.0))
-    assert rate_interval(0, 1, 0.95) == pytest.approx((0.0, 0.975))
-    assert chance_of_so_few(1, 2, 0.3) == pytest.approx(1 - 0.3**2)
-    assert chance_of_so_few(2, 2, 0.3) == 1.0

@@ -6,18 +6,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from recal import Blend
 from recal.decisions import Costs, StreamWatch, accept_followed, decide, profile, watch
 from recal.decisions.certify import _sizes, certified, ranked
-from recal.decisions.damage import UNKNOWN_FROM, Following, _Reading, row_numbers
 from recal.decisions.follow import unknown
 from recal.decisions.rule import DecisionRule
-from recal.decisions.sets import PredictionSets, limit, prediction_sets
+from recal.decisions.sets import PredictionSets, prediction_sets
 from recal.errors import FewSamplesWarning
 
 
@@ -52,13 +49,6 @@ def test_equal_confidences_are_accepted_together_or_not_at_all():
     assert set(sizes.tolist()) <= {200, 400}
 
 
-def test_an_answer_at_the_threshold_is_accepted():
-    rule = DecisionRule((0.75,), 0.01, 0.95)
-    assert rule.accept(
-        [[0.75, 0.25], [np.nextafter(0.75, 0), 1 - np.nextafter(0.75, 0)]]
-    ).tolist() == [True, False]
-
-
 def test_each_class_has_its_part_of_the_error_probability():
     """299 right answers of one class show 1 % at 95 %; where two classes share the 5 %, 368 are
     needed of each.
@@ -77,23 +67,6 @@ def test_the_risk_of_costs_is_their_ratio():
 def test_a_class_whose_score_is_the_limit_stays_in_the_set():
     kept = PredictionSets("lac", 0.9, (0.5,)).predict([[0.5, 0.5], [0.25, 0.75]])
     assert kept.tolist() == [[True, True], [False, True]]
-
-
-def test_the_limit_is_the_score_of_rank_n_plus_one_times_the_coverage():
-    scores = np.arange(1, 10) / 10.0
-    assert limit(scores, 0.9) == pytest.approx(0.9, abs=1e-5)
-    assert limit(scores, 0.8) == pytest.approx(0.8, abs=1e-5)
-    assert limit(scores[:8], 0.9) == math.inf
-
-
-def test_raps_counts_ranks_beyond_the_free_ones():
-    sets = PredictionSets("raps", 0.9, (1.0,), penalty=0.25, free_ranks=1, randomised=False)
-    np.testing.assert_allclose(sets.scores([[0.5, 0.25, 0.25]]), [[0.5, 1.0, 1.5]])
-
-
-def test_sets_are_made_of_the_true_class_scores():
-    probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.3, 0.7]])
-    assert prediction_sets(probs, [0, 0, 0, 0], 0.5).limits == (pytest.approx(0.6, abs=1e-5),)
 
 
 def test_classes_that_stay_in_every_set_are_told():
@@ -115,20 +88,6 @@ def test_a_followed_rule_accepts_nothing_of_inputs_unlike_the_fit():
     strange = replace(strange, unlike=True)
     assert accept_followed(rule, probs, strange).tolist() == [False, False]
     assert accept_followed(rule, probs, strange, accept_unlike=True).tolist() == [True, False]
-
-
-def test_a_sample_whose_confidence_is_the_gate_needs_no_views():
-    logits = np.array([[0.0, -2.0]])
-    exact = float(1 / np.exp(logits).sum())
-    for gate, needed in (
-        (exact, False),
-        (np.nextafter(exact, 1), True),
-        (np.nextafter(exact, 0), False),
-    ):
-        blend = Blend(
-            own=1.0, weights=(("zoom:0.5", 1.0),), offsets=(), epsilon=0.01, gate=float(gate)
-        )
-        assert blend.needs_views(logits).tolist() == [needed]
 
 
 def test_a_shuffle_as_different_as_today_counts_against_an_alarm():
@@ -159,22 +118,3 @@ def test_ranks_of_a_stream_are_uniform_and_ties_are_drawn():
         pytest.approx(0.0, abs=0.01),
         pytest.approx(0.4, abs=0.01),
     )
-
-
-@pytest.mark.parametrize(
-    ("variance", "known"), [(UNKNOWN_FROM - 0.01, True), (UNKNOWN_FROM, False)]
-)
-def test_what_the_process_knows_too_little_of_is_unknown(variance, known):
-    following = SimpleNamespace(
-        damaging=("zoom", "blur", "noise"),
-        beta=1.0,
-        n_samples=500,
-        _doubts=(0.0, 1.0),
-        clean_log_odds=2.0,
-        _chance=lambda rows: np.zeros(2),
-        _read=lambda rows: _Reading(np.array([0.5, 0.0]), variance, 0.0, np.zeros(2)),
-    )
-    logits = 3 * np.random.default_rng(0).normal(size=(60, 4))
-    found = Following.condition_of(following, row_numbers(logits, 1.0, 0.5))
-    assert found.known is known
-    assert found.unlike is not known

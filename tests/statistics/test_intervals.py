@@ -7,18 +7,8 @@ import pytest
 from scipy import stats
 
 from recal.calibrators import TemperatureScaling
-from recal.copies import count_fitted, kept_hashes
 from recal.maps.guard import MARGIN, keep_answers
-from recal.metrics import (
-    adaptive_ece,
-    bin_table,
-    classwise_ece,
-    debiased_ece,
-    ece,
-    evaluate,
-    mce,
-    smooth_ece,
-)
+from recal.metrics import evaluate, smooth_ece
 from recal.metrics.calibration_error import cosine_coefficients, error_at, fixed_point
 from recal.metrics.intervals import (
     Pattern,
@@ -205,16 +195,6 @@ def test_the_bandwidth_of_smooth_ece_is_its_value():
     assert error_at(cosine_coefficients(confidence, gaps), value) == pytest.approx(value, rel=1e-6)
 
 
-def test_fifteen_bins_are_the_default():
-    rng = RNG(0)
-    probs, y = rng.dirichlet(np.ones(3), 300), rng.integers(0, 3, 300)
-    for metric in (ece, mce, adaptive_ece, classwise_ece, debiased_ece):
-        assert metric(probs, y) == metric(probs, y, n_bins=15) != metric(probs, y, n_bins=30)
-    table = bin_table(probs, y)
-    assert len(table.counts) == 15
-    np.testing.assert_allclose(np.nansum(table.confidence * table.shares), probs.max(axis=1).mean())
-
-
 @pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
 def test_a_sample_of_weight_zero_does_not_count():
     logits = np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 3.0]] * 10)
@@ -231,22 +211,3 @@ def test_the_guard_lifts_the_answer_by_a_millionth():
     assert 0 < kept[1] - kept[0] < 1e-5
     assert 1e-7 < MARGIN < 1e-5
     assert kept.sum() == pytest.approx(1.0)
-
-
-def test_as_many_equal_rows_as_pairs_within_one_set_are_chance():
-    fit = np.column_stack(
-        [np.r_[np.arange(100.0), np.arange(40.0)], np.ones(140)]
-    )  # 40 rows appear twice
-    new = np.column_stack(
-        [np.arange(60.0, 160.0), np.ones(100)]
-    )  # 40 equal rows that appear once in either
-    assert count_fitted(new, kept_hashes(fit), 140) == 0
-    assert count_fitted(new, kept_hashes(fit[:100]), 100) == 40
-
-
-def test_a_row_that_comes_again_and_again_is_no_sign_of_the_fit():
-    """Only rows that stand alone on both sides can tell one set from another."""
-    fit = np.column_stack([np.arange(100.0), np.ones(100)])
-    assert count_fitted(np.repeat(fit[:60], 3, axis=0), kept_hashes(fit), 100) == 0
-    assert count_fitted(fit[:60], kept_hashes(fit), 100) == 60
-    assert count_fitted(fit[:60], kept_hashes(np.repeat(fit, 3, axis=0)), 300) == 0

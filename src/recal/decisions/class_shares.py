@@ -279,22 +279,15 @@ def _check_shares(
             full[_column(name, names)] = share
     else:
         full = np.array(shares, dtype=np.float64)
-        if full.shape != at_fit.shape:
-            raise InputError(
-                f"`shares` must hold {len(at_fit)} numbers, one per class, got the shape {full.shape}."
-            )
-        if np.isnan(full).any():
-            raise InputError("must be numbers, got NaN", argument="shares")
+        if full.shape != at_fit.shape or np.isnan(full).any():
+            problem = f"must hold {len(at_fit)} numbers, one per class, got {full.tolist()}"
+            raise InputError(problem, argument="shares")
     open_, total = np.isnan(full), float(np.nansum(full))
-    if not np.isfinite(total) or np.nanmin(full, initial=0.0) < 0 or total > 1 + 1e-6:
-        raise InputError(
-            f"must lie in 0..1 and sum to at most 1; their sum is {total:.4g}", argument="shares"
-        )
     rest = np.where(open_, at_fit * possible, 0.0)
-    if not rest.sum() and abs(total - 1) > 1e-6:
-        raise InputError(
-            f"must sum to 1 where all classes have one; their sum is {total:.4g}", argument="shares"
-        )
+    fits = abs(total - 1) <= 1e-6 or (total < 1 and rest.sum() > 0)
+    if not (np.nanmin(full, initial=0.0) >= 0 and fits):
+        problem = f"must lie in 0..1 and sum to 1, or to less if classes are left open; their sum is {total:.4g}"
+        raise InputError(problem, argument="shares")
     full = np.where(open_, rest * (1 - total) / (rest.sum() or 1.0), full) * possible
     if not full.sum():
         raise InputError("must leave a class with a share above 0", argument="shares")

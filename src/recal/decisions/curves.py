@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from recal.decisions.certify import Counts, Vector
 from recal.decisions.decision import Decision
-from recal.decisions.guarantee import Answers, decide, read_answers, threshold_of
+from recal.decisions.guarantee import Answers, decide, read_answers, share_accepted, threshold_of
 from recal.decisions.rule import Guarantee, check_share
 from recal.errors import InputError
 from recal.metrics.intervals import Interval, rate_interval
@@ -127,18 +127,15 @@ def decide_each(
     }
     answers = [read_answers(probs, y, own.get(name), **common) for name, probs in methods.items()]
     baseline = next(iter(methods))
-    shares = _resampled_shares(
-        answers, decisions[baseline], draws, np.random.default_rng(random_state)
-    )
+    rng = np.random.default_rng(random_state)
+    shares = _resampled_shares(answers, decisions[baseline], draws, rng)
     gains = {}
     for index, name in enumerate(methods):
         if name != baseline:
-            low, high = np.quantile(
-                shares[index] - shares[0], [(1 - confidence) / 2, (1 + confidence) / 2]
-            )
-            gains[name] = Gain(
-                decisions[name].coverage - decisions[baseline].coverage, (float(low), float(high))
-            )
+            difference = decisions[name].coverage - decisions[baseline].coverage
+            tails = [(1 - confidence) / 2, (1 + confidence) / 2]
+            low, high = np.quantile(shares[index] - shares[0], tails).tolist()
+            gains[name] = Gain(difference, (low, high))
     return Decisions(decisions, gains, baseline)
 
 
@@ -153,13 +150,9 @@ def _resampled_shares(
         rows, clusters = resample(answers[0], times, rng)
         for index, one in enumerate(answers):
             parts = one.take(rows, clusters).parts()
-            count = 0
-            for part in parts:
-                threshold = threshold_of(
-                    part, like.risk, like.confidence, like.guarantee, len(parts), like.costs
-                )
-                count += int((part.all_rows.confidence >= threshold).sum())
-            shares[index, draw] = count / len(rows)
+            shares[index, draw] = share_accepted(
+                parts, like.risk, like.confidence, like.guarantee, like.costs
+            )
     return shares
 
 
@@ -171,9 +164,8 @@ def resample(
         return np.asarray(rng.integers(len(answers), size=round(times * len(answers)))), None
     order, counts = np.argsort(answers.clusters, kind="stable"), np.bincount(answers.clusters)
     members = np.split(order, np.cumsum(counts)[:-1])
-    drawn = [
-        members[cluster] for cluster in rng.integers(len(counts), size=round(times * len(counts)))
-    ]
+    chosen = rng.integers(len(counts), size=round(times * len(counts)))
+    drawn = [members[cluster] for cluster in chosen]
     numbers = np.repeat(np.arange(len(drawn)), [len(one) for one in drawn])
     return np.concatenate(drawn), numbers
 
@@ -288,10 +280,8 @@ def more_labels(
     promises = []
     for factor in track(times, "sizes"):
         shares = _resampled_shares([answers], like, draws, rng, factor)[0]
-        low, high = np.quantile(shares, [0.025, 0.975])
+        low, high = np.quantile(shares, [0.025, 0.975]).tolist()
         possible = float((shares > 0).mean())
-        n = round(factor * len(answers))
-        promises.append(
-            Promise(float(factor), n, float(np.mean(shares)), (float(low), float(high)), possible)
-        )
+        n, mean = round(factor * len(answers)), float(np.mean(shares))
+        promises.append(Promise(float(factor), n, mean, (low, high), possible))
     return tuple(promises)

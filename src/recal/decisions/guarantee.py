@@ -140,9 +140,7 @@ def decide(
 
     def share_of(kind: Guarantee, risk: float) -> float:
         """Return the share that another promise would accept."""
-        each = (threshold_of(one, risk, confidence, kind, len(pieces), costs) for one in pieces)
-        counts = (int((p.all_rows.confidence >= t).sum()) for p, t in zip(pieces, each))
-        return sum(counts) / len(answers)
+        return share_accepted(pieces, risk, confidence, kind, costs)
 
     return Decision(
         n_samples=len(answers),
@@ -261,6 +259,17 @@ def threshold_of(
         return answers.threshold(int(sizes[-1]))
     price = costs.per_answer(answers.errors[sizes], sizes, len(answers))
     return answers.threshold(int(sizes[int(np.argmin(price))]))
+
+
+def share_accepted(
+    parts: list[Evidence], risk: float, confidence: float, guarantee: Guarantee, costs: Costs | None
+) -> float:
+    """Return the share of all predictions that the thresholds of all groups accept."""
+    count = 0
+    for part in parts:
+        threshold = threshold_of(part, risk, confidence, guarantee, len(parts), costs)
+        count += int((part.all_rows.confidence >= threshold).sum())
+    return count / sum(len(part.all_rows) for part in parts)
 
 
 def decide_part(

@@ -134,7 +134,7 @@ def test_a_mapping_leaves_the_rest_as_at_the_fit(kept):
     [
         ({"shares": {"z": 0.5}}, "no class 'z'; the classes are a, b"),
         ({"shares": {"a": 1.5}}, "sum is 1.5"),
-        ({"shares": [0.2, 0.2]}, r"got the shape \(2,\)"),
+        ({"shares": [0.2, 0.2]}, r"got \[0.2, 0.2\]"),
         ({"shares": [0.1] * 5}, "sum is 0.5"),
         ({"impossible": list("abcde")}, "leave one class at least"),
     ],

@@ -15,7 +15,6 @@ from recal.decisions.damage import (
     NOISE,
     Following,
     Process,
-    TwoReadings,
     held_back,
     labelled_rows,
     row_numbers,
@@ -185,14 +184,6 @@ def test_the_nine_statistics_by_hand():
     assert statistics(row_numbers(logits, 0.7, 0.4)) == pytest.approx(expected, abs=1e-9)
 
 
-def test_rows_counted_twice_are_rows_given_twice():
-    rows = row_numbers(np.random.default_rng(0).normal(size=(30, 4)), 1.0, 0.5)
-    twice = np.repeat(np.arange(30), np.arange(30) % 3)
-    assert statistics(rows, (np.arange(30) % 3).astype(float)) == pytest.approx(
-        statistics(rows[twice]), abs=1e-12
-    )
-
-
 def test_the_process_is_textbook_regression():
     rng = np.random.default_rng(0)
     places, changes, new = (
@@ -210,23 +201,6 @@ def test_the_process_is_textbook_regression():
     assert variance == pytest.approx(
         1 - np.diag(kernel(new, places) @ inverse @ kernel(places, new))
     )
-
-
-def test_two_readings_take_the_smaller_change_and_the_variance_of_all_statistics():
-    rng = np.random.default_rng(1)
-    places, changes, new = (
-        rng.normal(size=(12, 9)),
-        rng.normal(size=(12, 2)),
-        rng.normal(size=(20, 9)),
-    )
-    mean, variance = TwoReadings(places, changes)(new)
-    others = [0, 1, 2, 3, 4, 5, 6, 8]  # without the mix of predicted classes
-    seen, blind = (
-        Process(places, changes)(new)[0],
-        Process(places[:, others], changes)(new[:, others])[0],
-    )
-    assert np.abs(mean[:, 0]) == pytest.approx(np.minimum(np.abs(seen[:, 0]), np.abs(blind[:, 0])))
-    assert variance == pytest.approx(Process(places, changes)(new)[1])
 
 
 def test_the_best_temperature_from_the_table_is_that_of_a_fit():

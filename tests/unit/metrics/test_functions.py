@@ -319,12 +319,3 @@ def test_graded_answers_that_make_no_sense_are_refused(confidence, correct, word
 def test_a_metric_of_all_classes_refuses_graded_answers():
     with pytest.raises(InputError, match="probabilities of all classes"):
         classwise_ece([0.5, 0.7], [1, 0])
-
-
-def test_the_plain_brier_score_is_not_divided_by_the_classes():
-    probs, y = np.full((3, 4), 0.25), [0, 1, 2]
-    assert (
-        brier(probs, y, normalised=False)
-        == pytest.approx(4 * brier(probs, y))
-        == pytest.approx(0.75)
-    )
