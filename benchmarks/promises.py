@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from recal import SignalCalibration
 from recal.decisions.certify import Evidence, Ranked, ranked
-from recal.decisions.guarantee import read_answers, threshold_of
+from recal.decisions.guarantee import Terms, read_answers
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -161,7 +161,8 @@ def study(setting: Setting, n: int, risk: float, draws: int) -> str:
     for _ in range(draws):
         parts = parts_of(setting.draw(n, rng))
         for name, kind in (("95 %", "confidence"), ("average", "average")):
-            thresholds = [threshold_of(part, risk, 0.95, kind, len(parts)) for part in parts]  # type: ignore[arg-type]
+            terms = Terms(risk, 0.95, kind, n_groups=len(parts))  # type: ignore[arg-type]
+            thresholds = [terms.threshold(part) for part in parts]
             found[name].append(truth.of(thresholds))
         found["E1"].append(truth.of([e1(part.all_rows, risk) for part in parts]))
     cells = [setting.name, f"{n:,}", f"{risk:.0%}", f"{truth.possible(risk):.1%}"]
@@ -195,7 +196,7 @@ def models(path: Path, draws: int, most: int, fitted_on: int = 1000) -> None:
                     part = read_answers(confidence[some], right[some]).parts()[0]
                     line = []
                     for kind in ("confidence", "average"):
-                        threshold = threshold_of(part, risk, 0.95, kind, 1)  # type: ignore[arg-type]
+                        threshold = Terms(risk, 0.95, kind).threshold(part)  # type: ignore[arg-type]
                         accepted = confidence[others] >= threshold
                         wrong = accepted & ~right[others]
                         line += [accepted.mean(), wrong.mean()]

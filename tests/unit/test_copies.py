@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recal import TemperatureScaling, decide, evaluate, load, prediction_sets, save
+from recal import TemperatureScaling, decide, load, prediction_sets, save
 from recal.calibrators import HistogramBinning, IsotonicCalibration
 from recal.copies import (
     MOST_HASHES,
@@ -22,7 +22,7 @@ from recal.copies import (
     row_hashes,
 )
 from recal.decisions import decide_crossfitted
-from recal.errors import InputError, SameRowsWarning
+from recal.errors import SameRowsWarning
 from recal.files.probabilities import read_prob_table, read_probs, write_prob_file
 from tests.problems import logits_and_labels
 
@@ -42,23 +42,6 @@ def test_the_rows_of_the_fit_are_recognised_and_others_are_not(use) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", SameRowsWarning)
         use(calibrator.predict_proba(new), truth, calibrator=calibrator)
-
-
-def test_plain_arrays_are_not_checked() -> None:
-    """Nothing is remembered between calls: only a calibrator knows its rows."""
-    logits, y = problem(400)
-    probs = TemperatureScaling().fit(logits, y).predict_proba(logits)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SameRowsWarning)
-        assert decide(probs, y, risk=0.1).n_fitted == 0
-        prediction_sets(probs, y)
-        evaluate(probs, y)
-
-
-def test_what_is_no_calibrator_is_refused() -> None:
-    logits, y = problem(400)
-    with pytest.raises(InputError, match=r"calibrator.*got str"):
-        decide(TemperatureScaling().fit(logits, y).predict_proba(logits), y, calibrator="ts.recal")
 
 
 def test_a_decision_on_rows_of_the_fit_says_that_nothing_is_guaranteed() -> None:

@@ -122,8 +122,8 @@ def kept_on_average(
     reached = [
         _last(draw[numbers] @ losses, risk) for draw in resampled_weights(int(numbers.max()) + 1)
     ]
-    target = _target(np.r_[0, sizes][reached])
-    return _nearest(np.r_[0, np.maximum.accumulate(sizes)], target)
+    target = shrunk_mean(np.r_[0, sizes][reached])
+    return nearest_place(np.r_[0, np.maximum.accumulate(sizes)], target)
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def certified(answers: Ranked, risk: float, level: float) -> Counts:
     With probability at least 1 - `level` this is true for all of them, so any of them may be chosen
     by any rule.
     """
-    sizes = _sizes(len(answers), risk, level)
+    sizes = tested_sizes(len(answers), risk, level)
     if not len(sizes):
         return sizes
     sizes = np.unique(answers.up_to(sizes[sizes >= _start(answers, sizes, risk, level)]))
@@ -236,7 +236,7 @@ def on_average(answers: Ranked, risk: float) -> int:
             totals = np.cumsum(draw[answers.clusters] * losses)[ends - 1]
             reached.append(_last(totals, risk))
     places = np.r_[0, answers.ends]
-    return int(places[_nearest(places, _target(np.r_[0, ends][reached]))])
+    return int(places[nearest_place(places, shrunk_mean(np.r_[0, ends][reached]))])
 
 
 # Resamples for the promise on average: the size varies by a tenth of its deviation because of them.
@@ -256,7 +256,7 @@ def _last(totals: Vector, risk: float) -> int:
     return int(good[-1]) + 1 if len(good) else 0
 
 
-def _target(reached: NDArray[np.integer]) -> float:
+def shrunk_mean(reached: NDArray[np.integer]) -> float:
     """Return the mean size over resamples, less half of its deviation, but at most a quarter less.
 
     The error over all accepted predictions exceeds the risk in proportion to the variance of the
@@ -267,7 +267,7 @@ def _target(reached: NDArray[np.integer]) -> float:
     return max(mean - min(deviation / 2, mean / 4) - 0.5, 0.0)
 
 
-def _nearest(places: Counts, target: float) -> int:
+def nearest_place(places: Counts, target: float) -> int:
     """Return the index of the place nearest to a target, the larger of two."""
     above = min(int(np.searchsorted(places, target, side="right")), len(places) - 1)
     return above if places[above] - target <= target - places[above - 1] else above - 1
@@ -297,7 +297,7 @@ def fewest_answers(risk: float, level: float) -> int:
     return int(min(np.ceil(np.log(level) / np.log1p(-risk)), 1e15))
 
 
-def _sizes(n: int, risk: float, level: float) -> Counts:
+def tested_sizes(n: int, risk: float, level: float) -> Counts:
     """Return the sizes that may be tested: each half a per cent larger than the one before."""
     fewest = fewest_answers(risk, level)
     if fewest > n:

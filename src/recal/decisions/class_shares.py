@@ -102,7 +102,7 @@ class ByClass(Record):
 def learn_classes(logits: Floats, labels: NDArray[np.intp], beta: float, cut: float) -> ByClass:
     """Compute what `class_mix` needs from labelled samples."""
     n_classes = logits.shape[1]
-    values = _numbers(row_numbers(logits, beta, math.nan), cut)
+    values = class_numbers(row_numbers(logits, beta, math.nan), cut)
     counts = np.bincount(labels, minlength=n_classes)
     sums = np.zeros((n_classes, values.shape[1]))
     np.add.at(sums, labels, values)
@@ -324,7 +324,7 @@ def _estimate(profile: Profile, logits: Floats | None, start: Vector) -> tuple[V
     if normal_of_chi_square(gain / (1 + n / n_fit), free) < 2.326:
         return None, "it explains these inputs well enough"
     freely = class_shares(probs, at_fit, start=start)
-    values = _numbers(row_numbers(rows, profile.beta, math.nan), profile.cut)
+    values = class_numbers(row_numbers(rows, profile.beta, math.nan), profile.cut)
     apart = values.mean(axis=0) - freely @ by_class.numbers
     counts = np.maximum(profile.class_shares * n_fit, 1.0)  # type: ignore[operator]
     spread = np.cov(values.T) / n + by_class.spread * float((freely**2 / counts).sum())
@@ -335,7 +335,7 @@ def _estimate(profile: Profile, logits: Floats | None, start: Vector) -> tuple[V
     return best, f"estimated from {n:,} inputs"
 
 
-def _numbers(rows: RowNumbers, cut: float) -> Vector:
+def class_numbers(rows: RowNumbers, cut: float) -> Vector:
     """Return the numbers of each row whose means by class are compared, (n_samples, 4)."""
     confidence, top, norm = rows.values[:, 0], rows.values[:, 5], rows.values[:, 7]
     return np.column_stack([confidence, confidence > cut, top, norm])

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from recal.decisions.certify import Counts, Vector
 from recal.decisions.decision import Decision
-from recal.decisions.guarantee import Answers, decide, read_answers, share_accepted, threshold_of
+from recal.decisions.guarantee import Answers, Terms, decide, read_answers
 from recal.decisions.rule import Guarantee, check_share
 from recal.errors import InputError
 from recal.metrics.intervals import Interval, rate_interval
@@ -72,7 +72,7 @@ def decide_each(
     """Decide with the probabilities of each method, and compare the shares that they accept.
 
     A gain is the difference to the first method. Its interval comes from resampled rows, the same
-    for all methods. Each method searches its threshold again on every resample, so the interval
+    for all methods. Each method searches its threshold again on every resampled_rows, so the interval
     includes how the search varies. Each guarantee holds for its own method; choosing the method
     with the largest share afterwards is not covered.
 
@@ -145,18 +145,17 @@ def _resampled_shares(
     """Return the share that each method accepts in each draw of `times` the number of rows,
     (n_methods, draws).
     """
+    n_groups = len(answers[0].names)
+    terms = Terms(like.risk, like.confidence, like.guarantee, like.costs, n_groups)
     shares = np.empty((len(answers), draws))
     for draw in track(range(draws), "draw"):
-        rows, clusters = resample(answers[0], times, rng)
+        rows, clusters = resampled_rows(answers[0], times, rng)
         for index, one in enumerate(answers):
-            parts = one.take(rows, clusters).parts()
-            shares[index, draw] = share_accepted(
-                parts, like.risk, like.confidence, like.guarantee, like.costs
-            )
+            shares[index, draw] = terms.share(one.take(rows, clusters).parts())
     return shares
 
 
-def resample(
+def resampled_rows(
     answers: Answers, times: float, rng: np.random.Generator
 ) -> tuple[Counts, Counts | None]:
     """Draw rows with replacement, or whole clusters, and number the drawn clusters."""
@@ -216,7 +215,7 @@ def risk_curve(
     n = len(rows)
     rates = rows.errors[rows.ends] / rows.ends
     thresholds = [
-        threshold_of(part, check_share(risk, "risks"), confidence, guarantee, 1) for risk in risks
+        Terms(check_share(risk, "risks"), confidence, guarantee).threshold(part) for risk in risks
     ]
     counts = [int((rows.confidence >= threshold).sum()) for threshold in thresholds]
     within = [rows.ends[rates <= risk] for risk in risks]

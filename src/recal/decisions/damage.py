@@ -310,7 +310,7 @@ class Following(Record):
         """Evaluate the process over all sets, and the processes that leave out one kind of view
         each.
         """
-        place, size = self._place(statistics(rows))[None], _nearest(len(rows))
+        place, size = self._place(statistics(rows))[None], nearest_size(len(rows))
         changes, variance = self._process(size)(place)
         without = np.array(
             [self._process(size, kind)(place)[0][0] for kind in sorted(set(self.kinds) - {""})]
@@ -381,7 +381,7 @@ class Following(Record):
         rng = np.random.default_rng(0)
         counts = rng.multinomial(n, np.full(n, 1 / n), size=50).astype(np.float64)
         places = np.array([self._place(statistics(rows, weights)) for weights in counts])
-        return self._process(_nearest(n))(places)[0].var(axis=0)
+        return self._process(nearest_size(n))(places)[0].var(axis=0)
 
 
 def log_odds_of(hits: float, n_samples: int) -> float:
@@ -400,7 +400,7 @@ def held_back(change: float, error: float, chance: float) -> float:
     return beyond * beyond**2 / (beyond**2 + error) if beyond else 0.0
 
 
-def _nearest(size: int) -> int:
+def nearest_size(size: int) -> int:
     """Return the entry of `SIZES` that is nearest to a batch size."""
     return SIZES[int(np.abs(np.log(np.array(SIZES) / size)).argmin())]
 
@@ -484,7 +484,7 @@ def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -
     cut = float(np.quantile(entropies(views.logits, beta), accuracy))
     clean = labelled_rows(views.logits, labels, beta, cut)
     damaged = [
-        labelled_rows(views.transformed(transform), labels, beta, cut, kind_of(str(transform)))
+        labelled_rows(views.transformed(transform), labels, beta, cut, view_kind(str(transform)))
         for transform in views.transforms
     ]
     # Mirrored or shifted inputs teach nothing about damage: a kind must lose 5 % of right answers.
@@ -527,7 +527,7 @@ def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -
     )
 
 
-def kind_of(spec: str) -> str:
+def view_kind(spec: str) -> str:
     """Return the kind of a view: its spec without the strength."""
     return str(as_transform(spec)).split(":")[0]
 

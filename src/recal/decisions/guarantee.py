@@ -123,10 +123,8 @@ def decide(
     if clusters is None:
         _warn_of_copies(probs, answers.wrong)
     pieces = answers.parts()
-    parts = tuple(
-        decide_part(piece, bound, confidence, guarantee, len(pieces), costs, name)
-        for name, piece in zip(answers.names, pieces)
-    )
+    terms = Terms(bound, confidence, guarantee, costs, len(pieces))
+    parts = tuple(terms.part(piece, name) for name, piece in zip(answers.names, pieces))
     rule = DecisionRule(
         tuple(part.threshold for part in parts),
         risk=bound,
@@ -140,7 +138,7 @@ def decide(
 
     def share_of(kind: Guarantee, risk: float) -> float:
         """Return the share that another promise would accept."""
-        return share_accepted(pieces, risk, confidence, kind, costs)
+        return replace(terms, guarantee=kind, risk=risk).share(pieces)
 
     return Decision(
         n_samples=len(answers),
@@ -239,72 +237,66 @@ def read_answers(
     return Answers(rows.confidence, ~rows.correct, group, names, units, reads)
 
 
-def threshold_of(
-    rows: Evidence,
-    risk: float,
-    confidence: float,
-    guarantee: Guarantee,
-    n_groups: int,
-    costs: Costs | None = None,
-) -> float:
-    """Return the threshold of one group: the largest set that keeps the promise, or the cheapest.
+@dataclass(frozen=True)
+class Terms:
+    """The promise that a threshold must keep, and the costs if the cheapest one is wanted.
 
     The promises of several groups hold at once: they share the error probability. Averages need
     not.
     """
-    answers, sizes = rows.sizes(risk, (1.0 - confidence) / n_groups, guarantee)
-    if not len(sizes):
-        return math.inf
-    if costs is None:
-        return answers.threshold(int(sizes[-1]))
-    price = costs.per_answer(answers.errors[sizes], sizes, len(answers))
-    return answers.threshold(int(sizes[int(np.argmin(price))]))
 
+    risk: float
+    confidence: float
+    guarantee: Guarantee = "confidence"
+    costs: Costs | None = None
+    n_groups: int = 1
 
-def share_accepted(
-    parts: list[Evidence], risk: float, confidence: float, guarantee: Guarantee, costs: Costs | None
-) -> float:
-    """Return the share of all predictions that the thresholds of all groups accept."""
-    count = 0
-    for part in parts:
-        threshold = threshold_of(part, risk, confidence, guarantee, len(parts), costs)
-        count += int((part.all_rows.confidence >= threshold).sum())
-    return count / sum(len(part.all_rows) for part in parts)
+    @property
+    def level(self) -> float:
+        return (1.0 - self.confidence) / self.n_groups
 
+    def threshold(self, rows: Evidence) -> float:
+        """Return the threshold of one group: the largest set that keeps the promise, or the
+        cheapest.
+        """
+        answers, sizes = rows.sizes(self.risk, self.level, self.guarantee)
+        if not len(sizes):
+            return math.inf
+        if self.costs is None:
+            return answers.threshold(int(sizes[-1]))
+        price = self.costs.per_answer(answers.errors[sizes], sizes, len(answers))
+        return answers.threshold(int(sizes[int(np.argmin(price))]))
 
-def decide_part(
-    rows: Evidence,
-    risk: float,
-    confidence: float,
-    guarantee: Guarantee,
-    n_groups: int,
-    costs: Costs | None = None,
-    name: Any = None,
-) -> Part:
-    """Decide about one group."""
-    n, n_units = len(rows.all_rows), len(rows.evidence)
-    threshold = threshold_of(rows, risk, confidence, guarantee, n_groups, costs)
-    needed: list[int | None] = [0, 0]
-    if threshold == math.inf:
-        # On average, half of the samples get a set that would be tested at a level of 1/2.
-        level = 0.5 if guarantee == "average" else (1.0 - confidence) / n_groups
-        needed = [
-            None if units is None else math.ceil((units - n_units) * n / max(n_units, 1))
-            for units in labels_needed(rows.evidence, risk, level)
-        ]
-    count = int((rows.all_rows.confidence >= threshold).sum())
-    mistakes = int(rows.all_rows.errors[count])
-    share = n_units / max(n, 1)  # with clusters, one row per cluster counts
-    return Part(
-        name=name,
-        threshold=threshold,
-        n_samples=n,
-        n_accepted=count,
-        n_errors=mistakes,
-        needed=needed[0],
-        needed_most=needed[1],
-        interval=rate_interval(share * mistakes, share * count),
-    )
+    def share(self, parts: list[Evidence]) -> float:
+        """Return the share of all predictions that the thresholds of all groups accept."""
+        counts = [(one.all_rows.confidence >= self.threshold(one)).sum() for one in parts]
+        return float(sum(counts) / sum(len(one.all_rows) for one in parts))
+
+    def part(self, rows: Evidence, name: Any = None) -> Part:
+        """Decide about one group."""
+        n, n_units = len(rows.all_rows), len(rows.evidence)
+        threshold = self.threshold(rows)
+        needed: list[int | None] = [0, 0]
+        if threshold == math.inf:
+            # On average, half of the samples get a set that would be tested at a level of 1/2.
+            level = 0.5 if self.guarantee == "average" else self.level
+            needed = [
+                None if units is None else math.ceil((units - n_units) * n / max(n_units, 1))
+                for units in labels_needed(rows.evidence, self.risk, level)
+            ]
+        count = int((rows.all_rows.confidence >= threshold).sum())
+        mistakes = int(rows.all_rows.errors[count])
+        share = n_units / max(n, 1)  # with clusters, one row per cluster counts
+        return Part(
+            name=name,
+            threshold=threshold,
+            n_samples=n,
+            n_accepted=count,
+            n_errors=mistakes,
+            needed=needed[0],
+            needed_most=needed[1],
+            interval=rate_interval(share * mistakes, share * count),
+        )
 
 
 def _fitted_rows(calibrator: Any, probs: ArrayLike, n_samples: int) -> int:

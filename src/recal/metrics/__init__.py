@@ -7,52 +7,26 @@ show.
 
 from __future__ import annotations
 
-from recal.metrics.calibration_error import (
-    BinTable,
-    adaptive_ece,
-    bin_table,
-    classwise_ece,
-    debiased_ece,
-    ece,
-    mce,
-    smooth_ece,
-)
-from recal.metrics.consistency import CalibrationTest, calibration_test
-from recal.metrics.evaluation import LABELS, Evaluation, evaluate
-from recal.metrics.scores import (
-    Decomposition,
-    aurc,
-    auroc,
-    brier,
-    decompose,
-    error_rate,
-    ks_error,
-    nll,
-)
+from recal.metrics.calibration_error import BinTable as BinTable
+from recal.metrics.calibration_error import adaptive_ece as adaptive_ece
+from recal.metrics.calibration_error import bin_table as bin_table
+from recal.metrics.calibration_error import classwise_ece as classwise_ece
+from recal.metrics.calibration_error import debiased_ece as debiased_ece
+from recal.metrics.calibration_error import ece as ece
+from recal.metrics.calibration_error import mce as mce
+from recal.metrics.calibration_error import smooth_ece as smooth_ece
+from recal.metrics.consistency import CalibrationTest as CalibrationTest
+from recal.metrics.consistency import calibration_test as calibration_test
+from recal.metrics.evaluation import LABELS as LABELS
+from recal.metrics.evaluation import Evaluation as Evaluation
+from recal.metrics.evaluation import evaluate as evaluate
+from recal.metrics.scores import Decomposition as Decomposition
+from recal.metrics.scores import aurc as aurc
+from recal.metrics.scores import auroc as auroc
+from recal.metrics.scores import brier as brier
+from recal.metrics.scores import decompose as decompose
+from recal.metrics.scores import error_rate as error_rate
+from recal.metrics.scores import ks_error as ks_error
+from recal.metrics.scores import nll as nll
 
 METRICS = tuple(globals()[name] for name in LABELS)
-
-__all__ = [
-    "LABELS",
-    "METRICS",
-    "BinTable",
-    "CalibrationTest",
-    "Decomposition",
-    "Evaluation",
-    "adaptive_ece",
-    "aurc",
-    "auroc",
-    "bin_table",
-    "brier",
-    "calibration_test",
-    "classwise_ece",
-    "debiased_ece",
-    "decompose",
-    "ece",
-    "error_rate",
-    "evaluate",
-    "ks_error",
-    "mce",
-    "nll",
-    "smooth_ece",
-]

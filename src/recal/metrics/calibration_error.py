@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import Floats, Labels, check_weights, is_graded
 from recal.errors import InputError
 from recal.metrics.row_scores import (
-    Classes,
+    RowOptions,
     RowScores,
     Vector,
     read_pair,
@@ -185,27 +185,15 @@ def first_of_each(numbers: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def bin_table(
-    probs: ArrayLike,
-    y: ArrayLike,
-    n_bins: int = 15,
-    *,
-    classes: Classes = None,
-    sample_weight: ArrayLike | None = None,
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, **options: Unpack[RowOptions]
 ) -> BinTable:
     """Bin rows by the confidence of their prediction, in bins of equal width."""
     edges = equal_width_edges(n_bins)
-    rows, weights = weighted_rows(probs, y, classes, sample_weight)
+    rows, weights = weighted_rows(probs, y, **options)
     return table_of(rows.confidence, rows.correct, edges, weights)
 
 
-def ece(
-    probs: ArrayLike,
-    y: ArrayLike,
-    n_bins: int = 15,
-    *,
-    classes: Classes = None,
-    sample_weight: ArrayLike | None = None,
-) -> float:
+def ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, **options: Unpack[RowOptions]) -> float:
     """Expected calibration error: the mean gap between confidence and accuracy over bins, weighted
     by their rows.
 
@@ -229,17 +217,10 @@ def ece(
     >>> round(ece([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)  # two bins: |0.9 - 1| / 2 + |0.8 - 0| / 2
     0.45
     """
-    return bin_table(probs, y, n_bins, classes=classes, sample_weight=sample_weight).ece()
+    return bin_table(probs, y, n_bins, **options).ece()
 
 
-def mce(
-    probs: ArrayLike,
-    y: ArrayLike,
-    n_bins: int = 15,
-    *,
-    classes: Classes = None,
-    sample_weight: ArrayLike | None = None,
-) -> float:
+def mce(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, **options: Unpack[RowOptions]) -> float:
     """Maximum calibration error: the largest gap between mean confidence and accuracy over all bins
     with rows.
 
@@ -249,16 +230,11 @@ def mce(
     >>> round(mce([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
     0.8
     """
-    return bin_table(probs, y, n_bins, classes=classes, sample_weight=sample_weight).mce()
+    return bin_table(probs, y, n_bins, **options).mce()
 
 
 def debiased_ece(
-    probs: ArrayLike,
-    y: ArrayLike,
-    n_bins: int = 15,
-    *,
-    classes: Classes = None,
-    sample_weight: ArrayLike | None = None,
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, **options: Unpack[RowOptions]
 ) -> float:
     """Calibration error without most of the upward bias of finite samples (Kumar, Liang and Ma,
     2019).
@@ -278,16 +254,11 @@ def debiased_ece(
     >>> round(debiased_ece([[0.9, 0.1]] * 100, [0] * 70 + [1] * 30), 4)
     0.1946
     """
-    return bin_table(probs, y, n_bins, classes=classes, sample_weight=sample_weight).debiased()
+    return bin_table(probs, y, n_bins, **options).debiased()
 
 
 def adaptive_ece(
-    probs: ArrayLike,
-    y: ArrayLike,
-    n_bins: int = 15,
-    *,
-    classes: Classes = None,
-    sample_weight: ArrayLike | None = None,
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, **options: Unpack[RowOptions]
 ) -> float:
     """ECE with bins of equal numbers of rows, so that no bin is nearly empty.
 
@@ -300,18 +271,13 @@ def adaptive_ece(
     >>> round(adaptive_ece([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]], [0, 0, 0, 1], n_bins=2), 3)
     0.15
     """
-    rows, weights = weighted_rows(probs, y, classes, sample_weight)
+    rows, weights = weighted_rows(probs, y, **options)
     edges = equal_mass_edges(rows.confidence, n_bins, weights)
     return table_of(rows.confidence, rows.correct, edges, weights).ece()
 
 
 def classwise_ece(
-    probs: ArrayLike,
-    y: ArrayLike,
-    n_bins: int = 15,
-    *,
-    classes: Classes = None,
-    sample_weight: ArrayLike | None = None,
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, **options: Unpack[RowOptions]
 ) -> float:
     """Mean over all classes of the binary ECE of the class's probability.
 
@@ -329,9 +295,10 @@ def classwise_ece(
             "Class-wise ECE needs the probabilities of all classes, shape (n_samples, n_classes), got the confidence "
             "of each answer only."
         )
-    array, labels = read_pair(probs, y, classes)
+    array, labels = read_pair(probs, y, options.get("classes"))
     score_labelled(array, labels)  # refuses what is no probability
-    weights = None if sample_weight is None else check_weights(sample_weight, len(array))
+    given = options.get("sample_weight")
+    weights = None if given is None else check_weights(given, len(array))
     return classwise_ece_of(array, labels, edges, weights)
 
 
@@ -345,13 +312,7 @@ def classwise_ece_of(
     )
 
 
-def smooth_ece(
-    probs: ArrayLike,
-    y: ArrayLike,
-    *,
-    classes: Classes = None,
-    sample_weight: ArrayLike | None = None,
-) -> float:
+def smooth_ece(probs: ArrayLike, y: ArrayLike, **options: Unpack[RowOptions]) -> float:
     """Smooth ECE of the prediction's confidence: no bins (Blasiok and Nakkiran, 2023).
 
     The residuals, confidence minus outcome, are smoothed over [0, 1] with a Gaussian kernel that is
@@ -365,7 +326,7 @@ def smooth_ece(
     >>> round(smooth_ece([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
     0.35
     """
-    return smooth_ece_of(*weighted_rows(probs, y, classes, sample_weight))
+    return smooth_ece_of(*weighted_rows(probs, y, **options))
 
 
 def smooth_ece_of(rows: RowScores, weights: Vector | None = None) -> float:

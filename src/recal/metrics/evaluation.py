@@ -90,10 +90,10 @@ class Evaluation(Mapping[str, float]):
         `float` reads back.
         """
         rows: dict[str, dict[str, Any]] = {
-            name: {"value": _plain(value)} for name, value in self.values_.items()
+            name: {"value": json_number(value)} for name, value in self.values_.items()
         }
         for name, interval in self.intervals.items():
-            rows[name]["interval"] = [_plain(bound) for bound in interval]
+            rows[name]["interval"] = [json_number(bound) for bound in interval]
             rows[name]["draws"] = self.draws[name]
         for name, note in self.notes.items():
             rows[name]["note"] = note
@@ -133,7 +133,7 @@ class Evaluation(Mapping[str, float]):
         return f"{low:.5f} to {high:.5f}"
 
 
-def _plain(value: float) -> float | str:
+def json_number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 

@@ -305,14 +305,14 @@ class Resampled:
             return Pattern(own, noisy, worse, norm, lambda c: c * size, self.weights.stretch)
 
         return {
-            "ece": pattern(in_width, _total),
-            "mce": pattern(means, _largest),
-            "adaptive_ece": pattern(in_mass, _total),
+            "ece": pattern(in_width, _total_gap),
+            "mce": pattern(means, _largest_gap),
+            "adaptive_ece": pattern(in_mass, _total_gap),
             "debiased_ece": pattern(means, quadratic),
             "smooth_ece": replace(
-                pattern(smoothed, _total), error=lambda c: fixed_point(c * coefficients)
+                pattern(smoothed, _total_gap), error=lambda c: fixed_point(c * coefficients)
             ),
-            "ks_error": pattern(running, _largest),
+            "ks_error": pattern(running, _largest_gap),
         }
 
     def _hidden(self) -> Vector:
@@ -446,7 +446,7 @@ def _classwise_pattern(
     more = (drawn + lacking * mistakes.reshape(-1)[used]) / (total + lacking)
     gaps = observed / (n * k), drawn / (total * k), more / k
     size = float(np.abs(gaps[0]).sum())
-    return Pattern(*gaps, _total, lambda c: c * size, weights.stretch)
+    return Pattern(*gaps, _total_gap, lambda c: c * size, weights.stretch)
 
 
 def paired_draws(
@@ -488,9 +488,9 @@ def paired_draws(
     return result
 
 
-def _total(gaps: Vector) -> Vector:
+def _total_gap(gaps: Vector) -> Vector:
     return np.abs(gaps).sum(axis=-1)
 
 
-def _largest(gaps: Vector) -> Vector:
+def _largest_gap(gaps: Vector) -> Vector:
     return np.abs(gaps).max(axis=-1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +30,13 @@ from recal.engine.compiled import SMALL, over_rows
 
 Vector = NDArray[np.float64]
 Classes = Sequence[Any] | NDArray[Any] | None
+
+
+class RowOptions(TypedDict, total=False):
+    """Options of every metric; see `recal.metrics.ece`."""
+
+    classes: Classes
+    sample_weight: ArrayLike | None
 
 
 @dataclass(frozen=True)

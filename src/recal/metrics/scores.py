@@ -5,25 +5,27 @@ proper score.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.errors import InputError
 from recal.metrics.calibration_error import first_of_each
-from recal.metrics.row_scores import Classes, RowScores, Vector, read_pair, weighted_rows
+from recal.metrics.row_scores import (
+    Classes,
+    RowOptions,
+    RowScores,
+    Vector,
+    read_pair,
+    weighted_rows,
+)
 from recal.schema import Number, check
 from recal.transforms.preprocessing import PROBABILITY_FLOOR
 
 
 def brier(
-    probs: ArrayLike,
-    y: ArrayLike,
-    *,
-    normalised: bool = True,
-    classes: Classes = None,
-    sample_weight: ArrayLike | None = None,
+    probs: ArrayLike, y: ArrayLike, *, normalised: bool = True, **options: Unpack[RowOptions]
 ) -> float:
     """Mean squared distance between the probabilities and the one-hot label, divided by the number
     of classes.
@@ -52,18 +54,12 @@ def brier(
     >>> round(brier([[0.9, 0.1]], [0]), 4), round(brier([[0.9, 0.1]], [0], normalised=False), 4)
     (0.01, 0.02)
     """
-    rows, weights = weighted_rows(probs, y, classes, sample_weight)
+    rows, weights = weighted_rows(probs, y, **options)
     mean = float(np.average(rows.brier, weights=weights))
     return mean / rows.n_classes if normalised else mean
 
 
-def nll(
-    probs: ArrayLike,
-    y: ArrayLike,
-    *,
-    classes: Classes = None,
-    sample_weight: ArrayLike | None = None,
-) -> float:
+def nll(probs: ArrayLike, y: ArrayLike, **options: Unpack[RowOptions]) -> float:
     """Mean negative log-likelihood of the label, in nats; infinite if a label has the probability
     0.
 
@@ -73,17 +69,11 @@ def nll(
     >>> round(nll([[0.5, 0.5]], [0]), 4)
     0.6931
     """
-    rows, weights = weighted_rows(probs, y, classes, sample_weight)
+    rows, weights = weighted_rows(probs, y, **options)
     return float(np.average(rows.nll, weights=weights))
 
 
-def error_rate(
-    probs: ArrayLike,
-    y: ArrayLike,
-    *,
-    classes: Classes = None,
-    sample_weight: ArrayLike | None = None,
-) -> float:
+def error_rate(probs: ArrayLike, y: ArrayLike, **options: Unpack[RowOptions]) -> float:
     """Share of rows whose most probable class is not the label; among ties, the first class counts.
 
     Examples
@@ -92,7 +82,7 @@ def error_rate(
     >>> error_rate([[0.9, 0.1], [0.8, 0.2]], [0, 1])
     0.5
     """
-    rows, weights = weighted_rows(probs, y, classes, sample_weight)
+    rows, weights = weighted_rows(probs, y, **options)
     return 1.0 - float(np.average(rows.correct, weights=weights))
 
 
@@ -123,13 +113,7 @@ def runs(rows: RowScores, weights: Vector | None = None) -> Runs:
     return Runs(np.add.reduceat(ordered, starts), right, confidence[starts], counts)
 
 
-def ks_error(
-    probs: ArrayLike,
-    y: ArrayLike,
-    *,
-    classes: Classes = None,
-    sample_weight: ArrayLike | None = None,
-) -> float:
+def ks_error(probs: ArrayLike, y: ArrayLike, **options: Unpack[RowOptions]) -> float:
     """Kolmogorov-Smirnov calibration error (Gupta et al., 2021): no bins.
 
     Rows are sorted by confidence. The error is the largest distance between the cumulative sums of
@@ -141,7 +125,7 @@ def ks_error(
     >>> round(ks_error([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
     0.4
     """
-    return ks_of(runs(*weighted_rows(probs, y, classes, sample_weight)))
+    return ks_of(runs(*weighted_rows(probs, y, **options)))
 
 
 def ks_of(gathered: Runs) -> float:
@@ -149,13 +133,7 @@ def ks_of(gathered: Runs) -> float:
     return float(np.abs(gaps).max() / gathered.sizes.sum())
 
 
-def aurc(
-    probs: ArrayLike,
-    y: ArrayLike,
-    *,
-    classes: Classes = None,
-    sample_weight: ArrayLike | None = None,
-) -> float:
+def aurc(probs: ArrayLike, y: ArrayLike, **options: Unpack[RowOptions]) -> float:
     """Area under the risk-coverage curve: the error rate among the i most confident rows, averaged
     over i = 1..n.
 
@@ -169,7 +147,7 @@ def aurc(
     >>> aurc([[0.9, 0.1], [0.8, 0.2]], [0, 1])  # risks 0 and 1/2
     0.25
     """
-    return aurc_of(runs(*weighted_rows(probs, y, classes, sample_weight)))
+    return aurc_of(runs(*weighted_rows(probs, y, **options)))
 
 
 def aurc_of(gathered: Runs) -> float:
@@ -183,13 +161,7 @@ def aurc_of(gathered: Runs) -> float:
     return float(weights @ (np.cumsum(wrong) / np.cumsum(weights)) / weights.sum())
 
 
-def auroc(
-    probs: ArrayLike,
-    y: ArrayLike,
-    *,
-    classes: Classes = None,
-    sample_weight: ArrayLike | None = None,
-) -> float:
+def auroc(probs: ArrayLike, y: ArrayLike, **options: Unpack[RowOptions]) -> float:
     """How well confidence separates right from wrong predictions: the chance that a right one has
     more confidence.
 
@@ -202,7 +174,7 @@ def auroc(
     >>> auroc([[0.9, 0.1], [0.8, 0.2]], [0, 1])
     1.0
     """
-    return auroc_of(runs(*weighted_rows(probs, y, classes, sample_weight)))
+    return auroc_of(runs(*weighted_rows(probs, y, **options)))
 
 
 def auroc_of(gathered: Runs) -> float:

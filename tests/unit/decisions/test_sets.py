@@ -84,14 +84,6 @@ def test_per_class_coverage_is_kept_for_each_class():
     assert plain.interval[0] < plain.coverage < plain.interval[1]
 
 
-@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
-def test_a_class_without_labelled_samples_is_always_kept():
-    probs, y = problem(500, seed=3)
-    sets = prediction_sets(probs, np.where(y == 4, 0, y), 0.9, per_class=True)
-    assert sets.limits[4] == math.inf
-    assert sets.predict(probs)[:, 4].all()
-
-
 @pytest.mark.parametrize(
     ("per_class", "coverage", "words"),
     [

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -182,13 +181,6 @@ def test_what_is_no_profile_is_refused_with_what_to_pass():
     calibrator.profile_ = profile(logits, np.arange(60) % 3)
     with pytest.raises(InputError, match=r"TemperatureScaling.*profile_"):
         watch(calibrator, logits)
-
-
-@pytest.mark.parametrize("name", ["beta", "accuracy", "cut"])
-def test_a_profile_holds_numbers(name):
-    logits = np.random.default_rng(0).normal(size=(60, 3))
-    with pytest.raises(InputError, match=f"`{name}` must be a .*, got None"):
-        replace(profile(logits, np.arange(60) % 3), **{name: None})
 
 
 def recordings(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
