@@ -174,16 +174,17 @@ def _prompt_methods(
 # (c) Graded answers with signals
 
 
-def signals_table(path: Path, draws: int, sizes: tuple[int, ...]) -> str:
+def signals_table(path: Path, draws: int, sizes: tuple[int, ...], part: str) -> str:
     """Return the table for MMLU-Pro; medians over models."""
     arrays = np.load(path)
+    parts = {"all": slice(None), "first": slice(0, None, 2), "second": slice(1, None, 2)}
     problems = [
         Graded(
             arrays[f"{model}/signals"].astype(np.float64),
             arrays[f"{model}/correct"].astype(bool),
             arrays[f"{model}/category"],
         )
-        for model in models_of(arrays)
+        for model in models_of(arrays)[parts[part]]
     ]
     return graded_table(problems, draws, sizes, np.median)
 
@@ -299,6 +300,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--sizes", default="50,100,300,1000", help="numbers of graded answers")
+    parser.add_argument("--part", choices=("all", "first", "second"), default="all")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -306,7 +308,7 @@ def main() -> None:
     parts: dict[str, tuple[Path | None, Callable[..., str], list[Any]]] = {
         "Options scored in two ways": (given.options, options_table, []),
         "Several prompts": (given.prompts, prompts_table, []),
-        "Graded answers with signals": (given.signals, signals_table, [sizes]),
+        "Graded answers with signals": (given.signals, signals_table, [sizes, given.part]),
         "Free text with many signals": (given.free_text, free_text_table, [sizes]),
     }
     sections = [

@@ -75,12 +75,23 @@ def test_links_lead_somewhere():
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_commands_in_the_readme_exist():
-    from recal.cli.app import COMMANDS
+def test_commands_on_the_pages_have_the_options_that_are_shown():
+    from recal.cli.app import COMMANDS, build_command
 
-    named = set(re.findall(r"^recal (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
-    assert named
-    assert named <= set(COMMANDS)
+    options = {
+        name: {word for one in build_command(name).params for word in (*one.opts, "--help")}
+        for name in COMMANDS
+    }
+    shown = 0
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        text = page.read_text().replace("\\\n", " ")
+        for name, rest in re.findall(r"^recal (\w+)(.*)$", text, re.MULTILINE):
+            assert name in options, f"{page.name}: recal {name}"
+            used = set(re.findall(r"(?<!\S)--[a-z-]+", rest.split(" #")[0]))
+            if name != "fit":  # its options depend on the method
+                assert used <= options[name], f"{page.name}: recal {name}{rest}"
+            shown += len(used)
+    assert shown > 50
 
 
 # Examples are short: they fit a few rows, and warnings about that are not what they show.

@@ -13,6 +13,9 @@ from recal.cli.app import run
 from recal.files.probabilities import write_prob_file
 from tests.problems import looks
 
+# These tests are about other things than the warnings of small fits.
+pytestmark = pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
+
 problem = partial(looks, n_classes=3, strength=4.0, scale=2, transforms={"zoom:0.8": 0.8})
 
 

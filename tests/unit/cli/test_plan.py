@@ -15,6 +15,7 @@ from recal.transforms import TRANSFORMS
 LOGITS = [[3.0, 0.0], [2.0, 0.5], [0.0, 1.0], [0.5, 0.0]]
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_a_calibration_that_needs_no_views_costs_one_pass(tmp_path, capsys):
     path = save(TemperatureScaling().fit(LOGITS, [0, 1, 1, 0]), tmp_path / "ts.recal")
     assert run(["plan", str(path)]) == 0
@@ -24,6 +25,7 @@ def test_a_calibration_that_needs_no_views_costs_one_pass(tmp_path, capsys):
     assert f"Next: recal apply {path} NEW_VIEWS --out answers.csv" in shown
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_the_views_that_it_needs_are_named_as_a_pool(tmp_path, capsys):
     views = Views(
         LOGITS, {"zoom:0.5": [[1.0, 0.0], [0.0, 0.4], [0.0, 1.5], [0.1, 0.0]]}, [0, 1, 1, 0]
@@ -107,6 +109,7 @@ def test_files_that_are_no_calibrations_are_told_of(tmp_path, capsys):
         assert "holds no calibration" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize(
     ("thresholds", "groups", "said"),

@@ -169,6 +169,7 @@ def test_a_method_that_cannot_be_fitted_is_left_out_with_the_reason():
     assert "recal was left out" in str(found)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_the_baseline_is_added_where_it_is_missing():
     assert compare(["vs"], problem(200), splits=2).methods == ("uncalibrated", "ts", "vs")
     assert compare(["vs"], problem(200), splits=2, baseline="uncalibrated").methods == (

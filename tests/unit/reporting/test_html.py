@@ -198,6 +198,8 @@ def test_warnings_stand_above_the_advice_and_are_escaped(comparison):
     assert 'id="warnings"' not in page(comparison)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DependentRowsWarning")
+@pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
 def test_a_comparison_keeps_what_it_warned_of():
     logits = np.repeat(np.random.default_rng(0).normal(size=(60, 3)), 3, axis=0)
     labels = np.repeat(np.random.default_rng(1).integers(0, 3, 60), 3)

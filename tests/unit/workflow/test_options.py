@@ -98,6 +98,7 @@ def test_another_risk_asks_the_model_nothing(tmp_path):
     assert second.n_answered == 0
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_a_pilot_stops_when_no_view_comes_near_paying():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 3000)
