@@ -13,14 +13,7 @@ from recal.errors import MissingExtraError
 
 # The slowest files come first: if one of them started last, a single process would be busy at the
 # end.
-LONGEST = (
-    "test_ray.py",
-    "test_examples.py",
-    "test_walks.py",
-    "test_traced.py",
-    "test_calibrators.py",
-    "test_urls.py",
-)
+LONGEST = ("test_ray.py", "test_examples.py", "test_calibrators.py", "test_urls.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

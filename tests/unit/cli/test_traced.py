@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 
@@ -18,30 +19,9 @@ from recal import Views
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
 
 COMMANDS = [
+    shlex.split("collect --model net.onnx --data images --divide 255 --pool flip --out c.npz"),
     [
-        "collect",
-        "--model",
-        "net.onnx",
-        "--data",
-        "images",
-        "--divide",
-        "255",
-        "--pool",
-        "flip",
-        "--out",
-        "c.npz",
-    ],
-    [
-        "collect",
-        "--model",
-        "net.onnx",
-        "--data",
-        "hostile",
-        "--divide",
-        "255",
-        "--on-error",
-        "skip",
-        "--out",
+        *shlex.split("collect --model net.onnx --data hostile --divide 255 --on-error skip --out"),
         "h.npz",
     ],
     ["fit", "v.npz", "--method", "ts", "--out", "t.recal"],
@@ -135,6 +115,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_commands_open_what_they_were_given_and_start_no_program(place):
     classes = ["--classes", "a,b,c"]
     commands = [[*command, *(classes if command[0] == "collect" else [])] for command in COMMANDS]

@@ -31,6 +31,9 @@ from recal.errors import FileError, InputError
 from recal.files.probabilities import read_probs
 from recal.transforms.preprocessing import Preprocessing, match_preprocess
 
+# These tests are about other things than the warnings of small fits.
+pytestmark = pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
+
 NORMALIZE = Normalize(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
 TYPED = ["--mean", "0.4,0.5,0.6", "--std", "0.2,0.25,0.3"]
 
@@ -262,6 +265,7 @@ def test_another_model_than_that_of_the_fit_is_told(
     assert not any("another model" in text for text in told["same"])
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize("name", ["views.npz", "views.zarr"])
 def test_views_and_calibrators_keep_it_in_files_and_rows(tmp_path: Path, name: str) -> None:
     kept = Preprocessing(

@@ -201,6 +201,7 @@ def test_outputs_of_another_shape_are_refused(images: torch.Tensor) -> None:
 BLEND = Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.5, gated_own=1.2, start=0.5)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
 @pytest.mark.parametrize(
     "method", [TemperatureScaling, ViewStacking, PlattScaling, AutoCalibration]
 )

@@ -179,6 +179,7 @@ def measured(codes):
     return done.stdout.splitlines()
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from /proc"
 )

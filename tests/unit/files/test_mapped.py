@@ -32,6 +32,7 @@ def made_up(n=900, k=60):
     return Views(2 * looks[0], {"zoom:0.5": looks[1], "flip": looks[2]}, y)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize(
     "method", [TemperatureScaling(), ReCal(random_state=0, max_iter=12), ViewStacking()]
 )

@@ -25,6 +25,9 @@ from recal.maps.scaling import Temperature
 from recal.transforms import Named
 from recal.transforms.image import ZoomOut
 
+# These tests are about other things than the warnings of small fits.
+pytestmark = pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
+
 
 class Toy(Calibrator):
     """A calibrator whose state may be anything, to try what files can hold."""

@@ -50,6 +50,7 @@ def test_a_classifier_answers_the_same_with_its_model_given_again(tmp_path):
     )
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_what_is_missing_is_named(tmp_path):
     path = save(fitted(), tmp_path / "c.recal")
     with pytest.raises(InputError, match="model=your_model"):
@@ -65,6 +66,7 @@ def test_what_is_missing_is_named(tmp_path):
         save(CalibratedClassifier(model), tmp_path / "x")
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_a_models_path_is_remembered_as_text_and_given_by_the_user_all_the_same(tmp_path):
     classifier = fitted(preprocess=None)
     classifier.model = tmp_path / "net.onnx"
@@ -84,6 +86,7 @@ def test_own_transformations_get_their_code_back(tmp_path):
     np.testing.assert_array_equal(after.predict_proba(IMAGES), before.predict_proba(IMAGES))
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
