@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.answers.responses import token_positions
+from recal.answers.logs import token_positions
 from recal.answers.scores import (
     JoinedViews,
     OptionScores,
@@ -38,11 +38,6 @@ from recal.answers.scores import (
 from recal.answers.templates import Asked, Asking
 from recal.errors import MissingExtraError, RecalError
 from recal.files.ledger import Journal
-
-# Characters per token of English text, to estimate the cost.
-_CHARACTERS_PER_TOKEN = 4.0
-_MOST_TOP = 20  # what OpenAI and vLLM allow
-
 
 Tokens = list[tuple[str, dict[str, float]]]
 
@@ -88,7 +83,7 @@ class Endpoint:
     url: str
     model: str
     max_tokens: int = 1
-    top_logprobs: int = _MOST_TOP
+    top_logprobs: int = 20  # what OpenAI and vLLM allow
     timeout: float = 60.0
     retries: int = 6
     concurrency: int = 8
@@ -234,15 +229,14 @@ class Endpoint:
 class Ledger:
     """Answers received so far: one JSON line each, appended as they arrive.
 
-    Without a path they are not stored. Lines that a kill cut off or that hold something else are
-    asked again.
+    Lines that a kill cut off or that hold something else are asked again.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.answers: dict[str, Tokens] = {}
-        self._journal = None if path is None else Journal(path)
+        self._journal = Journal(path)
         self._lock = threading.Lock()
-        for record in () if self._journal is None else self._journal.read():
+        for record in self._journal.read():
             try:
                 tokens = [(str(token), dict(top)) for token, top in record["tokens"]]
                 self.answers[str(record["key"])] = tokens
@@ -252,9 +246,8 @@ class Ledger:
     def add(self, key: str, tokens: Tokens) -> None:
         """Store an answer on disk, then in memory."""
         with self._lock:
-            if self._journal is not None:
-                self._journal.path.parent.mkdir(parents=True, exist_ok=True)
-                self._journal.append({"key": key, "tokens": tokens})
+            self._journal.path.parent.mkdir(parents=True, exist_ok=True)
+            self._journal.append({"key": key, "tokens": tokens})
             self.answers[key] = tokens
 
 
@@ -301,12 +294,8 @@ class Interview:
         ledger: Path,
         labels: NDArray[Any] | None = None,
     ) -> None:
-        self.endpoint, self.options, self.askings, self.labels = (
-            endpoint,
-            check_options(options),
-            askings,
-            labels,
-        )
+        self.endpoint, self.askings, self.labels = endpoint, askings, labels
+        self.options = check_options(options)
         check_beginnings(self.options, endpoint.max_tokens)
         self.ledger = Ledger(ledger)
         rows = [dict(zip(questions, values)) for values in zip(*questions.values())]
@@ -337,7 +326,7 @@ class Interview:
         """Return the number of requests left, and an estimate of their tokens."""
         prompts = {self.endpoint.key_of(prompt): prompt for prompt in self._needed_prompts()}
         left = [prompt for key, prompt in prompts.items() if key not in self.ledger.answers]
-        tokens = round(sum(map(len, left)) / _CHARACTERS_PER_TOKEN)
+        tokens = round(sum(map(len, left)) / 4.0)  # characters per token of English text
         return Cost(
             len(left), len(prompts) - len(left), tokens, len(left) * self.endpoint.max_tokens
         )

@@ -92,9 +92,7 @@ class AutoCalibration(Calibrator):
         if evidence is not None:
             for name, losses in evidence.losses.items():
                 passes = evidence.passes if name == "ensemble with views" else 0.0
-                trials.append(
-                    _record(name, evidence.losses["ts"], losses, passes, evidence.samples)
-                )
+                trials.append(_trial(name, evidence.losses["ts"], losses, passes, evidence.samples))
         # With few mistakes, ReCal may look best by chance: chosen on 100 to 200 samples, it had up
         # to twice the NLL.
         if (
@@ -233,7 +231,7 @@ def _try_recal(evidence: Evidence, seed: int) -> tuple[ReCal, dict[str, Any], st
     losses = losses_of(method._predict_proba(unseen.views), unseen.labels, None)
     passes = float(len(method.plan_.transforms))
     best = evidence.losses.get("ensemble with views", evidence.losses["ensemble"])[left_out]
-    record = _record("recal", evidence.losses["ts"][left_out], losses, passes, unseen)
+    record = _trial("recal", evidence.losses["ts"][left_out], losses, passes, unseen)
     # Each additional forward pass must gain half a per cent of the loss.
     cost = 1.0 + 0.005 * (passes - evidence.passes)
     wins = float(losses.mean()) * cost < float(best.mean())
@@ -245,7 +243,7 @@ def _try_recal(evidence: Evidence, seed: int) -> tuple[ReCal, dict[str, Any], st
     return method, record, sentence if wins else ""
 
 
-def _record(
+def _trial(
     name: str, plain: Vector, losses: Vector, passes: float, samples: Samples
 ) -> dict[str, Any]:
     """Return a row of `trials_`; `plain` are the losses of temperature scaling."""

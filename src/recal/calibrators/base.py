@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.estimator import RULE, Estimator
 from recal.calibrators.estimator import from_fit as from_fit
-from recal.calibrators.group_offsets import fit_group_offsets
+from recal.calibrators.group_offsets import GroupOffsets, fit_group_offsets
 from recal.calibrators.samples import Samples, as_views, check_samples, read_samples
 from recal.checks import (
     ASIDES,
@@ -40,7 +40,6 @@ from recal.checks import (
 from recal.copies import MOST_HASHES, count_fitted, row_hashes, sampled_rows
 from recal.errors import InputError, NotFittedError
 from recal.maps.base import Map, namespace
-from recal.maps.group_offsets import GroupOffsets
 from recal.maps.guard import answer_array, answer_views, check_tensor
 from recal.schema import Count, Instance, Integers, check, check_parameters
 from recal.transforms import Transform

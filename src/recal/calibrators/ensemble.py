@@ -21,7 +21,7 @@ from recal.calibrators.samples import Samples
 from recal.calibrators.scaling import StructuredMatrixScaling, StructuredVectorScaling
 from recal.calibrators.stacking import Gate, report_of
 from recal.calibrators.temperature import TemperatureScaling
-from recal.calibrators.view_selection import Choice, losses_of
+from recal.calibrators.view_selection import ViewChoice, losses_of
 from recal.clusters import effective_count, stratified_folds
 from recal.copies import copies_of
 from recal.engine.compiled import one_thread
@@ -231,7 +231,7 @@ class FittedEnsemble:
     members: Members
     weights: dict[str, float]
     plan: Blend | None = None
-    choice: Choice | None = None
+    choice: ViewChoice | None = None
     candidates: tuple[Transform, ...] = ()
     evidence: Evidence | None = None
 

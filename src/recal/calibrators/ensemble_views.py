@@ -29,14 +29,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.samples import Samples
-from recal.calibrators.stacking import plan_of, share_of_chance, shortlist, stack_data
+from recal.calibrators.stacking import share_of_chance, shortlist, stack_data, stack_plan
 from recal.calibrators.view_selection import (
     LEAST_SAMPLES,
     WORTH,
-    Choice,
     JudgedStack,
     LossGain,
     StackData,
+    ViewChoice,
     above_gate,
     choose_views,
     drawn_back,
@@ -89,7 +89,7 @@ def stack_views(
     alone: NDArray[np.float32],
     beta: float,
     rng: np.random.Generator,
-) -> tuple[Blend | None, Choice, tuple[Transform, ...], bool]:
+) -> tuple[Blend | None, ViewChoice, tuple[Transform, ...], bool]:
     """Return the plan of the mixture with views (None if no view is worth it), the choice of views,
     and the candidates.
 
@@ -121,7 +121,7 @@ def stack_views(
     if best is None:
         return None, choice, candidates, False
     transforms = tuple(candidates[view - 1] for view in used)
-    plan = plan_of(
+    plan = stack_plan(
         best.base, best.stack, transforms, beta, epsilon, answers, choice.gate, best.matrices
     )
     assert isinstance(plan, Blend)

@@ -1,20 +1,68 @@
-"""Fitting one ridge offset per group, with the strength of the ridge chosen by cross-validation."""
+"""Group offsets: one number per group, added to the log-odds of the confidence.
+
+Cross-validation chooses the strength of their ridge.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.clusters import check_clusters, check_names, cluster_sums, stratified_folds
+from recal.errors import InputError
 from recal.maps.arrays import log_odds, sigmoid
-from recal.maps.group_offsets import GroupOffsets
+from recal.maps.base import Array, like, namespace
+from recal.schema import Floats, ListOf, Record, Text
 from recal.solvers.convex import minimise
 
 Vector = NDArray[np.float64]
 
-# The candidates: a group with this many samples of average information keeps half of its own
-# offset. Using no offsets is a candidate, too.
-STRENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+
+class GroupOffsets(Record):
+    """Shift the log-odds of each confidence by the offset of its group; unknown groups are not
+    shifted.
+
+    Parameters
+    ----------
+    names : tuple of str
+    offsets : array of shape (n_groups,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.calibrators.group_offsets import GroupOffsets
+    >>> offsets = GroupOffsets(("law",), np.array([-1.0]))
+    >>> offsets.apply(np.array([0.8, 0.8]), ["law", "physics"]).round(3).tolist()
+    [0.595, 0.8]
+    """
+
+    names: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
+    offsets: Annotated[Vector, Floats("G")]
+
+    def check(self) -> None:
+        if len(set(self.names)) != len(self.offsets):
+            raise InputError(
+                "must name each group once, with one number each in `offsets`", argument="names"
+            )
+
+    def shifts(self, groups: ArrayLike, n_samples: int) -> Vector:
+        """Return the offset of each row's group, (n_samples,); 0 for groups that were not in the
+        fit.
+        """
+        names, index = check_names(groups, n_samples, "groups")
+        offsets = dict(zip(self.names, self.offsets.tolist()))
+        return np.array([offsets.get(name, 0.0) for name in names])[index]
+
+    def apply(self, confidence: Array, groups: ArrayLike) -> Array:
+        """Return confidences shifted by the offsets of their groups; those without an offset do not
+        change at all.
+        """
+        shifts = like(confidence, self.shifts(groups, len(confidence)))
+        xp = namespace(confidence)
+        return xp.where(shifts == 0.0, confidence, sigmoid(log_odds(confidence) + shifts))
 
 
 def fit_group_offsets(
@@ -24,6 +72,7 @@ def fit_group_offsets(
     sample_weight: Vector | None = None,
     *,
     clusters: ArrayLike | None = None,
+    strengths: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
 ) -> GroupOffsets:
     """Fit one offset per group on the log-odds of the confidence.
 
@@ -41,6 +90,8 @@ def fit_group_offsets(
     clusters : array-like of shape (n_samples,), optional
         Rows that belong together: folds never divide them, and the standard error of the gain
         counts clusters.
+    strengths : the ridges to compare, besides no offsets at all
+        A group with this many samples of average information keeps half of its own offset.
 
     Examples
     --------
@@ -63,10 +114,10 @@ def fit_group_offsets(
     if n_folds < 2:
         return GroupOffsets(names, np.zeros(len(names)))
     fold = stratified_folds(index, n_folds, np.random.default_rng(0), clusters=together)
-    losses = np.empty((len(STRENGTHS), len(right)))
+    losses = np.empty((len(strengths), len(right)))
     for number in range(n_folds):
         rest, left = fold != number, fold == number
-        for row, strength in enumerate(STRENGTHS):
+        for row, strength in enumerate(strengths):
             ridge = strength * _information(scores[rest], weights[rest])
             offsets = ridge_offsets(
                 scores[rest], right[rest], index[rest], len(names), ridge, weights[rest]
@@ -79,7 +130,7 @@ def fit_group_offsets(
     deviation = float(np.sqrt(residuals @ residuals) / weights.sum())
     if mean <= deviation:
         return GroupOffsets(names, np.zeros(len(names)))
-    ridge = STRENGTHS[best] * _information(scores, weights)
+    ridge = strengths[best] * _information(scores, weights)
     return GroupOffsets(names, ridge_offsets(scores, right, index, len(names), ridge, weights))
 
 
@@ -106,20 +157,16 @@ def ridge_offsets(
     return minimise(problem, np.zeros(n_groups), tol=1e-12, warn=False).point
 
 
+@dataclass
 class _Offsets:
     """The loss of one offset per group; its Hessian is diagonal."""
 
-    def __init__(
-        self,
-        scores: Vector,
-        right: Vector,
-        index: NDArray[np.intp],
-        n_groups: int,
-        ridge: float,
-        weights: Vector,
-    ) -> None:
-        self.scores, self.right, self.index, self.n_groups = scores, right, index, n_groups
-        self.ridge, self.weights = ridge, weights
+    scores: Vector
+    right: Vector
+    index: NDArray[np.intp]
+    n_groups: int
+    ridge: float
+    weights: Vector
 
     def evaluate(self, point: Vector) -> float:
         self.point, self.shifted = point, self.scores + point[self.index]

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.estimator import RULE, Estimator
-from recal.calibrators.group_offsets import fit_group_offsets
+from recal.calibrators.group_offsets import GroupOffsets, fit_group_offsets
 from recal.calibrators.panel_answers import Match, PanelRows, PanelTable, right_answers
-from recal.calibrators.panel_fit import PanelFit, choose
+from recal.calibrators.panel_fit import PanelFit, chosen_answers
 from recal.calibrators.samples import Samples
 from recal.copies import count_fitted, kept_hashes
 from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
-from recal.maps.group_offsets import GroupOffsets
 from recal.maps.panel import PanelMap
 from recal.schema import Floats, Integers, RandomState, check_parameters
 
@@ -235,7 +234,7 @@ class PanelCalibration(Estimator):
         """Return the place of each question's answer, -1 if there is none, and its confidence."""
         probs = self.map_.probs(rows.encoded())
         kept = self.answers == "kept" or self.map_.merged
-        return choose(probs, rows.slots, self.table_.samples[0], kept)
+        return chosen_answers(probs, rows.slots, self.table_.samples[0], kept)
 
     def fitted_questions(self, rows: PanelRows) -> int:
         """Return about how many of these questions the panel was fitted on, by their hashes."""

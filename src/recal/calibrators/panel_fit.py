@@ -22,7 +22,7 @@ Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 
-def choose(probs: Vector, slots: Vector, n_samples: int, kept: bool) -> tuple[Rows, Vector]:
+def chosen_answers(probs: Vector, slots: Vector, n_samples: int, kept: bool) -> tuple[Rows, Vector]:
     """Return the place of the answer, -1 if there is none, and its probability."""
     if kept:
         main = main_places(slots, n_samples)
@@ -34,7 +34,7 @@ def choose(probs: Vector, slots: Vector, n_samples: int, kept: bool) -> tuple[Ro
 
 
 @dataclass(frozen=True)
-class Problem:
+class PanelProblem:
     """What the fit reads.
 
     votes : (n, n_answers + 1, n_systems), the share of a system's samples that support a candidate
@@ -47,9 +47,9 @@ class Problem:
     right: Vector
     weights: Vector
 
-    def __getitem__(self, rows: Rows) -> Problem:
+    def __getitem__(self, rows: Rows) -> PanelProblem:
         columns = tuple(one[rows] for one in self.columns)
-        return Problem(self.votes[rows], columns, self.right[rows], self.weights[rows])
+        return PanelProblem(self.votes[rows], columns, self.right[rows], self.weights[rows])
 
     def probs(self, used: Sequence[int], solution: Vector) -> Vector:
         """Return the probability of each candidate, (n, n_answers + 1)."""
@@ -69,7 +69,7 @@ class _ConditionalLogit(Dense):
     "None of these" counts as one more system, and answers of systems not in use as "none of these".
     """
 
-    def __init__(self, problem: Problem, used: Sequence[int], penalty: float) -> None:
+    def __init__(self, problem: PanelProblem, used: Sequence[int], penalty: float) -> None:
         n, n_candidates, _ = problem.votes.shape
         none = np.zeros((n, n_candidates, 1))
         none[:, -1] = 1.0
@@ -173,7 +173,7 @@ class PanelFit:
         if len(drawn) > most_rows:
             drawn = np.sort(rng.choice(len(rows), most_rows, replace=False))
         self.rows, self.problem, self.slots = drawn, self.whole[drawn], rows.slots[drawn]
-        places, own = choose(self.problem.right, self.slots, table.samples[0], True)
+        places, own = chosen_answers(self.problem.right, self.slots, table.samples[0], True)
         self.answered, self.main_right = places >= 0, own > 0.0
         self.clusters = None if clusters is None else clusters[drawn]
         folds = stratified_folds(
@@ -184,7 +184,7 @@ class PanelFit:
         ]
         self._known: dict[tuple[tuple[int, ...], float], Vector] = {}
 
-    def _problem(self, rows: PanelRows, right: Vector, weights: Vector) -> Problem:
+    def _problem(self, rows: PanelRows, right: Vector, weights: Vector) -> PanelProblem:
         frame = self._map([self._stage(np.zeros(1), [])] * len(self.table.systems))
         votes = frame.votes(rows.slots)
         if self.merged:
@@ -202,7 +202,7 @@ class PanelFit:
             ones = np.ones(len(rows))
             columns.append(np.column_stack([ones, scaled[:, own], missing[:, own], by_level]))
         weights = weights * (len(weights) / weights.sum())
-        return Problem(votes @ share, tuple(columns), right, weights)
+        return PanelProblem(votes @ share, tuple(columns), right, weights)
 
     def _own(self, system: int) -> Rows:
         """Return the signals of a system."""
@@ -235,7 +235,7 @@ class PanelFit:
 
         Unlike the NLL of the truth, it can be compared between different sets of systems.
         """
-        own = choose(self.probs(used, penalty), self.slots, self.table.samples[0], True)[1]
+        own = chosen_answers(self.probs(used, penalty), self.slots, self.table.samples[0], True)[1]
         likelihood = np.where(self.main_right, own, 1.0 - own)
         return np.where(self.answered, -np.log(np.maximum(likelihood, 1e-12)), 0.0)
 
@@ -301,7 +301,7 @@ class PanelFit:
         confidence, correct = [], []
         for some in self._prefixes(used):
             probs = self.probs(some, self.best_penalty(some))
-            places, own = choose(probs, self.slots, self.table.samples[0], self.kept)
+            places, own = chosen_answers(probs, self.slots, self.table.samples[0], self.kept)
             hit = self.problem.right[np.arange(len(places)), np.maximum(places, 0)] > 0.0
             confidence.append(own)
             correct.append(hit & (places >= 0))

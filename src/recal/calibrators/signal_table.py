@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
@@ -99,7 +100,7 @@ class SignalTable(Record):
                     lows[place], highs[place] = finite.min(), finite.max()
         return cls(tuple(columns), tuple(levels), lows, highs, named, groups is not None)
 
-    @property
+    @cached_property
     def n_levels(self) -> NDArray[np.intp]:
         """The number of levels of each column, 0 for numbers."""
         return np.array([len(levels) for levels in self.levels], dtype=np.intp)
@@ -164,6 +165,15 @@ class SignalTable(Record):
         """Return the group of each answer as text."""
         return np.array(_texts(_named_groups(groups)[1]), dtype=np.str_)
 
+    @cached_property
+    def _bounds(self) -> tuple[Vector, Vector]:
+        """The values beyond which a number is far outside the range of the fit."""
+        share, category = (self.lows >= 0.0) & (self.highs <= 1.0), self.n_levels > 0
+        width = np.where(share, 0.0, 5.0 * (self.highs - self.lows))
+        lows = np.where(share, 0.0, self.lows - width)
+        highs = np.where(share, 1.0, self.highs + width)
+        return np.where(category, -np.inf, lows), np.where(category, np.inf, highs)
+
     def warn_of_unseen(self, values: Vector, signals: Any, groups: Any = None) -> None:
         """Warn of levels that were not in the fit and of values far outside its range.
 
@@ -171,11 +181,8 @@ class SignalTable(Record):
         in [0, 1], it means outside [0, 1].
         """
         found = []
-        share = (self.lows >= 0.0) & (self.highs <= 1.0)
-        width = np.where(share, 0.0, 5.0 * (self.highs - self.lows))
-        lows, highs = np.where(share, 0.0, self.lows - width), np.where(share, 1.0, self.highs)
-        far = np.isfinite(values) & ((values < lows) | (values > highs + width))
-        far[:, self.n_levels > 0] = False
+        lows, highs = self._bounds
+        far = np.isfinite(values) & ((values < lows) | (values > highs))
         for place in np.flatnonzero(far.any(axis=0)).tolist():
             odd = values[far[:, place], place][0]
             found.append(

@@ -187,16 +187,6 @@ class SignalCalibration(Estimator):
         names = self.table_.group_names(groups) if rule.groups else None
         return np.asarray(rule.accept(confidence, groups=names))
 
-    def encode(self, signals: Any, groups: Any = None) -> Vector:
-        """Return the signals as standardised numbers, (n_samples, n_features), none missing.
-
-        The columns are the transformed signals, an indicator for each missing one, and one column
-        for each level of the categories.
-        """
-        self._check_fitted()
-        features = self.map_.encoding.features(self.table_.values(signals, groups))
-        return np.asarray(features)
-
     def fitted_rows(self, confidence: ArrayLike) -> int:
         """Return about how many of these confidences belong to answers of the fit."""
         self._check_fitted()

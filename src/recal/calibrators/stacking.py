@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.samples import Samples
-from recal.calibrators.view_selection import WORTH, Choice, StackData, choose_views
+from recal.calibrators.view_selection import WORTH, StackData, ViewChoice, choose_views
 from recal.checks import Floats
 from recal.engine.series import ScaledLogits
 from recal.maps.arrays import top_column
@@ -122,7 +122,7 @@ class ViewStacking(Calibrator):
         choice = choose_views(
             data, rng, max_views=self.max_views, gate=self.gate, no_harm=self.no_harm, worth=worth
         )
-        plan = plan_of(
+        plan = stack_plan(
             choice.base, choice.stack, candidates, beta, epsilon, self.answers, choice.gate
         )
         added = zip(choice.order, choice.gains)
@@ -219,7 +219,7 @@ def stack_data(
     )
 
 
-def plan_of(
+def stack_plan(
     base: Stack | None,
     stack: Stack | None,
     candidates: tuple[Transform, ...],
@@ -300,7 +300,7 @@ def shortlist(
 
 def report_of(
     candidates: tuple[Transform, ...],
-    choice: Choice,
+    choice: ViewChoice,
     plan: Plan | Blend | None,
     alone: dict[Transform, float] | None = None,
 ) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Choice of the views to stack: forward selection in which samples left out decide about every
+"""ViewChoice of the views to stack: forward selection in which samples left out decide about every
 step.
 
 The whole procedure is cross-fitted. For each fold a path grows on the other folds: the best view
@@ -145,7 +145,7 @@ class LossGain:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ViewChoice:
     """The chosen stack and the evidence.
 
     `base` is the stack without views, or None for plain temperature scaling; `stack` is the one
@@ -270,7 +270,7 @@ def choose_views(
     gate: float | str | None,
     no_harm: bool,
     worth: float,
-) -> Choice:
+) -> ViewChoice:
     """Return the stack to use, by the rules above."""
     whole = GrowingStack(data, np.ones(data.n_samples, dtype=bool))
     whole.stacks[0] = whole.map.solve(whole.stacks[0].used, whole.stacks[0])
@@ -278,7 +278,7 @@ def choose_views(
     alone = whole.map.promised_gains(whole.stacks[0], candidates) if candidates else np.zeros(0)
     if effective_count(data.plain_losses, data.clusters) < LEAST_SAMPLES:
         nothing = LossGain(0.0, np.inf)
-        return Choice(None, nothing, None, None, (), (), alone)
+        return ViewChoice(None, nothing, None, None, (), (), alone)
     crossed = CrossFit(data, rng)
     offset_losses = crossed.losses()
     counts = data.weights
@@ -314,7 +314,7 @@ def choose_views(
         full = whole.map.solve(whole.stacks[chosen].used, whole.stacks[chosen])
         without = whole.stacks[0] if with_offsets else _plain(whole.stacks[0])
         stack = drawn_back(full, without, trust)
-    return Choice(base, base_gain, stack, gate_used, tuple(order), tuple(gains), alone)
+    return ViewChoice(base, base_gain, stack, gate_used, tuple(order), tuple(gains), alone)
 
 
 def _pays(gain: LossGain, least: float, chosen: int, n_samples: int) -> bool:

@@ -50,7 +50,7 @@ _RECORDS = {
     **dict.fromkeys(("Plan", "Step"), "maps.steps"),
     "Blend": "maps.blend",
     **dict.fromkeys(("Normalize", "Preprocessing"), "transforms.preprocessing"),
-    "GroupOffsets": "maps.group_offsets",
+    "GroupOffsets": "calibrators.group_offsets",
     "ByClass": "decisions.class_shares",
     "CascadeRule": "decisions.cascade",
     "DecisionRule": "decisions.rule",

@@ -83,24 +83,6 @@ class SignalEncoding(Map):
             first += count
         return found
 
-    def features(self, signals: Array) -> Array:
-        """Return all columns that a linear model needs, (n_samples, n_features).
-
-        They are the standardised numbers, an indicator for each missing number, and one column for
-        each level of the categories.
-        """
-        xp = namespace(signals)
-        scaled, missing = self.encode(signals)
-        numbers = indices(signals, np.flatnonzero(self.kind != CATEGORY))
-        parts = [xp.take(scaled, numbers, axis=1), xp.take(missing, numbers, axis=1)]
-        first = 0
-        for index, count in zip(self.levels(signals), self.n_levels[self.n_levels > 0].tolist()):
-            own = indices(signals, np.arange(first, first + count)[None, :])
-            same = xp.reshape(index, (-1, 1)) == own
-            parts.append(xp.where(same, like(signals, 1.0), like(signals, 0.0)))
-            first += count
-        return xp.concat(parts, axis=1)
-
     @cached_property
     def _present(self) -> dict[int, NDArray[np.bool_]]:
         """The kinds that occur, and the signals of each."""
@@ -144,30 +126,33 @@ class SignalMap(Map):
         """Return the log-odds of each member, (n_samples, n_members)."""
         xp = namespace(signals)
         scaled, missing = self.encoding.encode(signals)
-        features = xp.concat([*basis(scaled, missing, self.knots), missing], axis=1)
         n_signals = scaled.shape[1]
-        flat, products, table = self._flat
-        total = linear(features, flat, self.intercepts)
-        if self.products.any():
-            partners = xp.reshape(linear(scaled, products), (-1, len(flat), n_signals))
-            total = total + xp.sum(partners * xp.reshape(scaled, (-1, 1, n_signals)), axis=2)
+        pairs, weights, table = self._flat
+        parts = [*basis(scaled, missing, self.knots), missing]
+        if pairs.size:
+            first, second = (xp.take(scaled, indices(signals, one), axis=1) for one in pairs)
+            parts.append(first * second)
+        total = linear(xp.concat(parts, axis=1), weights, self.intercepts)
         if self.by_level.any():
             own = xp.concat([xp.ones_like(scaled[:, :1]), scaled], axis=1)
             own = xp.reshape(own, (-1, 1, n_signals + 1))
             for index in self.encoding.levels(signals):
                 chosen = xp.take(like(signals, table), index, axis=0)
-                chosen = xp.reshape(chosen, (-1, len(flat), n_signals + 1))
+                chosen = xp.reshape(chosen, (-1, len(weights), n_signals + 1))
                 total = total + xp.sum(chosen * own, axis=2)
         return total
 
     @cached_property
-    def _flat(self) -> tuple[NDArray[np.float64], ...]:
-        """The coefficients in the order of the features; those of levels with one row per level."""
+    def _flat(self) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+        """The pairs of signals with a product, the coefficients in the order of the features, and
+        those of the levels with one row per level.
+        """
         members = len(self.shares)
+        pairs = np.array(np.nonzero(self.products.any(axis=0)))
         weights = self.weights.transpose(0, 2, 1).reshape(members, -1)
-        products = self.products.reshape(-1, self.products.shape[2])
+        weights = np.concatenate([weights, self.products[:, pairs[0], pairs[1]]], axis=1)
         by_level = self.by_level.transpose(1, 0, 2).reshape(self.by_level.shape[1], -1)
-        return weights, products, np.ascontiguousarray(by_level)
+        return pairs, weights, np.ascontiguousarray(by_level)
 
     def confidence(self, signals: Array) -> Array:
         """Return the probability that each answer is right, (n_samples,)."""

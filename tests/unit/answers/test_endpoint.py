@@ -7,8 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from recal import collect
-from recal.answers import endpoint_model, read_table
+from recal.answers import read_table
 from recal.answers.endpoint import Endpoint, EndpointError, Interview, Ledger
 from recal.answers.templates import Template, ways_to_ask
 from recal.errors import InputError
@@ -290,8 +289,6 @@ def test_one_token_cannot_tell_options_with_the_same_first_word_apart(tmp_path):
     askings = ways_to_ask([Template("t", "{question}")], options, ["question"], 0)
     with pytest.raises(InputError, match=r"begin with 'refund'.*--max-tokens"):
         Interview(Endpoint("http://127.0.0.1:9/v1", "tiny"), QUESTIONS, options, askings, tmp_path)
-    with pytest.raises(InputError, match="begin with 'refund'"):
-        endpoint_model("http://127.0.0.1:9/v1", "tiny", options)
 
 
 def test_cells_are_sent_as_they_are_written(tmp_path):
@@ -303,28 +300,3 @@ def test_cells_are_sent_as_they_are_written(tmp_path):
         questions = dict(read_table(tmp_path / "q.csv"))
         Interview(Endpoint(url, "tiny"), questions, ["A", "B"], ways, tmp_path / "l.jsonl").run()
     assert set(script.prompts()) == {f"{text}|{text}x" for text in texts}
-
-
-def test_a_server_is_a_model_for_collect_with_transformed_questions(tmp_path):
-    def answer(prompt):
-        return [("A", {"A": 0.7, "B": 0.2})] if "red" in prompt else [("B", {"B": 0.9})]
-
-    script = Script(answer)
-    texts = ["a red house by the sea", "a green house by the sea"]
-    with serving(script) as url:
-        model = endpoint_model(
-            url, "tiny", ["A", "B"], template="{input} A or B?", ledger=tmp_path / "kept.jsonl"
-        )
-        views = collect(model, texts, "tokendrop:0.3", labels=["A", "B"])
-        asked = len(script.requests)
-        collect(model, texts, "tokendrop:0.3")
-    np.testing.assert_allclose(np.exp(views.logits), [[0.7, 0.2], [1e-5, 0.9]])
-    assert asked == len(script.requests) <= 4  # the second run reads what was kept
-    assert (
-        model.fingerprint()
-        == endpoint_model(url, "tiny", ["A", "B"], template="{input} A or B?").fingerprint()
-    )
-    assert (
-        model.fingerprint()
-        != endpoint_model(url, "other", ["A", "B"], template="{input} A or B?").fingerprint()
-    )

@@ -56,21 +56,6 @@ def test_a_gain_that_chance_explains_is_called_so():
     assert "lower than that of temperature scaling." in AutoCalibration().fit(tilted, y).reason_
 
 
-def test_a_tilted_model_gains_without_any_view():
-    views, y = second_look(1500, seed=3, useful=False, tilt=0.8)
-    for answers in ("kept", "free"):
-        auto = AutoCalibration(answers=answers).fit(views.logits, y)
-        gains = {record["method"]: record["gain"] for record in auto.trials_}
-        assert auto.choice_ in ("ensemble", "svs", "sms")
-        assert gains["ensemble"] > 0.05
-        assert auto.keeps_accuracy == (answers == "kept")
-        assert not hasattr(auto, "plan_")
-        if answers == "kept":
-            np.testing.assert_array_equal(
-                auto.predict_proba(views).argmax(axis=1), views.logits.argmax(axis=1)
-            )
-
-
 def test_too_few_samples_choose_nothing():
     auto = AutoCalibration().fit(*second_look(40))
     assert auto.choice_ == "ts"

@@ -9,7 +9,7 @@ import pytest
 import scipy.optimize
 from scipy.special import log_softmax
 
-from recal import AutoCalibration, Views, load, save
+from recal import AutoCalibration, Views
 from recal.calibrators import CalibrationEnsemble, ensemble_views
 from recal.calibrators.ensemble_views import Refinement, can_fit
 from recal.calibrators.view_selection import StackData
@@ -54,19 +54,6 @@ def test_the_matrices_minimise_the_penalised_loss(strength):
     assert loss(found.ravel()) <= least + 1e-6
 
 
-def test_a_weight_of_two_counts_as_two_samples():
-    counts = np.random.default_rng(0).integers(1, 3, 240).astype(np.float64)
-    once = stack_data(weights=counts)
-    repeated = np.repeat(np.arange(240), counts.astype(int))
-    twice = StackData(
-        once.features[:, repeated], *(field[repeated] for field in (once.labels, once.answers, once.confidence)),
-        once.plain_losses[repeated], once.lossless, False, 2,
-    )  # fmt: skip
-    weighted, plain = (Refinement(one, np.ones(one.n_samples, dtype=bool)) for one in (once, twice))
-    first, second = (one.solve(1.0, one.nothing(), tol=1e-12) for one in (weighted, plain))
-    np.testing.assert_allclose(first, second, atol=1e-4)
-
-
 @pytest.mark.parametrize("answers", ["free", "kept"])
 def test_views_that_know_one_class_each_get_matrices_and_a_lower_loss(monkeypatch, answers):
     every, labels = problems.prompts(4000)
@@ -106,16 +93,6 @@ def test_few_samples_for_many_classes_get_no_matrices():
     assert can_fit(stack_data(n=150, n_classes=5), 2)
     assert not can_fit(stack_data(n=149, n_classes=5), 2)
     assert not can_fit(stack_data(n=99), 2)
-
-
-def test_a_file_and_a_changed_row_order_give_the_same_answers(tmp_path):
-    views, y = problems.prompts()
-    fitted = AutoCalibration(answers="free").fit(views, y)
-    expected = fitted.predict_proba(views)
-    again = load(save(fitted, tmp_path / "fitted.recal"))
-    assert again.plan_ == fitted.plan_
-    np.testing.assert_array_equal(again.predict_proba(views), expected)
-    np.testing.assert_array_equal(fitted.predict_proba(views[7:9]), expected[7:9])
 
 
 def test_torch_and_onnx_answer_as_numpy_does(tmp_path):

@@ -86,20 +86,6 @@ def test_a_file_with_another_method_under_a_member_s_name_is_refused(tmp_path):
         load(save(ensemble, tmp_path / "a"))
 
 
-def test_weights_say_how_much_a_sample_counts():
-    z, y = problem(800, tilt=0.7)
-    wrong = np.where(
-        np.arange(800) < 400, y, (y + 1) % 4
-    )  # the second half is mislabelled, and hardly counts
-    weights = np.where(np.arange(800) < 400, 1.0, 1e-9)
-    half = CalibrationEnsemble().fit(z[:400], y[:400])
-    weighted = CalibrationEnsemble().fit(z, wrong, sample_weight=weights)
-    new, truth = problem(2000, seed=1, tilt=0.7)
-    assert nll(weighted.predict_proba(new), truth) < nll(half.predict_proba(new), truth) + 0.02
-    tiny = CalibrationEnsemble().fit(z, wrong, sample_weight=weights / 7e5)
-    np.testing.assert_allclose(tiny.predict_proba(new), weighted.predict_proba(new), atol=1e-6)
-
-
 def test_amounts_are_weights_and_no_counts():
     def are_counts(weights):
         samples = Samples(

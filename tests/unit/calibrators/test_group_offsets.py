@@ -8,18 +8,9 @@ import numpy as np
 import pytest
 
 from recal import AutoCalibration, TemperatureScaling, decide, load, save
-from recal.calibrators.group_offsets import _information, fit_group_offsets, ridge_offsets
+from recal.calibrators.group_offsets import GroupOffsets, fit_group_offsets, ridge_offsets
 from recal.errors import InputError
 from recal.maps.arrays import log_odds, sigmoid
-from recal.maps.group_offsets import GroupOffsets
-
-
-def test_without_a_ridge_the_offset_gives_each_group_its_accuracy():
-    rng = np.random.default_rng(0)
-    index, right = np.repeat([0, 1], 500), rng.random(1000) < np.repeat([0.6, 0.9], 500)
-    offsets = ridge_offsets(np.zeros(1000), right.astype(float), index, 2, 1e-9, np.ones(1000))
-    expected = [log_odds(right[index == group].mean()) for group in (0, 1)]
-    np.testing.assert_allclose(offsets, expected, rtol=1e-6)
 
 
 def test_the_offset_is_the_zero_of_the_penalised_slope():
@@ -36,16 +27,6 @@ def test_the_offset_is_the_zero_of_the_penalised_slope():
         scores[repeated], right[repeated], index[repeated], 4, ridge, np.ones(len(repeated))
     )
     np.testing.assert_allclose(again, offsets, rtol=1e-8)
-
-
-def test_a_group_with_as_many_samples_as_the_strength_keeps_half_of_its_offset():
-    right, none = np.r_[np.ones(525), np.zeros(475)], np.zeros(1000)
-    assert _information(none, np.ones(1000)) == 0.25
-    full, half = (
-        ridge_offsets(none, right, np.zeros(1000, int), 1, s, np.ones(1000))[0]
-        for s in (1e-9, 250.0)
-    )
-    assert half == pytest.approx(full / 2, rel=0.01)
 
 
 def test_groups_that_do_not_differ_get_no_offset():

@@ -92,35 +92,30 @@ def test_one_system_is_its_signal_calibration(problem):
     np.testing.assert_allclose(ours, alone.predict_confidence(signals["large"]), atol=1e-9)
 
 
-@pytest.mark.parametrize("form", ["mapping", "pandas", "polars", "array"])
+@pytest.mark.parametrize("form", [pandas.DataFrame, polars.DataFrame, "array"])
 def test_answers_come_in_any_form(problem, panel, form):
     truth, answers, signals = problem
-    stated = np.stack([one["stated"] for one in signals.values()], axis=1)[:, :, None]
+    answers, signals = rows_of(answers, slice(0, 500)), rows_of(signals, slice(0, 500))
     table = {name: column.tolist() for name, column in answers.items()}
-    frame = {
-        "mapping": table,
-        "pandas": pandas.DataFrame(table),
-        "polars": polars.DataFrame(table),
-        "array": np.column_stack(list(answers.values())),
-    }[form]
-    again = PanelCalibration().fit(frame, truth, stated if form == "array" else signals)
-    expected = PanelCalibration().fit(answers, truth, signals)
-    given = (frame, stated if form == "array" else signals)
-    np.testing.assert_allclose(
-        again.predict_confidence(*given), expected.predict_confidence(answers, signals)
-    )
+    given = (np.column_stack(list(answers.values())) if form == "array" else form(table), signals)
+    if form == "array":
+        stated = np.stack([one["stated"] for one in signals.values()], axis=1)
+        given = given[0], stated[:, :, None]
+    again = PanelCalibration().fit(given[0], truth[:500], given[1])
+    expected = panel.predict_confidence(answers, signals)
+    np.testing.assert_allclose(again.predict_confidence(*given), expected)
 
 
-def test_grades_say_the_same_as_the_truth(problem):
+def test_grades_say_the_same_as_the_truth(problem, panel):
     truth, answers, signals = problem
+    rows = slice(0, 500)
+    answers, signals, truth = rows_of(answers, rows), rows_of(signals, rows), truth[rows]
     grades = np.column_stack([column == truth for column in answers.values()])
-    by_truth = PanelCalibration().fit(answers, truth, signals)
-    by_grades = PanelCalibration().fit(answers, grades, signals)
     words = {name: np.where(column == truth, "yes", "no") for name, column in answers.items()}
-    by_words = PanelCalibration().fit(answers, words, signals)
-    expected = by_truth.predict_confidence(answers, signals)
-    np.testing.assert_allclose(by_grades.predict_confidence(answers, signals), expected)
-    np.testing.assert_allclose(by_words.predict_confidence(answers, signals), expected)
+    expected = panel.predict_confidence(answers, signals)
+    for graded in (grades, words):
+        again = PanelCalibration().fit(answers, graded, signals)
+        np.testing.assert_allclose(again.predict_confidence(answers, signals), expected)
 
 
 def test_grades_of_the_main_system_keep_its_answers(problem):
@@ -243,16 +238,6 @@ def test_an_own_function_compares_answers(problem, tmp_path):
         again.predict(boxed)
     again.same = same
     np.testing.assert_allclose(again.predict_confidence(boxed), expected)
-
-
-def test_a_file_predicts_the_same(problem, panel, tmp_path):
-    _, answers, signals = problem
-    again = load(save(panel, tmp_path / "panel.recal"))
-    assert (again.predict(answers, signals) == panel.predict(answers, signals)).all()
-    np.testing.assert_array_equal(
-        again.predict_confidence(answers, signals), panel.predict_confidence(answers, signals)
-    )
-    assert again.map_ == panel.map_
 
 
 def test_groups_get_offsets(problem):

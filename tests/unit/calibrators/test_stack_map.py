@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from recal.solvers.softmax import Stack, StackedMap
+from recal.solvers.softmax import StackedMap
 from tests.problems import falling_looks
 
 
@@ -93,14 +93,6 @@ def test_many_classes_take_the_diagonal_of_the_offsets_and_still_arrive():
             )
             > tight.loss
         )
-
-
-def test_a_guess_does_not_change_the_answer():
-    features, labels = falling_looks()
-    problem_ = StackedMap(features, labels, np.full(300, 1 / 300), offset_penalty=0.02)
-    cold = problem_.solve((0, 1, 2))
-    warm = problem_.solve((0, 1, 2), Stack((0, 1), np.array([0.1, 3.0]), np.ones(4), 0.0))
-    np.testing.assert_allclose(warm.weights, cold.weights, atol=1e-5)
 
 
 def test_the_screen_ranks_candidates_as_their_fits_do_and_never_promises_to_a_useless_one():

@@ -7,8 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal import Plan, TemperatureScaling, Views, ViewStacking, load, metrics, save
-from recal.errors import InputError
+from recal import Plan, TemperatureScaling, Views, ViewStacking, metrics
 from recal.maps.arrays import softmax
 from recal.transforms import Named
 
@@ -111,16 +110,6 @@ def test_of_two_views_that_help_alike_the_one_that_loses_nothing_is_taken():
     assert [str(t) for t in clearly.plan_.transforms] == ["zoom:0.5"]
 
 
-def test_a_further_view_must_be_worth_its_pass():
-    (own, *rest), y = looks(noises=(2.0, 2.0, 2.0, 2.0), n=3000)
-    views = Views(own, {f"zoom:0.{i}": look for i, look in enumerate(rest, 1)})
-    assert len(ViewStacking(max_views=3).fit(views, y).plan_.transforms) == 3
-    assert len(ViewStacking(max_views=2).fit(views, y).plan_.transforms) == 2
-    assert len(ViewStacking(max_views=3, worth=10).fit(views, y).plan_.transforms) == 1
-    repeated = Views(own, {"zoom:0.1": rest[0], "zoom:0.2": rest[0] + 1e-3 * rest[1]})
-    assert len(ViewStacking(max_views=3).fit(repeated, y).plan_.transforms) == 1
-
-
 def test_the_gate_spares_the_sure_and_auto_finds_one_that_keeps_the_gain():
     (own, good, _), y = looks(n=3000)
     views = Views(2.0 * own, {"mine": 2.0 * good})
@@ -172,24 +161,3 @@ def test_few_samples_give_temperature_scaling(n):
     fitted = ViewStacking().fit(Views(own, {"mine": good}), y)
     assert not fitted.accepted_
     assert isinstance(fitted.plan_, Plan)
-
-
-def test_survives_a_save(tmp_path):
-    (own, good, _), y = looks()
-    views = Views(own, {"mine": good})
-    fitted = ViewStacking(gate=0.9, random_state=1).fit(views, y)
-    again = load(save(fitted, tmp_path / "stack.recal"))
-    assert again.plan_ == fitted.plan_
-    assert again.views_report_ == fitted.views_report_
-    np.testing.assert_array_equal(again.predict_proba(views), fitted.predict_proba(views))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("gate", 0.0), ("gate", 1.5), ("gate", "often"), ("gate", True), ("answers", "both"), ("max_views", -1),
-     ("no_harm", "no"), ("worth", -0.1)],
-)  # fmt: skip
-def test_parameters_of_the_wrong_kind_are_refused_by_name(name, value):
-    (own, good, _), y = looks(n=60)
-    with pytest.raises(InputError, match=rf"`{name}`.*{value}"):
-        ViewStacking(**{name: value}).fit(Views(own, {"mine": good}), y)

@@ -23,7 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from recal import CalibratedClassifier, TemperatureScaling, collect
-from recal.answers import language_model, multiple_choice
+from recal.answers import multiple_choice
 from recal.cli.app import run
 from recal.collecting import apply
 from recal.collecting.models.base import as_model, import_model
@@ -156,25 +156,6 @@ def test_multiple_choice_loses_words_of_the_question_only():
         multiple_choice(score, ["A", "A"])
     with pytest.raises(InputError, match="once"):
         multiple_choice(score, ["A", "B"], template="no place")
-
-
-def test_a_language_model_gives_the_scores_of_the_answer_tokens(tokenizer):
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    net = GPT2LMHeadModel(
-        GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2)
-    ).eval()
-    options, places = ["cat", "dog"], tokenizer.convert_tokens_to_ids(["cat", "dog"])
-    found = collect(language_model(net, tokenizer, options, at_a_time=1), TEXTS, None).logits
-    with torch.no_grad():
-        rows = [
-            net(**tokenizer(text, return_tensors="pt")).logits[0, -1, places].numpy()
-            for text in TEXTS
-        ]
-    np.testing.assert_allclose(found, np.stack(rows), atol=1e-5)
-    with pytest.raises(InputError, match="different tokens"):
-        language_model(net, tokenizer, ["cat", "cat cat"])
 
 
 @pytest.fixture
