@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -163,36 +164,28 @@ def _orders(n_options: int, count: int, seed: int) -> Iterator[tuple[int, ...]]:
         yield order
 
 
-def asked_otherwise(stored: Asked | None, own: Asked | None) -> str:
-    """Return what differs between two records of asking; empty if nothing does.
+def check_asked(stored: Asked | None, own: Asked | None, *, force: bool = False) -> None:
+    """Refuse answers that came about in another way than those of a calibration.
 
     What only one of them has is not compared: a calibration need not use every template.
 
     Examples
     --------
-    >>> from recal.answers.templates import asked_otherwise
-    >>> asked_otherwise((("model", "small"), ("options", "A", "B")), (("model", "large"),))
-    "model 'large' in place of 'small'"
+    >>> from recal.answers.templates import check_asked
+    >>> check_asked((("model", "small"), ("options", "A", "B")), (("model", "large"),))
+    Traceback (most recent call last):
+    recal.errors.InputError: ... model 'large' in place of 'small'. ...
     """
     before = {name: ", ".join(values) for name, *values in stored or ()}
     now = {name: ", ".join(values) for name, *values in own or ()}
-    return "; ".join(
-        f"{name} {_short(now[name])} in place of {_short(before[name])}"
+    differences = [
+        f"{name} {shorten(now[name], 60)!r} in place of {shorten(before[name], 60)!r}"
         for name in before
         if name in now and now[name] != before[name]
-    )
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else f"{text[:57]}...")
-
-
-def check_asked(stored: Asked | None, own: Asked | None, *, force: bool = False) -> None:
-    """Refuse answers that came about in another way than those of a calibration."""
-    difference = asked_otherwise(stored, own)
-    if difference and not force:
+    ]
+    if differences and not force:
         raise InputError(
-            f"The calibration was fitted for answers that were asked for otherwise: {difference}. "
-            "It says nothing about these answers",
+            "The calibration was fitted for answers that were asked for otherwise: "
+            f"{'; '.join(differences)}. It says nothing about these answers",
             remedy="Ask as for the fit, or use --force to apply it all the same",
         )

@@ -195,26 +195,16 @@ def _simplest(ensemble: CalibrationEnsemble, fitted: FittedEnsemble) -> tuple[Ca
     member = fitted.members[name]
     # Above 95 % of the weight, the other members change too little to be worth computing.
     if fitted.plan is not None or weight < 0.95 or member.short_name != name:
-        return (
-            ensemble,
-            f"Chosen: ensemble, which {ensemble.reason_[0].lower()}{ensemble.reason_[1:]}",
-        )
+        reason = f"which {ensemble.reason_[0].lower()}{ensemble.reason_[1:]}"
+        return ensemble, f"Chosen: ensemble, {reason}"
     if hasattr(member, "answers"):
         member.answers = ensemble.answers
+    why = f"which has {100 * weight:.0f} % of the weight in the best mixture of methods"
     if fitted.evidence is None:
-        return (
-            member,
-            f"Chosen: {name}, since there are fewer than 50 samples, or no mistakes, to choose by.",
-        )
-    if weight == 1.0:
-        return (
-            member,
-            f"Chosen: {name}, since on samples left out no mixture of methods has a lower NLL.",
-        )
-    return (
-        member,
-        f"Chosen: {name}, which has {100 * weight:.0f} % of the weight in the best mixture of methods.",
-    )
+        why = "since there are fewer than 50 samples, or no mistakes, to choose by"
+    elif weight == 1.0:
+        why = "since on samples left out no mixture of methods has a lower NLL"
+    return member, f"Chosen: {name}, {why}."
 
 
 def _try_recal(evidence: Evidence, seed: int) -> tuple[ReCal, dict[str, Any], str]:

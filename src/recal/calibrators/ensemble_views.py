@@ -23,7 +23,7 @@ that of the chosen views.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,9 +50,6 @@ from recal.maps.blend import Blend
 from recal.progress import track
 from recal.solvers.softmax import NEAR_TOL, LinearMap, Vector
 from recal.transforms import Transform
-
-if TYPE_CHECKING:
-    from recal.calibrators.ensemble import CalibrationEnsemble
 
 Matrix = NDArray[np.float64]
 
@@ -83,7 +80,7 @@ class Evidence:
 
 
 def stack_views(
-    method: CalibrationEnsemble,
+    method: Any,
     evidence: Evidence,
     mixed: NDArray[np.floating],
     alone: NDArray[np.float32],
@@ -91,7 +88,7 @@ def stack_views(
     rng: np.random.Generator,
 ) -> tuple[Blend | None, ViewChoice, tuple[Transform, ...], bool]:
     """Return the plan of the mixture with views (None if no view is worth it), the choice of views,
-    and the candidates.
+    and the candidates. `method` is the ensemble, whose parameters it reads.
 
     The views are those that `ViewStacking` chooses. The last value says whether `alone`, structured
     scaling by itself, replaces the mixture because its loss on samples left out is lower.

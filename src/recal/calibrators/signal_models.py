@@ -35,17 +35,14 @@ N_KNOTS = 5
 LINE = 3.0
 
 
-def choose_kinds(
-    values: Vector, right: Vector, counts: Vector, n_levels: Rows, most_rows: int = 4000
-) -> Rows:
+def choose_kinds(values: Vector, right: Vector, counts: Vector, n_levels: Rows) -> Rows:
     """Return the transformation of each signal under which it predicts best alone.
 
     Every transformation is tried on every signal; each leaves one slope to fit, so that the
     likelihood of the same rows compares them. Log-odds are tried for signals of which at least 99 %
     lie in [0, 1]; the others are extraction errors. Logarithms are tried for signals that are never
-    negative. More than `most_rows` rows would choose the same.
+    negative.
     """
-    some = np.linspace(0, len(right) - 1, min(len(right), most_rows)).astype(np.intp)
     finite = np.where(np.isfinite(values), values, np.nan)
     inside = np.isnan(finite) | ((finite >= 0.0) & (finite <= 1.0))
     can_be = {
@@ -59,10 +56,10 @@ def choose_kinds(
         numbers = np.flatnonzero(possible & (n_levels == 0))
         kinds = np.where(n_levels > 0, CATEGORY, IDENTITY)
         kinds[numbers] = kind
-        parts = encoding_of(values, kinds, n_levels).encode(values[some])
+        parts = encoding_of(values, kinds, n_levels).encode(values)
         scaled, missing = (part[:, numbers] for part in parts)
-        lines = fit_lines(scaled, missing, right[some], counts[some])
-        losses[kind, numbers] = line_losses(lines, scaled, missing, right[some], counts[some])
+        lines = fit_lines(scaled, missing, right, counts)
+        losses[kind, numbers] = line_losses(lines, scaled, missing, right, counts)
     return np.where(n_levels > 0, CATEGORY, losses.argmin(axis=0))
 
 

@@ -123,14 +123,6 @@ def test_lines_that_are_no_answers_are_asked_again_and_stay_in_the_file(tmp_path
     assert list(Ledger(path).answers) == ["one", "four"]
 
 
-def test_the_last_line_counts_without_its_newline(tmp_path):
-    path = tmp_path / "ledger.jsonl"
-    path.write_text('{"key": "one", "tokens": []}')
-    ledger = Ledger(path)
-    ledger.add("two", [])
-    assert list(Ledger(path).answers) == ["one", "two"]
-
-
 def test_an_answer_without_logprobs_is_skipped_on_request_and_asked_again_later(tmp_path):
     broken = True
 
@@ -246,16 +238,6 @@ def test_the_key_is_sent_and_written_nowhere(tmp_path, monkeypatch):
     for path in tmp_path.iterdir():
         assert b"sk-secret" not in path.read_bytes()
     assert "sk-secret" not in repr(asked.endpoint)
-
-
-def test_the_cost_is_known_before_the_first_request(tmp_path):
-    asked = interview("http://127.0.0.1:9/v1", tmp_path / "ledger.jsonl", permute=2, max_tokens=5)
-    cost = asked.cost()
-    assert (cost.n_requests, cost.answer_tokens) == (18, 90)
-    assert cost.prompt_tokens == round(
-        sum(len(prompt) for way in asked.prompts for prompt in way) / 4
-    )
-    assert str(cost).startswith("18 requests, about ")
 
 
 def test_templates_name_columns_and_braces(tmp_path):

@@ -332,11 +332,3 @@ def test_what_cannot_be_read_is_refused_with_the_reason(tmp_path):
     good = write_lines(tmp_path / "ok.jsonl", [harness_line(0, [-1.0, -2.0], 0)])
     with pytest.raises(InputError, match="probability above 0 and below 1"):
         read_log(good, floor=0.0)
-
-
-@pytest.mark.parametrize("options", [["A"], ["A", "A"], []])
-def test_options_of_a_log_are_two_or_more(tmp_path, options):
-    with pytest.raises(InputError, match="`options` must be two or more distinct answers"):
-        read_log(
-            write_lines(tmp_path / "log.jsonl", [harness_line(0, [-1.0, -2.0], 0)]), options=options
-        )
