@@ -30,12 +30,9 @@ from recal.errors import FileError, InputError, MissingExtraError
 
 # The package for each protocol, and the extra that installs it.
 _PROTOCOLS = {
+    **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gs")),
+    **dict.fromkeys(("az", "abfs", "abfss"), ("adlfs", "az")),
     "s3": ("s3fs", "s3"),
-    "gs": ("gcsfs", "gs"),
-    "gcs": ("gcsfs", "gs"),
-    "az": ("adlfs", "az"),
-    "abfs": ("adlfs", "az"),
-    "abfss": ("adlfs", "az"),
     "memory": ("fsspec", "s3"),
 }
 # A URL that was a `Path` before has one slash, since pathlib merges two.
@@ -114,10 +111,8 @@ def version_stamp(path: Path) -> tuple[Any, ...] | None:
     if not is_remote(path):
         return info.st_ino, info.st_mtime_ns, info.st_size
     details = info.as_info()
-    return tuple(
-        str(details.get(key))
-        for key in ("ETag", "etag", "size", "LastModified", "mtime", "updated", "created")
-    )
+    keys = ("ETag", "etag", "size", "LastModified", "mtime", "updated", "created")
+    return tuple(str(details.get(key)) for key in keys)
 
 
 def check_file(path: Path, folder: Path) -> None:
@@ -154,9 +149,8 @@ def sizes_in(folder: Path) -> Iterator[int]:
     """Yield the size of every file below a folder."""
     if is_remote(folder):
         store: Any = folder
-        yield from (
-            int(info.get("size") or 0) for info in store.fs.find(store.path, detail=True).values()
-        )
+        files = store.fs.find(store.path, detail=True).values()
+        yield from (int(info.get("size") or 0) for info in files)
         return
     for above, _, names in os.walk(folder):
         for name in names:
@@ -229,6 +223,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 def write_together(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, ...]:
     """Write several files of one result: all of them are complete before the first is renamed.
 
+    An error says which of them are new, if a rename fails after another one.
+
     Examples
     --------
     >>> import tempfile, pathlib
@@ -244,7 +240,13 @@ def write_together(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, .
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-    except FileError:
+    except FileError as error:
+        paths = {folder / name: content for name, content in contents.items()}
+        new = [path.name for path in paths if path.is_file() and path.read_bytes() == paths[path]]
+        if new:
+            raise FileError(
+                f"Cannot write all of {folder}: {error.__cause__}. Only {', '.join(new)} are new."
+            ) from error
         if not existed and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
         raise

@@ -61,26 +61,17 @@ class Probabilities:
             raise InputError(
                 f"Both must hold the same samples and classes, got {self.probs.shape}, {other.probs.shape}."
             )
-        if self.classes is not None and other.classes is not None:
-            columns = check_labels(
-                other.classes, len(other.classes), len(self.classes), self.classes
-            )
-            labels = None if self.labels is None else np.argsort(columns)[self.labels]
-            result = replace(
-                self, probs=self.probs[:, columns], labels=labels, classes=other.classes
-            )
-        else:
-            result = self
-        if (
-            result.labels is not None
-            and other.labels is not None
-            and (result.labels != other.labels).any()
-        ):
-            row = int(np.argmax(result.labels != other.labels))
+        probs, labels, classes = self.probs, self.labels, self.classes
+        if classes is not None and other.classes is not None:
+            columns = check_labels(other.classes, len(other.classes), len(classes), classes)
+            labels = None if labels is None else np.argsort(columns)[labels]
+            probs, classes = probs[:, columns], other.classes
+        if labels is not None and other.labels is not None and (labels != other.labels).any():
+            row = int(np.argmax(labels != other.labels))
             raise InputError(
                 f"The labels of row {row} differ, so these are not the same samples in the same order. Sort both alike."
             )
-        return result
+        return replace(self, probs=probs, labels=labels, classes=classes)
 
 
 def read_probs(path: str | os.PathLike[str]) -> Probabilities:
@@ -153,13 +144,9 @@ def write_prob_file(
     if path.suffix == ".npz":
         count = np.array(fitted_rows) if fitted_rows else None
         truth = labels if labels is None or classes is None else classes[labels]
-        arrays = {
-            "probs": check_probs(probs),
-            "labels": truth,
-            "classes": classes,
-            "confidence": confidence,
-        }
-        arrays |= {"fitted_rows": count, "answer": answer, "accepted": accepted}
+        arrays = {"probs": check_probs(probs), "labels": truth, "classes": classes}
+        arrays |= {"confidence": confidence, "answer": answer, "accepted": accepted}
+        arrays["fitted_rows"] = count
         write_npz(path, {name: values for name, values in arrays.items() if values is not None})
         return path
     top = probs.max(axis=1) if confidence is None else confidence
@@ -243,11 +230,8 @@ def read_prob_table(
             names = _binary_classes(str(names[0]), labels)
         probs = check_probs(values, binary=len(names) == 2)
         # recal writes numbers for classes without names.
-        classes = (
-            None
-            if own and names.tolist() == [str(number) for number in range(len(names))]
-            else names
-        )
+        unnamed = own and names.tolist() == [str(number) for number in range(len(names))]
+        classes = None if unnamed else names
         truth = None if labels is None else _label_columns(labels, names)
         if not own or confidence is None:
             return Probabilities(probs, truth, classes)

@@ -31,17 +31,6 @@ from recal.views import Views
 npy: Any = numpy_format  # it has no type annotations
 # About 4 MB of float32: large enough to be fast, small enough to keep several in memory.
 _PART_VALUES = 1_000_000
-_NAMES = (
-    "logits",
-    "labels",
-    "classes",
-    "transforms",
-    "transformed",
-    "preprocessing",
-    "clusters",
-    "groups",
-    "ids",
-)
 
 
 def read_views(
@@ -81,23 +70,18 @@ def read_views(
 
         return open_folder(source, verify=verify, labels=labels, classes=classes)
     refuse_single_file(source)
-    arrays = read_npz(source, _NAMES, required="logits")
+    own = ("logits", "transforms", "transformed", "preprocessing")
+    of_rows = ("labels", "classes", "clusters", "groups", "ids")
+    arrays = read_npz(source, (*own, *of_rows), required="logits")
     logits, names = arrays["logits"], arrays.get("transforms", np.array([], dtype=np.str_))
     transformed = arrays.get("transformed", np.empty((0, *logits.shape)))
     check_layout(source, logits.shape, names, transformed.shape)
+    given: dict[str, Any] = {"labels": labels, "classes": classes}
+    more = {name: arrays.get(name) if given.get(name) is None else given[name] for name in of_rows}
     try:
-        return Views(
-            logits,
-            dict(zip(names.tolist(), transformed)),
-            arrays.get("labels") if labels is None else labels,
-            classes=arrays.get("classes") if classes is None else classes,
-            preprocessing=_read_preprocessing(arrays["preprocessing"])
-            if "preprocessing" in arrays
-            else None,
-            clusters=arrays.get("clusters"),
-            groups=arrays.get("groups"),
-            ids=arrays.get("ids"),
-        )
+        prepared = _read_preprocessing(arrays.get("preprocessing"))
+        views = dict(zip(names.tolist(), transformed))
+        return Views(logits, views, preprocessing=prepared, **more)
     except InputError as error:
         raise error.at(source) from None
 
@@ -123,15 +107,9 @@ def write_views(views: Views, target: Path) -> Path:
         "transforms": specs(views),
     }
     if views.transforms:
-        arrays["transformed"] = Parts(
-            (len(views.transforms), *shape),
-            transformed_dtype(views),
-            (
-                views[rows].transformed(transform)
-                for transform in views.transforms
-                for rows in slices
-            ),
-        )
+        stack = (views[rows].transformed(view) for view in views.transforms for rows in slices)
+        dtype = transformed_dtype(views)
+        arrays["transformed"] = Parts((len(views.transforms), *shape), dtype, stack)
     if views.labels is not None:
         # Write names of classes, not columns: with numeric names, a column number would be read as
         # a name.
@@ -159,13 +137,14 @@ def row_parts(n_samples: int, n_classes: int) -> Iterator[slice]:
 
 def transformed_dtype(views: Views) -> np.dtype[Any]:
     """Return a dtype that can represent the logits of every transformation exactly."""
-    return np.result_type(
-        *(views[:1].transformed(transform).dtype for transform in views.transforms)
-    )
+    first = views[:1]
+    return np.result_type(*(first.transformed(view).dtype for view in views.transforms))
 
 
-def _read_preprocessing(text: NDArray[Any]) -> Preprocessing:
+def _read_preprocessing(text: NDArray[Any] | None) -> Preprocessing | None:
     """Return the preprocessing from an array with its JSON text."""
+    if text is None:
+        return None
     if text.shape != () or text.dtype.kind != "U":
         raise InputError(f"`preprocessing` must be one text, got {text.dtype}, shape {text.shape}.")
     try:
@@ -210,20 +189,16 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any] | 
         zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
     ):
         for name, array in arrays.items():
-            parts = (
-                Parts(array.shape, array.dtype, [array]) if isinstance(array, np.ndarray) else array
-            )
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                _write_array(member, parts)
+                _write_array(member, array)
 
 
-def _write_array(file: Any, array: Parts) -> None:
-    dtype = array.dtype
-    npy.write_array_header_1_0(
-        file, {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": array.shape}
-    )
-    for part in array.parts:
-        file.write(np.ascontiguousarray(part, dtype=dtype).tobytes())
+def _write_array(file: Any, array: NDArray[Any] | Parts) -> None:
+    descr = npy.dtype_to_descr(array.dtype)
+    header = {"descr": descr, "fortran_order": False, "shape": array.shape}
+    npy.write_array_header_1_0(file, header)
+    for part in array.parts if isinstance(array, Parts) else [array]:
+        file.write(np.ascontiguousarray(part, dtype=array.dtype).tobytes())
 
 
 def names_in(path: Path) -> tuple[str, ...]:
@@ -253,11 +228,11 @@ def read_npz(path: Path, names: Sequence[str], *, required: str) -> dict[str, ND
                 )
             if len(set(stored)) != len(stored):
                 raise FileError("it holds two arrays of one name")
-            members = [info for info, name in zip(archive.infolist(), stored) if name in names]
-            refuse_bombs(path, members)
-            return {
-                info.filename.removesuffix(".npy"): _read_array(archive, info) for info in members
+            members = {
+                name: info for name, info in zip(stored, archive.infolist()) if name in names
             }
+            refuse_bombs(path, list(members.values()))
+            return {name: _read_array(archive, info, name) for name, info in members.items()}
     except zipfile.BadZipFile as error:
         raise FileError(f"{path} is not a complete .npz file: {error}.") from error
     except FileError as error:
@@ -269,8 +244,7 @@ def read_npz(path: Path, names: Sequence[str], *, required: str) -> dict[str, ND
         raise FileError(f"{path} is damaged and cannot be read: {error}.") from error
 
 
-def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
-    name = info.filename.removesuffix(".npy")
+def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> NDArray[Any]:
     with archive.open(info) as member:
         version = npy.read_magic(member)
         if version not in ((1, 0), (2, 0)):

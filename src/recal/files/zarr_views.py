@@ -120,9 +120,8 @@ def _write(views: Views, path: Path) -> None:
         root, specs(views).tolist(), views.classes, views.labels, (n, k), preprocessing, rows_of
     )
     ledger.write()
-    root.attrs["recal"] = description(
-        specs(views).tolist(), ledger.generation(ledger.end), preprocessing
-    )
+    generation = ledger.generation(ledger.end)
+    root.attrs["recal"] = description(specs(views).tolist(), generation, preprocessing)
 
 
 def describe_store(
@@ -192,20 +191,16 @@ def open_folder(
     try:
         root: Any = zarr.open_group(str(path), mode="r", zarr_format=3)
         header, names = root.attrs.get("recal"), root.attrs.get("classes")
-        arrays = {
-            name: root[name]
-            for name in ("logits", "labels", "transformed", *_ROW_NAMES)
-            if name in root
-        }
+        known = ("logits", "labels", "transformed", *_ROW_NAMES)
+        arrays = {name: root[name] for name in known if name in root}
     except Exception as error:  # zarr has no common error for broken folders
         raise FileError(f"{path} is not a zarr folder of views: {error}.") from error
     transforms = _check_header(path, header)
     _check_arrays(path, arrays)
     logits = _check_array(path, arrays, "logits", 2)
     stack = _check_array(path, arrays, "transformed", 3) if "transformed" in arrays else None
-    check_layout(
-        path, logits.shape, transforms, stack.shape if stack is not None else (0, *logits.shape)
-    )
+    shape = (0, *logits.shape) if stack is None else stack.shape
+    check_layout(path, logits.shape, transforms, shape)
     generation, stored = header.get("generation"), header.get("preprocessing")
     try:
         columns = None if names is None else check_classes(names, logits.shape[1])
@@ -216,23 +211,20 @@ def open_folder(
                 raise FileError(
                     f"{path} is damaged: its {ledgers.NAME} cannot be used ({problem}). {_REPAIR}"
                 )
-            if (
-                ledger.generation(ledger.end) != generation
-                or ledger.end.get("description") != digest
-            ):
+            described = ledger.end.get("description")
+            if ledger.generation(ledger.end) != generation or described != digest:
                 raise FileError(
                     f"{path} is damaged: what it says about its views is not what was written with them. {_REPAIR}"
                 )
         else:  # a folder that recal did not write has no checksums
             ledger = None
         snapshot = Snapshot(path, generation, ledger)
-        values, *texts = (
-            _read_column(name, arrays, snapshot, ledger) for name in ("labels", *_ROW_NAMES)
-        )
+        values = _read_column("labels", arrays, snapshot, ledger)
         truth = None if values is None else check_labels(values, *logits.shape)
-        rows = [
-            _row_names(path, name, text, logits.shape[0]) for name, text in zip(_ROW_NAMES, texts)
-        ]
+        rows = []
+        for name in _ROW_NAMES:
+            text = _read_column(name, arrays, snapshot, ledger)
+            rows.append(_row_names(path, name, text, logits.shape[0]))
         layers = {
             as_transform(str(spec)): StoredRows(snapshot, stack, index)
             for index, spec in enumerate(transforms)
@@ -241,13 +233,12 @@ def open_folder(
         raise error.at(path) from None
     if len(layers) != len(transforms):
         raise FileError(f"{path}: `transforms` names a transformation twice.")
-    columns = columns if classes is None else check_classes(classes, logits.shape[1])
-    truth = (
-        truth if labels is None else check_labels(labels, logits.shape[0], logits.shape[1], columns)
-    )
-    return Views.unchecked(
-        StoredRows(snapshot, logits), layers, truth, columns, preprocessing, *rows
-    )
+    if classes is not None:
+        columns = check_classes(classes, logits.shape[1])
+    if labels is not None:
+        truth = check_labels(labels, logits.shape[0], logits.shape[1], columns)
+    originals = StoredRows(snapshot, logits)
+    return Views.unchecked(originals, layers, truth, columns, preprocessing, *rows)
 
 
 def _check_files(folder: Path) -> None:

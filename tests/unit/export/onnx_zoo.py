@@ -310,9 +310,6 @@ def fixed_token() -> onnx.ModelProto:
 
 IMAGES: dict[str, Callable[[], onnx.ModelProto]] = {
     "paddle2onnx": paddle2onnx,
-    "batch N": lambda: paddle2onnx("N"),
-    "batch ?": lambda: paddle2onnx("?"),
-    "batch without name": lambda: paddle2onnx(""),
     "batch unsaid": lambda: paddle2onnx(None),
     "tf2onnx": tf2onnx,
     "torch dynamo": torch_dynamo,

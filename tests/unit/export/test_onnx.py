@@ -174,7 +174,11 @@ def test_the_command_line_writes_all_three_kinds(
     model, weights = linear_model(tmp_path / "linear.onnx")
     images = np.random.default_rng(1).integers(0, 256, (9, 1, 6, 6), dtype=np.uint8)
 
-    arguments = [
+    def export(*typed: object) -> int:
+        return run(["export", str(calibration), *map(str, typed)])
+
+    out = tmp_path / "whole.onnx"
+    prepared = [
         "--shape",
         "1,6,6",
         "--dtype",
@@ -187,10 +191,7 @@ def test_the_command_line_writes_all_three_kinds(
         "0.25",
         "--json",
     ]
-    out = tmp_path / "whole.onnx"
-    assert (
-        run(["export", str(calibration), "--model", str(model), "--out", str(out), *arguments]) == 0
-    )
+    assert export("--model", model, "--out", out, *prepared) == 0
     assert json.loads(capsys.readouterr().out)["transforms"] == ["zoom:0.5"]
 
     def logits(x: np.ndarray) -> np.ndarray:
@@ -199,10 +200,7 @@ def test_the_command_line_writes_all_three_kinds(
     views = Views(logits(images), {"zoom:0.5": logits(as_transform("zoom:0.5")(images))})
     np.testing.assert_allclose(answers(out, images), calibrated_probs(plan, views), atol=1e-5)
 
-    assert (
-        run(["export", str(calibration), "--classes", "5", "--out", str(tmp_path / "replay.onnx")])
-        == 0
-    )
+    assert export("--classes", 5, "--out", tmp_path / "replay.onnx") == 0
     session = onnxruntime.InferenceSession(str(tmp_path / "replay.onnx"))
     assert [value.name for value in session.get_inputs()] == ["logits", "transformed"]
 
@@ -211,21 +209,8 @@ def test_the_command_line_writes_all_three_kinds(
     )
     torch.export.save(program, tmp_path / "net.pt2")
     out = tmp_path / "torch.onnx"
-    arguments = ["--shape", "3,12,12", "--out", str(out)]
-    assert (
-        run(
-            [
-                "export",
-                str(calibration),
-                "--model",
-                str(tmp_path / "net.pt2"),
-                "--trust",
-                "pt2",
-                *arguments,
-            ]
-        )
-        == 0
-    )
+    model_file = ("--model", tmp_path / "net.pt2", "--trust", "pt2")
+    assert export(*model_file, "--shape", "3,12,12", "--out", out) == 0
     batch = torch.rand(5, 3, 12, 12)
     with torch.no_grad():
         module = CalibratedModule(network(), plan)
@@ -235,27 +220,10 @@ def test_the_command_line_writes_all_three_kinds(
     capsys.readouterr()
 
     out = tmp_path / "other.onnx"
-    assert run(["export", str(calibration), "--out", str(out), "--shape", "3,x"]) == 2
-    assert (
-        run(
-            ["export", str(calibration), "--out", str(out), "--model", str(model), "--shape", "3,x"]
-        )
-        == 2
-    )
+    assert export("--out", out, "--shape", "3,x") == 2
+    assert export("--out", out, "--model", model, "--shape", "3,x") == 2
     assert "got 3,x" in capsys.readouterr().err
-    assert (
-        run(
-            [
-                "export",
-                str(calibration),
-                "--out",
-                str(out),
-                "--model",
-                str(tmp_path / "forest.skops"),
-            ]
-        )
-        == 2
-    )
+    assert export("--out", out, "--model", tmp_path / "forest.skops") == 2
     refusal = " ".join(capsys.readouterr().err.split())
     assert "forest.skops" in refusal
     assert "skl2onnx" in refusal

@@ -89,16 +89,8 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model_file(folder / "net.onnx", 3)
     labels = np.random.default_rng(2).integers(0, 4, 160)
     np.savez(folder / "data.npz", images=images(), labels=labels)
-    pool = "zoom:0.8+brightness:0.7+flip"
-    typed = [
-        "--model",
-        str(folder / "net.onnx"),
-        "--data",
-        str(folder / "data.npz"),
-        *TYPED,
-        "--pool",
-        pool,
-    ]
+    typed = ["--model", str(folder / "net.onnx"), "--data", str(folder / "data.npz"), *TYPED]
+    typed += ["--pool", "zoom:0.8+brightness:0.7+flip"]
     assert run(["collect", *typed, "--out", str(folder / "views.zarr")]) == 0
     out = str(folder / "it.recal")
     method = ["--method", "recal", "--max-iter", "6", "--tol", "0"]
@@ -233,33 +225,11 @@ def test_another_model_than_that_of_the_fit_is_told(
         assert code == {"same": 0, "other": 2}[name]
         by_model = capsys.readouterr().err
         views = str(tmp_path / f"{name}.npz")
-        assert (
-            run(
-                [
-                    "collect",
-                    *typed,
-                    *TYPED,
-                    "--pool",
-                    "zoom:0.8+brightness:0.7+flip",
-                    "--out",
-                    views,
-                ]
-            )
-            == 0
-        )
+        pool = ["--pool", "zoom:0.8+brightness:0.7+flip", "--out", views]
+        assert run(["collect", *typed, *TYPED, *pool]) == 0
         capsys.readouterr()
-        assert (
-            run(
-                [
-                    "apply",
-                    str(fitted / "it.recal"),
-                    views,
-                    "--out",
-                    str(tmp_path / f"{name}-views.csv"),
-                ]
-            )
-            == 0
-        ), capsys.readouterr().err
+        out = ["--out", str(tmp_path / f"{name}-views.csv")]
+        assert run(["apply", str(fitted / "it.recal"), views, *out]) == 0
         told[name] = [" ".join(text.split()) for text in (by_model, capsys.readouterr().err)]
     assert all("fitted for another model" in text for text in told["other"])
     assert not any("another model" in text for text in told["same"])

@@ -136,8 +136,6 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     # not a file of ours at all
     "empty": (lambda: b"", "it is empty"),
     "text": (lambda: b"temperature = 2.0\n", "does not begin as one"),
-    "short": (lambda: HONEST[:5], "does not begin as one"),
-    "png": (lambda: b"\x89PNG\r\n\x1a\n" + bytes(64), "does not begin as one"),
     "npz": (lambda: b"PK\x03\x04" + bytes(64), "views are read with read_views"),
     "pickle": (
         lambda: b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94.",
@@ -155,15 +153,9 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: struct.pack("<Q", 2**40) + HONEST[8:],
         "declares 1,099,511,627,776 bytes",
     ),
-    "negative-header": (
-        lambda: struct.pack("<q", -1) + HONEST[8:],
-        "declares 18,446,744,073,709,551,615 bytes",
-    ),
     "huge-offsets": (lambda: _array(data_offsets=[0, 2**62], shape=[2**59]), "cut short"),
     "overflowing-shape": (lambda: _array(shape=[2**63, 2**63]), "damaged"),
     "negative-shape": (lambda: _array(shape=[-2]), "damaged"),
-    "negative-offsets": (lambda: _array(data_offsets=[-16, 16]), "damaged"),
-    "backwards-offsets": (lambda: _array(data_offsets=[16, 0]), "damaged"),
     "shape-and-offsets-differ": (lambda: _array(shape=[3]), "damaged"),
     "overlapping-arrays": (
         lambda: pack(TEMPERATURE, {"a0": ARRAYS["a0"], "a1": ARRAYS["a0"]}),
@@ -172,7 +164,6 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     # dtypes
     "unknown-dtype": (lambda: _array(dtype="PICKLE"), "no dtype that recal reads"),
     "bfloat16": (lambda: _array(dtype="BF16", shape=[8]), "no dtype that recal reads"),
-    "float-classes-as-text": (lambda: _array(dtype=7), "no dtype that recal reads"),
     "bool-of-seven": (
         lambda: pack(
             TEMPERATURE, {"a0": {**ARRAYS["a0"], "dtype": "BOOL", "shape": [16]}}, b"\x07" * 16
@@ -180,14 +171,12 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         "neither true nor false",
     ),
     # headers that are no headers
-    "header-is-a-list": (lambda: pack("", text=b"[1, 2]"), "does not begin as one"),
     "header-not-json": (
         lambda: pack("", text=b'{"__metadata__": '),
         "not a file that recal can use",
     ),
     "header-not-utf8": (lambda: pack("", text=b'{"\xff\xfe": 1}'), "not a file that recal can use"),
     "inner-not-json": (lambda: pack("{"), "not a file that recal can use"),
-    "inner-is-a-list": (lambda: pack("[]"), "not an object"),
     "inner-nan": (lambda: pack(json.dumps(TEMPERATURE).replace("0.5", "NaN", 1)), "got nan"),
     "said-twice": (
         lambda: pack(json.dumps(TEMPERATURE)[:-1] + ', "version": 1}'),
@@ -215,10 +204,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: changed(TEMPERATURE, "version", to="1"),
         "whole number from 1 on, got '1'",
     ),
-    "version-zero": (lambda: changed(TEMPERATURE, "version", to=0), "got 0"),
-    "version-true": (lambda: changed(TEMPERATURE, "version", to=True), "got True"),
     "unknown-kind": (lambda: changed(TEMPERATURE, "kind", to="model"), "holds a 'model'"),
-    "kind-is-a-list": (lambda: changed(TEMPERATURE, "kind", to=["record"]), "holds a"),
     "record-without-fields": (
         lambda: changed(TEMPERATURE, "kind", to="record"),
         "must have the fields",
@@ -228,27 +214,15 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: changed(TEMPERATURE, "class", to="os.system"),
         "a calibrator 'os.system'",
     ),
-    "abstract-class": (
-        lambda: changed(TEMPERATURE, "class", to="Calibrator"),
-        "a calibrator 'Calibrator'",
-    ),
-    "class-is-a-list": (lambda: changed(TEMPERATURE, "class", to=[]), "a calibrator"),
     "unknown-parameter": (lambda: changed(RECAL, "params", "code", to="x"), "no parameter 'code'"),
-    "parameter-self": (lambda: changed(RECAL, "params", "self", to=1), "no parameter 'self'"),
     "parameter-of-wrong-type": (
         lambda: changed(RECAL, "params", "max_iter", to="many"),
         "`ReCal.max_iter` must be a whole number .* got 'many'",
-    ),
-    "parameter-not-a-choice": (
-        lambda: changed(RECAL, "params", "guard", to="all"),
-        "`ReCal.guard` must be .* got 'all'",
     ),
     "parameters-are-a-list": (lambda: changed(RECAL, "params", to=[1]), "must be objects"),
     "state-is-null": (lambda: changed(RECAL, "state", to=None), "must be objects"),
     "attribute-method": (lambda: _state("predict_proba", 1), "no fitted attribute 'predict_proba'"),
     "attribute-dunder": (lambda: _state("__class__", 1), "no fitted attribute '__class__'"),
-    "attribute-private": (lambda: _state("_hidden_", 1), "no fitted attribute '_hidden_'"),
-    "attribute-unknown": (lambda: _state("evil_", 1), "no fitted attribute 'evil_'"),
     "no-classes": (lambda: _state("classes_", None), "`classes_` must be an ndarray"),
     "one-class": (lambda: _array(shape=[1], data_offsets=[0, 8])[:-8], "at least two classes"),
     "same-class-twice": (lambda: pack(TEMPERATURE, data=bytes(16)), "distinct classes"),
@@ -262,7 +236,6 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: _state("converged_", {"$": "call", "function": "os.system"}),
         "marked as 'call'",
     ),
-    "tag-is-a-list": (lambda: _state("converged_", {"$": []}), "marked as"),
     "tag-with-extras": (
         lambda: _state("converged_", {"$": "float", "value": "nan", "x": 1}),
         "must have the fields",
@@ -305,11 +278,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     # plans
     "negative-beta": (lambda: _step("betas", 1, to=-0.9), "positive finite betas"),
-    "five-betas": (lambda: _step("betas", to=[1, 1, 1, 1, 1]), "four positive"),
-    "beta-as-text": (lambda: _step("betas", 0, to="1.0"), "betas"),
-    "beta-true": (lambda: _step("betas", 0, to=True), "betas"),
     "huge-beta": (lambda: _plan("start", to=10**400), "not a file that recal can use"),
-    "zero-start": (lambda: _plan("start", to=0), "`start` must be a positive finite beta"),
     "unknown-confidence-at": (lambda: _plan("confidence_at", to="mine"), "got 'mine'"),
     "plan-of-an-earlier-version": (
         lambda: _plan("rule", to={"ties": "float32"}),
@@ -319,30 +288,16 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: _plan("steps", 0, to={"transform": ZOOM, "betas": [1, 1, 1, 1]}),
         "each item a Step",
     ),
-    "step-without-betas": (
-        lambda: _plan("steps", to=[record("Step", transform=ZOOM)]),
-        "must have the fields",
-    ),
     "transform-out-of-range": (lambda: _step("transform", "spec", to="zoom:7"), "zoom"),
     "transform-is-code": (lambda: _step("transform", "spec", to={"call": "x"}), "must be a spec"),
-    "transform-is-a-dict": (lambda: _step("transform", to={"call": "x"}), "transformation"),
-    "transform-without-name": (lambda: _step("transform", "spec", to=""), "name"),
     # maps
-    "map-is-a-number": (lambda: _state("map_", 3), "map"),
     "map-of-no-such-name": (lambda: _map("name", "os.system"), "os.system"),
     "map-of-another-method": (lambda: _state("map_", {**_MAP, "name": "Affine"}), "fields|Affine"),
-    "map-without-fields": (lambda: _map("fields", {}), "fields"),
     "map-with-extras": (lambda: _map("fields", {"beta": 0.5, "code": "x"}), "fields"),
     "map-negative-beta": (lambda: _map("fields", {"beta": -1.0}), "beta"),
-    "map-infinite-beta": (lambda: _map("fields", {"beta": {"$": "float", "value": "inf"}}), "beta"),
-    "map-beta-as-text": (lambda: _map("fields", {"beta": "0.5"}), "beta"),
-    "map-beta-true": (lambda: _map("fields", {"beta": True}), "beta"),
     # blends
     "blend-with-extras": (lambda: _blend("code", "x"), "a Blend must have the fields"),
     "blend-negative-weight": (lambda: _blend("weights", [[ZOOM, -0.1]]), "got -0.1"),
-    "blend-zero-weight": (lambda: _blend("weights", [[ZOOM, 0]]), "leave out zoom:0.5"),
-    "blend-weight-as-text": (lambda: _blend("weights", [[ZOOM, "0.4"]]), "got '0.4'"),
-    "blend-weight-true": (lambda: _blend("weights", [[ZOOM, True]]), "got True"),
     "blend-same-view-twice": (
         lambda: _blend("weights", [[ZOOM, 0.1], [{**ZOOM, "spec": "zoom:0.50"}, 0.1]]),
         "twice",
@@ -352,28 +307,14 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         "must be a spec",
     ),
     "blend-weights-not-pairs": (lambda: _blend("weights", [[ZOOM]]), "must be pairs"),
-    "blend-weights-are-text": (lambda: _blend("weights", "zoom:0.5"), "must be pairs"),
     "blend-huge-own": (lambda: _blend("own", 10**400), "`own`"),
-    "blend-negative-own": (lambda: _blend("own", -1.0), "got -1.0"),
-    "blend-nested-offsets": (lambda: _blend("offsets", [[0.1], [0.2]]), "`offsets`"),
     "blend-offsets-of-three": (lambda: _blend("offsets", [0.0, 0.1, 0.2]), "3 classes"),
     "blend-offsets-differ": (lambda: _blend("gated_offsets", [0.0, 0.1, 0.2]), "got 2 and 3"),
-    "blend-gate-zero": (lambda: _blend("gate", 0), r"`gate` must be a number in \(0, 1\] or None"),
     "blend-gate-above-one": (
         lambda: _blend("gate", 1.5),
         r"`gate` must be a number in \(0, 1\] or None",
     ),
-    "blend-gate-true": (
-        lambda: _blend("gate", True),
-        r"`gate` must be a number in \(0, 1\] or None",
-    ),
-    "blend-epsilon-zero": (
-        lambda: _blend("epsilon", 0.0),
-        r"`epsilon` must be a number in \(0, 1\)",
-    ),
-    "blend-epsilon-one": (lambda: _blend("epsilon", 1), r"`epsilon` must be a number in \(0, 1\)"),
     "blend-unknown-answers": (lambda: _blend("answers", "changed"), "`answers` must be"),
-    "blend-matrices-are-text": (lambda: _blend("matrices", "ab"), "finite number"),
     "blend-one-matrix-for-two": (
         lambda: _blend("matrices", [[[0, 0], [0, 0]]]),
         "the original and each view",
@@ -382,17 +323,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: _blend("matrices", [[[0.0] * 3] * 3] * 2),
         "each of the `offsets`",
     ),
-    "blend-matrix-of-text": (lambda: _blend("matrices", [[["1", "2"]] * 2] * 2), "finite number"),
-    "blend-matrix-of-infinity": (
-        lambda: _blend("matrices", [[[10**400, 0.0]] * 2] * 2),
-        "finite number",
-    ),
     "blend-matrix-huge": (lambda: _blend("matrices", [[[1e200, 0.0]] * 2] * 2), "`matrices`"),
-    "blend-matrix-flat": (
-        lambda: _blend("matrices", [[0.0, 0.0]] * 2),
-        "must be a list of matrices",
-    ),
-    "blend-answers-are-a-list": (lambda: _blend("answers", []), "`answers` must be"),
 }
 
 
