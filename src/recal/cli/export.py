@@ -101,10 +101,10 @@ def export(
                 getattr(source, "profile_", None) is not None
             ):  # a service needs it to watch and follow its logits
                 profile = save(source.profile_, out.with_suffix(PROFILE))
-        cost = measure(out, parts, n_classes, with_model=model is not None)
+        whole_ms, alone_ms = measure(out, parts, n_classes, with_model=model is not None)
     views = [str(transform) for transform in parts.map.transforms]
     facts = {"file": out, "transforms": views, "steps": len(getattr(parts.map, "steps", ()))}
-    times = {"ms": cost.whole, "calibration_ms": cost.calibration}
+    times = {"ms": whole_ms, "calibration_ms": alone_ms}
     print_json({**facts, "bytes": out.stat().st_size, **times, "profile": profile})
     if model is None:
         what = f", {len(views)} views; inputs: logits{', transformed' if views else ''}"
@@ -125,10 +125,10 @@ def export(
         )
     whole = (
         "The"
-        if cost.whole is None
-        else f"One answer takes {cost.whole:.3g} ms on one thread here, of which the"
+        if whole_ms is None
+        else f"One answer takes {whole_ms:.3g} ms on one thread here, of which the"
     )
-    say(f"{whole} calibration alone takes {cost.calibration:.2g} ms.")
+    say(f"{whole} calibration alone takes {alone_ms:.2g} ms.")
 
 
 def _open_network(model: Path, trust: str | None) -> Any:

@@ -21,25 +21,10 @@ from recal.decisions.decision import Decision
 from recal.decisions.rule import DecisionRule
 from recal.decisions.sets import PredictionSets
 from recal.errors import InputError, in_both
+from recal.export import network
 from recal.export import traced_functions as xp
 from recal.export.calibration import Calibration, calibration_of, keep_classes
-from recal.export.network import (
-    ON_ONE_THREAD,
-    Part,
-    channel_part,
-    example_of,
-    fix_reshapes,
-    normalize_part,
-    open_batch,
-    opsets_of,
-    read_model,
-    rows_of,
-    run,
-    sizes,
-    trace_module,
-    two_column_part,
-    view_part,
-)
+from recal.export.network import Part, sizes
 from recal.export.tracer import IR_VERSION, OPEN, Graph, Nodes, Symbol, dtype_of, onnx
 from recal.files.paths import replacing
 from recal.maps.guard import bounded, guarded
@@ -141,19 +126,19 @@ def export_onnx(
             )
         if outputs == "logits" and gives_probabilities(model, preprocess, example):
             raise _ends_in_softmax()
-        traced = trace_module(logits_of(model, preprocess), example)
+        traced = network.trace_module(logits_of(model, preprocess), example)
         front, batch = _with_two_columns([traced], outputs), example
     n_classes = _classes_of(front[-1])
     calibration.check_classes(n_classes)
-    opset = opsets_of(*(part.model for part in front))[""]
+    opset = network.opsets_of(*(part.model for part in front))[""]
     views = _views(calibration.map.transforms, batch, opset)
     rule = _rule(getattr(plan, "decision_", None) if accept is None else accept, n_classes)
     file = _File(front, views, calibration, n_classes, outputs, batch, rule)
     if calibration.map.gate is not None:
         file = _gateable(file)
     whole = file.model()
-    example = _zeros(front[0] if batch is None else batch, rows_of(front[-1]))
-    run(whole, whole.graph.input[0].name, example)
+    example = _zeros(front[0] if batch is None else batch, network.rows_of(front[-1]))
+    network.run(whole, whole.graph.input[0].name, example)
     return write(whole, path, metadata(plan, calibration.map.transforms, rule))
 
 
@@ -191,8 +176,8 @@ class _File:
         models = [part.model for part in parts]
         version = max(IR_VERSION, *(model.ir_version for model in models))
         results = self._results(*self._answers(inputs))
-        whole = inputs.device.model([inputs], results, opsets_of(*models), version)
-        if fixed := rows_of(self.front[-1]):  # a fixed batch that could not be opened
+        whole = inputs.device.model([inputs], results, network.opsets_of(*models), version)
+        if fixed := network.rows_of(self.front[-1]):  # a fixed batch that could not be opened
             whole.graph.input[0].type.tensor_type.shape.dim[0].dim_value = fixed
         return whole
 
@@ -244,9 +229,8 @@ class _File:
         """
         assert self.views is not None
         rows = is_below.op("NonZero", shape=(1, OPEN), dtype="int64").reshape((OPEN,))
-        stack = self._logits(self.views.put(inputs[rows], "views_")).reshape(
-            (len(self.calibration.map.transforms), OPEN, self.n_classes)
-        )
+        shape = (len(self.calibration.map.transforms), OPEN, self.n_classes)
+        stack = self._logits(self.views.put(inputs[rows], "views_")).reshape(shape)
         below = own_probs(self.calibration.with_gate(None), logits[rows], stack)
         return above.op("ScatterND", rows[:, None], below, shape=above.shape)
 
@@ -287,9 +271,11 @@ def _gateable(file: _File) -> _File:
     assert one is not None
     front, never = list(file.front), file.calibration.with_gate(1e-300)  # no row is below it
     inner = tuple(file.example.shape[1:]) if len(front) == 1 else tuple(sizes(front[-2].output)[1:])
-    for parts in (front, [*front[:-1], fix_reshapes(front[-1], inner)]):
+    for parts in (front, [*front[:-1], network.fix_reshapes(front[-1], inner)]):
         with suppress(InputError):
-            run(replace(file, front=parts, calibration=never, rule=None).model(), "inputs", one)
+            network.run(
+                replace(file, front=parts, calibration=never, rule=None).model(), "inputs", one
+            )
             return replace(file, front=parts)
     return replace(file, branched=True)
 
@@ -301,7 +287,7 @@ def _zeros(source: Any, fixed: int = 0) -> NDArray[Any] | None:
     if isinstance(source, Part):
         if len(sizes(source.input)) < 2 or 0 in sizes(source.input)[1:]:
             return None
-        source = example_of(source)
+        source = network.example_of(source)
     return np.zeros((fixed or 1, *source.shape[1:]), dtype_name(source))
 
 
@@ -314,9 +300,8 @@ def _rule(accept: Any, n_classes: int) -> Any:
         kind = Either(Number(0.0, 1.0), ListOf(Number(0.0, 1.0)))
         kind.rule = "a threshold in [0, 1], or one for each class"
         numbers = np.ravel(check(accept, kind, "accept")).tolist()
-        rule = SimpleNamespace(
-            thresholds=numbers, reads="confidence", risk=None, confidence=None, groups=()
-        )
+        unknown = {"risk": None, "confidence": None, "groups": ()}
+        rule = SimpleNamespace(thresholds=numbers, reads="confidence", **unknown)
     if rule.groups:
         raise InputError(
             f"has a threshold for each of {len(rule.groups)} groups, and an ONNX file does not read groups",
@@ -335,28 +320,28 @@ def _onnx_front(
     model: Any, transforms: tuple[Transform, ...], preprocess: Any, example: Any, outputs: str
 ) -> tuple[list[Part], Any]:
     """Return the parts that turn inputs into logits, and an example of the inputs."""
-    own = read_model(model)
+    own = network.read_model(model)
     if outputs == "logits" and own.ends_in_softmax:
         raise _ends_in_softmax()
     batch = example
     if batch is None and (transforms or preprocess is not None):
-        batch = example_of(own)
+        batch = network.example_of(own)
     front: list[Part] = []
     if isinstance(preprocess, Normalize):
-        front = [normalize_part(preprocess, batch)]
+        front = [network.normalize_part(preprocess, batch)]
     elif preprocess is not None:
         from recal.export.torch_module import Function
 
-        front = [trace_module(Function(preprocess), batch)]
+        front = [network.trace_module(Function(preprocess), batch)]
     shape = sizes(front[-1].output) if front else [] if batch is None else list(batch.shape)
     if len(shape) == 3 and len(sizes(own.input)) == 4:
-        front.append(channel_part(own))
+        front.append(network.channel_part(own))
         shape = [*shape, 1] if sizes(own.input)[1] != 1 else [shape[0], 1, *shape[1:]]
-    if rows_of(own):
+    if network.rows_of(own):
         declared = sizes(own.input)[1:]
         inner = [size or other for size, other in zip(declared, shape[1:] or declared)]
         try:
-            own = open_batch(own, tuple(inner))
+            own = network.open_batch(own, tuple(inner))
         except InputError:
             if transforms:
                 raise
@@ -365,7 +350,7 @@ def _onnx_front(
 
 def _with_two_columns(front: list[Part], outputs: str) -> list[Part]:
     """Return the parts, with one more if the model is binary and has one output."""
-    columns = two_column_part(front[-1], outputs)
+    columns = network.two_column_part(front[-1], outputs)
     return front if columns is None else [*front, columns]
 
 
@@ -381,10 +366,10 @@ def _views(transforms: tuple[Transform, ...], batch: Any, opset: int) -> Part | 
     if not transforms:
         return None
     if all(isinstance(transform, BuiltIn) for transform in transforms):
-        return view_part(transforms, batch, opset)
+        return network.view_part(transforms, batch, opset)
     from recal.export.torch_module import views_of
 
-    return trace_module(views_of(transforms), batch)
+    return network.trace_module(views_of(transforms), batch)
 
 
 def _classes_of(part: Part) -> int:
@@ -434,11 +419,8 @@ def export_calibration(
         raise InputError("A plan does not know how many classes there are: pass n_classes.")
     rule = getattr(plan, "decision_", None)
     rule = getattr(rule, "rule", rule)  # of a Decision
-    return write(
-        calibration_model(calibration, int(classes)),
-        path,
-        metadata(plan, calibration.map.transforms, rule),
-    )
+    facts = metadata(plan, calibration.map.transforms, rule)
+    return write(calibration_model(calibration, int(classes)), path, facts)
 
 
 def calibration_model(calibration: Calibration, n_classes: int) -> onnx.ModelProto:
@@ -552,32 +534,23 @@ def write(model: onnx.ModelProto, path: str | os.PathLike[str], facts: dict[str,
     return Path(path)
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Milliseconds per row: for the whole file (None if it holds no model), and for the calibration
-    alone.
-    """
-
-    whole: float | None
-    calibration: float
-
-
 def measure(
     path: str | os.PathLike[str], calibration: Calibration, n_classes: int, *, with_model: bool
-) -> Cost:
-    """Return how long one row takes: the median of a few runs on one thread, with random inputs."""
+) -> tuple[float | None, float]:
+    """Return the milliseconds per row of the whole file (None if it holds no model), and of the
+    calibration alone: medians of a few runs on one thread, with random inputs.
+    """
     alone = _median(calibration_model(calibration, n_classes).SerializeToString())
-    return Cost(_median(os.fspath(path)) if with_model else None, alone)
+    return _median(os.fspath(path)) if with_model else None, alone
 
 
 def _median(model: str | bytes, n_runs: int = 15) -> float:
-    session, rng, feeds = open_session(model, *ON_ONE_THREAD), np.random.default_rng(0), {}
+    session, rng, feeds = open_session(model, *network.ON_ONE_THREAD), np.random.default_rng(0), {}
     for value in session.get_inputs():
-        kind = {"tensor(float)": "float32", "tensor(double)": "float64"}.get(
-            value.type, value.type[7:-1]
-        )
+        kind = {"float": "float32", "double": "float64"}
+        dtype = value.type.removeprefix("tensor(").removesuffix(")")
         shape = [size if isinstance(size, int) else 1 for size in value.shape]
-        feeds[value.name] = rng.random(shape).astype(kind)
+        feeds[value.name] = rng.random(shape).astype(kind.get(dtype, dtype))
     session.run(None, feeds)  # warm up
     times = []
     for _ in range(n_runs):

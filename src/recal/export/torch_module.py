@@ -26,8 +26,6 @@ except ImportError:
     raise MissingExtraError("torch", "torch", "CalibratedModule") from None
 
 Tensor = torch.Tensor
-# The oldest opset that torch's exporter writes; it has every other node that recal adds.
-OPSET = 18
 
 
 class CalibrationLayer(torch.nn.Module):
@@ -408,7 +406,7 @@ def as_onnx(module: torch.nn.Module, example: Any, output: str) -> Any:
                 dynamic_shapes={"inputs": {0: torch.export.Dim("batch")}},
                 input_names=["inputs"],
                 output_names=[output],
-                opset_version=OPSET,
+                opset_version=18,  # the oldest that torch writes; it has all nodes that recal adds
                 verbose=False,
             )
     except InputError:

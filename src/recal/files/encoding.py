@@ -299,11 +299,4 @@ def _read_text(shape: Any, values: Any, width: Any) -> NDArray[Any]:
     size = len(values)
     if (padded := 4 * width * size) > allowance(sum(map(len, values)) + size):
         raise FileError(f"its texts would take {padded:,} bytes, most of them padding")
-    sizes = (
-        isinstance(shape, list)
-        and len(shape) <= 8
-        and all(type(n) is int and 0 <= n <= size for n in shape)
-    )
-    if not sizes or math.prod(shape) != size:
-        raise FileError(f"`shape` must be a list of sizes for {size} values, got {shape!r}")
     return np.array(values, dtype=f"<U{width}").reshape(shape)

@@ -19,8 +19,6 @@ from recal.files.paths import sizes_in
 
 LIMIT = "RECAL_MAX_BYTES"
 _SMALL, _RATIO, _LARGE = 256 * 2**20, 200, 4 * 2**30
-_FEW_CHUNKS = 1000
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def allowance(size: int) -> int:
@@ -69,7 +67,7 @@ def admit_folder(path: Path, n_bytes: int, chunks: int) -> None:
     file takes time.
     """
     n_bytes = 0 if n_bytes <= max(_SMALL, _user_limit() or 0) else n_bytes
-    expected_files = 0 if chunks <= _FEW_CHUNKS else chunks // 2
+    expected_files = 0 if chunks <= 1000 else chunks // 2
     if not n_bytes and not expected_files:
         return
     size = files = 0
@@ -92,4 +90,6 @@ def _user_limit() -> int | None:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
     if text and match is None:
         raise InputError(f"{LIMIT} is a number of bytes, such as 16GB, got {text!r}.")
-    return None if match is None else int(float(match[1]) * _UNITS[match[2].upper()])
+    if match is None:
+        return None
+    return int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))

@@ -31,8 +31,6 @@ from recal.files.tables import Table, is_number, pyarrow_for, read_table, write_
 from recal.files.views import names_in, read_npz, read_views, write_npz
 from recal.maps.steps import Plan
 
-# Keys of the metadata of a Parquet table.
-_FITTED, _JOB = b"recal.fitted_rows", b"recal.job"
 # The columns of recal's own tables, besides the label and "p_CLASS" for every class.
 _OWN = ("input", "answer", "confidence", "accepted", "passes")
 
@@ -165,8 +163,8 @@ def write_prob_file(
         return path
     for place, name in enumerate(names.tolist()):
         columns[f"p_{name}"] = np.ascontiguousarray(probs[:, place])
-    metadata = {_FITTED: str(fitted_rows).encode()} if fitted_rows else {}
-    metadata |= {} if job is None else {_JOB: json.dumps(job).encode()}
+    metadata = {b"recal.fitted_rows": str(fitted_rows).encode()} if fitted_rows else {}
+    metadata |= {} if job is None else {b"recal.job": json.dumps(job).encode()}
     write_columns(path, columns, metadata=metadata)
     return path
 
@@ -184,7 +182,7 @@ def _metadata(path: Path) -> Mapping[bytes, bytes]:
 def read_job(path: Path) -> dict[str, Any] | None:
     """Return the job that wrote a Parquet table, or None."""
     try:
-        job = json.loads(_metadata(path).get(_JOB, b"null"))
+        job = json.loads(_metadata(path).get(b"recal.job", b"null"))
     except (ValueError, RecursionError):
         return None
     return job if isinstance(job, dict) else None
@@ -299,6 +297,6 @@ def _probabilities(table: Table, name: str) -> NDArray[np.float64]:
 
 def _fitted_rows(path: Path) -> int:
     """Return how many rows of the table the calibration was fitted on."""
-    number = _metadata(path).get(_FITTED, b"0")
+    number = _metadata(path).get(b"recal.fitted_rows", b"0")
     # Python refuses very long numbers.
     return int(number) if number.isdigit() and len(number) < 20 else 0

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 VERSION = 1
 MAX_HEADER_BYTES, MAX_FILE_BYTES = 16 * 2**20, 4 * 2**30
-_KEY, _DIGEST = "recal", "digest"
-_CLASSIFIER = "recal.collecting.classifier"
 # The code of a classifier, which `load` takes as arguments, and settings that depend on the
 # machine.
 _NOT_STORED = ("model", "preprocess", "device", "calibrator", "engine")
@@ -79,7 +77,9 @@ def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
     encoder, name = Encoder(), type(obj).__name__
     # If the module of the classifier is not loaded, `obj` is no classifier. Importing it would load
     # scikit-learn.
-    classifier = getattr(sys.modules.get(_CLASSIFIER), "CalibratedClassifier", None)
+    classifier = getattr(
+        sys.modules.get("recal.collecting.classifier"), "CalibratedClassifier", None
+    )
     if classifier is not None and isinstance(obj, classifier):
         content = {"$": "classifier", **_encode_classifier(obj, encoder)}
     elif type(obj) in (record_named(name), calibrator_named(name)):
@@ -179,7 +179,10 @@ def _encode_classifier(classifier: Any, encoder: Encoder) -> dict[str, Any]:
 
 def _restore_classifier(header: dict[str, Any], decoder: Decoder) -> Any:
     """Return the classifier; its model is still a path or None."""
-    family, model = import_module(_CLASSIFIER).CalibratedClassifier, header.get("model")
+    family, model = (
+        import_module("recal.collecting.classifier").CalibratedClassifier,
+        header.get("model"),
+    )
     settings = decoder.items(header.get("settings"))
     if set(settings) & set(_NOT_STORED) or not (model is None or isinstance(model, str)):
         raise FileError("a classifier's model and code cannot come from a file")
@@ -242,7 +245,7 @@ def _write(
     # order.
     sealed = header.removesuffix("}") + _seal(_digest(header, arrays))
     with replacing(path) as file:
-        file.write(to_bytes(dict(arrays), metadata={_KEY: sealed}))
+        file.write(to_bytes(dict(arrays), metadata={"recal": sealed}))
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], bool]:
@@ -260,7 +263,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], bool]:
     with path.open("rb") as file:
         content = file.read(info.st_size)
     header = _outer_header(content)
-    inner = _parse(header["__metadata__"][_KEY])
+    inner = _parse(header["__metadata__"]["recal"])
     version = inner.get("version")
     if type(version) is not int or version < 1:
         raise FileError(f"its version must be a whole number from 1 on, got {version!r}")
@@ -280,13 +283,13 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], bool]:
             raise FileError(
                 f"the array {name!r} holds truth values that are neither true nor false"
             )
-    digest = inner.pop(_DIGEST, None)  # a file that `save` did not write may have none
-    plain = header["__metadata__"][_KEY].removesuffix(_seal(digest)) + "}"
+    digest = inner.pop("digest", None)  # a file that `save` did not write may have none
+    plain = header["__metadata__"]["recal"].removesuffix(_seal(digest)) + "}"
     return inner, arrays, digest is None or digest == _digest(plain, arrays)
 
 
 def _seal(digest: Any) -> str:
-    return f', "{_DIGEST}": "{digest}"}}'
+    return f', "digest": "{digest}"}}'
 
 
 def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -319,7 +322,7 @@ def _outer_header(content: bytes) -> dict[str, Any]:
         )
     header = _parse(content[8 : 8 + length])
     metadata = header.get("__metadata__")
-    if not isinstance(metadata, dict) or not isinstance(metadata.get(_KEY), str):
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("recal"), str):
         raise FileError("it is a safetensors file of something else")
     for name, entry in header.items():
         known = isinstance(entry, dict) and entry.get("dtype") in DTYPES.values()

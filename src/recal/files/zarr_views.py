@@ -46,7 +46,6 @@ from recal.transforms import as_transform
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
-VERSION = 1
 _ROW_NAMES = ("clusters", "groups", "ids")
 _REPAIR = "Collect again to repair it, or open it with verify=False."
 
@@ -160,7 +159,7 @@ def description(
     transforms: list[str], generation: str, preprocessing: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return the attributes that mark a zarr folder as views."""
-    own = {"kind": "views", "version": VERSION, "transforms": transforms, "generation": generation}
+    own = {"kind": "views", "version": 1, "transforms": transforms, "generation": generation}
     return own if preprocessing is None else {**own, "preprocessing": preprocessing}
 
 
@@ -286,9 +285,9 @@ def _check_header(path: Path, header: Any) -> NDArray[Any]:
     if not isinstance(header, dict) or header.get("kind") != "views":
         raise FileError(f"{path} is a zarr folder, but not one of recal's views.")
     version, transforms = header.get("version"), header.get("transforms", [])
-    if type(version) is not int or version > VERSION:
+    if type(version) is not int or version > 1:
         raise FileError(
-            f"{path} has the format {version!r} and this recal reads up to {VERSION}; update recal."
+            f"{path} has the format {version!r} and this recal reads up to 1; update recal."
         )
     if not isinstance(transforms, list) or not all(isinstance(spec, str) for spec in transforms):
         raise FileError(f"{path}: `transforms` must be a list of specs, got {transforms!r}.")
