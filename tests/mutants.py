@@ -93,7 +93,6 @@ def changes(path: Path) -> list[Change]:
     uses = _uses_of_constants(tree)
     result = []
     for node, owner in _relevant(tree):
-        assert isinstance(node, ast.expr)
         lines = (node.lineno, *uses.get(owner, ()))
         if isinstance(node, ast.Constant):
             place = (
@@ -124,54 +123,34 @@ def _other_number(value: object) -> str:
     return repr(0.1 if value == 0 else 0.5 * value)
 
 
-def _relevant(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
-    """Yield numbers and comparisons with the module's constant, or the function's default, that
-    they define.
+def _relevant(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
+    """Yield numbers, comparisons and sums, each with the module's constant, or the function's
+    default, that it defines.
     """
-
-    def walk(node: ast.AST, owner: str) -> Iterator[tuple[ast.AST, str]]:
-        for field, value in ast.iter_fields(node):
-            if field in ("annotation", "returns", "slice", "decorator_list") or isinstance(
-                value, ast.arguments
-            ):
-                continue
-            if isinstance(node, ast.keyword) and node.arg in _LAYOUT:
-                continue
-            if isinstance(node, ast.JoinedStr | ast.Raise):
-                continue
-            for child in value if isinstance(value, list) else [value]:
-                if not isinstance(child, ast.AST):
-                    continue
-                if isinstance(child, ast.Constant):
-                    if _is_statistic(child.value):
-                        yield child, owner
-                    continue
-                if isinstance(child, ast.FunctionDef):
-                    yield from defaults(child)
-                if isinstance(child, ast.Compare) or _is_sum(child):
-                    yield child, owner
-                yield from walk(child, owner)
-
-    def defaults(function: ast.FunctionDef) -> Iterator[tuple[ast.AST, str]]:
-        arguments = function.args
-        named = [*arguments.posonlyargs, *arguments.args][::-1], arguments.kwonlyargs
-        values = arguments.defaults[::-1], arguments.kw_defaults
-        for names, constants in zip(named, values):
-            for argument, value in zip(names, constants):
-                if (
-                    isinstance(value, ast.Constant)
-                    and argument.arg not in _SEEDS
-                    and _is_statistic(value.value)
-                ):
-                    yield value, f"{function.name}()"
-
-    yield from (
-        pair for one in tree.body if isinstance(one, ast.FunctionDef) for pair in defaults(one)
-    )
+    left_out: set[ast.AST] = set()
+    owners: dict[ast.AST, str] = {}
+    for node in ast.walk(tree):
+        parts = [getattr(node, name, None) for name in ("annotation", "returns", "slice")]
+        parts += getattr(node, "decorator_list", [])
+        if isinstance(node, ast.JoinedStr | ast.Raise):
+            parts.append(node)
+        if isinstance(node, ast.keyword) and node.arg in _LAYOUT:
+            parts.append(node)
+        if isinstance(node, ast.FunctionDef):
+            given = [*node.args.posonlyargs, *node.args.args][::-1], node.args.kwonlyargs
+            values = node.args.defaults[::-1], node.args.kw_defaults
+            for arguments, defaults in zip(given, values):
+                for argument, value in zip(arguments, defaults):
+                    owners[value] = f"{node.name}()"
+                    parts += [value] * (argument.arg in _SEEDS)
+        left_out |= {inner for part in parts if part is not None for inner in ast.walk(part)}
     for statement in tree.body:
-        names = [target for one in getattr(statement, "targets", []) for target in ast.walk(one)]
-        owner = next((one.id for one in names if isinstance(one, ast.Name)), "")
-        yield from walk(statement, owner if isinstance(statement, ast.Assign) else "")
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            owners |= dict.fromkeys(ast.walk(statement.value), statement.targets[0].id)
+    for node in ast.walk(tree):
+        number = isinstance(node, ast.Constant) and _is_statistic(node.value)
+        if (number or isinstance(node, ast.Compare) or _is_sum(node)) and node not in left_out:
+            yield node, owners.get(node, "")
 
 
 def _is_sum(node: ast.AST) -> bool:
