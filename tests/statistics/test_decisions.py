@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from recal.decisions import Costs, StreamWatch, accept_followed, decide, profile, watch
-from recal.decisions.certify import certified, ranked, tested_sizes
+from recal.decisions.certify import certified, growing_sizes, ranked
 from recal.decisions.follow import unknown
 from recal.decisions.rule import DecisionRule
 from recal.decisions.sets import PredictionSets, prediction_sets
@@ -38,7 +38,7 @@ def test_a_threshold_between_rounded_confidences_parts_them(digits):
 
 
 def test_sets_grow_by_half_a_per_cent_and_by_one_at_least():
-    sizes = tested_sizes(5000, 0.01, 0.05)
+    sizes = growing_sizes(5000, 0.01, 0.05)
     grown = np.diff(sizes) / sizes[:-1]
     assert (sizes[0], sizes[-1]) == (299, 5000)
     assert 0.004 <= grown[sizes[:-1] > 1000][:-1].min() <= grown[sizes[:-1] > 1000].max() <= 0.006

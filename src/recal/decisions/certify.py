@@ -205,7 +205,7 @@ def certified(answers: Ranked, risk: float, level: float) -> Counts:
     With probability at least 1 - `level` this is true for all of them, so any of them may be chosen
     by any rule.
     """
-    sizes = tested_sizes(len(answers), risk, level)
+    sizes = growing_sizes(len(answers), risk, level)
     if not len(sizes):
         return sizes
     sizes = np.unique(answers.up_to(sizes[sizes >= _start(answers, sizes, risk, level)]))
@@ -297,7 +297,7 @@ def fewest_answers(risk: float, level: float) -> int:
     return int(min(np.ceil(np.log(level) / np.log1p(-risk)), 1e15))
 
 
-def tested_sizes(n: int, risk: float, level: float) -> Counts:
+def growing_sizes(n: int, risk: float, level: float) -> Counts:
     """Return the sizes that may be tested: each half a per cent larger than the one before."""
     fewest = fewest_answers(risk, level)
     if fewest > n:

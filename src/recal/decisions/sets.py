@@ -137,7 +137,8 @@ class PredictionSets(Record):
                     f"must hold a number in [0, 1] for each of {len(array)} samples", argument="u"
                 )
             return parts
-        return content_uniforms(array) if self.randomised else np.ones(len(array))
+        by_content = self.randomised and self.method != "lac"
+        return content_uniforms(array) if by_content else np.ones(len(array))
 
 
 def content_uniforms(array: Vector) -> Vector:
@@ -221,19 +222,17 @@ def prediction_sets(
     form = PredictionSets(
         method, coverage, (math.inf,), 0.1 if penalty is None else penalty, free_ranks, randomised
     )
-    parts = None if u is None else form._parts(np.asarray(array), u)
+    parts = form._parts(array, u)
     kept = np.arange(len(array))
     if method == "raps" and penalty is None:
         chosen, kept = parted(len(array), coverage)
         if len(chosen):
-            scores = replace(form, method="aps").scores(
-                array[chosen], None if parts is None else parts[chosen]
-            )
+            scores = replace(form, method="aps").scores(array[chosen], parts[chosen])
             ranks = np.argsort(np.argsort(-array[chosen], axis=1, kind="stable"), axis=1) + 1
             penalty, free_ranks = smallest(scores, ranks, labels[chosen], coverage)
             form = replace(form, penalty=penalty, free_ranks=free_ranks)
     array, labels = array[kept], labels[kept]
-    scores = form.scores(array, None if parts is None else parts[kept])
+    scores = form.scores(array, parts[kept])
     own = scores[np.arange(len(array)), labels]
     groups = [own[labels == column] for column in range(array.shape[1])] if per_class else [own]
     limits = tuple(limit(scores, coverage) for scores in groups)

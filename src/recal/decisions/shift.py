@@ -214,10 +214,8 @@ def _quantities(
     if rows.groups.shape[1]:
         quantities["answers that views change"] = _distance(rows.changed), rows.changed
         cells = rows.groups.astype(np.intp) + 4 * np.arange(rows.groups.shape[1])
-        quantities["groups"] = (
-            _counts(cells),
-            rows.groups % 2 == 1,
-        )  # in groups 1 and 3 confidence rises
+        rises = rows.groups % 2 == 1  # in groups 1 and 3
+        quantities["groups"] = _counts(cells), rises
     quantities |= {
         name: (_distance(column), column) for name, column in zip(names[1:], rows.signals.T)
     }
@@ -229,9 +227,8 @@ def _distance(values: Vector) -> Statistic:
     others.
     """
     place = np.unique(values, return_inverse=True)[1].astype(np.int32)
-    through = np.r_[
-        0, np.cumsum(np.bincount(place))
-    ]  # rows below each distinct value, and all rows at the end
+    # Rows below each distinct value, and all rows at the end.
+    through = np.r_[0, np.cumsum(np.bincount(place))]
     total = len(values)
 
     def statistic(rows: NDArray[np.intp]) -> float:

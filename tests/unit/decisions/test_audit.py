@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from recal import Audit, DecisionRule, decide
+from recal.decisions import Check
 from recal.errors import InputError
 
 RULE = DecisionRule((0.8,), risk=0.1, confidence=0.95)
@@ -18,18 +19,34 @@ def answers(n: int = 4000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return confidence, rng.random(n) < confidence
 
 
-def test_every_answer_is_drawn_with_the_probability_that_its_weight_says() -> None:
-    confidence = np.linspace(0.805, 0.999, 40)
-    counts, weights = np.zeros(40), np.zeros(40)
-    for seed in range(3000):
+@pytest.mark.parametrize(
+    ("confidence", "n", "n_certain"),
+    [
+        (np.linspace(0.805, 0.999, 40), 8, 0),
+        (np.r_[np.full(5, 0.81), np.full(10, 0.95), np.linspace(0.99, 0.9999, 35)], 20, 5),
+    ],
+)
+def test_every_answer_is_drawn_with_the_probability_that_its_weight_says(confidence, n, n_certain):
+    counts, weights = np.zeros(len(confidence)), np.ones(len(confidence))
+    for seed in range(2000):
         audit = Audit(RULE, below=0.0, random_state=seed)
-        rows = audit.draw(confidence, 8)
-        assert len(set(rows)) == 8
+        rows = audit.draw(confidence, n)
+        assert len(set(rows)) == n
         counts[rows] += 1
         weights[rows] = [check.weight for check in audit.pending]
-    np.testing.assert_allclose(counts / 3000, (8 / 40) / weights, atol=0.03)
+    np.testing.assert_allclose(counts / 2000, n / len(confidence) / weights, atol=0.04)
     assert weights.max() <= 2.0
     assert counts[0] > 2 * counts[-1]
+    assert (counts == 2000).sum() == n_certain
+
+
+def test_mistakes_of_a_large_weight_leave_any_high_error_rate_possible() -> None:
+    """No bet may lose more than its stake, or two lost bets would look like a won one."""
+    audit = Audit(RULE)
+    check = Check("answer", 0.99, accepted=True, group="", weight=1.9, group_weight=1.9)
+    audit.replay([(check, True)] * 10)
+    assert audit.interval[1] == 1.0
+    assert audit.interval[0] > 0.1
 
 
 def test_uniform_draws_weigh_the_same() -> None:

@@ -40,6 +40,14 @@ def test_all_right_answers_are_accepted_on_average_and_all_wrong_ones_are_not(n)
     assert on_average(ranked(confidence, np.zeros(n, bool)), 0.1) == (n if n >= 20 else 0)
 
 
+@pytest.mark.parametrize("n", [12, 20, 40])
+def test_on_average_a_cluster_of_copies_counts_as_one_answer(n):
+    confidence, clusters = np.linspace(0.9, 0.8, n), np.repeat(np.arange(n), 4)
+    once = on_average(ranked(confidence, np.zeros(n, bool)), 0.1)
+    copies = ranked(np.repeat(confidence, 4), np.zeros(4 * n, bool), clusters)
+    assert on_average(copies, 0.1) == 4 * once > 0
+
+
 def test_the_promise_on_average_accepts_more_and_is_named():
     confidence, right = graded(300, np.random.default_rng(1))
     strict = decide(confidence, right, risk=0.1)

@@ -101,7 +101,7 @@ def test_labels_of_a_set_do_not_decide_that_the_search_begins_there():
     """Whatever the labels above the start are, the search begins at the same size."""
     rng = np.random.default_rng(1)
     confidence = np.sort(rng.uniform(0.6, 1.0, 1500))[::-1]
-    sizes, starts = certify.tested_sizes(1500, 0.1, 0.05), set()
+    sizes, starts = certify.growing_sizes(1500, 0.1, 0.05), set()
     wrong = rng.random(1500) < 1 - confidence
     begin = certify._start(ranked(confidence, wrong), sizes, 0.1, 0.05)
     assert sizes[0] < begin < 1500
