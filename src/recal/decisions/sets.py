@@ -32,7 +32,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import check_labels, check_probs
+from recal.checks import Floats, check_labels, check_probs
 from recal.copies import warn_of_fitted
 from recal.decisions.rule import SHARE, OrInfinity
 from recal.errors import FewSamplesWarning, InputError
@@ -129,7 +129,7 @@ class PredictionSets(Record):
             kept[np.arange(len(array)), array.argmax(axis=1)] |= ~kept.any(axis=1)
         return kept
 
-    def _parts(self, array: Vector, u: ArrayLike | None) -> Vector:
+    def _parts(self, array: Floats, u: ArrayLike | None) -> Vector:
         if u is not None:
             parts = np.asarray(u, dtype=np.float64)
             if parts.shape != (len(array),) or not ((parts >= 0) & (parts <= 1)).all():
@@ -141,7 +141,7 @@ class PredictionSets(Record):
         return content_uniforms(array) if by_content else np.ones(len(array))
 
 
-def content_uniforms(array: Vector) -> Vector:
+def content_uniforms(array: Floats) -> Vector:
     """Return a number in [0, 1) for each row that looks random and depends only on the row.
 
     Values are rounded to 12 bits, so that differences in how they were computed seldom matter, in
