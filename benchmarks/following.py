@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.measuring import describe
 from recal import DecisionRule, TemperatureScaling, Views, decide, profile, read_views
-from recal.comparison.tables import markdown_table
+from recal.comparison.results import markdown_table
 from recal.decisions import Profile, to_the_power
 from recal.metrics import ece, nll
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from benchmarks.measuring import describe
 from recal import AutoCalibration, SignalCalibration, TemperatureScaling, Views
 from recal.answers.scores import OptionScores, join_scores
-from recal.comparison.tables import markdown_table
+from recal.comparison.results import markdown_table
 
 Vector = NDArray[np.float64]
 Scores = tuple[float, ...]

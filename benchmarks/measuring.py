@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from recal import Views, read_views
-from recal.comparison.tables import markdown_table
+from recal.comparison.results import markdown_table
 from recal.engine.compiled import over_rows
 from recal.errors import FileError, InputError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from recal.comparison.tables import markdown_table
+from recal.comparison.results import markdown_table
 
 
 def write_page(results: dict[str, Any], folder: Path) -> None:

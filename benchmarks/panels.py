@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from benchmarks.language_models import graded_scores
 from recal import PanelCalibration, SignalCalibration, decide, plan_cascade
-from recal.comparison.tables import markdown_table
+from recal.comparison.results import markdown_table
 from recal.decisions.cascade import Labelled, follow, list_policies, stage_answers
 
 Rows = NDArray[np.intp]

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.arena.scores import JUDGED, Scores
 from benchmarks.arena.summary import PANEL, Problem, summarise, win_rates_chart
-from recal.comparison.tables import markdown_table
+from recal.comparison.results import markdown_table
 from recal.reporting.chart import svg
 
 PACKAGES = (

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from recal.comparison.tables import markdown_table
+from recal.comparison.results import markdown_table
 from paper.results.groups import ranks
 from paper.results.paper import COMPARED, paper_groups, printed
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from recal import (
     AutoCalibration,
-    Group,
     Plan,
     ReCal,
     TemperatureScaling,
@@ -26,7 +25,6 @@ from recal import (
     collect,
     decide,
     evaluate,
-    group,
     load,
     report,
     save,
@@ -35,11 +33,10 @@ from recal.collecting.predictions import passes_of
 from recal.comparison import compare_probs
 from recal.decisions import Decision, risk_curve
 from recal.errors import FewSamplesWarning, MissingExtraError
-from recal.maps.arrays import softmax
 from recal.maps.steps import calibrated_probs
 from recal.metrics import Evaluation
 from recal.metrics.row_scores import RowScores
-from recal.reporting.chart import PALETTE, Axis, Boxes, Chart, Mark, Text
+from recal.reporting.chart import Axis, Boxes, Chart, Mark, Text
 from recal.reporting.charts import draw, new_figure, reliability_chart, save_figure
 from recal.reporting.figure_data import reliability
 from recal.reporting.verdict import RISKS
@@ -60,19 +57,11 @@ _COPIES, _SCALES, _SHIFT = 3, (0.7, 0.8, 0.9, 1.0), 2
 _HIDDEN, _EPOCHS = 100, 60
 
 Images = NDArray[np.uint8]
-_INK = PALETTE["ink"][0]
 _TITLES = {
     "uncalibrated": "as trained",
     "temperature": "temperature scaling",
     "ReCal": "ReCal",
     "default": "default of recal",
-}
-_N_COPIES = 6  # zoomed copies of a digit
-_GROUPS = {
-    Group.KEPT_FELL: "answer kept,\nconfidence fell",
-    Group.KEPT_ROSE: "answer kept,\nconfidence rose",
-    Group.CHANGED_FELL: "answer changed,\nconfidence fell",
-    Group.CHANGED_ROSE: "answer changed,\nconfidence rose",
 }
 
 
@@ -104,9 +93,8 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
     images, labels = load_digits()
     order = np.random.default_rng(seed).permutation(len(labels))
     train, fit, decide_on, test = np.split(order, np.cumsum([_N_TRAIN, _N_FIT, _N_DECIDE]))
-    with threadpool_limits(
-        1
-    ):  # the same order of sums, and so the same numbers, on any number of cores
+    # One thread: the same order of sums, and so the same numbers, on any number of cores.
+    with threadpool_limits(1):
         say(f"1/5  Train a small network on {len(train):,} digits until it gets all of them right.")
         network = train_network(images[train], labels[train], seed)
         say(
@@ -119,9 +107,8 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
         say(f"3/5  Fit on {len(fit):,}: temperature scaling, ReCal, and the default of recal fit.")
         chosen = AutoCalibration(random_state=seed).fit(views)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", FewSamplesWarning
-            )  # the table shows what few samples do to ReCal
+            # The table shows what few samples do to ReCal.
+            warnings.simplefilter("ignore", FewSamplesWarning)
             recal = ReCal(random_state=seed).fit(views)
         methods = {
             "temperature": TemperatureScaling().fit(views),
@@ -164,7 +151,6 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
     )
     files = {
         "summary": _draw_summary(out / "summary.png", compared.samples, evaluations, shares),
-        "zoomed": _draw_zoomed(out / "zoomed.png", images[test], new, tested["ReCal"][0]),
         "report": report(
             compared,
             out / "report.html",
@@ -223,9 +209,8 @@ def train_network(
         random_state=seed,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", ConvergenceWarning
-        )  # training stops at max_iter, as intended
+        # Training stops at max_iter, as intended.
+        warnings.simplefilter("ignore", ConvergenceWarning)
         # On Ctrl-C, scikit-learn only stops training and continues; here it must stop the demo.
         warnings.filterwarnings("error", message="Training interrupted by user")
         try:
@@ -288,56 +273,4 @@ def _draw_summary(
     title = f"Automated with at most {100 * RISK:g} % errors, guaranteed"
     chart = Chart(title, x, Axis(0, len(shares), "", tuple(names)), marks)
     draw(chart, axes["shares"]).set_title(title, fontsize=10)
-    return save_figure(figure, path)
-
-
-def _draw_zoomed(path: Path, images: Images, views: Views, calibrated: NDArray[np.float64]) -> Path:
-    """Draw one digit of each group beside its zoomed copies, with the prediction for each."""
-    zooms = sorted(
-        (t for t in views.transforms if isinstance(t, ZoomOut)), key=lambda zoom: -zoom.scale
-    )
-    zooms = [zooms[i] for i in np.linspace(0, len(zooms) - 1, _N_COPIES).astype(int)]
-    groups = group(views.logits, views.transformed(zooms[-2]))
-    middling = np.abs(
-        softmax(views.logits).max(1) - 0.85
-    )  # prefer digits with something to correct
-    rows = {kind: np.flatnonzero(groups == kind) for kind in _GROUPS}
-    digits = {
-        kind: int(members[np.argmin(middling[members])])
-        for kind, members in rows.items()
-        if len(members)
-    }
-    figure = new_figure(1.45 * (_N_COPIES + 2.6), 1.72 * len(digits) + 0.5)
-    axes = figure.subplots(
-        len(digits), _N_COPIES + 2, width_ratios=[1.5, *[1.0] * (_N_COPIES + 1)], squeeze=False
-    )
-    for line, (kind, row) in zip(axes, digits.items()):
-        sample, image = views[row], images[row]
-        answer, truth = int(sample.logits.argmax()), int(sample.labels[0])  # type: ignore[index]
-        before, after = softmax(sample.logits)[0, answer], calibrated[row, answer]
-        line[0].axis("off")
-        caption = (
-            f"at {zooms[-2]}:\n{_GROUPS[kind]}\n\ntrue digit: {truth}\n"
-            f"as trained: {answer}, confidence {before:.0%}\nReCal: {answer}, confidence {after:.0%}"
-        )
-        line[0].text(0, 0.5, caption, va="center", fontsize=9, color=_INK, linespacing=1.35)
-        copies = [("original", image, sample.logits)]
-        copies += [(str(zoom), zoom(image[None])[0], sample.transformed(zoom)) for zoom in zooms]
-        for axis, (title, copy, logits) in zip(line[1:], copies):
-            probs = softmax(logits)[0]
-            prediction, words = int(probs.argmax()), f"{answer}: {probs[answer]:.0%}"
-            changed = prediction != answer
-            axis.imshow(copy, cmap="gray_r", vmin=0, vmax=255, interpolation="nearest")
-            axis.set(xticks=[], yticks=[])
-            axis.set_title(title, fontsize=8, color=_INK)
-            words = f"{prediction}  ({words})" if changed else words
-            axis.set_xlabel(words, fontsize=9, color=_INK, weight="bold" if changed else "normal")
-            for spine in axis.spines.values():
-                spine.set(color=_INK, linewidth=2.2 if changed else 0.5)
-    figure.suptitle(
-        "Predictions and confidence when a digit is zoomed out. Bold: the prediction changes; shown is the remaining "
-        "confidence in the first one.",
-        fontsize=10.5,
-        color=_INK,
-    )
     return save_figure(figure, path)

@@ -252,13 +252,6 @@ def test_spec_and_value_are_the_same_thing(cls: type[BuiltIn]) -> None:
     check()
 
 
-@every_kind
-def test_says_what_it_assumes_and_whether_it_loses(cls: type[BuiltIn]) -> None:
-    assert len(cls.assumes) > 20
-    assert not cls.assumes.endswith(".")
-    assert isinstance(cls.keeps_information, bool)
-
-
 @every_strength
 def test_declares_itself(cls: type[BuiltIn]) -> None:
     low, high = cls.strengths.low, cls.strengths.high
@@ -306,7 +299,3 @@ def test_seeds_and_contents_matter() -> None:
     assert len(fates) == 5
     lost = as_transform("drop:0.5:fill=zero")(values) == 0
     assert (lost[0] != lost[1]).any()
-
-
-def test_kinds_are_distinct() -> None:
-    assert len({cls.kind for cls in TRANSFORMS}) == len(TRANSFORMS)

@@ -26,7 +26,6 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from recal import ReCal, collect, decide, load, metrics, save
-from recal.answers import multiple_choice
 from recal.collecting import apply, as_source
 
 # Sets are small so that the tests are quick, and ReCal says so.
@@ -155,29 +154,6 @@ def test_texts(tmp_path):
     )
 
 
-def test_multiple_choice_with_lossy_questions(tmp_path):
-    """Any scorer of answers will do: here, how well words of a sentence fit each package; the
-    prompt stays whole.
-    """
-    texts, y = summaries()
-    scorer = overconfident(TfidfVectorizer()).fit(texts[:400], y[:400])
-    options, seen = ["numpy", "scipy", "scikit-learn"], []
-
-    def score(prompts, answers):
-        assert list(answers) == options
-        seen.extend(prompts)
-        return scorer.decision_function([prompt.split("\n")[1] for prompt in prompts])
-
-    model = multiple_choice(score, options, template="Which package says so?\n{input}\nAnswer:")
-    texts = [text.replace("\n", " ") for text in texts]
-    middle, names = (400 + len(texts)) // 2, np.array(options)[y]
-    walk(tmp_path, model, (texts[400:middle], names[400:middle]), (texts[middle:], names[middle:]),
-         "tokendrop:0.2-0.6:3", risk=0.2)  # fmt: skip
-    assert all(
-        prompt.startswith("Which package") and prompt.endswith("\nAnswer:") for prompt in seen
-    )
-
-
 def pluck(rng, kind, n=3000):
     """A plucked string: a burst of noise in a damped delay line, of which metal rings longer than
     gut and nylon.
@@ -228,28 +204,6 @@ def test_sounds_in_folders_of_wav_and_flac(tmp_path):
         risk=0.2,
     )
     assert views.classes.tolist() == kinds
-
-
-def test_files_as_bytes(tmp_path):
-    """Scanned digits as files of 64 bytes each; where a view is shorter, the model fills up with
-    zeros.
-    """
-    pixels, y = shuffled(*load_digits(return_X_y=True))
-    bodies = [image.astype(np.uint8).tobytes() for image in pixels]
-    filled = FunctionTransformer(
-        lambda files: np.array([np.frombuffer(body.ljust(64, b"\0"), np.uint8) for body in files])
-    )
-    model = overconfident(filled).fit(bodies[:150], y[:150])
-    for part, rows in (("held-out", range(150, 550)), ("new", range(550, 950))):
-        for row in rows:
-            path = tmp_path / part / str(y[row]) / f"{row}.bin"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(bodies[row])
-    pool = "cut:0.5+cut:0.8:side=start+tokendrop:0.1+tokenmask:0.2:mask_id=0"
-    views = walk(
-        tmp_path, model, (tmp_path / "held-out", None), (tmp_path / "new", None), pool, read="bytes"
-    )
-    assert set(views.labels.tolist()) == set(range(10))
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow", "parquet"])

@@ -50,8 +50,7 @@ def compare(
     clusters = row_columns(rows or fit_views, None, cluster).get("clusters")
     from recal.comparison import compare as run
     from recal.comparison import recommend
-    from recal.comparison.results import MAIN_METRICS, Row
-    from recal.comparison.tables import number
+    from recal.comparison.results import MAIN_METRICS, Row, number
     from recal.metrics import LABELS as METRIC_NAMES
     from recal.reporting.page import write_results
     from recal.reporting.verdict import advice

@@ -23,7 +23,7 @@ def demo(
     A small network learns handwritten digits and becomes overconfident. Temperature scaling, ReCal
     and the default of recal correct its confidence, without retraining it and without changing an
     answer. Then the answers that can be automated with at most 1 % errors are counted, before and
-    after. You get a table, a report, two figures, and the files with which the other commands can
+    after. You get a table, a report, a figure, and the files with which the other commands can
     be tried.
 
     Example: [bold]recal demo --out demo-output[/bold]
@@ -79,8 +79,7 @@ def demo(
         f"Before and after, every answer is {same[result.predictions_are_the_same]}.\n\n"
         "Open\n"
         f"  {result.files['report']}\n"
-        f"  {result.files['summary']}\n"
-        f"  {result.files['zoomed']}\n\n"
+        f"  {result.files['summary']}\n\n"
         "Next: the same, step by step\n"
         f"  recal fit {result.files['views to fit on']} --out digits.recal\n"
         f"  recal decide {result.files['views to decide on']} --calibration digits.recal --risk 0.01 "

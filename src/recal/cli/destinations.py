@@ -41,15 +41,7 @@ NAMES = {
         "comparison.json",
         "report.html",
     ),
-    "demo": (
-        "summary.png",
-        "zoomed.png",
-        "report.html",
-        "calibration.recal",
-        "fit.npz",
-        "decide.npz",
-        "new.npz",
-    ),
+    "demo": ("summary.png", "report.html", "calibration.recal", "fit.npz", "decide.npz", "new.npz"),
 }
 # The profile that `export` writes next to the ONNX file.
 PROFILE = ".profile.recal"

@@ -11,15 +11,12 @@ from typing import Literal
 import numpy as np
 
 from recal.comparison.results import Comparison
+from recal.metrics.intervals import LEVEL
 
 Outcome = Literal["better", "no difference", "worse", "mixed"]
 # Proper scores reward calibrated and sharp confidence together, so a method cannot win by being
 # miscalibrated.
 PROPER = ("nll", "brier")
-LEVEL = 0.95
-# A method is near the best one if it is worse by at most this many standard errors of the
-# difference.
-_NEAR = 0.5
 
 
 @dataclass(frozen=True)
@@ -186,7 +183,7 @@ def _near_best(comparison: Comparison, methods: list[str]) -> list[str]:
         means = dict(zip(comparison.methods, comparison.values[metric].mean(axis=0).tolist()))
         best = min(methods, key=lambda name: means[name])
         apart = {name: difference(comparison, metric, name, best) for name in methods}
-        near.append({name for name, one in apart.items() if one.value <= _NEAR * one.error})
+        near.append({name for name, one in apart.items() if one.value <= 0.5 * one.error})
     # If the scores disagree about the best method, the first score decides.
     return sorted(near[0] & near[1] or near[0])
 

@@ -6,7 +6,8 @@ import csv
 import io
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -16,14 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal import __version__
-from recal.comparison.tables import markdown_table, number, passes, seconds, signed
 from recal.decisions.decision import finite
 from recal.errors import InputError
 from recal.maps.arrays import softmax
 from recal.metrics import LABELS
 from recal.metrics.consistency import CalibrationTest, calibration_test_of
 from recal.metrics.evaluation import HIGHER_IS_BETTER
-from recal.metrics.intervals import CALIBRATION_ERRORS, combined_interval, percentile_interval
+from recal.metrics.intervals import (
+    CALIBRATION_ERRORS,
+    NO_INTERVAL,
+    Interval,
+    combined_interval,
+    percentile_interval,
+)
 from recal.metrics.row_scores import RowScores
 
 if TYPE_CHECKING:
@@ -33,18 +39,6 @@ if TYPE_CHECKING:
 UNCALIBRATED = "uncalibrated"
 # Metrics of the paper's tables, and those that matter for decisions.
 MAIN_METRICS = ("ece", "brier", "nll", "error_rate", "aurc")
-Interval = tuple[float, float]
-_VERSIONS = {"recal": __version__, "python": platform.python_version(), "numpy": np.__version__}
-_NO_INTERVAL = (float("nan"), float("nan"))
-_LATEX = str.maketrans(
-    {
-        **{mark: f"\\{mark}" for mark in "&%_#${}"},
-        "\\": r"\textbackslash{}",
-        "^": r"\^{}",
-        "~": r"\~{}",
-    }
-    | {"−": "$-$", "–": "--"}
-)
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,13 @@ class Setup:
     draws: int
     random_state: int
     fingerprints: Mapping[str, str]
-    versions: Mapping[str, str] = field(default_factory=_VERSIONS.copy)
+    versions: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "recal": __version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+        }
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -219,7 +219,7 @@ class Comparison:
             return corrected_interval(
                 self.values[metric][:, index], self.setup.n_test / self.setup.n_fit
             )
-        return self.intervals[metric][index] if self.intervals else _NO_INTERVAL
+        return self.intervals[metric][index] if self.intervals else NO_INTERVAL
 
     def _difference_interval(self, metric: str, index: int, base: int) -> Interval:
         if index == base:
@@ -228,7 +228,7 @@ class Comparison:
             differences = self.values[metric][:, index] - self.values[metric][:, base]
             return corrected_interval(differences, self.setup.n_test / self.setup.n_fit)
         if metric not in self.paired:
-            return _NO_INTERVAL
+            return NO_INTERVAL
         draws = self.paired[metric]
         if metric in CALIBRATION_ERRORS:
             return self._error_difference(metric, index, base)
@@ -319,22 +319,7 @@ class Comparison:
         return [f"{method} was left out: {why}" for method, why in self.failures.items()]
 
     def __str__(self) -> str:
-        """Best marked with *, second best with +; ! where the difference to the baseline is real."""
-        marks = {"best": "*", "second": "+", "": " "}
-
-        def cell(row: Row, digits: int) -> str:
-            return number(row.value, digits) + marks[row.mark] + ("!" if row.differs else " ")
-
-        head = ["method", *(LABELS[metric] for metric in MAIN_METRICS), "fit", "passes"]
-        lines = [head, *self.table(MAIN_METRICS, cell)]
-        first, *widths = (max(map(len, column)) for column in zip(*lines))
-        text = [
-            "  ".join([name.ljust(first), *map(str.rjust, rest, widths)]).rstrip()
-            for name, *rest in lines
-        ]
-        text.insert(1, "-" * max(map(len, text)))
-        text.append(f"* best, + second best, ! differs from {self.baseline}. {self.describe()}")
-        return "\n".join([*text, *self._left_out()])
+        return self.to_markdown()
 
     __repr__ = __str__
 
@@ -361,8 +346,17 @@ class Comparison:
         """
         marks = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
 
+        special: dict[str, int | str | None] = {
+            "\\": r"\textbackslash{}",
+            "^": r"\^{}",
+            "~": r"\~{}",
+            "−": "$-$",
+            "–": "--",
+        }
+        special |= {mark: f"\\{mark}" for mark in "&%_#${}"}
+
         def escape(text: str) -> str:
-            return text.translate(_LATEX)
+            return text.translate(str.maketrans(special))
 
         def cell(row: Row, digits: int) -> str:
             return marks[row.mark] % escape(number(row.value, digits)) + escape(row.change(digits))
@@ -435,6 +429,54 @@ def corrected_interval(values: NDArray[np.float64], test_to_fit: float) -> Inter
 
     n = len(values)
     if n < 2 or not np.isfinite(values).all():
-        return _NO_INTERVAL
+        return NO_INTERVAL
     half = t.ppf(0.975, n - 1) * values.std(ddof=1) * np.sqrt(1 / n + test_to_fit)
     return float(values.mean() - half), float(values.mean() + half)
+
+
+def markdown_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, align: str = ""
+) -> list[str]:
+    r"""Return the lines of a Markdown table. A bar inside a cell is escaped, and what would begin
+    an HTML tag.
+
+    Parameters
+    ----------
+    head, rows : the cells as text
+    align : "l" or "r" for each column, as in LaTeX; where it is shorter than the table, the rest
+    goes left
+
+    Examples
+    --------
+    >>> from recal.comparison.results import markdown_table
+    >>> print(*markdown_table(["method", "ECE"], [["ts", "0.012"], ["a|b", "0.020"]], align="lr"), sep="\n")
+    | method | ECE |
+    | --- | ---: |
+    | ts | 0.012 |
+    | a\|b | 0.020 |
+    """
+    rule = ["---:" if side == "r" else "---" for side in align.ljust(len(head), "l")]
+    cells = (
+        [re.sub(r"<(?=[A-Za-z/!?])", "&lt;", cell.replace("|", r"\|")) for cell in row]
+        for row in (head, *rows)
+    )
+    first, *rest = ("| " + " | ".join(row) + " |" for row in cells)
+    return [first, "| " + " | ".join(rule) + " |", *rest]
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A metric with fixed decimals; a dash if it is undefined."""
+    return "–" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def signed(value: float, digits: int = 4) -> str:
+    return "–" if math.isnan(value) else f"{value:+.{digits}f}".replace("-", "−")
+
+
+def seconds(value: float) -> str:
+    return f"{value:.0f} s" if value >= 10 else f"{value:.2g} s" if value >= 0.001 else "0"
+
+
+def passes(value: float) -> str:
+    """Forward passes per answer: a whole number unless a gate spares some inputs their views."""
+    return f"{value:.2f}".removesuffix(".00")

@@ -19,7 +19,7 @@ import numpy as np
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
-from recal.comparison.tables import number, signed
+from recal.comparison.results import number, signed
 
 Values = NDArray[Any] | Sequence[float]
 Ticks = tuple[tuple[float, str], ...]

@@ -18,8 +18,7 @@ from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
 from recal.comparison import Comparison, Recommendation, compare_probs, recommend
-from recal.comparison.results import MAIN_METRICS
-from recal.comparison.tables import passes, seconds
+from recal.comparison.results import MAIN_METRICS, passes, seconds
 from recal.decisions import Decision, RiskCurve
 from recal.errors import FileError, InputError
 from recal.files.paths import replacing, write_together

@@ -81,24 +81,6 @@ def test_pixels_from_0_to_1_are_suggested_where_they_are_clearly_better():
     check_agreement(saturated, pictures(), preprocess=lambda batch: batch / 255)
 
 
-def test_floats_are_left_as_they_are():
-    source = pictures()
-    source.values = source.values.astype(np.float32)
-    check_agreement(as_model(lambda batch: thirds(batch)), source)
-
-
-def test_the_model_gets_batches_of_the_size_that_was_asked_for():
-    sizes = []
-
-    def counted(batch):
-        sizes.append(len(batch))
-        return thirds(batch)[:, [2, 0, 1]]
-
-    with pytest.raises(InputError, match="500 inputs, and 100% match"):
-        check_agreement(as_model(counted), pictures(), batch_size=64)
-    assert max(sizes) == 64
-
-
 def test_named_labels_mean_the_same_in_python_and_in_commands(tmp_path):
     rng = np.random.default_rng(0)
     height = rng.normal(size=(400, 1))

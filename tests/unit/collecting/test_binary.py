@@ -132,24 +132,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("model", "more"), [("odds", []), ("sigmoid", ["--outputs", "probabilities"])]
-)
-def test_commands_take_models_with_one_output(folder, model, more, capsys):
-    command = [
-        "collect",
-        "--model",
-        f"binary_models:{model}",
-        *shlex.split("--data data.csv --out v.npz"),
-    ]
-    assert run([*command, "--classes", "no,yes", *more]) == 0
-    views = recal.read_views("v.npz")
-    assert views.classes.tolist() == ["no", "yes"]
-    assert (views.logits.argmax(axis=1) == views.labels).mean() > 0.7
-    assert run(["fit", "v.npz", "--method", "ts", "--out", "c.recal"]) == 0
-    assert run(["evaluate", "v.npz", "--json"]) == 0
-
-
 def test_swapped_columns_are_named_before_the_work(folder, capsys):
     command = shlex.split("calibrate --model binary_models:swapped --data data.csv --out done")
     assert run(command) == 2
@@ -179,17 +161,6 @@ def test_a_weak_model_is_not_called_swapped():
             TemperatureScaling().fit(s, y)
 
 
-def test_a_wrong_class_name_is_found_before_the_model_runs(folder, capsys):
-    (folder / "refusing.py").write_text("def net(frame): raise SystemExit('the model ran')\n")
-    command = shlex.split(
-        "calibrate --model refusing:net --data data.csv --out done --classes no,jes"
-    )
-    assert run(command) == 2
-    message = capsys.readouterr().err
-    assert "'yes'" in message
-    assert "the model ran" not in message
-
-
 def test_a_table_with_one_probability_per_row(tmp_path, capsys):
     s, y = scores(300)
     p = sigmoid(s)
@@ -205,34 +176,6 @@ def test_a_table_with_one_probability_per_row(tmp_path, capsys):
     (tmp_path / "c.csv").write_text("p,label\n0.3,no\n0.4,yes\n")
     with pytest.raises(InputError, match="Name the column after the label"):
         read_prob_table(tmp_path / "c.csv")
-
-
-def test_an_onnx_model_with_a_sigmoid(tmp_path):
-    onnx = pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
-    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["s"]),
-        helper.make_node("Sigmoid", ["s"], ["p"]),
-    ]
-    weights = [helper.make_tensor("w", kind, [2, 1], [1.0, -1.0])]
-    for output in ("s", "p"):
-        graph = helper.make_graph(
-            nodes,
-            "g",
-            [helper.make_tensor_value_info("x", kind, [None, 2])],
-            [helper.make_tensor_value_info(output, kind, [None, 1])],
-            weights,
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-        onnx.save(model, tmp_path / f"{output}.onnx")
-    x = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
-    odds = collect(tmp_path / "s.onnx", x, None)
-    probs = collect(tmp_path / "p.onnx", x, None, outputs="probabilities")
-    np.testing.assert_allclose(odds.logits[:, 1], x[:, 0] - x[:, 1], rtol=1e-5)
-    np.testing.assert_allclose(
-        probs.logits[:, 1] - probs.logits[:, 0], odds.logits[:, 1], rtol=1e-3, atol=1e-4
-    )
 
 
 def test_hugging_face_names_its_columns():

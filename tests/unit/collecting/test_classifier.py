@@ -12,19 +12,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 from torch.utils.data import DataLoader, TensorDataset
 
-from recal import (
-    AutoCalibration,
-    CalibratedClassifier,
-    ReCal,
-    TemperatureScaling,
-    collect,
-    load,
-    save,
-)
-from recal.calibrators import ViewAveraging
+from recal import CalibratedClassifier, ReCal, TemperatureScaling, collect
 from recal.collecting import apply
 from recal.errors import InputError, NotFittedError
-from recal.transforms import Named
 
 
 @pytest.fixture(scope="module")
@@ -70,27 +60,6 @@ def test_it_is_collect_fit_and_predict_in_one(data, linear):
         classifier.predict(images), linear.predict(images.reshape(400, -1))
     )
     assert classifier.score(images, y) == linear.score(images.reshape(400, -1), y)
-
-
-def test_the_pool_follows_from_what_the_inputs_are(data, linear):
-    images, y = data
-    classifier = CalibratedClassifier(linear, recal()).fit(images[200:], y[200:])
-    assert classifier.pool is None
-    assert {transform.modality for transform in classifier.pool_} == {"image"}
-    assert len(classifier.pool_) == 10
-
-
-def test_the_default_method_is_chosen_on_samples_left_out(data, linear):
-    images, y = data
-    classifier = CalibratedClassifier(linear).fit(images[200:], y[200:])
-    assert isinstance(classifier.calibrator_, AutoCalibration)
-    assert len(classifier.pool_) > 0
-
-
-def test_series_are_never_zoomed_like_pictures():
-    series, y = np.random.default_rng(0).normal(size=(60, 3, 50)), np.arange(60) % 2
-    model = CalibratedClassifier(lambda batch: batch[:, :2, 0], recal(), pool="auto:series")
-    assert {transform.modality for transform in model.fit(series, y).pool_} == {"series"}
 
 
 def test_rows_of_numbers_are_asked_about_not_guessed():
@@ -159,13 +128,6 @@ def test_it_works_inside_cross_validation(data, linear):
     np.testing.assert_allclose(probs.sum(1), 1)
 
 
-def test_the_given_calibrator_stays_unfitted(data, linear):
-    images, y = data
-    given = recal()
-    CalibratedClassifier(linear, given, pool="zoom:0.5").fit(images[200:], y[200:])
-    assert not hasattr(given, "classes_")
-
-
 def test_names_of_classes_come_back(data):
     images, y = data
     names = np.array(["oak", "elm", "ash"])[y]
@@ -180,14 +142,6 @@ def test_names_of_classes_come_back(data):
     assert classifier.score(images, names) > 0.5
 
 
-def test_names_are_given_where_the_model_has_none(data, linear):
-    images, y = data
-    names = np.array(["oak", "elm", "ash"])[y]
-    classifier = CalibratedClassifier(Counting(linear), recal(), pool="zoom:0.8")
-    classifier.fit(images[200:], names[200:], classes=["oak", "elm", "ash"])
-    assert set(classifier.predict(images)) <= {"oak", "elm", "ash"}
-
-
 def test_a_torch_model_and_a_loader(data):
     images, y = data
     torch.manual_seed(0)
@@ -200,36 +154,9 @@ def test_a_torch_model_and_a_loader(data):
     assert module.training
 
 
-def test_a_users_own_transformation(data, linear, tmp_path):
-    images, y = data
-
-    def upside_down(batch):
-        return batch[:, ::-1]
-
-    classifier = CalibratedClassifier(linear, ViewAveraging(), pool=[upside_down]).fit(
-        images[200:], y[200:]
-    )
-    expected = classifier.predict_proba(images)
-    loaded = load(save(classifier.calibrator_, tmp_path / "it.recal"))
-    with pytest.raises(
-        InputError, match=r"'upside_down', which is known by name only.*transforms="
-    ):
-        apply(loaded, linear, images)
-    again = apply(loaded, linear, images, transforms=[Named("upside_down", upside_down)])
-    np.testing.assert_array_equal(again.probs, expected)
-
-
 def test_labels_are_needed(data, linear):
     with pytest.raises(InputError, match="Labels are needed to fit"):
         CalibratedClassifier(linear).fit(data[0])
-
-
-def test_probabilities_are_refused_with_the_remedy(data, linear):
-    images, y = data
-    model = lambda batch: linear.predict_proba(batch.reshape(len(batch), -1))  # noqa: E731
-    with pytest.raises(InputError, match="outputs='probabilities'"):
-        CalibratedClassifier(model).fit(images, y)
-    CalibratedClassifier(model, TemperatureScaling(), outputs="probabilities").fit(images, y)
 
 
 def test_applying_brings_the_labels_along(data, linear):

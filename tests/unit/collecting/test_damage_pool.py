@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal import CalibratedClassifier, DecisionRule, TemperatureScaling, collect, pool
+from recal import CalibratedClassifier, DecisionRule, TemperatureScaling, pool
 from recal.errors import InputError
 from recal.transforms.pool import DAMAGE
 
@@ -62,8 +62,3 @@ def test_a_classifier_collects_damage_by_itself_and_follows():
     assert not following.condition_.known
     following.calibrator_.decision_ = DecisionRule((0.5,), risk=0.1, confidence=0.95)
     assert following.accept(clean).any()
-
-
-def test_collect_takes_the_pool_by_its_name():
-    images, y = pictures(20, 0)
-    assert collect(model, images, "damage", labels=y, progress=False).transforms == pool("damage")

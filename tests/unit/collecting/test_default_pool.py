@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from recal import collect
 from recal.collecting.models.base import CallableModel
 from recal.collecting.pools import as_pool, kind_of_inputs
 from recal.collecting.sources import as_source
@@ -65,9 +64,3 @@ def test_a_generator_is_not_used_up_by_a_look():
     source = as_source(batch for batch in [np.zeros((2, 8, 8), np.uint8)])
     with pytest.raises(InputError, match="can be read only once"):
         as_pool("auto", 0, source, MODEL)
-
-
-def test_collect_takes_the_word_auto():
-    images = RNG.integers(0, 256, (6, 8, 8), dtype=np.uint8)
-    views = collect(lambda batch: batch[:, 0, :2].astype(float), images, "auto")
-    assert len(views.transforms) == 10

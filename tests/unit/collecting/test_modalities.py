@@ -91,20 +91,6 @@ def test_hugging_face_texts_in_any_order_of_lengths(bert, tokenizer):
     )
 
 
-def test_short_texts_are_not_filled_up_to_the_longest(bert, tokenizer, monkeypatch):
-    seen, forward = [], bert.forward
-
-    def recorded(**given):
-        seen.append(tuple(given["input_ids"].shape))
-        return forward(**given)
-
-    monkeypatch.setattr(bert, "forward", recorded)
-    collect((bert, tokenizer), ["cat", " ".join(["the cat sat"] * 30)] * 40, None)
-    assert sorted(seen) == [(16, 92), (32, 3), (32, 92)], (
-        "80 texts in order of length, 32 at a time"
-    )
-
-
 def test_a_folder_of_hugging_face_text_and_the_command_line(
     bert, tokenizer, tmp_path, monkeypatch, capsys
 ):

@@ -8,7 +8,7 @@ import shlex
 import numpy as np
 import pytest
 
-from recal import CalibratedClassifier, ViewStacking, collect, read_views
+from recal import ViewStacking, collect, read_views
 from recal.cli.app import run
 from recal.collecting import run_pilot
 from recal.errors import InputError
@@ -91,13 +91,6 @@ def test_where_no_view_helps_the_originals_are_collected_alone(data):
     assert ViewStacking().fit(views).accepted_ is False
 
 
-def test_fewer_samples_than_the_pilot_need_none(data):
-    images, y = data
-    model = LeftHalf()
-    assert len(collect(model, images[:300], POOL, labels=y[:300], pilot=300).transforms) == 3
-    assert model.rows == 300 * 4
-
-
 def test_ones_own_transformation_keeps_its_code(data, tmp_path):
     images, y = data
 
@@ -143,15 +136,6 @@ def test_what_a_pilot_cannot_do_is_said(data):
         collect(LeftHalf(), ((images[:50], y[:50]) for _ in range(3)), POOL, pilot=100)
     with pytest.raises(InputError, match="got 0"):
         collect(LeftHalf(), images, POOL, labels=y, pilot=0)
-
-
-def test_the_classifier_fits_after_a_pilot(data):
-    images, y = data
-    model = LeftHalf()
-    classifier = CalibratedClassifier(model, ViewStacking(), pool=POOL, pilot=400).fit(images, y)
-    assert model.rows == 400 * 4 + 1200 * 2
-    assert classifier.calibrator_.needed_transforms() == (Flip(),)
-    assert classifier.predict_proba(images[:5]).shape == (5, 2)
 
 
 MODEL = """

@@ -13,7 +13,6 @@ from PIL import Image
 
 from recal.collecting.folders import read_image
 from recal.collecting.models.base import to_dtype
-from recal.collecting.sources import as_source
 from recal.errors import FileError, InputError
 
 RAMP = np.arange(256, dtype=np.uint8).reshape(16, 16)
@@ -33,13 +32,6 @@ def grey16():
 def test_sixteen_bit_grey_keeps_its_high_byte(tmp_path, name):
     pixels = written(tmp_path, grey16(), name)
     np.testing.assert_array_equal(pixels, np.stack([RAMP] * 3, axis=-1))
-
-
-def test_big_endian_sixteen_bit_tiff_is_the_same(tmp_path):
-    image = Image.frombytes(
-        "I;16B", (16, 16), ((RAMP.astype(">u2") << 8) + 200).astype(">u2").tobytes()
-    )
-    np.testing.assert_array_equal(written(tmp_path, image, "a.tif")[..., 0], RAMP)
 
 
 def test_sixteen_bit_pgm_is_the_same(tmp_path):
@@ -111,12 +103,6 @@ def test_a_photograph_that_lies_on_its_side_is_stood_up(tmp_path, orientation):
     np.testing.assert_array_equal(written(tmp_path, stored, exif=exif), turned)
 
 
-def test_of_several_frames_the_first_is_read(tmp_path):
-    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
-    pixels = written(tmp_path, frames[0], "a.tif", save_all=True, append_images=frames[1:])
-    np.testing.assert_array_equal(pixels[0, 0], [255, 0, 0])
-
-
 @pytest.mark.parametrize("kind", ["EPS", "PDF", "ICO"])
 def test_a_file_of_another_format_named_png_is_not_opened(tmp_path, kind, monkeypatch):
     """An EPS file would be given to Ghostscript, another program."""
@@ -130,12 +116,6 @@ def test_a_file_of_another_format_named_png_is_not_opened(tmp_path, kind, monkey
     (tmp_path / "a.png").write_bytes(held.getvalue())
     with pytest.raises(FileError, match="cannot be read: cannot identify"):
         read_image(tmp_path / "a.png")
-
-
-def test_a_folder_reads_its_images_so(tmp_path):
-    (tmp_path / "images").mkdir()
-    grey16().save(tmp_path / "images" / "a.png")
-    np.testing.assert_array_equal(as_source(tmp_path / "images").read(range(1))[0, ..., 0], RAMP)
 
 
 def test_pixels_from_0_to_1_are_not_cast_to_bytes():

@@ -150,15 +150,6 @@ def test_workers_that_do_not_reach_the_store_send_their_blocks(tmp_path, images,
     )
 
 
-@pytest.mark.slow
-def test_memory_is_that_of_a_local_run(images):
-    local, spread = job(images), job(images, engine=ENGINE)
-    np.testing.assert_array_equal(spread.logits, local.logits)
-    np.testing.assert_array_equal(spread.labels, local.labels)
-    for transform in local.transforms:
-        np.testing.assert_array_equal(spread.transformed(transform), local.transformed(transform))
-
-
 PLAN = Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.6, gated_own=1.2, start=0.6)
 
 
@@ -431,23 +422,6 @@ def test_a_cluster_that_cannot_be_joined_is_named(monkeypatch, kind):
             RecalError,
             match=r"10\.1\.2\.3:6379: (System error: )?Failed to connect\..*set RAY_AUTH_MODE=token",
         ),
-        ENGINE._cluster(),
-    ):
-        pass
-
-
-@pytest.mark.slow
-def test_a_start_that_takes_too_long_is_told_with_its_remedy(monkeypatch):
-    def slow(**options):
-        raise Exception(
-            "The current node timed out during startup."
-        )  # a bare one, as Ray raises it
-
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", slow)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with (
-        pytest.raises(RecalError, match=r"local Ray cluster: .*timed out.*try again.*wait_time_s"),
         ENGINE._cluster(),
     ):
         pass

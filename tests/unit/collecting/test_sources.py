@@ -53,15 +53,6 @@ def test_an_array_comes_in_batches(images, size):
     np.testing.assert_array_equal(gather(as_source(images), size), images)
 
 
-def test_a_list_of_arrays_is_an_array(images):
-    np.testing.assert_array_equal(gather(as_source(list(images))), images)
-
-
-def test_texts_stay_texts():
-    texts = ["a", "longer", "b"]
-    assert list(next(as_source(texts).batches(3)).inputs) == texts
-
-
 @pytest.mark.parametrize(
     "kind", ["dataset", "pairs", "loader", "stream", "iterable", "loader of another size"]
 )
@@ -85,12 +76,6 @@ def test_torch_inputs_bring_their_labels(kind, images, labels, model):
 def test_labels_given_win_over_those_of_the_dataset(images, labels, model):
     views = collect(model, Pairs(images, labels), None, labels=labels[::-1])
     np.testing.assert_array_equal(views.labels, labels[::-1])
-
-
-def test_a_loader_without_labels(images, model):
-    views = collect(model, DataLoader(TensorDataset(torch.from_numpy(images)), batch_size=4), None)
-    assert views.labels is None
-    assert len(views) == 20
 
 
 @pytest.mark.parametrize(
@@ -129,11 +114,6 @@ def test_items_of_different_shapes_are_refused(model):
 def test_labels_that_do_not_fit_are_refused(images, model, labels, message):
     with pytest.raises(InputError, match=message):
         collect(model, images, None, labels=labels)
-
-
-def test_options_of_folders_are_refused_for_arrays(images, model):
-    with pytest.raises(InputError, match="resize: only inputs read from a file or folder"):
-        collect(model, images, None, resize=8)
 
 
 # --- folders of images
@@ -222,16 +202,6 @@ def test_a_nan_names_the_image(folder):
         collect(model, folder, None)
 
 
-def test_images_alone_have_no_labels(folder, model):
-    assert collect(model, folder / "ant", None).labels is None
-
-
-def test_a_folder_without_images_is_refused(tmp_path):
-    (tmp_path / "note.dat").write_text("none")
-    with pytest.raises(InputError, match="none of them images, sounds or texts"):
-        as_source(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -299,12 +269,6 @@ def test_files_that_cannot_be_read_are_refused(tmp_path, name, make, message):
     make(tmp_path / name)
     with pytest.raises(RecalError, match=message):
         as_source(tmp_path / name)
-
-
-def test_labels_in_a_file_are_one_per_sample(tmp_path):
-    np.savez(tmp_path / "x.npz", x=np.zeros((5, 3)), y=np.zeros(4, int))
-    with pytest.raises(InputError, match="5 samples but 4 labels"):
-        as_source(tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize("name", [None, "views.npz", "views.zarr"])

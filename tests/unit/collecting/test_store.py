@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,13 +115,6 @@ def test_an_interrupted_store_goes_on_bit_for_bit(tmp_path, job, model, whole, c
     assert 1000 - counted.calls == 20 - 4 * finished + probe
 
 
-def test_nothing_is_computed_twice_but_one_block(tmp_path, job, model, whole):
-    counted = Interrupted(model, 1000)
-    job(tmp_path / "whole.zarr", model=counted)
-    assert 1000 - counted.calls == 4
-    assert contents(tmp_path / "whole.zarr") == whole
-
-
 def test_a_loader_goes_on_too(tmp_path, job, images, labels, model):
     loader = DataLoader(
         TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)), batch_size=3
@@ -200,26 +192,6 @@ def test_a_store_of_another_job_is_refused_and_left_alone(
     assert contents(path) == before
 
 
-@pytest.mark.parametrize("change", ["inputs", "model"])
-def test_a_refused_store_says_what_to_do_in_python_and_on_the_command_line(
-    tmp_path, job, images, change
-):
-    def loader(rows):
-        return {"inputs": DataLoader(TensorDataset(torch.from_numpy(rows))), "labels": None}
-
-    job(tmp_path / "v.zarr", **loader(images))
-    other = (
-        {**loader(images), "model": other_logits}
-        if change == "model"
-        else loader(images[::-1].copy())
-    )
-    with pytest.raises(
-        InputError, match=r"differs.*\. Choose another name, or pass resume=False"
-    ) as refused:
-        job(tmp_path / "v.zarr", **other)
-    assert "(--again)" in str(refused.value)
-
-
 def test_beginning_again_replaces_the_store(tmp_path, job, whole):
     job(tmp_path / "v.zarr", pool="zoom:0.5")
     job(tmp_path / "v.zarr", resume=False)
@@ -284,18 +256,6 @@ def test_a_nan_stops_and_loses_nothing(tmp_path, job, images, model, whole):
     with pytest.raises(InputError, match="gave nan for sample 9, class 0, in the original"):
         job(tmp_path / "v.zarr", model=broken)
     assert sorted(read_ledger(tmp_path / "v.zarr").blocks) == [0, 1]
-    job(tmp_path / "v.zarr")
-    assert contents(tmp_path / "v.zarr") == whole
-
-
-def test_another_number_of_classes_stops_and_loses_nothing(tmp_path, job, images, model, whole):
-    def growing(batch):
-        logits = model(batch)
-        return np.concatenate([logits, logits], axis=1) if (batch[0] == images[8]).all() else logits
-
-    as_if_the_same(growing)
-    with pytest.raises(InputError, match="three_logits gave 6 for the originals and 3 through"):
-        job(tmp_path / "v.zarr", model=growing)
     job(tmp_path / "v.zarr")
     assert contents(tmp_path / "v.zarr") == whole
 
@@ -386,11 +346,6 @@ def test_killed_at_ten_random_moments_and_resumed_the_bytes_are_the_same(tmp_pat
     draw = random.Random(0)
     moments = [draw.uniform(0, 0.3) for _ in range(9)]
     assert kill_and_resume(tmp_path, [0.0, *moments]) > 3
-
-
-def test_paths_may_be_text(tmp_path, job):
-    job(str(tmp_path / "v.zarr"))
-    assert Path(tmp_path / "v.zarr" / "ledger.txt").exists()
 
 
 def test_what_failed_before_its_first_block_is_no_obstacle(tmp_path, job, model, whole):

@@ -4,7 +4,6 @@ two writers.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 
@@ -170,45 +169,6 @@ def test_answers_are_written_part_by_part_and_kept(folder, images):
     ]
 
 
-def test_the_command_line_collects_fits_and_applies_by_url(
-    s3, tmp_path, images, capsys, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    np.savez(tmp_path / "data.npz", images=images, labels=np.arange(60) % 3)
-    (tmp_path / "some_net.py").write_text(
-        "import numpy as np\n"
-        "def model(batch):\n"
-        "    values = np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)\n"
-        "    return values @ np.sin(np.arange(64 * 3, dtype=np.float32)).reshape(64, 3) / 50\n"
-    )
-    url, data = "s3://bucket/line/views.zarr", str(tmp_path / "data.npz")
-    given = ["--model", "some_net:model", "--data", data, "--pool", "zoom:0.5-0.9:2"]
-    assert run(["collect", *given, "--out", url, "--quiet"]) == 0
-    assert run(["fit", url, "--method", "ts", "--out", str(tmp_path / "ts.recal"), "--quiet"]) == 0
-    assert load(tmp_path / "ts.recal").beta_ == TemperatureScaling().fit(read_views(url)).beta_
-    capsys.readouterr()
-    assert (
-        run(
-            [
-                "apply",
-                str(tmp_path / "ts.recal"),
-                url,
-                "--out",
-                str(tmp_path / "probs.npz"),
-                "--json",
-            ]
-        )
-        == 0
-    )
-    assert json.loads(capsys.readouterr().out)["samples"] == 60
-    assert (
-        run(["apply", str(tmp_path / "ts.recal"), url, "--out", "s3://bucket/line/probs.npz"]) == 2
-    )
-    assert "cannot be a URL" in capsys.readouterr().err
-    assert run(["fit", "s3://bucket/line/none.zarr", "--out", str(tmp_path / "no.recal")]) == 2
-    assert "There is nothing at s3://bucket/line/none.zarr" in capsys.readouterr().err
-
-
 def test_what_cannot_be_reached_is_said_with_its_remedy(s3, images, monkeypatch):
     with pytest.raises(FileError, match="bucket does not exist"):
         job(images, "s3://no-such-bucket/views.zarr")
@@ -219,11 +179,6 @@ def test_what_cannot_be_reached_is_said_with_its_remedy(s3, images, monkeypatch)
     monkeypatch.setitem(paths._PROTOCOLS, "gs", ("no_such_package", "gs"))
     with pytest.raises(MissingExtraError, match=r"pip install .*\[gs\]"):
         read_views("gs://bucket/views.zarr")
-
-
-@pytest.mark.parametrize("text", ["s3://bucket/a", "s3:/bucket/a"])
-def test_a_url_that_has_been_a_path_is_known(text):
-    assert str(as_path(text)) == "s3://bucket/a"
 
 
 def test_a_calibration_is_saved_and_loaded_by_its_url():

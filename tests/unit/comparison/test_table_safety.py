@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from recal.comparison import compare_probs
-from recal.comparison.tables import markdown_table
+from recal.comparison.results import markdown_table
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@x", "\t=x"])

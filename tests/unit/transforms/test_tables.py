@@ -43,11 +43,6 @@ def test_frames_keep_names_and_what_was_not_chosen(spec):
         )
 
 
-def test_dtypes_stay_where_nothing_goes_missing():
-    (transform,) = pool("median:0.5", data=FRAME)
-    assert list(transform(FRAME).dtypes) == list(FRAME.dtypes)
-
-
 def test_missing_needs_floats_and_gives_nan():
     with pytest.raises(InputError, match="int64 has no missing value"):
         Missing(0.5)(np.ones((2, 4), dtype=np.int64))
