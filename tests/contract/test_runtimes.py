@@ -157,7 +157,7 @@ def random_blend(
 
 
 @every_runtime
-@pytest.mark.parametrize("n_classes", [2, 3, 7, 8, 9, 10, 100, 128, 129, 1000])
+@pytest.mark.parametrize("n_classes", [2, 9, 129, 1000])
 def test_agrees_with_numpy(runtime: Runtime, n_classes: int) -> None:
     plan, views, transformed = random_plan(n_classes, n_classes)
     probs = runtime(plan, views.logits, transformed)
