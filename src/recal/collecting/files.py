@@ -77,7 +77,7 @@ def open_path(path: Path, **options: Any) -> Source:
         if suffix == ".npz":
             return ArraySource(*_read_npz(path))
         if suffix == ".npy":
-            return ArraySource(np.load(path, mmap_mode="r", allow_pickle=False), file=path)
+            return ArraySource(np.load(path, mmap_mode="r", allow_pickle=False))
         if suffix == ".txt":
             return ArraySource(_read_lines(path))
     raise InputError(

@@ -39,18 +39,13 @@ def digest_array(array: NDArray[Any], *, whole: bool = False) -> str:
     elif array.dtype.kind == "O":
         for item in array.ravel():
             state.update(digest(item).encode())
-    elif whole or is_read_whole(array):
+    elif whole or array.nbytes <= _WHOLE_BYTES or array.shape[0] < _BLOCKS:
         state.update(_bytes(array))
     else:
         rows = max(1, int(_WHOLE_BYTES / _BLOCKS / (array.nbytes / array.shape[0])))
         for start in np.linspace(0, array.shape[0] - rows, _BLOCKS).astype(int).tolist():
             state.update(_bytes(array[start : start + rows]))
     return state.hexdigest()
-
-
-def is_read_whole(array: NDArray[Any]) -> bool:
-    """Whether the digest of an array covers all of its bytes."""
-    return array.dtype.kind == "O" or array.nbytes <= _WHOLE_BYTES or array.shape[0] < _BLOCKS
 
 
 def digest_file(path: Path) -> str:

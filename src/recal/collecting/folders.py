@@ -85,12 +85,9 @@ class FileFolder(IndexedSource):
     def names(self) -> list[str]:
         return [self._name(path) for path in self.paths]
 
-    def files(self, rows: Sequence[int]) -> list[Path]:
-        return [self.paths[row] for row in rows]
-
     def read(self, rows: Sequence[int]) -> NDArray[Any]:
         """Return the samples as an object array, because texts and sounds differ in length."""
-        return as_objects([self.read_file(path) for path in self.files(rows)])
+        return as_objects([self.read_file(self.paths[row]) for row in rows])
 
     def _files(self, folder: Path) -> list[Path]:
         paths = [path for path in _visible(folder.rglob("*")) if path.is_file()]
@@ -163,7 +160,7 @@ class ImageFolder(FileFolder):
             return None
 
     def read(self, rows: Sequence[int]) -> NDArray[Any]:
-        paths = self.files(rows)
+        paths = [self.paths[row] for row in rows]
         images = [self.read_file(path) for path in paths]
         for path, image in zip(paths, images):
             if image.shape != images[0].shape:

@@ -13,8 +13,7 @@ from typing import Any, Literal
 from numpy.typing import ArrayLike
 
 from recal.checks import check_one_each
-from recal.collecting.blocks import MemorySink, Sink
-from recal.collecting.forward import Job, Preprocess
+from recal.collecting.blocks import Job, MemorySink, Preprocess, Sink
 from recal.collecting.models.base import Model, as_array, as_model
 from recal.collecting.pools import as_pool, needs_pilot, run_pilot
 from recal.collecting.sources import IndexedSource, Source, as_source

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from recal.calibrators.stacking import ViewStacking
-from recal.collecting.forward import Job, Preprocess
+from recal.collecting.blocks import Job, Preprocess
 from recal.collecting.models.base import Model, as_array, as_model
 from recal.collecting.sources import FILE_OPTIONS, IndexedSource, Source, Subset
 from recal.collecting.tables import check_labelled

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
 from recal.checks import Floats
-from recal.collecting.blocks import Sink, first_changed_block
+from recal.collecting.blocks import Block, Job, Preprocess, Sink, first_changed_block
 from recal.collecting.fingerprint import digest
-from recal.collecting.forward import Block, Job, Preprocess
 from recal.collecting.local import Engine, choose_engine, open_source
 from recal.collecting.models.base import Model, as_model
 from recal.collecting.sources import IndexedSource, Source, as_indexed
@@ -480,7 +479,7 @@ def apply_distributed(
         ]
     )
     other = next((index for index, record in records.items() if record.get("job") != made_by), None)
-    other = first_changed_block(source, batch_size, folder, records) if other is None else other
+    other = first_changed_block(source, batch_size, records) if other is None else other
     if other is not None:
         raise InputError(
             f"{folder / part_name(other)} was made with another calibrator, model or other inputs. Parts of two jobs "

@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,21 +14,15 @@ from numpy.typing import NDArray
 
 from recal.calibrators.samples import refuse_constant
 from recal.checks import Floats, Labels
-from recal.collecting.blocks import MemorySink
-from recal.collecting.forward import Job, Preprocess
+from recal.collecting.blocks import Job, MemorySink, Preprocess
 from recal.collecting.local import open_source
 from recal.collecting.models.base import Model, as_model
 from recal.collecting.pools import as_pool
 from recal.collecting.sources import IndexedSource, Source, Subset
 from recal.collecting.tables import TableSource, holds_texts
 from recal.errors import InputError, in_both
-from recal.maps.arrays import log_softmax
-from recal.solvers.temperature import fit_beta
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Channels, Normalize, Outputs
-
-# Differences must exceed this many standard errors, such as the lower loss of divided pixels.
-_CLEARLY = 3.0
 
 
 def name_labels(source: Source, model: Model, classes: Sequence[Any] | None) -> Source:
@@ -48,17 +41,6 @@ def name_labels(source: Source, model: Model, classes: Sequence[Any] | None) -> 
     names, named.labels = np.unique(np.asarray(values, dtype=str), return_inverse=True)
     named.classes = tuple(names.tolist())
     return named
-
-
-@dataclass(frozen=True)
-class _Trial:
-    """One way to run the model on a sample, and how many predictions match the labels."""
-
-    as_assumed: float  # the accuracy with the assumed order of classes
-    accuracy: float  # in the best order
-    losses: NDArray[np.float64]  # negative log-likelihoods at the best temperature
-    order: tuple[str, ...] | None = None  # of the classes, if it is not the assumed one
-    channels: Channels | None = None  # if pixels are divided by 255
 
 
 def check_agreement(
@@ -90,43 +72,41 @@ def check_agreement(
     if not (names or is_pixels):
         return
 
-    def run(between: Preprocess | None, channels: Channels | None = None) -> _Trial:
+    def run(between: Preprocess | None) -> tuple[Floats, Labels]:
         job = Job(model, (), between, model.returns(outputs))
         with model.running():
             logits = np.concatenate([job.run(batch, some.describe).logits for batch in batches])
         truth, _ = MemorySink(job, source, classes).columns(some.labels, logits.shape[1])
         assert truth is not None
-        return _in_best_order(logits, truth, names, channels)
+        return logits, truth
 
-    best = plain = run(preprocess)
+    logits, truth = run(preprocess)
+    as_assumed = float((logits.argmax(axis=1) == truth).mean())
+    right, order = _in_best_order(logits, truth, names)
+    divided: Channels | None = None
     for channels in ("first", "keep") if is_pixels else ():
         try:
-            divided = run(Normalize(channels=channels), channels)
+            trial = _in_best_order(*run(Normalize(channels=channels)), names)
         except Exception:  # a model may raise anything for a layout that it was not made for
             continue
-        gain = plain.losses - divided.losses
-        is_clear = gain.mean() > _CLEARLY * gain.std() / np.sqrt(len(gain))
-        if divided.accuracy > plain.accuracy and is_clear:
-            best = divided
+        gain = trial[0].astype(float) - right
+        if gain.mean() > 3 * gain.std() / np.sqrt(len(gain)):
+            (right, order), divided = trial, channels
         break
     python, typed, why = [], [], ""
-    if best.channels is not None:
-        python.append(f"preprocess=Normalize(channels={best.channels!r})")
-        typed.append(f"--divide 255 --channels {best.channels}")
+    if divided is not None:
+        python.append(f"preprocess=Normalize(channels={divided!r})")
+        typed.append(f"--divide 255 --channels {divided}")
         why += " Pixels were passed as they are, from 0 to 255."
-    if best.order is not None:
-        python.append(f"classes={list(best.order)}")
-        typed.append(f"--classes {shlex.quote(','.join(best.order))}")
-        swapped = len(names) == 2
-        why += (
-            " The two columns look swapped."
-            if swapped
-            else " Classes were taken in alphabetical order."
-        )
+    if order is not None:
+        python.append(f"classes={order}")
+        typed.append(f"--classes {shlex.quote(','.join(order))}")
+        assumed = " Classes were taken in alphabetical order."
+        why += " The two columns look swapped." if len(names) == 2 else assumed
     if why:
         raise InputError(
-            f"Only {plain.as_assumed:.0%} of the predictions of {model.name} match the labels of "
-            f"{size} inputs, and {best.accuracy:.0%} match as suggested below.{why}",
+            f"Only {as_assumed:.0%} of the predictions of {model.name} match the labels of "
+            f"{size} inputs, and {right.mean():.0%} match as suggested below.{why}",
             remedy=f"Check this and pass {', '.join(python)} ({' '.join(typed)})",
         )
 
@@ -144,41 +124,28 @@ def _assumed_classes(source: Source) -> tuple[str, ...]:
 
 
 def _in_best_order(
-    logits: Floats, truth: Labels, names: Sequence[str], channels: Channels | None
-) -> _Trial:
-    """Return how well logits match the labels, in the order of `names` or, if clearly better, in
-    another one.
+    logits: Floats, truth: Labels, names: Sequence[str]
+) -> tuple[NDArray[np.bool_], list[str] | None]:
+    """Return which predictions match the labels in the order of `names`, and None.
+
+    If another order is clearly better, return the matches in that order, and the order.
     """
     answers = logits.argmax(axis=1)
-    accuracy = best = float((answers == truth).mean())
-    order, columns = None, truth
-    if len(names) == logits.shape[1]:
-        from scipy.optimize import linear_sum_assignment
+    right = answers == truth
+    if len(names) != logits.shape[1]:
+        return right, None
+    from scipy.optimize import linear_sum_assignment
 
-        counts = np.zeros((len(names), len(names)), dtype=np.int64)
-        np.add.at(counts, (answers, truth), 1)
-        places = linear_sum_assignment(counts, maximize=True)[1]
-        share = float((places[answers] == truth).mean())
-        swapped = len(names) == 2 and _is_below_chance(answers, truth)
-        # Constant predictions match the largest class in some order.
-        largest = np.bincount(truth).max() / len(truth)
-        margin = _CLEARLY * np.sqrt(largest * (1 - largest) / len(truth))
-        reordered = accuracy <= share / 2 and share > largest + margin
-        if share > 0.5 and (reordered or swapped):
-            order, best = tuple(names[place] for place in places), share
-            columns = np.argsort(places)[truth]
-    scaled = logits.astype(np.float64) / (logits.std(axis=1).mean() or 1.0)
-    losses = -log_softmax(scaled, fit_beta(scaled, columns))[np.arange(len(columns)), columns]
-    return _Trial(accuracy, best, losses, order, channels)
-
-
-def _is_below_chance(answers: NDArray[np.intp], truth: Labels) -> bool:
-    """Whether the accuracy of a binary model is more than `_CLEARLY` standard errors below chance."""
-    shares = np.array([answers.mean(), truth.mean()])
-    chance = max(float(shares.prod() + (1 - shares).prod()), 1e-9)
-    spread = np.sqrt(chance * (1 - chance) / len(truth))
-    accuracy = float((answers == truth).mean())
-    return accuracy < 0.5 and accuracy < chance - _CLEARLY * spread
+    counts = np.zeros((len(names), len(names)), dtype=np.int64)
+    np.add.at(counts, (answers, truth), 1)
+    places = linear_sum_assignment(counts, maximize=True)[1]
+    reordered = places[answers] == truth
+    # Constant predictions match the largest class in some order.
+    largest = np.bincount(truth).max() / len(truth)
+    margin = 3 * np.sqrt(largest * (1 - largest) / len(truth))
+    if right.mean() <= reordered.mean() / 2 and reordered.mean() > max(0.5, largest + margin):
+        return reordered, [names[place] for place in places]
+    return right, None
 
 
 def preflight(

@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from recal.collecting.blocks import Sink
-from recal.collecting.forward import Block, Finisher, Job
+from recal.collecting.blocks import Block, Finisher, Job, Sink
 from recal.collecting.local import progress_bar
 from recal.collecting.sources import IndexedSource, Source, as_indexed
 from recal.errors import InputError, MissingExtraError, RecalError

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_one_each
-from recal.collecting.fingerprint import digest, digest_array, is_read_whole
+from recal.collecting.fingerprint import digest, digest_array
 from recal.collecting.models.base import as_array, comes_from
 from recal.errors import InputError
 from recal.maps.base import namespace
@@ -129,14 +129,6 @@ class IndexedSource(Source):
             if index not in done:
                 yield self.batch(index, size)
 
-    def covers_all_bytes(self) -> bool:
-        """Whether the fingerprint changes if any byte of the data changes."""
-        return False
-
-    def files(self, rows: Sequence[int]) -> Sequence[Path] | None:
-        """Return the files that hold these rows; None if the inputs are not files."""
-        return None
-
 
 def as_indexed(source: Source) -> IndexedSource:
     """Return a source that workers can share; refuse any other."""
@@ -178,23 +170,15 @@ class Subset(IndexedSource):
     def take(self, rows: Sequence[int]) -> tuple[Any, NDArray[Any] | None]:
         return self.source.take(self._rows(rows))
 
-    def covers_all_bytes(self) -> bool:
-        return self.source.covers_all_bytes()
-
-    def files(self, rows: Sequence[int]) -> Sequence[Path] | None:
-        return self.source.files(self._rows(rows))
-
     def _rows(self, rows: Sequence[int]) -> list[int]:
         return list(self.rows[list(rows)].tolist())
 
 
 class ArraySource(IndexedSource):
-    """Inputs in one array or tensor, in memory or mapped from `file`."""
+    """Inputs in one array or tensor, in memory or mapped from a file."""
 
-    def __init__(
-        self, values: Any, labels: ArrayLike | None = None, *, file: Path | None = None
-    ) -> None:
-        self.values, self.file = values if hasattr(values, "detach") else _as_samples(values), file
+    def __init__(self, values: Any, labels: ArrayLike | None = None) -> None:
+        self.values = values if hasattr(values, "detach") else _as_samples(values)
         if len(self.values.shape) == 0 or self.values.shape[0] == 0:
             raise InputError(
                 f"Inputs must hold at least one sample, got an array of shape {tuple(self.values.shape)}."
@@ -206,12 +190,6 @@ class ArraySource(IndexedSource):
 
     def fingerprint(self) -> str:
         return digest_array(as_array(self.values))
-
-    def covers_all_bytes(self) -> bool:
-        return is_read_whole(as_array(self.values))
-
-    def files(self, rows: Sequence[int]) -> Sequence[Path] | None:
-        return None if self.file is None else [self.file]
 
     def sample(self) -> tuple[tuple[int, ...], str] | None:
         return form_of(self.values)

@@ -3,12 +3,10 @@ resumed.
 
     name.zarr/logits, labels, transformed   the arrays that `read_views` reads
     name.zarr/ledger.txt                    the job, and one line per finished block
-    name.zarr/.stamps.json                  times of the input files; unchanged ones are not read
 
 A block's arrays are written first and its line afterwards. A block without a valid line, or with
 other checksums, is computed again, so a kill, a full disk or a power cut loses only the blocks in
-progress. Only the stamps depend on time, location or engine: two runs of one job give the same
-bytes.
+progress. Nothing depends on time, location or engine: two runs of one job give the same bytes.
 """
 
 from __future__ import annotations
@@ -24,9 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.clusters import row_names
-from recal.collecting.blocks import First, Sink, check_block, first_changed_block, has_inputs_of
+from recal.collecting.blocks import (
+    Block,
+    First,
+    Job,
+    Sink,
+    check_block,
+    first_changed_block,
+    has_inputs_of,
+)
 from recal.collecting.fingerprint import digest
-from recal.collecting.forward import Block, Job
 from recal.collecting.sources import Batch, Source
 from recal.errors import FileError, InputError
 from recal.files import ledger as ledgers
@@ -252,8 +257,7 @@ class StoreSink(Sink):
             self._ledger.start()
             remove_inside(self.target, ledgers.NAME, ledgers.TOKEN)
             self._arrays = StoreArrays(self.target, self.batch_size)
-        blocks = self._ledger.blocks
-        changed = first_changed_block(self.source, self.batch_size, self.target, blocks)
+        changed = first_changed_block(self.source, self.batch_size, self._ledger.blocks)
         if changed is not None:
             raise self._other_inputs(changed)
         self.done = frozenset(self._ledger.blocks)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.collecting.fingerprint import digest, digest_array, is_read_whole
+from recal.collecting.fingerprint import digest, digest_array
 from recal.collecting.models.base import Model, comes_from
 from recal.collecting.sources import ArraySource, IndexedSource, Source
 from recal.errors import FileError, InputError, MissingExtraError, in_both
@@ -65,9 +65,6 @@ class TableSource(IndexedSource):
         return digest(
             [columns, [digest_array(np.asarray(self.values[name])) for name in self.values.columns]]
         )
-
-    def covers_all_bytes(self) -> bool:
-        return all(is_read_whole(np.asarray(self.values[name])) for name in self.values.columns)
 
     def read(self, rows: Sequence[int]) -> Any:
         return self.values.iloc[list(rows)]

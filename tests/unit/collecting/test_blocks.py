@@ -11,7 +11,7 @@ import pytest
 
 from recal import collect, read_views
 from recal.collecting import as_model, as_source
-from recal.collecting.forward import Block, Job
+from recal.collecting.blocks import Block, Job
 from recal.collecting.store import StoreSink
 from recal.errors import FileError, InputError
 

@@ -12,9 +12,7 @@ import soundfile
 from PIL import Image
 from torch.utils.data import Dataset
 
-from recal import collect, read_views
-from recal.collecting import blocks as sinks
-from recal.collecting.folders import ImageFolder
+from recal import collect
 from recal.errors import InputError
 
 
@@ -121,43 +119,6 @@ def test_a_dataset_is_read_again_and_compared(tmp_path, changed):
     others[changed][9] = 1 - others[changed][9]
     with pytest.raises(InputError, match="other inputs: batch 2 differs"):
         collect(model, Pairs(**others), None, **store)
-
-
-def test_files_that_nobody_touched_are_not_read_again(tmp_path, monkeypatch):
-    (tmp_path / "data").mkdir()
-    images(tmp_path / "data", 1)
-    store = {"out": tmp_path / "v.zarr", "batch_size": 4}
-    collect(model, tmp_path / "data", None, **store)
-    read, whole = [], ImageFolder.read_file
-
-    def counted(folder, path):
-        read.append(path.name)
-        return whole(folder, path)
-
-    monkeypatch.setattr(ImageFolder, "read_file", counted)
-    collect(model, tmp_path / "data", None, **store)
-    assert len(set(read)) == 12, "files as young as these are read: their times may hide a change"
-    read.clear()
-    monkeypatch.setattr(sinks, "_YOUNG", -(10**12))
-    collect(model, tmp_path / "data", None, **store)
-    assert set(read) == {f"{number:02}.bmp" for number in range(4)}, (
-        "the block that is computed again, and no other"
-    )
-    os.utime(tmp_path / "data" / "09.bmp")
-    assert collect(model, tmp_path / "data", None, **store).n_samples == 12, (
-        "touched, read, and found the same"
-    )
-    assert "09.bmp" in read
-
-
-def test_a_store_without_its_stamps_is_read_again_and_still_good(tmp_path):
-    (tmp_path / "data").mkdir()
-    images(tmp_path / "data", 1)
-    store = {"out": tmp_path / "v.zarr", "batch_size": 4}
-    collect(model, tmp_path / "data", None, **store)
-    (tmp_path / "v.zarr" / sinks.STAMPS).write_text("{")
-    collect(model, tmp_path / "data", None, **store)
-    assert read_views(tmp_path / "v.zarr").n_samples == 12
 
 
 def test_parts_of_another_job_are_not_mixed(tmp_path):
