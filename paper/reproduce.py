@@ -161,7 +161,7 @@ def _recipes(settings: Settings, found: data.Dataset) -> dict[str, Recipe]:
 
 def _opened(settings: Settings, name: str, found: data.Dataset) -> Network:
     """A network from a file. It gets the pixels that the others get, normalised as it was trained."""
-    from recal.collecting.models.base import as_model
+    from recal.collecting.models import as_model
 
     path = settings.models[name]
     source: Any = path

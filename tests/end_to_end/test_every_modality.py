@@ -206,7 +206,7 @@ def test_sounds_in_folders_of_wav_and_flac(tmp_path):
     assert views.classes.tolist() == kinds
 
 
-@pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow", "parquet"])
+@pytest.mark.parametrize("kind", ["pandas", "parquet"])
 def test_tables(tmp_path, kind):
     """A tree knows its features by name, gives 0 and 1 away, and knows missing values."""
     frame, y = load_breast_cancer(return_X_y=True, as_frame=True)
@@ -218,10 +218,6 @@ def test_tables(tmp_path, kind):
         for name, (rows, labels) in zip(("held-out", "new"), parts):
             rows.assign(diagnosis=labels).to_parquet(tmp_path / f"{name}.parquet")
         parts = [(tmp_path / f"{name}.parquet", None) for name in ("held-out", "new")]
-    elif kind != "pandas":
-        module = pytest.importorskip(kind)
-        turn = module.from_pandas if kind == "polars" else module.Table.from_pandas
-        parts = [(turn(rows), labels) for rows, labels in parts]
     columns = {"label_column": "diagnosis"} if kind == "parquet" else {}
     with pytest.warns(UserWarning, match="below 0.005 count as 0.005"):  # the tree says 0 and 1
         walk(tmp_path, model, *parts, "missing:0.1-0.5:4", risk=0.2, **columns)

@@ -249,8 +249,7 @@ def _answer_views(
     force: bool,
 ) -> Answers:
     """Calibrate the views in a file."""
-    from recal.collecting.predictions import Predictions, passes_of, profile_of
-    from recal.decisions import class_mix
+    from recal.collecting.predictions import Predictions, passes_of
     from recal.maps.base import Map
     from recal.maps.guard import answer_views
 
@@ -270,13 +269,7 @@ def _answer_views(
         predictions = Predictions(
             probs, views.labels, views.classes, passes, confidences, n_fitted, logits=views.logits
         )
-        if follow or mix is not None:
-            profile = profile_of(calibrator)
-            condition = profile.condition(views.logits) if follow else None
-            estimated = mix == "follow"
-            mix = class_mix(profile, views.logits) if estimated else mix
-            predictions = predictions.judged(profile, condition, mix, estimated=estimated)
-    return Answers(predictions, views.groups)
+    return Answers(predictions.adapted(calibrator, follow, mix), views.groups)
 
 
 def _answer_inputs(
@@ -294,7 +287,6 @@ def _answer_inputs(
     how.setdefault("engine", "local")
     if out.suffix:
         how |= {"follow": follow, "class_mix": mix, **without_none(labels=inputs.labels)}
-        how["keep_logits"] = not follow and getattr(calibrator, "profile_", None) is not None
         note = "To be able to resume, collect first: recal collect --out NAME.zarr"
         with on_interrupt(f"No files were written. {note}"):
             found = run(calibrator, model, source, **how)

@@ -142,7 +142,7 @@ def _open_network(model: Path, trust: str | None) -> Any:
     check_exists(model)
     if model.suffix.lower() == ".onnx":
         return model
-    from recal.collecting.models.base import as_model, import_model
+    from recal.collecting.models import as_model, import_model
 
     adapter: Any = as_model(import_model(str(model), trusted=(trust or "").split(",")))
     return adapter.module

@@ -73,7 +73,7 @@ class Normalization(Block):
         if self.preprocess is not None:
             if values:
                 raise InputError(f"--preprocess does it all; leave out --{', --'.join(values)}.")
-            from recal.collecting.models.base import import_object
+            from recal.collecting.models import import_object
 
             return import_object(self.preprocess)
         if not values:
@@ -141,7 +141,7 @@ class ModelInputs(Normalization):
 
     def open_model(self, stored: Any = None) -> Any:
         """Return the adapter of the model. `stored` is the preprocessing of a calibration."""
-        from recal.collecting.models.base import as_model, import_model
+        from recal.collecting.models import as_model, import_model
 
         assert self.model is not None
         trusted = () if self.trust is None else self.trust.split(",")

@@ -14,10 +14,11 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.samples import refuse_codes
 from recal.checks import ASIDES
 from recal.collecting import collect
-from recal.collecting.local import open_source
-from recal.collecting.models.base import Model, as_model
+from recal.collecting.local import open_as_fitted, open_source
+from recal.collecting.models import as_model
+from recal.collecting.models.base import Model
 from recal.collecting.pools import as_pool, taken_by
-from recal.collecting.predictions import Predictions, apply, open_as_fitted
+from recal.collecting.predictions import Predictions, apply
 from recal.collecting.sources import IndexedSource, Source, Subset
 from recal.decisions.follow import accept_followed
 from recal.decisions.profiles import profile

@@ -12,9 +12,11 @@ from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
+from recal.calibrators.base import Calibrator
 from recal.checks import check_one_each
 from recal.collecting.blocks import Job, MemorySink, Preprocess, Sink
-from recal.collecting.models.base import Model, as_array, as_model
+from recal.collecting.models import as_model
+from recal.collecting.models.base import Model, as_array
 from recal.collecting.pools import as_pool, needs_pilot, run_pilot
 from recal.collecting.sources import IndexedSource, Source, as_source
 from recal.collecting.tables import arrange_columns
@@ -22,8 +24,15 @@ from recal.errors import InputError
 from recal.files.paths import as_path, refuse_single_file
 from recal.progress import counting, shown
 from recal.schema import Number, check
-from recal.transforms import Transform
-from recal.transforms.preprocessing import Outputs, Preprocessing, record
+from recal.transforms import Named, Transform
+from recal.transforms.pool import Own, by_name
+from recal.transforms.preprocessing import (
+    Outputs,
+    Preprocessing,
+    match_outputs,
+    match_preprocess,
+    record,
+)
 from recal.views import Views
 
 
@@ -70,7 +79,7 @@ def collect(
     ----------
     model : callable, torch module, fitted scikit-learn classifier, ONNX session, (model,
     processor), or path
-        See `recal.collecting.models.base.as_model`.
+        See `recal.collecting.models.as_model`.
     inputs : array, tensor, torch Dataset or DataLoader, iterable of batches, or path
         Not yet normalised: transformations act on pixels, and `preprocess` runs after them. A
         folder, dataset or loader is read batch by batch.
@@ -191,6 +200,62 @@ def open_source(
     labelled = copy.copy(source)  # the caller's source stays as it was
     labelled.labels, labelled.classes = array, None
     return labelled
+
+
+def job_of(
+    calibrator: Calibrator,
+    model: Any,
+    preprocess: Preprocess | None,
+    outputs: Outputs | None,
+    device: Any,
+    transforms: Own,
+) -> Job:
+    """Return the job of a calibrator: its transformations, its gate, and the preprocessing of its
+    views.
+    """
+    stored = getattr(calibrator, "preprocessing_", None)
+    between = match_preprocess(stored, preprocess)
+    if outputs is not None and (stored is None or outputs != stored.outputs):
+        outputs = as_model(model, outputs=outputs, device=device).returns(outputs)
+    kind = match_outputs(stored, outputs)
+    adapter = as_model(model, outputs=kind, device=device)
+    kind = adapter.returns(kind) if stored is None else kind
+    gate = None if calibrator.map_.gate is None else calibrator.map_
+    return Job(adapter, needed_transforms(calibrator, transforms), between, kind, gate)
+
+
+def open_as_fitted(
+    calibrator: Calibrator, model: Model, inputs: Any, labels: Any, files: Mapping[str, Any]
+) -> Source:
+    """Return the source of new inputs, with the columns of the fit if they are a table.
+
+    Warn if they have another dtype than the inputs of the fit.
+    """
+    stored = getattr(calibrator, "preprocessing_", None)
+    source = open_source(inputs, labels, files, model, stored)
+    sample = source.sample()
+    if stored is not None and sample is not None and stored.dtype not in (None, sample[1]):
+        warnings.warn(
+            f"The calibrator's views were collected from {stored.dtype} inputs and these are "
+            f"{sample[1]}; pixels from 0 to 255 and from 0 to 1 are not the same to a model.",
+            UserWarning,
+            stacklevel=3,
+        )
+    return source
+
+
+def needed_transforms(calibrator: Calibrator, functions: Own = ()) -> tuple[Transform, ...]:
+    """Return the transformations that a calibrator needs; those known by name are looked up in
+    `functions`.
+    """
+    own = by_name(functions)
+    transforms = tuple(
+        own.get(str(transform), transform) for transform in calibrator.needed_transforms()
+    )
+    for transform in transforms:
+        if isinstance(transform, Named):
+            transform.code()  # refuse it now if it is known by name only
+    return transforms
 
 
 def _open_sink(

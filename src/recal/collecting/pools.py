@@ -18,7 +18,8 @@ import numpy as np
 
 from recal.calibrators.stacking import ViewStacking
 from recal.collecting.blocks import Job, Preprocess
-from recal.collecting.models.base import Model, as_array, as_model
+from recal.collecting.models import as_model
+from recal.collecting.models.base import Model, as_array
 from recal.collecting.sources import FILE_OPTIONS, IndexedSource, Source, Subset
 from recal.collecting.tables import check_labelled
 from recal.errors import DependentRowsWarning, InputError

@@ -5,8 +5,6 @@ of tables for more inputs than one machine can hold.
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -18,20 +16,18 @@ from recal.calibrators.base import Calibrator
 from recal.checks import Floats
 from recal.collecting.blocks import Block, Job, Preprocess, Sink, first_changed_block
 from recal.collecting.fingerprint import digest
-from recal.collecting.local import Engine, choose_engine, open_source
-from recal.collecting.models.base import Model, as_model
-from recal.collecting.sources import IndexedSource, Source, as_indexed
+from recal.collecting.local import Engine, choose_engine, job_of, open_as_fitted
+from recal.collecting.sources import Source, as_indexed
 from recal.decisions.class_shares import ClassMix, adapt_to_class_mix
-from recal.decisions.class_shares import class_mix as estimate_class_mix
-from recal.decisions.damage import RowNumbers
+from recal.decisions.class_shares import class_mix as class_mix_of
 from recal.decisions.follow import WatchResult, followed_confidences, to_the_power
 from recal.decisions.profiles import Profile
-from recal.errors import InputError, RecalError
+from recal.errors import InputError
 from recal.files.paths import as_path, exists, is_remote
 from recal.files.probabilities import read_job, write_prob_file
-from recal.transforms import Named, Transform
-from recal.transforms.pool import Own, by_name
-from recal.transforms.preprocessing import Outputs, match_outputs, match_preprocess
+from recal.transforms import Transform
+from recal.transforms.pool import Own
+from recal.transforms.preprocessing import Outputs
 from recal.views import Views
 
 
@@ -48,47 +44,44 @@ class Predictions:
     condition: WatchResult | None = None  # the assessment of these inputs, if `follow`
     class_mix: ClassMix | None = None  # if it differs from the class mix of the fit
     predictions_changed: int = 0  # by the class mix
-    logits: Floats | None = None  # if `keep_logits`, to compare them with those of the fit
-    numbers: tuple[RowNumbers, ...] = ()  # statistics of each batch, if `follow`
+    logits: Floats | None = None  # of the originals
 
-    def followed(self, condition: WatchResult) -> Predictions:
-        """Return the same predictions at the temperature for these inputs."""
-        probs, confidences = to_the_power(self.probs, condition.ratio), self.confidences
-        if confidences is not None:
-            confidences = followed_confidences(confidences, self.probs, probs)
-        return replace(self, probs=probs, confidences=confidences, condition=condition)
-
-    def adapted(self, mix: ClassMix) -> Predictions:
-        """Return predictions for another class mix; some may change."""
-        probs = adapt_to_class_mix(self.probs, mix)
-        changed, confidences = probs.argmax(axis=1) != self.probs.argmax(axis=1), self.confidences
-        if confidences is not None:
-            confidences = np.where(
-                changed, probs.max(axis=1), followed_confidences(confidences, self.probs, probs)
-            )
-        count = int(changed.sum())
-        return replace(
-            self, probs=probs, confidences=confidences, class_mix=mix, predictions_changed=count
-        )
-
-    def judged(
-        self,
-        profile: Profile,
-        condition: WatchResult | None,
-        mix: ClassMix | None,
-        *,
-        estimated: bool = False,
+    def adapted(
+        self, calibrator: Calibrator, follow: bool, mix: ClassMix | Literal["follow"] | None
     ) -> Predictions:
-        """Return predictions for the condition and the class mix of these inputs; None skips
-        either.
+        """Return predictions for the condition of these inputs, and for their class mix.
 
         If an estimated mix alone explains the inputs, they are not damaged, and the temperature
-        stays.
+        stays. Predictions may change with the class mix.
         """
-        if condition is not None and mix is not None and estimated and mix.changed:
-            condition = replace(condition, ratio=1.0, beta=profile.beta)
-        applied = self if condition is None else self.followed(condition)
-        return applied if mix is None else applied.adapted(mix)
+        if not follow and mix is None:
+            return self
+        profile, logits = profile_of(calibrator), self.logits
+        assert logits is not None
+        condition = profile.condition(logits) if follow else None
+        if mix == "follow":
+            mix = class_mix_of(profile, logits)
+            if condition is not None and mix.changed:
+                condition = replace(condition, ratio=1.0, beta=profile.beta)
+        probs = self.probs if condition is None else to_the_power(self.probs, condition.ratio)
+        confidences = self.confidences
+        if condition is not None and confidences is not None:
+            confidences = followed_confidences(confidences, self.probs, probs)
+        adapted = replace(self, probs=probs, confidences=confidences, condition=condition)
+        if mix is None:
+            return adapted
+        mixed = adapt_to_class_mix(probs, mix)
+        changed = mixed.argmax(axis=1) != probs.argmax(axis=1)
+        if confidences is not None:
+            followed = followed_confidences(confidences, probs, mixed)
+            confidences = np.where(changed, mixed.max(axis=1), followed)
+        return replace(
+            adapted,
+            probs=mixed,
+            confidences=confidences,
+            class_mix=mix,
+            predictions_changed=int(changed.sum()),
+        )
 
     @property
     def passes_per_answer(self) -> float | None:
@@ -136,7 +129,6 @@ def apply(
     transforms: Own = (),
     follow: bool = False,
     class_mix: ClassMix | Literal["follow"] | None = None,
-    keep_logits: bool = False,
     **files: Any,
 ) -> Predictions:
     """Return calibrated probabilities of inputs; inputs are read batch by batch.
@@ -161,8 +153,6 @@ def apply(
         Adapt probabilities to another class mix than the fit's: one from
         `recal.decisions.class_mix`, or "follow" to estimate it from these inputs. Predictions can
         change.
-    keep_logits : bool
-        Also return the model's logits.
 
     Examples
     --------
@@ -180,85 +170,11 @@ def apply(
         )
     job = job_of(calibrator, model, preprocess, outputs, device, transforms)
     source = open_as_fitted(calibrator, job.model, inputs, labels, files)
-    profile = profile_of(calibrator) if follow or class_mix is not None else None
-    calibrate = BlockCalibrator(
-        calibrator,
-        job.transforms,
-        profile if follow else None,
-        keeps_logits=keep_logits or class_mix == "follow",
-        groups=source.groups,
-    )
-    sink = ProbabilitySink(job, source, calibrate)
+    if follow or class_mix is not None:
+        profile_of(calibrator)  # refuse a calibrator without one before the work
+    sink = ProbabilitySink(job, source, BlockCalibrator(calibrator, job.transforms, source.groups))
     choose_engine(engine)(job, source, batch_size, sink, progress)
-    applied = sink.finish()
-    if profile is None:
-        return applied
-    condition = profile.condition_of(applied.numbers) if follow else None
-    if class_mix != "follow":
-        return applied.judged(profile, condition, class_mix)
-    assert applied.logits is not None
-    return applied.judged(
-        profile, condition, estimate_class_mix(profile, applied.logits), estimated=True
-    )
-
-
-def job_of(
-    calibrator: Calibrator,
-    model: Any,
-    preprocess: Preprocess | None,
-    outputs: Outputs | None,
-    device: Any,
-    transforms: Own,
-) -> Job:
-    """Return the job of a calibrator: its transformations, its gate, and the preprocessing of its
-    views.
-    """
-    stored = getattr(calibrator, "preprocessing_", None)
-    between = match_preprocess(stored, preprocess)
-    if outputs is not None and (stored is None or outputs != stored.outputs):
-        outputs = as_model(model, outputs=outputs, device=device).returns(outputs)
-    kind = match_outputs(stored, outputs)
-    adapter = as_model(model, outputs=kind, device=device)
-    kind = adapter.returns(kind) if stored is None else kind
-    gate = None if calibrator.map_.gate is None else calibrator.map_
-    return Job(adapter, needed_transforms(calibrator, transforms), between, kind, gate)
-
-
-def open_as_fitted(
-    calibrator: Calibrator, model: Model, inputs: Any, labels: Any, files: Mapping[str, Any]
-) -> Source:
-    """Return the source of new inputs, with the columns of the fit if they are a table.
-
-    Warn if they have another dtype than the inputs of the fit.
-    """
-    stored = getattr(calibrator, "preprocessing_", None)
-    source = open_source(inputs, labels, files, model, stored)
-    sample = source.sample()
-    if stored is not None and sample is not None and stored.dtype not in (None, sample[1]):
-        warnings.warn(
-            f"The calibrator's views were collected from {stored.dtype} inputs and these are "
-            f"{sample[1]}; pixels from 0 to 255 and from 0 to 1 are not the same to a model.",
-            UserWarning,
-            stacklevel=3,
-        )
-    return source
-
-
-def needed_transforms(calibrator: Calibrator, functions: Own = ()) -> tuple[Transform, ...]:
-    """Return the transformations that a calibrator needs; those known by name are looked up in
-    `functions`.
-    """
-    own = by_name(functions)
-    transforms = tuple(
-        own.get(str(transform), transform) for transform in calibrator.needed_transforms()
-    )
-    for transform in transforms:
-        if isinstance(transform, Named) and transform.function is None:
-            raise InputError(
-                f"The calibrator needs the transformation {str(transform)!r}, which is known by name only; "
-                f"give its code again: transforms={{{str(transform)!r}: your_function}}."
-            )
-    return transforms
+    return sink.finish().adapted(calibrator, follow, class_mix)
 
 
 @dataclass(frozen=True)
@@ -270,8 +186,6 @@ class BlockCalibrator:
 
     calibrator: Calibrator
     transforms: tuple[Transform, ...]
-    profile: Profile | None = None  # if `follow`
-    keeps_logits: bool = False
     groups: NDArray[Any] | None = None  # of all inputs
 
     def __call__(self, block: Block) -> Predictions:
@@ -288,8 +202,7 @@ class BlockCalibrator:
             passes_of(self.calibrator, block.logits),
             confidences,
             self.calibrator.fitted_rows(views),
-            logits=np.asarray(block.logits, np.float32) if self.keeps_logits else None,
-            numbers=() if self.profile is None else (self.profile.numbers(block.logits),),
+            logits=block.logits,
         )
 
 
@@ -324,34 +237,22 @@ class ProbabilitySink(Sink):
             join("passes"),
             join("confidences"),
             sum(part.fitted_rows for part in parts),
-            logits=join("logits") if self.calibrate.keeps_logits else None,
-            numbers=tuple(one for part in parts for one in part.numbers),
+            logits=join("logits"),
         )
 
 
 @dataclass(frozen=True)
 class PredictionFolder:
-    """A complete folder of calibrated probabilities; it can be passed wherever a path can.
-
-    Attributes
-    ----------
-    folder : Path
-    samples : int
-        The number of rows in its parts.
-    written : int
-        The number of rows that this call computed; the others existed before.
-    passes : int
-        The number of forward passes of this call.
-    """
+    """A complete folder of calibrated probabilities; it can be passed wherever a path can."""
 
     folder: Path
-    samples: int
-    written: int
-    passes: int
+    samples: int  # rows in its parts
+    written: int  # rows that this call computed; the others existed before
+    passes: int  # forward passes of this call
 
     @property
     def passes_per_answer(self) -> float | None:
-        """The mean number of forward passes per answer, among the answers that this call computed."""
+        """The mean number of forward passes per answer that this call computed."""
         return self.passes / self.written if self.written else None
 
     def __fspath__(self) -> str:
@@ -393,25 +294,24 @@ class PartsSink(Sink):
     doing: ClassVar[str] = "Applying"
     wants_digests: ClassVar[bool] = True
 
-    def __init__(
-        self, job: Job, source: IndexedSource, writer: PartWriter, done: frozenset[int]
-    ) -> None:
+    def __init__(self, job: Job, source: Source, writer: PartWriter, done: frozenset[int]) -> None:
         super().__init__(job, source, None)
-        self.n_samples, self.writer, self.done = source.n_samples, writer, done
+        self.writer, self.done = writer, done
         self.written = self.passes = 0
 
     def finisher(self) -> PartWriter:
         return self.writer
 
     def put(self, block: Block) -> None:
-        self.take(block.index, self.writer(block))
+        self.take(block.index, self.writer(block))  # labels are not needed, so any will do
 
     def take(self, index: int, result: NDArray[np.int64]) -> None:
         self.written += len(result)
         self.passes += int(result.sum())
 
     def finish(self) -> PredictionFolder:
-        return PredictionFolder(self.writer.folder, self.n_samples, self.written, self.passes)
+        n_samples = self.source.n_samples or 0
+        return PredictionFolder(self.writer.folder, n_samples, self.written, self.passes)
 
 
 def part_name(index: int) -> str:
@@ -485,14 +385,7 @@ def apply_distributed(
             f"{folder / part_name(other)} was made with another calibrator, model or other inputs. Parts of two jobs "
             "are not mixed. Choose another folder, or remove the parts in this one."
         )
-    missing = sum(
-        min(batch_size, source.n_samples - index * batch_size)
-        for index in every
-        if index not in records
-    )
     writer = PartWriter(BlockCalibrator(calibrator, job.transforms), folder, made_by)
     sink = PartsSink(job, source, writer, frozenset(records))
     choose_engine(engine)(job, source, batch_size, sink, progress)
-    if sink.written != missing:  # the user's own source may yield fewer rows than it declares
-        raise RecalError(f"{missing} rows were to be written to {folder}, and {sink.written} were.")
     return sink.finish()

@@ -16,7 +16,8 @@ from recal.calibrators.samples import refuse_constant
 from recal.checks import Floats, Labels
 from recal.collecting.blocks import Job, MemorySink, Preprocess
 from recal.collecting.local import open_source
-from recal.collecting.models.base import Model, as_model
+from recal.collecting.models import as_model
+from recal.collecting.models.base import Model
 from recal.collecting.pools import as_pool
 from recal.collecting.sources import IndexedSource, Source, Subset
 from recal.collecting.tables import TableSource, holds_texts

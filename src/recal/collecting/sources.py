@@ -53,8 +53,7 @@ class Source(ABC):
     labels : ndarray or None
         One label per sample, if they are known before reading.
     classes : sequence of str or None
-        Names of the integer labels, if the source has names (such as the class folders of an image
-        folder).
+        Names of the integer labels, such as the class folders of an image folder.
     skipped : tuple of str
         Files that could not be read and were left out.
     clusters, groups : ndarray or None
@@ -90,9 +89,7 @@ class Source(ABC):
         """
 
     def names(self) -> Sequence[str] | None:
-        """Return what traces each input to its origin, such as its file name; None if these are
-        the row numbers.
-        """
+        """Return what traces each input to its origin, such as its file name."""
         return None
 
     def describe(self, row: int) -> str:

@@ -81,12 +81,8 @@ class StoreArrays:
         root = zarr.open_group(str(self.target), mode="a", zarr_format=3)
         root.attrs["recal"] = attributes
         # Compression saves little on logits, and took nearly half of the time to write a store.
-        options: Any = {
-            "dtype": block.logits.dtype,
-            "compressors": None,
-            "fill_value": np.nan,
-            "overwrite": True,
-        }
+        options: Any = {"dtype": block.logits.dtype, "compressors": None, "overwrite": True}
+        options["fill_value"] = np.nan
         self._arrays["logits"] = root.create_array("logits", shape=(n, k), chunks=(b, k), **options)
         if m:  # all views of a batch are in one file, and each can be read alone
             self._arrays["transformed"] = root.create_array(
@@ -148,10 +144,9 @@ def _writing(target: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class BlockWriter:
-    """Lets a worker that can reach the store write its blocks there; otherwise they go back to the
-    driver.
+    """Writes a block where it was computed and returns its record for the ledger.
 
-    The result is the block's record for the ledger.
+    A worker that cannot reach the store returns the block itself.
     """
 
     arrays: StoreArrays
@@ -200,24 +195,22 @@ class StoreSink(Sink):
         self._locks = ExitStack()
 
     def _header(self) -> dict[str, Any]:
-        labels, record = self.source.labels, self.job.preprocessing
-        rows = [self.source.clusters, self.source.groups]
+        source, record = self.source, self.job.preprocessing
+        assert record is not None  # `collect` made it
+        rows = [source.clusters, source.groups]
+        labels = None
+        if source.labels is not None:
+            labels = digest([np.asarray(source.labels), source.classes, self.asked_classes])
         return {
             "kind": ledgers.COLLECTED,
             "version": ledgers.VERSION,
-            # The record may have the digest already; computing it takes seconds for a large model.
-            "model": (record and record.model) or self.job.model.fingerprint(),
+            "model": record.model,
             "pool": [str(transform) for transform in self.job.transforms],
-            "data": {
-                "fingerprint": self.source.fingerprint(),
-                "skipped": list(self.source.skipped),
-            },
+            "data": {"fingerprint": source.fingerprint(), "skipped": list(source.skipped)},
             "batch_size": self.batch_size,
             "outputs": self.job.outputs,
             "preprocess": None if self.job.preprocess is None else digest(self.job.preprocess),
-            "labels": None
-            if labels is None
-            else digest([np.asarray(labels), self.source.classes, self.asked_classes]),
+            "labels": labels,
             "rows": digest(rows) if any(values is not None for values in rows) else None,
         }
 
@@ -242,8 +235,7 @@ class StoreSink(Sink):
         self._token = self._lock if isinstance(self._lock, WriterToken) else None
         header, ledger = self._ledger.header, self._read_ledger()
         if self.resume and ledger is not None and ledger.blocks:
-            keys = [key for key in _JOB if ledger.header.get(key) != header[key]]
-            different = [_JOB[key] for key in keys]
+            different = [_JOB[key] for key in _JOB if ledger.header.get(key) != header[key]]
             if different:
                 raise InputError(
                     f"{self.target} was made with {' and '.join(different)}; views of two jobs are not mixed",
@@ -268,10 +260,7 @@ class StoreSink(Sink):
             self.done -= {self._probe}
 
     def _read_ledger(self) -> Ledger | None:
-        """Return the ledger of an existing store, or None for an empty folder.
-
-        Refuse any other folder.
-        """
+        """Return the ledger of a store, or None for an empty folder; refuse any other folder."""
         if self.target.is_dir() and ledgers.is_beginning(self.target):
             return None
         try:
@@ -286,10 +275,7 @@ class StoreSink(Sink):
         return ledger
 
     def _drop_damaged_blocks(self) -> None:
-        """Keep the blocks that match their checksums.
-
-        A store with a damaged block or description is unfinished.
-        """
+        """Keep the blocks that match their checksums; a damaged store is unfinished."""
         blocks = self._ledger.blocks
         damaged = [index for index, record in blocks.items() if not self._is_intact(index, record)]
         if self._ledger.end is not None and not damaged:
@@ -307,10 +293,10 @@ class StoreSink(Sink):
 
     def _is_intact(self, index: int, record: dict[str, Any]) -> bool:
         try:
-            logits, transformed = self._arrays.read(index, record["rows"])
+            found = block_record(*self._arrays.read(index, record["rows"]))
         except Exception:  # a damaged chunk or description
             return False
-        return block_record(logits, transformed)["sums"] == record["sums"]
+        return bool(found["sums"] == record["sums"])
 
     def put(self, block: Block) -> None:
         self._check(block)
@@ -338,8 +324,9 @@ class StoreSink(Sink):
         if self._token is None:
             self._token = WriterToken(self.target, f".writers-{secrets.token_hex(8)}.part")
             self._locks.callback(self._token.close)
-        arrays, with_labels = self._arrays, self.source.labels is None
-        return BlockWriter(arrays, self._token, arrays.first, with_labels, self.job.model.name)
+        with_labels = self.source.labels is None
+        first, name = self._arrays.first, self.job.model.name
+        return BlockWriter(self._arrays, self._token, first, with_labels, name)
 
     def take(self, index: int, result: dict[str, Any]) -> None:
         with _writing(self.target):
@@ -393,9 +380,8 @@ class StoreSink(Sink):
         parts = (blocks[index].get("labels") for index in sorted(blocks))
         labels, columns = self.labels(parts, n_samples, n_classes)
         root: Any = zarr.open_group(str(self.target), mode="a")
-        source = self.source
-        rows: dict[str, Any] = {"clusters": source.clusters, "groups": source.groups}
-        rows["ids"] = source.names()
+        rows: dict[str, Any] = {"clusters": self.source.clusters, "groups": self.source.groups}
+        rows["ids"] = self.source.names()
         names = {name: row_names(values, n_samples, name) for name, values in rows.items()}
         shape = (n_samples, n_classes)
         end = describe_store(root, pool, columns, labels, shape, self._preprocessing, names)
@@ -408,9 +394,7 @@ class StoreSink(Sink):
 
 
 def differ_by_rounding(old: NDArray[Any], new: NDArray[Any]) -> bool:
-    """Whether two arrays of logits agree except for the last bits, as those of one model on two
-    machines do.
-    """
+    """Whether two arrays of logits differ in the last bits only, as on two machines."""
     limits = np.finfo(old.dtype)
     unit = float(limits.eps) * max(float(np.abs(old).max(initial=0.0)), float(limits.tiny))
     gap = np.abs(old.astype(np.float64) - new.astype(np.float64)).max(initial=0.0)

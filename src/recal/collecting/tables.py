@@ -16,7 +16,7 @@ from recal.collecting.fingerprint import digest, digest_array
 from recal.collecting.models.base import Model, comes_from
 from recal.collecting.sources import ArraySource, IndexedSource, Source
 from recal.errors import FileError, InputError, MissingExtraError, in_both
-from recal.files.tables import pyarrow_for, read_parquet
+from recal.files.tables import pyarrow_for, read_parquet, read_table
 from recal.transforms.preprocessing import Preprocessing
 from recal.transforms.tabular import is_category
 
@@ -188,9 +188,9 @@ def open_table(
             )
     chosen = label_column or ("label" if "label" in frame.columns else None)
     aside = [name for name in (cluster_column, group_column) if name is not None]
-    exact = _read_frame(path, aside) if aside else None
+    texts = read_table(path) if aside else {}
     clusters, groups = (
-        None if name is None or exact is None else _names(path, exact[name])
+        None if name is None else _filled(path, name, texts[name], texts[name] == "")
         for name in (cluster_column, group_column)
     )
     labels = None if chosen is None else _labels(path, frame.pop(chosen))
@@ -210,20 +210,15 @@ def open_table(
     return source
 
 
-def _read_frame(path: Path, exact: Sequence[str] | None = None) -> Any:
-    """Return a file as a frame; with `exact`, only these columns, as the texts in the file."""
+def _read_frame(path: Path) -> Any:
     try:
         import pandas
     except ImportError as error:
         raise MissingExtraError("pandas", "tables", f"Reading {path.name}") from error
     try:
         if path.suffix.lower() == ".parquet":
-            frame = read_parquet(path).to_pandas()
-            return frame if exact is None else frame[list(dict.fromkeys(exact))]
-        how: dict[str, Any] = _csv_format(path)
-        if exact is not None:
-            how |= {"usecols": list(exact), "dtype": str, "keep_default_na": False}
-        return pandas.read_csv(path, **how)
+            return read_parquet(path).to_pandas()
+        return pandas.read_csv(path, **_csv_format(path))
     except (OSError, ValueError) as error:
         raise FileError(f"{path} cannot be read as a table: {str(error).rstrip('.')}.") from error
 
@@ -235,38 +230,27 @@ def _csv_format(path: Path) -> dict[str, Any]:
     """
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         header, first = file.readline(), file.readline()
-    if path.suffix.lower() == ".tsv" or header.count("\t") > header.count(","):
-        return {"sep": "\t", "decimal": "."}
-    if header.count(";") <= header.count(","):
-        return {"sep": ",", "decimal": "."}
-    commas = re.compile(r'"?[+-]?\d+,\d+"?')
-    has_commas = any(map(commas.fullmatch, first.strip().split(";")))
-    return {"sep": ";", "decimal": "," if has_commas else "."}
-
-
-def _names(path: Path, column: Any) -> NDArray[Any]:
-    """Return a column of clusters or groups; refuse rows without one."""
-    empty = (column.isna() | (column.astype(str) == "")).to_numpy()
-    _refuse_empty(path, column, empty)
-    return np.asarray(column.to_numpy(), dtype=object)
+    separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
+    decimal = re.compile(r'"?[+-]?\d+,\d+"?')
+    has_commas = separator == ";" and any(map(decimal.fullmatch, first.strip().split(";")))
+    return {"sep": separator, "decimal": "," if has_commas else "."}
 
 
 def _labels(path: Path, column: Any) -> NDArray[Any] | None:
-    """Return a column of labels, or None if it is empty; refuse a column that is partly empty."""
+    """Return a column of labels, or None if it is empty."""
     empty = column.isna().to_numpy()
-    if empty.all():
-        return None
-    _refuse_empty(path, column, empty)
-    return np.asarray(column.to_numpy())
+    return None if empty.all() else _filled(path, str(column.name), column.to_numpy(), empty)
 
 
-def _refuse_empty(path: Path, column: Any, empty: NDArray[np.bool_]) -> None:
+def _filled(path: Path, name: str, values: NDArray[Any], empty: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return a column; refuse it if it is partly empty."""
     if empty.any():
         raise InputError(
-            f"{path}: the column {str(column.name)!r} is empty in {int(empty.sum())} of "
+            f"{path}: the column {name!r} is empty in {int(empty.sum())} of "
             f"{len(empty)} rows, first in row {int(empty.argmax()) + 1} below the header. "
             "Fill in these values, or remove the rows."
         )
+    return np.asarray(values)
 
 
 def table_columns(path: Path) -> list[str]:

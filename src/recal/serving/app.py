@@ -48,7 +48,7 @@ def make_service(settings: dict[str, Any]) -> Service:
 def _predictor(calibration: Any, settings: dict[str, Any]) -> Callable[[Any], Any]:
     """Return a function from inputs to predictions of the model and its calibration."""
     from recal.collecting import apply
-    from recal.collecting.models.base import as_model, import_model
+    from recal.collecting.models import as_model, import_model
 
     trusted = () if settings["trust"] is None else settings["trust"].split(",")
     opened = as_model(import_model(settings["model"], trusted=trusted))
@@ -56,7 +56,7 @@ def _predictor(calibration: Any, settings: dict[str, Any]) -> Callable[[Any], An
     def predict(inputs: list[Any]) -> Any:
         texts = all(isinstance(one, str) for one in inputs)
         batch = inputs if texts else np.asarray(inputs)
-        how = {"outputs": settings["outputs"], "progress": False, "keep_logits": True}
+        how = {"outputs": settings["outputs"], "progress": False}
         return apply(calibration, opened, batch, **how)
 
     return predict

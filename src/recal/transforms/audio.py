@@ -22,8 +22,6 @@ _LONGEST_MATRIX = 512
 class SoundTransform(SeriesTransform):
     """Passes the deviation from silence to `_sound`."""
 
-    __slots__ = ()
-
     modality: ClassVar[str] = "audio"
 
     def _series(self, x: Array, dtype: str) -> Array:
@@ -52,7 +50,7 @@ def _filter(x: Array, gain: Array) -> Array:
     return xp.fft.irfft(spectrum * gain, 2 * length, 1)[:, :length]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LowPass(SoundTransform):
     """Damp frequencies above `cutoff`, a share of the highest one (half the sampling rate).
 
@@ -84,7 +82,7 @@ def _filter_matrix(lowpass: LowPass, length: int) -> NDArray[np.float64]:
     return matrix
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Bits(SoundTransform):
     """Keep `bits` bits of each value: floats are rounded to multiples of ``2 * full / 2**bits`` and
     clipped there.
@@ -117,7 +115,7 @@ class Bits(SoundTransform):
         return (x / step).round().clip(np.ceil(low / step), np.floor(high / step)) * step
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TimeMask(SoundTransform):
     """Silence one stretch of ``round(share * time)`` samples, at least one and never all, in all
     channels.
@@ -150,7 +148,7 @@ class TimeMask(SoundTransform):
         return np.where(masked, x.dtype.type(silence_of(dtype)), x)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Quieter(SoundTransform):
     """Multiply the amplitude by `gain`: 0.5 is 6 dB quieter. Whole numbers are rounded.
 
@@ -173,7 +171,7 @@ class Quieter(SoundTransform):
         return sound * self.gain
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Noise(SoundTransform):
     """Add white noise at a signal-to-noise ratio of `snr` decibels, measured over each sound; 100
     changes nothing.
@@ -212,7 +210,7 @@ class Noise(SoundTransform):
         return (sound + scale * noise + silence).reshape(x.shape).astype(x.dtype)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HighPass(SoundTransform):
     """Damp frequencies below `cutoff`, a share of the highest one (half the sampling rate), as a
     small speaker does.
@@ -242,7 +240,7 @@ class HighPass(SoundTransform):
         return filtered
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Clip(SoundTransform):
     """Clip samples louder than `level` times the loudest sample of the sound, as an overdriven
     microphone does.
@@ -268,7 +266,7 @@ class Clip(SoundTransform):
         return np.clip(sound, -limit, limit)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Faster(SoundTransform):
     """Play the sound `speed` times as fast, which also raises its pitch; silence fills the end.
 
@@ -297,7 +295,7 @@ class Faster(SoundTransform):
         return np.where(along_time((places < length)[None], sound), played, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Echo(SoundTransform):
     """Add five repeats of the sound, each `loudness` times as loud as the one before, as a room
     does.

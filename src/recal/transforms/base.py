@@ -131,8 +131,6 @@ class BuiltIn(ABC):
     ``kind:strength[:option=value]...``, without fields at their defaults.
     """
 
-    __slots__ = ()
-
     kind: ClassVar[str]
     modality: ClassVar[str]
     """The kind of input: image, video, series, audio, text or tabular."""
@@ -247,13 +245,17 @@ class Named:
     def __str__(self) -> str:
         return self.name
 
-    def __call__(self, inputs: Any) -> Any:
+    def code(self) -> Callable[[Any], Any]:
+        """Return the callable; refuse if only the name is known."""
         if self.function is None:
             raise InputError(
                 f"The transformation {self.name!r} is known by name only; its code is not stored in files. "
                 f"Give it again: transforms={{{self.name!r}: your_function}}."
             )
-        return self.function(inputs)
+        return self.function
+
+    def __call__(self, inputs: Any) -> Any:
+        return self.code()(inputs)
 
 
 Keys = NDArray[np.uint64]

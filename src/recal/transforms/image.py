@@ -13,10 +13,8 @@ views (docs/methods.md). Whether the label survives depends on the task: see wha
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from io import BytesIO
-from math import prod
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -26,89 +24,18 @@ from recal.engine.compiled import over_rows
 from recal.errors import InputError
 from recal.transforms import arrays, resampling
 from recal.transforms.arrays import Array
-from recal.transforms.base import BuiltIn, Strengths, content_keys, uniforms, uniforms_at
+from recal.transforms.base import Strengths, content_keys, uniforms, uniforms_at
 from recal.transforms.resampling import (
     Bands,
+    ImageTransform,
     Layout,
+    Pointwise,
+    Resampled,
     as_planes,
-    from_planes,
-    image_layout,
-    image_size,
 )
 
 
-class ImageTransform(BuiltIn):
-    """Checks the images, finds their layout and passes both to `_transformed`."""
-
-    __slots__ = ()
-
-    layout: Layout
-    modality: ClassVar[str] = "image"
-
-    def __call__(self, images: Array, /) -> Array:
-        return arrays.apply(self._images, images, traceable=self.traceable)
-
-    def _images(self, images: Array) -> Array:
-        arrays.check_numeric(images, "Images", ("uint8", "uint16"))
-        layout = image_layout(images.shape, self.layout)
-        if self.is_identity or 0 in images.shape:
-            return arrays.copy(images)
-        return self._transformed(images, layout)
-
-    @abstractmethod
-    def _transformed(self, images: Array, layout: str) -> Array:
-        """Return a transformed copy of images that have been checked and are not empty."""
-
-
-class Resampled(ImageTransform):
-    """Resizes, smooths or cuts along both axes, with the same weights for every image."""
-
-    __slots__ = ()
-
-    def _transformed(self, images: Array, layout: str) -> Array:
-        rows, columns = self._bands(*image_size(images.shape, layout))
-        if not arrays.is_tensor(images):
-            return resampling.resample(images, layout, rows, columns)
-        x = arrays.to_working(arrays.contiguous(as_planes(images, layout)))
-        x = arrays.constant(rows.matrix, x) @ x @ arrays.constant(columns.matrix.T, x)
-        return from_planes(arrays.from_working(x, arrays.dtype_name(images)), layout, images.shape)
-
-    @abstractmethod
-    def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
-        """Return the vertical and the horizontal weights for images of this size."""
-
-
-class Pointwise(ImageTransform):
-    """Changes each value on its own; the result may also depend on the mean of the image."""
-
-    __slots__ = ()
-
-    def _transformed(self, images: Array, layout: str) -> Array:
-        dtype, axes = arrays.dtype_name(images), len(layout.removeprefix("N"))
-        flat = images.reshape((-1, prod(images.shape[-axes:])))
-        if dtype == "uint8" and not arrays.is_tensor(images):
-            levels = np.arange(256, dtype=np.float64)[None]
-            tables = arrays.from_working(self._values(levels, flat, dtype), dtype)
-            pairs = [(flat, tables[0])] if len(tables) == 1 else zip(flat, tables)
-            # `bytes.translate` is six times as fast as a lookup in numpy, which widens indices to
-            # 64 bits.
-            parts = [values.tobytes().translate(table.tobytes()) for values, table in pairs]
-            changed = b"".join(parts)
-            return np.frombuffer(bytearray(changed), np.uint8).reshape(images.shape)
-        x = arrays.to_working(flat)
-        return arrays.from_working(self._values(x, x, dtype), dtype).reshape(images.shape)
-
-    @abstractmethod
-    def _values(self, x: Array, images: Array, dtype: str) -> Array:
-        """Return the new values of the floats `x` in each image, (n, values); `dtype` is that of
-        the user's images.
-
-        For bytes, `x` holds the 256 levels, and the result has one row for all images or one row
-        per image.
-        """
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ZoomOut(Resampled):
     """Shrink to `scale` of the side and pad back with black: the object stays whole, detail is
     lost.
@@ -141,7 +68,7 @@ class ZoomOut(Resampled):
         return resampling.zoomed(height, self.scale), resampling.zoomed(width, self.scale)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Brightness(Pointwise):
     """Multiply every value by `factor` and clip: below 1 darkens, above 1 brightens until
     highlights are lost.
@@ -168,7 +95,7 @@ class Brightness(Pointwise):
         return bright.clip(None, check_white(x, dtype, self.white, self.kind))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Contrast(Pointwise):
     """Move every value towards the image's mean: `factor` of the distance remains."""
 
@@ -184,7 +111,7 @@ class Contrast(Pointwise):
         return (x - mean) * arrays.number(self.factor, x) + mean
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Blur(Resampled):
     """Smooth with a Gaussian of `sigma` pixels; beyond the edge, the pixel at the edge is repeated."""
 
@@ -199,7 +126,7 @@ class Blur(Resampled):
         return resampling.blurred(height, self.sigma), resampling.blurred(width, self.sigma)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pixelate(Resampled):
     """Keep `scale` of the resolution: each side becomes ``round(scale * size)`` blocks, each filled
     with its mean.
@@ -229,7 +156,7 @@ def check_white(x: Array, dtype: str, white: float, kind: str) -> float:
     return limit
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Jpeg(ImageTransform):
     """Store as JPEG of `quality` and read back. Three channels are coded as colour, any others one
     by one as grey.
@@ -280,7 +207,7 @@ def _code(
             result[...] = Image.frombytes(mode, source.size, coded, "jpeg", mode, "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RandomPixels(ImageTransform):
     """Overwrite each pixel with a random colour, with probability `share`.
 
@@ -322,7 +249,7 @@ class RandomPixels(ImageTransform):
             out[begin + image, :, hit // width, hit % width] = colour
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Flip(ImageTransform):
     """Mirror left to right. It has no strength: its spec is `flip`.
 
@@ -349,7 +276,7 @@ class Flip(ImageTransform):
         return arrays.copy(arrays.namespace(images).flip(images, (axis,)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shift(ImageTransform):
     """Move the image by whole `pixels`; what leaves on one side comes back on the other.
 
@@ -384,7 +311,7 @@ class Shift(ImageTransform):
         return arrays.shift(images, axis, int(self.pixels), self.fill, forward=forward)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Crop(Resampled):
     """Keep `share` of each side, at a corner, and enlarge it to the full size: about ``1 - share``
     is cut off.
@@ -406,7 +333,7 @@ class Crop(Resampled):
         return rows, resampling.window(width, self.share, float(self.at.endswith("right")))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ZoomIn(Resampled):
     """Enlarge by `factor` around the centre: the border is lost, everything else grows.
 

@@ -24,8 +24,6 @@ from recal.transforms.base import BuiltIn, Strengths, choose, content_keys
 class SeriesTransform(BuiltIn):
     """Passes floats with time along axis 1 to `_series`, and restores shape and dtype."""
 
-    __slots__ = ()
-
     axis: int
     modality: ClassVar[str] = "series"
 
@@ -67,7 +65,7 @@ def along_time(values: NDArray[Any], x: Array) -> NDArray[Any]:
     return values.reshape((*values.shape[:-1], values.shape[-1], *(1,) * (x.ndim - 2)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DropSamples(SeriesTransform):
     """Lose ``round(share * time)`` samples of each series (at least one, never all), in all
     channels at once.
@@ -94,7 +92,7 @@ class DropSamples(SeriesTransform):
         return filled
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DropFrames(DropSamples):
     """Lose ``round(share * frames)`` frames of each video: each is replaced by the last frame kept,
     or by black.
@@ -109,7 +107,7 @@ class DropFrames(DropSamples):
     axis: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Coarse(SeriesTransform):
     """Sample at `rate` of the original rate; the values in between are interpolated or repeat the
     last sample.
@@ -151,7 +149,7 @@ def _fill(x: Array, lost: NDArray[np.bool_], fill: str) -> Array:
     return x[rows, before] * (1 - blend) + x[rows, after] * blend
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Quantise(SeriesTransform):
     """Round values to steps of `share` of the channel's range in this sample, counted from its
     minimum.
@@ -173,7 +171,7 @@ class Quantise(SeriesTransform):
         return xp.minimum(rounded, most + xp.zeros_like(x))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TimeShift(SeriesTransform):
     """Move a series by ``round(share * time)`` samples, at least one; what leaves at one end comes
     back at the other.

@@ -76,8 +76,6 @@ _LEVELS = 11  # of each feature's distribution, from its minimum to its maximum
 class TableTransform(BuiltIn):
     """Chooses features of each row from the row's own content; subclasses say what replaces them."""
 
-    __slots__ = ()
-
     share: float
     seed: int
     modality: ClassVar[str] = "tabular"
@@ -129,7 +127,7 @@ class TableTransform(BuiltIn):
         """Return the replacements for lost features, in a shape that broadcasts to (n, features)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MedianFill(TableTransform):
     """Replace ``round(share * n_features)`` features of each row by their medians: at least one,
     never all.
@@ -188,7 +186,7 @@ class MedianFill(TableTransform):
         return np.array(self.medians)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Permute(TableTransform):
     """Replace ``round(share * n_features)`` features of each row by values that other rows have
     there.
@@ -237,7 +235,7 @@ class Permute(TableTransform):
         return levels[np.arange(rows.shape[1]), drawn]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Missing(TableTransform):
     """Leave out ``round(share * n_features)`` features of each row: NaN, or a frame's missing
     value.
@@ -273,7 +271,7 @@ class Missing(TableTransform):
         return np.full(rows.shape[1], np.nan)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rescale(TableTransform):
     """Multiply ``round(share * n_features)`` features of each row by `factor`: another unit, or a
     worn sensor.

@@ -38,8 +38,6 @@ class TokenTransform(BuiltIn):
     them instead.
     """
 
-    __slots__ = ()
-
     share: float
     seed: int
     pad: int
@@ -133,7 +131,7 @@ class TokenTransform(BuiltIn):
         return np.delete(tokens, hit)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DropTokens(TokenTransform):
     """Drop `share` of the tokens; the remaining ids close up, and `pad` fills the row on its padded
     side.
@@ -159,7 +157,7 @@ class DropTokens(TokenTransform):
     special: Numbers = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MaskTokens(TokenTransform):
     """Replace `share` of the tokens by `mask`, or by `mask_id` in arrays of ids and in bytes."""
 
@@ -187,7 +185,7 @@ class MaskTokens(TokenTransform):
         return changed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DropCharacters(TokenTransform):
     """Leave out ``round(share * characters)`` characters of a text; blanks are neither counted nor
     dropped.
@@ -212,7 +210,7 @@ class DropCharacters(TokenTransform):
         return list(text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DropSentences(TokenTransform):
     """Leave out ``round(share * sentences)`` sentences or lines of a text, at least one; a single
     sentence stays.
@@ -236,7 +234,7 @@ class DropSentences(TokenTransform):
         return _SENTENCE.findall(text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cut(TokenTransform):
     """Leave out the last, or first, ``round(share * tokens)`` tokens: at least one, never all.
 

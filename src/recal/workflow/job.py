@@ -24,7 +24,8 @@ from recal.checks import Floats, Labels
 from recal.clusters import row_names
 from recal.collecting.fingerprint import digest
 from recal.collecting.local import collect, open_source
-from recal.collecting.models.base import Model, as_model
+from recal.collecting.models import as_model
+from recal.collecting.models.base import Model
 from recal.collecting.pools import (
     as_pool,
     join_views,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from recal import CalibratedClassifier, TemperatureScaling, collect
-from recal.collecting.models.base import as_model
+from recal.collecting.models import as_model
 from recal.collecting.preflight import check_agreement
 from recal.collecting.sources import ArraySource
 from recal.errors import InputError

@@ -14,7 +14,7 @@ import recal
 from recal import Views, collect
 from recal.calibrators import TemperatureScaling
 from recal.cli.app import run
-from recal.collecting.models.base import as_model
+from recal.collecting.models import as_model
 from recal.errors import DoubtfulLabelsWarning, InputError
 from recal.files.probabilities import read_prob_table, read_probs
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from recal import CalibratedClassifier, Plan, TemperatureScaling, collect, load, save
 from recal.cli.app import run
-from recal.collecting.models.base import as_model, import_model
+from recal.collecting.models import as_model, import_model
 from recal.errors import FileError, InputError
 
 

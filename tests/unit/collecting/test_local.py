@@ -70,7 +70,7 @@ def test_your_own_transformations_are_given_again_as_functions_or_by_name(
             apply(calibrator, model, images, transforms=given).probs, expected
         )
     with pytest.raises(
-        InputError, match=r"'flipped', which is known by name only.*transforms=\{'flipped'"
+        InputError, match=r"'flipped' is known by name only.*transforms=\{'flipped'"
     ):
         apply(calibrator, model, images)
     with pytest.raises(InputError, match=r"as \{name: function\} or \[function, \.\.\.\]"):

@@ -26,7 +26,7 @@ from recal import CalibratedClassifier, TemperatureScaling, collect
 from recal.answers import multiple_choice
 from recal.cli.app import run
 from recal.collecting import apply
-from recal.collecting.models.base import as_model, import_model
+from recal.collecting.models import as_model, import_model
 from recal.collecting.sources import as_source
 from recal.errors import FileError, InputError
 

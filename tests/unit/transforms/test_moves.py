@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from recal.transforms import Crop, Cut, Flip, Shift, TimeShift, ZoomIn, as_transform
+from recal.transforms import Crop, Cut, Flip, Shift, TimeShift, ZoomIn
 
 RNG = np.random.default_rng(0)
 LAYOUTS = [
@@ -57,15 +57,6 @@ def test_windows_are_what_torch_samples_there(scale: float, at: str) -> None:
         torch.from_numpy(images), grid, mode="bilinear", padding_mode="border", align_corners=False
     )
     np.testing.assert_allclose(transform(images), wanted.numpy(), atol=1e-10)
-
-
-class _Moved(torch.nn.Module):
-    def __init__(self, *specs: str) -> None:
-        super().__init__()
-        self.transforms = [as_transform(spec) for spec in specs]
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(transform(x) for transform in self.transforms)
 
 
 def test_time_moves_either_way() -> None:

@@ -1,1 +1,196 @@
-"""What `collect` needs from a model, and an adapter for each kind of model."""
+"""Adapters for models, and the choice of one for the user's model."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from recal.collecting.models.base import CallableModel, EstimatorModel, Model, comes_from
+from recal.errors import FileError, InputError, MissingExtraError, blame
+from recal.files.limits import refuse_bombs
+from recal.transforms.preprocessing import Outputs, check_outputs
+
+
+def _adapter(module: str, name: str) -> Callable[..., Model]:
+    """Return an adapter from a module that may need an optional package."""
+    adapter: Callable[..., Model] = getattr(
+        importlib.import_module(f"recal.collecting.models.{module}"), name
+    )
+    return adapter
+
+
+def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> Model:
+    """Return the adapter for `model`, chosen by its type."""
+    check_outputs(outputs)
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, str | os.PathLike):
+        return _open_model(Path(model), device)
+    if isinstance(model, tuple) and len(model) == 2:
+        return _adapter("huggingface", "HuggingFaceModel")(*model, device=device)
+    if comes_from(model, "transformers.pipelines"):
+        names = ("image_processor", "feature_extractor", "tokenizer")
+        processors = [getattr(model, name, None) for name in names]
+        processor = next((one for one in processors if one is not None), None)
+        return _adapter("huggingface", "HuggingFaceModel")(model.model, processor, device=device)
+    if type(model).__name__ == "ExportedProgram" and comes_from(model, "torch.export"):
+        return _adapter("torch", "ExportedModel")(model, device=device)
+    if comes_from(model, "torch.nn"):
+        return _adapter("torch", "TorchModel")(model, device=device)
+    if hasattr(model, "get_inputs") and hasattr(model, "run"):
+        return _adapter("onnx", "OnnxModel")(model)
+    if isinstance(model, type):
+        raise InputError(
+            f"The model is the class {model.__name__}; pass a trained instance of it, as net = {model.__name__}()."
+        )
+    if hasattr(model, "predict") and (
+        hasattr(model, "predict_proba") or hasattr(model, "decision_function")
+    ):
+        return EstimatorModel(model, outputs=outputs)
+    if comes_from(model, "sklearn"):
+        raise InputError(
+            f"{type(model).__name__} has neither decision_function nor predict_proba, so it gives no confidence; "
+            "pass a fitted classifier that has one (an SVC needs probability=True for predict_proba)."
+        )
+    if callable(model):
+        return CallableModel(model)
+    raise InputError(
+        "A model is a callable that returns logits, a torch module, a fitted scikit-learn classifier, an ONNX session, "
+        "a (Hugging Face model, processor or tokenizer) pair, or a path ending in .onnx, .pt2 or .skops; "
+        f"got {type(model).__name__}."
+    )
+
+
+def _open_model(path: Path, device: Any) -> Model:
+    suffix = path.suffix.lower()
+    if suffix in (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt"):
+        raise InputError(
+            f"{path.name} is a pickle, which may run any code when opened, so recal does not open it. Build the module "
+            "yourself, load its weights, and pass it; or write it with torch.export.save (.pt2), torch.onnx.export, or "
+            "skops.io.dump (.skops) for scikit-learn. With the command line: --model module:function that builds the "
+            "network, and --weights FILE.safetensors."
+        )
+    if not path.exists():
+        raise InputError(f"There is no model file {path}. For a model in Python write {path}:NAME.")
+    if suffix == ".py":
+        raise InputError(
+            f"{path} is a program: name the model in it as {path.stem}:NAME, a function or a network."
+        )
+    if suffix in (".onnx", ".pt2") and not path.is_file():
+        raise InputError(f"{path} is not a regular file.")
+    if suffix == ".pt2":
+        remedy = f"If you trust it, pass torch.export.load({str(path)!r}) (--trust pt2)"
+        raise InputError(
+            f"Opening {path} can run code, because a .pt2 file may hold pickles.", remedy=remedy
+        )
+    if suffix == ".onnx":
+        return _adapter("onnx", "OnnxModel")(path)
+    if suffix == ".skops":
+        return as_model(read_skops(path))
+    if path.is_dir() and (path / "config.json").exists():
+        return _adapter("huggingface", "open_folder")(path, device=device)
+    raise InputError(
+        "A model file ends in .onnx, .pt2 (torch.export) or .skops (scikit-learn), or is a Hugging Face folder with "
+        f"config.json; got {path}."
+    )
+
+
+def import_model(
+    spec: str, *, weights: Path | None = None, trusted: Sequence[str] = (), device: Any = None
+) -> Any:
+    """Return the model at a path, or the Python object that `package.module:name` names.
+
+    Parameters
+    ----------
+    weights : path, optional
+        A .safetensors file for the torch module that `spec` names, or that the function it names
+        returns.
+    trusted : sequence of str
+        Types beyond scikit-learn's and numpy's that a .skops file may hold, by their full names;
+        "pt2" to open a .pt2 file, which may run code.
+    """
+    module, separator, _ = spec.partition(":")
+    is_module = all(part.isidentifier() for part in module.split("."))
+    if not separator or Path(spec).exists() or not is_module:
+        if weights is not None:
+            raise InputError(
+                f"--weights go with --model module:function, which builds the network; got {spec}."
+            )
+        if spec.lower().endswith(".pt2") and "pt2" in trusted:
+            return _adapter("torch", "ExportedModel")(Path(spec), device=device)
+        return read_skops(Path(spec), trusted) if spec.lower().endswith(".skops") else Path(spec)
+    model = import_object(spec)
+    return model if weights is None else _adapter("torch", "with_weights")(model, weights, spec)
+
+
+def read_skops(path: Path, trusted: Sequence[str] = ()) -> Any:
+    """Read a scikit-learn model from a .skops file; types that skops does not know must be in
+    `trusted`.
+    """
+    try:
+        from skops import io
+    except ImportError as error:
+        raise MissingExtraError("skops", "skops", f"Opening {path.name}") from error
+    if not path.exists():
+        raise InputError(f"There is no model file {path}.")
+    try:
+        refuse_bombs(path)
+        unknown = [name for name in io.get_untrusted_types(file=path) if name not in trusted]
+        if not unknown:
+            return io.load(path, trusted=list(trusted))
+    except Exception as error:  # a damaged zip file causes many kinds of errors
+        raise FileError(
+            f"{path} cannot be read as a skops file: {str(error).rstrip('.')}."
+        ) from error
+    names = ",".join(unknown)
+    raise InputError(
+        f"{path} holds types that are not known to be harmless: {names}. If you know where the file comes from, say so "
+        f"with --trust {names}, or load it with skops.io.load(path, trusted=[...]) and pass the model."
+    )
+
+
+def import_object(spec: str) -> Any:
+    """Return the object that `package.module:name` names."""
+    module, _, name = spec.partition(":")
+    here = os.getcwd()
+    if here not in sys.path:  # an installed command does not search the current folder
+        sys.path.insert(0, here)
+    try:
+        value: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        absent = error.name or module
+        if not module.startswith(absent):
+            raise InputError(
+                f"The module {module} imports {absent!r}, which is not installed: pip install it."
+            ) from error
+        hint = _hint(module.split(".")[0], [path.stem for path in Path().glob("*.py")])
+        written = spec.replace(".py:", ":") if module.endswith(".py") else "package.module:name"
+        raise InputError(
+            f"Cannot import {spec!r}: there is no module {absent!r}.{hint} A model is named by its "
+            f"module and its name: write {written}."
+        ) from error
+    except SystemExit as stop:
+        raise InputError(
+            f"The module {module} ended Python while it was imported (sys.exit, or a command line of its own). Put all "
+            "but the model below if __name__ == '__main__':"
+        ) from stop
+    except Exception as error:  # the user's module may raise anything
+        blame(error, f"The module {module}", "while it was imported")
+        raise
+    for part in name.split("."):
+        if not hasattr(value, part):
+            before = spec.removesuffix(name) + name.partition(part)[0]
+            hint = _hint(part, dir(value), before)
+            raise InputError(f"{before.rstrip(':.')} has no {part!r}.{hint}")
+        value = getattr(value, part)
+    return value
+
+
+def _hint(word: str, known: Sequence[str], before: str = "") -> str:
+    near = get_close_matches(word, known, n=1)
+    return f" Did you mean {before}{near[0]}?" if near else ""

@@ -1,17 +1,12 @@
-"""The interface between `collect` and a model, and the choice of an adapter for the user's model."""
+"""The interface between `collect` and a model, and what adapters share."""
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
+import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from difflib import get_close_matches
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -26,9 +21,8 @@ from recal.checks import (
     two_columns,
 )
 from recal.collecting.fingerprint import digest
-from recal.errors import FileError, InputError, MissingExtraError, blame, in_both
-from recal.files.limits import refuse_bombs
-from recal.transforms.preprocessing import Outputs, check_outputs, least_probability
+from recal.errors import InputError, in_both
+from recal.transforms.preprocessing import Outputs, least_probability
 
 Pixels = Literal["rgb", "gray", "rgba", "gray16"]
 _GRADED = (
@@ -121,183 +115,104 @@ class CallableModel(Model):
         return as_numpy(self.function(batch), self.name)
 
 
-def _adapter(module: str, name: str) -> Callable[..., Model]:
-    """Return an adapter from a module that may need an optional package."""
-    adapter: Callable[..., Model] = getattr(
-        importlib.import_module(f"recal.collecting.models.{module}"), name
-    )
-    return adapter
+# The probabilities of these classifiers are shares of trees, of neighbours or of the samples in a
+# leaf.
+_VOTING = {
+    "ForestClassifier",
+    "KNeighborsClassifier",
+    "RadiusNeighborsClassifier",
+    "DecisionTreeClassifier",
+}
 
 
-def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> Model:
-    """Return the adapter for `model`, chosen by its type."""
-    check_outputs(outputs)
-    if isinstance(model, Model):
-        return model
-    if isinstance(model, str | os.PathLike):
-        return _open_model(Path(model), device)
-    if isinstance(model, tuple) and len(model) == 2:
-        return _adapter("huggingface", "HuggingFaceModel")(*model, device=device)
-    if comes_from(model, "transformers.pipelines"):
-        names = ("image_processor", "feature_extractor", "tokenizer")
-        processors = [getattr(model, name, None) for name in names]
-        processor = next((one for one in processors if one is not None), None)
-        return _adapter("huggingface", "HuggingFaceModel")(model.model, processor, device=device)
-    if type(model).__name__ == "ExportedProgram" and comes_from(model, "torch.export"):
-        return _adapter("torch", "ExportedModel")(model, device=device)
-    if comes_from(model, "torch.nn"):
-        return _adapter("torch", "TorchModel")(model, device=device)
-    if hasattr(model, "get_inputs") and hasattr(model, "run"):
-        return _adapter("onnx", "OnnxModel")(model)
-    if isinstance(model, type):
-        raise InputError(
-            f"The model is the class {model.__name__}; pass a trained instance of it, as net = {model.__name__}()."
-        )
-    if hasattr(model, "predict") and (
-        hasattr(model, "predict_proba") or hasattr(model, "decision_function")
-    ):
-        return _adapter("estimators", "EstimatorModel")(model, outputs=outputs)
-    if comes_from(model, "sklearn"):
-        raise InputError(
-            f"{type(model).__name__} has neither decision_function nor predict_proba, so it gives no confidence; "
-            "pass a fitted classifier that has one (an SVC needs probability=True for predict_proba)."
-        )
-    if callable(model):
-        return CallableModel(model)
-    raise InputError(
-        "A model is a callable that returns logits, a torch module, a fitted scikit-learn classifier, an ONNX session, "
-        "a (Hugging Face model, processor or tokenizer) pair, or a path ending in .onnx, .pt2 or .skops; "
-        f"got {type(model).__name__}."
-    )
+class EstimatorModel(Model):
+    """A fitted scikit-learn classifier.
 
-
-def _open_model(path: Path, device: Any) -> Model:
-    suffix = path.suffix.lower()
-    if suffix in (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt"):
-        raise InputError(
-            f"{path.name} is a pickle, which may run any code when opened, so recal does not open it. Build the module "
-            "yourself, load its weights, and pass it; or write it with torch.export.save (.pt2), torch.onnx.export, or "
-            "skops.io.dump (.skops) for scikit-learn. With the command line: --model module:function that builds the "
-            "network, and --weights FILE.safetensors."
-        )
-    if not path.exists():
-        raise InputError(f"There is no model file {path}. For a model in Python write {path}:NAME.")
-    if suffix == ".py":
-        raise InputError(
-            f"{path} is a program: name the model in it as {path.stem}:NAME, a function or a network."
-        )
-    if suffix in (".onnx", ".pt2") and not path.is_file():
-        raise InputError(f"{path} is not a regular file.")
-    if suffix == ".pt2":
-        remedy = f"If you trust it, pass torch.export.load({str(path)!r}) (--trust pt2)"
-        raise InputError(
-            f"Opening {path} can run code, because a .pt2 file may hold pickles.", remedy=remedy
-        )
-    if suffix == ".onnx":
-        return _adapter("onnx", "OnnxModel")(path)
-    if suffix == ".skops":
-        return as_model(read_skops(path))
-    if path.is_dir() and (path / "config.json").exists():
-        return _adapter("huggingface", "open_folder")(path, device=device)
-    raise InputError(
-        "A model file ends in .onnx, .pt2 (torch.export) or .skops (scikit-learn), or is a Hugging Face folder with "
-        f"config.json; got {path}."
-    )
-
-
-def import_model(
-    spec: str, *, weights: Path | None = None, trusted: Sequence[str] = (), device: Any = None
-) -> Any:
-    """Return the model at a path, or the Python object that `package.module:name` names.
-
-    Parameters
-    ----------
-    weights : path, optional
-        A .safetensors file for the torch module that `spec` names, or that the function it names
-        returns.
-    trusted : sequence of str
-        Types beyond scikit-learn's and numpy's that a .skops file may hold, by their full names;
-        "pt2" to open a .pt2 file, which may run code.
+    Logits come from `decision_function`; one number per sample is the log-odds of the second class.
+    Without that method, or with ``outputs="probabilities"``, they are the logarithms of
+    `predict_proba`. Probabilities of forests, trees and neighbours are shares of votes
+    (``outputs="votes"``), also at the end of a pipeline or a search. Batches of more than two
+    dimensions are flattened if the classifier was fitted on rows of that length.
     """
-    module, separator, _ = spec.partition(":")
-    is_module = all(part.isidentifier() for part in module.split("."))
-    if not separator or Path(spec).exists() or not is_module:
-        if weights is not None:
+
+    def __init__(self, estimator: Any, *, outputs: Outputs = "logits") -> None:
+        self.estimator = estimator
+        self.name = type(estimator).__name__
+        classes = getattr(estimator, "classes_", None)
+        if classes is None:
             raise InputError(
-                f"--weights go with --model module:function, which builds the network; got {spec}."
+                f"{self.name} is not fitted (it has no classes_); fit it on the training set first."
             )
-        if spec.lower().endswith(".pt2") and "pt2" in trusted:
-            return _adapter("torch", "ExportedModel")(Path(spec), device=device)
-        return read_skops(Path(spec), trusted) if spec.lower().endswith(".skops") else Path(spec)
-    model = import_object(spec)
-    return model if weights is None else _adapter("torch", "with_weights")(model, weights, spec)
+        if isinstance(classes, list):
+            raise InputError(
+                f"{self.name} has several outputs; recal calibrates one classifier at a time."
+            )
+        self.classes = np.asarray(classes)
+        # An SVC with one-vs-one margins returns one per pair of classes, not one per class.
+        pairs = (
+            getattr(estimator, "decision_function_shape", None) == "ovo" and len(self.classes) > 2
+        )
+        if pairs and not hasattr(estimator, "predict_proba"):
+            raise InputError(
+                f"{self.name} gives one margin per pair of classes; set decision_function_shape='ovr'."
+            )
+        is_scorer = outputs == "logits" and hasattr(estimator, "decision_function") and not pairs
+        self.method = "decision_function" if is_scorer else "predict_proba"
+        if not hasattr(estimator, self.method):
+            remedy = f"Use {in_both(outputs='logits')} for its decision_function"
+            raise InputError(f"{self.name} has no {self.method}", remedy=remedy)
+        # LightGBM has its own attribute, and invents names for columns without any.
+        names = getattr(estimator, "feature_names_in_", getattr(estimator, "feature_name_", None))
+        if names is not None and not all(re.fullmatch(r"Column_\d+", str(name)) for name in names):
+            self.features = tuple(map(str, names))
+        self.n_features = getattr(estimator, "n_features_in_", None)
+        self.gives_probs = self.method == "predict_proba"
+        self.gives_logits = not self.gives_probs
 
+    def returns(self, outputs: Outputs) -> Outputs:
+        last = getattr(self.estimator, "best_estimator_", self.estimator)
+        last = last.steps[-1][1] if hasattr(last, "steps") else last
+        votes = self.gives_probs and any(kind.__name__ in _VOTING for kind in type(last).__mro__)
+        return "votes" if votes and outputs in ("logits", "probabilities") else outputs
 
-def read_skops(path: Path, trusted: Sequence[str] = ()) -> Any:
-    """Read a scikit-learn model from a .skops file; types that skops does not know must be in
-    `trusted`.
-    """
-    try:
-        from skops import io
-    except ImportError as error:
-        raise MissingExtraError("skops", "skops", f"Opening {path.name}") from error
-    if not path.exists():
-        raise InputError(f"There is no model file {path}.")
-    try:
-        refuse_bombs(path)
-        unknown = [name for name in io.get_untrusted_types(file=path) if name not in trusted]
-        if not unknown:
-            return io.load(path, trusted=list(trusted))
-    except Exception as error:  # a damaged zip file causes many kinds of errors
-        raise FileError(
-            f"{path} cannot be read as a skops file: {str(error).rstrip('.')}."
-        ) from error
-    names = ",".join(unknown)
-    raise InputError(
-        f"{path} holds types that are not known to be harmless: {names}. If you know where the file comes from, say so "
-        f"with --trust {names}, or load it with skops.io.load(path, trusted=[...]) and pass the model."
-    )
+    def fingerprint(self) -> str:
+        return digest([self.method, self.estimator])
 
+    def answer(self, batch: Any) -> NDArray[Any]:
+        values = np.asarray(getattr(self.estimator, self.method)(self._rows(batch)))
+        return values if values.dtype.kind == "f" else values.astype(np.float64)
 
-def import_object(spec: str) -> Any:
-    """Return the object that `package.module:name` names."""
-    module, _, name = spec.partition(":")
-    here = os.getcwd()
-    try:
-        if here not in sys.path:  # an installed command does not search the current folder
-            sys.path.insert(0, here)
-        part = ""
-        value: Any = importlib.import_module(module)
-        for part in name.split("."):
-            value = getattr(value, part)
-    except ModuleNotFoundError as error:
-        raise InputError(_not_found(spec, module, error)) from error
-    except SystemExit as stop:
-        raise InputError(
-            f"The module {module} ended Python while it was imported (sys.exit, or a command line of its own). Put all "
-            "but the model below if __name__ == '__main__':"
-        ) from stop
-    except Exception as error:  # the user's module may raise anything
-        holder = getattr(error, "obj", None) if isinstance(error, AttributeError) else None
-        if isinstance(holder, ModuleType | type) and part == getattr(error, "name", None):
-            near, before = get_close_matches(part, dir(holder), n=1), spec.removesuffix(part)
-            hint = f"Did you mean {before}{near[0]}?" if near else "It is written module:name."
-            raise InputError(f"{before.rstrip(':.')} has no {part!r}. {hint}") from error
-        blame(error, f"The module {module}", "while it was imported")
-        raise
-    return value
+    def _rows(self, batch: Any) -> Any:
+        is_frame = hasattr(batch, "columns")
+        if isinstance(batch, list) or (is_frame and self.features is not None):
+            return batch  # texts, or a frame for a model that knows its columns by name
+        expected = self.n_features
+        if is_frame and expected is None:
+            self._refuse_words(batch)
+        batch = as_array(batch)
+        if expected is None:  # a pipeline whose first step takes any input
+            return batch
+        size = int(np.prod(batch.shape[1:]))
+        if batch.ndim > 2 and batch.shape[-1] in (3, 4) and expected * batch.shape[-1] == size:
+            raise InputError(
+                f"{self.name} was fitted on rows of {expected} numbers, and an input of the shape {batch.shape[1:]} "
+                f"has {size}",
+                remedy=f"In grey it would fit: {in_both(pixels='gray')}",
+            )
+        if batch.ndim <= 2 or expected != size:
+            return batch
+        return batch.reshape(len(batch), -1)
 
-
-def _not_found(spec: str, module: str, error: ModuleNotFoundError) -> str:
-    """Return the message for a missing module, or for a module whose own import is missing."""
-    absent, first = error.name or module, module.split(".")[0]
-    if absent != first and not module.startswith(absent):
-        return f"The module {module} imports {absent!r}, which is not installed: pip install it."
-    if module.endswith(".py"):
-        return f"A module is named without its ending: write {spec.replace('.py:', ':')}."
-    near = get_close_matches(first, [path.stem for path in Path().glob("*.py")], n=1)
-    hint = f"Did you mean {near[0]}?" if near else "It is written package.module:name."
-    return f"Cannot import {spec!r}: there is no module {absent!r}. {hint}"
+    def _refuse_words(self, frame: Any) -> None:
+        """Refuse a table with words for a model that takes texts."""
+        kinds = {str(name): getattr(frame[name].dtype, "kind", "O") for name in frame.columns}
+        words = [name for name, kind in kinds.items() if kind not in "biuf"]
+        if words:
+            raise InputError(
+                f"{self.name} knows no columns by name and was given the columns "
+                f"{', '.join(kinds)}",
+                remedy=f"If it takes texts, say which column holds them: {in_both(text_column=words[0])}",
+            )
 
 
 def comes_from(value: Any, package: str) -> bool:
