@@ -169,21 +169,6 @@ def _copy(inputs: Any) -> Any:
 First = tuple[int, np.dtype[Any]]
 
 
-def check_block(block: Block, first: First, model: str) -> None:
-    """Refuse a block whose number of classes differs from the first block's, or whose dtype does
-    not fit its dtype.
-    """
-    n_classes, dtype = block.logits.shape[1], block.logits.dtype
-    first_classes, first_dtype = first
-    if n_classes != first_classes:
-        raise InputError(
-            f"The number of classes changed: {model} gave {first_classes} before and {n_classes} "
-            f"for batch {block.index}. A classifier must give one column per class for every input."
-        )
-    if not np.can_cast(dtype, first_dtype):
-        raise InputError(f"{model} gave {first_dtype} before and {dtype} for batch {block.index}.")
-
-
 class Sink(ABC):
     """Takes blocks in any order, each once.
 
@@ -239,7 +224,18 @@ class Sink(ABC):
             self._first = (block.logits.shape[1], block.logits.dtype)
             if self.source.labels is not None:  # refuse bad labels before the work, not after it
                 self.columns(self.source.labels, block.logits.shape[1])
-        check_block(block, self._first, self.job.model.name)
+        n_classes, dtype = self._first
+        name, found = self.job.model.name, block.logits
+        if found.shape[1] != n_classes:
+            raise InputError(
+                f"The number of classes changed: {name} gave {n_classes} before and "
+                f"{found.shape[1]} for batch {block.index}. A classifier must give one column per "
+                "class for every input."
+            )
+        if not np.can_cast(found.dtype, dtype):
+            raise InputError(
+                f"{name} gave {dtype} before and {found.dtype} for batch {block.index}."
+            )
 
     def labels(
         self, parts: Iterable[ArrayLike | None], n_samples: int, n_classes: int

@@ -54,7 +54,8 @@ class Task:
     job: Job
     source: IndexedSource
     batch_size: int
-    digests: bool = False
+    digests: bool
+    finish: Finisher | None  # what becomes of a block before it is sent
 
 
 class Worker:
@@ -64,25 +65,20 @@ class Worker:
         self.threads = threads
         _set_threads(threads)  # before a model is opened: some read the number only then
         self._open = ExitStack()
-        self._finish: Finisher | None = None
 
-    def begin(self, task: Task, finish: Finisher | None) -> None:
+    def begin(self, task: Task) -> None:
         """Open the model."""
-        self.task, self._finish = task, finish
+        self.task = task
         _set_threads(self.threads)
         self._open.close()  # `begin` may be called twice
         self._open.enter_context(task.job.model.running())
-
-    def finish_with(self, finish: Finisher) -> None:
-        """Apply this to every block from now on."""
-        self._finish = finish
 
     def run(self, index: int) -> Any:
         """Return the block of one batch, or what the finisher made of it."""
         task = self.task
         batch = task.source.batch(index, task.batch_size)
         block = task.job.run(batch, task.source.describe, digests=task.digests)
-        return block if self._finish is None else self._finish(block)
+        return block if task.finish is None else task.finish(block)
 
 
 def _set_threads(count: int) -> None:
@@ -112,7 +108,6 @@ class WorkerPool:
         # Kept as long as the workers, because a restarted worker needs it again.
         self._task = ray.put(task)
         self._request = {"CPU": cpus, "GPU": gpus}
-        self._finish: Any = None
         self._actors = [actor.remote(threads) for _ in range(size)]
         self._ready: set[int] = set()  # workers, by their index in the list
         self._silent: dict[int, float] = {}  # workers to greet again, and when
@@ -121,12 +116,6 @@ class WorkerPool:
         self._deaths: Counter[int] = Counter()
         for worker in range(size):
             self._greet(worker)
-
-    def finish_with(self, finish: Finisher) -> None:
-        """Let the workers apply this to every block from now on."""
-        self._finish = ray.put(finish)
-        for worker in self._ready:
-            self._actors[worker].finish_with.remote(self._finish)
 
     def answers(self, chunks: list[int]) -> Iterator[tuple[int, Any]]:
         """Yield the number of each batch and its answer, in the order of arrival."""
@@ -163,7 +152,7 @@ class WorkerPool:
             ray.kill(actor)
 
     def _greet(self, worker: int) -> None:
-        self._calls[self._actors[worker].begin.remote(self._task, self._finish)] = (worker, None)
+        self._calls[self._actors[worker].begin.remote(self._task)] = (worker, None)
 
     def _receive(self, call: Any, worker: int, index: int | None, waiting: deque[int]) -> Any:
         """Return a batch's answer;
@@ -181,8 +170,6 @@ class WorkerPool:
             raise
         if index is None:
             self._ready.add(worker)
-            if self._finish is not None:  # it may have been set after the greeting went out
-                self._actors[worker].finish_with.remote(self._finish)
         return answer
 
     def _lose(self, error: Exception, worker: int, index: int | None, waiting: deque[int]) -> None:
@@ -261,7 +248,7 @@ class RayEngine:
 
     def run(self, job: Job, source: Source, batch_size: int, sink: Sink, progress: bool) -> None:
         """Compute every batch that the sink lacks."""
-        task = Task(job, as_indexed(source), batch_size, sink.wants_digests)
+        task = Task(job, as_indexed(source), batch_size, sink.wants_digests, sink.finisher())
         every = range(-(-task.source.n_samples // batch_size))
         chunks = [index for index in every if index not in sink.done]
         if not chunks:
@@ -271,12 +258,8 @@ class RayEngine:
             closing(self._start_workers(task, len(chunks))) as workers,
             progress_bar(sink, task.source, batch_size, show=progress) as advance,
         ):
-            if (finish := sink.finisher()) is not None:
-                workers.finish_with(finish)
             for index, answer in workers.answers(chunks):
                 sink.put(answer) if isinstance(answer, Block) else sink.take(index, answer)
-                if finish is None and (finish := sink.finisher()) is not None:
-                    workers.finish_with(finish)
                 advance(min(batch_size, task.source.n_samples - index * batch_size))
 
     def _start_workers(self, task: Task, n_chunks: int) -> WorkerPool:

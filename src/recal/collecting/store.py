@@ -11,10 +11,8 @@ progress. Nothing depends on time, location or engine: two runs of one job give 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -22,15 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.clusters import row_names
-from recal.collecting.blocks import (
-    Block,
-    First,
-    Job,
-    Sink,
-    check_block,
-    first_changed_block,
-    has_inputs_of,
-)
+from recal.collecting.blocks import Block, First, Job, Sink, first_changed_block, has_inputs_of
 from recal.collecting.fingerprint import digest
 from recal.collecting.sources import Batch, Source
 from recal.errors import FileError, InputError
@@ -56,14 +46,11 @@ _REMEDY = "Choose another name, or pass resume=False (--again) to start over and
 
 
 class StoreArrays:
-    """The zarr arrays of a store. A copy that is sent to another process opens them there."""
+    """The zarr arrays of a store."""
 
     def __init__(self, target: Path, batch_size: int) -> None:
         self.target, self.batch_size = target, batch_size
         self._arrays: dict[str, Any] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"target": self.target.absolute(), "batch_size": self.batch_size, "_arrays": {}}
 
     def __bool__(self) -> bool:
         return bool(self._arrays)
@@ -142,33 +129,6 @@ def _writing(target: Path) -> Iterator[None]:
         ) from error
 
 
-@dataclass(frozen=True)
-class BlockWriter:
-    """Writes a block where it was computed and returns its record for the ledger.
-
-    A worker that cannot reach the store returns the block itself.
-    """
-
-    arrays: StoreArrays
-    token: WriterToken
-    first: First
-    with_labels: bool
-    model: str
-
-    def __call__(self, block: Block) -> Block | dict[str, Any]:
-        if not self.token.is_valid():
-            return block
-        check_block(block, self.first, self.model)
-        with _writing(self.arrays.target):
-            self.arrays.write(block)
-        return _record(block, self.with_labels)
-
-
-def _record(block: Block, with_labels: bool) -> dict[str, Any]:
-    labels = block.labels.tolist() if with_labels and block.labels is not None else None
-    return block_record(block.logits, block.transformed, inputs=block.inputs, labels=labels)
-
-
 class StoreSink(Sink):
     """Writes blocks into a zarr folder, and resumes one that is unfinished."""
 
@@ -190,7 +150,6 @@ class StoreSink(Sink):
         self._ledger = Ledger(target, self._header())
         self._preprocessing = None if job.preprocessing is None else job.preprocessing.as_json()
         self._arrays = StoreArrays(target, batch_size)
-        self._token: WriterToken | None = None
         self._probe: int | None = None
         self._locks = ExitStack()
 
@@ -231,8 +190,6 @@ class StoreSink(Sink):
             self.target.mkdir(parents=True, exist_ok=True)
         self._lock = WriterToken(self.target) if is_remote(self.target) else FolderLock(self.target)
         self._locks.callback(self._lock.close)
-        # Workers use it, too.
-        self._token = self._lock if isinstance(self._lock, WriterToken) else None
         header, ledger = self._ledger.header, self._read_ledger()
         if self.resume and ledger is not None and ledger.blocks:
             different = [_JOB[key] for key in _JOB if ledger.header.get(key) != header[key]]
@@ -300,7 +257,10 @@ class StoreSink(Sink):
 
     def put(self, block: Block) -> None:
         self._check(block)
-        record = _record(block, self.source.labels is None)
+        labels = None
+        if self.source.labels is None and block.labels is not None:
+            labels = block.labels.tolist()
+        record = block_record(block.logits, block.transformed, inputs=block.inputs, labels=labels)
         if block.index == self._probe:
             self._compare(block, record)
             self._probe = None
@@ -315,18 +275,6 @@ class StoreSink(Sink):
             self._arrays.grow(block)
             self._arrays.write(block)
         self.take(block.index, record)
-
-    def finisher(self) -> BlockWriter | None:
-        # The driver creates the arrays from the first block, and compares the block that is
-        # computed again.
-        if self._ledger.end is not None or self._probe is not None or not self._arrays:
-            return None
-        if self._token is None:
-            self._token = WriterToken(self.target, f".writers-{secrets.token_hex(8)}.part")
-            self._locks.callback(self._token.close)
-        with_labels = self.source.labels is None
-        first, name = self._arrays.first, self.job.model.name
-        return BlockWriter(self._arrays, self._token, first, with_labels, name)
 
     def take(self, index: int, result: dict[str, Any]) -> None:
         with _writing(self.target):
@@ -386,8 +334,6 @@ class StoreSink(Sink):
         shape = (n_samples, n_classes)
         end = describe_store(root, pool, columns, labels, shape, self._preprocessing, names)
         root.attrs["recal"] = description(pool, self._ledger.generation(end), self._preprocessing)
-        if self._token is not None and self._token is not self._lock:
-            self._token.close()
         self._lock.check()
         self._ledger.end = end
         self._ledger.write()

@@ -195,24 +195,16 @@ def test_hugging_face_names_its_columns():
 
 
 @pytest.mark.parametrize("outputs", ["logits", "probabilities"])
-def test_an_onnx_file_with_one_output_is_exported_as_it_is_applied(outputs, tmp_path, monkeypatch):
-    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
-    from onnx import TensorProto, helper, numpy_helper
+def test_an_onnx_file_with_one_output_is_exported_as_it_is_applied(
+    outputs, onnx_file, tmp_path, monkeypatch
+):
+    import onnxruntime as runtime
 
-    weights = numpy_helper.from_array(np.array([[1.0], [-0.5], [0.2]], np.float32), "w")
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["odds"])]
-    nodes += (
-        [helper.make_node("Sigmoid", ["odds"], ["share"])] if outputs == "probabilities" else []
-    )
-    last = "share" if outputs == "probabilities" else "odds"
-    shapes = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])]
-    shapes += [helper.make_tensor_value_info(last, TensorProto.FLOAT, ["n", 1])]
-    graph = helper.make_graph(nodes, "binary", shapes[:1], shapes[1:], [weights])
     monkeypatch.chdir(tmp_path)
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9),
-        "net.onnx",
-    )
+    nodes = [("MatMul", ["x", "w"], "odds"), ("Sigmoid", ["odds"], "share")]
+    last = "share" if outputs == "probabilities" else "odds"
+    weights = {"w": np.array([[1.0], [-0.5], [0.2]], np.float32)}
+    onnx_file("net.onnx", nodes, {"x": ["n", 3]}, {last: ["n", 1]}, weights)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(900, 3)).astype(np.float32)
     y = (x @ [1.0, -0.5, 0.2] + rng.normal(0, 0.7, 900) > 0).astype(int)

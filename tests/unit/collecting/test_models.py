@@ -21,6 +21,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from recal import CalibratedClassifier, TemperatureScaling, Views, collect
 from recal.collecting import Normalize, OnnxModel, apply, as_model
+from recal.collecting.models import import_model
 from recal.errors import FileError, InputError, RecalError
 from recal.transforms.preprocessing import Preprocessing
 
@@ -242,7 +243,10 @@ def test_exported_files_agree_with_the_module(exported, images, file, dynamic):
     module, folders = exported
     expected = collect(module, images, "zoom:0.5", preprocess=Normalize())
     path = folders[dynamic] / file
-    for model in [torch.export.load(path)] if file == "net.pt2" else [path, str(path)]:
+    models = [path, str(path)]
+    if file == "net.pt2":
+        models = [torch.export.load(path), import_model(str(path), trusted=["pt2"])]
+    for model in models:
         views = collect(model, images, "zoom:0.5", preprocess=Normalize(), batch_size=7)
         np.testing.assert_allclose(views.logits, expected.logits, atol=1e-5)
         np.testing.assert_allclose(
@@ -267,19 +271,9 @@ def test_onnx_names_the_shape_it_wants(exported, images):
         collect(exported[1][True] / "net.onnx", images[:, :, :4], None)
 
 
-def test_onnx_with_several_outputs_asks_which(tmp_path):
-    from onnx import TensorProto, helper, save
-
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 3])
-    outs = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 3]) for name in ("a", "b")
-    ]
-    nodes = [helper.make_node("Identity", ["x"], ["a"]), helper.make_node("Neg", ["x"], ["b"])]
-    graph = helper.make_graph(nodes, "two", [x], outs)
-    save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9),
-        tmp_path / "two.onnx",
-    )
+def test_onnx_with_several_outputs_asks_which(tmp_path, onnx_file):
+    nodes = [("Identity", ["x"], "a"), ("Neg", ["x"], "b")]
+    onnx_file("two.onnx", nodes, {"x": [None, 3]}, {"a": [None, 3], "b": [None, 3]}, {})
     with pytest.raises(InputError, match=r"several outputs \(a, b\).*output="):
         as_model(tmp_path / "two.onnx")
     X = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
@@ -319,21 +313,6 @@ def test_files_that_hold_no_model_are_refused(tmp_path, name, content, message, 
 
 
 # --- Hugging Face
-
-
-@pytest.fixture(scope="module")
-def vision():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=16, patch_size=8,
-        num_labels=3,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = transformers.ViTForImageClassification(config)
-    # From release 5 on the plain name stands for one that needs torchvision.
-    kind = getattr(transformers, "ViTImageProcessorPil", None) or transformers.ViTImageProcessor
-    processor = kind(size={"height": 16, "width": 16})
-    return model, processor
 
 
 @pytest.mark.parametrize("shape", [(6, 20, 20, 3), (6, 3, 20, 20)])

@@ -22,9 +22,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from recal import Blend, CalibratedClassifier, ViewStacking, collect, save
 from recal.cli.app import run
 from recal.collecting import RayEngine, apply, apply_distributed
-from recal.collecting.store import StoreSink
 from recal.errors import InputError, RecalError
-from recal.files.ledger import WriterToken, read_ledger
+from recal.files.ledger import read_ledger
 from tests.unit.collecting.object_store import s3_server
 
 ENGINE = RayEngine(workers=2)
@@ -93,61 +92,20 @@ def job(images, **options):
     return collect(make_model(), images, "zoom:0.5-0.9:3", **options)
 
 
-@pytest.fixture
-def kept(monkeypatch):
-    """Which blocks the driver wrote itself, and which it only wrote a line on."""
-    blocks = {"put": [], "take": []}
-    put, take = StoreSink.put, StoreSink.take
-
-    def note_put(sink, block):
-        blocks["put"].append(block.index)
-        put(sink, block)
-
-    def note_take(sink, index, record):
-        if index not in blocks["put"]:  # `put` ends with `take`
-            blocks["take"].append(index)
-        take(sink, index, record)
-
-    monkeypatch.setattr(StoreSink, "put", note_put)
-    monkeypatch.setattr(StoreSink, "take", note_take)
-    return blocks
-
-
-def test_workers_write_the_bytes_of_a_local_run(tmp_path, images, kept):
+def test_a_store_has_the_bytes_of_a_local_run(tmp_path, images):
     job(images, out=tmp_path / "ray.zarr", engine=ENGINE, batch_size=4)
-    assert len(kept["take"]) >= 15 - 4 - 4, (
-        "of 15 blocks the driver gets those that were handed out before the first came"
-    )
-    assert sorted(kept["put"] + kept["take"]) == list(range(15))
     job(images, out=tmp_path / "local.zarr", batch_size=4)
     assert contents(tmp_path / "ray.zarr") == contents(tmp_path / "local.zarr")
 
 
-def test_workers_write_to_an_object_store(images, kept):
+def test_an_object_store_is_written(images):
     views = job(images, out="s3://bucket/ray.zarr", engine=ENGINE, batch_size=6)
-    assert kept["take"], "blocks that workers wrote themselves"
     np.testing.assert_array_equal(views.logits, job(images, batch_size=6).logits)
     stack = ViewStacking(random_state=0).fit(views)
     done = apply_distributed(
         stack, make_model(), images, "s3://bucket/answers", engine=ENGINE, batch_size=20
     )
     assert done.written == 60
-
-
-def test_workers_that_do_not_reach_the_store_send_their_blocks(tmp_path, images, kept, monkeypatch):
-    made = WriterToken.__init__
-
-    def elsewhere(token, folder, name):
-        made(token, folder, name)
-        token.path = tmp_path / "of another machine"
-
-    monkeypatch.setattr(WriterToken, "__init__", elsewhere)
-    job(images, out=tmp_path / "ray.zarr", engine=ENGINE)
-    assert not kept["take"]
-    job(images, out=tmp_path / "local.zarr")
-    assert {name for name in contents(tmp_path / "ray.zarr") if ".writers" not in name} == set(
-        contents(tmp_path / "local.zarr")
-    )
 
 
 PLAN = Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.6, gated_own=1.2, start=0.6)
@@ -285,7 +243,7 @@ collect(make_model(), images, "zoom:0.5-0.9:3", **how)
 """
 
 
-def test_a_killed_driver_costs_the_blocks_without_a_line(tmp_path, images, kept):
+def test_a_killed_driver_costs_the_blocks_without_a_line(tmp_path, images):
     out, address = tmp_path / "v.zarr", ray.get_runtime_context().gcs_address
     command = [sys.executable, "-c", DRIVER, str(out), str(tmp_path)]
     with subprocess.Popen(
@@ -297,12 +255,9 @@ def test_a_killed_driver_costs_the_blocks_without_a_line(tmp_path, images, kept)
             time.sleep(0.05)
         assert driver.poll() is None, "it waits for a word that does not come"
         driver.kill()
-    stray = next(out.glob(".writers-*"))
-    lines = len(read_ledger(out).blocks)
-    (tmp_path / "go on").touch()  # a worker that was left behind may write now
+    assert 3 <= len(read_ledger(out).blocks) < 15
+    (tmp_path / "go on").touch()  # for a worker that was left behind
     job(images, out=out, batch_size=4)
-    assert not stray.exists()
-    assert len(kept["put"]) == 15 - lines + 1, "one more, which is computed again and compared"
     job(images, out=tmp_path / "whole.zarr", batch_size=4)
     assert contents(out) == contents(tmp_path / "whole.zarr")
 

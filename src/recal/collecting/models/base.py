@@ -187,8 +187,6 @@ class EstimatorModel(Model):
         if isinstance(batch, list) or (is_frame and self.features is not None):
             return batch  # texts, or a frame for a model that knows its columns by name
         expected = self.n_features
-        if is_frame and expected is None:
-            self._refuse_words(batch)
         batch = as_array(batch)
         if expected is None:  # a pipeline whose first step takes any input
             return batch
@@ -202,17 +200,6 @@ class EstimatorModel(Model):
         if batch.ndim <= 2 or expected != size:
             return batch
         return batch.reshape(len(batch), -1)
-
-    def _refuse_words(self, frame: Any) -> None:
-        """Refuse a table with words for a model that takes texts."""
-        kinds = {str(name): getattr(frame[name].dtype, "kind", "O") for name in frame.columns}
-        words = [name for name, kind in kinds.items() if kind not in "biuf"]
-        if words:
-            raise InputError(
-                f"{self.name} knows no columns by name and was given the columns "
-                f"{', '.join(kinds)}",
-                remedy=f"If it takes texts, say which column holds them: {in_both(text_column=words[0])}",
-            )
 
 
 def comes_from(value: Any, package: str) -> bool:
