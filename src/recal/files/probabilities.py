@@ -174,7 +174,8 @@ def _metadata(path: Path) -> Mapping[bytes, bytes]:
     if path.suffix != ".parquet":
         return {}
     try:
-        return pyarrow_for("Reading Parquet files")[1].read_schema(path).metadata or {}
+        with path.open("rb") as file:  # the path may be a URL
+            return pyarrow_for("Reading Parquet files")[1].read_schema(file).metadata or {}
     except Exception:  # not a table, or damaged
         return {}
 
