@@ -104,14 +104,14 @@ class Job:
         logits = _call(lambda raw: as_logits(raw, self.outputs, self.model), outputs, "", where)
         if len(logits) != len(rows):
             raise InputError(
-                f"{self.model.name} gave {len(logits)} rows for {len(rows)} inputs ({_name(transform)}, from "
+                f"{self.model.name} gave {len(logits)} rows for {len(rows)} inputs ({_view_name(transform)}, from "
                 f"{describe(batch.start)} on); one row per input is needed."
             )
         if not (np.isfinite(logits.min()) and np.isfinite(logits.max())):
             row, column = np.argwhere(~np.isfinite(logits))[0].tolist()
             raise InputError(
                 f"Logits must be finite; {self.model.name} gave {logits[row, column]} for "
-                f"{describe(batch.start + int(rows[row]))}, class {column}, in {_name(transform)}. "
+                f"{describe(batch.start + int(rows[row]))}, class {column}, in {_view_name(transform)}. "
                 "Remove that sample, or fix the model or the preprocessing."
             )
         return logits
@@ -143,12 +143,12 @@ def _rows(inputs: Any, rows: NDArray[np.intp]) -> Any:
     return [inputs[row] for row in rows.tolist()] if isinstance(inputs, list) else inputs[rows]
 
 
-def _name(transform: Transform | None) -> str:
+def _view_name(transform: Transform | None) -> str:
     return "the original" if transform is None else f"the view {str(transform)!r}"
 
 
 def _where(transform: Transform | None, batch: Batch) -> str:
-    return f"while collecting {_name(transform)} of samples {batch.start}..{batch.start + len(batch) - 1}"
+    return f"while collecting {_view_name(transform)} of samples {batch.start}..{batch.start + len(batch) - 1}"
 
 
 def _form(batch: Any) -> str:

@@ -198,8 +198,8 @@ class WorkerPool:
         free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
         names = [name for name, count in self._request.items() if count]
         warnings.warn(
-            f"No worker has answered for a minute. Each asks for {_join(self._request, names)}; the cluster has "
-            f"{_join(free, names)} free, in all. On a busy machine they may still be importing packages. If other jobs "
+            f"No worker has answered for a minute. Each asks for {_amounts(self._request, names)}; the cluster has "
+            f"{_amounts(free, names)} free, in all. On a busy machine they may still be importing packages. If other jobs "
             "hold the resources, Ray waits until they are free; RayEngine(cpus=..., gpus=...) can request fewer.",
             UserWarning,
             stacklevel=2,
@@ -207,7 +207,7 @@ class WorkerPool:
         return now
 
 
-def _join(resources: Mapping[str, float], names: Sequence[str]) -> str:
+def _amounts(resources: Mapping[str, float], names: Sequence[str]) -> str:
     return " and ".join(f"{resources.get(name, 0):g} {name}" for name in names)
 
 

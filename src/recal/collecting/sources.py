@@ -294,7 +294,7 @@ class DatasetSource(IndexedSource):
 
     def fingerprint(self) -> str:
         rows = sorted({0, self.n_samples // 2, self.n_samples - 1})
-        items = [digest_array(as_array(_split(self.dataset[row])[0])) for row in rows]
+        items = [digest_array(as_array(_split_item(self.dataset[row])[0])) for row in rows]
         return digest([type(self.dataset).__qualname__, self.n_samples, items])
 
     def read(self, rows: Sequence[int]) -> Any:
@@ -340,7 +340,7 @@ class LoaderSource(Source):
             raise InputError(f"{self._name} gave no batch; a generator can be read only once.")
 
     def _as_pair(self, batch: Any) -> tuple[Any, NDArray[Any] | None]:
-        inputs, labels = _split(batch)
+        inputs, labels = _split_item(batch)
         if not hasattr(inputs, "shape"):
             inputs = np.asarray(inputs)
         if len(inputs.shape) == 0:
@@ -355,7 +355,7 @@ class LoaderSource(Source):
         return inputs, labels
 
 
-def _split(item: Any) -> tuple[Any, Any]:
+def _split_item(item: Any) -> tuple[Any, Any]:
     """Return an item or batch as (inputs, labels or None)."""
     if isinstance(item, dict):
         raise InputError(
@@ -371,7 +371,7 @@ def _split(item: Any) -> tuple[Any, Any]:
 
 def _as_batch(items: Sequence[Any], start: int) -> tuple[Any, NDArray[Any] | None]:
     """Return items of a dataset as one batch of inputs and labels; `start` is the first row."""
-    inputs, labels = zip(*map(_split, items))
+    inputs, labels = zip(*map(_split_item, items))
     arrays = [item if hasattr(item, "detach") else np.asarray(item) for item in inputs]
     shapes = {tuple(array.shape) for array in arrays}
     if len(shapes) > 1:

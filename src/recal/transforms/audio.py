@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ _LONGEST_MATRIX = 512
 class SoundTransform(SeriesTransform):
     """Passes the deviation from silence to `_sound`."""
 
-    modality: ClassVar[str] = "audio"
+    modality = "audio"
 
     def _series(self, x: Array, dtype: str) -> Array:
         silence = silence_of(dtype)
@@ -58,9 +58,9 @@ class LowPass(SoundTransform):
     mirrors the signal at its ends, so that the end does not leak into the beginning.
     """
 
-    kind: ClassVar[str] = "lowpass"
-    assumes: ClassVar[str] = "the label does not rest on the highest frequencies alone"
-    strengths: ClassVar[Strengths] = Strengths(0.9, 0.05, identity=1, ends="(]")
+    kind = "lowpass"
+    assumes = "the label does not rest on the highest frequencies alone"
+    strengths = Strengths(0.9, 0.05, identity=1, ends="(]")
 
     cutoff: float
     axis: int = -1
@@ -90,9 +90,9 @@ class Bits(SoundTransform):
     Floats run from -`full` to `full`, whole numbers over their dtype. 32 bits change nothing.
     """
 
-    kind: ClassVar[str] = "bits"
-    assumes: ClassVar[str] = "the label does not rest on the quietest parts of the sound"
-    strengths: ClassVar[Strengths] = Strengths(12, 2, identity=32, domain=(1, 32), whole=True)
+    kind = "bits"
+    assumes = "the label does not rest on the quietest parts of the sound"
+    strengths = Strengths(12, 2, identity=32, domain=(1, 32), whole=True)
 
     bits: float
     full: float = 1.0
@@ -130,10 +130,10 @@ class TimeMask(SoundTransform):
     2
     """
 
-    kind: ClassVar[str] = "timemask"
-    assumes: ClassVar[str] = "the label does not rest on a single stretch of the sound"
-    strengths: ClassVar[Strengths] = Strengths(0.05, 0.6, identity=0)
-    traceable: ClassVar[bool] = False
+    kind = "timemask"
+    assumes = "the label does not rest on a single stretch of the sound"
+    strengths = Strengths(0.05, 0.6, identity=0)
+    traceable = False
 
     share: float
     seed: int = 0
@@ -160,9 +160,9 @@ class Quieter(SoundTransform):
     array([[ 50, -20,   4]], dtype=int16)
     """
 
-    kind: ClassVar[str] = "quieter"
-    assumes: ClassVar[str] = "how loud a recording is says nothing about its label"
-    strengths: ClassVar[Strengths] = Strengths(0.9, 0.05, identity=1, ends="(]")
+    kind = "quieter"
+    assumes = "how loud a recording is says nothing about its label"
+    strengths = Strengths(0.9, 0.05, identity=1, ends="(]")
 
     gain: float
     axis: int = -1
@@ -189,10 +189,10 @@ class Noise(SoundTransform):
     20
     """
 
-    kind: ClassVar[str] = "noise"
-    assumes: ClassVar[str] = "the label does not rest on the quietest parts of the sound"
-    strengths: ClassVar[Strengths] = Strengths(40, 0, identity=100, domain=(0, 100), whole=True)
-    traceable: ClassVar[bool] = False
+    kind = "noise"
+    assumes = "the label does not rest on the quietest parts of the sound"
+    strengths = Strengths(40, 0, identity=100, domain=(0, 100), whole=True)
+    traceable = False
 
     snr: float
     seed: int = 0
@@ -226,10 +226,10 @@ class HighPass(SoundTransform):
     True
     """
 
-    kind: ClassVar[str] = "highpass"
-    assumes: ClassVar[str] = "the label does not rest on the lowest frequencies alone"
-    strengths: ClassVar[Strengths] = Strengths(0.05, 0.6, identity=0)
-    traceable: ClassVar[bool] = False
+    kind = "highpass"
+    assumes = "the label does not rest on the lowest frequencies alone"
+    strengths = Strengths(0.05, 0.6, identity=0)
+    traceable = False
 
     cutoff: float
     axis: int = -1
@@ -253,10 +253,10 @@ class Clip(SoundTransform):
     array([[ 50, -40,   7]], dtype=int16)
     """
 
-    kind: ClassVar[str] = "clip"
-    assumes: ClassVar[str] = "the label does not rest on the loudest moments of the sound"
-    strengths: ClassVar[Strengths] = Strengths(0.8, 0.05, identity=1, ends="(]")
-    traceable: ClassVar[bool] = False
+    kind = "clip"
+    assumes = "the label does not rest on the loudest moments of the sound"
+    strengths = Strengths(0.8, 0.05, identity=1, ends="(]")
+    traceable = False
 
     level: float
     axis: int = -1
@@ -278,10 +278,10 @@ class Faster(SoundTransform):
     array([[1., 3., 0., 0.]])
     """
 
-    kind: ClassVar[str] = "faster"
-    assumes: ClassVar[str] = "the label does not rest on the speed or the pitch of the sound"
-    strengths: ClassVar[Strengths] = Strengths(1.01, 1.5, identity=1, domain=(1, 4))
-    traceable: ClassVar[bool] = False
+    kind = "faster"
+    assumes = "the label does not rest on the speed or the pitch of the sound"
+    strengths = Strengths(1.01, 1.5, identity=1, domain=(1, 4))
+    traceable = False
 
     speed: float
     axis: int = -1
@@ -308,10 +308,10 @@ class Echo(SoundTransform):
     array([1.   , 0.5  , 0.25 , 0.125])
     """
 
-    kind: ClassVar[str] = "echo"
-    assumes: ClassVar[str] = "the label does not rest on where sounds end"
-    strengths: ClassVar[Strengths] = Strengths(0.2, 0.9, identity=0)
-    traceable: ClassVar[bool] = False
+    kind = "echo"
+    assumes = "the label does not rest on where sounds end"
+    strengths = Strengths(0.2, 0.9, identity=0)
+    traceable = False
 
     loudness: float
     axis: int = -1

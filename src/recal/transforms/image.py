@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,11 +55,11 @@ class ZoomOut(Resampled):
            [  4,  25,  25,   4]], dtype=uint8)
     """
 
-    kind: ClassVar[str] = "zoom"
-    assumes: ClassVar[str] = (
+    kind = "zoom"
+    assumes = (
         "the object is recognisable from fewer pixels, and its size does not determine its label"
     )
-    strengths: ClassVar[Strengths] = Strengths(0.9, 0.1, identity=1, ends="(]")
+    strengths = Strengths(0.9, 0.1, identity=1, ends="(]")
 
     scale: float
     layout: Layout = "auto"
@@ -77,9 +77,9 @@ class Brightness(Pointwise):
     then refused, because white is never guessed from a batch.
     """
 
-    kind: ClassVar[str] = "brightness"
-    assumes: ClassVar[str] = "the label does not depend on how bright the picture is"
-    strengths: ClassVar[Strengths] = Strengths(0.9, 0.1, identity=1, domain=(0, 10), ends="(]")
+    kind = "brightness"
+    assumes = "the label does not depend on how bright the picture is"
+    strengths = Strengths(0.9, 0.1, identity=1, domain=(0, 10), ends="(]")
 
     factor: float
     white: float = 1.0
@@ -99,9 +99,9 @@ class Brightness(Pointwise):
 class Contrast(Pointwise):
     """Move every value towards the image's mean: `factor` of the distance remains."""
 
-    kind: ClassVar[str] = "contrast"
-    assumes: ClassVar[str] = "the label does not depend on how strong the picture's contrasts are"
-    strengths: ClassVar[Strengths] = Strengths(0.9, 0.1, identity=1, ends="(]")
+    kind = "contrast"
+    assumes = "the label does not depend on how strong the picture's contrasts are"
+    strengths = Strengths(0.9, 0.1, identity=1, ends="(]")
 
     factor: float
     layout: Layout = "auto"
@@ -115,9 +115,9 @@ class Contrast(Pointwise):
 class Blur(Resampled):
     """Smooth with a Gaussian of `sigma` pixels; beyond the edge, the pixel at the edge is repeated."""
 
-    kind: ClassVar[str] = "blur"
-    assumes: ClassVar[str] = "the label does not rest on fine detail alone"
-    strengths: ClassVar[Strengths] = Strengths(0.3, 3, identity=0, domain=(0, 100))
+    kind = "blur"
+    assumes = "the label does not rest on fine detail alone"
+    strengths = Strengths(0.3, 3, identity=0, domain=(0, 100))
 
     sigma: float
     layout: Layout = "auto"
@@ -132,9 +132,9 @@ class Pixelate(Resampled):
     with its mean.
     """
 
-    kind: ClassVar[str] = "pixelate"
-    assumes: ClassVar[str] = "the label does not rest on fine detail alone"
-    strengths: ClassVar[Strengths] = Strengths(0.9, 0.1, identity=1, ends="(]")
+    kind = "pixelate"
+    assumes = "the label does not rest on fine detail alone"
+    strengths = Strengths(0.9, 0.1, identity=1, ends="(]")
 
     scale: float
     layout: Layout = "auto"
@@ -164,10 +164,10 @@ class Jpeg(ImageTransform):
     Values are rounded to 256 levels of `white` on the way; a quality of 100 means no coding at all.
     """
 
-    kind: ClassVar[str] = "jpeg"
-    assumes: ClassVar[str] = "the label does not rest on fine detail or exact colour alone"
-    strengths: ClassVar[Strengths] = Strengths(90, 5, identity=100, domain=(1, 100), whole=True)
-    traceable: ClassVar[bool] = False
+    kind = "jpeg"
+    assumes = "the label does not rest on fine detail or exact colour alone"
+    strengths = Strengths(90, 5, identity=100, domain=(1, 100), whole=True)
+    traceable = False
 
     quality: float
     white: float = 1.0
@@ -186,11 +186,13 @@ class Jpeg(ImageTransform):
             levels = np.rint(np.clip(x * (255.0 / white), 0, 255)).astype(np.uint8)
             scale = x.dtype.type(white / 255.0)
         coded = np.empty(images.shape, np.uint8)
-        over_rows(_code, as_planes(levels, layout), int(self.quality), as_planes(coded, layout))
+        over_rows(
+            _code_planes, as_planes(levels, layout), int(self.quality), as_planes(coded, layout)
+        )
         return coded if dtype == "uint8" else np.asarray(arrays.from_working(coded * scale, dtype))
 
 
-def _code(
+def _code_planes(
     planes: NDArray[np.uint8], start: int, stop: int, quality: int, out: NDArray[np.uint8]
 ) -> None:
     from PIL import Image  # Pillow takes longer to load than the rest of this package
@@ -215,10 +217,10 @@ class RandomPixels(ImageTransform):
     treated the same way in any batch.
     """
 
-    kind: ClassVar[str] = "pixels"
-    assumes: ClassVar[str] = "the label does not rest on single pixels"
-    strengths: ClassVar[Strengths] = Strengths(0.01, 0.5, identity=0)
-    traceable: ClassVar[bool] = False
+    kind = "pixels"
+    assumes = "the label does not rest on single pixels"
+    strengths = Strengths(0.01, 0.5, identity=0)
+    traceable = False
 
     share: float
     seed: int = 0
@@ -262,12 +264,12 @@ class Flip(ImageTransform):
            [6, 5, 4]], dtype=uint8)
     """
 
-    kind: ClassVar[str] = "flip"
-    assumes: ClassVar[str] = (
+    kind = "flip"
+    assumes = (
         "a mirrored object keeps its label: true of a cat, not of a digit, letter or traffic sign"
     )
-    keeps_information: ClassVar[bool] = True
-    has_strength: ClassVar[bool] = False
+    keeps_information = True
+    has_strength = False
 
     layout: Layout = "auto"
 
@@ -295,10 +297,10 @@ class Shift(ImageTransform):
     array([[2, 3, 0]], dtype=uint8)
     """
 
-    kind: ClassVar[str] = "shift"
-    assumes: ClassVar[str] = "the object's position does not determine its label"
-    keeps_information: ClassVar[bool] = True
-    strengths: ClassVar[Strengths] = Strengths(1, 4, identity=0, domain=(0, 10_000), whole=True)
+    kind = "shift"
+    assumes = "the object's position does not determine its label"
+    keeps_information = True
+    strengths = Strengths(1, 4, identity=0, domain=(0, 10_000), whole=True)
 
     pixels: float = 2
     direction: Literal["down", "up", "left", "right"] = "down"
@@ -319,10 +321,10 @@ class Crop(Resampled):
     The corner is chosen with `at`; for the centre see `ZoomIn`.
     """
 
-    kind: ClassVar[str] = "crop"
-    assumes: ClassVar[str] = "the object's telling parts do not lie at the border that is cut off"
-    keeps_information: ClassVar[bool] = True
-    strengths: ClassVar[Strengths] = Strengths(0.95, 0.7, identity=1, ends="(]")
+    kind = "crop"
+    assumes = "the object's telling parts do not lie at the border that is cut off"
+    keeps_information = True
+    strengths = Strengths(0.95, 0.7, identity=1, ends="(]")
 
     share: float
     at: Literal["top-left", "top-right", "bottom-left", "bottom-right"] = "top-left"
@@ -345,12 +347,12 @@ class ZoomIn(Resampled):
     array([[0.75, 1.25, 1.75, 2.25]], dtype=float32)
     """
 
-    kind: ClassVar[str] = "zoomin"
-    assumes: ClassVar[str] = (
+    kind = "zoomin"
+    assumes = (
         "the object's telling parts do not lie at the border, nor does its size tell its label"
     )
-    keeps_information: ClassVar[bool] = True
-    strengths: ClassVar[Strengths] = Strengths(1.05, 1.3, identity=1, domain=(1, 10))
+    keeps_information = True
+    strengths = Strengths(1.05, 1.3, identity=1, domain=(1, 10))
 
     factor: float
     layout: Layout = "auto"

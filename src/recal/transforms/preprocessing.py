@@ -250,13 +250,13 @@ def record(
     """
     shape, dtype = (None, None) if sample is None else sample
     normalize = preprocess if isinstance(preprocess, Normalize) else None
-    function = None if preprocess is None or normalize is not None else _name(preprocess)
+    function = None if preprocess is None or normalize is not None else _function_name(preprocess)
     return Preprocessing(
         normalize, function, outputs, shape=shape, dtype=dtype, model=model, **reading
     )
 
 
-def _name(function: Callable[[Any], Any]) -> str:
+def _function_name(function: Callable[[Any], Any]) -> str:
     # Functions of numpy 2.0 have only the shorter of the two names, and no module of their own.
     short = getattr(function, "__name__", type(function).__qualname__)
     name = getattr(function, "__qualname__", None) or short
@@ -288,7 +288,7 @@ def match_preprocess(
                 f"{stored.normalize or 'no preprocessing'}; leave it out, or collect and fit again."
             )
         return own
-    name = _name(own)
+    name = _function_name(own)
     if stored.function not in (None, name) and "<" not in f"{stored.function}{name}":
         warnings.warn(
             f"The views were collected with {stored.function!r} after the transformations; here "

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -230,7 +230,7 @@ class ImageTransform(BuiltIn):
     """Checks the images, finds their layout and passes both to `_transformed`."""
 
     layout: Layout
-    modality: ClassVar[str] = "image"
+    modality = "image"
 
     def __call__(self, images: Array, /) -> Array:
         return arrays.apply(self._images, images, traceable=self.traceable)

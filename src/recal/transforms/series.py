@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ class SeriesTransform(BuiltIn):
     """Passes floats with time along axis 1 to `_series`, and restores shape and dtype."""
 
     axis: int
-    modality: ClassVar[str] = "series"
+    modality = "series"
 
     def __call__(self, series: Array, /) -> Array:
         listed = isinstance(series, list) or (
@@ -74,10 +74,10 @@ class DropSamples(SeriesTransform):
     neighbours. The choice of samples follows from `seed` and the series' own content.
     """
 
-    kind: ClassVar[str] = "drop"
-    assumes: ClassVar[str] = "the label does not rest on single moments of the series"
-    strengths: ClassVar[Strengths] = Strengths(0.05, 0.9, identity=0)
-    traceable: ClassVar[bool] = False
+    kind = "drop"
+    assumes = "the label does not rest on single moments of the series"
+    strengths = Strengths(0.05, 0.9, identity=0)
+    traceable = False
 
     share: float
     fill: Literal["zero", "hold", "interpolate"] = "interpolate"
@@ -98,10 +98,10 @@ class DropFrames(DropSamples):
     or by black.
     """
 
-    kind: ClassVar[str] = "frames"
-    assumes: ClassVar[str] = "the label does not rest on single frames"
-    modality: ClassVar[str] = "video"
-    strengths: ClassVar[Strengths] = Strengths(0.1, 0.9, identity=0)
+    kind = "frames"
+    assumes = "the label does not rest on single frames"
+    modality = "video"
+    strengths = Strengths(0.1, 0.9, identity=0)
 
     fill: Literal["hold", "zero", "interpolate"] = "hold"
     axis: int = 1
@@ -113,9 +113,9 @@ class Coarse(SeriesTransform):
     last sample.
     """
 
-    kind: ClassVar[str] = "coarse"
-    assumes: ClassVar[str] = "the label does not rest on the fastest changes alone"
-    strengths: ClassVar[Strengths] = Strengths(0.9, 0.05, identity=1, ends="(]")
+    kind = "coarse"
+    assumes = "the label does not rest on the fastest changes alone"
+    strengths = Strengths(0.9, 0.05, identity=1, ends="(]")
 
     rate: float
     fill: Literal["interpolate", "hold"] = "interpolate"
@@ -155,9 +155,9 @@ class Quantise(SeriesTransform):
     minimum.
     """
 
-    kind: ClassVar[str] = "quantise"
-    assumes: ClassVar[str] = "the label does not rest on small differences in value"
-    strengths: ClassVar[Strengths] = Strengths(0.02, 0.5, identity=0)
+    kind = "quantise"
+    assumes = "the label does not rest on small differences in value"
+    strengths = Strengths(0.02, 0.5, identity=0)
 
     share: float
     axis: int = -1
@@ -187,10 +187,10 @@ class TimeShift(SeriesTransform):
     array([[4., 1., 2., 3.]])
     """
 
-    kind: ClassVar[str] = "timeshift"
-    assumes: ClassVar[str] = "when in the recording something happens says nothing about its label"
-    keeps_information: ClassVar[bool] = True
-    strengths: ClassVar[Strengths] = Strengths(0.01, 0.2, identity=0)
+    kind = "timeshift"
+    assumes = "when in the recording something happens says nothing about its label"
+    keeps_information = True
+    strengths = Strengths(0.01, 0.2, identity=0)
 
     share: float
     direction: Literal["later", "earlier"] = "later"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -78,10 +78,10 @@ class TableTransform(BuiltIn):
 
     share: float
     seed: int
-    modality: ClassVar[str] = "tabular"
-    strengths: ClassVar[Strengths] = Strengths(0.05, 0.6, identity=0)
-    traceable: ClassVar[bool] = False
-    numbers_only: ClassVar[bool] = False
+    modality = "tabular"
+    strengths = Strengths(0.05, 0.6, identity=0)
+    traceable = False
+    numbers_only = False
     """Whether a frame's categories stay as they are."""
 
     def __call__(self, rows: Array, /) -> Array:
@@ -144,9 +144,9 @@ class MedianFill(TableTransform):
     'median:0.5:medians=2;20'
     """
 
-    kind: ClassVar[str] = "median"
-    assumes: ClassVar[str] = "the label does not rest on single features"
-    strengths: ClassVar[Strengths] = Strengths(0.05, 0.9, identity=0)
+    kind = "median"
+    assumes = "the label does not rest on single features"
+    strengths = Strengths(0.05, 0.9, identity=0)
 
     share: float
     medians: Numbers = ()
@@ -205,8 +205,8 @@ class Permute(TableTransform):
     (1, 2)
     """
 
-    kind: ClassVar[str] = "permute"
-    assumes: ClassVar[str] = "the label does not rest on single features"
+    kind = "permute"
+    assumes = "the label does not rest on single features"
 
     share: float
     levels: Numbers = ()
@@ -252,10 +252,8 @@ class Missing(TableTransform):
     2
     """
 
-    kind: ClassVar[str] = "missing"
-    assumes: ClassVar[str] = (
-        "the label does not rest on single features, and the model knows missing values"
-    )
+    kind = "missing"
+    assumes = "the label does not rest on single features, and the model knows missing values"
 
     share: float
     seed: int = 0
@@ -287,9 +285,9 @@ class Rescale(TableTransform):
     8.0
     """
 
-    kind: ClassVar[str] = "rescale"
-    assumes: ClassVar[str] = "the label does not rest on single features"
-    numbers_only: ClassVar[bool] = True
+    kind = "rescale"
+    assumes = "the label does not rest on single features"
+    numbers_only = True
 
     share: float
     factor: float = 3.0

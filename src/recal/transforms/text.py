@@ -42,12 +42,12 @@ class TokenTransform(BuiltIn):
     seed: int
     pad: int
     special: tuple[float, ...]
-    modality: ClassVar[str] = "text"
-    strengths: ClassVar[Strengths] = Strengths(0.05, 0.7, identity=0)
-    traceable: ClassVar[bool] = False
-    strings_only: ClassVar[bool] = False
+    modality = "text"
+    strengths = Strengths(0.05, 0.7, identity=0)
+    traceable = False
+    strings_only = False
     """Whether token ids and bytes, which have no letters or sentences, are refused."""
-    joint: ClassVar[str] = " "
+    joint = " "
     """The separator between the tokens of a string."""
 
     def __call__(self, texts: Any, /) -> Any:
@@ -146,10 +146,8 @@ class DropTokens(TokenTransform):
     ['a small cat mat']
     """
 
-    kind: ClassVar[str] = "tokendrop"
-    assumes: ClassVar[str] = (
-        "the label does not rest on single words; a lost 'not' turns a sentence round"
-    )
+    kind = "tokendrop"
+    assumes = "the label does not rest on single words; a lost 'not' turns a sentence round"
 
     share: float
     seed: int = 0
@@ -161,10 +159,8 @@ class DropTokens(TokenTransform):
 class MaskTokens(TokenTransform):
     """Replace `share` of the tokens by `mask`, or by `mask_id` in arrays of ids and in bytes."""
 
-    kind: ClassVar[str] = "tokenmask"
-    assumes: ClassVar[str] = (
-        "the label does not rest on single words, and the model has met the mask before"
-    )
+    kind = "tokenmask"
+    assumes = "the label does not rest on single words, and the model has met the mask before"
 
     share: float
     seed: int = 0
@@ -197,11 +193,11 @@ class DropCharacters(TokenTransform):
     ['calirate confiene']
     """
 
-    kind: ClassVar[str] = "chardrop"
-    assumes: ClassVar[str] = "the label can be read from a text with misprints"
-    strengths: ClassVar[Strengths] = Strengths(0.02, 0.4, identity=0)
-    strings_only: ClassVar[bool] = True
-    joint: ClassVar[str] = ""
+    kind = "chardrop"
+    assumes = "the label can be read from a text with misprints"
+    strengths = Strengths(0.02, 0.4, identity=0)
+    strings_only = True
+    joint = ""
 
     share: float
     seed: int = 0
@@ -222,10 +218,10 @@ class DropSentences(TokenTransform):
     ['It rains. The cat is wet. ']
     """
 
-    kind: ClassVar[str] = "sentencedrop"
-    assumes: ClassVar[str] = "the label does not rest on a single sentence"
-    strings_only: ClassVar[bool] = True
-    joint: ClassVar[str] = ""
+    kind = "sentencedrop"
+    assumes = "the label does not rest on a single sentence"
+    strings_only = True
+    joint = ""
 
     share: float
     seed: int = 0
@@ -248,10 +244,10 @@ class Cut(TokenTransform):
     (['a small cat on'], ['cat on the mat'])
     """
 
-    kind: ClassVar[str] = "cut"
-    assumes: ClassVar[str] = "the words at that end alone do not make the label"
-    keeps_information: ClassVar[bool] = True
-    strengths: ClassVar[Strengths] = Strengths(0.05, 0.3, identity=0)
+    kind = "cut"
+    assumes = "the words at that end alone do not make the label"
+    keeps_information = True
+    strengths = Strengths(0.05, 0.3, identity=0)
     seed: ClassVar[int] = 0  # type: ignore[misc]  # nothing is drawn
 
     share: float

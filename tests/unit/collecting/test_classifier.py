@@ -94,18 +94,6 @@ def test_a_calibrator_without_views_costs_no_transformation(data, linear):
     assert (model.calls, classifier.pool_) == (1, ())
 
 
-def test_a_sample_alone_gets_what_it_gets_in_a_batch(data):
-    images, y = data
-
-    def model(batch):
-        return np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)[:, :3] / 40
-
-    classifier = CalibratedClassifier(model, recal()).fit(images, y)
-    together = classifier.predict_proba(images[:20])
-    alone = np.concatenate([classifier.predict_proba(images[row : row + 1]) for row in range(20)])
-    np.testing.assert_array_equal(alone, together)
-
-
 def test_a_clone_shares_the_trained_model_and_forgets_the_fit(data, linear):
     images, y = data
     classifier = CalibratedClassifier(linear, recal(), pool="zoom:0.5", batch_size=7).fit(
@@ -152,11 +140,6 @@ def test_a_torch_model_and_a_loader(data):
     ).fit(loader)
     assert classifier.predict_proba(loader).shape == (400, 3)
     assert module.training
-
-
-def test_labels_are_needed(data, linear):
-    with pytest.raises(InputError, match="Labels are needed to fit"):
-        CalibratedClassifier(linear).fit(data[0])
 
 
 def test_applying_brings_the_labels_along(data, linear):

@@ -13,7 +13,6 @@ from recal.collecting import apply, as_model
 from recal.collecting.files import clusters_by_name, open_path
 from recal.collecting.tables import TableSource, arrange_columns, open_table
 from recal.errors import InputError
-from recal.transforms import MedianFill, pool
 
 RNG = np.random.default_rng(0)
 FRAME = pd.DataFrame(RNG.normal(size=(300, 4)), columns=["age", "height", "weight", "dose"])
@@ -90,13 +89,6 @@ def test_clusters_are_text_as_written_and_never_missing(tmp_path):
     (tmp_path / "t.csv").write_text("a,who\n1,x\n2,\n")
     with pytest.raises(InputError, match="row 2"):
         open_path(tmp_path / "t.csv", cluster_column="who")
-
-
-def test_a_column_without_values_is_named():
-    with pytest.raises(InputError, match="'dose'"):
-        pool("median:0.5", data=FRAME.assign(dose=np.nan))
-    with pytest.raises(InputError, match="column 1"):
-        MedianFill.of([[1.0, np.nan], [2.0, np.nan]], 0.5)
 
 
 def test_a_pattern_of_clusters_matches_the_file_name_alone(tmp_path):

@@ -59,14 +59,6 @@ def test_apply_asks_for_the_views_of_unsure_samples_alone() -> None:
     assert found.passes_per_answer == pytest.approx((1 + 2 * needed).mean())
 
 
-def test_batches_without_and_with_only_unsure_samples() -> None:
-    for images, passes in ((inputs(6)[1:2] * 50, 1), (inputs(6)[:1] * 0.01, 3)):
-        model = Model()
-        found = apply(stacking(), model, np.repeat(images, 4, axis=0), progress=False)
-        assert found.passes_per_answer == passes
-        assert sum(model.rows) == 4 * passes
-
-
 def test_a_classifier_says_what_its_answers_took() -> None:
     images = inputs(30)
     probs, needed = expected(images)

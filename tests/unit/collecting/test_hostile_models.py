@@ -141,13 +141,6 @@ def test_onnx_weights_outside_the_models_folder_are_refused(tmp_path, location, 
         export_onnx(path, np.zeros((1, 4), np.float32), tmp_path / "out.onnx", plan=Plan())
 
 
-def test_onnx_weights_beside_the_model_are_read(tmp_path):
-    path = external(tmp_path, "weights.bin")
-    held = np.arange(12, dtype=np.float32).reshape(4, 3)
-    (tmp_path / "model" / "weights.bin").write_bytes(held.tobytes())
-    np.testing.assert_array_equal(as_model(path).answer(np.eye(4, dtype=np.float32)), held)
-
-
 # --- Hugging Face folders
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal import collect, load, read_views, save
+from recal import collect, load, save
 from recal.calibrators import ViewAveraging
 from recal.collecting import Normalize, apply
 from recal.errors import FileError, InputError
@@ -77,14 +77,6 @@ def test_your_own_transformations_are_given_again_as_functions_or_by_name(
         apply(calibrator, model, images, transforms=flipped)
 
 
-def test_a_file_is_written_at_the_end(tmp_path, images, labels, model):
-    views = collect(model, images, "zoom:0.5", labels=labels, out=tmp_path / "deep" / "views.npz")
-    again = read_views(tmp_path / "deep" / "views.npz")
-    np.testing.assert_array_equal(again.logits, views.logits)
-    np.testing.assert_array_equal(again.labels, labels)
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["views.npz"]
-
-
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path, images):
     (tmp_path / "file").touch()
 
@@ -134,11 +126,6 @@ def test_a_nan_names_the_sample_and_the_view(images, model):
 def test_bad_options_are_refused(images, model, options, message):
     with pytest.raises(InputError, match=message):
         collect(model, images, None, **options)
-
-
-def test_nothing_is_printed_where_nobody_looks(images, model, capfd):
-    collect(model, images, "zoom:0.5")
-    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 6), (2, 5, 6, 3), (2, 3, 5, 6)])

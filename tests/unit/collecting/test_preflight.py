@@ -97,13 +97,6 @@ def test_the_message_for_absent_labels_names_the_column_that_looks_like_labels(p
     )
 
 
-def test_a_row_without_any_probability_is_not_blamed_on_logits():
-    probs = np.full((3, 4), 0.25)
-    probs[1] = 0
-    with pytest.raises(InputError, match=r"for row 1\. Return 1 / n_classes"):
-        preflight(lambda batch: probs, np.zeros((3, 2)), outputs="probabilities")
-
-
 def test_logits_that_are_all_equal_are_told(place, capsys):
     assert run(["collect", "--model", "taught:flat", "--data", "x.npy", "--out", "v.npz"]) == 2
     assert "the same logits for all 40 inputs" in capsys.readouterr().err

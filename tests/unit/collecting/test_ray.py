@@ -334,15 +334,6 @@ def test_apply_on_the_command_line(tmp_path, images, monkeypatch, capsys):
     assert "labelled has no ending" in " ".join(capsys.readouterr().err.split())
 
 
-def test_bad_engines_are_refused():
-    with pytest.raises(InputError, match="`workers` must be at least 1, got 0"):
-        RayEngine(workers=0)
-    with pytest.raises(InputError, match="`threads` must be at least 1, got 0"):
-        RayEngine(threads=0)
-    with pytest.raises(InputError, match="must not be negative"):
-        RayEngine(gpus=-1)
-
-
 @pytest.mark.parametrize("address", [None, "10.1.2.3:6379"])
 def test_the_address_decides_where_and_only_what_was_started_is_ended(monkeypatch, address):
     asked, ended = [], []

@@ -73,11 +73,6 @@ def test_torch_inputs_bring_their_labels(kind, images, labels, model):
     np.testing.assert_array_equal(views.labels, labels)
 
 
-def test_labels_given_win_over_those_of_the_dataset(images, labels, model):
-    views = collect(model, Pairs(images, labels), None, labels=labels[::-1])
-    np.testing.assert_array_equal(views.labels, labels[::-1])
-
-
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
@@ -213,14 +208,6 @@ def test_a_nan_names_the_image(folder):
 def test_bad_options_of_a_folder_are_refused(folder, options, message):
     with pytest.raises(InputError, match=message):
         as_source(folder, **options)
-
-
-def test_only_what_is_needed_is_read(images, labels):
-    dataset = Pairs(images, labels)
-    source = as_source(dataset)
-    dataset.read.clear()
-    list(source.batches(5, frozenset({0, 2})))
-    assert dataset.read == [*range(5, 10), *range(15, 20)]
 
 
 # --- files

@@ -127,26 +127,6 @@ def test_other_inputs_and_what_recal_did_not_write_are_refused(folder, images):
     assert (folder / "mine.zarr" / "notes.txt").read_text() == "mine"
 
 
-def test_views_are_written_read_in_part_and_written_over(folder, images):
-    views = job(images, None)
-    for _ in range(2):
-        views.write(str(folder / "views.zarr"))
-    held = read_views(str(folder / "views.zarr"))
-    np.testing.assert_array_equal(held[[7, 3]].logits, views.logits[[7, 3]])
-    assert TemperatureScaling().fit(held).beta_ == TemperatureScaling().fit(views).beta_
-
-
-def test_a_changed_object_is_noticed(folder, images):
-    views = job(images, folder / "views.zarr")
-    chunk = folder / "views.zarr" / "logits" / "c" / "0" / "0"
-    chunk.write_bytes(chunk.read_bytes()[::-1])
-    with pytest.raises(FileError, match="are not what was written"):
-        TemperatureScaling().fit(read_views(folder / "views.zarr"))
-    job(images, folder / "views.zarr", resume=False, batch_size=16)
-    with pytest.raises(FileError, match="written again"):
-        views[:3].logits  # noqa: B018
-
-
 def test_answers_are_written_part_by_part_and_kept(folder, images):
     stack = ViewStacking(random_state=0).fit(job(images, None))
     out = str(folder / "answers")

@@ -78,11 +78,6 @@ def test_channels_last_gives_the_same_picture() -> None:
     np.testing.assert_array_equal(ZoomOut(0.4)(last[0]), ZoomOut(0.4)(last)[0])
 
 
-def test_frames_are_zoomed_one_by_one() -> None:
-    video = np.random.default_rng(3).random((2, 5, 3, 8, 9))
-    np.testing.assert_array_equal(ZoomOut(0.5)(video)[1, 4], ZoomOut(0.5)(video[1, 4:])[0])
-
-
 def test_flat_rows_are_refused_with_the_remedy() -> None:
     with pytest.raises(InputError, match=r"got \(5, 784\).*Reshape flat rows"):
         ZoomOut(0.5)(np.zeros((5, 784)))

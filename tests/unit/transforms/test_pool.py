@@ -13,10 +13,8 @@ from recal.errors import InputError
 from recal.transforms import (
     TRANSFORMS,
     Brightness,
-    Flip,
     Named,
     RandomPixels,
-    Shift,
     ZoomOut,
     as_transform,
     pool,
@@ -156,21 +154,6 @@ def test_foreign_names_stay_names_and_known_kinds_are_checked() -> None:
         as_transform(Named("zoom:0.5", turned))
     with pytest.raises(InputError, match=r"got 3"):
         as_transform(3)
-
-
-def test_kinds_with_a_usual_strength_are_known_by_their_bare_names() -> None:
-    assert as_transform("flip") == Flip()
-    assert (
-        as_transform("shift") == as_transform("shift:2") == Shift(2, direction="down", fill="wrap")
-    )
-    assert [str(t) for t in (Flip(), Shift(2), Shift(3), Shift(2, "left"))] == [
-        "flip",
-        "shift",
-        "shift:3",
-        "shift:direction=left",
-    ]
-    assert as_transform("flip:layout=NHWC") == Flip(layout="NHWC")
-    assert as_transform("shift:fill=edge:direction=up") == Shift(direction="up", fill="edge")
 
 
 @pytest.mark.parametrize("spec", ["flip:0.5", "flip:0.1-0.9:3", "flip:"])

@@ -93,7 +93,7 @@ def _open_model(path: Path, device: Any) -> Model:
     if suffix == ".skops":
         return as_model(read_skops(path))
     if path.is_dir() and (path / "config.json").exists():
-        return _adapter("huggingface", "open_folder")(path, device=device)
+        return _adapter("huggingface", "open_pretrained")(path, device=device)
     raise InputError(
         "A model file ends in .onnx, .pt2 (torch.export) or .skops (scikit-learn), or is a Hugging Face folder with "
         f"config.json; got {path}."

@@ -122,7 +122,7 @@ def _class_names(model: Any) -> NDArray[Any] | None:
     return np.array(ordered)
 
 
-def open_folder(path: Path, *, device: Any = None) -> HuggingFaceModel:
+def open_pretrained(path: Path, *, device: Any = None) -> HuggingFaceModel:
     """Open a folder written by `save_pretrained`: only safetensors weights are read, and none of
     its code is run.
     """
