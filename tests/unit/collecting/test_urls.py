@@ -4,6 +4,7 @@ two writers.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 
