@@ -7,13 +7,16 @@ because `recal --help` loads all of them. The function imports the code that doe
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import os
+import re
 import signal
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -25,10 +28,9 @@ import typer
 from typer.core import TyperGroup
 
 from recal.cli.destinations import check_outputs
-from recal.cli.failures import BROKEN_PIPE, OK, Warnings, ended, failed
-from recal.cli.options import Command
-from recal.cli.printing import SESSION
-from recal.errors import InputError
+from recal.cli.options import Command, shared, shown_name
+from recal.cli.printing import SESSION, printable
+from recal.errors import InputError, RecalError
 from recal.files.paths import as_path, is_url
 
 # In the order in which they are listed.
@@ -54,8 +56,6 @@ COMMANDS = [
 ]
 # Set the markup mode because older releases of typer print markup as plain text by default.
 _STYLE: dict[str, Any] = {"add_completion": False, "rich_markup_mode": "rich"}
-_HELP = ["-h", "--help"]
-_HELP_ALL = "--help-all"
 
 
 class LazyGroup(TyperGroup):
@@ -78,30 +78,32 @@ def build_command(name: str, words: Sequence[str] = ()) -> Any:
     """Return the parser of one command; `words` is what was typed after `recal`."""
     module = import_module(f"recal.cli.{name}")
     function = getattr(module, name)
-    app = typer.Typer(**_STYLE)
     family = getattr(module, "FitCommand", Command)
-    app.command(name, cls=family, help=_reflow(function.__doc__))(_checked(name, function))
-    command = typer.main.get_command(app)
+    command = _parser(_checked(name, function), name, cls=family, help=_reflow(function.__doc__))
+    command.params += _parser(shared).params
     command.no_args_is_help = name not in ("demo", "transforms", "doctor")  # they need none
-    names = _HELP
     options: list[Any] = command.params
     in_panels = [one for one in options if getattr(one, "rich_help_panel", None)]
-    if in_panels:
-        names = [*_HELP, _HELP_ALL]
-        if _HELP_ALL not in words:
-            command.help = f"{command.help}\n\n{len(in_panels)} more options: add {_HELP_ALL}"
-            for option in in_panels:
-                option.hidden = True
-    command.context_settings["help_option_names"] = names
+    if in_panels and "--help-all" not in words:
+        command.help = f"{command.help}\n\n{len(in_panels)} more options: add --help-all"
+        for option in in_panels:
+            option.hidden = True
+    more = ["--help-all"] if in_panels else []
+    command.context_settings["help_option_names"] = ["-h", "--help", *more]
     return command
 
 
+def _parser(function: Callable[..., None], *name: str, **how: Any) -> Any:
+    app = typer.Typer(**_STYLE)
+    app.command(*name, **how)(function)
+    return typer.main.get_command(app)
+
+
 def _checked(name: str, function: Callable[..., None]) -> Callable[..., None]:
-    """Add what all commands share: --json and --quiet, URLs as paths, and the rules for outputs."""
+    """Add what all commands share: URLs as paths, and the rules for outputs."""
 
     @functools.wraps(function)
     def command(**values: Any) -> None:
-        SESSION.quiet, SESSION.as_json = values["quiet"], values["as_json"]
         for key, value in values.items():
             if isinstance(value, Path) and is_url(value):
                 values[key] = as_path(value)
@@ -129,7 +131,7 @@ _app = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": _HELP},
+    context_settings={"help_option_names": ["-h", "--help"]},
     **_STYLE,
 )
 
@@ -179,10 +181,10 @@ def run(argv: Sequence[str] | None = None) -> int:
         # The reader closed the pipe, as `head` does. Python would report this again when it closes
         # stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return BROKEN_PIPE
+        return 141
     except Exception as error:
         return failed(error, arguments)
-    return OK
+    return 0
 
 
 class _Terminated(KeyboardInterrupt):
@@ -206,3 +208,146 @@ def _end_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def ended(stop: BaseException, *, terminated: bool) -> int:
+    """Print that the run was ended from outside, and how to resume it."""
+    what, code = ("Terminated.", 143) if terminated else ("Interrupted.", 130)
+    return _say(" ".join([what, *getattr(stop, "__notes__", ())]), code)
+
+
+def failed(error: Exception, arguments: Sequence[str]) -> int:
+    """Print one sentence about an error and return the exit code."""
+    notes = getattr(error, "__notes__", ())
+    if isinstance(error, RecalError):
+        return _say(as_typed(error, arguments) + "".join(f" ({note})" for note in notes), 2)
+    # Errors of the parser share no public base class.
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+        sentence = _parser_sentence(error)
+        return _say(sentence, 2) if sentence else 2
+    if isinstance(error, OSError):
+        text = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
+        if error.errno == errno.ENOSPC:
+            text += " Free some space there, or choose another location with --out."
+        return _say(text, 2)
+    if isinstance(error, MemoryError):
+        return _say(f"There is not enough memory for this: {error}", 1)
+    if os.environ.get("RECAL_DEBUG"):
+        raise error
+    what = f"{type(error).__name__}: {str(error).rstrip('.')}"
+    if hasattr(error, "blamed"):
+        where = "Set RECAL_DEBUG=1 to see where."
+        return _say(f"{' '.join(notes)} It raised {what}. {where}", 2)
+    return _say(
+        f"Unexpected {what}. This is a bug in recal; set RECAL_DEBUG=1 to see where it happened, "
+        "and please report it.",
+        1,
+    )
+
+
+class Warnings:
+    """Prints each warning as one sentence, without its location in the code.
+
+    Warnings that differ only in their figures, such as those of ten splits, are shown once and
+    counted.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[type[Warning], str]] = Counter()
+
+    def show(
+        self, message: Warning | str, category: type[Warning], *_where: Any, **_more: Any
+    ) -> None:
+        text = printable(" ".join(str(message).split()))
+        key = category, re.sub(r"\d[\d.,]*", "#", text)
+        self.counts[key] += 1
+        if self.counts[key] == 1:
+            name = "Warning" if category is UserWarning else category.__name__
+            print(f"recal: {name}: {text}", file=sys.stderr)
+
+    def close(self) -> None:
+        if more := self.counts.total() - len(self.counts):
+            sentence = f"{more} more warnings of the same kind, with other figures."
+            print(f"recal: {sentence}", file=sys.stderr)
+
+
+def _say(sentence: str, code: int) -> int:
+    print(f"recal: {printable(' '.join(sentence.split()))}", file=sys.stderr)
+    return code
+
+
+def _parser_sentence(error: Any) -> str:
+    """Return the sentence for an error of the parser; empty if the help was shown instead."""
+    message = str(error.format_message()).rstrip(".")
+    if not message:
+        return ""
+    context: Any = getattr(error, "ctx", None)
+    parameters = context.command.params if context else ()
+    options = [flag for one in parameters for flag in one.opts]
+    kind, parameter = type(error).__name__, getattr(error, "param", None)
+    if kind == "MissingParameter" and parameter is not None:
+        needed = getattr(parameter, "help", None) or "it is needed"
+        message = f"{shown_name(parameter)} is missing: {needed}"
+    elif kind == "NoSuchOption":
+        message = f"There is no option {error.option_name}."
+        near = list(error.possibilities or ())
+        if len(error.option_name) == 2:  # a single letter
+            near += [flag for flag in options if flag.startswith(f"-{error.option_name}")]
+        if near:
+            message += f" Did you mean {' or '.join(near[:3])}?"
+    elif kind == "BadParameter" and parameter is not None:
+        message = _bad_value(str(error.message), parameter)
+    elif "unexpected extra argument" in message:
+        taken = [shown_name(one) for one in parameters if one.param_type_name == "argument"]
+        extra = re.sub(r".*unexpected extra argument(s|\(s\))? \((.*)\)", r"\2", message)
+        takes = " and ".join(taken) or "options"
+        message = f"{context.command_path} takes {takes} alone, got also {extra}"
+    path = context.command_path if context is not None else "recal"
+    method = SESSION.value("--method")
+    path += f" --method {method}" if method and path.endswith(" fit") else ""
+    return f"{message}{'' if message[-1] in '.?' else '.'} See: {path} --help"
+
+
+def _bad_value(reason: str, parameter: Any) -> str:
+    values = (SESSION.value(flag) for flag in parameter.opts)
+    value = next((value for value in values if value is not None), None)
+    came = "" if value is None else f", got {value!r}"
+    if "valid integer" in reason:
+        return f"{shown_name(parameter)} takes a whole number{came}"
+    if "valid number" in reason or "valid float" in reason:
+        return f"{shown_name(parameter)} takes a number, such as 0.05{came}"
+    return f"{shown_name(parameter)}: {reason[:1].lower()}{reason[1:]}{came}"
+
+
+def as_typed(error: RecalError, arguments: Sequence[str]) -> str:
+    """Return the sentence for an error, with its arguments named as they were typed.
+
+    Examples
+    --------
+    >>> from recal.cli.app import as_typed
+    >>> from recal.errors import InputError
+    >>> error = InputError("must be a whole number from 1 on, got 0", argument="batch_size")
+    >>> as_typed(error, ["collect", "--batch-size", "0"])
+    '--batch-size must be a whole number from 1 on, got 0.'
+    """
+    typed = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
+    # How an argument of the library is typed, if the option has another name.
+    other_names = {
+        "n_bins": ("--bins",),
+        "random_state": ("--seed",),
+        "pixels": ("--pixels", "--gray"),
+        "save_to": ("--save",),
+        "groups": ("--group",),
+        "clusters": ("--cluster", "--cluster-by"),
+    }
+
+    def spell(names: tuple[str, ...]) -> str:
+        options = [other_names.get(name, (f"--{name.replace('_', '-')}",)) for name in names]
+        # If none of these options was typed, use the arguments' own names.
+        if not typed & {option for forms in options for option in forms}:
+            return " and ".join(f"`{name}`" for name in names)
+        return " and ".join(
+            next((form for form in forms if form in typed), forms[0]) for forms in options
+        )
+
+    return error.sentence(spell)

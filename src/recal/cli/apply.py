@@ -96,8 +96,6 @@ def apply(
     force: Annotated[
         bool, Option("--force", help="Overwrite a file; accept a calibration of another model.")
     ] = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """Answer new inputs with calibrated confidence, and say which answers can be automated.
 
@@ -136,7 +134,7 @@ def apply(
         opt.refuse_unused("a calibration of tables", ("calibration", "views"))
         _apply_table(content, file.parent, views, out)
         return
-    if views is not None and model is None and kind_of(views) in ("probabilities", "table"):
+    if views is not None and model is None and kind_of(views) in ("probabilities", "a table"):
         used = ("calibration", "views", "labels", "group", "cluster", "rows")
         opt.refuse_unused(f"the probabilities {views}", used)
         _apply_rule(file, content, views, inputs, out)
@@ -253,8 +251,8 @@ def _answer_views(
     from recal.maps.base import Map
     from recal.maps.guard import answer_views
 
-    views = open_views(file, inputs.labels, inputs.class_names)
-    views = views.assign(**row_columns(inputs.rows or file, inputs.group, None))
+    by: dict[str, Any] = {"rows": inputs.rows, "group": inputs.group}
+    views = open_views(file, inputs.labels, inputs.class_names, **by)
     _check_groups(getattr(calibrator, "decision_", None), views.groups, file)
     stored = getattr(calibrator, "preprocessing_", None)
     _compare_preprocessing(stored, views.preprocessing, file, force=force)

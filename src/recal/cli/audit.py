@@ -38,8 +38,6 @@ def audit(
     ] = False,
     out: Annotated[Path | None, Option(help="Where to write the answers to check.")] = None,
     force: opt.Force = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """Check a few automated answers by hand, and learn whether the promise still holds.
 

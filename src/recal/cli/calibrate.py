@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from recal.cli import options as opt
 from recal.cli.collect import ask_endpoint, check_pool, is_endpoint, is_log, read_log
-from recal.cli.files import check_exists, is_table_of_answers, open_views, row_columns
+from recal.cli.files import check_correct, check_exists, is_table_of_answers, open_views
 from recal.cli.fit import make
 from recal.cli.inputs import ModelInputs, Questions, group_words, without_none
 from recal.cli.options import split_names
@@ -126,8 +126,6 @@ def calibrate(
     again: opt.Again = False,
     seed: Annotated[int, opt.more(help="Same seed, same split and same result.")] = 0,
     force: opt.Force = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """Calibrate a model on labelled inputs, and decide which answers can be automated.
 
@@ -223,8 +221,8 @@ def calibrate(
 
 def _open_rows(file: Path, inputs: ModelInputs) -> Views:
     """Return the labelled views in a file, with their groups and clusters."""
-    views = open_views(file, inputs.labels, inputs.class_names, inputs.label_column)
-    return views.assign(**row_columns(inputs.rows or file, inputs.group, inputs.cluster))
+    by: dict[str, Any] = {"rows": inputs.rows, "group": inputs.group, "cluster": inputs.cluster}
+    return open_views(file, inputs.labels, inputs.class_names, inputs.label_column, **by)
 
 
 def _change_folder(folder: Path | None, more: Path | None, inputs: ModelInputs) -> None:
@@ -273,13 +271,7 @@ def _calibrate_table(
     """Calibrate a table of graded answers, and decide which answers can be automated."""
     own = ("correct", "signals", "group", "cluster")
     opt.refuse_unused(f"the table of graded answers {table} without --system", (*used, *own))
-    if values["correct"] is None:
-        from recal.files.tables import read_table
-
-        raise InputError(
-            f"Name the column of {table} that says which answers are right: --correct COLUMN. It "
-            f"has {', '.join(read_table(table))}."
-        )
+    check_correct(table, values["correct"])
     from recal.workflow.graded import calibrate_table
 
     columns = {name: values[name] for name in ("correct", "group", "cluster")}

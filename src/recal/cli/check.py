@@ -11,16 +11,14 @@ from typer import Argument, Option
 from recal.cli import options as opt
 from recal.cli.files import (
     check_calibration,
+    check_correct,
     check_views,
     is_graded,
     load_saved,
     open_views,
-    row_columns,
 )
 from recal.cli.printing import print_json, say, working
 from recal.errors import InputError
-
-REFUTED = 1  # the exit code; 0 if the promise holds, and 2 for bad input
 
 
 def check(
@@ -37,8 +35,6 @@ def check(
     alpha: Annotated[
         float, Option(help="The probability of a refutation although the promise holds.")
     ] = 0.05,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """Check on fresh labelled data whether the promise of a calibration's rule still holds.
 
@@ -70,7 +66,7 @@ def check(
     scores = f"NLL {metrics['nll']:.4f}, ECE {metrics['ece']:.4f}"
     say(f"Calibration on these {len(right):,} rows: {scores}.")
     if verdict.refuted:
-        raise typer.Exit(REFUTED)
+        raise typer.Exit(1)
 
 
 def _answers(
@@ -80,18 +76,13 @@ def _answers(
     rows, group, cluster = by
     rule = content.decision_
     if is_graded(content):
-        if correct is None:
-            raise InputError(
-                f"Name the column of {data} that says which answers are right: --correct COLUMN."
-            )
         from recal.workflow.graded import graded_answers
 
-        found = graded_answers(content, data, correct, cluster)
+        found = graded_answers(content, data, check_correct(data, correct), cluster)
         accepted = rule.accept(found.after, groups=found.groups if rule.groups else None)
         return accepted, found.correct, found.clusters, (found.after, found.truth)
     check_calibration(file, content)
-    views = open_views(data, labels[0], None, labels[1])
-    views = views.assign(**row_columns(rows or data, group, cluster))
+    views = open_views(data, labels[0], None, labels[1], rows=rows, group=group, cluster=cluster)
     if views.labels is None:
         raise InputError(f"{data} holds no labels: add --labels FILE.")
     check_views(content, file, views, data)

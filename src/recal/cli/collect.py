@@ -84,8 +84,6 @@ def collect(
     ] = None,
     again: opt.Again = False,
     force: opt.Force = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """Run a model on inputs and on transformed copies of them, and store the logits (views).
 

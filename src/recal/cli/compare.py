@@ -34,8 +34,6 @@ def compare(
         Option(help="Folder for the tables (.md .tex .csv .json) and the report (.html)."),
     ] = None,
     force: opt.Force = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """Compare methods on the same data, with intervals and paired differences.
 
@@ -57,39 +55,28 @@ def compare(
 
     if test is not None and test.n_classes != fit.n_classes:
         raise InputError(
-            f"{fit_views} has {fit.n_classes} classes and {test_views} has {test.n_classes}: both must be views of one "
-            "model."
+            f"{fit_views} has {fit.n_classes} classes and {test_views} has {test.n_classes}: both "
+            "must be views of one model."
         )
     names = method_names(methods, fit)
+    how: dict[str, Any] = {"splits": splits, "baseline": baseline, "bootstrap": bootstrap}
+    how |= {"n_bins": bins, "clusters": clusters, "random_state": seed}
     with working(f"Comparing {len(names)} methods"):
-        result = run(
-            names,
-            fit,
-            test,
-            splits=splits,
-            baseline=baseline,
-            bootstrap=bootstrap,
-            n_bins=bins,
-            clusters=clusters,
-            random_state=seed,
-        )
+        result = run(names, fit, test, **how)
         files = [] if out is None else write_results(result, out, SESSION.command)
     best = recommend(result)
     print_json({"recommended": vars(best), **result.to_dict()})
 
     def cell(row: Row, digits: int) -> str:
-        return (
-            number(row.value, digits)
-            + row.change(digits)
-            + {"best": "*", "second": "+", "": " "}[row.mark]
-        )
+        mark = {"best": "*", "second": "+", "": " "}[row.mark]
+        return number(row.value, digits) + row.change(digits) + mark
 
     print_table(
         f"{len(result.methods)} methods",
         ["method", *(METRIC_NAMES[metric] for metric in MAIN_METRICS), "fit, CPU", "passes"],
         result.table(MAIN_METRICS, cell),
-        note=f"* best, + second best; in brackets the difference to {baseline} where its interval excludes zero. "
-        + result.describe(),
+        note=f"* best, + second best; in brackets the difference to {baseline} where its interval "
+        f"excludes zero. {result.describe()}",
     )
     say(advice(result, best))
     for name, why in result.failures.items():
@@ -97,23 +84,18 @@ def compare(
     if files:
         say(f"Written: {', '.join(map(str, files))}")
     if best.method in names:
-        say(
-            f"Next: {shell_line('fit', fit_views, '--method', best.method, '--out', 'calibration.recal')}"
-        )
+        words = (fit_views, "--method", best.method, "--out", "calibration.recal")
+        say(f"Next: {shell_line('fit', *words)}")
 
 
 def method_names(text: str | None, views: Any) -> list[str]:
-    """Return the short names in a comma-separated list;
-    `all` means every method, None the usual ones.
-    """
+    """Return the short names in a list; `all` means every method, None the usual ones."""
     from recal.calibrators import short_names
     from recal.comparison.run import usual_methods
 
-    names = (
-        usual_methods(views)
-        if text is None
-        else [name.strip() for name in text.split(",") if name.strip()]
-    )
+    if text is None:
+        return list(usual_methods(views))
+    names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise InputError(
             "--methods names no method; give short names such as ts,ets,recal, or all."

@@ -10,6 +10,7 @@ from typer import Argument, Option
 from recal.cli import options as opt
 from recal.cli.files import (
     check_calibration,
+    check_correct,
     check_kind,
     check_views,
     columns_of_rows,
@@ -32,8 +33,7 @@ def decide(
     sources: Annotated[
         list[Path],
         Argument(
-            help="Labelled probabilities (.npz, .csv, .parquet) or views; several are compared "
-            "on the same samples.",
+            help="Labelled probabilities or views; several are compared on the same samples.",
             metavar="PROBS|VIEWS...",
         ),
     ],
@@ -41,8 +41,7 @@ def decide(
         Path | None, Option(help="The calibration to apply to the views first.")
     ] = None,
     risk: Annotated[
-        float | None,
-        Option(help="The largest share of errors among accepted answers.  [default: 0.01]"),
+        float | None, Option(help="As in recal calibrate.", show_default="0.01")
     ] = None,
     confidence: opt.Confidence = 0.95,
     cost_error: Annotated[float | None, Option(help="The cost of an accepted error.")] = None,
@@ -53,26 +52,20 @@ def decide(
     group: opt.Group = None,
     cluster: opt.Cluster = None,
     rows: opt.Rows = None,
-    curve: Annotated[
-        bool, Option("--curve", help="Also show the share that can be accepted at other risks.")
-    ] = False,
+    curve: Annotated[bool, Option("--curve", help="Also show the share at other risks.")] = False,
     more_labels: Annotated[
-        bool,
-        Option("--more-labels", help="Also estimate the share with two and four times the labels."),
+        bool, Option("--more-labels", help="Also estimate the share with more labels.")
     ] = False,
     labels: opt.Labels = None,
     label_column: opt.LabelColumn = None,
     out: Annotated[
-        Path | None,
-        Option(help="Save the rule here; with --calibration, the calibration and the rule."),
+        Path | None, Option(help="Save the rule here, with the calibration if there is one.")
     ] = None,
     correct: opt.Correct = None,
     cross_fit: opt.CrossFit = False,
     guarantee: opt.Guarantee = "confidence",
     seed: opt.Seed = 0,
     force: opt.Force = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """Find the confidence threshold above which answers can be automated, with a guarantee.
 
@@ -86,47 +79,36 @@ def decide(
 
     Example: [bold]recal decide probs.csv --cost-error 50 --cost-review 1[/bold]
     """
-    from recal import save
-    from recal.decisions import decide_each
-
     if risk is not None and (cost_error is not None or cost_review is not None):
         raise InputError("Give either --risk or the two costs: costs set the risk by themselves.")
     if (cost_error is None) is not (cost_review is None):
-        raise InputError(
-            "The two costs belong together: give --cost-error and --cost-review, or --risk alone."
-        )
+        raise InputError("Give both costs, --cost-error and --cost-review, or --risk alone.")
     if out is not None and len(sources) > 1:
         raise InputError(f"--out saves the rule of one file, got {len(sources)}.")
     if cross_fit and (calibration is None or len(sources) > 1 or curve or more_labels):
         raise InputError(
-            "--cross-fit takes one file of labelled views and --calibration, whose method is fitted again; it goes "
-            "without --curve and --more-labels."
+            "--cross-fit takes one file of labelled views and --calibration, whose method is "
+            "fitted again; it goes without --curve and --more-labels."
         )
-    by = columns_of_rows(sources[0], rows, group, cluster)
-    rules: dict[str, Any] = {
-        "cost_error": cost_error,
-        "cost_review": cost_review,
-        "per_class": per_class,
-        **by,
-    }
-    rules |= {
-        "guarantee": guarantee,
-        "confidence": confidence,
-        "random_state": seed,
-        **without_none(risk=risk),
-    }
+    first = sources[0]
+    by = columns_of_rows(first, rows, group, cluster)
+    rules: dict[str, Any] = {"per_class": per_class, "guarantee": guarantee, **by}
+    rules |= {"confidence": confidence, "random_state": seed}
+    rules |= without_none(risk=risk, cost_error=cost_error, cost_review=cost_review)
     calibrator: Any = None
     if calibration is not None:
         file, calibrator = load_saved(calibration)
         if is_graded(calibrator):
             what = "a calibration of graded answers (recal calibrate TABLE has --cross-fit)"
             opt.refuse(what, ("cross_fit", "curve", "more_labels"))
-            _decide_graded(calibrator, sources[0], correct, cluster, out, rules)
+            _decide_graded(calibrator, first, correct, cluster, out, rules)
             return
         check_calibration(file, calibrator)
     if cross_fit:
-        _decide_crossfitted(calibrator, sources[0], labels, out, rules)
+        _decide_crossfitted(calibrator, first, labels, out, rules)
         return
+    from recal.decisions import decide_each
+
     samples: dict[str, Probabilities] = {}
     has_unique_stems = len({path.stem for path in sources}) == len(sources)
     for path in sources:
@@ -134,53 +116,55 @@ def decide(
             one = read_probs(path, labels, label_column, typed_columns(group, cluster))
         else:
             one = _calibrated(path, labels, calibration, calibrator, by["groups"])
+        _refuse_fitted(path, one)
         try:
-            samples[path.stem if has_unique_stems else str(path)] = one.in_order_of(
-                next(iter(samples.values()), one)
-            )
+            one = one.in_order_of(next(iter(samples.values()), one))
         except InputError as error:
-            raise error.at(f"{path} does not go with {sources[0]}") from None
-    _refuse_fitted(samples)
-    name, first = next(iter(samples.items()))
-    assert first.labels is not None
-    probs, confidences = (
-        {name: getattr(one, f) for name, one in samples.items()} for f in ("probs", "confidence")
-    )
+            raise error.at(f"{path} does not go with {first}") from None
+        samples[path.stem if has_unique_stems else str(path)] = one
+    main = next(iter(samples.values()))
+    assert main.labels is not None
     with working("Deciding"):
         decisions = decide_each(
-            probs,
-            first.labels,
-            confidences=confidences,
+            {name: one.probs for name, one in samples.items()},
+            main.labels,
+            confidences={name: one.confidence for name, one in samples.items()},
             draws=200 if len(samples) > 1 else 0,
             **rules,
         )
-    decision = decisions[name]
-    _print_decisions(decisions, first)
+    decision = next(iter(decisions.values()))
+    if len(decisions) > 1:
+        _print_side_by_side(decisions)
+    else:
+        _print_decision(decision, main)
     extra: dict[str, Any] = {}
     if curve:
-        extra["curve"] = _print_curve(samples, first.labels, confidence, by["clusters"])
+        extra["curve"] = _print_curve(samples, main.labels, confidence, by["clusters"])
     if more_labels:
-        extra["more_labels"] = _print_more_labels(first, decision, seed, by)
+        extra["more_labels"] = _print_more_labels(main, decision, seed, by)
     if out is not None:
-        if calibrator is not None:
-            calibrator.decision_ = decision.rule
-        save(decision.rule if calibrator is None else calibrator, out)
-        new = "NEW_PROBS.npz" if calibration is None else "NEW_VIEWS.npz"
-        words = group_words(group)
+        new, words = "NEW_PROBS.npz" if calibration is None else "NEW_VIEWS.npz", group_words(group)
         if group is not None and rows is None:  # the groups are in the table of probabilities
-            new, words = f"NEW_PROBS{sources[0].suffix}", group_words(group, in_rows=False)
+            new, words = f"NEW_PROBS{first.suffix}", group_words(group, in_rows=False)
             words += [] if cluster is None else ["--cluster", cluster]
-        elif (
-            decision.rule.groups and group is None and calibration is None
-        ):  # views hold groups, probabilities do not
-            words = group_words()
-        say(
-            f"Written to {out}. Next: {shell_line('apply', out, new, *words, '--out', 'answers.csv')}"
-        )
+        elif decision.rule.groups and group is None and calibration is None:
+            words = group_words()  # views hold groups, probabilities do not
+        line = shell_line("apply", out, new, *words, "--out", "answers.csv")
+        _save(decision, calibrator, out, line)
     elif decision.possible and len(decisions) == 1:
         say("To keep the rule, run the same command with --out rule.recal")
     whole = decision.to_dict() if len(decisions) == 1 else decisions.to_dict()
     print_json({"files": sources, **whole, **extra, "out": out})
+
+
+def _save(decision: Decision, calibrator: Any, out: Path, next_line: str) -> None:
+    """Save the rule, in the calibration if there is one."""
+    from recal import save
+
+    if calibrator is not None:
+        calibrator.decision_ = decision.rule
+    save(decision.rule if calibrator is None else calibrator, out)
+    say(f"Written to {out}. Next: {next_line}")
 
 
 def _decide_graded(
@@ -193,48 +177,37 @@ def _decide_graded(
 ) -> None:
     """Find a new threshold for the calibration of graded answers."""
     from recal import decide as choose
-    from recal import save
     from recal.workflow.graded import graded_answers
 
-    if correct is None:
-        raise InputError(
-            f"Name the column of {table} that says which answers are right: --correct COLUMN."
-        )
-    found = graded_answers(calibrator, table, correct, cluster)
+    found = graded_answers(calibrator, table, check_correct(table, correct), cluster)
     rules |= {"clusters": found.clusters, "groups": found.groups}
     del rules["random_state"]  # of the intervals between several files
     with working("Deciding"):
         decision = choose(found.after, found.truth, **rules)
-    calibrator.decision_ = decision.rule
-    if out is not None:
-        save(calibrator, out)
     print_json({"files": [table], **decision.to_dict(), "out": out})
     say(str(decision))
     if out is not None:
         line = shell_line("apply", out, f"new{table.suffix}", "--out", f"accepted{table.suffix}")
-        say(f"Written to {out}. Next: {line}")
+        _save(decision, calibrator, out, line)
 
 
 def _decide_crossfitted(
     calibrator: Any, source: Path, labels: Path | None, out: Path | None, rules: dict[str, Any]
 ) -> None:
     """Fit the calibration's method again, and decide on the same samples."""
-    from recal import save
     from recal.decisions import decide_crossfitted
 
     views = open_views(source, labels)
     with working("Fitting and deciding"):
         fitted, decision = decide_crossfitted(calibrator, views, **rules)
-    if out is not None:
-        save(fitted, out)
     print_json({"files": [source], **decision.to_dict(), "cross_fitted": True, "out": out})
     say(str(decision))
     say(
-        "Cross-fitted: each sample's confidence comes from a fit without it. The share of mistakes is bounded as "
-        "measured in simulations, not proved; see the page on deciding."
+        "Cross-fitted: each sample's confidence comes from a fit without it. The share of mistakes "
+        "is bounded as measured in simulations, not proved; see the page on deciding."
     )
     if out is not None:
-        say(f"The calibration, fitted on all samples, with its rule is in {out}.")
+        _save(decision, fitted, out, shell_line("apply", out, "NEW_VIEWS", "--out", "answers.csv"))
 
 
 def _calibrated(
@@ -252,10 +225,6 @@ def _calibrated(
         raise InputError(
             f"{path} holds no labels, and without them nothing can be guaranteed: add --labels FILE."
         )
-    if not hasattr(calibrator, "predict_proba"):
-        raise InputError(
-            f"{calibration} holds a {type(calibrator).__name__}, which cannot be applied to views."
-        )
     check_views(calibrator, calibration, views, path)
     probs, confidences = calibrator.predict_both(views.assign(groups=groups))
     return Probabilities(
@@ -263,17 +232,17 @@ def _calibrated(
     )
 
 
-def _refuse_fitted(samples: dict[str, Probabilities]) -> None:
+def _refuse_fitted(path: Path, one: Probabilities) -> None:
     """Refuse samples that the calibration was fitted on."""
     from recal.copies import matters
 
-    for name, one in samples.items():
-        if matters(one.fitted_rows, len(one.probs)):
-            raise InputError(
-                f"The calibration of {name} was fitted on about {one.fitted_rows:,} of these {len(one.probs):,} "
-                "samples, so nothing can be guaranteed. Decide on other labelled samples, or use the same for both: "
-                "recal decide VIEWS --calibration CALIBRATION --cross-fit"
-            )
+    if matters(one.fitted_rows, len(one.probs)):
+        raise InputError(
+            f"The calibration of {path} was fitted on about {one.fitted_rows:,} of these "
+            f"{len(one.probs):,} samples, so nothing can be guaranteed. Decide on other labelled "
+            "samples, or use the same for both: recal decide VIEWS --calibration CALIBRATION "
+            "--cross-fit"
+        )
 
 
 def _print_curve(
@@ -317,69 +286,60 @@ def _print_more_labels(
     return [vars(one) for one in estimates]
 
 
-def _print_decisions(decisions: Decisions, first: Probabilities) -> None:
-    decision = next(iter(decisions.values()))
-    if len(decisions) > 1:
-        rows = []
-        for name, one in decisions.items():
-            gain = decisions.gains.get(name)
-            change = (
-                ""
-                if gain is None
-                else "{:+.1%} ({:+.1%} to {:+.1%})".format(gain.difference, *gain.interval)
-            )
-            threshold = (
-                "" if len(one.thresholds) > 1 or not one.possible else f"{one.threshold:.6g}"
-            )
-            rows.append(
-                [name, threshold, f"{one.coverage:.1%}", f"{one.n_errors}/{one.n_accepted}", change]
-            )
-        print_table(
-            f"Accepted at a risk of {decision.risk:.3g}, {100 * decision.confidence:.4g}% confidence",
-            ["file", "threshold", "share", "mistakes", f"more than {decisions.baseline}"],
-            rows,
-            note="Each guarantee holds for its own file. Choosing the best file afterwards is not covered.",
-        )
+def _print_side_by_side(decisions: Decisions) -> None:
+    """Print one line for each file, and its gain over the first."""
+    rows = []
     for name, one in decisions.items():
-        say((f"{name}: " if len(decisions) > 1 else "") + str(one))
+        gain, change = decisions.gains.get(name), ""
+        if gain is not None:
+            change = "{:+.1%} ({:+.1%} to {:+.1%})".format(gain.difference, *gain.interval)
+        rows.append([name, *_cells(one), change])
+    first = next(iter(decisions.values()))
+    print_table(
+        f"Accepted at a risk of {first.risk:.3g}, {100 * first.confidence:.4g}% confidence",
+        ["file", "threshold", "share", "mistakes", f"more than {decisions.baseline}"],
+        rows,
+        note="Each guarantee holds for its own file. Choosing the best file afterwards is not "
+        "covered.",
+    )
+    for name, one in decisions.items():
+        say(f"{name}: {one}")
+
+
+def _cells(part: Any) -> list[str]:
+    """Return the cells of a table about a threshold: the threshold, its share and mistakes."""
+    threshold = "none"
+    if part.possible:
+        several = len(getattr(part, "thresholds", ())) > 1
+        threshold = "" if several else f"{part.threshold:.6g}"
+    return [threshold, f"{part.coverage:.1%}", f"{part.n_errors}/{part.n_accepted}"]
+
+
+def _print_decision(decision: Decision, samples: Probabilities) -> None:
+    """Print one decision, its costs, and its parts by class or group."""
+    say(str(decision))
     if decision.costs is not None:
-        cost_of_all = decision.costs.error * float(
-            (first.probs.argmax(axis=1) != first.labels).mean()
-        )
+        errors = float((samples.probs.argmax(axis=1) != samples.labels).mean())
         say(
-            f"Cost per answer if every answer is reviewed {decision.costs.review:.4g}, if none is {cost_of_all:.4g}."
+            f"Cost per answer if every answer is reviewed {decision.costs.review:.4g}, if none is "
+            f"{decision.costs.error * errors:.4g}."
         )
-    if len(decision.parts) > 1 and len(decisions) == 1:
-        by_class = decision.rule.per_class
-        parts = decision.parts if by_class else decision.table
-        names = (
-            first.classes
-            if by_class and first.classes is not None
-            else [part.name for part in parts]
-        )
-        rows = [
-            [
-                str(name),
-                f"{part.threshold:.6g}" if part.possible else "none",
-                f"{part.coverage:.1%}",
-                f"{part.n_errors}/{part.n_accepted}",
-                f"{part.interval[0]:.1%} to {part.interval[1]:.1%}" if part.possible else "",
-                f"{part.n_samples:,}",
-                "" if part.possible else part.more_labels(),
-            ]
-            for name, part in zip(names, parts)
-        ]
-        first_column = "class" if by_class else "group"
-        print_table(
-            "By predicted class" if by_class else "By group, worst first",
-            [
-                first_column,
-                "threshold",
-                "share",
-                "mistakes",
-                "95 % interval",
-                "samples",
-                "more needed",
-            ],
-            rows,
-        )
+    if len(decision.parts) == 1:
+        return
+    by_class = decision.rule.per_class
+    parts = decision.parts if by_class else decision.table
+    names: Any = [part.name for part in parts]
+    if by_class and samples.classes is not None:
+        names = samples.classes
+    rows = []
+    for name, part in zip(names, parts):
+        interval, needed = "", part.more_labels()
+        if part.possible:
+            interval, needed = "{:.1%} to {:.1%}".format(*part.interval), ""
+        rows.append([str(name), *_cells(part), interval, f"{part.n_samples:,}", needed])
+    columns = ["threshold", "share", "mistakes", "95 % interval", "samples", "more needed"]
+    print_table(
+        "By predicted class" if by_class else "By group, worst first",
+        ["class" if by_class else "group", *columns],
+        rows,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Option
 
@@ -15,8 +15,6 @@ def demo(
     out: Annotated[Path, Option(help="The folder for figures and files.")] = Path("demo-output"),
     seed: opt.Seed = 0,
     force: opt.Force = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """See the whole job on real images, in about a minute.
 
@@ -33,58 +31,42 @@ def demo(
     from recal.metrics import LABELS as METRIC_NAMES
 
     result = run_demo(out, seed, say=say)
-    print_json(
-        {
-            "seed": seed,
-            "methods": {
-                name: evaluation.to_dict() for name, evaluation in result.evaluations.items()
-            },
-            "automated": result.shares,
-            "decisions": {name: decision.to_dict() for name, decision in result.decisions.items()},
-            "reason": result.reason,
-            "passes_per_answer": result.passes_per_answer,
-            "calibration_is_the_same": result.calibration_is_the_same,
-            "predictions_are_the_same": result.predictions_are_the_same,
-            "files": result.files,
-        }
-    )
+    names = ("reason", "passes_per_answer", "calibration_is_the_same", "predictions_are_the_same")
+    facts: dict[str, Any] = {name: getattr(result, name) for name in names}
+    facts |= {"seed": seed, "automated": result.shares, "files": result.files}
+    facts["methods"] = {name: one.to_dict() for name, one in result.evaluations.items()}
+    facts["decisions"] = {name: one.to_dict() for name, one in result.decisions.items()}
+    print_json(facts)
     rows = []
     for name, evaluation in result.evaluations.items():
-        rows.append(
-            [
-                name,
-                *(f"{evaluation[metric]:.4f}" for metric in METRICS),
-                f"{result.shares[name]:.1%}",
-            ]
-        )
-        rows.append(
-            ["", *("{:.4f}–{:.4f}".format(*evaluation.intervals[metric]) for metric in METRICS), ""]
-        )
-    size = next(iter(result.evaluations.values())).n_samples
+        values = (f"{evaluation[metric]:.4f}" for metric in METRICS)
+        intervals = ("{:.4f}–{:.4f}".format(*evaluation.intervals[metric]) for metric in METRICS)
+        rows.append([name, *values, f"{result.shares[name]:.1%}"])
+        rows.append(["", *intervals, ""])
     say("")
     print_table(
-        f"{size:,} digits used for nothing else; below each value its 95 % interval",
+        f"{evaluation.n_samples:,} digits used for nothing else; below each value its 95 % interval",
         ["", *(METRIC_NAMES[metric] for metric in METRICS), f"automated at {risk:.0%} errors"],
         rows,
-        note="Lower is better, except for the last column. The error rate stays the same: no answer changes.",
+        note="Lower is better, except for the last column. The error rate stays the same: no "
+        "answer changes.",
     )
     before, after = (result.shares[name] for name in ("uncalibrated", "default"))
     same = {True: "the same", False: "NOT THE SAME, which is a bug in recal"}
+    files = result.files
     say(
         f"\n{result.reason}\n"
         f"It takes {result.passes_per_answer:.2f} forward passes per answer.\n"
-        f"Automated with at most {risk:.0%} errors, at 95 % confidence: {before:.1%} of the answers before, "
-        f"{after:.1%} after calibration. The rules were chosen on other digits.\n"
+        f"Automated with at most {risk:.0%} errors, at 95 % confidence: {before:.1%} of the answers "
+        f"before, {after:.1%} after calibration. The rules were chosen on other digits.\n"
         f"Saved and loaded again, the calibration is {same[result.calibration_is_the_same]}.\n"
         f"Before and after, every answer is {same[result.predictions_are_the_same]}.\n\n"
-        "Open\n"
-        f"  {result.files['report']}\n"
-        f"  {result.files['summary']}\n\n"
+        f"Open\n  {files['report']}\n  {files['summary']}\n\n"
         "Next: the same, step by step\n"
-        f"  recal fit {result.files['views to fit on']} --out digits.recal\n"
-        f"  recal decide {result.files['views to decide on']} --calibration digits.recal --risk 0.01 "
+        f"  recal fit {files['views to fit on']} --out digits.recal\n"
+        f"  recal decide {files['views to decide on']} --calibration digits.recal --risk 0.01 "
         "--out ready.recal\n"
-        f"  recal apply ready.recal {result.files['new views']} --out answers.csv\n"
+        f"  recal apply ready.recal {files['new views']} --out answers.csv\n"
         "With your own model\n"
         "  recal calibrate --model MODEL --data LABELLED --out FOLDER"
     )

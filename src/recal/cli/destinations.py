@@ -31,31 +31,24 @@ SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
     ("audit", "out"): (".csv", ".tsv", ".parquet", ".jsonl"),
     ("watch", "save_to"): (".recal", ""),
 }
-# Commands whose --out is a folder, and the files that they write into it.
-NAMES = {
-    "calibrate": (CALIBRATION, PAGE, SUMMARY),
-    "compare": (
-        "comparison.md",
-        "comparison.tex",
-        "comparison.csv",
-        "comparison.json",
-        "report.html",
-    ),
-    "demo": ("summary.png", "report.html", "calibration.recal", "fit.npz", "decide.npz", "new.npz"),
-}
-# The profile that `export` writes next to the ONNX file.
-PROFILE = ".profile.recal"
-# Outputs that can be a URL: views written block by block, and answers written part by part.
-_URLS = {("collect", ".zarr"), ("apply", "")}
+
+
+def names_in(command: str) -> list[str]:
+    """Return the files that a command writes into the folder of its --out, if it is one."""
+    if command == "calibrate":
+        return [CALIBRATION, PAGE, SUMMARY]
+    if command == "compare":
+        return [*(f"comparison.{ending}" for ending in ("md", "tex", "csv", "json")), PAGE]
+    if command == "demo":
+        return ["summary.png", PAGE, CALIBRATION, "fit.npz", "decide.npz", "new.npz"]
+    return []
 
 
 def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
     """Refuse an output that is also an input, has the wrong ending, cannot be written, or exists
     (without --force).
     """
-    inputs = [
-        path for name, value in values.items() if name not in OUTPUTS for path in _paths(value)
-    ]
+    inputs = [path for name in values if name not in OUTPUTS for path in _paths(values[name])]
     for name, option in OUTPUTS.items():
         target = values.get(name)
         if target is None:
@@ -63,34 +56,42 @@ def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
         endings = SUFFIXES.get((command, name), ())
         if endings and target.suffix.lower() not in endings:
             raise InputError(
-                f"{option} of recal {command} takes a name ending in {' or '.join(filter(None, endings))}, got "
-                f"{str(target)!r}."
+                f"{option} of recal {command} takes a name ending in "
+                f"{' or '.join(filter(None, endings))}, got {str(target)!r}."
             )
         if is_remote(target):
-            if (command, target.suffix) not in _URLS:
-                raise InputError(
-                    f"{option} of recal {command} cannot be a URL, got {target}. Views can be collected into "
-                    "s3://.../NAME.zarr, and answers applied into a folder such as s3://.../answers."
-                )
-            if any(
-                str(source) == str(target) for source in values.values() if source is not target
-            ):
-                raise InputError(
-                    f"{option} {target} is also an input, which would be overwritten. Choose another name."
-                )
+            others = [value for value in values.values() if value is not target]
+            _check_url(command, option, target, others)
             continue
         for source in inputs:
             _check_apart(target, source, option)
         in_parts = command == "apply" and not target.suffix  # tables by batch
-        _check_place(
-            target, option, folder=command in NAMES or in_parts or target.suffix == ".zarr"
-        )
+        names = names_in(command)
+        _check_place(target, option, folder=bool(names) or in_parts or target.suffix == ".zarr")
         if force or values.get("again") or (command == "calibrate" and is_unfinished(target)):
             continue
-        beside = [target.with_suffix(PROFILE)] if command == "export" else []
-        for path in (target, *beside, *(target / name for name in NAMES.get(command, ()))):
+        beside = [profile_beside(target)] if command == "export" else []
+        for path in (target, *beside, *(target / name for name in names)):
             if path.is_file():
                 raise InputError(f"{path} already exists. Use --force to overwrite it.")
+
+
+def profile_beside(exported: Path) -> Path:
+    """Return the profile that `export` writes next to the ONNX file."""
+    return exported.with_suffix(".profile.recal")
+
+
+def _check_url(command: str, option: str, target: Path, others: list[Any]) -> None:
+    """Refuse a URL, except for views written block by block and answers written part by part."""
+    if (command, target.suffix) not in (("collect", ".zarr"), ("apply", "")):
+        raise InputError(
+            f"{option} of recal {command} cannot be a URL, got {target}. Views can be collected "
+            "into s3://.../NAME.zarr, and answers applied into a folder such as s3://.../answers."
+        )
+    if str(target) in map(str, others):
+        raise InputError(
+            f"{option} {target} is also an input, which would be overwritten. Choose another name."
+        )
 
 
 def _paths(value: Any) -> list[Path]:

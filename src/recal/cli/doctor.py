@@ -16,16 +16,11 @@ from typing import Any
 import typer
 
 from recal import __version__
-from recal.cli import options as opt
 from recal.cli.printing import print_json, print_table, say, working
 from recal.errors import install_command
 
-_WIDEST = (
-    60  # width of the column of packages; with the two columns before it, a line stays below 100
-)
 
-
-def doctor(as_json: opt.Json = False, quiet: opt.Quiet = False) -> None:
+def doctor() -> None:
     """Show what is installed, which extras work, how many threads there are, and where compiled
     code is cached.
 
@@ -33,9 +28,8 @@ def doctor(as_json: opt.Json = False, quiet: opt.Quiet = False) -> None:
     """
     with working("Importing packages"):
         facts = examine()
-    packages, extras, threads, cache = (
-        facts[name] for name in ("packages", "extras", "threads", "numba_cache")
-    )
+    packages, extras = facts["packages"], facts["extras"]
+    threads, cache = facts["threads"], facts["numba_cache"]
     print_json(facts)
     say(f"recal {facts['recal']}, Python {facts['python']}, {facts['platform']}")
     rows = []
@@ -44,48 +38,25 @@ def doctor(as_json: opt.Json = False, quiet: opt.Quiet = False) -> None:
     print_table("Packages", ("name", "version", "works"), rows)
     rows = []
     for extra, state in extras.items():
-        parts = (
-            f"{name} {one['version' if one['works'] else 'problem']}"
-            for name, one in state["packages"].items()
-        )
+        found = state["packages"].items()
+        parts = (f"{name} {one['problem'] or one['version']}" for name, one in found)
         rows += _wrap(extra, "yes" if state["works"] else "no", "; ".join(parts))
     print_table("Extras", ("extra", "works", "packages"), rows)
     if absent := [extra for extra, state in extras.items() if not state["works"]]:
         say(f"To add one: {install_command(absent[0])}")
     pools = ", ".join(f"{name} {count}" for name, count in threads["pools"].items()) or "none"
     say(f"Threads: {threads['cpus']} CPUs, numba {threads['numba']}, {pools}")
-    state = (
-        ""
-        if cache["writable"]
-        else ", NOT writable: set NUMBA_CACHE_DIR, or every start compiles again"
-    )
-    say(f"Compiled code is cached in {cache['folder']}{state}")
+    say(f"Compiled code is cached in {cache['folder']}")
+    if not cache["writable"]:
+        say("It is NOT writable: set NUMBA_CACHE_DIR, or every start compiles again.")
     if not all(package["works"] for package in packages.values()):
         raise typer.Exit(1)
 
 
 def _wrap(first: str, second: str, text: str) -> list[tuple[str, str, str]]:
-    """Return table rows with a long text split over several lines, so that a pipe or a log stays
-    readable.
-    """
-    lines = textwrap.wrap(text, _WIDEST, break_on_hyphens=False) or [""]
+    """Return table rows with a long text split over several lines, each below 100 characters."""
+    lines = textwrap.wrap(text, 60, break_on_hyphens=False) or [""]
     return [(first, second, lines[0]), *(("", "", line) for line in lines[1:])]
-
-
-_DISTRIBUTION = "recal-calibration"
-# Distributions whose import name differs.
-_IMPORTS = {
-    "scikit-learn": "sklearn",
-    "pillow": "PIL",
-    "universal-pathlib": "upath",
-    "universal_pathlib": "upath",
-}
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-)
 
 
 def examine() -> dict[str, Any]:
@@ -107,28 +78,21 @@ def examine() -> dict[str, Any]:
         f"{pool['user_api']} ({pool['internal_api']})": pool["num_threads"]
         for pool in threadpool_info()
     }
-    variables = {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ}
-    checked = {
-        name: check_package(name) for name in dict.fromkeys(chain(required, *extras.values()))
-    }
+    variables = {name: value for name, value in os.environ.items() if name.endswith("_NUM_THREADS")}
+    checked = {name: check_package(name) for name in chain(required, *extras.values())}
+    groups = {}
+    for extra, names in extras.items():
+        packages = {name: checked[name] for name in names}
+        works = all(one["works"] for one in packages.values())
+        groups[extra] = {"works": works, "packages": packages}
+    threads = {"cpus": cpus, "numba": numba.get_num_threads(), "pools": pools}
     return {
         "recal": __version__,
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "packages": {name: checked[name] for name in required},
-        "extras": {
-            extra: {
-                "works": all(checked[name]["works"] for name in names),
-                "packages": {n: checked[n] for n in names},
-            }
-            for extra, names in extras.items()
-        },
-        "threads": {
-            "cpus": cpus,
-            "numba": numba.get_num_threads(),
-            "pools": pools,
-            "environment": variables,
-        },
+        "extras": groups,
+        "threads": {**threads, "environment": variables},
         "numba_cache": numba_cache(),
     }
 
@@ -136,9 +100,11 @@ def examine() -> dict[str, Any]:
 def check_package(name: str) -> dict[str, Any]:
     """Return a package's version, and whether it can be imported or why not."""
     number = problem = None
+    module = name.replace("-", "_")
+    differing = {"scikit_learn": "sklearn", "pillow": "PIL", "universal_pathlib": "upath"}
     try:
         number = version(name)
-        importlib.import_module(_IMPORTS.get(name, name.replace("-", "_")))
+        importlib.import_module(differing.get(module, module))
     except Exception as error:  # a conflict between packages may raise anything
         problem = "not installed" if number is None else f"{type(error).__name__}: {error}"
     return {"version": number, "works": problem is None, "problem": problem}
@@ -150,14 +116,15 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
     """
     required: list[str] = []
     extras: dict[str, list[str]] = {}
+    distribution = "recal-calibration"
     try:
-        lines = requires(_DISTRIBUTION) or []
+        lines = requires(distribution) or []
     except PackageNotFoundError:
         return required, extras
     for line in lines:
         name = re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0].lower()
         extra = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
-        if name == _DISTRIBUTION:  # the extra `all` names the others
+        if name == distribution:  # the extra `all` names the others
             continue
         (extras.setdefault(extra[1], []) if extra else required).append(name)
     return required, extras

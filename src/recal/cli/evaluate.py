@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
@@ -18,6 +18,9 @@ from recal.cli.files import (
 )
 from recal.cli.printing import SESSION, print_json, print_table, say, shell_line, working
 from recal.errors import InputError
+
+if TYPE_CHECKING:
+    from recal.metrics import Evaluation
 
 
 def evaluate(
@@ -34,16 +37,11 @@ def evaluate(
     correct: opt.Correct = None,
     calibration: Annotated[
         Path | None,
-        Option(
-            help="With --correct: the calibration whose confidence is measured. By default the "
-            "column `confidence`."
-        ),
+        Option(help="With --correct: the calibration to measure.", show_default="`confidence`"),
     ] = None,
     report: Annotated[Path | None, Option(help="Also write a report (.html).")] = None,
     seed: opt.Seed = 0,
     force: opt.Force = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """Measure how well probabilities are calibrated: metrics with 95 % intervals, and a calibration
     test.
@@ -55,49 +53,38 @@ def evaluate(
 
     Example: [bold]recal evaluate probs.csv --label-column truth --report report.html[/bold]
     """
+    from recal import evaluate as measure
+    from recal.copies import warn_of_fitted
+    from recal.metrics import calibration_test
+
+    how: dict[str, Any] = {"n_bins": bins, "random_state": seed}
     if correct is not None:
-        _evaluate_graded(source, correct, calibration, cluster, (bootstrap, bins, seed))
+        found = _graded(source, correct, calibration, cluster)
+        with working("Measuring"):
+            result = measure(found.after, found.truth, bootstrap, clusters=found.clusters, **how)
+        print_json({"file": source, **result.to_dict()})
+        _print_metrics(result)
         return
     opt.refuse("probabilities; apply it to views first", ("calibration",))
     read = read_probs(source, labels, label_column, typed_columns(group, cluster))
     assert read.labels is not None
-    from recal import evaluate as measure
-    from recal.copies import warn_of_fitted
-    from recal.metrics import LABELS as METRIC_NAMES
-    from recal.metrics import calibration_test
-
-    probs, confidences = read.probs, read.confidence
-    warn_of_fitted(
-        read.fitted_rows,
-        len(probs),
-        "these metrics are better than on new inputs",
-        "Evaluate on other samples.",
-    )
+    better = "these metrics are better than on new inputs"
+    warn_of_fitted(read.fitted_rows, len(read.probs), better, "Evaluate on other samples.")
     with working("Measuring"):
         by = columns_of_rows(source, rows, group, cluster)
-        how: dict[str, Any] = {"confidences": confidences, "random_state": seed}
-        result = measure(probs, read.labels, bootstrap, n_bins=bins, clusters=by["clusters"], **how)
-        test = calibration_test(probs, read.labels, bins, **how)
+        how["confidences"] = read.confidence
+        result = measure(read.probs, read.labels, bootstrap, clusters=by["clusters"], **how)
+        test = calibration_test(read.probs, read.labels, **how)
         if report is not None:
             from recal.reporting import report as write_report
 
-            write_report(
-                probs, report, y=read.named_labels, classes=read.classes, command=SESSION.command
-            )
+            about: dict[str, Any] = {"classes": read.classes, "command": SESSION.command}
+            write_report(read.probs, report, y=read.named_labels, **about)
     groups = _by_group(read, by["groups"], bins)
     facts = {"file": source, **result.to_dict(), "calibration_test": test.to_dict()}
     print_json({**facts, "groups": groups, "report": report})
     disagreement = test.beside(result.intervals["ece"]) if result.intervals else ""
-    title = str(result).splitlines()[0]
-    print_table(
-        title,
-        ["metric", "value", "95 % interval" if result.intervals else ""],
-        [
-            [METRIC_NAMES[name], f"{value:.5f}", result.describe_interval(name)]
-            for name, value in result.items()
-        ],
-        note=f"Lower is better, except for AUROC. Calibration test, {test} {disagreement}".rstrip(),
-    )
+    _print_metrics(result, f" Calibration test, {test} {disagreement}".rstrip())
     if groups:
         print_table(
             "By group",
@@ -115,42 +102,31 @@ def evaluate(
     say(f"Or a page about it: {shell_line('report', source, *more, '--out', 'report.html')}")
 
 
-def _evaluate_graded(
-    table: Path, correct: str, calibration: Path | None, cluster: str | None, how: Any
-) -> None:
-    """Measure the confidence of graded answers."""
-    from recal import evaluate as measure
-    from recal.metrics import LABELS as METRIC_NAMES
-    from recal.workflow.graded import answers_of_table, graded_answers
+def _print_metrics(result: Evaluation, note: str = "") -> None:
+    from recal.metrics import LABELS as names
 
-    check_exists(table)
-    if calibration is None:
-        found = answers_of_table(table, correct, cluster)
-    else:
-        file, content = load_saved(calibration)
-        if not is_graded(content):
-            raise InputError(f"{file} is no calibration of graded answers.")
-        found = graded_answers(content, table, correct, cluster)
-    bootstrap, bins, seed = how
-    with working("Measuring"):
-        result = measure(
-            found.after,
-            found.truth,
-            bootstrap,
-            n_bins=bins,
-            clusters=found.clusters,
-            random_state=seed,
-        )
-    print_json({"file": table, **result.to_dict()})
     print_table(
         str(result).splitlines()[0],
         ["metric", "value", "95 % interval" if result.intervals else ""],
         [
-            [METRIC_NAMES[name], f"{value:.5f}", result.describe_interval(name)]
+            [names[name], f"{value:.5f}", result.describe_interval(name)]
             for name, value in result.items()
         ],
-        note="Lower is better, except for AUROC.",
+        note=f"Lower is better, except for AUROC.{note}",
     )
+
+
+def _graded(table: Path, correct: str, calibration: Path | None, cluster: str | None) -> Any:
+    """Return graded answers with their confidence: its column, or that of a calibration."""
+    from recal.workflow.graded import answers_of_table, graded_answers
+
+    check_exists(table)
+    if calibration is None:
+        return answers_of_table(table, correct, cluster)
+    file, content = load_saved(calibration)
+    if not is_graded(content):
+        raise InputError(f"{file} is no calibration of graded answers.")
+    return graded_answers(content, table, correct, cluster)
 
 
 def _by_group(read: Any, groups: Any, bins: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from recal.cli import options as opt
-from recal.cli.destinations import PROFILE
+from recal.cli.destinations import profile_beside
 from recal.cli.files import check_calibration, check_exists, is_graded, load_saved
 from recal.cli.inputs import Normalization, without_none
 from recal.cli.printing import print_json, say, working
@@ -22,15 +22,9 @@ def export(
         Path | None, Option(help="The model: an .onnx file, or a .pt2 file of torch.export.")
     ] = None,
     shape: Annotated[
-        str | None,
-        Option(help="The shape of one input, such as 3,32,32, if the model does not tell it."),
+        str | None, Option(help="The shape of one input, such as 3,32,32, if it is not known.")
     ] = None,
-    dtype: Annotated[
-        str | None,
-        Option(
-            help="The dtype of the inputs, such as uint8. By default the model's own, or float32."
-        ),
-    ] = None,
+    dtype: Annotated[str | None, Option(help="The dtype of the inputs, such as uint8.")] = None,
     outputs: opt.Outputs = None,
     trust: opt.Trust = None,
     accept: Annotated[
@@ -45,8 +39,6 @@ def export(
     channels: opt.Channels = None,
     preprocess: opt.Preprocess = None,
     force: opt.Force = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """Write a calibrated model as one ONNX file: inputs in, calibrated probabilities out.
 
@@ -64,11 +56,10 @@ def export(
 
     if model is None and is_graded(source):
         export_onnx(source, path=out)
-        names = source.table_.names
-        print_json({"file": out, "signals": names, "bytes": out.stat().st_size})
-        say(
-            f"Written to {out}: signals (n, {len(names)}) in the order {', '.join(names)}; confidence (n,) out."
-        )
+        signals = source.table_.names
+        print_json({"file": out, "signals": signals, "bytes": out.stat().st_size})
+        order = f"signals (n, {len(signals)}) in the order {', '.join(signals)}"
+        say(f"Written to {out}: {order}; confidence (n,) out.")
         return
     check_calibration(file, source)
     from recal.export import export_calibration
@@ -79,43 +70,36 @@ def export(
     settings: dict[str, Any] = {}
     with working("Exporting"):
         if model is None:
-            of_model = without_none(
-                shape=shape, dtype=dtype, **vars(between), outputs=outputs, accept=accept
-            )
-            if flags := [f"--{name}" for name in of_model]:
-                raise InputError(
-                    f"{', '.join(flags)} describe a model's inputs and outputs: give --model, too."
-                )
-            n_classes = classes if classes is not None else len(getattr(source, "classes_", ()))
+            own = ("shape", "dtype", "outputs", "accept", *Normalization.names())
+            opt.refuse("a calibration without --model", own)
+            n_classes = len(getattr(source, "classes_", ())) if classes is None else classes
             export_calibration(source, out, n_classes=classes)
         else:
             network = _open_network(model, trust)
             stored = getattr(source, "preprocessing_", None)
-            more = without_none(outputs=outputs, accept=accept)
-            more["preprocess"] = between.preprocessing()
-            example = _example(network, shape, dtype, stored)
-            export_onnx(network, example, out, plan=source, **more)
+            more = without_none(outputs=outputs, accept=accept, preprocess=between.preprocessing())
+            export_onnx(network, _example(network, shape, dtype, stored), out, plan=source, **more)
             n_classes = _n_classes(out)
             settings = {} if stored is None else stored.options()
-            if (
-                getattr(source, "profile_", None) is not None
-            ):  # a service needs it to watch and follow its logits
-                profile = save(source.profile_, out.with_suffix(PROFILE))
+            # A service needs the profile to watch and follow its logits.
+            if getattr(source, "profile_", None) is not None:
+                profile = save(source.profile_, profile_beside(out))
         whole_ms, alone_ms = measure(out, parts, n_classes, with_model=model is not None)
     views = [str(transform) for transform in parts.map.transforms]
     facts = {"file": out, "transforms": views, "steps": len(getattr(parts.map, "steps", ()))}
     times = {"ms": whole_ms, "calibration_ms": alone_ms}
     print_json({**facts, "bytes": out.stat().st_size, **times, "profile": profile})
+    passes = 1 + len(views)
+    what = f", {len(views)} views; each answer costs {passes} forward pass{'es' if views else ''}"
     if model is None:
         what = f", {len(views)} views; inputs: logits{', transformed' if views else ''}"
     elif parts.map.gate is not None:
-        what = f"; an answer costs 1 forward pass from a confidence of {parts.map.gate:g} on, {1 + len(views)} below"
-    else:
-        what = f", {len(views)} views; each answer costs {1 + len(views)} forward pass{'es' if views else ''}"
+        gate = f"{parts.map.gate:g}"
+        what = f"; an answer costs 1 forward pass from a confidence of {gate} on, {passes} below"
     say(f"Written to {out}: {parts.describe()}{what}.")
     if profile is not None:
         say(
-            f"The profile of the fit's inputs is in {profile}: recal watch compares new inputs with it."
+            f"The profile of the fit's inputs is in {profile}: recal watch compares new ones with it."
         )
     # The ONNX file gets inputs that have already been read from files.
     names = [name for name in ("read", "pixels", "resize", "crop", "seconds") if name in settings]
@@ -123,12 +107,9 @@ def export(
         say(
             f"Not part of the file: {reading}. Prepare inputs in the same way before you pass them."
         )
-    whole = (
-        "The"
-        if whole_ms is None
-        else f"One answer takes {whole_ms:.3g} ms on one thread here, of which the"
-    )
-    say(f"{whole} calibration alone takes {alone_ms:.2g} ms.")
+    if whole_ms is not None:
+        say(f"One answer takes {whole_ms:.3g} ms on one thread here.")
+    say(f"The calibration alone takes {alone_ms:.2g} ms.")
 
 
 def _open_network(model: Path, trust: str | None) -> Any:
@@ -164,22 +145,20 @@ def _example(model: Any, shape: str | None, dtype: str | None, stored: Any) -> A
         raise InputError(f"--dtype names numbers, such as float32, float16 or uint8, got {dtype}.")
     if stored is not None and stored.shape is not None:
         sizes = list(stored.shape) if sizes is None else sizes
-        kind = np.dtype(stored.dtype) if kind is None else kind
-        if kind != np.dtype(stored.dtype):
+        if kind not in (None, np.dtype(stored.dtype)):
             raise InputError(
-                f"--dtype {dtype} contradicts the calibration, whose views were collected from {stored.dtype} inputs. "
-                "Leave the option out, or collect and fit again."
+                f"--dtype {dtype} contradicts the calibration, whose views were collected from "
+                f"{stored.dtype} inputs. Leave the option out, or collect and fit again."
             )
+        kind = np.dtype(stored.dtype)
     if isinstance(model, Path):
         from recal.export.network import example_of, read_model
 
-        return (
-            None if sizes is None and kind is None else example_of(read_model(model), kind, sizes)
-        )
+        if sizes is None and kind is None:
+            return None
+        return example_of(read_model(model), kind, sizes)
     if sizes is None:
-        raise InputError(
-            "A torch model is exported with an example input: give --shape, such as 3,32,32."
-        )
+        raise InputError("A torch model needs an example input: give --shape, such as 3,32,32.")
     return np.zeros((1, *sizes), dtype=kind or "float32")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from recal.errors import FileError, InputError
 from recal.files.paths import exists, is_remote
@@ -17,88 +17,50 @@ if TYPE_CHECKING:
     from recal.files.probabilities import Probabilities
     from recal.views import Views
 
-Kind = Literal["views", "probabilities", "calibration"]
-
-_HEAD_BYTES = 4096
-# The type of a file: a kind in `_DESCRIPTIONS`, or a description; by its first bytes, then by its
-# name.
-_BEGINNINGS = {
-    b"\x93NUMPY": "array",
-    b"PAR1": "table",
-    b"\x80": "a pickle, which may run any code and is never opened",
-    b"\x89PNG": "an image",
-    b"\xff\xd8\xff": "an image",
-    b"GIF8": "an image",
-    b"RIFF": "a sound",
-    b"%PDF": "a document",
-    b"\xd0\xcf\x11\xe0": "spreadsheet",
-}
-_SUFFIXES = {".csv": "table", ".tsv": "table", ".xlsx": "spreadsheet", ".xls": "spreadsheet"}
-_SUFFIXES |= {".onnx": "a model", ".pt2": "a model", ".py": "a Python program"}
-_DESCRIPTIONS = {
-    "calibration": "a calibration",
-    "array": "one array alone (.npy)",
-    "table": "a table",
-    "spreadsheet": "a spreadsheet",
-    "folder": "a folder without views",
-}
 _ORIGINS = {
-    "views": "Views are an .npz file with an array `logits`, or a .zarr folder: recal collect makes them.",
-    "probabilities": "Probabilities are an .npz file with an array `probs`, or a .csv or .parquet table: recal apply "
-    "makes them.",
-    "calibration": "recal fit makes one: recal fit VIEWS --out calibration.recal",
-}
-# What to do about a file, by the expected and the actual kind, or only by the actual kind.
-_FIRST = "The calibration comes first where both are given."
-_LOGITS = "Logits are needed. {origin} Probabilities are read by recal evaluate, decide and report."
-_REMEDIES: dict[Any, str] = {
-    ("calibration", "views"): f"{_FIRST} To make one: recal fit {{path}} --out calibration.recal",
-    ("calibration", "probabilities"): f"{_FIRST} {{origin}}",
-    ("views", "calibration"): _FIRST,
-    ("views", "probabilities"): _LOGITS,
-    ("views", "table"): _LOGITS,
-    ("views", "folder"): "{origin} A folder of inputs is read by recal collect --data.",
-    (
-        "probabilities",
-        "calibration",
-    ): "Probabilities come from it by: recal apply {path} VIEWS --out probs.npz",
-    "array": "Save it by name: np.savez('views.npz', logits=..., labels=...)",
-    "spreadsheet": "{origin} Save the spreadsheet as .csv.",
+    "views": "Views are an .npz file with an array `logits`, or a .zarr folder: recal collect makes "
+    "them.",
+    "probabilities": "Probabilities are an .npz file with an array `probs`, or a .csv or .parquet "
+    "table: recal apply makes them.",
+    "a calibration": "recal fit makes one: recal fit VIEWS --out calibration.recal",
 }
 
 
 def kind_of(path: Path) -> str:
-    """Return the kind of a file or folder, such as views, table, missing, empty or cut, or a
-    description.
-    """
+    """Return what a file or folder is: views, probabilities, missing, empty, or a description."""
     if exists(path) and path.is_dir():
-        return "views" if path.suffix == ".zarr" or (path / "zarr.json").exists() else "folder"
+        is_store = path.suffix == ".zarr" or (path / "zarr.json").exists()
+        return "views" if is_store else "a folder without views"
     if not path.exists():
         return "missing"
     try:
         with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
+            head = file.read(4096)
     except OSError:
         return "of an unknown kind"  # its reader reports the reason
+    suffix = path.suffix.lower()
     if not head:
         return "empty"
+    if suffix in (".xls", ".xlsx") or (suffix == ".csv" and head.startswith(b"PK\x03\x04")):
+        return "a spreadsheet"
     if head.startswith(b"PK\x03\x04"):
         return _kind_of_archive(path)
     if head[8:9] == b"{":
-        return "calibration" if b'"recal"' in head else "a file of a network's weights"
-    by_start = next((kind for start, kind in _BEGINNINGS.items() if head.startswith(start)), None)
-    return (
-        by_start
-        or _SUFFIXES.get(path.suffix.lower())
-        or ("text" if _is_text(head) else "of an unknown kind")
-    )
+        return "a calibration" if b'"recal"' in head else "a file of a network's weights"
+    if head.startswith(b"\x93NUMPY"):
+        return "one array alone (.npy)"
+    if head.startswith(b"\x80"):
+        return "a pickle, which may run any code and is never opened"
+    if head.startswith(b"PAR1") or suffix in (".csv", ".tsv"):
+        return "a table"
+    if suffix in (".onnx", ".pt2"):
+        return "a model"
+    return "text" if _is_text(head) else "of an unknown kind"
 
 
 def _kind_of_archive(path: Path) -> str:
     from recal.files.views import names_in
 
-    if path.suffix.lower() in (".csv", ".xls", ".xlsx"):
-        return "spreadsheet"  # even if its name says that it is text
     names = names_in(path)
     if not names:
         return "cut"
@@ -106,9 +68,7 @@ def _kind_of_archive(path: Path) -> str:
         return "views"
     if "probs" in names:
         return "probabilities"
-    return _SUFFIXES.get(path.suffix.lower()) or (
-        "arrays" if path.suffix == ".npz" else "a zip archive"
-    )
+    return "arrays" if path.suffix == ".npz" else "a model or zip archive"
 
 
 def _is_text(head: bytes) -> bool:
@@ -119,21 +79,53 @@ def _is_text(head: bytes) -> bool:
     return not any(letter < " " and letter not in "\t\r\n\f" for letter in text)
 
 
-def check_kind(path: Path, *kinds: Kind) -> str:
+def check_kind(path: Path, *kinds: str) -> str:
     """Return the kind of a file; refuse any other kind, and say what to do."""
     kind = kind_of(path)
-    if kind in kinds or (kind == "table" and "probabilities" in kinds):
+    if kind in kinds or (kind == "a table" and "probabilities" in kinds):
         return kind
     check_exists(path)
     if kind == "empty":
-        raise FileError(
-            f"{path} is empty. Write it again: writing it was interrupted or has not started."
-        )
+        raise FileError(f"{path} is empty. Write it again: writing it was interrupted.")
     if kind == "cut":
         raise FileError(
-            f"{path} is not a complete .npz file: it is damaged or truncated. Copy or write it again."
+            f"{path} is not a complete .npz file: it is damaged or truncated. Copy or write it "
+            "again."
         )
-    raise InputError(_mixed_up(path, kind, kinds[0]))
+    if kind == "arrays":
+        from recal.files.views import names_in
+
+        array = "probs" if kinds[0] == "probabilities" else "logits"
+        raise InputError(
+            f"{path} cannot be used: it holds no array `{array}`; it holds: "
+            f"{', '.join(names_in(path)[:8])}. Give the array that name; if these are a model's "
+            f"inputs: recal collect --model MODEL --data {path} --out views.npz"
+        )
+    verb = "holds" if kind in ("views", "probabilities") else "is"
+    raise InputError(f"{path} {verb} {kind}, not {kinds[0]}. {_remedy(path, kind, kinds[0])}")
+
+
+def _remedy(path: Path, kind: str, expected: str) -> str:
+    """Return what to type if a file is of another kind than expected."""
+    origin, first = _ORIGINS[expected], "The calibration comes first where both are given."
+    if expected == "a calibration":
+        if kind == "views":
+            return f"{first} To make one: recal fit {path} --out calibration.recal"
+        return f"{first} {origin}" if kind == "probabilities" else origin
+    if kind == "a calibration":
+        if expected == "probabilities":
+            return f"Probabilities come from it by: recal apply {path} VIEWS --out probs.npz"
+        return first
+    if kind in ("probabilities", "a table"):
+        reads = "Probabilities are read by recal evaluate, decide and report."
+        return f"Logits are needed. {origin} {reads}"
+    if kind == "a folder without views":
+        return f"{origin} A folder of inputs is read by recal collect --data."
+    if kind == "one array alone (.npy)":
+        return "Save it by name: np.savez('views.npz', logits=..., labels=...)"
+    if kind == "a spreadsheet":
+        return f"{origin} Save the spreadsheet as .csv."
+    return origin
 
 
 def check_exists(path: Path) -> None:
@@ -148,28 +140,10 @@ def check_exists(path: Path) -> None:
     if not folder.is_dir():
         raise FileError(f"There is no file {path}: the folder {folder} is not there.")
     near = get_close_matches(path.name, [file.name for file in folder.iterdir()], n=1, cutoff=0.75)
-    hint = (
-        f"Did you mean {folder / near[0]}?" if near else f"It was looked for in {folder.resolve()}."
-    )
+    hint = f"It was looked for in {folder.resolve()}."
+    if near:
+        hint = f"Did you mean {folder / near[0]}?"
     raise FileError(f"There is no file or folder {path}. {hint}")
-
-
-def _mixed_up(path: Path, kind: str, expected: Kind) -> str:
-    """Return the sentence for a file of another kind: what it is, and what to type instead."""
-    origin = _ORIGINS[expected]
-    if kind == "arrays":
-        from recal.files.views import names_in
-
-        array = "probs" if expected == "probabilities" else "logits"
-        return (
-            f"{path} cannot be used: it holds no array `{array}`; it holds: {', '.join(names_in(path)[:8])}. Give the "
-            f"array that name; if these are a model's inputs: recal collect --model MODEL --data {path} --out views.npz"
-        )
-    remedy = (_REMEDIES.get((expected, kind)) or _REMEDIES.get(kind, "{origin}")).format(
-        origin=origin, path=path
-    )
-    verb = "holds" if kind in ("views", "probabilities") else "is"
-    return f"{path} {verb} {_DESCRIPTIONS.get(kind, kind)}, not {_DESCRIPTIONS.get(expected, expected)}. {remedy}"
 
 
 def read_probs(
@@ -186,17 +160,14 @@ def read_probs(
     from recal.checks import check_labels
     from recal.files.probabilities import probs_of_file, read_prob_table
 
-    is_table = check_kind(path, "probabilities", "views") == "table"
+    is_table = check_kind(path, "probabilities", "views") == "a table"
     column = label_column or "label"
     probs = read_prob_table(path, column, leave_out) if is_table else probs_of_file(path)
     if labels is not None:
+        given = _read_labels(labels, label_column)
         try:
-            truth = check_labels(
-                _read_labels(labels, label_column),
-                len(probs.probs),
-                probs.probs.shape[1],
-                probs.classes,
-            )
+            n_samples, n_classes = probs.probs.shape
+            truth = check_labels(given, n_samples, n_classes, probs.classes)
         except InputError as error:
             raise error.at(labels) from None
         return replace(probs, labels=truth)
@@ -216,20 +187,23 @@ def open_views(
     labels: Path | None = None,
     classes: list[str] | None = None,
     label_column: str | None = None,
+    *,
+    rows: Path | None = None,
+    group: str | None = None,
+    cluster: str | None = None,
 ) -> Views:
-    """Read views, with the labels and classes that were typed;
-    say so if the file is something else.
-    """
+    """Read views with what was typed about them; refuse a file that is something else."""
     from recal import read_views
 
     check_kind(path, "views")
     truth = None if labels is None else _read_labels(labels, label_column)
     try:
-        return read_views(path, labels=truth, classes=classes)
+        views = read_views(path, labels=truth, classes=classes)
     except InputError as error:
         if labels is not None and error.argument in ("labels", "classes"):
             error.where = ""  # the mistake is in the options, not in the file of views
         raise error.at(path if labels is None or error.argument != "labels" else labels) from None
+    return views.assign(**row_columns(rows or path, group, cluster))
 
 
 def _read_labels(path: Path, column: str | None = None) -> Any:
@@ -247,7 +221,7 @@ def load_saved(path: Path) -> tuple[Path, Any]:
     return its file and the object.
     """
     file = calibration_in(path)
-    check_kind(file, "calibration")
+    check_kind(file, "a calibration")
     from recal.files.saved import load
 
     return file, load(file)
@@ -294,24 +268,21 @@ def check_views(calibrator: Any, calibration: Path, views: Views, source: Path) 
     classes = getattr(calibrator, "classes_", None)
     if classes is not None and len(classes) != views.n_classes:
         raise InputError(
-            f"{calibration} was fitted on {len(classes)} classes, and {source} has {views.n_classes}: these are of two "
-            "models. Fit a calibration on views of this model."
+            f"{calibration} was fitted on {len(classes)} classes, and {source} has "
+            f"{views.n_classes}: these are of two models. Fit a calibration on views of this model."
         )
-    needs = (
-        calibrator.needed_transforms()
-        if hasattr(calibrator, "needed_transforms")
-        else calibrator.transforms
-    )
-    there = {str(transform) for transform in views.transforms}
-    absent = [str(transform) for transform in needs if str(transform) not in there]
     holder = getattr(calibrator, "calibrator_", calibrator)
     fitted_map = getattr(holder, "map_", holder)  # a plan is a map itself
-    if (
-        absent and fitted_map.needs_views(views.logits).any()
-    ):  # with a gate, confident samples need no views
+    needs = [str(transform) for transform in fitted_map.transforms]
+    if hasattr(calibrator, "needed_transforms"):
+        needs = [str(transform) for transform in calibrator.needed_transforms()]
+    absent = [name for name in needs if name not in map(str, views.transforms)]
+    # With a gate, confident samples need no views.
+    if absent and fitted_map.needs_views(views.logits).any():
         raise InputError(
-            f"{calibration} needs logits through {', '.join(absent)}, which {source} does not hold. Collect them: "
-            f"recal collect --model MODEL --data INPUTS --pool {'+'.join(map(str, needs))} --out NAME.npz"
+            f"{calibration} needs logits through {', '.join(absent)}, which {source} does not "
+            "hold. Collect them: recal collect --model MODEL --data INPUTS --pool "
+            f"{'+'.join(needs)} --out NAME.npz"
         )
 
 
@@ -320,13 +291,14 @@ def profile_in(path: Path, seed: int) -> Profile:
     from recal.decisions import Profile
     from recal.decisions import profile as take
 
-    if check_kind(calibration_in(path), "calibration", "views") == "views":
+    if check_kind(calibration_in(path), "a calibration", "views") == "views":
         return take(open_views(path), random_state=seed)
     path, content = load_saved(path)
     profile = getattr(content, "profile_", content)
     if not isinstance(profile, Profile):
         raise InputError(
-            f"{path} holds no profile; make one from the fit's views: recal watch VIEWS --save profile.recal"
+            f"{path} holds no profile; make one from the fit's views: recal watch VIEWS --save "
+            "profile.recal"
         )
     return profile
 
@@ -335,11 +307,11 @@ def columns_of_rows(
     source: Path, rows: Path | None, group: str | None, cluster: str | None
 ) -> dict[str, Any]:
     """Return groups and clusters: the columns that were typed, or those of a file of views."""
-    found: dict[str, Any] = {"groups": None, "clusters": None}
     if kind_of(source) == "views":
-        views = open_views(source)
-        found = {"groups": views.groups, "clusters": views.clusters}
-    return found | row_columns(rows or source, group, cluster)
+        views = open_views(source, rows=rows, group=group, cluster=cluster)
+        return {"groups": views.groups, "clusters": views.clusters}
+    columns = row_columns(rows or source, group, cluster)
+    return {"groups": columns.get("groups"), "clusters": columns.get("clusters")}
 
 
 def typed_columns(*names: str | None) -> list[str]:
@@ -351,19 +323,15 @@ def row_columns(path: Path, group: str | None, cluster: str | None) -> dict[str,
     """Read the columns of groups and clusters that were typed, as arguments of `decide` and
     `Views.assign`.
     """
-    names = {
-        name: column
-        for name, column in (("groups", group), ("clusters", cluster))
-        if column is not None
-    }
-    columns = table_columns(path, list(names.values()))
+    names = {"groups": group, "clusters": cluster}
+    columns = table_columns(path, typed_columns(group, cluster))
     if cluster is not None and "" in columns[cluster].tolist():
         row = columns[cluster].tolist().index("") + 1
         raise InputError(
             f"{path}: the column {cluster!r} is empty in row {row}. Rows that belong to no cluster "
             "need a name of their own."
         )
-    return {name: columns[column] for name, column in names.items()}
+    return {name: columns[column] for name, column in names.items() if column is not None}
 
 
 def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:
@@ -382,4 +350,16 @@ def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:
 
 def is_table_of_answers(path: Path) -> bool:
     """Whether a file is a table of answers: .csv, .tsv, .parquet or .jsonl."""
-    return kind_of(path) in ("table", "text") or path.suffix.lower() in (".jsonl", ".ndjson")
+    return kind_of(path) in ("a table", "text") or path.suffix.lower() in (".jsonl", ".ndjson")
+
+
+def check_correct(table: Path, correct: str | None) -> str:
+    """Return the column of grades; refuse a missing one, and name the columns that there are."""
+    if correct is None:
+        from recal.files.tables import read_table
+
+        raise InputError(
+            f"Name the column of {table} that says which answers are right: --correct COLUMN. It "
+            f"has {', '.join(read_table(table))}."
+        )
+    return correct

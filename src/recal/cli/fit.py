@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from recal.cli import options as opt
-from recal.cli.files import check_kind, open_views, row_columns
+from recal.cli.files import check_kind, open_views
 from recal.cli.options import split_names
 from recal.cli.printing import SESSION, print_json, say, shell_line, working
 from recal.errors import InputError
@@ -38,8 +38,6 @@ def fit(
     group: opt.Group = None,
     rows: opt.Rows = None,
     force: opt.Force = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """Fit a calibration on views with labels.
 
@@ -58,31 +56,20 @@ def fit(
     """
     from recal import profile, save
 
-    calibrator = make(method, SESSION.method_options, seed)
-    samples = open_views(views, labels, split_names(classes), label_column)
-    samples = samples.assign(**row_columns(rows or views, group, cluster))
+    calibrator: Any = make(method, SESSION.method_options, seed)
+    by: dict[str, Any] = {"rows": rows, "group": group, "cluster": cluster}
+    samples = open_views(views, labels, split_names(classes), label_column, **by)
     with working(f"Fitting {method}"):
         calibrator.fit(samples)
         calibrator.profile_ = profile(samples, random_state=seed)
     save(calibrator, out)
     plan = calibrator.map_.plan
     steps = None if plan is None else len(plan.steps)
-    choice = {
-        name: getattr(calibrator, f"{name}_")
-        for name in ("choice", "reason")
-        if hasattr(calibrator, f"{name}_")
-    }
-    print_json(
-        {
-            "method": method,
-            **choice,
-            "parameters": calibrator.get_params(),
-            "steps": steps,
-            "file": out,
-        }
-    )
-    if reason := choice.get("reason"):
-        say(reason)
+    facts: dict[str, Any] = {"method": method, "parameters": calibrator.get_params()}
+    if hasattr(calibrator, "reason_"):
+        facts |= {"choice": calibrator.choice_, "reason": calibrator.reason_}
+        say(calibrator.reason_)
+    print_json({**facts, "steps": steps, "file": out})
     say(f"Fitted {calibrator} on {views}" + (f": a plan of {steps} steps." if steps else "."))
     say(f"Written to {out}. Next: {shell_line('apply', out, 'NEW_VIEWS', '--out', 'probs.npz')}")
 

@@ -29,8 +29,6 @@ def groups(
         Path | None, Option(help="Also draw a bar chart of the groups' ranks (.png, .svg, .pdf).")
     ] = None,
     force: opt.Force = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """Show how the model's answers react to each transformation, and how well it is calibrated in
     each group.

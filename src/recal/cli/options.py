@@ -23,9 +23,7 @@ _input = partial(Option, rich_help_panel="Inputs")
 _image = partial(Option, rich_help_panel="Images and preprocessing")
 _language = partial(Option, rich_help_panel="Language models")
 
-# Every command.
-Json = Annotated[bool, Option("--json", help="Print one JSON value for machines and nothing else.")]
-Quiet = Annotated[bool, Option("--quiet", help="Show no progress.")]
+# Several commands.
 Force = Annotated[bool, Option("--force", help="Overwrite existing files.")]
 Seed = Annotated[int, Option(help="Same seed, same result.", min=0)]
 
@@ -180,10 +178,18 @@ def split_names(text: str | None) -> list[str] | None:
     return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [""])]
 
 
+def shared(
+    json: Annotated[bool, Option("--json", help="Print one JSON value and nothing else.")] = False,
+    quiet: Annotated[bool, Option("--quiet", help="Show no progress.")] = False,
+) -> None:
+    """The options of every command, which `Command` reads."""
+
+
 class Command(TyperCommand):
-    """A command that knows which options were typed, whatever their defaults are."""
+    """A command that takes the options of `shared`, and knows which options were typed."""
 
     def invoke(self, ctx: Any) -> Any:
+        SESSION.as_json, SESSION.quiet = ctx.params.pop("json"), ctx.params.pop("quiet")
         SESSION.typed = {}
         for one in self.params:
             source = ctx.get_parameter_source(one.name)
@@ -209,4 +215,4 @@ def refuse(what: str, names: Iterable[str]) -> None:
 
 def refuse_unused(what: str, used: Iterable[str]) -> None:
     """Refuse all options that were typed, except those in `used` and those of every command."""
-    refuse(what, set(SESSION.typed) - {*used, "out", "force", "as_json", "quiet"})
+    refuse(what, set(SESSION.typed) - {*used, "out", "force", "json", "quiet"})

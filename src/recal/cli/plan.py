@@ -13,15 +13,10 @@ from recal.cli.files import is_calibration, is_graded, is_panel, load_saved
 from recal.cli.inputs import group_words
 from recal.cli.printing import print_json, say, say_facts, shell_line
 
-# `recal plan` shows the thresholds of at most this many groups.
-_MOST_GROUPS = 10
-
 
 def plan(
     file: opt.Calibration,
     steps: Annotated[bool, Option("--steps", help="Show every step of a ReCal plan.")] = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """Show a calibration: its method, the views it needs, forward passes per answer, and how it was
     fitted.
@@ -66,9 +61,8 @@ def plan(
     groups = group_words() if facts["groups"] and not knows_column else []
     say(f"Next: {shell_line('apply', file, *inputs, *groups, '--out', 'answers.csv')}")
     if pool:
-        say(
-            f"Or keep the views: {shell_line('collect', *model_words, '--pool', pool, '--out', 'new.zarr')}"
-        )
+        line = shell_line("collect", *model_words, "--pool", pool, "--out", "new.zarr")
+        say(f"Or keep the views: {line}")
 
 
 def _print_panel(file: Path, content: Any) -> None:
@@ -101,20 +95,17 @@ def describe(calibration: Any) -> dict[str, Any]:
     stored = getattr(holder, "preprocessing_", None)
     views = fitted_map.transforms if is_plan else holder.needed_transforms()
     count, inputs = len(views), None
+    cost = f"{1 + count} forward passes per answer: the input's own and one for each view"
     if count == 0:
         cost = "one forward pass per answer, as without calibration"
     elif fitted_map.gate is not None:
-        cost = f"one forward pass per answer, and {count} more where the confidence is below {fitted_map.gate:g}"
-    else:
-        extra = f"{count} more for each view" if count > 1 else "one more for the view"
-        cost = f"{1 + count} forward passes per answer: the input's own and {extra}"
+        below = f"where the confidence is below {fitted_map.gate:g}"
+        cost = f"one forward pass per answer, and {count} more {below}"
     if stored is not None:
-        shape = (
-            ""
-            if stored.shape is None
-            else f"{stored.dtype} of the shape {'x'.join(map(str, stored.shape))}, "
-        )
-        inputs = f"{shape}{f'with {stored}' if str(stored) else 'as they are'}; apply and export do the same"
+        inputs = f"with {stored}" if str(stored) else "as they are"
+        if stored.shape is not None:
+            inputs = f"{stored.dtype} of the shape {'x'.join(map(str, stored.shape))}, {inputs}"
+        inputs = f"{inputs}; apply and export do the same"
     return {
         "what": "a plan" if is_plan else repr(holder),
         "classes": None if is_plan else len(holder.classes_),
@@ -153,13 +144,9 @@ def _print_signals(file: Path, calibration: Any) -> None:
     """Print a calibration of signals."""
     names, importance = calibration.table_.names, calibration.signal_importance_
     rule = _rule_facts(getattr(calibration, "decision_", None))
-    facts = {"class": "SignalCalibration", "signals": names, "fitted_on": calibration.n_fitted_}
-    facts |= {
-        "reason": calibration.reason_,
-        "importance": importance,
-        "models": calibration.weights_,
-        **rule,
-    }
+    facts: dict[str, Any] = {"class": "SignalCalibration", "signals": names}
+    facts |= {"fitted_on": calibration.n_fitted_, "reason": calibration.reason_}
+    facts |= {"importance": importance, "models": calibration.weights_, **rule}
     print_json({"file": file, **facts})
     say(f"{file}: SignalCalibration, the confidence of answers from their signals")
     rises = ", ".join(f"{name} {rise:+.4f}" for name, rise in importance.items())
@@ -191,14 +178,10 @@ def _describe_rule(rule: Any) -> str:
         return f"accepts answers with a confidence of at least {rule.thresholds[0]:.6g}; {bound}"
     each = "accepts answers at or above a threshold for each"
     if rule.per_class:
-        verb = "accepts" if n_infinite == 1 else "accept"
-        none = f", {n_infinite} of which {verb} nothing yet" if n_infinite else ""
+        none = f", {n_infinite} of which accept nothing yet" if n_infinite else ""
         return f"{each} of {n_thresholds} classes{none}; {bound}"
-    texts = [
-        "accepts nothing yet" if value == math.inf else f"{value:.6g}" for value in rule.thresholds
-    ]
-    shown = ", ".join(
-        f"{name}: {text}" for name, text in list(zip(rule.groups, texts))[:_MOST_GROUPS]
-    )
-    rest = f" and {n_thresholds - _MOST_GROUPS:,} more" if n_thresholds > _MOST_GROUPS else ""
-    return f"{each} group ({shown}{rest}); {bound}"
+    shown = []
+    for name, value in list(zip(rule.groups, rule.thresholds))[:10]:
+        shown.append(f"{name}: {'accepts nothing yet' if value == math.inf else f'{value:.6g}'}")
+    rest = f" and {n_thresholds - 10:,} more" if n_thresholds > 10 else ""
+    return f"{each} group ({', '.join(shown)}{rest}); {bound}"

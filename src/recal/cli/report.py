@@ -49,8 +49,6 @@ def report(
     risk: opt.Risk = 0.01,
     seed: opt.Seed = 0,
     force: opt.Force = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """Write one HTML page: verdict, threshold slider, tables, figures.
 
@@ -60,13 +58,12 @@ def report(
 
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """
-    groups = typed_columns(group)
     clusters = row_columns(rows or source, None, cluster).get("clusters")
     kind = check_kind(source, "probabilities", "views")
     from recal.comparison import compare, compare_probs
-    from recal.copies import warn_of_fitted
     from recal.reporting.page import Page
 
+    how: dict[str, Any] = {"clusters": clusters, "random_state": seed}
     with working("Writing the report"):
         if kind == "views":
             if before is not None:
@@ -75,33 +72,20 @@ def report(
                 )
             test = None if test_views is None else open_views(test_views)
             fit = open_views(source, labels)
-            names = method_names(methods, fit)
-            result = compare(names, fit, test, splits=splits, clusters=clusters, random_state=seed)
+            result = compare(method_names(methods, fit), fit, test, splits=splits, **how)
             n_rows = (fit if test is None else test).n_samples
         else:
             opt.refuse(f"the probabilities {source}", ("test_views", "methods", "splits"))
             columns = [*(by or ()), *typed_columns(group, cluster)]
-            after = read_probs(source, labels, label_column, columns)
-            read, n_rows = {"given": after}, len(after.probs)
-            warn_of_fitted(
-                after.fitted_rows,
-                n_rows,
-                "the page looks better than new inputs will",
-                "Report on other samples.",
-            )
-            if before is not None:
-                try:
-                    first = read_probs(before, labels, label_column, columns).in_order_of(after)
-                except InputError as error:
-                    raise error.at(f"{before} does not go with {source}") from None
-                read = {"before": first, "after": after}
+            read = _read(source, before, labels, label_column, columns)
+            after = read[list(read)[-1]]
+            n_rows = len(after.probs)
             result = compare_probs(
                 {name: one.probs for name, one in read.items()},
                 after.named_labels,
                 confidences={name: one.confidence for name, one in read.items()},
                 classes=after.classes,
-                clusters=clusters,
-                random_state=seed,
+                **how,
             )
         page = Page(
             result,
@@ -109,26 +93,40 @@ def report(
             command=SESSION.command,
             inputs=None if inputs is None else _Inputs(inputs, n_rows),
             columns=table_columns(rows or source, by or []),
-            groups=table_columns(rows or source, groups),
+            groups=table_columns(rows or source, typed_columns(group)),
             risk=risk,
         )
         page.write(out)
     best, judgement = page.choice, page.verdicts[page.shown]
     sentences = [*page.headline, *judgement.sentences]
-    recommended = {
-        "method": best.method,
-        "forward_passes": best.passes,
-        "contenders": best.contenders,
-    }
-    outcome = {
-        "verdict": sentences,
-        "outcome": judgement.outcome or None,
-        "recommended": recommended,
-    }
-    print_json({"file": out, **outcome, **result.to_dict()})
+    facts = {"file": out, "verdict": sentences, "outcome": judgement.outcome or None}
+    chosen = {"method": best.method, "forward_passes": best.passes, "contenders": best.contenders}
+    print_json({**facts, "recommended": chosen, **result.to_dict()})
     for sentence in sentences:
         say(sentence)
     say(f"Written to {out}.")
+
+
+def _read(
+    source: Path,
+    before: Path | None,
+    labels: Path | None,
+    label_column: str | None,
+    columns: list[str],
+) -> dict[str, Any]:
+    """Return the probabilities to report on, and those before calibration in the same order."""
+    from recal.copies import warn_of_fitted
+
+    after = read_probs(source, labels, label_column, columns)
+    better = "the page looks better than new inputs will"
+    warn_of_fitted(after.fitted_rows, len(after.probs), better, "Report on other samples.")
+    if before is None:
+        return {"given": after}
+    try:
+        first = read_probs(before, labels, label_column, columns).in_order_of(after)
+    except InputError as error:
+        raise error.at(f"{before} does not go with {source}") from None
+    return {"before": first, "after": after}
 
 
 class _Inputs:

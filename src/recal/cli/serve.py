@@ -29,8 +29,6 @@ def serve(
     max_bytes: Annotated[int, Option(help="The most bytes of one request.", min=1)] = 4_000_000,
     outputs: opt.Outputs = None,
     trust: opt.Trust = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """Serve a calibration over HTTP: scores in, decisions out, grades back.
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from recal.cli import options as opt
 from recal.cli.printing import print_json, say
 from recal.errors import InputError
 
@@ -27,8 +26,6 @@ def transforms(
             "--for", help="Only transformations for image, video, series, audio, text or tabular."
         ),
     ] = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """List the transformations, or explain one: what it does, how strong it can be, how it is
     written.

@@ -58,8 +58,6 @@ def watch(
     preprocess: opt.Preprocess = None,
     seed: opt.Seed = 0,
     force: opt.Force = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
 ) -> None:
     """Compare new inputs with those of the fit, without labels, and estimate today's accuracy.
 
@@ -145,9 +143,8 @@ def _new_inputs(
     """Return what `watch` compares: views, or the confidences of a table and its signals."""
     if file is None:
         return _collect(reference, inputs), {}
-    clusters = row_columns(inputs.rows or file, None, inputs.cluster)
     if not is_table_of_answers(file):
-        return open_views(file).assign(**clusters), {}
+        return open_views(file, rows=inputs.rows, cluster=inputs.cluster), {}
     _, content = load_saved(reference)
     if not is_graded(content):
         raise InputError(f"{file} is a table, and {reference} is no calibration of tables.")
@@ -155,7 +152,7 @@ def _new_inputs(
     from recal.workflow.graded import confidence_of
 
     table = read_table(file)
-    more: dict[str, Any] = clusters
+    more = row_columns(inputs.rows or file, None, inputs.cluster)
     if profile.signal_names:
         more["signals"] = {name: table.numbers(name) for name in profile.signal_names}
     return confidence_of(content, table)[0], more

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -47,32 +48,15 @@ def model(batch):
     values = np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)
     return np.stack([values.mean(1), values.std(1), values[:, ::2].mean(1)], axis=1) / 20 - 2
 """
-COLLECT = [
-    "collect",
-    "--model",
-    "model:model",
-    "--data",
-    "x.npz",
-    "--batch-size",
-    "4",
-    "--pool",
-    "zoom:0.5+flip",
-]
+COLLECT = shlex.split(
+    "collect --model model:model --data x.npz --batch-size 4 --pool zoom:0.5+flip"
+)
 COMMANDS = {
     "collect-store": [*COLLECT, "--out", "out.zarr"],
     "collect-file": [*COLLECT, "--out", "out.npz"],
-    "apply-folder": [
-        "apply",
-        "c.recal",
-        "--model",
-        "model:model",
-        "--data",
-        "x.npz",
-        "--batch-size",
-        "4",
-        "--out",
-        "out",
-    ],
+    "apply-folder": shlex.split(
+        "apply c.recal --model model:model --data x.npz --batch-size 4 --out out"
+    ),
     "apply-table": ["apply", "c.recal", "v.npz", "--out", "out.parquet"],
     "groups-chart": ["groups", "v.npz", "--chart", "out.svg"],
     "watch-state": ["watch", "v.npz", "v.npz", "--save", "out.recal"],

@@ -12,6 +12,7 @@ from PIL import Image
 from recal import load, read_views
 from recal.cli.app import run
 from recal.files.probabilities import read_probs
+from tests.unit.cli.commands import typed
 
 MODEL = """
 import numpy as np
@@ -56,21 +57,7 @@ def test_from_a_model_and_data_to_probabilities(place, capsys, out):
     assert "60 samples, 3 classes, 3 transformations, labelled" in capsys.readouterr().out
     assert run(["fit", out, "--out", "c.recal"]) == 0
     assert run(["apply", "c.recal", out, "--out", "by-views.npz"]) == 0
-    assert (
-        run(
-            [
-                "apply",
-                "c.recal",
-                "--model",
-                "users_model:model",
-                "--data",
-                "data.npz",
-                "--out",
-                "probs.npz",
-            ]
-        )
-        == 0
-    )
+    assert typed("apply c.recal --model users_model:model --data data.npz --out probs.npz") == 0
     direct, by_views = read_probs("probs.npz"), read_probs("by-views.npz")
     np.testing.assert_array_equal(direct.probs, by_views.probs)
     np.testing.assert_array_equal(direct.labels, np.arange(60) % 3)
@@ -83,21 +70,7 @@ def test_apply_writes_a_table(place):
     assert collect("--classes", "x,y,z", data="images") == 2  # the folders are a, b, c
     assert collect("--pool", "zoom:0.7", data="images") == 0
     assert run(["fit", "views.zarr", "--method", "ts", "--out", "c.recal"]) == 0
-    assert (
-        run(
-            [
-                "apply",
-                "c.recal",
-                "--model",
-                "users_model:model",
-                "--data",
-                "images",
-                "--out",
-                "p.parquet",
-            ]
-        )
-        == 0
-    )
+    assert typed("apply c.recal --model users_model:model --data images --out p.parquet") == 0
     table = pyarrow.parquet.read_table("p.parquet").to_pydict()
     probs = load("c.recal").predict_proba(read_views("views.zarr"))
     assert list(table) == ["input", "answer", "confidence", "label", "p_a", "p_b", "p_c"]
@@ -146,66 +119,6 @@ def test_the_same_command_resumes_and_another_is_refused(place, capsys):
     assert collect("--pool", "zoom:0.6", "--batch-size", "7") == 2
     assert "made with another pool" in capsys.readouterr().err
     assert collect("--pool", "zoom:0.6", "--batch-size", "7", "--again") == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["collect", "--out", "v.zarr"], "needs --model and --data"),
-        (
-            ["collect", "--model", "nowhere:model", "--data", "data.npz", "--out", "v.npz"],
-            "Cannot import 'nowhere:model'",
-        ),
-        (
-            ["collect", "--model", "users_model:no", "--data", "data.npz", "--out", "v.npz"],
-            "users_model has no 'no'",
-        ),
-        (
-            ["collect", "--model", "net.pt", "--data", "data.npz", "--out", "v.npz"],
-            "net.pt is a pickle",
-        ),
-        (
-            ["collect", "--model", "users_model:model", "--data", "no.npz", "--out", "v.npz"],
-            "no file or folder no.npz",
-        ),
-        (
-            ["collect", "--model", "users_model:model", "--data", "data.npz", "--out", "v.csv"],
-            "ending in .npz or .zarr",
-        ),
-        (
-            [
-                "collect",
-                "--model",
-                "users_model:model",
-                "--data",
-                "data.npz",
-                "--out",
-                "v.npz",
-                "--mean",
-                "a,b",
-            ],
-            "--mean takes numbers separated by commas, got 'a,b'",
-        ),
-        (
-            [
-                "collect",
-                "--model",
-                "a:b",
-                "--data",
-                "data.npz",
-                "--out",
-                "v.npz",
-                "--preprocess=a:b",
-                "--divide=2",
-            ],
-            "--preprocess does it all; leave out --divide",
-        ),
-        (["apply", "c.recal", "--out", "p.txt"], "or .ndjson, got 'p.txt'"),
-    ],
-)
-def test_what_cannot_be_done_is_said_in_one_sentence(place, capsys, arguments, message):
-    assert run(arguments) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_apply_takes_views_or_a_model(place, capsys):

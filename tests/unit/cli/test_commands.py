@@ -117,23 +117,6 @@ def test_help_of_a_method_shows_its_options_with_defaults(capsys, monkeypatch):
     assert "The largest number of iterations." in shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--method", "best"], "no method 'best'; the methods are "),
-        (["--method", "recal", "--max-iter", "many"], "got 'many'"),
-        (["--method", "recal", "--guard", "maybe"], r"got 'maybe'"),
-        (["--max-iterations", "3"], "There is no option --max-iter"),
-        (["--method", "recal", "--max-iter", "-1"], "--max-iter must be a whole number"),
-        (["--method", "ts", "--max-iter", "3"], "There is no option --max-iter"),
-        (["--seed", "x"], "--seed"),
-    ],
-)
-def test_fit_refuses_what_it_cannot_use(views, tmp_path, capsys, arguments, words):
-    assert words in refusal(capsys, "fit", views, "--out", tmp_path / "x", *arguments)
-    assert not (tmp_path / "x").exists()
-
-
 def test_fit_refuses_bad_views_in_one_sentence(tmp_path, capsys):
     (tmp_path / "text.npz").write_text("hello")
     assert "text.npz is text, not views" in refusal(
@@ -184,29 +167,6 @@ def test_a_plan_can_be_applied(views, tmp_path, capsys):
     assert "holds a plan alone" in refusal(capsys, *with_model)
 
 
-def test_evaluate_of_views_measures_the_model_itself(views, capsys, tmp_path):
-    logits = read_views(views).logits
-    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    for source in (views, read_views(views).write(tmp_path / "v.zarr")):
-        found = answer(capsys, "evaluate", source, "--bootstrap", 0)
-        assert found["metrics"]["ece"]["value"] == pytest.approx(
-            evaluate(probs, read_views(views).labels)["ece"]
-        )
-        assert "interval" not in found["metrics"]["ece"]
-
-
-def test_evaluate_refuses_what_cannot_be_measured(tmp_path, capsys):
-    np.savez(tmp_path / "p.npz", probs=np.full((4, 2), 0.5))
-    assert "holds no labels" in refusal(capsys, "evaluate", tmp_path / "p.npz")
-    np.savez(tmp_path / "q.npz", probs=np.full((4, 2), 0.7), labels=[0, 1, 0, 1])
-    assert "row 0 sums to 1.4" in refusal(capsys, "evaluate", tmp_path / "q.npz")
-    np.savez(tmp_path / "r.npz", something=[1])
-    assert "no array `probs`; it holds: something" in refusal(
-        capsys, "evaluate", tmp_path / "r.npz"
-    )
-    assert "no file" in refusal(capsys, "evaluate", tmp_path / "none.npz")
-
-
 def test_groups_count_every_sample_once(views, capsys, tmp_path):
     found = answer(capsys, "groups", views)
     assert list(found["groups"]) == ["zoom:0.3", "zoom:0.5", "zoom:0.7"]
@@ -219,14 +179,6 @@ def test_groups_count_every_sample_once(views, capsys, tmp_path):
     ]
     Views(read_views(views).logits).write(tmp_path / "plain.npz")
     assert "no transformations" in refusal(capsys, "groups", tmp_path / "plain.npz")
-
-
-def test_tables_are_plain_text_in_a_pipe(views, capsys):
-    for command in (["groups", views], ["evaluate", views, "--bootstrap", "0"]):
-        assert run([str(part) for part in command]) == 0
-        shown = capsys.readouterr()
-        assert "\x1b" not in shown.out + shown.err
-        assert "…" not in shown.out, "numbers are never cut off"
 
 
 def test_every_method_can_be_named_and_offers_its_options():

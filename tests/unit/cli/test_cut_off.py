@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -30,17 +31,7 @@ def test_a_store_stopped_before_its_ledger_is_resumed(place, left, capsys):
     (place / "v.zarr").mkdir()
     for name in left:
         (place / "v.zarr" / name).touch()
-    command = [
-        "collect",
-        "--model",
-        "asking:model",
-        "--data",
-        "x.npy",
-        "--batch-size",
-        "4",
-        "--out",
-        "v.zarr",
-    ]
+    command = shlex.split("collect --model asking:model --data x.npy --batch-size 4 --out v.zarr")
     assert run(command) == 0, capsys.readouterr().err
 
 

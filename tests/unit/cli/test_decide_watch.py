@@ -12,6 +12,7 @@ from recal import DecisionRule, TemperatureScaling, decide, load, read_views, sa
 from recal.cli.app import run
 from recal.files.probabilities import write_prob_file
 from tests.problems import looks
+from tests.unit.cli.commands import typed
 
 # These tests are about other things than the warnings of small fits.
 pytestmark = pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
@@ -56,18 +57,7 @@ def test_decide_says_what_the_function_finds_and_saves_the_rule_with_the_calibra
 
 
 def test_decide_refuses_the_samples_of_the_fit_from_views_and_from_probabilities(files, capsys):
-    assert (
-        run(
-            [
-                "apply",
-                str(files / "ts.recal"),
-                str(files / "fit.npz"),
-                "--out",
-                str(files / "same.npz"),
-            ]
-        )
-        == 0
-    )
+    assert typed(f"apply {files / 'ts.recal'} {files / 'fit.npz'} --out {files / 'same.npz'}") == 0
     capsys.readouterr()
     for arguments in (["fit.npz", "--calibration", str(files / "ts.recal")], ["same.npz"]):
         assert (
@@ -81,16 +71,7 @@ def test_decide_refuses_the_samples_of_the_fit_from_views_and_from_probabilities
 
 
 def test_apply_says_which_answers_a_saved_rule_accepts(files, capsys):
-    run(
-        [
-            "decide",
-            str(files / "test.npz"),
-            "--calibration",
-            str(files / "ts.recal"),
-            "--out",
-            str(files / "ready"),
-        ]
-    )
+    typed(f"decide {files / 'test.npz'} --calibration {files / 'ts.recal'} --out {files / 'ready'}")
     capsys.readouterr()
     said = answer(
         capsys, "apply", files / "ready", files / "fit.npz", "--out", files / "answers.parquet"
@@ -115,14 +96,6 @@ def test_decide_reads_probabilities_and_saves_a_rule_alone(files, capsys):
     out = capsys.readouterr().out
     assert "with at most 5% of them wrong, at 95% confidence" in out
     assert isinstance(load(files / "rule"), DecisionRule)
-
-
-def test_a_refusal_is_an_answer_with_a_number(files, capsys):
-    said = answer(capsys, "decide", files / "fit.npz", "--risk", 0.001)
-    assert (said["possible"], said["threshold"]) == (False, None)
-    assert said["needed"] is None or said["needed"] > 1000
-    assert said["supported_risk"] > 0.001
-    assert f"--risk {said['supported_risk']:g}" in said["message"]
 
 
 def test_decide_by_cost_by_class_and_side_by_side(files, capsys):
@@ -215,21 +188,7 @@ def test_decide_by_group_and_by_cluster(files, capsys):
     assert [row["group"] for row in found["by_group"]] == ["law", "physics"], "worst first"
     assert [row["n_accepted"] > 0 for row in found["by_group"]] == [False, True]
     assert found["n_clusters"] == 300
-    assert (
-        run(
-            [
-                "decide",
-                str(files / "graded.csv"),
-                "--risk",
-                "0.05",
-                "--group",
-                "subject",
-                "--cluster",
-                "video",
-            ]
-        )
-        == 0
-    )
+    assert typed(f"decide {files / 'graded.csv'} --risk 0.05 --group subject --cluster video") == 0
     assert "By group, worst first" in capsys.readouterr().out
     assert run(["decide", str(files / "graded.csv"), "--group", "topic"]) == 2
     assert "has no column 'topic'; it has no, yes, label, subject, video" in capsys.readouterr().err

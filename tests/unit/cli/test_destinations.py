@@ -5,6 +5,7 @@ can read them.
 from __future__ import annotations
 
 import os
+import shlex
 
 import numpy as np
 import pytest
@@ -43,15 +44,7 @@ OVER_INPUTS = {
     "export": ["export", "c.recal", "--model", "net.onnx", "--out", "net.onnx"],
     "groups": ["groups", "v.npz", "--chart", "v.png"],
     "collect": ["collect", "--model", "net.onnx", "--data", "x.npz", "--out", "x.npz"],
-    "collect-around": [
-        "collect",
-        "--model",
-        "net.onnx",
-        "--data",
-        "s.zarr/x.npz",
-        "--out",
-        "s.zarr",
-    ],
+    "collect-around": shlex.split("collect --model net.onnx --data s.zarr/x.npz --out s.zarr"),
     "compare": ["compare", "v.npz", "--out", "v.npz"],
 }
 
@@ -212,14 +205,14 @@ def test_a_table_comes_back_as_an_npz_file_does(tmp_path, classes, labels):
 
 
 def test_each_file_in_a_folder_of_results_is_protected(place, capsys):
-    from recal.cli.destinations import NAMES
+    from recal.cli.destinations import names_in
 
     compare = ["compare", "v.npz", "--methods", "ts", "--splits", "2", "--out", "results"]
     assert run(compare) == 0
-    assert {path.name for path in (place / "results").iterdir()} == set(NAMES["compare"])
+    assert {path.name for path in (place / "results").iterdir()} == set(names_in("compare"))
     assert run(compare) == 2
     assert run([*compare, "--force"]) == 0, capsys.readouterr().err
-    for name in NAMES["compare"]:
+    for name in names_in("compare"):
         mine = place / "mine" / name
         mine.parent.mkdir(exist_ok=True)
         mine.write_text("mine")

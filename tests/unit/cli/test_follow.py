@@ -5,6 +5,7 @@ follow it.
 from __future__ import annotations
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -98,14 +99,9 @@ def test_a_rule_accepts_nothing_of_inputs_unlike_all_of_the_fit(files, capsys):
 
 
 def test_the_command_says_what_it_did(files, capsys):
-    command = [
-        "apply",
-        str(files / "ready.recal"),
-        "--follow",
-        "--force",
-        "--out",
-        str(files / "said.npz"),
-    ]
+    command = shlex.split(
+        f"apply {files / 'ready.recal'} --follow --force --out {files / 'said.npz'}"
+    )
     assert run([*command, str(files / "faded.npz")]) == 0
     assert "The temperature is multiplied by" in capsys.readouterr().out
     assert run([*command, str(files / "strange.npz")]) == 0
@@ -116,14 +112,9 @@ def test_following_without_a_profile_says_how_to_get_one(files, capsys):
     calibrator = load(files / "ts.recal")
     del calibrator.profile_
     save(calibrator, files / "bare.recal")
-    command = [
-        "apply",
-        str(files / "bare.recal"),
-        str(files / "faded.npz"),
-        "--follow",
-        "--out",
-        str(files / "x.npz"),
-    ]
+    command = shlex.split(
+        f"apply {files / 'bare.recal'} {files / 'faded.npz'} --follow --out {files / 'x.npz'}"
+    )
     assert run(command) == 2
     assert "Fit it again: recal fit VIEWS" in capsys.readouterr().err.replace("\n", " ")
 

@@ -51,17 +51,9 @@ def following(capsys, **placeholders):
 
 
 def test_a_table_of_texts_needs_no_option_from_the_model_to_the_answers(texts, capsys):
-    command = [
-        "calibrate",
-        "--model",
-        "topics.skops",
-        "--data",
-        "labelled.csv",
-        "--out",
-        "made",
-        "--pool",
-        "none",
-    ]
+    command = shlex.split(
+        "calibrate --model topics.skops --data labelled.csv --out made --pool none"
+    )
     assert run([*command, "--risk", "0.2"]) == 0
     following(capsys, NEW="new.csv")
     assert run(["plan", "made"]) == 0  # the folder is a calibration to every command
@@ -72,17 +64,9 @@ def test_a_table_of_texts_needs_no_option_from_the_model_to_the_answers(texts, c
 
 
 def test_a_risk_that_cannot_be_shown_is_followed_by_one_that_can(texts, capsys):
-    command = [
-        "calibrate",
-        "--model",
-        "topics.skops",
-        "--data",
-        "labelled.csv",
-        "--out",
-        "made",
-        "--pool",
-        "none",
-    ]
+    command = shlex.split(
+        "calibrate --model topics.skops --data labelled.csv --out made --pool none"
+    )
     assert run([*command, "--risk", "0.0001"]) == 0
     assert "No answers can be automated with at most 0.01 % errors" in capsys.readouterr().out
     assert (
@@ -145,17 +129,7 @@ def test_a_function_takes_a_table_of_named_labels_in_alphabetical_order(
         for x, color, name in zip(height, rng.choice(["red", "blue"], 400), kind)
     ]
     (tmp_path / "trees.csv").write_text("height,color,tree\n" + "\n".join(rows))
-    command = [
-        "calibrate",
-        "--model",
-        "heights:logits",
-        "--data",
-        "trees.csv",
-        "--risk",
-        "0.3",
-        "--out",
-        "made",
-    ]
+    command = shlex.split("calibrate --model heights:logits --data trees.csv --risk 0.3 --out made")
     assert run(command) == 2
     assert "columns are height, color, tree." in capsys.readouterr().err
     command += ["--label-column", "tree", "--pool", "none"]

@@ -20,10 +20,7 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage
 
 COMMANDS = [
     shlex.split("collect --model net.onnx --data images --divide 255 --pool flip --out c.npz"),
-    [
-        *shlex.split("collect --model net.onnx --data hostile --divide 255 --on-error skip --out"),
-        "h.npz",
-    ],
+    shlex.split("collect --model net.onnx --data hostile --divide 255 --on-error skip --out h.npz"),
     ["fit", "v.npz", "--method", "ts", "--out", "t.recal"],
     ["apply", "t.recal", "v.npz", "--out", "p.npz"],
     ["evaluate", "p.npz", "--bootstrap", "0"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -50,17 +51,9 @@ def test_an_unfinished_store_is_resumed_with_the_same_command(
 ) -> None:
     body = "calls = []\ndef net(batch):\n    calls.append(1)\n    if len(calls) > 9:\n        raise KeyboardInterrupt\n"
     (folder / "stopping_net.py").write_text(body + "    return batch[:, :3]\n")
-    command = [
-        "collect",
-        "--model",
-        "stopping_net:net",
-        "--data",
-        "data.npz",
-        "--batch-size",
-        "4",
-        "--out",
-        "v.zarr",
-    ]
+    command = shlex.split(
+        "collect --model stopping_net:net --data data.npz --batch-size 4 --out v.zarr"
+    )
     assert run(command) == 130
     capsys.readouterr()
     text = said(capsys, "fit v.zarr --out c.recal")
