@@ -10,20 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from recal.cli import files
 from recal.cli import options as opt
 from recal.cli.collect import ask_endpoint, is_endpoint, ledger_of
-from recal.cli.files import (
-    check_calibration,
-    check_exists,
-    check_views,
-    is_graded,
-    is_panel,
-    kind_of,
-    load_saved,
-    open_views,
-    read_probs,
-    row_columns,
-)
 from recal.cli.inputs import ModelInputs, Questions, without_none
 from recal.cli.printing import (
     SESSION,
@@ -78,12 +67,8 @@ def apply(
         bool,
         opt.more("--accept-unlike", help="With --follow: accept inputs unlike all of the fit."),
     ] = False,
-    class_mix: Annotated[
-        str | None, opt.more(help="'follow' to estimate the class mix, or cat=0.6,dog=0.4.")
-    ] = None,
-    impossible: Annotated[
-        list[str] | None, opt.more(help="A class that cannot occur; may be repeated.")
-    ] = None,
+    class_mix: Annotated[str | None, opt.more(help="'follow', or shares: cat=0.6,dog=0.4.")] = None,
+    impossible: Annotated[list[str] | None, opt.more(help="A class that cannot occur.")] = None,
     model_name: opt.ModelName = None,
     template: opt.Template = None,
     options: opt.Choices = None,
@@ -129,17 +114,17 @@ def apply(
     """
     values = locals()
     inputs = ModelInputs.of(values)
-    file, content = load_saved(calibration)
-    if is_panel(content) or is_graded(content):
+    file, content = files.load_saved(calibration)
+    if files.is_panel(content) or files.is_graded(content):
         opt.refuse_unused("a calibration of tables", ("calibration", "views"))
         _apply_table(content, file.parent, views, out)
         return
-    if views is not None and model is None and kind_of(views) in ("probabilities", "a table"):
+    if views is not None and model is None and files.kind_of(views) in ("probabilities", "a table"):
         used = ("calibration", "views", "labels", "group", "cluster", "rows")
         opt.refuse_unused(f"the probabilities {views}", used)
         _apply_rule(file, content, views, inputs, out)
         return
-    calibrator = check_calibration(file, content)
+    calibrator = files.check_calibration(file, content)
     if is_endpoint(model):
         views = Path(f"{out}.views.npz")
         if views.exists() and not force:
@@ -252,11 +237,11 @@ def _answer_views(
     from recal.maps.guard import answer_views
 
     by: dict[str, Any] = {"rows": inputs.rows, "group": inputs.group}
-    views = open_views(file, inputs.labels, inputs.class_names, **by)
+    views = files.open_views(file, inputs.labels, inputs.class_names, **by)
     _check_groups(getattr(calibrator, "decision_", None), views.groups, file)
     stored = getattr(calibrator, "preprocessing_", None)
     _compare_preprocessing(stored, views.preprocessing, file, force=force)
-    check_views(calibrator, calibration, views, file)
+    files.check_views(calibrator, calibration, views, file)
     with working("Applying"):
         passes, n_fitted = None, 0
         if isinstance(calibrator, Map):
@@ -445,8 +430,8 @@ def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: ModelInputs, o
             "or to a model's inputs. Give the views, or --model and --data."
         )
     not_classes = [name for name in (inputs.group, inputs.cluster) if name is not None]
-    read = read_probs(file, inputs.labels, leave_out=not_classes, need_labels=False)
-    groups = row_columns(inputs.rows or file, inputs.group, None).get("groups")
+    read = files.read_probs(file, inputs.labels, leave_out=not_classes, need_labels=False)
+    groups = files.row_columns(inputs.rows or file, inputs.group, None).get("groups")
     _check_groups(rule, groups, file)
     accept = rule.accept(read.probs, read.confidence, groups)
     how = {"confidence": read.confidence, "accepted": accept}
@@ -462,8 +447,8 @@ def _apply_table(content: Any, folder: Path, table: Path | None, out: Path) -> N
 
     if table is None:
         raise InputError("Name the table of new answers: recal apply FOLDER NEW.csv --out OUT.csv")
-    check_exists(table)
-    if is_graded(content):
+    files.check_exists(table)
+    if files.is_graded(content):
         total, accepted = apply_table(content, table, out)
         steps: dict[str, int] = {}
         print_json({"answers": total, "accepted": accepted, "file": out})

@@ -23,9 +23,7 @@ def audit(
         Path | None, Argument(help="Answers that recal apply wrote: .csv, .parquet or .jsonl.")
     ] = None,
     checks: Annotated[int | None, Option(help="How many answers a person should check.")] = None,
-    checked: Annotated[
-        Path | None, Option(help="The table of --checks with its column `right` filled in.")
-    ] = None,
+    checked: Annotated[Path | None, Option(help="The table of --checks, filled in.")] = None,
     correct: Annotated[str, Option(help="The column of --checked that says what is right.")] = (
         "right"
     ),

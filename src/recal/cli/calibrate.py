@@ -32,35 +32,27 @@ def calibrate(
             metavar="[TABLE|VIEWS|FOLDER]",
         ),
     ] = None,
-    out: Annotated[
-        Path | None, Option(help="The folder to write: calibration, rule and report.")
-    ] = None,
-    more: Annotated[
-        Path | None, Option(help="With FOLDER: later labelled rows, to refit with old and new.")
-    ] = None,
+    out: Annotated[Path | None, Option(help="The folder to write: rule, report and so on.")] = None,
+    more: Annotated[Path | None, Option(help="With FOLDER: labelled rows that came later.")] = None,
     rollback: Annotated[
-        bool, Option("--rollback", help="With FOLDER: undo the last --more.")
+        bool, Option("--rollback", help="In FOLDER, undo the last --more.")
     ] = False,
     correct: opt.Correct = None,
     signals: Annotated[
         str | None, Option(help="With TABLE: the columns to learn from.", show_default="numeric")
     ] = None,
-    truth: Annotated[
-        str | None, Option(help="With --system: the column of the right answers.")
-    ] = None,
+    truth: Annotated[str | None, Option(help="With --system: the column of right answers.")] = None,
     system: Annotated[
         list[str] | None,
         Option(help="With TABLE: NAME=ANSWER_COLUMN,SIGNAL_COLUMN,...; once for each system."),
     ] = None,
-    cost: Annotated[
-        list[str] | None, Option(help="With --system: NAME=PRICE of asking it; once for each.")
-    ] = None,
+    cost: Annotated[list[str] | None, Option(help="NAME=PRICE of asking a --system.")] = None,
     cascade: Annotated[
         bool, Option("--cascade", help="Ask cheap systems first; needs --cost and --review-cost.")
     ] = False,
     review_cost: Annotated[float | None, Option(help="The price of a review by a person.")] = None,
     match: Annotated[
-        str, Option(help="When two answers are the same: text, exact or number.")
+        str, Option(help="When two answers are equal: text, exact or number.")
     ] = "text",
     risk: opt.Risk = 0.01,
     guarantee: opt.Guarantee = "confidence",
@@ -111,15 +103,11 @@ def calibrate(
     top_logprobs: opt.TopLogprobs = 20,
     concurrency: opt.Concurrency = 8,
     timeout: opt.Timeout = 60.0,
-    one_rule: Annotated[
-        bool, opt.more("--one-rule", help="With --group: one threshold for all groups.")
-    ] = False,
+    one_rule: Annotated[bool, opt.more("--one-rule", help="One threshold for all groups.")] = False,
     method: Annotated[str, opt.more(help="The calibration method, such as ts.")] = "auto",
     confidence: Annotated[float, opt.more(help="The probability that the guarantee holds.")] = 0.95,
     pool: Annotated[str, opt.more(help="Transformations to try; auto, or none.")] = "auto",
-    pilot: Annotated[
-        int, opt.more(help="Try the pool on this many inputs, then only views that help.")
-    ] = 1000,
+    pilot: Annotated[int, opt.more(help="Try the whole pool on this many inputs only.")] = 1000,
     drop_rows: Annotated[
         bool, opt.more("--drop-rows", help="Do not keep the labelled rows; rules out --more.")
     ] = False,

@@ -8,24 +8,15 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from recal.cli import files
 from recal.cli import options as opt
-from recal.cli.files import (
-    check_calibration,
-    check_correct,
-    check_views,
-    is_graded,
-    load_saved,
-    open_views,
-)
 from recal.cli.printing import print_json, say, working
 from recal.errors import InputError
 
 
 def check(
     calibration: opt.Calibration,
-    data: Annotated[
-        Path, Argument(help="Fresh labelled rows: views, or a table of graded answers.")
-    ],
+    data: Annotated[Path, Argument(help="Fresh labelled rows: views, or a table of answers.")],
     correct: opt.Correct = None,
     labels: opt.Labels = None,
     label_column: opt.LabelColumn = None,
@@ -33,7 +24,7 @@ def check(
     group: opt.Group = None,
     rows: opt.Rows = None,
     alpha: Annotated[
-        float, Option(help="The probability of a refutation although the promise holds.")
+        float, Option(help="The probability of refuting a promise that holds.")
     ] = 0.05,
 ) -> None:
     """Check on fresh labelled data whether the promise of a calibration's rule still holds.
@@ -44,7 +35,7 @@ def check(
 
     Example: [bold]recal check folder fresh.csv --correct right --json[/bold]
     """
-    file, content = load_saved(calibration)
+    file, content = files.load_saved(calibration)
     rule = getattr(content, "decision_", None)
     if rule is None:
         raise InputError(
@@ -75,17 +66,19 @@ def _answers(
     """Return which rows are accepted and right, their clusters, and what is measured."""
     rows, group, cluster = by
     rule = content.decision_
-    if is_graded(content):
+    if files.is_graded(content):
         from recal.workflow.graded import graded_answers
 
-        found = graded_answers(content, data, check_correct(data, correct), cluster)
+        found = graded_answers(content, data, files.check_correct(data, correct), cluster)
         accepted = rule.accept(found.after, groups=found.groups if rule.groups else None)
         return accepted, found.correct, found.clusters, (found.after, found.truth)
-    check_calibration(file, content)
-    views = open_views(data, labels[0], None, labels[1], rows=rows, group=group, cluster=cluster)
+    files.check_calibration(file, content)
+    views = files.open_views(
+        data, labels[0], None, labels[1], rows=rows, group=group, cluster=cluster
+    )
     if views.labels is None:
         raise InputError(f"{data} holds no labels: add --labels FILE.")
-    check_views(content, file, views, data)
+    files.check_views(content, file, views, data)
     probs, confidences = content.predict_both(views)
     accepted = rule.accept(probs, confidences, views.groups if rule.groups else None)
     right = probs.argmax(axis=1) == views.labels

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def collect(
     out: Annotated[
-        Path, Option(help="Where to write: .zarr (resumable; a folder or a URL, s3://...) or .npz.")
+        Path, Option(help="Where to write: .zarr (resumable; may be s3://...) or .npz.")
     ],
     model: opt.Model = None,
     data: opt.Data = None,
@@ -65,12 +65,8 @@ def collect(
     top_logprobs: opt.TopLogprobs = 20,
     concurrency: opt.Concurrency = 8,
     timeout: opt.Timeout = 60.0,
-    system: Annotated[
-        str | None, opt.more(help="Write a table with this system's answers, for a panel.")
-    ] = None,
-    samples: Annotated[
-        int, opt.more(help="With --system: further answers, to see how many agree.")
-    ] = 0,
+    system: Annotated[str | None, opt.more(help="Write a table of this system's answers.")] = None,
+    samples: Annotated[int, opt.more(help="With --system: further answers for comparison.")] = 0,
     pool: Annotated[
         str,
         Option(

@@ -22,9 +22,7 @@ def compare(
     methods: opt.Methods = None,
     splits: opt.Splits = None,
     baseline: Annotated[str, Option(help="Show differences to this method.")] = "ts",
-    bootstrap: Annotated[
-        int, Option(help="Bootstrap draws for the intervals of a single split.")
-    ] = 500,
+    bootstrap: Annotated[int, Option(help="Bootstrap draws, if there is a single split.")] = 500,
     bins: opt.Bins = 15,
     cluster: opt.Cluster = None,
     rows: opt.Rows = None,

@@ -7,19 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from recal.cli import files
 from recal.cli import options as opt
-from recal.cli.files import (
-    check_calibration,
-    check_correct,
-    check_kind,
-    check_views,
-    columns_of_rows,
-    is_graded,
-    load_saved,
-    open_views,
-    read_probs,
-    typed_columns,
-)
 from recal.cli.inputs import group_words, without_none
 from recal.cli.printing import print_json, print_table, say, shell_line, working
 from recal.errors import InputError
@@ -37,12 +26,8 @@ def decide(
             metavar="PROBS|VIEWS...",
         ),
     ],
-    calibration: Annotated[
-        Path | None, Option(help="The calibration to apply to the views first.")
-    ] = None,
-    risk: Annotated[
-        float | None, Option(help="As in recal calibrate.", show_default="0.01")
-    ] = None,
+    calibration: Annotated[Path | None, Option(help="A calibration to apply to the views.")] = None,
+    risk: Annotated[float | None, Option(help="The share of errors.", show_default="0.01")] = None,
     confidence: opt.Confidence = 0.95,
     cost_error: Annotated[float | None, Option(help="The cost of an accepted error.")] = None,
     cost_review: Annotated[float | None, Option(help="The cost of a review by a person.")] = None,
@@ -53,14 +38,10 @@ def decide(
     cluster: opt.Cluster = None,
     rows: opt.Rows = None,
     curve: Annotated[bool, Option("--curve", help="Also show the share at other risks.")] = False,
-    more_labels: Annotated[
-        bool, Option("--more-labels", help="Also estimate the share with more labels.")
-    ] = False,
+    more_labels: Annotated[bool, Option("--more-labels", help="Also with more labels.")] = False,
     labels: opt.Labels = None,
     label_column: opt.LabelColumn = None,
-    out: Annotated[
-        Path | None, Option(help="Save the rule here, with the calibration if there is one.")
-    ] = None,
+    out: Annotated[Path | None, Option(help="Save the rule (and the calibration) here.")] = None,
     correct: opt.Correct = None,
     cross_fit: opt.CrossFit = False,
     guarantee: opt.Guarantee = "confidence",
@@ -91,19 +72,19 @@ def decide(
             "fitted again; it goes without --curve and --more-labels."
         )
     first = sources[0]
-    by = columns_of_rows(first, rows, group, cluster)
+    by = files.columns_of_rows(first, rows, group, cluster)
     rules: dict[str, Any] = {"per_class": per_class, "guarantee": guarantee, **by}
     rules |= {"confidence": confidence, "random_state": seed}
     rules |= without_none(risk=risk, cost_error=cost_error, cost_review=cost_review)
     calibrator: Any = None
     if calibration is not None:
-        file, calibrator = load_saved(calibration)
-        if is_graded(calibrator):
+        file, calibrator = files.load_saved(calibration)
+        if files.is_graded(calibrator):
             what = "a calibration of graded answers (recal calibrate TABLE has --cross-fit)"
             opt.refuse(what, ("cross_fit", "curve", "more_labels"))
             _decide_graded(calibrator, first, correct, cluster, out, rules)
             return
-        check_calibration(file, calibrator)
+        files.check_calibration(file, calibrator)
     if cross_fit:
         _decide_crossfitted(calibrator, first, labels, out, rules)
         return
@@ -113,7 +94,7 @@ def decide(
     has_unique_stems = len({path.stem for path in sources}) == len(sources)
     for path in sources:
         if calibration is None:
-            one = read_probs(path, labels, label_column, typed_columns(group, cluster))
+            one = files.read_probs(path, labels, label_column, files.typed_columns(group, cluster))
         else:
             one = _calibrated(path, labels, calibration, calibrator, by["groups"])
         _refuse_fitted(path, one)
@@ -179,7 +160,7 @@ def _decide_graded(
     from recal import decide as choose
     from recal.workflow.graded import graded_answers
 
-    found = graded_answers(calibrator, table, check_correct(table, correct), cluster)
+    found = graded_answers(calibrator, table, files.check_correct(table, correct), cluster)
     rules |= {"clusters": found.clusters, "groups": found.groups}
     del rules["random_state"]  # of the intervals between several files
     with working("Deciding"):
@@ -197,7 +178,7 @@ def _decide_crossfitted(
     """Fit the calibration's method again, and decide on the same samples."""
     from recal.decisions import decide_crossfitted
 
-    views = open_views(source, labels)
+    views = files.open_views(source, labels)
     with working("Fitting and deciding"):
         fitted, decision = decide_crossfitted(calibrator, views, **rules)
     print_json({"files": [source], **decision.to_dict(), "cross_fitted": True, "out": out})
@@ -216,16 +197,16 @@ def _calibrated(
     """Return the calibrated probabilities of a file of labelled views."""
     from recal.files.probabilities import Probabilities
 
-    if check_kind(path, "views", "probabilities") != "views":
+    if files.check_kind(path, "views", "probabilities") != "views":
         raise InputError(
             f"{path} holds probabilities, and --calibration is applied to views: leave it out."
         )
-    views = open_views(path, labels)
+    views = files.open_views(path, labels)
     if views.labels is None:
         raise InputError(
             f"{path} holds no labels, and without them nothing can be guaranteed: add --labels FILE."
         )
-    check_views(calibrator, calibration, views, path)
+    files.check_views(calibrator, calibration, views, path)
     probs, confidences = calibrator.predict_both(views.assign(groups=groups))
     return Probabilities(
         probs, views.labels, views.classes, confidences, calibrator.fitted_rows(views)

@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
+from recal.cli import files
 from recal.cli import options as opt
-from recal.cli.files import (
-    check_exists,
-    columns_of_rows,
-    is_graded,
-    load_saved,
-    read_probs,
-    typed_columns,
-)
 from recal.cli.printing import SESSION, print_json, print_table, say, shell_line, working
 from recal.errors import InputError
 
@@ -25,9 +18,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     source: opt.ProbsFile,
-    bootstrap: Annotated[
-        int, Option(help="Bootstrap draws for the 95 % intervals; 0 for none.")
-    ] = 1000,
+    bootstrap: Annotated[int, Option(help="Bootstrap draws for the intervals; 0 for none.")] = 1000,
     bins: opt.Bins = 15,
     labels: opt.Labels = None,
     label_column: opt.LabelColumn = None,
@@ -66,12 +57,12 @@ def evaluate(
         _print_metrics(result)
         return
     opt.refuse("probabilities; apply it to views first", ("calibration",))
-    read = read_probs(source, labels, label_column, typed_columns(group, cluster))
+    read = files.read_probs(source, labels, label_column, files.typed_columns(group, cluster))
     assert read.labels is not None
     better = "these metrics are better than on new inputs"
     warn_of_fitted(read.fitted_rows, len(read.probs), better, "Evaluate on other samples.")
     with working("Measuring"):
-        by = columns_of_rows(source, rows, group, cluster)
+        by = files.columns_of_rows(source, rows, group, cluster)
         how["confidences"] = read.confidence
         result = measure(read.probs, read.labels, bootstrap, clusters=by["clusters"], **how)
         test = calibration_test(read.probs, read.labels, **how)
@@ -120,11 +111,11 @@ def _graded(table: Path, correct: str, calibration: Path | None, cluster: str | 
     """Return graded answers with their confidence: its column, or that of a calibration."""
     from recal.workflow.graded import answers_of_table, graded_answers
 
-    check_exists(table)
+    files.check_exists(table)
     if calibration is None:
         return answers_of_table(table, correct, cluster)
-    file, content = load_saved(calibration)
-    if not is_graded(content):
+    file, content = files.load_saved(calibration)
+    if not files.is_graded(content):
         raise InputError(f"{file} is no calibration of graded answers.")
     return graded_answers(content, table, correct, cluster)
 

@@ -18,21 +18,15 @@ from recal.errors import InputError
 def export(
     calibration: opt.Calibration,
     out: Annotated[Path, Option(help="Where to write the ONNX file.")],
-    model: Annotated[
-        Path | None, Option(help="The model: an .onnx file, or a .pt2 file of torch.export.")
-    ] = None,
-    shape: Annotated[
-        str | None, Option(help="The shape of one input, such as 3,32,32, if it is not known.")
-    ] = None,
+    model: Annotated[Path | None, Option(help="The model: an .onnx or .pt2 file.")] = None,
+    shape: Annotated[str | None, Option(help="The shape of one input, such as 3,32,32.")] = None,
     dtype: Annotated[str | None, Option(help="The dtype of the inputs, such as uint8.")] = None,
     outputs: opt.Outputs = None,
     trust: opt.Trust = None,
     accept: Annotated[
         float | None, Option(help="Add an output `accept`: confidence at or above this threshold.")
     ] = None,
-    classes: Annotated[
-        int | None, Option(help="The number of classes, if the calibration is a plan alone.")
-    ] = None,
+    classes: Annotated[int | None, Option(help="The number of classes, for a plan alone.")] = None,
     mean: opt.Mean = None,
     std: opt.Std = None,
     divide: opt.Divide = None,

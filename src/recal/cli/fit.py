@@ -27,9 +27,7 @@ _SEED = "random_state"
 def fit(
     views: opt.ViewsFile,
     out: Annotated[Path, Option(help="Where to write the fitted calibration.")],
-    method: Annotated[
-        str, Option(help="The method, such as ts or stack. Each has its own options.")
-    ] = "auto",
+    method: Annotated[str, Option(help="The method, which may have its own options.")] = "auto",
     seed: opt.Seed = 0,
     labels: opt.Labels = None,
     label_column: opt.LabelColumn = None,

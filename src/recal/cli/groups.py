@@ -21,9 +21,7 @@ def groups(
             help="Compare the confidence in the `original` prediction, or in each copy's `own`."
         ),
     ] = "original",
-    scaled: Annotated[
-        bool, Option("--scaled", help="First apply one fitted temperature, as the paper did.")
-    ] = False,
+    scaled: Annotated[bool, Option("--scaled", help="First fit one temperature.")] = False,
     bins: opt.Bins = 15,
     chart: Annotated[
         Path | None, Option(help="Also draw a bar chart of the groups' ranks (.png, .svg, .pdf).")

@@ -28,26 +28,18 @@ Force = Annotated[bool, Option("--force", help="Overwrite existing files.")]
 Seed = Annotated[int, Option(help="Same seed, same result.", min=0)]
 
 # Files.
-Calibration = Annotated[
-    Path, Argument(help="The folder of `recal calibrate`, or the file of `recal fit`.")
-]
+Calibration = Annotated[Path, Argument(help="The folder of recal calibrate, or file of recal fit.")]
 ViewsFile = Annotated[Path, Argument(help="Views: an .npz file, a .zarr folder or its URL.")]
 ProbsFile = Annotated[
     Path, Argument(help="Probabilities (.npz, .csv, .parquet) or views.", metavar="PROBS|VIEWS")
 ]
-Labels = Annotated[
-    Path | None, Option(help="The labels, if the data have none: .npy, .txt or a table.")
-]
+Labels = Annotated[Path | None, Option(help="Labels, if the data have none: .npy, .txt, a table.")]
 LabelColumn = Annotated[
     str | None, Option(help="The column of labels in a table.", show_default="label")
 ]
-Classes = Annotated[
-    str | None, Option(help="The model's classes in order, separated by commas: NEGATIVE,POSITIVE.")
-]
+Classes = Annotated[str | None, Option(help="The classes in the model's order: NEGATIVE,POSITIVE.")]
 Group = Annotated[str | None, Option(help="The column of groups; each gets its own guarantee.")]
-Cluster = Annotated[
-    str | None, Option(help="The column that says which rows belong together, such as a patient.")
-]
+Cluster = Annotated[str | None, Option(help="The column that says which rows belong together.")]
 Rows = Annotated[
     Path | None,
     Option(help="A table with these columns, one row per sample, if the data have none."),
@@ -59,12 +51,8 @@ Confidence = Annotated[float, Option(help="The probability that the guarantee ho
 Guarantee = Annotated[
     str, Option(help="confidence: with the probability of --confidence; average: on average.")
 ]
-Correct = Annotated[
-    str | None, Option(help="For graded answers: the column that says which are right.")
-]
-CrossFit = Annotated[
-    bool, Option("--cross-fit", help="Fit and decide on the same rows; measured, not proven.")
-]
+Correct = Annotated[str | None, Option(help="The column that says which graded answers are right.")]
+CrossFit = Annotated[bool, Option("--cross-fit", help="Fit and decide on the same rows.")]
 Bins = Annotated[int, Option(help="Number of bins of ECE and other binned errors.")]
 Methods = Annotated[
     str | None,
@@ -73,9 +61,7 @@ Methods = Annotated[
         show_default="ts,ets,spline,irm,svs, and of views recal,stack",
     ),
 ]
-Splits = Annotated[
-    int | None, Option(help="Random splits; by default 10 halves, or the two files as they are.")
-]
+Splits = Annotated[int | None, Option(help="Random splits; by default 10 halves of one file.")]
 Again = Annotated[bool, more("--again", help="Start over instead of resuming.")]
 
 # The model, its inputs, and how they are prepared (`inputs.ModelInputs`).
@@ -100,24 +86,14 @@ Outputs = Annotated[
         show_default="logits",
     ),
 ]
-Weights = Annotated[
-    Path | None, _model(help="A .safetensors file for the network that --model builds.")
-]
-Trust = Annotated[
-    str | None, _model(help="What may be opened though it can run code: pt2, or types of skops.")
-]
+Weights = Annotated[Path | None, _model(help="A .safetensors file for the --model.")]
+Trust = Annotated[str | None, _model(help="What may be opened although it can run code.")]
 Device = Annotated[str | None, _model(help="The device of a torch model, such as cuda.")]
 Engine = Annotated[str | None, _model(help="Where to run: local, or ray for a cluster.")]
 BatchSize = Annotated[int | None, _model(help="Samples in one forward pass.")]
-Read = Annotated[
-    str | None, _input(help="Read the files of a folder as images, texts, sounds or bytes.")
-]
-OnError = Annotated[
-    str | None, _input(help="What to do with a file that cannot be read: stop or skip.")
-]
-ClusterBy = Annotated[
-    str | None, _input(help="Files that belong together: 'parent', or a regular expression.")
-]
+Read = Annotated[str | None, _input(help="Read a folder's files as images, texts, sounds, bytes.")]
+OnError = Annotated[str | None, _input(help="If a file cannot be read: stop or skip.")]
+ClusterBy = Annotated[str | None, _input(help="Clusters of files: 'parent', or a pattern.")]
 Pixels = Annotated[str | None, _image(help="Read images as rgb, gray, rgba or gray16.")]
 Gray = Annotated[bool, _image("--gray", help="The same as --pixels gray.")]
 Resize = Annotated[int | None, _image(help="Resize the shorter side of images to this length.")]
@@ -128,11 +104,9 @@ Divide = Annotated[
     float | None,
     _image(help="Divide pixels by this first.", show_default="255 with --mean, --std, --channels"),
 ]
-Channels = Annotated[
-    str | None, _image(help="Where the model wants the channels of images: first, last or keep.")
-]
+Channels = Annotated[str | None, _image(help="Where to put the channels: first, last or keep.")]
 Preprocess = Annotated[
-    str | None, _image(help="module:name of a function that runs after the transformations.")
+    str | None, _image(help="module:name of a function to run before the model.")
 ]
 Seconds = Annotated[float | None, _input(help="Cut or pad sounds to this length.")]
 TextColumn = Annotated[str | None, _input(help="The one column to read, as texts.")]
@@ -143,9 +117,7 @@ Template = Annotated[
     list[Path] | None, _language(help="A prompt with {column} and {options}; repeat it for views.")
 ]
 Choices = Annotated[str | None, _language("--options", help="The answers, such as A,B,C,D.")]
-View = Annotated[
-    list[str] | None, _language(help="NAME=FILE: a log of another prompt; may be repeated.")
-]
+View = Annotated[list[str] | None, _language(help="NAME=FILE: a log of another prompt.")]
 Scores = Annotated[
     str | None, _language(help="For lm-evaluation-harness: acc, or acc_norm.", show_default="acc")
 ]

@@ -7,16 +7,9 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from recal.cli import files
 from recal.cli import options as opt
 from recal.cli.compare import method_names
-from recal.cli.files import (
-    check_kind,
-    open_views,
-    read_probs,
-    row_columns,
-    table_columns,
-    typed_columns,
-)
 from recal.cli.printing import SESSION, print_json, say, working
 from recal.errors import InputError
 
@@ -26,9 +19,7 @@ def report(
     test_views: Annotated[
         Path | None, Argument(help="Views to test on. By default VIEWS is split into halves.")
     ] = None,
-    before: Annotated[
-        Path | None, Option(help="With PROBS: the probabilities or views before calibration.")
-    ] = None,
+    before: Annotated[Path | None, Option(help="The probabilities before calibration.")] = None,
     methods: opt.Methods = None,
     splits: opt.Splits = None,
     out: Annotated[Path, Option(help="Where to write the page.")] = Path("report.html"),
@@ -58,8 +49,8 @@ def report(
 
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """
-    clusters = row_columns(rows or source, None, cluster).get("clusters")
-    kind = check_kind(source, "probabilities", "views")
+    clusters = files.row_columns(rows or source, None, cluster).get("clusters")
+    kind = files.check_kind(source, "probabilities", "views")
     from recal.comparison import compare, compare_probs
     from recal.reporting.page import Page
 
@@ -70,13 +61,13 @@ def report(
                 raise InputError(
                     "--before goes with probabilities; views begin with the uncalibrated model."
                 )
-            test = None if test_views is None else open_views(test_views)
-            fit = open_views(source, labels)
+            test = None if test_views is None else files.open_views(test_views)
+            fit = files.open_views(source, labels)
             result = compare(method_names(methods, fit), fit, test, splits=splits, **how)
             n_rows = (fit if test is None else test).n_samples
         else:
             opt.refuse(f"the probabilities {source}", ("test_views", "methods", "splits"))
-            columns = [*(by or ()), *typed_columns(group, cluster)]
+            columns = [*(by or ()), *files.typed_columns(group, cluster)]
             read = _read(source, before, labels, label_column, columns)
             after = read[list(read)[-1]]
             n_rows = len(after.probs)
@@ -92,8 +83,8 @@ def report(
             title=title,
             command=SESSION.command,
             inputs=None if inputs is None else _Inputs(inputs, n_rows),
-            columns=table_columns(rows or source, by or []),
-            groups=table_columns(rows or source, typed_columns(group)),
+            columns=files.table_columns(rows or source, by or []),
+            groups=files.table_columns(rows or source, files.typed_columns(group)),
             risk=risk,
         )
         page.write(out)
@@ -117,13 +108,13 @@ def _read(
     """Return the probabilities to report on, and those before calibration in the same order."""
     from recal.copies import warn_of_fitted
 
-    after = read_probs(source, labels, label_column, columns)
+    after = files.read_probs(source, labels, label_column, columns)
     better = "the page looks better than new inputs will"
     warn_of_fitted(after.fitted_rows, len(after.probs), better, "Report on other samples.")
     if before is None:
         return {"given": after}
     try:
-        first = read_probs(before, labels, label_column, columns).in_order_of(after)
+        first = files.read_probs(before, labels, label_column, columns).in_order_of(after)
     except InputError as error:
         raise error.at(f"{before} does not go with {source}") from None
     return {"before": first, "after": after}

@@ -22,9 +22,7 @@ def serve(
     ),
     port: Annotated[int, Option(help="The port; 0 takes a free one.")] = 8000,
     workers: Annotated[int, Option(help="Processes; they share one journal.", min=1)] = 1,
-    check_rate: Annotated[
-        float, Option(help="The share of accepted answers that a person should check.")
-    ] = 0.05,
+    check_rate: Annotated[float, Option(help="The share of accepted answers to check.")] = 0.05,
     max_rows: Annotated[int, Option(help="The most rows of one request.", min=1)] = 1000,
     max_bytes: Annotated[int, Option(help="The most bytes of one request.", min=1)] = 4_000_000,
     outputs: opt.Outputs = None,

@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from recal.cli import files
 from recal.cli import options as opt
-from recal.cli.files import (
-    check_calibration,
-    is_graded,
-    is_table_of_answers,
-    load_saved,
-    open_views,
-    profile_in,
-    row_columns,
-)
 from recal.cli.inputs import ModelInputs
 from recal.cli.printing import print_json, print_table, say, shell_line, working
 from recal.errors import InputError
@@ -44,9 +36,7 @@ def watch(
     stream: Annotated[
         bool, Option("--stream", help="Read inputs one by one; the alarm is valid at any time.")
     ] = False,
-    save_to: Annotated[
-        Path | None, Option("--save", help="Save the profile of the first file's views here.")
-    ] = None,
+    save_to: Annotated[Path | None, Option("--save", help="Save the profile here.")] = None,
     model: opt.Model = None,
     data: opt.Data = None,
     cluster: opt.Cluster = None,
@@ -80,7 +70,7 @@ def watch(
     from recal.decisions.rule import check_share
 
     check_share(alpha, "alpha")
-    profile = profile_in(reference, seed)
+    profile = files.profile_in(reference, seed)
     if save_to is not None:
         save(profile, save_to)
     if views is None and (model is None or data is None):
@@ -143,16 +133,16 @@ def _new_inputs(
     """Return what `watch` compares: views, or the confidences of a table and its signals."""
     if file is None:
         return _collect(reference, inputs), {}
-    if not is_table_of_answers(file):
-        return open_views(file, rows=inputs.rows, cluster=inputs.cluster), {}
-    _, content = load_saved(reference)
-    if not is_graded(content):
+    if not files.is_table_of_answers(file):
+        return files.open_views(file, rows=inputs.rows, cluster=inputs.cluster), {}
+    _, content = files.load_saved(reference)
+    if not files.is_graded(content):
         raise InputError(f"{file} is a table, and {reference} is no calibration of tables.")
     from recal.files.tables import read_table
     from recal.workflow.graded import confidence_of
 
     table = read_table(file)
-    more = row_columns(inputs.rows or file, None, inputs.cluster)
+    more = files.row_columns(inputs.rows or file, None, inputs.cluster)
     if profile.signal_names:
         more["signals"] = {name: table.numbers(name) for name in profile.signal_names}
     return confidence_of(content, table)[0], more
@@ -163,7 +153,7 @@ def _collect(reference: Path, inputs: ModelInputs) -> Views:
     from recal.collecting import collect
 
     inputs.check_files("watch")
-    calibrator = check_calibration(*load_saved(reference))
+    calibrator = files.check_calibration(*files.load_saved(reference))
     model, source, how = inputs.open_as_fitted(calibrator)
     if how["preprocess"] is None and hasattr(calibrator, "preprocessing_"):
         how["preprocess"] = calibrator.preprocessing_.normalize

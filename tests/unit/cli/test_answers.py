@@ -73,10 +73,7 @@ def test_a_table_is_calibrated_and_applied_in_two_commands(place, capsys):
     )
     assert "The threshold was chosen on 360 other inputs." in page
     for name in ("accepted.csv", "accepted.parquet", "accepted.jsonl"):
-        assert (
-            run(["apply", str(place / "out"), str(place / "new.csv"), "--out", str(place / name)])
-            == 0
-        )
+        assert typed(f"apply {place / 'out'} {place / 'new.csv'} --out {place / name}") == 0
     assert "answers with their confidence written to" in capsys.readouterr().out
     with (place / "accepted.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -207,10 +204,7 @@ def test_from_a_log_to_automated_answers(tmp_path, capsys):
     )
     assert "Next: recal calibrate" in capsys.readouterr().out
     assert [str(one) for one in read_views(tmp_path / "v.npz").transforms] == ["direct"]
-    assert (
-        run(["calibrate", str(tmp_path / "v.npz"), "--risk", "0.1", "--out", str(tmp_path / "out")])
-        == 0
-    )
+    assert typed(f"calibrate {tmp_path / 'v.npz'} --risk 0.1 --out {tmp_path / 'out'}") == 0
     assert "can be automated with at most 10 % errors" in capsys.readouterr().out
     assert typed(f"apply {tmp_path / 'out'} {tmp_path / 'v.npz'} --out {tmp_path / 'a.csv'}") == 0
     for words, message in [
@@ -240,12 +234,7 @@ def test_calibrate_reads_a_log_without_a_collect(tmp_path, capsys):
 
 def test_options_of_calibrate_reach_the_fit_of_views(tmp_path, capsys):
     write_log(tmp_path / "samples.jsonl", 1.0, 1)
-    assert (
-        run(
-            ["collect", "--data", str(tmp_path / "samples.jsonl"), "--out", str(tmp_path / "v.npz")]
-        )
-        == 0
-    )
+    assert typed(f"collect --data {tmp_path / 'samples.jsonl'} --out {tmp_path / 'v.npz'}") == 0
     words = ["calibrate", str(tmp_path / "v.npz"), "--risk", "0.1", "--out", str(tmp_path / "out")]
     assert run([*words, "--method", "ts", "--cross-fit"]) == 0
     assert "to fit and to decide" in capsys.readouterr().out

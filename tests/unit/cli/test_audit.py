@@ -11,6 +11,7 @@ from recal import DecisionRule, SignalCalibration, load, save
 from recal.cli.app import run
 from recal.files.ledger import Journal
 from recal.files.tables import read_table
+from tests.unit.cli.commands import typed
 
 
 @pytest.fixture
@@ -42,9 +43,7 @@ def grade(place, name: str = "to-check.csv", *, honest: bool = True, rows: int |
 
 
 def test_draw_check_and_learn(place, capsys):
-    assert (
-        run(["audit", "calibrated", "answers.csv", "--checks", "200", "--out", "to-check.csv"]) == 0
-    )
+    assert typed("audit calibrated answers.csv --checks 200 --out to-check.csv") == 0
     table = read_table(place / "to-check.csv")
     assert table.n_rows == 200
     below = table.numbers("confidence") < 0.9

@@ -125,10 +125,7 @@ def test_apply_takes_views_or_a_model(place, capsys):
     assert collect() == 0
     assert run(["fit", "views.zarr", "--method", "ts", "--out", "c.recal"]) == 0
     assert run(["apply", "c.recal", "--out", "p.npz"]) == 2
-    assert (
-        run(["apply", "c.recal", "views.zarr", "--model", "users_model:model", "--out", "p.npz"])
-        == 2
-    )
+    assert typed("apply c.recal views.zarr --model users_model:model --out p.npz") == 2
     assert capsys.readouterr().err.count("either a file of views, or --model and --data") == 2
 
 

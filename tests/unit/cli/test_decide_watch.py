@@ -89,10 +89,7 @@ def test_decide_reads_probabilities_and_saves_a_rule_alone(files, capsys):
     write_prob_file(
         files / "probs.npz", TemperatureScaling().fit(test).predict_proba(test), test.labels
     )
-    assert (
-        run(["decide", str(files / "probs.npz"), "--risk", "0.05", "--out", str(files / "rule")])
-        == 0
-    )
+    assert typed(f"decide {files / 'probs.npz'} --risk 0.05 --out {files / 'rule'}") == 0
     out = capsys.readouterr().out
     assert "with at most 5% of them wrong, at 95% confidence" in out
     assert isinstance(load(files / "rule"), DecisionRule)

@@ -13,6 +13,7 @@ import pytest
 from recal import DecisionRule, Views, load, save
 from recal.cli.app import run
 from recal.files.probabilities import read_probs
+from tests.unit.cli.commands import typed
 
 KINDS = ("fading", "hiss", "shouting")
 
@@ -41,10 +42,7 @@ def files(tmp_path_factory):
     Views(logits(new, "fading", 0.7, 7)).write(folder / "faded.npz")
     Views(logits(new, "none", 0.0, 8)).write(folder / "clean.npz")
     Views(60 * np.random.default_rng(0).normal(size=(600, 4)) ** 3).write(folder / "strange.npz")
-    assert (
-        run(["fit", str(folder / "fit.npz"), "--method", "ts", "--out", str(folder / "ts.recal")])
-        == 0
-    )
+    assert typed(f"fit {folder / 'fit.npz'} --method ts --out {folder / 'ts.recal'}") == 0
     calibrator = load(folder / "ts.recal")
     calibrator.decision_ = DecisionRule((0.9,), risk=0.02, confidence=0.95)
     save(calibrator, folder / "ready.recal")

@@ -139,10 +139,7 @@ def test_a_column_of_the_table_itself_is_no_class(files, capsys):
 
 
 def test_report_of_probabilities_before_and_after(files, capsys):
-    assert (
-        run(["report", "probs.npz", "--before", "probs.csv", "--label-column", "truth", "--json"])
-        == 0
-    )
+    assert typed("report probs.npz --before probs.csv --label-column truth --json") == 0
     found = json.loads(capsys.readouterr().out)
     assert list(found["methods"]) == ["before", "after"]
     assert len(found["verdict"]) > 2
@@ -153,10 +150,7 @@ def test_report_of_probabilities_before_and_after(files, capsys):
 def test_columns_of_the_file_before_are_matched_by_name(files, capsys):
     lines = [line.split(",") for line in (files / "probs.csv").read_text().splitlines()]
     (files / "turned.csv").write_text("\n".join(",".join([c, a, b, t]) for a, b, c, t in lines))
-    assert (
-        run(["report", "probs.csv", "--before", "turned.csv", "--label-column", "truth", "--json"])
-        == 0
-    )
+    assert typed("report probs.csv --before turned.csv --label-column truth --json") == 0
     found = json.loads(capsys.readouterr().out)["methods"]
     assert found["before"]["metrics"]["nll"]["value"] == pytest.approx(
         found["after"]["metrics"]["nll"]["value"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 import sys
@@ -11,13 +10,7 @@ from pathlib import Path
 import pytest
 
 from recal.cli.app import COMMANDS, run
-
-_spec = importlib.util.spec_from_file_location(
-    "wrong_inputs", Path(__file__).with_name("wrong_inputs.py")
-)
-wrong = importlib.util.module_from_spec(_spec)
-sys.modules["wrong_inputs"] = wrong  # where dataclasses look for their module
-_spec.loader.exec_module(wrong)
+from tests.unit.cli import wrong_inputs as wrong
 
 
 @pytest.fixture(scope="module")

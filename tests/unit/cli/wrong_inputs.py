@@ -1,5 +1,4 @@
-"""What new users type wrongly: one list for the tests and for docs/wrong-inputs.md, and the folder
-it is typed in.
+"""What new users type wrongly, and the folder it is typed in.
 
 The list is wrong_inputs.txt: a mistake, what was typed, and words that the answer must hold.
 `build` makes the files. Where a mistake needs a circumstance that a folder cannot hold (a full
@@ -72,8 +71,6 @@ threshold = 0.5
 class Wrong:
     """A mistake, what was typed after `recal`, and words of the answer."""
 
-    topic: str
-    mistake: str
     typed: str
     said: tuple[str, ...]
     around: str = ""
@@ -86,25 +83,18 @@ class Wrong:
 
 
 def _read(lines: list[str]) -> Iterator[Wrong]:
-    topic = ""
     for line in lines:
-        if line.startswith("# "):
-            topic = line[2:]
-        elif topic and line:
-            mistake, typed, *said = line.split(" | ")
-            mistake, _, around = mistake.removesuffix("]").partition(" [")
-            code = next((int(words[5:]) for words in said if words.startswith("exit ")), 2)
-            yield Wrong(
-                topic,
-                mistake,
-                typed,
-                tuple(w for w in said if not w.startswith("exit ")),
-                around,
-                code,
-            )
+        if not line or line.startswith("# "):
+            continue
+        mistake, typed, *said = line.split(" | ")
+        around = mistake.removesuffix("]").partition(" [")[2]
+        code = next((int(words[5:]) for words in said if words.startswith("exit ")), 2)
+        yield Wrong(typed, tuple(w for w in said if not w.startswith("exit ")), around, code)
 
 
-CASES = tuple(_read(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()))
+CASES = tuple(
+    _read(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()[2:])
+)
 
 
 @contextlib.contextmanager
