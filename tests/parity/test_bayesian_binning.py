@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from recal.calibrators import BayesianBinning
-from recal.errors import InputError
 
 SPREAD, PRIOR = 10.0, 2.0
 
@@ -77,23 +76,3 @@ def test_the_answer_is_the_published_average(decimals, strategy):
     np.testing.assert_allclose(
         model.predict_proba(fresh), raw / raw.sum(axis=1, keepdims=True), rtol=0, atol=2e-6
     )  # histograms with a negligible weight are left out
-
-
-def test_the_number_of_bins_follows_the_evidence():
-    """Labels that do not depend on the score need one bin; labels that jump with it need more."""
-    rng = np.random.default_rng(1)
-    logits = np.stack([rng.normal(size=2000), np.zeros(2000)], axis=1)
-    chance = BayesianBinning().fit(logits, rng.integers(0, 2, 2000)).predict_proba(logits)
-    assert np.ptp(chance[:, 0]) < 0.1
-    certain = BayesianBinning().fit(logits, (logits[:, 0] < 0).astype(int)).predict_proba(logits)
-    assert np.ptp(certain[:, 0]) > 0.99
-
-
-def test_bad_parameters_are_refused():
-    for parameters, message in (
-        ({"spread": 0.5}, "`spread`.*0.5"),
-        ({"prior_samples": 0}, "`prior_samples`.*0"),
-        ({"strategy": "x"}, "`strategy`"),
-    ):
-        with pytest.raises(InputError, match=message):
-            BayesianBinning(**parameters).fit(np.eye(3) * 2, [0, 1, 2])

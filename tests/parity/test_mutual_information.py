@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recal.calibrators import MutualInformationBinning
-from recal.calibrators.imax import _Sums, best_edges, climb, informative_edges
+from recal.calibrators.imax import _Sums, climb, informative_edges
 from recal.errors import InputError
 
 
@@ -48,22 +48,6 @@ def test_the_information_never_falls(seed):
     assert len(history) > 2
     assert (np.diff(history) > 0).all()
     assert (np.diff(edges) > 0).all()
-
-
-def test_an_edge_is_where_both_neighbours_explain_a_score_equally_well():
-    values = np.array([-3.0, -0.5, 2.0])
-    edges = best_edges(values)
-    for edge, low, high in zip(edges, values[:-1], values[1:]):
-        p = 1 / (1 + np.exp(-edge))
-        loss = [p * np.log1p(np.exp(-v)) + (1 - p) * np.log1p(np.exp(v)) for v in (low, high)]
-        assert loss[0] == pytest.approx(loss[1], abs=1e-12)
-
-
-def test_more_bins_keep_more_and_never_more_than_all():
-    scores = np.random.default_rng(0).normal(scale=3.0, size=3000)
-    kept = [informative_edges(scores, n_bins)[1] for n_bins in (2, 4, 8, 16)]
-    assert (np.diff(kept) > 0).all()
-    assert kept[-1] < information_of(scores, np.arange(3000))
 
 
 def test_bins_answer_with_their_share_of_hits():

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression
 
-from recal.calibrators import BayesianBinning, BetaCalibration, HistogramBinning, PlattScaling
+from recal.calibrators import BetaCalibration, PlattScaling
 from recal.calibrators.logistic import fit_jointly
 
 
@@ -98,33 +98,6 @@ def test_curves_that_move_together_end_at_the_least_penalised_loss(data):
     found = fit_jointly(features[:2], labels, start, steps=1000)
     assert loss(found.ravel()) == pytest.approx(least.fun, abs=1e-6)
     assert least.fun < loss(start.ravel()) - 1e-4, "the move must matter"
-
-
-def test_many_classes_of_which_most_never_occur():
-    """Log-likelihoods of texts in languages: tails of hundreds, 8 of 60 classes seen, two constant
-    rows.
-    """
-    rng = np.random.default_rng(0)
-    seen = rng.choice(60, 8, replace=False)
-    labels = seen[rng.integers(0, 8, 1200)]
-    logits = -60.0 * np.abs(rng.standard_t(2, size=(1200, 60)))
-    logits[np.arange(1200), labels] += 60.0 * np.abs(rng.standard_t(2, size=1200))
-    logits[[3, 700]] = np.finfo(np.float32).min
-    nll = {}
-    for method in (
-        BetaCalibration(),
-        BetaCalibration(joint=False),
-        BayesianBinning(),
-        BayesianBinning(strategy="mass"),
-        HistogramBinning(),
-        HistogramBinning(n_bins=60),
-    ):
-        probs = method.fit(logits[:600], labels[:600]).predict_proba(logits[600:])
-        nll[str(method)] = -np.log(probs[np.arange(600), labels[600:]]).mean()
-    joint, apart, both, mass, histogram, finer = nll.values()
-    assert joint < 0.97 * apart
-    assert both < 0.97 * mass
-    assert histogram < 0.97 * finer
 
 
 def test_beta_drops_a_negative_coefficient_and_fits_the_rest_again():

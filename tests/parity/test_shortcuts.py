@@ -10,7 +10,6 @@ import pytest
 from recal import Plan, ReCal, Step, Views
 from recal.engine.series import ScaledLogits
 from recal.maps.guard import answer
-from recal.maps.steps import calibrated_probs
 from tests.problems import lossy_views
 
 
@@ -90,22 +89,3 @@ def test_the_replay(k, sharpness, confidence_at):
     loops = answer(plan, z, seen, kept=True)[0]
     arrays = plan.probs(np.float64(z), [np.float64(view) for view in seen])
     np.testing.assert_allclose(loops, arrays, rtol=0, atol=1e-14)
-
-
-def test_a_sample_alone_gets_what_it_gets_in_a_batch():
-    z, views, y = lossy_views(500, 10, sharpness=8.0)
-    sample = as_views(z, views, y)
-    plan = ReCal(random_state=0, max_iter=30).fit(sample).plan_
-    together = calibrated_probs(plan, sample)
-    for rows in ([7], [499, 0, 7], slice(3, 400, 7)):
-        np.testing.assert_array_equal(calibrated_probs(plan, sample[rows]), together[rows])
-    stack = [sample.transformed(t) for t in plan.transforms]
-    np.testing.assert_array_equal(answer(plan, z, stack, kept=True)[0], together)
-
-
-def test_originals_and_views_of_different_precision():
-    z, views, _ = lossy_views(200, 10)
-    narrow, wide = as_views(z, views), as_views(z.astype(np.float64), views)
-    plan = Plan(tuple(Step(f"zoom:0.{1 + i % 3}", (0.9, 0.8, 1.1, 0.7)) for i in range(9)))
-    one, other = (calibrated_probs(plan, some) for some in (narrow, wide))
-    np.testing.assert_array_equal(one, other)

@@ -66,11 +66,6 @@ def test_a_selection_of_a_selection(views, first, second):
     np.testing.assert_array_equal(views[first][second].labels, np.array(LABELS)[expected])
 
 
-def test_one_row_keeps_two_dimensions(views):
-    assert views[3].logits.shape == (1, 3)
-    np.testing.assert_array_equal(views[np.int64(-1)].logits, LOGITS[-1:])
-
-
 @pytest.mark.parametrize(
     "rows", [[], slice(3, 3), slice(100, None), np.zeros(7, bool), np.array([], int)], ids=repr
 )
@@ -105,11 +100,6 @@ def test_slices_share_memory_and_nothing_is_copied():
     assert np.shares_memory(views[::-1].transformed("zoom:0.5"), ZOOMED)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_floats_are_kept_as_they_come(dtype):
-    assert Views(LOGITS.astype(dtype)).logits.dtype == dtype
-
-
 def test_bytes_in_another_order_become_the_machines_own():
     views = Views(LOGITS.astype(">f4"))
     assert views.logits.dtype.isnative
@@ -140,36 +130,6 @@ def test_views_of_another_shape_are_refused_by_name():
         InputError, match=r"'zoom:0\.5' must have the originals' shape \(7, 3\), got \(6, 3\)"
     ):
         Views(LOGITS, {"zoom:0.5": ZOOMED[:6]})
-
-
-def test_values_that_are_not_finite_are_refused_by_name():
-    spoiled = ZOOMED.copy()
-    spoiled[4, 1] = np.inf
-    with pytest.raises(
-        InputError, match=r"transformed\['zoom:0\.5'\]. must be finite; row 4, column 1 is inf"
-    ):
-        Views(LOGITS, {"zoom:0.5": spoiled})
-
-
-def test_labels_are_column_indices_or_names():
-    names = ["cat", "ant", "bee"]
-    by_name = Views(LOGITS[:3], labels=["bee", "cat", "bee"], classes=names)
-    by_column = Views(LOGITS[:3], labels=[2, 0, 2], classes=names)
-    assert by_name.labels.tolist() == by_column.labels.tolist() == [2, 0, 2]
-    by_number = Views(LOGITS[:3], labels=[30, 10, 30], classes=[10, 20, 30])
-    assert by_number.labels.tolist() == [2, 0, 2]
-    with pytest.raises(InputError, match="row 1 has 3"):
-        Views(LOGITS[:2], labels=[0, 3], classes=names)
-    with pytest.raises(InputError, match="`classes` must name every label; label 2 in row 0"):
-        Views(LOGITS[:1], labels=[2], classes=[10, 20, 30])
-
-
-def test_repr_tells_what_is_held():
-    assert repr(Views(LOGITS)) == "Views: 7 samples, 3 classes, 0 transformations, without labels"
-    assert (
-        repr(Views(LOGITS, {"a": ZOOMED}, LABELS)[:2])
-        == "Views: 2 samples, 3 classes, 1 transformation, labelled"
-    )
 
 
 def test_probabilities_become_logarithms_with_the_floor_that_is_said() -> None:

@@ -35,18 +35,6 @@ def test_a_large_array_gets_bit_for_bit_what_its_halves_get(method, problem):
     np.testing.assert_allclose(probs.sum(axis=1), 1.0, rtol=0, atol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("method", [VectorScaling, HistogramBinning])
-def test_a_large_array_gets_what_a_few_rows_get_without_a_compiler(method, problem):
-    logits, y = problem
-    logits = np.where(
-        np.arange(len(logits))[:, None] < 3, 1000 * logits, logits
-    )  # beyond what a fit saw
-    fitted = method().fit(logits[1000:2500], y[1000:2500])
-    few = fitted.predict_proba(logits[:100])
-    np.testing.assert_allclose(fitted.predict_proba(logits)[:100], few, rtol=1e-12, atol=1e-307)
-
-
 @pytest.mark.parametrize(
     ("beta", "n_classes"), [(1e-18, 80), (1.0, 80), (1e6, 80), (1.0, 27), (1e-18, 27)]
 )

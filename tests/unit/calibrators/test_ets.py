@@ -24,36 +24,6 @@ def loss(weights, parts):
     return -np.log(parts @ weights).mean()
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.2])
-def test_weights_are_as_good_as_a_plain_search_over_the_simplex(noise):
-    logits, labels = draw(noise=noise)
-    model = EnsembleTemperatureScaling().fit(logits, labels)
-    rows = np.arange(len(labels))
-    parts = np.stack(
-        [
-            softmax(logits, model.beta_)[rows, labels],
-            softmax(logits)[rows, labels],
-            np.full(len(labels), 0.2),
-        ],
-        axis=1,
-    )
-    # Without constraints: three free numbers through a softmax, by a solver without gradients.
-    free = minimize(
-        lambda v: loss(np.exp(v) / np.exp(v).sum(), parts),
-        np.zeros(3),
-        method="Nelder-Mead",
-        options={"xatol": 1e-10, "fatol": 1e-14, "maxiter": 20_000, "maxfev": 20_000},
-    )
-    assert loss(model.weights_, parts) <= free.fun + 1e-9
-    assert model.weights_.min() >= 0
-    assert model.weights_.sum() == pytest.approx(1.0, abs=1e-12)
-
-
-def test_blind_labels_give_weight_to_the_uniform_answer():
-    weights = EnsembleTemperatureScaling().fit(*draw(noise=0.3)).weights_
-    assert weights[2] > 0.1
-
-
 def blunt(n=1500, seed=3):
     """Sharp where it knows, blind elsewhere: one temperature suits neither."""
     rng = np.random.default_rng(seed)
@@ -138,19 +108,6 @@ def test_where_every_answer_is_right_only_a_temperature_is_fitted():
     model = EnsembleTemperatureScaling().fit(1e6 * logits, logits.argmax(axis=1))
     assert model.weights_.tolist() == [1.0, 0.0, 0.0]
     assert model.beta_ == TemperatureScaling().fit(1e6 * logits, logits.argmax(axis=1)).beta_
-
-
-def test_the_answer_is_the_mixture():
-    logits, labels = draw(noise=0.2)
-    model = EnsembleTemperatureScaling().fit(logits, labels)
-    a, b, c = model.weights_
-    expected = a * softmax(model.beta_ * logits) + b * softmax(logits) + c / 5
-    np.testing.assert_allclose(model.predict_proba(logits), expected, rtol=0, atol=1e-12)
-
-
-def test_a_corner_is_found_exactly():
-    parts = np.array([[0.9, 0.5, 0.2]] * 10)
-    np.testing.assert_allclose(likeliest(parts), [1.0, 0.0, 0.0], atol=1e-9)
 
 
 def test_a_truth_of_probability_zero_is_survived():

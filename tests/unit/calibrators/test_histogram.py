@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 
 from recal.calibrators import HistogramBinning
-from recal.calibrators.binning import equal_mass_edges
-from recal.errors import InputError
 from recal.maps.arrays import softmax
 from tests.problems import logits_and_labels
 
@@ -63,24 +61,9 @@ def test_a_bin_holds_its_upper_edge():
     ]  # 0.5 lies in the first; an empty bin has its middle
 
 
-def test_equal_mass_bins_hold_equally_many():
-    scores = np.random.default_rng(0).random(100)
-    counts = np.bincount(np.searchsorted(equal_mass_edges(np.sort(scores), 7), scores))
-    assert set(counts) <= {14, 15}
-
-
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_the_number_of_bins_follows_the_classes():
     logits, labels = problem(n=1000, n_classes=8)
     assert HistogramBinning().fit(logits, labels).values_.shape == (8, 24)
     assert HistogramBinning().fit(logits[:100], labels[:100]).values_.shape == (8, 10)
     assert HistogramBinning(strategy="width").fit(logits, labels).values_.shape == (8, 15)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [({"n_bins": 0}, "`n_bins`.*0"), ({"strategy": "equal"}, "'mass', 'width'.*'equal'")],
-)
-def test_bad_parameters_are_refused(parameters, message):
-    with pytest.raises(InputError, match=message):
-        HistogramBinning(**parameters).fit(*problem())

@@ -35,16 +35,6 @@ def test_a_curve_is_scikit_learns(decimals):
     assert (np.diff(knots) > 0).all()
 
 
-@pytest.mark.parametrize("hits", [[0, 0, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0], [0, 1, 0, 1]])
-def test_a_curve_of_few_samples_is_scikit_learns(hits):
-    scores, hits = np.array([0.2, 0.2, 0.5, 0.9]), np.array(hits, dtype=bool)
-    knots, values = fit_increasing(scores, hits)
-    grid = np.linspace(0, 1, 101)
-    np.testing.assert_allclose(
-        np.interp(grid, knots, values), reference_curve(scores, hits).predict(grid), atol=1e-12
-    )
-
-
 def log_odds(logits):
     return scipy.special.logit(softmax(logits))
 
@@ -71,15 +61,6 @@ def test_smoothing_adds_one_sample_spread_over_the_classes():
     np.testing.assert_allclose(model.values_, (40 * plain.values_ + 0.25) / 41)
     with pytest.raises(InputError, match=r"`penalty`.*-1"):
         IsotonicCalibration(penalty=-1).fit(logits, labels)
-
-
-def test_one_vs_all_without_temperature_is_plain_isotonic():
-    logits, labels = problem()
-    plain = IsotonicOneVsAll(temperature=False).fit(logits, labels)
-    assert plain.beta_ == 1.0
-    np.testing.assert_array_equal(
-        plain.predict_proba(logits), IsotonicCalibration().fit(logits, labels).predict_proba(logits)
-    )
 
 
 def test_one_vs_all_with_temperature_is_isotonic_on_scaled_logits():
@@ -110,13 +91,6 @@ def test_multiclass_is_strictly_increasing():
     assert (np.diff(model.map_.line(grid[:, None])[:, 0]) > 0).all()
     with pytest.raises(InputError, match="`slope`"):
         IsotonicMulticlass(slope=0).fit(logits, labels)
-
-
-def test_multiclass_keeps_the_order_of_all_classes():
-    logits, labels = problem()
-    fresh, _ = problem(seed=2)
-    probs = IsotonicMulticlass().fit(logits, labels).predict_proba(fresh)
-    np.testing.assert_array_equal(np.argsort(probs, axis=1), np.argsort(fresh, axis=1))
 
 
 @pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")

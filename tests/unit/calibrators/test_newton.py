@@ -73,11 +73,6 @@ def test_running_out_of_steps_is_said():
         minimise(Steep(), np.array([-30.0]), max_iter=1)
 
 
-def test_a_start_at_the_minimum_stays():
-    found = minimise(Quadratic(np.eye(2), np.zeros(2)), np.zeros(2))
-    assert found.point.tolist() == [0.0, 0.0]
-
-
 def test_a_number_that_is_not_finite_is_said_and_the_last_good_point_kept():
     with (
         np.errstate(all="ignore"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from recal import ReCal, Views
+from recal.errors import InputError
 
 
 def _views(*specs: str) -> Views:
@@ -26,3 +28,9 @@ def test_they_are_drawn_where_there_is_nothing_else_or_they_are_asked_for() -> N
     assert {str(record.transform) for record in alone.history_} == {"flip"}
     asked = ReCal(sequence=["flip", 0], tol=0).fit(_views("zoom:0.5", "flip"))
     assert [str(record.transform) for record in asked.history_] == ["flip", "zoom:0.5"]
+
+
+@pytest.mark.parametrize("item", [5, "zoom:0.9"])
+def test_a_sequence_names_views_that_are_there(item) -> None:
+    with pytest.raises(InputError, match=f"`sequence`.*{item}"):
+        ReCal(sequence=[item]).fit(_views("zoom:0.5"))

@@ -10,7 +10,6 @@ import pytest
 from recal import TemperatureScaling
 from recal.calibrators import VectorScaling
 from recal.calibrators.samples import Samples, check_samples
-from recal.copies import near_duplicates
 from recal.errors import DependentRowsWarning, DoubtfulLabelsWarning, FewSamplesWarning, InputError
 from recal.views import Views
 
@@ -116,20 +115,6 @@ def test_copies_are_noticed_by_every_fit_unless_they_are_named():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         TemperatureScaling().fit(z[again], y[again], clusters=again)
-
-
-@pytest.mark.parametrize("distinct", [None, 50])
-def test_copies_of_one_confidence_each(distinct):
-    """Independent confidences are near each other, or equal if there are few values."""
-    rng = np.random.default_rng(0)
-    confidence = rng.uniform(0.5, 1.0, 400)
-    if distinct:
-        confidence = np.round(confidence * distinct) / distinct
-    wrong = rng.random(400) > confidence
-    assert near_duplicates(confidence, wrong) == 0
-    if distinct is None:
-        again = np.repeat(np.arange(400), 3)
-        assert near_duplicates(confidence[again], wrong[again]) > 1000
 
 
 def test_a_good_fit_says_nothing():
