@@ -18,6 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Self, cast
 
 import numpy as np
@@ -58,15 +59,7 @@ class _KeptAnswers:
 
 def from_map(name: str) -> Any:
     """Return a fitted attribute that is a field of the map: `scales_ = from_map("scale")`."""
-
-    def read(calibrator: Calibrator) -> Any:
-        if "map_" not in vars(calibrator):
-            raise AttributeError(
-                f"This {type(calibrator).__name__} has no fitted attributes before it is fitted."
-            )
-        return getattr(calibrator.map_, name)
-
-    return property(read)
+    return property(attrgetter(f"map_.{name}"))
 
 
 class Calibrator(Estimator, ABC):
@@ -373,22 +366,20 @@ class Calibrator(Estimator, ABC):
     def _check_width(self, X: Views | ArrayLike) -> None:
         """Refuse logits with a different number of classes, before any other check."""
         self._check_fitted()
-        shape = (
-            (X.n_samples, X.n_classes) if isinstance(X, Views) else tuple(getattr(X, "shape", ()))
-        )
-        columns = (
-            2 if is_single_column(shape) else shape[-1] if len(shape) == 2 else len(self.classes_)
-        )
-        if columns != len(self.classes_):
-            width = ASIDES["width"].format(shape[-1], type(self).__name__, len(self.classes_))
-            remedy, aside = (
-                "Fit a calibration on logits of this model",
-                width if len(shape) == 2 else ASIDES["shape"],
-            )
+        shape = tuple(getattr(X, "shape", ()))
+        if isinstance(X, Views):
+            shape = X.n_samples, X.n_classes
+        name, expected = type(self).__name__, len(self.classes_)
+        columns = shape[-1] if len(shape) == 2 else expected
+        if is_single_column(shape):
+            columns = 2
+        if columns != expected:
+            width = ASIDES["width"].format(shape[-1], name, expected)
+            aside = width if len(shape) == 2 else ASIDES["shape"]
             raise InputError(
-                f"This {type(self).__name__} was fitted on {len(self.classes_)} classes, got {columns} columns",
+                f"This {name} was fitted on {expected} classes, got {columns} columns",
                 argument="X",
-                remedy=f"{remedy}. {aside}",
+                remedy=f"Fit a calibration on logits of this model. {aside}",
             )
 
     def _check_fitted(self) -> None:

@@ -18,9 +18,6 @@ from recal.schema import Count, NotNegative
 
 Vector = NDArray[np.float64]
 
-# The number of candidate edges for the first choice.
-_GRID = 240
-
 
 class MutualInformationBinning(Calibrator):
     """Bin the log-odds so that bins say as much as possible about the label, and predict the share
@@ -90,14 +87,10 @@ class MutualInformationBinning(Calibrator):
             groups = [(odds.ravel(), pooled.ravel())]
         else:
             warn_if_few(self, samples)
-            groups = [
-                (column, labels == k) for k, column in enumerate(np.ascontiguousarray(odds.T))
-            ]
-        all_edges, values = (
-            np.full((len(groups), n_bins - 1), np.inf),
-            np.zeros((len(groups), n_bins)),
-        )
-        information = np.empty(len(groups))
+            columns = enumerate(np.ascontiguousarray(odds.T))
+            groups = [(column, labels == k) for k, column in columns]
+        all_edges = np.full((len(groups), n_bins - 1), np.inf)
+        values, information = np.zeros((len(groups), n_bins)), np.empty(len(groups))
         for g, (scores, hits) in enumerate(groups):
             edges, information[g] = informative_edges(scores, n_bins)
             all_edges[g, : len(edges)] = edges
@@ -125,11 +118,8 @@ class _Sums:
 
     def between(self, edges: Vector) -> tuple[Vector, Vector]:
         """Return both sums for each bin that is not empty."""
-        ends = np.unique(
-            np.concatenate(
-                [[0], np.searchsorted(self.ordered, edges, "right"), [len(self.ordered)]]
-            )
-        )
+        inner = np.searchsorted(self.ordered, edges, "right")
+        ends = np.unique(np.concatenate([[0], inner, [len(self.ordered)]]))
         return np.diff(self.hit[ends]), -np.diff(self.miss[ends])
 
 
@@ -145,19 +135,18 @@ def informative_edges(scores: Vector, n_bins: int) -> tuple[Vector, float]:
     return edges, history[-1]
 
 
-def _candidates(sums: _Sums) -> Vector:
+def _candidates(sums: _Sums, count: int = 240) -> Vector:
     """Return candidate edges: between all scores if there are few, else spread by hits, by mass and
     by width.
     """
-    distinct = np.unique(sums.ordered) if len(sums.ordered) <= _GRID else None
+    distinct = np.unique(sums.ordered) if len(sums.ordered) <= count else None
     if distinct is None:
-        inner = np.arange(1, _GRID // 3) / (_GRID // 3)
+        inner = np.arange(1, count // 3) / (count // 3)
         by_hits = np.minimum(np.searchsorted(sums.hit, inner * sums.hit[-1]), len(sums.ordered) - 1)
         by_mass = (inner * len(sums.ordered)).astype(np.intp)
         by_width = sums.ordered[0] + inner * (sums.ordered[-1] - sums.ordered[0])
-        distinct = np.unique(
-            np.concatenate([sums.ordered[by_hits], sums.ordered[by_mass], by_width])
-        )
+        both = sums.ordered[by_hits], sums.ordered[by_mass]
+        distinct = np.unique(np.concatenate([*both, by_width]))
     return _drop_empty(sums, (distinct[1:] + distinct[:-1]) / 2)
 
 
@@ -165,9 +154,8 @@ def best_on_grid(sums: _Sums, candidates: Vector, n_bins: int) -> Vector:
     """Return the n_bins - 1 candidates that keep the most information, by dynamic programming."""
     if len(candidates) < n_bins:
         return candidates
-    ends = np.concatenate(
-        [[0], np.searchsorted(sums.ordered, candidates, "right"), [len(sums.ordered)]]
-    )
+    inner = np.searchsorted(sums.ordered, candidates, "right")
+    ends = np.concatenate([[0], inner, [len(sums.ordered)]])
     hit = sums.hit[None, ends] - sums.hit[ends, None]
     miss = sums.miss[ends, None] - sums.miss[None, ends]
     # gain[i, j]: what a bin from end i to end j adds; the choice changes only the entropies of the
@@ -218,9 +206,8 @@ def best_edges(values: Vector) -> Vector:
         edges = np.log(np.logaddexp(0, high) - np.logaddexp(0, low)) - np.log(
             np.logaddexp(0, -low) - np.logaddexp(0, -high)
         )
-    return np.where(
-        np.isfinite(edges), edges, (low + high) / 2
-    )  # for equal neighbours, any point in between works
+    # For equal neighbours, any point in between works.
+    return np.where(np.isfinite(edges), edges, (low + high) / 2)
 
 
 def information(hit: Vector, miss: Vector) -> float:

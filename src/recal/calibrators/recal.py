@@ -28,8 +28,6 @@ from recal.views import Views
 # A row is read again if its slope may be wrong by more than this; betas are then within 1e-8 of
 # those of exact slopes.
 _TOLERANCE = 1e-7
-# The groups of the next draw may differ, so a beta outside this range is not a good start for them.
-_SENSIBLE_START = (0.25, 4.0)
 FourBetas = tuple[float, float, float, float]
 
 
@@ -76,23 +74,17 @@ class _Fit:
         self, log_partition: Vector, members: NDArray[np.bool_] | slice = slice(None)
     ) -> float:
         """Return the calibration error of the samples that are members."""
-        n_bins, correct, confidence = (
-            self.method.n_bins,
-            self.correct[members],
-            np.exp(-log_partition[members]),
-        )
-        inner = np.arange(1, n_bins) / n_bins
-        gaps = np.bincount(
-            np.searchsorted(inner, confidence), correct - confidence, minlength=n_bins
-        )
+        n_bins, correct = self.method.n_bins, self.correct[members]
+        confidence = np.exp(-log_partition[members])
+        bins = np.searchsorted(np.arange(1, n_bins) / n_bins, confidence)
+        gaps = np.bincount(bins, correct - confidence, minlength=n_bins)
         return float(np.abs(gaps).sum() / len(correct))
 
     def closing_beta(self) -> float:
         """Return the best beta of all samples at the current state."""
         separable: Separable = "bound" if self.method.separable == "bound" else "laplace"
-        losses = GroupLosses(
-            self.original, self.drops, np.zeros(len(self.labels), dtype=np.int8), 1
-        )
+        everyone = np.zeros(len(self.labels), dtype=np.int8)
+        losses = GroupLosses(self.original, self.drops, everyone, 1)
         return float(fit_losses(losses, separable=separable).values[0])
 
     def iterate(self, transform: Transform) -> Iteration:
@@ -104,7 +96,8 @@ class _Fit:
         sizes = losses.sizes
         answer = fit_losses(losses, self.last_betas.get(transform), self.method.separable)
         raw = answer.values.copy()
-        self.last_betas[transform] = np.clip(raw, *_SENSIBLE_START)
+        # The groups of the next draw may differ; a beta far from 1 is not a good start for them.
+        self.last_betas[transform] = np.clip(raw, 0.25, 4.0)
         raw[sizes == 0] = 1.0
         # Shrink each group's value towards 1 by the share of samples outside the group.
         shares = sizes / len(groups)
@@ -131,14 +124,11 @@ class _Fit:
                 most = int(np.argmax(np.where(grown, sizes, 0)))
                 if sizes[most] > self.largest[0]:
                     self.largest = int(sizes[most]), int(mistakes[most])
-        counts, raw_betas, final_betas = (
-            tuple(each.tolist()) for each in (sizes.astype(int), raw, betas)
-        )
         iteration = Iteration.made(
             transform=transform,
-            sizes=counts,
-            raw_betas=raw_betas,
-            betas=final_betas,
+            sizes=tuple(sizes.astype(int).tolist()),
+            raw_betas=tuple(raw.tolist()),
+            betas=tuple(betas.tolist()),
             ece_before=ece_before,
             ece_after=self.ece,
             accepted=accepted,
@@ -297,9 +287,8 @@ class ReCal(Calibrator):
             return iter([_find(item, candidates) for item in self.sequence][: self.max_iter])
         # The method measures how a sample reacts to a loss of information, and a mirrored copy
         # loses none.
-        candidates = (
-            tuple(t for t in candidates if not getattr(t, "keeps_information", False)) or candidates
-        )
+        lossy = tuple(t for t in candidates if not getattr(t, "keeps_information", False))
+        candidates = lossy or candidates
         rng = np.random.default_rng(self.random_state)
         return (candidates[rng.integers(len(candidates))] for _ in range(self.max_iter))
 

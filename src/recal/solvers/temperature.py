@@ -50,13 +50,8 @@ class GroupLosses:
         n_groups: int,
         weights: Vector | None = None,
     ) -> None:
-        self.rows, self.drops, self.members, self.n_groups, self.weights = (
-            rows,
-            drops,
-            members,
-            n_groups,
-            weights,
-        )
+        self.rows, self.drops, self.weights = rows, drops, weights
+        self.members, self.n_groups = members, n_groups
         counts = self._counts = np.ones(len(members)) if weights is None else weights
         self._first_factor, self._second_factor = rows.scales * counts, rows.scales**2 * counts
         self.sizes = np.bincount(members, counts, n_groups).astype(np.float64)
@@ -77,10 +72,8 @@ class GroupLosses:
         `more` and `doubt` add a sample to a group: its share of the group's weight, and its pull.
         """
         first, second = self.rows.slopes(betas[self.members])
-        slope = np.bincount(self.members, first * self._first_factor, len(betas)).astype(np.float64)
-        curvature = np.bincount(self.members, second * self._second_factor, len(betas)).astype(
-            np.float64
-        )
+        slope = np.bincount(self.members, first * self._first_factor, len(betas))
+        curvature = np.bincount(self.members, second * self._second_factor, len(betas))
         return (1.0 + more) * slope - self._pull - doubt, (1.0 + more) * curvature
 
     def margins(self) -> Vector:
@@ -93,11 +86,6 @@ class GroupLosses:
 Derivatives = Callable[[Vector], tuple[Vector, Vector]]
 
 LEAST_BETA, LARGEST_BETA = 1e-3, 100.0
-# After a Newton step this small, the error is about its square, far below 1e-8.
-_LAST_STEP = 1e-5
-# Rounding can keep a slope from ever becoming small. The search also ends when the bracket is this
-# narrow.
-_NARROW = 1e-9
 _MOST_PASSES = 100
 
 
@@ -124,9 +112,8 @@ def solve_betas(
     `bounds` are the smallest and the largest beta of each group; the search then begins at `start`
     within them. Groups that are not `chosen` keep a beta of 1.
     """
-    least, largest = (
-        np.array([[LEAST_BETA], [LARGEST_BETA]]) * np.ones(n_groups) if bounds is None else bounds
-    )
+    everywhere = np.full(n_groups, LEAST_BETA), np.full(n_groups, LARGEST_BETA)
+    least, largest = everywhere if bounds is None else bounds
     log_beta = np.log(np.clip(np.ones(n_groups) if start is None else start, least, largest))
     origin = np.zeros(n_groups) if bounds is None else log_beta
     searches = [
@@ -174,14 +161,11 @@ class _Search:
     def step(self, slope: float, curvature: float) -> bool:
         """Take a step from the derivatives at the current point; return whether it was the last."""
         if slope == 0.0:
-            if (
-                curvature == 0.0 and self.lower > self.floor
-            ):  # the loss fell until its derivatives underflowed
+            if curvature == 0.0 and self.lower > self.floor:
+                # The loss fell until its derivatives underflowed.
                 self.log_beta, self.at_bound = self.ceiling, True
-            elif (
-                curvature == 0.0 and self.log_beta != self.origin
-            ):  # the start was too extreme to give a slope
-                self.log_beta = self.origin
+            elif curvature == 0.0 and self.log_beta != self.origin:
+                self.log_beta = self.origin  # the start was too extreme to give a slope
                 return False
             return True  # the minimum, or a constant loss
         self.tried.add(self.log_beta)
@@ -195,7 +179,9 @@ class _Search:
         steepness = math.exp(self.log_beta) * curvature
         step = -slope / steepness if steepness > 0.0 else math.copysign(math.inf, -slope)
         target = self.log_beta + step
-        if abs(step) < _LAST_STEP or self.upper - self.lower < _NARROW:
+        # After so small a Newton step, the error is about its square, far below 1e-8. Rounding can
+        # keep a slope from ever becoming small; a narrow bracket then ends the search.
+        if abs(step) < 1e-5 or self.upper - self.lower < 1e-9:
             self.log_beta = min(max(target, self.lower), self.upper)
             return True
         if not self.lower < target < self.upper:
@@ -214,12 +200,6 @@ class _Search:
 Separable = Literal["laplace", "pooled", "bound"]
 # Betas stay within these bounds, so that float32, which some runtimes use, can represent them.
 _EXTREMES = (1e-30, 1e30)
-# Start from subsamples of these sizes; a good starting point saves several full passes.
-_FEW_SAMPLES = (125, 2000)
-# Above this ratio, a full pass costs more than refining the estimate on a subsample.
-_WORTH_A_GUESS = 4
-# If the starting point lies outside the usual bounds, search this factor below and above it.
-_AROUND_A_GUESS = 100.0
 # Rows whose slope may be wrong by more than this are computed again, so that beta is exact to 1e-8.
 _TOLERANCE = 1e-12
 
@@ -245,8 +225,9 @@ def fit_temperature(
     of the result.
     """
     start = None if near is None else np.array([near])
-    for count in _FEW_SAMPLES if near is None else ():
-        if len(labels) < _WORTH_A_GUESS * count:
+    # A good starting point saves several full passes, which cost more than a pass over a fourth.
+    for count in (125, 2000) if near is None else ():
+        if len(labels) < 4 * count:
             break
         some = slice(None, None, len(labels) // count)
         state = ScaledLogits(logits[some], tolerance=_TOLERANCE)
@@ -255,9 +236,8 @@ def fit_temperature(
             apart = -state.runner_up_drop()
             usual = float(np.median(apart[apart > 0.0])) if (apart > 0.0).any() else 2.0
             start = np.clip([2.0 / usual], *_EXTREMES)
-        start = fit_betas(
-            state, labels[some], start, None if weights is None else weights[some]
-        ).values
+        some_weights = None if weights is None else weights[some]
+        start = fit_betas(state, labels[some], start, some_weights).values
     return fit_betas(ScaledLogits(logits, tolerance=_TOLERANCE), labels, start, weights)
 
 
@@ -289,10 +269,7 @@ def fit_losses(
         return solve_betas(losses.derivatives, n_groups, start)
     bounds = None
     if start is not None and ((start < LEAST_BETA) | (start > LARGEST_BETA)).any():
-        bounds = (
-            np.minimum(start / _AROUND_A_GUESS, LEAST_BETA),
-            np.maximum(start * _AROUND_A_GUESS, LARGEST_BETA),
-        )
+        bounds = np.minimum(start / 100.0, LEAST_BETA), np.maximum(start * 100.0, LARGEST_BETA)
     answer = solve_betas(losses.derivatives, n_groups, start, bounds=bounds, chosen=losses.mistaken)
     faultless = losses.occupied & ~losses.mistaken
     largest = np.inf
@@ -327,11 +304,8 @@ def _bracket(gaps: Vector, members: NDArray[Any], n_groups: int) -> tuple[Vector
     At the smallest beta a median sample is at chance; at the largest beta even the smallest margin
     is decisive.
     """
-    least, largest, middle = (
-        np.full(n_groups, LEAST_BETA),
-        np.full(n_groups, LARGEST_BETA),
-        np.ones(n_groups),
-    )
+    least, largest = np.full(n_groups, LEAST_BETA), np.full(n_groups, LARGEST_BETA)
+    middle = np.ones(n_groups)
     for k in range(n_groups):
         apart = gaps[(members == k) & (gaps > 0.0)]
         if len(apart):
