@@ -72,8 +72,10 @@ class GroupLosses:
         `more` and `doubt` add a sample to a group: its share of the group's weight, and its pull.
         """
         first, second = self.rows.slopes(betas[self.members])
-        slope = np.bincount(self.members, first * self._first_factor, len(betas))
-        curvature = np.bincount(self.members, second * self._second_factor, len(betas))
+        slope, curvature = (
+            np.bincount(self.members, values, len(betas)).astype(np.float64)
+            for values in (first * self._first_factor, second * self._second_factor)
+        )
         return (1.0 + more) * slope - self._pull - doubt, (1.0 + more) * curvature
 
     def margins(self) -> Vector:
