@@ -137,10 +137,8 @@ class NotFittedError(RecalError, ValueError, AttributeError):
         return super().__new__(_joined_with(theirs), *arguments)
 
     def __reduce__(self) -> tuple[type[NotFittedError], tuple[object, ...]]:
-        return (
-            NotFittedError,
-            self.args,
-        )  # the process that unpickles it may not have loaded scikit-learn
+        # The process that unpickles it may not have loaded scikit-learn.
+        return NotFittedError, self.args
 
 
 @cache

@@ -324,12 +324,9 @@ def field_names(family: type[Record]) -> list[str]:
 
 def _short(value: Any) -> str:
     if isinstance(value, np.ndarray):
-        small = value.size <= 4
-        return (
-            np.array2string(value, precision=4)
-            if small
-            else f"<{' x '.join(map(str, value.shape))}>"
-        )
+        if value.size <= 4:
+            return np.array2string(value, precision=4)
+        return f"<{' x '.join(map(str, value.shape))}>"
     return f"{value:.6g}" if isinstance(value, float) else repr(value)
 
 

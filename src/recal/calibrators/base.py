@@ -235,11 +235,8 @@ class Calibrator(Estimator, ABC):
             else:
                 views = X if isinstance(X, Views) else Views(X)
                 # With a gate, confident samples need no views.
-                if (
-                    self.map_.transforms
-                    and not views.transforms
-                    and self.map_.needs_views(views.logits).any()
-                ):
+                lacks_views = self.map_.transforms and not views.transforms
+                if lacks_views and self.map_.needs_views(views.logits).any():
                     as_views(X, needs_views=True, method=type(self).__name__)  # raises the error
                 probs, confidence = self._answer_views(views)
         if offsets is None or groups is None:

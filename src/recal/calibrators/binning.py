@@ -80,11 +80,9 @@ class HistogramBinning(Calibrator):
         all_edges, values = np.empty((len(columns), n_bins - 1)), np.empty((len(columns), n_bins))
         for k, scores in enumerate(columns):
             ordered = np.sort(scores)
-            edges = (
-                equal_width_edges(n_bins)
-                if strategy == "width"
-                else equal_mass_edges(ordered, n_bins)
-            )
+            edges = equal_width_edges(n_bins)
+            if strategy == "mass":
+                edges = equal_mass_edges(ordered, n_bins)
             ends = scipy.special.expit(with_ends(edges))
             middles = (ends[1:] + ends[:-1]) / 2
             # The positions of the edges among the sorted scores give the counts; only hits are
@@ -102,11 +100,9 @@ class HistogramBinning(Calibrator):
     def _count_bins(self, n_samples: int, n_classes: int) -> int:
         if self.n_bins is not None:
             return self.n_bins
-        return (
-            15
-            if self.strategy == "width"
-            else max(1, min(max(15, 3 * n_classes), 30, n_samples // 10))
-        )
+        if self.strategy == "width":
+            return 15
+        return max(1, min(max(15, 3 * n_classes), 30, n_samples // 10))
 
 
 class BayesianBinning(Calibrator):
@@ -213,14 +209,10 @@ def _average(
     middles = np.clip((scipy.special.expit(low) + scipy.special.expit(high)) / 2, 1e-12, 1 - 1e-12)
     strength = np.repeat(prior / sizes, sizes)
     alpha, beta = strength * middles, strength * (1 - middles)
-    evidence = (
-        scipy.special.gammaln(strength)
-        - scipy.special.gammaln(counts + strength)
-        + scipy.special.gammaln(positives + alpha)
-        - scipy.special.gammaln(alpha)
-        + scipy.special.gammaln(counts - positives + beta)
-        - scipy.special.gammaln(beta)
-    )
+    log_gamma = scipy.special.gammaln
+    evidence = log_gamma(strength) - log_gamma(counts + strength)
+    evidence += log_gamma(positives + alpha) - log_gamma(alpha)
+    evidence += log_gamma(counts - positives + beta) - log_gamma(beta)
     log_scores = np.add.reduceat(evidence, starts)
     weights = np.exp(log_scores - log_scores.max())
     weights /= weights.sum()

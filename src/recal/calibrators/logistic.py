@@ -62,6 +62,7 @@ class PlattScaling(Calibrator):
     penalty: NotNegative | bool = 0.1
 
     map_: LogisticCurves = from_fit()
+    limit_ = from_map("limit")
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
         warn_if_few(self, samples)
@@ -84,10 +85,6 @@ class PlattScaling(Calibrator):
     @property
     def intercepts_(self) -> Array:
         return self.map_.coefficients[1]
-
-    @property
-    def limit_(self) -> float:
-        return self.map_.limit
 
 
 class BetaCalibration(Calibrator):
@@ -171,9 +168,8 @@ def _targets(labels: Labels, n_classes: int, smooth: float) -> tuple[Array, Arra
     positive = np.bincount(labels, minlength=n_classes).astype(np.float64)
     if smooth == 0.0:
         return np.ones(n_classes), np.zeros(n_classes)
-    return (positive + smooth) / (positive + 2 * smooth), smooth / (
-        len(labels) - positive + 2 * smooth
-    )
+    negative = len(labels) - positive
+    return (positive + smooth) / (positive + 2 * smooth), smooth / (negative + 2 * smooth)
 
 
 def _largest_score(scores: Array) -> float:
@@ -312,14 +308,11 @@ def fit_jointly(features: Sequence[Array], labels: Labels, coef: Array, steps: i
         probs /= total
         probs[rows, labels] -= 1.0
         probs *= np.where(scores < 0.0, 1.0, small) / ((1.0 + small) * count)
-        gradient = (
-            np.array([*((probs * feature).sum(axis=0) for feature in features), probs.sum(axis=0)])
-            / size
-        )
+        pulls = [(probs * feature).sum(axis=0) for feature in features]
+        gradient = np.array([*pulls, probs.sum(axis=0)]) / size
         away = point - centre
-        return loss + strength * float(np.square(away).sum()), (
-            gradient + 2.0 * strength * away
-        ).ravel()
+        gradient += 2.0 * strength * away
+        return loss + strength * float(np.square(away).sum()), gradient.ravel()
 
     least = np.zeros(size.shape)
     least[-1] = -np.inf

@@ -132,17 +132,16 @@ class StructuredVectorScaling(Calibrator):
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
         beta, labels, near = samples.beta, samples.labels, samples.near
-        uniform = 1.0 / (len(labels) + 1.0)
-        features = soft_log_probs(wide(samples.logits) * beta, 1.0, uniform)
+        features, uniform = _robust_features(samples)
         identity = np.zeros((2, samples.n_classes))
         identity[0] = 1.0
         ridge = np.array([[self.scale_penalty], [self.shift_penalty]])
         ridge = ridge * (samples.n_classes / len(labels))
         problem = DiagonalMap(features, labels, ridge=ridge, centre=identity)
+        start, tol = identity, 1e-7
         if isinstance(near, StructuredAffine):
-            solution = problem.solve(np.stack([near.scale, near.shift]), tol=NEAR_TOL)
-        else:
-            solution = problem.solve(identity)
+            start, tol = np.stack([near.scale, near.shift]), NEAR_TOL
+        solution = problem.solve(start, tol=tol)
         return {"map_": StructuredAffine(beta, uniform, *solution.point), "loss_": solution.loss}
 
 
@@ -206,15 +205,20 @@ class StructuredMatrixScaling(Calibrator):
         np.fill_diagonal(ridge, self.scale_penalty)
         ridge[:, -1] = self.shift_penalty
         ridge *= count / len(labels)
-        uniform = 1.0 / (len(labels) + 1.0)
-        features = soft_log_probs(wide(samples.logits) * beta, 1.0, uniform)
+        features, uniform = _robust_features(samples)
         problem = LinearMap(features, labels, count)
         identity = np.eye(count, count + 1)
         problem.penalise(ridge, identity)
+        start, tol = identity, 1e-7
         if isinstance(near, StructuredLinear):
-            solution = problem.solve(np.column_stack([near.weights, near.intercept]), tol=NEAR_TOL)
-        else:
-            solution = problem.solve(identity)
+            start, tol = np.column_stack([near.weights, near.intercept]), NEAR_TOL
+        solution = problem.solve(start, tol=tol)
         weights, intercept = solution.point[:, :-1].copy(), solution.point[:, -1].copy()
         fitted = StructuredLinear(beta, uniform, weights, intercept)
         return {"map_": fitted, "loss_": solution.loss}
+
+
+def _robust_features(samples: Samples) -> tuple[np.ndarray, float]:
+    """Return log-probabilities at the fitted temperature, and their share of uniform probability."""
+    uniform = 1.0 / (len(samples) + 1.0)
+    return soft_log_probs(wide(samples.logits) * samples.beta, 1.0, uniform), uniform

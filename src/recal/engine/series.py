@@ -238,14 +238,8 @@ class ScaledRows:
                 _read_rows(array[where], self.columns[part], numbers[:, piece])
             else:
                 work = len(part) * self.shape[1]
-                over_rows(
-                    kernels.read_rows,
-                    where,
-                    array,
-                    self.columns[part],
-                    numbers[:, piece],
-                    size=work,
-                )
+                pieces = array, self.columns[part], numbers[:, piece]
+                over_rows(kernels.read_rows, where, *pieces, size=work)
         return numbers[:TERMS]
 
     def drop_at(self, columns: Columns) -> Vector:

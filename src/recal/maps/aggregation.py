@@ -14,7 +14,7 @@ from recal.maps.arrays import safe_log, softmax
 from recal.maps.base import Array, Map, TransformList, Views
 from recal.maps.blend import Blend
 from recal.maps.scaling import Scale
-from recal.schema import Floats, Instance, Integers, ListOf, Text
+from recal.schema import Floats, Integers
 from recal.transforms import Transform
 
 Vector = NDArray[np.float64]
@@ -63,8 +63,8 @@ class Mixture(Map):
         views.
     """
 
-    names: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
-    members: Annotated[tuple[Map, ...], ListOf(Instance(Map), keep=tuple)]
+    names: tuple[str, ...]
+    members: tuple[Map, ...]
     weights: Annotated[NDArray[np.float64], Floats("M", low=0.0, high=1.0)]
     reads: Annotated[NDArray[np.int64], Integers("M", low=-1, high=2**31)]
     plan: Blend | None = None
@@ -81,9 +81,8 @@ class Mixture(Map):
 
     @property
     def n_classes(self) -> int | None:
-        return next(
-            (member.n_classes for member in self.members if member.n_classes is not None), None
-        )
+        known = [one.n_classes for one in self.members if one.n_classes is not None]
+        return known[0] if known else None
 
     def check_classes(self, n_classes: int) -> None:
         for part in (*self.members, *([] if self.plan is None else [self.plan])):

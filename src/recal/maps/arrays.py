@@ -103,22 +103,18 @@ def top_column(z: Array) -> Array:
 
 def at(z: Array, columns: Array) -> Array:
     """Return the values at some columns of each row, both (n_samples, count)."""
-    return (
-        z[np.arange(len(z))[:, None], columns]
-        if isinstance(z, np.ndarray)
-        else take_along(z, columns, axis=1)
-    )
+    if isinstance(z, np.ndarray):
+        return z[np.arange(len(z))[:, None], columns]
+    return take_along(z, columns, axis=1)
 
 
 def take_along(x: Array, places: Array, axis: int) -> Array:
     """Return take_along_axis(x, places); torch's own version would fix the number of rows of an
     exported program.
     """
-    return (
-        x.gather(axis, places)
-        if hasattr(x, "gather")
-        else namespace(x).take_along_axis(x, places, axis=axis)
-    )
+    if hasattr(x, "gather"):
+        return x.gather(axis, places)
+    return namespace(x).take_along_axis(x, places, axis=axis)
 
 
 def repeated(z: Array, count: int, step: Callable[[Array, Array], Array], state: Array) -> Array:

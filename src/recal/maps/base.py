@@ -32,9 +32,9 @@ class TransformList(Kind):
     rule = "a list of distinct transformations"
 
     def read(self, value: Any, sizes: Sizes) -> tuple[Transform, ...]:
-        if not isinstance(value, list | tuple) or not all(
-            isinstance(one, str | Transform) for one in value
-        ):
+        if not isinstance(value, list | tuple):
+            raise ValueError
+        if not all(isinstance(one, str | Transform) for one in value):
             raise ValueError
         transforms = tuple(as_transform(one) for one in value)
         if len(set(transforms)) != len(transforms):

@@ -12,12 +12,13 @@ from recal.errors import InputError
 from recal.maps.arrays import linear, row_max, row_sum, soft_log_probs, softmax
 from recal.maps.base import Array, Map, Views, like, namespace, wide
 from recal.maps.steps import Beta, named_views
-from recal.schema import LARGEST, Kind, ListOf, Number, Sizes, check
+from recal.schema import LARGEST, Kind, Number, Sizes, check
 from recal.transforms import Transform, as_transform
 
 Answers = Literal["kept", "free"]
 Weight = Annotated[float, Number(0.0, LARGEST)]
-PerClass = Annotated[tuple[float, ...], ListOf(Number(-LARGEST, LARGEST), keep=tuple)]
+Finite = Annotated[float, Number(-LARGEST, LARGEST)]
+PerClass = tuple[Finite, ...]
 
 
 class ViewWeights(Kind):
@@ -35,16 +36,6 @@ class ViewWeights(Kind):
             (as_transform(key), check(weight, kind, f"the weight of {key}"))
             for key, weight in value
         )
-
-
-class Matrices(Kind):
-    """A list of square matrices as nested tuples."""
-
-    rule = "a list of matrices of finite numbers, none beyond 1e100"
-
-    def read(self, value: Any, sizes: Sizes) -> Any:
-        row = ListOf(Number(-LARGEST, LARGEST), keep=tuple)
-        return ListOf(ListOf(row, keep=tuple), keep=tuple).read(value, sizes)
 
 
 class Blend(Map):
@@ -100,7 +91,7 @@ class Blend(Map):
     answers: Answers = "kept"
     mixture: Weight = 0.0
     gated_mixture: Weight = 0.0
-    matrices: Annotated[tuple[Any, ...], Matrices()] = ()
+    matrices: tuple[tuple[PerClass, ...], ...] = ()
     start: Beta = 1.0
 
     def check(self) -> None:

@@ -108,10 +108,8 @@ class StructuredAffine(Map):
     shift: PerClass
 
     def probs(self, z: Array, views: Views = ()) -> Array:
-        return softmax(
-            soft_log_probs(z * self.beta, 1.0, self.uniform) * like(z, self.scale)
-            + like(z, self.shift)
-        )
+        features = soft_log_probs(z * self.beta, 1.0, self.uniform)
+        return softmax(features * like(z, self.scale) + like(z, self.shift))
 
 
 class Linear(Map):
@@ -138,9 +136,8 @@ class StructuredLinear(Map):
     intercept: PerClass
 
     def probs(self, z: Array, views: Views = ()) -> Array:
-        return softmax(
-            linear(soft_log_probs(z * self.beta, 1.0, self.uniform), self.weights, self.intercept)
-        )
+        features = soft_log_probs(z * self.beta, 1.0, self.uniform)
+        return softmax(linear(features, self.weights, self.intercept))
 
 
 class LatentFunction(Map):

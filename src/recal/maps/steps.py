@@ -20,7 +20,7 @@ from recal.maps.arrays import clip, repeated, softmax, take_along
 from recal.maps.base import Array, Map, Views, indices, like, namespace
 from recal.maps.guard import answer_views
 from recal.maps.scaling import scaled_answers
-from recal.schema import Instance, Kind, ListOf, Number, Record, Sizes
+from recal.schema import Kind, ListOf, Number, Record, Sizes
 from recal.transforms import Transform, as_transform
 from recal.transforms.base import short_spec
 from recal.views import Views as ViewSet
@@ -88,7 +88,7 @@ class Plan(Map):
     ['zoom:0.5']
     """
 
-    steps: Annotated[tuple[Step, ...], ListOf(Instance(Step), keep=tuple)] = ()
+    steps: tuple[Step, ...] = ()
     start: Beta = 1.0
     finish: Beta = 1.0
     confidence_at: ConfidenceAt = "original"
