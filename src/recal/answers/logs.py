@@ -94,7 +94,7 @@ def open_log(
     if scores not in ("acc", "acc_norm"):
         raise InputError(f"must be acc or acc_norm, got {scores!r}", argument="scores")
     options = None if options is None else check_options(options)
-    truths = None if labels is None else read_labels(Path(labels), label_column)
+    truths = None if labels is None else _read_truths(Path(labels), label_column)
     main = read_scores(Path(path), options, truths, label_column, scores)
     others = {
         name: read_scores(Path(other), options, None, label_column, scores)
@@ -158,7 +158,7 @@ def read_scores(
     return replace(replace(scores, labels=array).take(kept), n_failed=len(failed))
 
 
-def read_labels(path: Path, label_column: str | None = None) -> dict[str, str] | list[str]:
+def _read_truths(path: Path, label_column: str | None = None) -> dict[str, str] | list[str]:
     """Read the right options: by id if the table has a column of ids, otherwise in the order of the
     rows.
     """
@@ -230,7 +230,7 @@ def _read_harness(path: Path, lines: list[dict[str, Any]], kind: str) -> Labelle
             scores = [score / max(1, len(text)) for score, text in zip(scores, texts)]
         rows.append(scores)
         choices.append(texts)
-        places.append(_target(path, line.get("target"), texts, number))
+        places.append(_right_place(path, line.get("target"), texts, number))
     width = max(map(len, rows))
     log_probs = np.array([row + [np.nan] * (width - len(row)) for row in rows], dtype=np.float64)
     log_probs[~np.isfinite(log_probs)] = np.nan
@@ -292,7 +292,7 @@ def _choices(line: Mapping[str, Any]) -> list[str] | None:
     return [str(one[1]).strip() for one in arguments]
 
 
-def _target(path: Path, target: Any, choices: list[str] | None, number: int) -> int | None:
+def _right_place(path: Path, target: Any, choices: list[str] | None, number: int) -> int | None:
     """Return the column of the right option: its number, a list of one number, or its text."""
     value = target[0] if isinstance(target, list) and target else target
     if value is None or value == []:

@@ -121,7 +121,7 @@ class System:
     def _signals(self, tokens: Tokens, samples: Sequence[Tokens]) -> Mapping[str, Any]:
         answer, confidence = self._text(tokens)
         own = [top[token] for token, top in tokens if token in top]
-        same = [_plain(self._text(sample)[0]) == _plain(answer) for sample in samples]
+        same = [_comparable(self._text(sample)[0]) == _comparable(answer) for sample in samples]
         return {
             "answer": answer or None,
             "logprob": float(np.mean(own)) if own else None,
@@ -139,5 +139,5 @@ class System:
         return answer, confidence
 
 
-def _plain(text: str) -> str:
+def _comparable(text: str) -> str:
     return " ".join(text.casefold().split()).rstrip(".")

@@ -130,11 +130,10 @@ class CalibrationEnsemble(Calibrator):
 
     If there are views, the log-probabilities of the mixture, of temperature scaling and of a few
     views are weighted together, as in `ViewStacking`, if samples left out show that views are worth
-    their forward passes. With views, structured matrix scaling replaces the mixture if that has a
-    lower loss. If there are two samples for each entry of a matrix of weights per view, such
-    matrices are tried, shrunk towards the single weight of `ViewStacking`. They are used if they
-    gain more than one standard error on samples left out. With at most eight candidates, all of
-    them may then be used.
+    their forward passes. If there are two samples for each entry of a matrix of weights per view,
+    such matrices are tried, shrunk towards the single weight of `ViewStacking`. They are used if
+    they gain more than one standard error on samples left out. With at most eight candidates, all
+    of them may then be used.
 
     Parameters
     ----------
@@ -271,11 +270,8 @@ def fit_ensemble(
     candidates: tuple[Transform, ...] = ()
     if views.transforms and method.max_views != 0:
         mixed = np.tensordot([weights.get(name, 0.0) for name in members], probs, axes=1)
-        single = "sms" if "sms" in members else "svs"
-        alone = probs[tuple(members).index(single)]
         beta = float(members["ts"].beta_)  # type: ignore[attr-defined]
-        plan, choice, candidates, replaced = stack_views(method, evidence, mixed, alone, beta, rng)
-        weights = {single: 1.0} if replaced else weights
+        plan, choice, candidates = stack_views(method, evidence, mixed, beta, rng)
     if plan is None:
         weights = _one_or_all(weights, evidence)
     used = {name: members[name] for name in needed_for(weights)}

@@ -83,15 +83,13 @@ def stack_views(
     method: Any,
     evidence: Evidence,
     mixed: NDArray[np.floating],
-    alone: NDArray[np.float32],
     beta: float,
     rng: np.random.Generator,
-) -> tuple[Blend | None, ViewChoice, tuple[Transform, ...], bool]:
+) -> tuple[Blend | None, ViewChoice, tuple[Transform, ...]]:
     """Return the plan of the mixture with views (None if no view is worth it), the choice of views,
     and the candidates. `method` is the ensemble, whose parameters it reads.
 
-    The views are those that `ViewStacking` chooses. The last value says whether `alone`, structured
-    scaling by itself, replaces the mixture because its loss on samples left out is lower.
+    The views are those that `ViewStacking` chooses.
     """
     samples, answers, max_views = evidence.samples, method.answers, method.max_views
     kept = answers == "kept"
@@ -106,17 +104,19 @@ def stack_views(
     plain = losses_of(mixed, labels, data.answers if kept else None)
     features = np.concatenate([data.features[[0, 0]], data.features[1:]])
     data = replace(data, features=features, plain_losses=plain, n_base=2)
-    seed, best, replaced = int(rng.integers(2**31)), None, False
+    features[1] = np.log((1.0 - epsilon) * mixed + epsilon / mixed.shape[1])
+    seed, best = int(rng.integers(2**31)), None
     if used:
-        best, replaced = _mixture_or_one(data, used, (mixed, alone), epsilon, choice.gate, seed)
-    features[1] = _soft_log(alone if replaced else mixed, epsilon)
+        chosen = replace(data, features=features[[0, 1, *(1 + view for view in used)]], lossless=())
+        judged = judged_stack(chosen, choice.gate, np.random.default_rng(seed))
+        best = judged if judged.pays and judged.stack.views else None
     by_class = choose_class_weights(
         data, used, best is not None, choice.gate, seed, max_views=max_views
     )
     if by_class is not None:
         used, best = by_class
     if best is None:
-        return None, choice, candidates, False
+        return None, choice, candidates
     transforms = tuple(candidates[view - 1] for view in used)
     plan = stack_plan(
         best.base, best.stack, transforms, beta, epsilon, answers, choice.gate, best.matrices
@@ -124,34 +124,7 @@ def stack_views(
     assert isinstance(plan, Blend)
     evidence.losses["ensemble with views"] = best.losses
     evidence.passes = len(plan.transforms) * float(plan.needs_views(views.logits).mean())
-    return plan, choice, candidates, replaced
-
-
-def _mixture_or_one(
-    data: StackData,
-    used: tuple[int, ...],
-    probs: tuple[NDArray[np.floating], NDArray[np.floating]],
-    epsilon: float,
-    gate: float | None,
-    seed: int,
-) -> tuple[JudgedStack | None, bool]:
-    """Stack these views with each of two arrays of probabilities; return the better stack and
-    whether it is the second.
-
-    The stack is None if it is not worth its forward passes.
-    """
-    features = data.features[[0, 1, *(1 + view for view in used)]]
-    data, judged = replace(data, features=features, lossless=()), []
-    for some in probs:
-        features[1] = _soft_log(some, epsilon)
-        judged.append(judged_stack(data, gate, np.random.default_rng(seed)))
-    replaced = bool(np.average(judged[1].losses - judged[0].losses, weights=data.weights) < 0.0)
-    best = judged[replaced]
-    return (best, replaced) if best.pays and best.stack.views else (None, False)
-
-
-def _soft_log(probs: NDArray[np.floating], epsilon: float) -> NDArray[np.floating]:
-    return np.log((1.0 - epsilon) * probs + epsilon / probs.shape[1])
+    return plan, choice, candidates
 
 
 def choose_class_weights(

@@ -257,7 +257,7 @@ def is_missing(answer: Any) -> bool:
 
 def _answer_columns(answers: Any) -> tuple[dict[str, Objects], bool]:
     """Return each system's answers as (n, n_samples) objects, and whether systems have names."""
-    columns, named = columns_of(answers, _as_samples, argument="answers", most_axes=3)
+    columns, named = columns_of(answers, _answer_samples, argument="answers", most_axes=3)
     if not columns:
         raise InputError("must hold at least one system", argument="answers")
     lengths = {name: len(column) for name, column in columns.items()}
@@ -268,7 +268,7 @@ def _answer_columns(answers: Any) -> tuple[dict[str, Objects], bool]:
     return columns, named
 
 
-def _as_samples(column: Any) -> Objects:
+def _answer_samples(column: Any) -> Objects:
     """Return one system's answers as (n, n_samples) objects; lists are several samples."""
     if isinstance(column, str | bytes) or not hasattr(column, "__len__"):
         raise InputError(

@@ -286,7 +286,9 @@ def choose_views(
     with_offsets = base_gain.exceeds(2.0, data.n_units) or not no_harm
     base_losses = offset_losses if with_offsets else data.plain_losses
     trust = base_gain.trust if no_harm else 1.0
-    base = drawn_back(whole.stacks[0], _plain(whole.stacks[0]), trust) if with_offsets else None
+    base = (
+        drawn_back(whole.stacks[0], _base_alone(whole.stacks[0]), trust) if with_offsets else None
+    )
     confident = above_gate(gate, data)
     gains: list[LossGain] = []
     order: list[int] = []
@@ -312,7 +314,7 @@ def choose_views(
     if chosen:
         trust = data.gain(base_losses, losses).trust if no_harm else 1.0
         full = whole.map.solve(whole.stacks[chosen].used, whole.stacks[chosen])
-        without = whole.stacks[0] if with_offsets else _plain(whole.stacks[0])
+        without = whole.stacks[0] if with_offsets else _base_alone(whole.stacks[0])
         stack = drawn_back(full, without, trust)
     return ViewChoice(base, base_gain, stack, gate_used, tuple(order), tuple(gains), alone)
 
@@ -365,7 +367,7 @@ def pays(gain: LossGain, n_passes: int, data: StackData) -> bool:
     return _pays(gain, n_passes * _LEAST_SHARE * plain, 0, data.n_units)
 
 
-def _plain(stack: Stack) -> Stack:
+def _base_alone(stack: Stack) -> Stack:
     """Return the last feature that is not a view, as a stack: temperature scaling, or the mixture."""
     base = tuple(range(stack.n_base))
     return Stack(base, np.eye(stack.n_base)[-1], np.zeros_like(stack.offsets), np.nan, stack.n_base)

@@ -318,6 +318,19 @@ def test_with_few_answers_it_is_never_much_worse_than_the_best_signal_alone():
     assert np.mean(ratios) < 1.005
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
+@pytest.mark.filterwarnings("ignore::recal.errors.UnseenValuesWarning")
+def test_a_signal_that_separates_a_few_mistakes_by_chance_is_not_believed():
+    table = np.random.default_rng(0).normal(size=(2050, 4))
+    right = np.ones(2050, dtype=bool)
+    right[:50] = table[:50, 0] > np.sort(table[:50, 0])[3]
+    right[50:] = np.random.default_rng(1).random(2000) < 0.9
+    fitted = SignalCalibration().fit(table[:50], right[:50])
+    new = fitted.predict_confidence(table[50:])
+    plain = nll(np.full(2000, 0.9), right[50:])
+    assert nll(new, right[50:]) < 1.3 * plain  # 5.5 times with a weak ridge
+
+
 def test_fifty_useless_signals_do_little_harm():
     ratios = []
     for seed in range(6):
