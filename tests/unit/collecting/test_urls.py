@@ -185,6 +185,11 @@ def test_what_cannot_be_reached_is_said_with_its_remedy(s3, images, monkeypatch)
         read_views("gs://bucket/views.zarr")
 
 
+@pytest.mark.parametrize("text", ["s3://bucket/a", "s3:/bucket/a"])
+def test_a_url_that_has_been_a_path_is_known(text):
+    assert str(as_path(text)) == "s3://bucket/a"
+
+
 def test_a_calibration_is_saved_and_loaded_by_its_url():
     plan = Plan(start=0.5)
     saved = save(plan, "memory://bucket/plan.recal")
