@@ -286,7 +286,8 @@ def _check_shares(
     rest = np.where(open_, at_fit * possible, 0.0)
     fits = abs(total - 1) <= 1e-6 or (total < 1 and rest.sum() > 0)
     if not (np.nanmin(full, initial=0.0) >= 0 and fits):
-        problem = f"must lie in 0..1 and sum to 1, or to less if classes are left open; their sum is {total:.4g}"
+        rule = "must lie in 0..1 and sum to 1, or to less if classes are left open"
+        problem = f"{rule}; their sum is {total:.4g}"
         raise InputError(problem, argument="shares")
     full = np.where(open_, rest * (1 - total) / (rest.sum() or 1.0), full) * possible
     if not full.sum():

@@ -305,9 +305,10 @@ class Decision(Outcome):
             return "\n".join([f"No answer can be accepted: {self._why}", *self.suggestions()])
         low, high = self.interval
         where = "" if self._each else f" from a confidence of {self.threshold:.6g} on,"
+        sure = _how_sure(self.guarantee, self.confidence)
         sentences = [
             f"Accept {self.coverage:.1%} of the answers ({low:.1%} to {high:.1%}),{where} with at "
-            f"most {percent(self.risk)} of them wrong{self._where}, {_how_sure(self.guarantee, self.confidence)}; "
+            f"most {percent(self.risk)} of them wrong{self._where}, {sure}; "
             f"{self.n_errors:,} mistakes among {self.n_accepted:,} accepted were seen.",
             self.other_promise,
         ]

@@ -149,12 +149,10 @@ class Profile(Record):
         if self.answers.max() >= self.n_classes:
             raise InputError(f"A profile's answers must lie in 0..{self.n_classes - 1}.")
         offsets = None if self.by_class is None else self.by_class.offsets
-        if any(
-            one is not None and len(one) != self.n_classes for one in (self.class_shares, offsets)
-        ):
-            raise InputError(
-                f"The class shares and offsets of a profile must be {self.n_classes} numbers."
-            )
+        for one in (self.class_shares, offsets):
+            if one is not None and len(one) != self.n_classes:
+                shape = f"{self.n_classes} numbers"
+                raise InputError(f"A profile's class shares and offsets must be {shape}.")
 
     @property
     def labelled(self) -> bool:
@@ -462,9 +460,7 @@ def reactions(views: Views, specs: tuple[str, ...]) -> Reactions:
         :, 0
     ]
     groups = [group(views.logits, views.transformed(as_transform(spec))) for spec in specs]
-    table = (
-        np.stack(groups, axis=1).astype(np.uint8)
-        if groups
-        else np.zeros((len(answers), 0), np.uint8)
-    )
+    table = np.zeros((len(answers), 0), np.uint8)
+    if groups:
+        table = np.stack(groups, axis=1).astype(np.uint8)
     return Reactions(top, answers.astype(np.int32), table, np.empty((len(answers), 0)))

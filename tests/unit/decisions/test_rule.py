@@ -111,12 +111,6 @@ def test_a_rule_made_on_confidences_reads_them_and_says_so_where_they_are_missin
         rule.accept(probs[:1], [1.5])
 
 
-def test_confidences_that_are_the_largest_probabilities_make_a_rule_of_probabilities() -> None:
-    probs = np.tile([0.9, 0.1], (400, 1))
-    found = decide(probs, np.zeros(400, int), risk=0.05, confidences=probs.max(axis=1))
-    assert found.rule == decide(probs, np.zeros(400, int), risk=0.05).rule
-
-
 def test_a_rule_of_an_older_file_reads_the_largest_probability(tmp_path: Path) -> None:
     rule = DecisionRule((0.5,), 0.05, 0.95)
     path = save(rule, tmp_path / "new.recal")
