@@ -58,6 +58,7 @@ READINGS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize("reading", READINGS, ids=lambda reading: "+".join(reading) or "default")
 @pytest.mark.parametrize(("n", "k"), [(300, 2), (200, 10)])
 def test_fit_and_replay(n, k, reading):
@@ -76,6 +77,7 @@ def test_fit_and_replay(n, k, reading):
     np.testing.assert_allclose(recal.predict_proba(everything[n:]), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize("k", [2, 3, 60])
 def test_one_temperature_where_every_answer_is_right(k):
     z, _, _ = problem(200, k, seed=k)
@@ -85,6 +87,7 @@ def test_one_temperature_where_every_answer_is_right(k):
     assert TemperatureScaling().fit(z, y).beta_ == pytest.approx(expected, abs=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize("separable", ["pooled", "bound"])
 @pytest.mark.parametrize("sharpness", [0.5, 3.0])
 @pytest.mark.parametrize("k", [3, 60])

@@ -17,6 +17,7 @@ def as_views(z, views, y=None):
     return Views(z, {f"zoom:0.{i + 1}": view for i, view in enumerate(views)}, y)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize("reading", [{}, {"confidence_at": "own"}, {"guard": "ece"}], ids=str)
 @pytest.mark.parametrize("sharpness", [0.7, 3.0, 15.0])
 @pytest.mark.parametrize(("n", "k"), [(1500, 10), (600, 60), (400, 700)])

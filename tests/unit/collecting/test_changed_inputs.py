@@ -121,6 +121,7 @@ def test_a_dataset_is_read_again_and_compared(tmp_path, changed):
         collect(model, Pairs(**others), None, **store)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_parts_of_another_job_are_not_mixed(tmp_path):
     from recal import TemperatureScaling
     from recal.collecting import apply_distributed

@@ -48,6 +48,7 @@ def recal(**options):
     return ReCal(max_iter=5, random_state=0, **options)
 
 
+@pytest.mark.filterwarnings("ignore:.*have the same effect:UserWarning")
 def test_it_is_collect_fit_and_predict_in_one(data, linear):
     images, y = data
     classifier = CalibratedClassifier(linear, recal(), pool="zoom:0.5-0.9:4").fit(
@@ -62,6 +63,8 @@ def test_it_is_collect_fit_and_predict_in_one(data, linear):
     assert classifier.score(images, y) == linear.score(images.reshape(400, -1), y)
 
 
+@pytest.mark.filterwarnings("ignore:.*have the same effect:UserWarning")
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_rows_of_numbers_are_asked_about_not_guessed():
     rows, y = np.random.default_rng(0).normal(size=(60, 50)), np.arange(60) % 2
     with pytest.raises(InputError, match=r"shape \(n, 50\).*auto:series"):
@@ -70,6 +73,7 @@ def test_rows_of_numbers_are_asked_about_not_guessed():
     assert table.pool_[0].medians == pytest.approx(np.median(rows, axis=0))
 
 
+@pytest.mark.filterwarnings("ignore:.*have the same effect:UserWarning")
 def test_only_what_the_plan_needs_is_computed(data, linear):
     images, y = data
     model = Counting(linear)
@@ -108,6 +112,7 @@ def test_a_clone_shares_the_trained_model_and_forgets_the_fit(data, linear):
         copy.predict_proba(images)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_it_works_inside_cross_validation(data, linear):
     images, y = data
     classifier = CalibratedClassifier(linear, recal(), pool="zoom:0.5+zoom:0.8")
@@ -130,6 +135,7 @@ def test_names_of_classes_come_back(data):
     assert classifier.score(images, names) > 0.5
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
 def test_a_torch_model_and_a_loader(data):
     images, y = data
     torch.manual_seed(0)
@@ -155,6 +161,7 @@ def test_applying_brings_the_labels_along(data, linear):
         apply(calibrator, lambda batch: np.ones((len(batch), 2)) * [3, 5], images)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DependentRowsWarning")
 def test_clusters_reach_the_calibrator(data, linear, monkeypatch):
     images, y = data
     rows = np.repeat(np.arange(200, 300), 3)

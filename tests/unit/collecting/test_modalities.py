@@ -105,6 +105,8 @@ def test_a_folder_of_hugging_face_text_and_the_command_line(
     assert "5 samples, 3 classes, 9 transformations, labelled" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore:.*have the same effect:UserWarning")
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_texts_through_a_pipeline_of_scikit_learn():
     texts, y = TEXTS * 8, [0, 1, 2, 0, 1] * 8
     model = make_pipeline(TfidfVectorizer(), LogisticRegression(C=10)).fit(texts, y)
@@ -242,6 +244,7 @@ def test_files_as_bytes(tmp_path):
     assert views.transformed(views.transforms[0])[:, 0].tolist() == [29, 29]
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_new_files_may_lack_a_class_that_the_calibration_knows(tmp_path):
     for part, kinds in (("held-out", "abc"), ("new", "ac")):
         for row in range(60):
@@ -467,6 +470,7 @@ def test_the_command_line_reads_grey_where_the_model_is_grey(tmp_path, onnx_file
     assert run(shlex.split(command)) == 0
 
 
+@pytest.mark.filterwarnings("ignore:.*have the same effect:UserWarning")
 def test_video_and_series_of_different_lengths():
     video = RNG.integers(0, 256, (6, 5, 8, 8, 3), dtype=np.uint8)
     views = collect(

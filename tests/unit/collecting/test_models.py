@@ -79,6 +79,7 @@ def test_zeros_of_a_forest_are_floored_and_said_to_be():
         np.testing.assert_allclose(np.exp(views.logits), np.maximum(probs, floor), rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize("wrap", [lambda m: m, lambda m: make_pipeline(StandardScaler(), m)])
 @pytest.mark.parametrize(
     ("model", "outputs"),
@@ -106,6 +107,7 @@ def test_what_votes_is_known_and_kept_with_the_views(model, outputs, wrap):
     np.testing.assert_array_equal(classifier.predict_proba(X), expected)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.filterwarnings("ignore:.*probabilities of 0")
 def test_a_calibration_of_a_forest_from_before_votes_keeps_its_floor():
     """Its file says "logits", or "probabilities": both had 1e-12."""

@@ -72,6 +72,7 @@ def test_the_pilot_tells_what_it_saw_and_costs(data):
     }
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_samples_are_drawn_at_random_and_by_the_seed(data):
     images, y = data
     order = np.argsort(y, kind="stable")  # a folder comes sorted by class

@@ -128,6 +128,7 @@ def test_other_inputs_and_what_recal_did_not_write_are_refused(folder, images):
     assert (folder / "mine.zarr" / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
 def test_answers_are_written_part_by_part_and_kept(folder, images):
     stack = ViewStacking(random_state=0).fit(job(images, None))
     out = str(folder / "answers")
@@ -146,6 +147,7 @@ def test_answers_are_written_part_by_part_and_kept(folder, images):
     ]
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
 def test_the_command_line_collects_fits_and_applies_by_url(
     s3, tmp_path, images, capsys, monkeypatch
 ):

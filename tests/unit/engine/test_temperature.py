@@ -12,6 +12,9 @@ from recal.errors import ConvergenceWarning, FewSamplesWarning
 from recal.solvers import temperature
 from recal.solvers.temperature import LARGEST_BETA, LEAST_BETA, solve_betas
 
+# These tests are about other things than the warnings of small fits.
+pytestmark = pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
+
 SCALES = pytest.mark.parametrize("scale", [1e-12, 1e-6, 1.0, 1e6, 1e12])
 
 

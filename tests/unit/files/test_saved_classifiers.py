@@ -35,6 +35,7 @@ def fitted(**changes) -> CalibratedClassifier:
     return CalibratedClassifier(model, **settings).fit(IMAGES, LABELS)
 
 
+@pytest.mark.filterwarnings("ignore:.*have the same effect:UserWarning")
 def test_a_classifier_answers_the_same_with_its_model_given_again(tmp_path):
     before = fitted(batch_size=7, random_state=3)
     after = load(save(before, tmp_path / "c.recal"), model=model, preprocess=halve)
