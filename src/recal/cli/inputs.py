@@ -240,11 +240,11 @@ class ModelInputs(Normalization):
             return {name: getattr(stored, name) for name in names}
         if not self.is_table:
             return {}
-        from recal.collecting.tables import table_columns
+        from recal.collecting.tables import column_names
 
         reading = {"text_column": stored.text_column}
         for name in ("label_column", "cluster_column", "group_column"):
-            if getattr(stored, name) in table_columns(self.data):
+            if getattr(stored, name) in column_names(self.data):
                 reading[name] = getattr(stored, name)
         return reading
 

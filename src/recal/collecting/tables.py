@@ -253,7 +253,7 @@ def _filled(path: Path, name: str, values: NDArray[Any], empty: NDArray[np.bool_
     return np.asarray(values)
 
 
-def table_columns(path: Path) -> list[str]:
+def column_names(path: Path) -> list[str]:
     """Return the names of a table's columns, without reading its rows."""
     try:
         if path.suffix.lower() == ".parquet":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recal.collecting.tables import open_table, table_columns
+from recal.collecting.tables import column_names, open_table
 from recal.errors import InputError
 
 pytest.importorskip("pandas")
@@ -30,7 +30,7 @@ def test_a_table_is_read_whatever_stands_between_its_columns(tmp_path: Path, tex
     assert source.read(range(2)).to_numpy().tolist() == [[0.5, 1.5], [2.5, -1.0]]
     assert source.labels is not None
     assert source.labels.tolist() == [0, 1]
-    assert table_columns(path) == ["a", "b", "label"]
+    assert column_names(path) == ["a", "b", "label"]
 
 
 def test_commas_within_texts_are_no_decimals_and_separate_nothing(tmp_path: Path) -> None:
