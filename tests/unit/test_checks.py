@@ -134,6 +134,7 @@ def test_logits_whose_differences_overflow_are_refused():
     assert check_logits([[8e307, -8e307]]).shape == (1, 2)
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
 @pytest.mark.parametrize("name", ["numpy.ma", "torch", "pandas"])
 def test_a_package_that_another_thread_is_loading_just_now_does_no_harm(monkeypatch, name):
     monkeypatch.setitem(

@@ -260,7 +260,7 @@ def shrunk_mean(reached: NDArray[np.integer]) -> float:
     """Return the mean size over resamples, less half of its deviation, but at most a quarter less.
 
     The error over all accepted predictions exceeds the risk in proportion to the variance of the
-    size. The mean varies less than the size of one sample, and shrinking it pays for the rest. A
+    size. The mean varies less than the size of one sample, and shrinking it makes up for the rest. A
     threshold between two samples accepts half a sample more than was counted.
     """
     mean, deviation = float(np.mean(reached)), float(np.std(reached))
