@@ -19,9 +19,6 @@ from recal.schema import Record, field_names
 # which finds a single changed byte.
 _WHOLE_BYTES = 1 << 28
 _BLOCKS = 256
-_DEPTH = 12
-# scikit-learn's vectorizers store an address here, which differs in every process.
-_ADDRESSES = frozenset(["_stop_words_id"])
 
 
 def digest_array(array: NDArray[Any], *, whole: bool = False) -> str:
@@ -95,7 +92,7 @@ def _describe(value: Any, depth: int, digests: dict[int, tuple[Any, str]]) -> st
         return digest_array(value)
     if hasattr(value, "__qualname__"):
         return str(value.__qualname__)
-    if depth > _DEPTH:
+    if depth > 12:
         return "deeper"
     if id(value) not in digests:
         # For a value that contains itself; the reference keeps its id in use.
@@ -110,7 +107,8 @@ def _contents(value: Any) -> Iterable[Any]:
         # Only its fields: a map stores more attributes when it is first used.
         value = {name: getattr(value, name) for name in field_names(type(value))}
     if isinstance(value, Mapping):
-        keys = sorted((key for key in value if key not in _ADDRESSES), key=repr)
+        # scikit-learn's vectorizers store an address there, which differs in every process.
+        keys = sorted((key for key in value if key != "_stop_words_id"), key=repr)
         return [part for key in keys for part in (repr(key), value[key])]
     if isinstance(value, set | frozenset):
         return sorted(value, key=repr)

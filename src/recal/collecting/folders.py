@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 OnError = Literal["stop", "skip"]
 Size = int | tuple[int, int]
-# Pillow would try every format that it knows on a file of any name; some of them start other
-# programs (EPS).
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA", "gray16": "L"}
 
 
@@ -218,8 +215,10 @@ def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Im
     from PIL import Image, ImageOps  # loaded late: most runs read no image
 
     unreadable = (OSError, SyntaxError, ValueError, KeyError, Image.DecompressionBombError)
+    # Pillow would try every format that it knows; some of them start other programs (EPS).
+    formats = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
     try:
-        with Image.open(path, formats=FORMATS) as file:
+        with Image.open(path, formats=formats) as file:
             admit(path, 4 * file.width * file.height)  # from the header: nothing is decoded yet
             image = ImageOps.exif_transpose(file)
             # "I" means 32 bits, but Pillow opens 16-bit PGM files as "I", and PNG files before

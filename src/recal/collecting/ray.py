@@ -30,12 +30,9 @@ try:
 except ImportError as error:
     raise MissingExtraError("ray", "ray", "engine='ray'") from error
 
-# Each worker has one batch running and one queued, so that it never waits for the driver.
-_AHEAD = 2
 # A batch that killed this many workers is not tried again.
 _DEATHS = 5
 _ASK_AGAIN_SECONDS = 0.5
-_WARN_AFTER_SECONDS = 60.0
 # Errors which mean that a worker, its machine or its answer is lost. They say nothing about the
 # batch itself.
 _LOST = (
@@ -122,8 +119,9 @@ class WorkerPool:
         waiting, missing, since = deque(chunks), len(chunks), time.monotonic()
         while missing:
             load = Counter(worker for worker, _ in self._calls.values())
+            # Each worker has one batch running and one queued, so that it never waits for the driver.
             for worker in self._ready:
-                for _ in range(min(_AHEAD - load[worker], len(waiting))):
+                for _ in range(min(2 - load[worker], len(waiting))):
                     index = waiting.popleft()
                     self._calls[self._actors[worker].run.remote(index)] = (worker, index)
             for worker, moment in list(self._silent.items()):
@@ -193,7 +191,7 @@ class WorkerPool:
     def _warn_of_waiting(self, since: float) -> float:
         """Warn once a minute if no worker has started; return the start of the current minute."""
         now = time.monotonic()
-        if self._ready or now - since < _WARN_AFTER_SECONDS:
+        if self._ready or now - since < 60:
             return now if self._ready else since
         free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
         names = [name for name, count in self._request.items() if count]

@@ -18,7 +18,6 @@ from recal.errors import InputError
 
 Array = Any  # numpy.ndarray or torch.Tensor
 _INTEGERS = ("uint8", "uint16", "int8", "int16", "int32")
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
 # Sums are rounded to multiples of 1 / STEPS before they are rounded to whole numbers. Otherwise the
 # order of summation, which changes the last bits, would decide how a half is rounded. Multiplying
 # by a power of two is exact.
@@ -86,7 +85,7 @@ def dtype_name(array: Array) -> str:
 def check_numeric(array: Array, what: str, integers: tuple[str, ...] = _INTEGERS) -> None:
     """Refuse dtypes that a result cannot be converted back to, such as complex numbers or booleans."""
     name = dtype_name(array)
-    if name not in integers + _FLOATS:
+    if name not in (*integers, "float16", "bfloat16", "float32", "float64"):
         raise InputError(
             f"{what} must be floats or one of {', '.join(integers)}, got dtype {name}. "
             f"Convert them first, for instance with .astype('{integers[0]}') or .astype('float32')."

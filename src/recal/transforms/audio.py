@@ -15,8 +15,6 @@ from recal.transforms.base import Strengths, content_keys, uniforms
 from recal.transforms.series import SeriesTransform, along_time
 
 _STEEPNESS = 12
-# Up to this length a traced filter is a matrix, of at most a megabyte in float32.
-_LONGEST_MATRIX = 512
 
 
 class SoundTransform(SeriesTransform):
@@ -67,8 +65,9 @@ class LowPass(SoundTransform):
 
     def _series(self, x: Array, dtype: str) -> Array:
         length = int(x.shape[1])
-        if arrays.is_tensor(x) and length <= _LONGEST_MATRIX:
-            # In a graph, use a matrix product: Fourier transforms differ between runtimes.
+        if arrays.is_tensor(x) and length <= 512:
+            # In a graph, use a matrix product, of at most a megabyte in float32: Fourier transforms
+            # differ between runtimes.
             filtered = x.swapaxes(1, -1) @ arrays.constant(_filter_matrix(self, length).T, x)
             return filtered.swapaxes(1, -1)
         gain = 1 / (1 + (np.linspace(0, 1, length + 1) / self.cutoff) ** _STEEPNESS)

@@ -20,10 +20,6 @@ Outputs = str
 
 # For computed probabilities: a 0 among them has underflowed, and even 1e-10 is informative.
 PROBABILITY_FLOOR = 1e-12
-# For shares of votes (of trees or neighbours), where 0 means too few voters. The floor is this
-# number divided by the number of classes; it was chosen on one half of 28 data sets and confirmed
-# on the other (docs/methods.md).
-VOTES_FLOOR = 0.01
 Sides = Annotated[tuple[int, ...], ListOf(Number(0, whole=True), keep=tuple)]
 Texts = Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
 Levels = Annotated[tuple[tuple[str, ...], ...], ListOf(ListOf(Text(), keep=tuple), keep=tuple)]
@@ -55,7 +51,9 @@ def least_probability(outputs: Outputs, n_classes: int) -> float:
     [1e-12, 0.001, 0.0001]
     """
     if outputs == "votes":
-        return VOTES_FLOOR / n_classes
+        # A share of 0 means too few voters (trees or neighbours). The floor was chosen on one half
+        # of 28 data sets and confirmed on the other (docs/methods.md).
+        return 0.01 / n_classes
     floor = outputs.partition(":")[2]
     return float(floor) if floor else PROBABILITY_FLOOR
 

@@ -115,16 +115,6 @@ class CallableModel(Model):
         return as_numpy(self.function(batch), self.name)
 
 
-# The probabilities of these classifiers are shares of trees, of neighbours or of the samples in a
-# leaf.
-_VOTING = {
-    "ForestClassifier",
-    "KNeighborsClassifier",
-    "RadiusNeighborsClassifier",
-    "DecisionTreeClassifier",
-}
-
-
 class EstimatorModel(Model):
     """A fitted scikit-learn classifier.
 
@@ -172,7 +162,10 @@ class EstimatorModel(Model):
     def returns(self, outputs: Outputs) -> Outputs:
         last = getattr(self.estimator, "best_estimator_", self.estimator)
         last = last.steps[-1][1] if hasattr(last, "steps") else last
-        votes = self.gives_probs and any(kind.__name__ in _VOTING for kind in type(last).__mro__)
+        # Their probabilities are shares of trees, of neighbours or of the samples in a leaf.
+        neighbours = ("KNeighborsClassifier", "RadiusNeighborsClassifier")
+        voting = {"ForestClassifier", "DecisionTreeClassifier", *neighbours}
+        votes = self.gives_probs and any(kind.__name__ in voting for kind in type(last).__mro__)
         return "votes" if votes and outputs in ("logits", "probabilities") else outputs
 
     def fingerprint(self) -> str:
