@@ -70,8 +70,8 @@ def test_the_arena_from_data_to_page(cheap, tmp_path):
         with np.load(folder / f"{name.split('/')[0]}.npz") as file:
             about[name.split("/")[0]] = json.loads(str(file["about"]))
     page = write_page(scores, about, tmp_path / "out").read_text()
-    assert page.count("| ensemble |") == 2, "two tables"
-    assert page.count("| auto |") == 2 + 2, "two tables, and the groups that have problems"
+    assert page.count("| ensemble ") == 2, "two tables"
+    assert page.count("| auto ") == 2 + 2, "two tables, and the groups that have problems"
     assert "peer: ValueError (2)" in page
     assert (tmp_path / "out" / "arena.svg").exists()
     nll = scores.found["digits/naive_bayes"]["nll"]["kept"]

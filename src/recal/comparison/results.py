@@ -437,8 +437,8 @@ def corrected_interval(values: NDArray[np.float64], test_to_fit: float) -> Inter
 def markdown_table(
     head: Sequence[str], rows: Iterable[Sequence[str]], *, align: str = ""
 ) -> list[str]:
-    r"""Return the lines of a Markdown table. A bar inside a cell is escaped, and what would begin
-    an HTML tag.
+    r"""Return the lines of a Markdown table, with columns aligned for a terminal. A bar inside a
+    cell is escaped, and what would begin an HTML tag.
 
     Parameters
     ----------
@@ -450,18 +450,28 @@ def markdown_table(
     --------
     >>> from recal.comparison.results import markdown_table
     >>> print(*markdown_table(["method", "ECE"], [["ts", "0.012"], ["a|b", "0.020"]], align="lr"), sep="\n")
-    | method | ECE |
-    | --- | ---: |
-    | ts | 0.012 |
-    | a\|b | 0.020 |
+    | method |   ECE |
+    | ------ | ----: |
+    | ts     | 0.012 |
+    | a\|b   | 0.020 |
     """
-    rule = ["---:" if side == "r" else "---" for side in align.ljust(len(head), "l")]
-    cells = (
+    cells = [
         [re.sub(r"<(?=[A-Za-z/!?])", "&lt;", cell.replace("|", r"\|")) for cell in row]
         for row in (head, *rows)
-    )
-    first, *rest = ("| " + " | ".join(row) + " |" for row in cells)
-    return [first, "| " + " | ".join(rule) + " |", *rest]
+    ]
+    widths = [max(3, *map(len, column)) for column in zip(*cells)]
+    sides = align.ljust(len(head), "l")
+
+    def line(row: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if side == "r" else cell.ljust(width)
+            for cell, width, side in zip(row, widths, sides)
+        )
+        return "| " + " | ".join(padded) + " |"
+
+    rule = ["-" * (width - 1) + ("-" if side == "l" else ":") for width, side in zip(widths, sides)]
+    first, *rest = cells
+    return [line(first), line(rule), *map(line, rest)]
 
 
 def number(value: float, digits: int = 4) -> str:

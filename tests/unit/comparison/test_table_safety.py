@@ -25,4 +25,4 @@ def test_a_name_that_begins_a_formula_is_quoted_in_csv(name):
 def test_raw_html_does_not_pass_a_markdown_table():
     lines = markdown_table(["method"], [["<script>alert(1)</script>"], ["p < 0.05"]])
     assert lines[2] == "| &lt;script>alert(1)&lt;/script> |"
-    assert lines[3] == "| p < 0.05 |"
+    assert lines[3].split("|")[1].strip() == "p < 0.05"
