@@ -203,8 +203,12 @@ def calibrate(
 
     result = calibrate_views(found, out, settings)
     words = [] if found.groups is None else group_words(group)  # a log has no groups
-    line = shell_line("apply", out, "NEW_VIEWS", *words, "--out", "answers.csv")
-    _print_result(result, out, line)
+    new: list[Any] = ["NEW_VIEWS"]
+    if is_endpoint(model):
+        new = ["--model", model, "--model-name", model_name, "--options", options]
+        new += [word for file in template or () for word in ("--template", file)]
+        new += ["--data", "NEW"]
+    _print_result(result, out, shell_line("apply", out, *new, *words, "--out", "answers.csv"))
 
 
 def _open_rows(file: Path, inputs: ModelInputs) -> Views:

@@ -153,7 +153,7 @@ class ModelInputs(Normalization):
             if self.model in str(error) or error.argument == "outputs":
                 raise
             raise error.at(f"--model {self.model}") from None
-        if self.device is not None and not hasattr(adapter, "asked"):
+        if self.device is not None and not hasattr(adapter, "requested"):
             raise InputError(
                 f"--device applies to torch models only, and {self.model} is not one. Set the "
                 "device where the model is created."

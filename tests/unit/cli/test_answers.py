@@ -305,7 +305,9 @@ def test_a_server_is_asked_calibrated_and_applied(questions, tmp_path, capsys):
         )
         assert "0 requests" in capsys.readouterr().out  # every answer was kept
         assert run(["calibrate", *words, "--risk", "0.4", "--out", str(tmp_path / "out")]) == 0
-        assert "240 requests" in capsys.readouterr().out
+        told = capsys.readouterr().out
+        assert "240 requests" in told
+        assert f"--model {url} --model-name tiny" in told.split("Next: recal apply")[1]
         assert run(["apply", str(tmp_path / "out"), *words, "--out", str(tmp_path / "a.csv")]) == 0
         asked = capsys.readouterr().out
         assert (
@@ -317,6 +319,30 @@ def test_a_server_is_asked_calibrated_and_applied(questions, tmp_path, capsys):
         typed(f"collect --model http://127.0.0.1:9/v1 --data x.csv --out {tmp_path / 'w.npz'}") == 2
     )
     assert "also needs --model-name, --options, --template" in capsys.readouterr().err
+
+
+def test_a_table_is_extended_by_one_system_after_the_other(questions, tmp_path, capsys):
+    table = str(tmp_path / "questions.csv")
+    with serving(Script(likes_letter)) as url:
+        for name in ("small", "large"):
+            words = [
+                "collect",
+                "--model",
+                url,
+                "--model-name",
+                name,
+                "--system",
+                name,
+                "--template",
+            ]
+            words += [str(tmp_path / "plain.txt"), "--data", table, "--out", table]
+            assert run(words) == 2, "only with --force"
+            assert run([*words, "--force"]) == 0
+    with open(table, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["question"] for row in rows] == [f"number {n}" for n in range(120)]
+    for name in ("small", "large"):
+        assert [row[f"{name}_answer"] for row in rows] == ["ABC"[n % 3] for n in range(120)]
 
 
 def test_a_killed_run_resumes_and_pays_for_no_answer_twice(questions, tmp_path, capsys):

@@ -51,6 +51,17 @@ def collect(*more, out="views.zarr", data="data.npz"):
     return run(["collect", "--model", "users_model:model", "--data", data, "--out", out, *more])
 
 
+def test_a_torch_model_runs_on_the_device_asked_for(place, capsys):
+    pytest.importorskip("torch")
+    (place / "torch_model.py").write_text(
+        "import torch\nnet = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
+    )
+    words = "collect --model torch_model:net --data data.npz --divide 255 --device {} --out v.npz"
+    assert typed(words.format("cpu")) == 0
+    assert typed(words.format("elsewhere") + " --force") == 2
+    assert "elsewhere" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("out", ["views.zarr", "views.npz"])
 def test_from_a_model_and_data_to_probabilities(place, capsys, out):
     assert collect("--pool", "zoom:0.5-0.9:3", out=out) == 0
