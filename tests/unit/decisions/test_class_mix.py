@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -118,7 +119,8 @@ def test_impossible_classes_get_nothing_and_predictions_can_change(kept):
     assert (adapted[:, 4] == 0).all()
     assert adapted.sum(1) == pytest.approx(1)
     assert adapted[0].argmax() == 1
-    answers = Predictions(probs, None, None, confidences=np.array([0.5, 0.9])).adapted(mix)
+    given = Predictions(probs, None, None, confidences=np.array([0.5, 0.9]), logits=probs)
+    answers = given.adapted(SimpleNamespace(profile_=kept), False, mix)
     assert answers.predictions_changed == 2
     assert answers.confidences == pytest.approx(adapted.max(1))
 
