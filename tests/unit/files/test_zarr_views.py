@@ -47,7 +47,7 @@ def test_any_rows_of_a_foreign_folder_in_any_order(tmp_path, how):
         {"compressors": zarr.codecs.GzipCodec()},
         {"filters": zarr.codecs.TransposeCodec(order=(1, 0))},
     ],
-    ids=str,
+    ids=["blosc", "gzip", "transposed"],
 )
 def test_packed_chunks_are_refused(tmp_path, packing):
     made_with_zarr(tmp_path, **packing)
