@@ -265,8 +265,9 @@ class Resampled:
     def patterns(self, rng: np.random.Generator) -> dict[str, Pattern]:
         """Every calibration error of the confidence as a norm of gaps."""
         observed = self.gaps, self.sizes
-        hidden = self._hidden() * rng.standard_normal(self.drawn_gaps.shape)
         sizes, lacking = self.drawn_right + self.drawn_wrong, self.missing
+        # In proportion to the weights, because the mean of a bin divides by them.
+        hidden = self._hidden() * rng.standard_normal(sizes.shape) * sizes / self.sizes
         drawn = self.drawn_gaps + hidden, sizes
         more = self.drawn_gaps + hidden + lacking * self.confidence, sizes + lacking
         coefficients = cosine_coefficients(self.confidence, self.gaps / len(self.rows))
