@@ -30,9 +30,8 @@ class Session:
 
     @property
     def command(self) -> str:
-        """What was typed, for a report that says how it was made; without passwords in addresses."""
-        words = [re.sub(r"^(\w+://)[^/]*@", r"\1", word) for word in self.words]
-        return shlex.join(["recal", *words])
+        """What was typed, for a report that says how it was made."""
+        return _joined(self.words)
 
     def value(self, flag: str) -> str | None:
         """Return the value of an option from the words that were typed, or None."""
@@ -103,7 +102,12 @@ def shell_line(*words: object) -> str:
     >>> shell_line("apply", "my folder", "--out", "answers.csv")
     "recal apply 'my folder' --out answers.csv"
     """
-    return shlex.join(["recal", *(text for word in words if (text := str(word)))])
+    return _joined([text for word in words if (text := str(word))])
+
+
+def _joined(words: Sequence[str]) -> str:
+    """Join the words of a command, without passwords in addresses."""
+    return shlex.join(["recal", *(re.sub(r"^(\w+://)[^/]*@", r"\1", word) for word in words)])
 
 
 def print_table(
