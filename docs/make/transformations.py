@@ -50,6 +50,8 @@ FIRST = {
     "pandas, polars and pyarrow keep their columns' names.",
 }
 
+EXAMPLES = {"text": f"*{TEXT}*", "tabular": "5.1; 3.5; 1.4; 0.2; 37; 12"}
+
 
 def main() -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
@@ -65,6 +67,8 @@ def page() -> str:
     parts = [HEAD]
     for modality in ORDER:
         parts.append(f"## {TITLES[modality]}\n\n{FIRST[modality]}\n")
+        if modality in EXAMPLES:
+            parts.append(f"The examples begin with: {EXAMPLES[modality]}\n")
         if modality in USUAL:
             where = f"`--pool auto`, or `--pool auto:{modality}`"
             where += " where the inputs do not say what they are"
@@ -114,17 +118,14 @@ def section(kind: type[BuiltIn]) -> str:
 
 
 def shown(kind: type[BuiltIn]) -> str:
-    """The kind at work: a picture, or the words before and after."""
+    """The kind at work: a picture, or what it makes of the section's example."""
     if kind.modality in ("image", "video", "series", "audio"):
         names = ", ".join(str(t) for t in examples(kind))
         return f"![As it is, then {names}](images/transformations/{kind.kind}.png)\n"
+    middle = examples(kind)[1]
     if kind.modality == "text":
-        rows = [("as it is", TEXT)] + [(f"`{t}`", t([TEXT])[0]) for t in examples(kind)]
-    else:
-        rows = [("as it is", _cells(ROW))] + [
-            (f"`{kind.kind}:{t.strength:g}`", _cells(t(ROW))) for t in examples(kind)
-        ]
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""])
+        return f"`{middle}`: *{middle([TEXT])[0]}*\n"
+    return f"`{kind.kind}:{middle.strength:g}`: {_cells(middle(ROW))}\n"
 
 
 def examples(kind: type[BuiltIn]) -> tuple[Any, ...]:
