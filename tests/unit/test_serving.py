@@ -12,7 +12,15 @@ import time
 import numpy as np
 import pytest
 
-from recal import DecisionRule, PanelCalibration, SignalCalibration, TemperatureScaling, Views, save
+from recal import (
+    DecisionRule,
+    PanelCalibration,
+    SignalCalibration,
+    TemperatureScaling,
+    Views,
+    plan_cascade,
+    save,
+)
 from recal.serving.app import make_app
 from recal.serving.service import Scorer, Service
 
@@ -118,7 +126,11 @@ def test_logits_and_panels_are_scored(tmp_path):
         ({"signals": {"other": 0.5}}, 422, "stated"),
         ([], 422, "rows"),
         ([{"signals": {"stated": 0.5}}] * 4, 422, "3"),
-        ({"signals": 5}, 422, "malformed"),
+        ({"signals": 5}, 422, "signals"),
+        ({"signals": {"stated": [0.5]}}, 422, "stated"),
+        ([{"signals": {"stated": 0.5}}, {"signals": {}}], 422, "Row 1"),
+        ({"signals": {"stated": 10**400}}, 422, "rows"),
+        ({"signals": {"stated": 0.5}, "group": "a"}, 422, "group"),
         ({"signals": {"stated": "x" * 3000}}, 413, "2,000"),
     ],
 )
@@ -137,10 +149,95 @@ def test_a_token_is_needed_where_one_is_set(tmp_path, signals):
     async def talk():
         http = client(tmp_path, signals, token="secret")
         assert (await http.get("/metrics")).status_code == 401
+        assert (await http.get("/metrics", auth=("", "wrong"))).status_code == 401
         assert (await http.get("/healthz")).status_code == 200
         headers = {"Authorization": "Bearer secret"}
         assert (await http.get("/metrics", headers=headers)).status_code == 200
+        # A browser sends what a person types as the password.
+        assert (await http.get("/", auth=("", "secret"))).status_code == 200
 
+    run(talk())
+
+
+def test_values_unlike_the_fit_and_groups_are_told(tmp_path):
+    rng = np.random.default_rng(0)
+    stated, kind = rng.uniform(0.5, 1.0, 500), rng.choice(["law", "art"], 500)
+    calibrator = SignalCalibration().fit({"stated": stated}, rng.random(500) < stated, kind)
+
+    async def talk():
+        http = client(tmp_path, calibrator)
+        rows = [
+            {"signals": {"stated": 0.9}, "group": "law"},
+            {"signals": {"stated": 90}, "group": "law"},
+            {"signals": {"stated": None}, "group": "new"},
+        ]
+        _, found = await ask(http, "/answers", rows)
+        assert [one.get("unlike_fit") for one in found] == [None, ["stated"], ["group"]]
+        status, found = await ask(http, "/answers", [*rows, {"signals": {"stated": 0.9}}])
+        assert status == 422
+        assert "Row 3" in found["error"]
+        assert "group" in found["error"]
+
+    run(talk())
+
+
+def test_a_cascade_says_what_to_do_next(tmp_path):
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 8, 2000).astype(str)
+    answers = {
+        name: np.where(rng.random(2000) < accuracy, truth, rng.integers(0, 8, 2000).astype(str))
+        for name, accuracy in {"small": 0.7, "large": 0.95}.items()
+    }
+    fit, rest = slice(0, 1000), slice(1000, None)
+    panel = PanelCalibration().fit({k: v[fit] for k, v in answers.items()}, truth[fit])
+    rule = plan_cascade(
+        panel,
+        {name: column[rest] for name, column in answers.items()},
+        truth[rest],
+        costs={"small": 1, "large": 5},
+        review_cost=100,
+        risk=0.05,
+    )
+
+    async def talk():
+        http = client(tmp_path, rule)
+        _, one = await ask(http, "/answers", {"answers": {"small": "3"}})
+        assert (one["next"], one["accepted"]) == ("large", False)
+        _, one = await ask(http, "/answers", {"answers": {"small": "3", "large": "3"}, "id": "q1"})
+        assert (one["next"], one["answer"], one["id"]) == ("accept", "3", "q1")
+        _, found = await ask(http, "/grades", {"id": "q1", "right": False})
+        assert (found["graded"], found["error"]) == (1, 1.0)
+
+    run(talk())
+
+
+def test_processes_share_counts_and_ids(tmp_path, signals):
+    async def talk():
+        one, other = client(tmp_path, signals), client(tmp_path, signals)
+        row = {"signals": {"stated": 0.95}, "id": "q1"}
+        for http in (one, other):
+            _, found = await ask(http, "/answers", row)
+            assert (await http.get("/metrics")).status_code == 200
+        assert found["check"]
+        assert found["id"] != "q1", "two answers never share a grade"
+        assert "recal_answers_total 2" in (await other.get("/metrics")).text
+        assert (await one.get("/status")).json()["counts"]["accepted"] == 2
+
+    run(talk())
+
+
+def test_an_unexpected_error_is_logged_and_not_told(tmp_path, signals, caplog, monkeypatch):
+    async def talk():
+        http = client(tmp_path, signals)
+        status, found = await ask(http, "/answers", {"signals": {"stated": 0.9}})
+        assert status == 500
+        assert "secret" not in str(found)
+        assert "secret" in caplog.text
+
+    def broken(*_):
+        raise ArithmeticError("secret")
+
+    monkeypatch.setattr(SignalCalibration, "predict_confidence", broken)
     run(talk())
 
 

@@ -174,35 +174,44 @@ class SignalTable(Record):
         highs = np.where(share, 1.0, self.highs + width)
         return np.where(category, -np.inf, lows), np.where(category, np.inf, highs)
 
-    def warn_of_unseen(self, values: Vector, signals: Any, groups: Any = None) -> None:
-        """Warn of levels that were not in the fit and of values far outside its range.
+    def unlike(self, values: Vector, signals: Any, groups: Any = None) -> NDArray[np.bool_]:
+        """Return which values are levels that were not in the fit or lie far outside its range.
 
         Far outside means below or above the range by more than five times its width; for a signal
         in [0, 1], it means outside [0, 1].
         """
-        found = []
         lows, highs = self._bounds
-        far = np.isfinite(values) & ((values < lows) | (values > highs))
-        for place in np.flatnonzero(far.any(axis=0)).tolist():
-            odd = values[far[:, place], place][0]
-            found.append(
-                f"{self.names[place]!r} is {odd:g}, and {self.lows[place]:g} to "
-                f"{self.highs[place]:g} in the fit"
-            )
+        found = np.isfinite(values) & ((values < lows) | (values > highs))
         unknown = np.isnan(values) & (self.n_levels > 0)
         if unknown.any():
             picked = self._picked(signals, groups)
             for place in np.flatnonzero(unknown.any(axis=0)).tolist():
-                texts = np.array(_texts(picked[place]), dtype=object)[unknown[:, place]]
-                if new := sorted(set(texts.tolist()) - {""}):
-                    found.append(f"{self.names[place]!r} is {new[0]!r}, which was not in the fit")
-        if found:
-            warnings.warn(
-                f"Values unlike those of the fit: {'; '.join(found)}. Their confidence may be "
-                "wrong.",
-                UnseenValuesWarning,
-                stacklevel=3,
-            )
+                missing = [text == "" for text in _texts(picked[place])]
+                found[:, place] |= unknown[:, place] & ~np.array(missing)
+        return np.asarray(found)
+
+    def warn_of_unlike(self, values: Vector, signals: Any, groups: Any = None) -> None:
+        """Warn of values unlike those of the fit."""
+        odd = self.unlike(values, signals, groups)
+        if not odd.any():
+            return
+        picked = self._picked(signals, groups)
+        told = []
+        for place in np.flatnonzero(odd.any(axis=0)).tolist():
+            name, rows = self.names[place], np.flatnonzero(odd[:, place])
+            if self.levels[place]:
+                new = min(_texts(picked[place][rows]))
+                told.append(f"{name!r} is {new!r}, which was not in the fit")
+            else:
+                low, high = self.lows[place], self.highs[place]
+                told.append(
+                    f"{name!r} is {values[rows[0], place]:g}, and {low:g} to {high:g} in the fit"
+                )
+        warnings.warn(
+            f"Values unlike those of the fit: {'; '.join(told)}. Their confidence may be wrong.",
+            UnseenValuesWarning,
+            stacklevel=3,
+        )
 
     def refuse_leaks(self, values: Vector, right: Vector) -> None:
         """Refuse a column that tells the grades: a confidence learned from it means nothing.

@@ -172,7 +172,7 @@ class SignalCalibration(Estimator):
         """
         self._check_fitted()
         values = self.table_.values(signals, groups)
-        self.table_.warn_of_unseen(values, signals, groups)
+        self.table_.warn_of_unlike(values, signals, groups)
         return self._confidence(values)
 
     def accept(self, signals: Any, groups: Any = None) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,10 +48,10 @@ def audit(
 
     Example: [bold]recal audit calibrated --checked to-check.csv[/bold]
     """
-    from recal.workflow.auditing import FolderAudit, read_checked, write_checks
+    from recal.workflow.auditing import FolderAudit, audited_rule, read_checked, write_checks
 
     file, content = load_saved(folder)
-    rule = getattr(content, "decision_", None)
+    rule = audited_rule(content)
     if rule is None:
         raise InputError(
             f"{file} has no rule, so there is no promise to check",
@@ -58,7 +59,11 @@ def audit(
         )
     if (answers is None) != (checks is None) or (checks is None) != (out is None):
         raise InputError("To draw answers, give the table, --checks N and --out FILE.")
-    found = FolderAudit(file.parent, rule, weighted=not uniform)
+    is_cascade = rule is not getattr(content, "decision_", None)
+    if is_cascade and update:
+        raise InputError("--update cannot change a cascade. Calibrate again with more labels.")
+    below = 0.0 if is_cascade else 0.1  # a cascade has no single threshold
+    found = FolderAudit(file.parent, rule, weighted=not uniform, below=below)
     if answers is not None and checks is not None and out is not None:
         n = write_checks(found, answers, checks, out, group=group)
         print_json({"drawn": n, "file": out, **_facts(found)})
@@ -69,11 +74,11 @@ def audit(
     changed = _update(file, content, found) if update else None
     print_json({"added": added, "updated": changed is not None, **_facts(found)})
     say(str(found.audit))
-    if found.audit.pending:
-        say(f"{len(found.audit.pending)} drawn answers are not graded yet.")
+    if found.pending:
+        say(f"{len(found.pending)} drawn answers are not graded yet.")
     if changed is not None:
         say(changed)
-    elif found.audit.verdict in ("refuted", "can be loosened") and not update:
+    elif found.audit.verdict in ("refuted", "can be loosened") and not (update or is_cascade):
         say(f"Next: {shell_line('audit', folder, '--update')}")
     if found.audit.alarm and changed is None:
         raise typer.Exit(1)
@@ -85,7 +90,7 @@ def _facts(found: FolderAudit) -> dict[str, Any]:
         "rule": found.key,
         "risk": audit.rule.risk,
         "graded": audit.n_graded,
-        "pending": len(audit.pending),
+        "pending": len(found.pending),
         "error": audit.error,
         "interval": list(audit.interval),
         "alarm": audit.alarm,
@@ -105,6 +110,8 @@ def _update(file: Path, content: Any, found: FolderAudit) -> str | None:
     content.decision_ = rule
     save(content, file)
     before, after = (
-        ", ".join(f"{value:.3g}" for value in one.thresholds) for one in (found.rule, rule)
+        ", ".join("none" if value == inf else f"{value:.3g}" for value in one.thresholds)
+        for one in (found.rule, rule)
     )
-    return f"The threshold was {before} and is {after} now. The previous version is {previous}."
+    none = "" if min(rule.thresholds) < inf else " The rule accepts no answer now."
+    return f"Threshold: {before} -> {after}.{none} The previous version is {previous}."

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import sys
 from typing import Annotated, Any
 
 from typer import Option
 
 from recal.cli import options as opt
-from recal.cli.files import load_saved
+from recal.cli.files import is_panel, load_saved
 from recal.cli.printing import print_json, say
 from recal.errors import InputError, MissingExtraError
 
@@ -20,7 +22,7 @@ def serve(
     host: Annotated[str, Option(help="Where to listen; by default on this machine only.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, Option(help="The port; 0 takes a free one.")] = 8000,
+    port: Annotated[int, Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8000,
     workers: Annotated[int, Option(help="Processes; they share one journal.", min=1)] = 1,
     check_rate: Annotated[float, Option(help="The share of accepted answers to check.")] = 0.05,
     max_rows: Annotated[int, Option(help="The most rows of one request.", min=1)] = 1000,
@@ -45,7 +47,7 @@ def serve(
         raise MissingExtraError("uvicorn", "serve", "recal serve") from None
 
     file, content = load_saved(folder)
-    if not hasattr(content, "predict_confidence"):
+    if not (hasattr(content, "predict_confidence") or is_panel(content)):
         raise InputError(f"{file} holds no calibration. See: recal plan {file}")
     settings: dict[str, Any] = {
         "folder": str(file.parent),
@@ -59,15 +61,16 @@ def serve(
     }
     from recal.serving.app import VARIABLE, make_service
 
-    make_service(settings)  # shows errors before the first process starts
-    print_json(
-        {"url": f"http://{host}:{port}", "rule": getattr(content, "decision_", None) is not None}
-    )
-    say(f"Serving {file} at http://{host}:{port} (status page, /answers, /grades, /metrics).")
+    service = make_service(settings)  # shows errors before the first process starts
+    port = _free_port(host, port)
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    print_json({"url": url, "rule": service.audit is not None})
+    say(f"Serving {file} at {url} (status page, /answers, /grades, /metrics).")
     if host not in ("127.0.0.1", "localhost", "::1") and not os.environ.get("RECAL_TOKEN"):
         say(
             "Warning: anybody who reaches this port can use it. Set RECAL_TOKEN to require a token."
         )
+    sys.stdout.flush()  # whoever started the service may wait for the address
     os.environ[VARIABLE] = json.dumps(settings)
     uvicorn.run(
         "recal.serving.app:make",
@@ -78,3 +81,16 @@ def serve(
         log_level="warning",
         timeout_graceful_shutdown=5,
     )
+
+
+def _free_port(host: str, port: int) -> int:
+    """Return the port, or a free one for 0; refuse one that cannot be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.create_server((host, port), family=family) as one:
+            return int(one.getsockname()[1])
+    except OSError as error:
+        raise InputError(
+            f"Cannot listen at {host}, port {port}: {error.strerror}. Choose another --host or "
+            "--port; --port 0 takes a free one."
+        ) from None

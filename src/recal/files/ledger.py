@@ -251,16 +251,17 @@ class Journal:
     >>> from pathlib import Path
     >>> from recal.files.ledger import Journal
     >>> journal = Journal(Path(tempfile.mkdtemp()) / "audit.jsonl")
-    >>> size = journal.append({"id": 1}, {"id": 2})
+    >>> journal.append({"id": 1}, {"id": 2})
     >>> [record["id"] for record in journal.read()]
     [1, 2]
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._read = 0  # bytes
 
-    def append(self, *records: Record, sync: bool = True) -> int:
-        """Write records in one piece, while no other process writes; return the bytes written.
+    def append(self, *records: Record, sync: bool = True) -> None:
+        """Write records in one piece, while no other process writes.
 
         Without `sync` they survive a kill of the process, but not a power cut.
         """
@@ -278,21 +279,20 @@ class Journal:
                     os.fsync(file.fileno())
         except OSError as error:
             raise FileError(f"Cannot write {self.path}: {error.strerror or error}.") from error
-        return len(content)
 
-    def size(self) -> int:
-        """Return the size of the file in bytes; 0 if there is none."""
-        return self.path.stat().st_size if self.path.exists() else 0
-
-    def read(self, start: int = 0) -> Iterator[Record]:
-        """Yield the records, without incomplete lines; `start` skips lines that were read before."""
+    def read(self) -> Iterator[Record]:
+        """Yield the records that were added since the last call, without incomplete lines."""
         try:
-            lines = self.path.read_bytes().split(b"\n")
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                content = file.read()
         except FileNotFoundError:
             return
         except OSError as error:
             raise FileError(f"Cannot read {self.path}: {error.strerror or error}.") from error
-        for line in lines[start:]:
+        complete = content[: content.rfind(b"\n") + 1]  # another process may be writing the rest
+        self._read += len(complete)
+        for line in complete.splitlines():
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError):

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
 import json
+import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -23,6 +25,7 @@ from recal.errors import RecalError
 from recal.serving.service import Scorer, Service
 
 VARIABLE = "RECAL_SERVE"
+_LOG = logging.getLogger("recal.serving")
 
 
 def make() -> FastAPI:
@@ -45,21 +48,34 @@ def make_service(settings: dict[str, Any]) -> Service:
     return Service(Path(settings["folder"]), Scorer(calibration, predict), settings["check_rate"])
 
 
-def _predictor(calibration: Any, settings: dict[str, Any]) -> Callable[[Any], Any]:
-    """Return a function from inputs to predictions of the model and its calibration."""
+def _predictor(calibration: Any, settings: dict[str, Any]) -> Callable[..., Any]:
+    """Return a function from inputs and groups to predictions of the model and its calibration."""
     from recal.collecting import apply
     from recal.collecting.models import as_model, import_model
+    from recal.collecting.sources import as_source
 
     trusted = () if settings["trust"] is None else settings["trust"].split(",")
     opened = as_model(import_model(settings["model"], trusted=trusted))
 
-    def predict(inputs: list[Any]) -> Any:
+    def predict(inputs: list[Any], groups: Any) -> Any:
         texts = all(isinstance(one, str) for one in inputs)
-        batch = inputs if texts else np.asarray(inputs)
+        source = as_source(inputs if texts else np.asarray(inputs))
+        source.groups = groups
         how = {"outputs": settings["outputs"], "progress": False}
-        return apply(calibration, opened, batch, **how)
+        return apply(calibration, opened, source, **how)
 
     return predict
+
+
+def _is_allowed(request: Request, token: str) -> bool:
+    """Whether a request has the token: as Bearer, or as the password that a browser asks for."""
+    how, _, given = request.headers.get("authorization", "").partition(" ")
+    if how.lower() == "basic":
+        try:
+            given = base64.b64decode(given).decode().partition(":")[2]
+        except ValueError:
+            return False
+    return hmac.compare_digest(given.encode(), token.encode())
 
 
 class _Refusal(Exception):
@@ -104,17 +120,18 @@ def make_app(
     @app.middleware("http")
     async def guarded(request: Request, forward: Any) -> Any:
         """Ask for the token, and never tell a client more than one sentence about an error."""
-        if token and request.url.path != "/healthz":
-            given = request.headers.get("authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), token.encode()):
-                problem = "send the header Authorization: Bearer TOKEN"
-                return await refuse(request, _Refusal(401, problem))
+        if token and request.url.path != "/healthz" and not _is_allowed(request, token):
+            problem = "send the header Authorization: Bearer TOKEN"
+            refusal = await refuse(request, _Refusal(401, problem))
+            refusal.headers["WWW-Authenticate"] = 'Basic realm="recal"'  # a browser asks for it
+            return refusal
         try:
             return await forward(request)
         except Exception:
+            _LOG.exception("%s %s failed", request.method, request.url.path)
             service.counts["failed"] += 1
             problem = "internal error; see the log of the service"
-            return await refuse(request, _Refusal(500, problem))
+            return JSONResponse({"error": problem}, status_code=500)
 
     async def read(request: Any) -> Any:
         """Return the JSON of a request."""
@@ -141,8 +158,8 @@ def make_app(
             found = service.answer(rows)
         except RecalError as error:
             raise _Refusal(422, str(error)) from None
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise _Refusal(422, "malformed rows") from None
+        except (ValueError, TypeError, OverflowError) as error:
+            raise _Refusal(422, f"the rows cannot be read: {error}") from None
         return JSONResponse(found[0] if single else found)
 
     @app.post("/grades")
@@ -163,7 +180,7 @@ def make_app(
 
     @app.get("/healthz")
     async def healthz() -> Any:
-        return {"status": "ok", "fields": list(service.scorer.fields)}
+        return {"status": "ok", "fields": list(service.scorer.fields), "rule": service.key}
 
     @app.get("/metrics")
     async def metrics() -> Any:
@@ -171,7 +188,7 @@ def make_app(
 
     @app.get("/status")
     async def status() -> Any:
-        return {**service.state(), "counts": dict(service.counts), **service.history()}
+        return {**service.state(), "counts": service.totals(), **service.history()}
 
     @app.get("/")
     async def page() -> Any:
@@ -193,7 +210,7 @@ def _page(service: Service) -> str:
     return template.render(
         state=state,
         sentence=str(audit.audit) if audit is not None else "This calibration has no rule.",
-        counts=service.counts,
+        counts=service.totals(),
         drift=service.watch,
         shares=_points([one["share"] for one in history["served"]], 1.0),
         errors=_points([one["error"] for one in history["audited"]], top),

@@ -6,9 +6,10 @@ import math
 import secrets
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,16 @@ from numpy.typing import NDArray
 from recal.calibrators.panel import PanelCalibration
 from recal.calibrators.signals import SignalCalibration
 from recal.decisions import StreamWatch
-from recal.errors import InputError
+from recal.decisions.cascade import CascadeRule
+from recal.errors import InputError, UnseenValuesWarning
+from recal.files.ledger import Journal
 from recal.views import Views
-from recal.workflow.auditing import FolderAudit
+from recal.workflow.auditing import NAME, FolderAudit, audited_rule
 
 Row = dict[str, Any]
 
 # Upper ends of the buckets of the latency histogram, in seconds.
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, math.inf)
 
 
 class Service:
@@ -45,57 +48,60 @@ class Service:
         if not 0.0 <= check_rate <= 1.0:
             raise InputError(f"must lie in [0, 1], got {check_rate!r}", argument="check_rate")
         self.scorer, self.check_rate = scorer, check_rate
-        self.started = time.time()
-        self.counts: Counter[str] = Counter()
-        self.latency = np.zeros(len(BUCKETS) + 1, dtype=np.int64)
-        self.seconds = 0.0
+        self.counts: Counter[str] = Counter()  # of this process, since they were last saved
+        self._hours: dict[str, Counter[str]] = {}  # of all processes, as far as they are saved
         self._rng = np.random.default_rng()
         self._lock = threading.Lock()
-        self._saved: Counter[str] = Counter()
-        rule = scorer.rule
+        self._journal = Journal(folder / NAME)
+        rule = audited_rule(scorer.calibration)
         self.audit = None if rule is None else FolderAudit(folder, rule, below=0.0)
+        self.key = "" if self.audit is None else self.audit.key
         profile = getattr(scorer.calibration, "profile_", None)
         self.watch: StreamWatch | None = None
         if profile is not None and profile.clusters is None and not profile.graded:
             self.watch = StreamWatch(profile, use_views=False)
 
-    def answer(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    def answer(self, rows: Sequence[Any]) -> list[Row]:
         """Score rows, and say which answers a person should check."""
         begin = time.perf_counter()
         scored = self.scorer(rows)
         with self._lock:
-            checks = self._draw(scored.confidence, scored.accepted, rows)
+            checks = self._draw(scored, rows)
             if self.watch is not None and scored.logits is not None:
                 self.watch.update(scored.logits)
-            self.counts["answers"] += len(rows)
-            self.counts["accepted"] += int(scored.accepted.sum())
             spent = time.perf_counter() - begin
-            self.latency[np.searchsorted(BUCKETS, spent)] += 1
-            self.seconds += spent
-        decided = "accepted" if self.scorer.rule is not None else None
+            bucket = next(end for end in BUCKETS if spent <= end)
+            self.counts.update({"answers": len(rows), "requests": 1, f"le {bucket:g}": 1})
+            self.counts["accepted"] += int(scored.accepted.sum())
+            self.counts["microseconds"] += round(1e6 * spent)
         answers = []
         for place, row in enumerate(rows):
-            one: dict[str, Any] = {"id": checks.get(place) or row.get("id") or secrets.token_hex(8)}
-            if scored.answers[place] is not None:
+            name = checks.get(place) or row.get("id") or secrets.token_hex(8)
+            one: Row = {"id": name, "confidence": float(scored.confidence[place])}
+            if scored.answers is not None:
                 one["answer"] = scored.answers[place]
-            one["confidence"] = float(scored.confidence[place])
-            if decided:
-                one["accepted"] = bool(scored.accepted[place])
-                one["check"] = place in checks
             if self.audit is not None:
-                one["rule"] = self.audit.key
+                one["accepted"], one["check"] = bool(scored.accepted[place]), place in checks
+                one["rule"] = self.key
+            if scored.next is not None:
+                one["next"] = scored.next[place]
+            if place in scored.unlike:
+                one["unlike_fit"] = scored.unlike[place]
             answers.append(one)
         return answers
 
-    def _draw(self, confidence: Any, accepted: Any, rows: Sequence[Row]) -> dict[int, str]:
+    def _draw(self, scored: Scored, rows: Sequence[Row]) -> dict[int, str]:
         """Draw accepted answers independently; return the id of each drawn row."""
         if self.audit is None:
             return {}
-        drawn = np.flatnonzero(accepted & (self._rng.random(len(accepted)) < self.check_rate))
-        if not len(drawn):
+        lots = self._rng.random(len(rows)) < self.check_rate
+        drawn = np.flatnonzero(scored.accepted & lots).tolist()
+        if not drawn:
             return {}
-        groups = [str(rows[row].get("group", "")) for row in drawn]
-        return dict(zip(drawn.tolist(), self.audit.offer(confidence[drawn], groups)))
+        groups = [rows[place].get("group", "") for place in drawn]
+        names = [rows[place].get("id") for place in drawn]
+        ids = self.audit.offer(scored.confidence[drawn].tolist(), groups, names)
+        return dict(zip(drawn, ids))
 
     def grade(self, grades: Mapping[str, bool]) -> dict[str, Any]:
         """Add grades by id; those of answers that were not drawn are counted as unused."""
@@ -103,8 +109,7 @@ class Service:
             raise InputError("This calibration has no rule, so there is nothing to audit.")
         with self._lock:
             self.audit.refresh()  # another process may have drawn these answers
-            known = {check.name for check in self.audit.audit.pending} | self.audit.graded_names
-            used = {name: right for name, right in grades.items() if name in known}
+            used = {name: right for name, right in grades.items() if self.audit.knows(name)}
             added = self.audit.add(used)
             self.counts["grades"] += added
         return {"added": added, "unused": len(grades) - len(used), **self.state()}
@@ -113,10 +118,11 @@ class Service:
         """Return what the audit says now."""
         if self.audit is None:
             return {}
+        self.audit.refresh()
         audit = self.audit.audit
         low, high = audit.interval
         return {
-            "rule": self.audit.key,
+            "rule": self.key,
             "risk": audit.rule.risk,
             "graded": audit.n_graded,
             "error": audit.error if audit.n_graded else None,
@@ -126,59 +132,66 @@ class Service:
         }
 
     def save_counts(self) -> None:
-        """Write new counts to the journal, from which the status page draws its curves."""
+        """Write new counts to the journal, where all processes read them."""
         with self._lock:
-            new = self.counts - self._saved
-            if self.audit is None or not new:
-                return
-            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            self.audit.journal.append(
-                {"kind": "served", "rule": self.audit.key, "time": now, **new}
-            )
-            self._saved = self.counts.copy()
+            new, self.counts = self.counts, Counter()
+            if new:
+                now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                served = {"kind": "served", "rule": self.key, "time": now, **new}
+                self._journal.append(served, sync=False)
+            for record in self._journal.read():
+                if record.get("kind") == "served" and record.get("rule") == self.key:
+                    hour = self._hours.setdefault(str(record["time"])[:13], Counter())
+                    hour.update({key: n for key, n in record.items() if isinstance(n, int)})
+
+    def totals(self) -> Counter[str]:
+        """Return the counts of all processes that have served this rule, up to the last saved."""
+        self.save_counts()
+        return sum(self._hours.values(), Counter())
 
     def metrics(self) -> str:
         """Return counts and rates in the text format of Prometheus."""
-        answers = self.counts["answers"]
-        values: dict[str, float] = {
-            "recal_answers_total": answers,
-            "recal_accepted_total": self.counts["accepted"],
-            "recal_accepted_share": self.counts["accepted"] / max(answers, 1),
-            "recal_grades_total": self.counts["grades"],
-            "recal_refused_total": self.counts["refused"],
-        }
+        counts = self.totals()
+        lines = []
+
+        def add(name: str, kind: str, value: float) -> None:
+            lines.append(f"# TYPE recal_{name} {kind}\nrecal_{name} {value:.10g}")
+
+        for name in ("answers", "accepted", "grades", "refused", "failed"):
+            add(f"{name}_total", "counter", counts[name])
         if self.audit is not None:
-            audit = self.audit.audit
-            values["recal_audited_error"] = audit.error
-            values["recal_audited_error_low"], values["recal_audited_error_high"] = audit.interval
-            values["recal_promised_risk"] = audit.rule.risk
-            values["recal_promise_refuted"] = float(audit.alarm)
+            add("accepted_share", "gauge", counts["accepted"] / max(counts["answers"], 1))
+            state = self.state()
+            add("audited_error", "gauge", math.nan if state["error"] is None else state["error"])
+            add("audited_error_low", "gauge", state["interval"][0])
+            add("audited_error_high", "gauge", state["interval"][1])
+            add("promised_risk", "gauge", state["risk"])
+            add("promise_refuted", "gauge", state["alarm"])
         if self.watch is not None:
-            values["recal_drift_evidence"] = self.watch.capital
-            values["recal_drift_alarm"] = float(self.watch.alarm)
-        lines = [f"{name} {value:g}" for name, value in values.items()]
-        through = np.cumsum(self.latency)
-        ends = [*(f"{end:g}" for end in BUCKETS), "+Inf"]
-        lines += [
-            f'recal_latency_seconds_bucket{{le="{end}"}} {count}'
-            for end, count in zip(ends, through.tolist())
-        ]
-        lines += [f"recal_latency_seconds_sum {self.seconds:g}"]
-        lines += [f"recal_latency_seconds_count {through[-1]}"]
+            add("drift_evidence", "gauge", self.watch.capital)
+            add("drift_alarm", "gauge", self.watch.alarm)
+        lines.append("# TYPE recal_latency_seconds histogram")
+        through = np.cumsum([counts[f"le {end:g}"] for end in BUCKETS])
+        for end, count in zip(BUCKETS, through.tolist()):
+            label = "+Inf" if end == math.inf else f"{end:g}"
+            lines.append(f'recal_latency_seconds_bucket{{le="{label}"}} {count}')
+        lines.append(f"recal_latency_seconds_sum {counts['microseconds'] / 1e6:.10g}")
+        lines.append(f"recal_latency_seconds_count {counts['requests']}")
         return "\n".join(lines) + "\n"
 
     def history(self) -> dict[str, list[Any]]:
-        """Return, from the journal, the share accepted by hour and the audited error by grade."""
+        """Return the share accepted by hour and the audited error by grade."""
+        self.save_counts()
         if self.audit is None:
             return {"served": [], "audited": []}
-        hours: dict[str, Counter[str]] = {}
-        for record in self.audit.journal.read():
-            if record.get("kind") == "served" and record.get("rule") == self.audit.key:
-                hour = hours.setdefault(str(record["time"])[:13], Counter())
-                hour.update({name: record.get(name, 0) for name in ("answers", "accepted")})
         served = [
-            {"time": f"{hour}:00Z", "share": one["accepted"] / one["answers"], **one}
-            for hour, one in sorted(hours.items())
+            {
+                "time": f"{hour}:00Z",
+                "share": one["accepted"] / one["answers"],
+                "answers": one["answers"],
+                "accepted": one["accepted"],
+            }
+            for hour, one in sorted(self._hours.items())
             if one["answers"]
         ]
         wrong = np.cumsum([check.accepted and wrong for check, wrong in self.audit.audit.graded])
@@ -195,15 +208,19 @@ class Scored:
 
     Attributes
     ----------
-    answers : the predicted class or answer; None if the system's own answer is scored
     confidence, accepted : (n_rows,); nothing is accepted without a rule
+    answers : the predicted class or answer; None if the system's own answer is scored
     logits : what a watch compares with the fit, if there are logits
+    next : for a cascade, "accept", "review" or the system to ask
+    unlike : by row, the signals with values unlike those of the fit
     """
 
-    answers: list[Any]
     confidence: NDArray[np.float64]
     accepted: NDArray[np.bool_]
+    answers: list[Any] | None = None
     logits: NDArray[Any] | None = None
+    next: list[str] | None = None
+    unlike: Mapping[int, list[str]] = field(default_factory=dict)
 
 
 class Scorer:
@@ -212,102 +229,174 @@ class Scorer:
     Parameters
     ----------
     calibration : a fitted calibrator
-    predict : function from inputs to `Predictions`, optional
+    predict : function from inputs and groups to `Predictions`, optional
         The model with its calibration, if rows hold inputs.
+
+    Attributes
+    ----------
+    fields : the fields of a row besides `id`; the first one is needed
+    needs_group : bool
+        Whether each row must have the field `group`.
     """
 
-    def __init__(self, calibration: Any, predict: Callable[[Any], Any] | None = None) -> None:
-        self.calibration, self._predict = calibration, predict
-        self.rule = getattr(calibration, "decision_", None)
-        self.fields: tuple[str, ...]
-        if isinstance(calibration, PanelCalibration):
-            self.fields, self._score = ("answers", "signals"), self._panel
-        elif isinstance(calibration, SignalCalibration):
-            self.fields, self._score = ("signals",), self._signals
-        elif predict is not None:
-            self.fields, self._score = ("input",), self._inputs
-        else:
-            self.fields, self._score = ("logits", "views"), self._logits
+    fields: tuple[str, ...]
 
-    def __call__(self, rows: Sequence[Row]) -> Scored:
+    def __init__(self, calibration: Any, predict: Callable[..., Any] | None = None) -> None:
+        self.calibration, self._predict = calibration, predict
+        self.rule: Any = getattr(calibration, "decision_", None)
+        if isinstance(calibration, CascadeRule):
+            self.rule, self._panel = calibration, calibration.panel
+        elif isinstance(calibration, PanelCalibration):
+            self._panel = calibration
+        grouped = hasattr(calibration, "group_offsets_") or bool(self.rule and self.rule.groups)
+        if hasattr(self, "_panel"):
+            self.fields, self._score = ("answers", "signals"), self._score_panel
+        elif isinstance(calibration, SignalCalibration):
+            self.fields, self._score = ("signals",), self._score_signals
+            grouped = calibration.table_.grouped
+        elif predict is not None:
+            self.fields, self._score = ("input",), self._score_inputs
+        else:
+            self.fields, self._score = ("logits", "views"), self._score_logits
+        self.needs_group = grouped
+        if grouped:
+            self.fields += ("group",)
+
+    def __call__(self, rows: Sequence[Any]) -> Scored:
         """Score rows; an error names the first row that is wrong."""
-        first, known = self.fields[0], {*self.fields, "group", "id"}
+        needed = [self.fields[0], *(["group"] if self.needs_group else ())]
         for number, row in enumerate(rows):
-            if not isinstance(row, dict) or first not in row:
-                raise InputError(f"Row {number} must be an object with the field {first!r}.")
-            if strange := sorted(set(row) - known):
-                raise InputError(
-                    f"Row {number} has the unknown field {strange[0]!r}; known are "
-                    f"{', '.join(sorted(known))}."
-                )
-        groups = None
-        if any("group" in row for row in rows):
-            groups = np.array([str(row.get("group", "")) for row in rows])
+            absent = [name for name in needed if not isinstance(row, dict) or name not in row]
+            if absent:
+                raise InputError(f"Row {number} must be an object with the field {absent[0]!r}.")
+            for name, value in row.items():
+                if name not in (*self.fields, "id"):
+                    known = ", ".join((*self.fields, "id"))
+                    raise InputError(
+                        f"Row {number} has the unknown field {name!r}; known are {known}."
+                    )
+                kind, words = _KINDS.get(name, (object, ""))
+                if not isinstance(value, kind):
+                    raise InputError(f"Row {number}: the field {name!r} must be {words}.")
+        groups = np.array([row["group"] for row in rows]) if self.needs_group else None
         return self._score(rows, groups)
 
     def _accepted(
-        self, confidence: NDArray[np.float64], probs: Any = None, groups: Any = None
+        self, confidence: NDArray[np.float64], groups: Any, probs: Any = None
     ) -> NDArray[np.bool_]:
         if self.rule is None:
             return np.zeros(len(confidence), dtype=bool)
         groups = groups if self.rule.groups else None
         if probs is None:
-            return self.rule.accept(confidence, groups=groups)
-        return self.rule.accept(probs, confidence, groups)
+            return np.asarray(self.rule.accept(confidence, groups=groups))
+        return np.asarray(self.rule.accept(probs, confidence, groups))
 
-    def _signals(self, rows: Sequence[Row], groups: Any) -> Scored:
-        names = list(dict.fromkeys(name for row in rows for name in row["signals"]))
-        columns = {name: [row["signals"].get(name) for row in rows] for name in names}
-        confidence = self.calibration.predict_confidence(_arrays(columns), groups)
-        accepted = self._accepted(confidence, groups=groups)
-        return Scored([None] * len(rows), confidence, accepted)
+    def _score_signals(self, rows: Sequence[Row], groups: Any) -> Scored:
+        table = self.calibration.table_
+        names = table.names[: len(table.names) - table.grouped]
+        signals = {name: _column(rows, ("signals", name)) for name in names}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnseenValuesWarning)  # told row by row
+            confidence = self.calibration.predict_confidence(signals, groups)
+        odd = table.unlike(table.values(signals, groups), signals, groups)
+        return Scored(
+            confidence,
+            self._accepted(confidence, groups),
+            unlike={
+                row: [name for name, is_odd in zip((*names, "group"), odd[row]) if is_odd]
+                for row in np.flatnonzero(odd.any(axis=1)).tolist()
+            },
+        )
 
-    def _panel(self, rows: Sequence[Row], groups: Any) -> Scored:
-        systems = list(dict.fromkeys(name for row in rows for name in row["answers"]))
-        answers = {name: [row["answers"].get(name) for row in rows] for name in systems}
-        given = [row.get("signals") or {} for row in rows]
-        signals: dict[str, Any] = {}
-        for system in dict.fromkeys(name for one in given for name in one):
-            names = dict.fromkeys(name for one in given for name in one.get(system) or {})
-            signals[system] = _arrays(
-                {name: [(one.get(system) or {}).get(name) for one in given] for name in names}
-            )
-        chosen, confidence = self.calibration.predict_both(answers, signals or None)
-        accepted = self._accepted(confidence, groups=groups)
-        return Scored(np.asarray(chosen, dtype=object).tolist(), confidence, accepted)
+    def _score_panel(self, rows: Sequence[Row], groups: Any) -> Scored:
+        table = self._panel.table_
+        for number, row in enumerate(rows):
+            for name in (*row["answers"], *row.get("signals", ())):
+                if name not in table.systems:
+                    raise InputError(
+                        f"Row {number} names the system {name!r}; known are "
+                        f"{', '.join(table.systems)}."
+                    )
+        answers = {
+            name: [row["answers"].get(name) for row in rows]
+            for name in table.systems
+            if any(name in row["answers"] for row in rows)
+        }
+        signals: dict[str, dict[str, Any]] = {}
+        for place, column in zip(table.owner, () if table.table is None else table.table.names):
+            system = table.systems[place]
+            name = column.removeprefix(f"{system}: ")
+            if any(system in row.get("signals", ()) for row in rows):
+                values = _column(rows, ("signals", system, name))
+                signals.setdefault(system, {})[name] = values
+        if isinstance(self.calibration, CascadeRule):
+            by = groups if self.calibration.groups else None
+            found = self.calibration.apply(answers, signals or None, by)
+            steps = found.next.tolist()
+            accepted = np.array([step == "accept" for step in steps])
+            return Scored(found.confidence, accepted, found.answer.tolist(), next=steps)
+        by = groups if hasattr(self._panel, "group_offsets_") else None
+        chosen, confidence = self._panel.predict_both(answers, signals or None, by)
+        return Scored(confidence, self._accepted(confidence, groups), chosen.tolist())
 
-    def _logits(self, rows: Sequence[Row], groups: Any) -> Scored:
-        specs = list(dict.fromkeys(spec for row in rows for spec in row.get("views") or {}))
-        logits = _matrix([row["logits"] for row in rows])
-        views = {spec: _matrix([(row.get("views") or {})[spec] for row in rows]) for spec in specs}
-        samples = Views(logits, views)
-        has_offsets = hasattr(self.calibration, "group_offsets_")
-        if has_offsets and groups is None:
-            raise InputError("This calibration was fitted with groups: every row needs `group`.")
-        probs, confidence = self.calibration.predict_both(samples, groups if has_offsets else None)
-        classes = self.calibration.classes_[probs.argmax(axis=1)].tolist()
-        return Scored(classes, confidence, self._accepted(confidence, probs, groups), logits)
+    def _score_logits(self, rows: Sequence[Row], groups: Any) -> Scored:
+        specs = sorted(set.intersection(*(set(row.get("views", ())) for row in rows)))
+        views = Views(
+            _matrix([row["logits"] for row in rows]),
+            {spec: _matrix([row["views"][spec] for row in rows]) for spec in specs},
+        )
+        by = groups if hasattr(self.calibration, "group_offsets_") else None
+        probs, confidence = self.calibration.predict_both(views, by)
+        return self._scored(probs, confidence, views.logits, groups)
 
-    def _inputs(self, rows: Sequence[Row], groups: Any) -> Scored:
+    def _score_inputs(self, rows: Sequence[Row], groups: Any) -> Scored:
         assert self._predict is not None
-        found = self._predict([row["input"] for row in rows])
-        probs, confidence = found.probs, found.confidences
+        found = self._predict([row["input"] for row in rows], groups)
+        return self._scored(found.probs, found.confidences, found.logits, groups)
+
+    def _scored(self, probs: Any, confidence: Any, logits: Any, groups: Any) -> Scored:
         classes = self.calibration.classes_[probs.argmax(axis=1)].tolist()
-        return Scored(classes, confidence, self._accepted(confidence, probs, groups), found.logits)
+        return Scored(confidence, self._accepted(confidence, groups, probs), classes, logits)
 
 
-def _arrays(columns: dict[str, list[Any]]) -> dict[str, NDArray[Any]]:
-    """Return columns of numbers with gaps as floats, and others as they are."""
-    arrays = {}
-    for name, values in columns.items():
-        numeric = all(value is None or isinstance(value, int | float) for value in values)
-        filled = [math.nan if value is None else value for value in values]
-        arrays[name] = np.array(filled if numeric else values, dtype=float if numeric else object)
-    return arrays
+# What a field of a row must be.
+_KINDS: dict[str, tuple[Any, str]] = {
+    "signals": (dict, "an object of names and values"),
+    "answers": (dict, "an object of systems and their answers"),
+    "logits": (list, "a list of numbers"),
+    "views": (dict, "an object of transformations and their logits"),
+    "group": (str, "a text"),
+    "id": (str, "a text"),
+}
+
+
+def _column(rows: Sequence[Row], path: tuple[str, ...]) -> NDArray[Any]:
+    """Return one value per row, floats if all are numbers; null is missing."""
+    values = []
+    for number, row in enumerate(rows):
+        value: Any = row
+        for name in path:
+            if not isinstance(value, dict) or name not in value:
+                if len(path) > 2 and path[1] not in row.get("signals", ()):
+                    value = None  # a system that was not asked yet
+                    break
+                where = " of ".join(map(repr, reversed(path)))
+                raise InputError(f"Row {number} lacks {where}; give null if it is missing.")
+            value = value[name]
+        if value is not None and not isinstance(value, str | int | float):
+            where = " of ".join(map(repr, reversed(path)))
+            raise InputError(f"Row {number}: {where} must be a number, a text or null.")
+        values.append(value)
+    if any(isinstance(value, str) for value in values):
+        return np.array([*values, None], dtype=object)[:-1]
+    return np.array([math.nan if value is None else value for value in values], dtype=float)
 
 
 def _matrix(rows: list[Any]) -> NDArray[np.float64]:
     try:
-        return np.array(rows, dtype=np.float64)
+        matrix = np.array(rows, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError("Logits must be lists of numbers of equal length.") from None
+        matrix = np.zeros(0)
+    if matrix.ndim != 2:
+        raise InputError("Logits must be lists of numbers of equal length.")
+    return matrix

@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 from recal.checks import as_array
 from recal.clusters import check_clusters, effective_count
 from recal.decisions.audit import Audit, Check
+from recal.decisions.cascade import CascadeRule
 from recal.decisions.rule import DecisionRule, check_share
 from recal.errors import InputError
 from recal.files.ledger import Journal
@@ -46,6 +47,15 @@ class FolderAudit:
     folder : the folder of `recal calibrate`
     rule : its rule
     weighted, below : as in `Audit`
+
+    Attributes
+    ----------
+    key : what the journal calls the rule
+    audit : Audit
+        The audit after all grades in the journal.
+    pending : dict of id to Check
+        The drawn answers that have no grade yet.
+    grades : dict of id to bool
     """
 
     def __init__(
@@ -58,88 +68,104 @@ class FolderAudit:
     ) -> None:
         self.journal = Journal(Path(folder) / NAME)
         self.rule, self.key = rule, rule_key(rule)
-        self._settings: dict[str, Any] = {"weighted": weighted, "below": below}
-        self._bytes = -1  # of the journal, as far as this process knows it
-        self.refresh()
+        records = list(self.journal.read())
+        # Every draw is another one.
+        self.audit = Audit(rule, weighted=weighted, below=below, random_state=len(records))
+        self.pending: dict[str, Check] = {}
+        self.grades: dict[str, bool] = {}
+        self._apply(records)
 
     def refresh(self) -> None:
-        """Read the journal again if another process has added to it."""
-        size = self.journal.size()
-        if size == self._bytes:
-            return
-        self._bytes = size
-        drawn: dict[str, Check] = {}
-        grades: dict[str, bool] = {}
-        band, self.n_drawn = None, 0
-        for record in self.journal.read():
+        """Read what this process and others have added to the journal."""
+        self._apply(self.journal.read())
+
+    def _apply(self, records: Iterable[dict[str, Any]]) -> None:
+        for record in records:
             if record.get("rule") != self.key:
                 continue
-            if record.get("kind") == "draw":
-                drawn[record["id"]] = Check(record["id"], *record["check"])
-                band = record["band_from"] if band is None else band
-                self.n_drawn += 1
-            elif record.get("kind") == "grade" and record["id"] in drawn:
-                grades.setdefault(record["id"], bool(record["right"]))
-        self.audit = Audit(self.rule, random_state=self.n_drawn, **self._settings)
-        self.audit.band_from = band
-        self.audit.replay((drawn[name], not right) for name, right in grades.items())
-        self.audit.pending = [check for name, check in drawn.items() if name not in grades]
-        self._grades = grades
+            name = str(record.get("id"))
+            if record.get("kind") == "draw" and not self.knows(name):
+                self.pending[name] = Check(name, *record["check"])
+                if self.audit.band_from is None:
+                    self.audit.band_from = record["band_from"]
+            elif record.get("kind") == "grade" and name in self.pending:
+                self.grades[name] = bool(record["right"])
+                self.audit.replay([(self.pending.pop(name), not record["right"])])
+
+    def knows(self, name: str) -> bool:
+        """Whether an answer of this id was drawn."""
+        return name in self.pending or name in self.grades
 
     def draw(
         self, confidence: Any, n: int, **columns: Any
     ) -> tuple[np.ndarray[Any, Any], list[str]]:
         """Draw answers and write them to the journal; return their rows and ids."""
-        names = np.array([f"{self.key}-{self.n_drawn + row}" for row in range(len(confidence))])
-        before = len(self.audit.pending)
         rows = self.audit.draw(confidence, n, **columns)
-        ids = names[: len(rows)].tolist()
-        drawn = [check._replace(name=one) for check, one in zip(self.audit.pending[before:], ids)]
-        self.audit.pending[before:] = drawn
-        self._write_draws(drawn)
-        return rows, ids
+        drawn, self.audit.pending = self.audit.pending, []
+        return rows, self._record(check._replace(name=None) for check in drawn)
 
-    def _write_draws(self, drawn: list[Check]) -> None:
-        self.n_drawn += len(drawn)
+    def offer(
+        self, confidence: Iterable[float], groups: Iterable[str], names: Iterable[str | None]
+    ) -> list[str]:
+        """Record accepted answers that were drawn one by one with equal probability.
+
+        `names` are ids that are used if no other answer has them. Returns the ids.
+        """
+        self.refresh()
+        taken = set()
+        new = []
+        for value, group, name in zip(confidence, groups, names):
+            free = name is not None and name not in taken and not self.knows(name)
+            taken.add(name)
+            label = group if self.rule.groups else ""
+            new.append(Check(name if free else None, float(value), True, label, 1.0, 1.0))
+        return self._record(new)
+
+    def _record(self, checks: Iterable[Check]) -> list[str]:
+        """Write draws to the journal; return their ids, which are random if they have none."""
         common: dict[str, Any] = {"kind": "draw", "rule": self.key, "time": _now()}
         common["band_from"] = self.audit.band_from
-        rows = ({**common, "id": check.name, "check": check[1:]} for check in drawn)
-        self._bytes += self.journal.append(*rows, sync=False)
-
-    def offer(self, confidence: Any, groups: Sequence[str]) -> list[str]:
-        """Record accepted answers that were drawn one by one with equal probability; return ids."""
-        names = [f"{self.key}-{secrets.token_hex(6)}" for _ in groups]
-        labels = groups if self.rule.groups else [""] * len(names)
-        new = [
-            Check(name, float(value), True, label, 1.0, 1.0)
-            for name, value, label in zip(names, confidence, labels)
+        drawn = [
+            {**common, "id": check.name or f"{self.key}-{secrets.token_hex(6)}", "check": check[1:]}
+            for check in checks
         ]
-        self.audit.pending += new
-        self._write_draws(new)
-        return names
-
-    @property
-    def graded_names(self) -> set[str]:
-        """The ids that have a grade."""
-        return set(self._grades)
+        self.journal.append(*drawn, sync=False)
+        self.refresh()
+        return [record["id"] for record in drawn]
 
     def add(self, grades: Mapping[str, bool]) -> int:
-        """Add grades by id, in the journal first; return how many are new."""
-        pending = {check.name for check in self.audit.pending}
+        """Write grades by id to the journal; return how many are new."""
         for name, right in grades.items():
-            if self._grades.get(name, right) != right:
+            if self.grades.get(name, right) != right:
                 raise InputError(f"The answer {name!r} was graded differently before.")
-            if name not in pending and name not in self._grades:
+            if not self.knows(name):
                 raise InputError(
                     f"The answer {name!r} was not drawn for a check of this rule",
                     remedy="Draw answers with recal audit FOLDER ANSWERS --checks N",
                 )
-        new = {name: right for name, right in grades.items() if name in pending}
+        new = {name: right for name, right in grades.items() if name in self.pending}
         common = {"kind": "grade", "rule": self.key, "time": _now()}
-        records = ({**common, "id": name, "right": right} for name, right in new.items())
-        self._bytes += self.journal.append(*records)
-        self._grades |= new
-        return self.audit.add(new)
+        self.journal.append(*({**common, "id": name, "right": new[name]} for name in new))
+        self.refresh()
+        return len(new)
+
+
+def audited_rule(calibration: Any) -> DecisionRule | None:
+    """Return the rule whose promise is audited, or None; for a cascade, one that stands for it.
+
+    It has the promise of the cascade, and the thresholds of its last stage.
+    """
+    if not isinstance(calibration, CascadeRule):
+        found: DecisionRule | None = getattr(calibration, "decision_", None)
+        return found
+    last = calibration.accept[:, -1]
+    return DecisionRule(
+        tuple(np.where(last > 1.0, np.inf, last).tolist()),
+        risk=calibration.risk,
+        confidence=calibration.confidence,
+        groups=calibration.groups,
+        guarantee=calibration.guarantee,
+    )
 
 
 def rule_key(rule: DecisionRule) -> str:

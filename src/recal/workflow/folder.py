@@ -119,8 +119,16 @@ def _carry_over(out: Path, work: Path, keep_previous: bool) -> None:
             if path.is_dir() and not path.is_symlink():
                 os.rename(path, new)
             else:
-                shutil.copy2(path, new, follow_symlinks=False)
+                _link(path, new)
     shutil.copymode(out, work)
+
+
+def _link(path: Path, new: Path) -> None:
+    """Give a file a second name: what a service appends to a ledger meanwhile is in both."""
+    try:
+        os.link(path, new, follow_symlinks=False)
+    except OSError:  # a file system without links
+        shutil.copy2(path, new, follow_symlinks=False)
 
 
 def roll_back(folder: Path) -> None:
