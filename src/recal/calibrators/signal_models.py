@@ -65,7 +65,7 @@ def choose_kinds(values: Vector, right: Vector, counts: Vector, n_levels: Rows) 
 
 def encoding_of(values: Vector, kind: Rows, n_levels: Rows, most_knots: int = 33) -> SignalEncoding:
     """Return the encoding with these transformations, scaled to the finite values."""
-    finite = np.where(np.isfinite(values), values, np.nan)
+    finite = np.where(np.isfinite(values), np.clip(values, -1e90, 1e90), np.nan)
     n_signals = finite.shape[1]
     low, high = np.ones(n_signals), np.ones(n_signals)
     n_knots = most_knots if (kind == RANKS).any() else 1

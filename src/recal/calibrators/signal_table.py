@@ -44,8 +44,8 @@ def read_correct(correct: ArrayLike, n_samples: int) -> Vector:
         raise InputError(
             f"must be True or False, 1 or 0, for each answer, got {odd!r}", argument="correct"
         )
-    if numbers.min() == numbers.max():
-        kind = "right" if numbers[0] else "wrong"
+    if len(set(numbers.tolist())) < 2:
+        kind = "right" if numbers.any() else "wrong"
         raise InputError(
             f"All {n_samples} answers are graded as {kind}; right and wrong ones are both needed."
         )
@@ -90,7 +90,7 @@ class SignalTable(Record):
             raise InputError("must have at least one column", argument="signals")
         levels, lows, highs = [], np.zeros(len(columns)), np.zeros(len(columns))
         for place, (name, column) in enumerate(columns.items()):
-            levels.append(_levels(column))
+            levels.append(_levels(column, name))
             if groups is not None and place == len(columns) - 1 and not levels[-1]:
                 raise InputError("must name at least one group", argument="groups")
             if not levels[-1]:
@@ -125,13 +125,16 @@ class SignalTable(Record):
                 f"{sorted(sizes)}."
             )
         values = np.empty((sizes.pop(), len(picked)))
-        for place, (column, levels, name) in enumerate(zip(picked, self.levels, self.names)):
-            if levels:
-                codes = {level: float(code) for code, level in enumerate(levels)}
+        for place, (column, codes, name) in enumerate(zip(picked, self._codes, self.names)):
+            if codes:
                 values[:, place] = [codes.get(text, np.nan) for text in _texts(column)]
             else:
                 values[:, place] = _numbers(column, name)
         return values
+
+    @cached_property
+    def _codes(self) -> list[dict[str, float]]:
+        return [{level: float(code) for code, level in enumerate(one)} for one in self.levels]
 
     def _picked(self, signals: Any, groups: Any) -> list[NDArray[Any]]:
         columns, named = columns_of(signals)
@@ -255,7 +258,11 @@ def as_column(column: Any) -> NDArray[Any]:
     """Return a column, or a single value, as an array of one axis; pandas' own missing values
     become None.
     """
-    if hasattr(column, "notna") and not isinstance(column.dtype, np.dtype):
+    if isinstance(column, float):
+        return np.array([column])
+    if hasattr(column, "notna") and (
+        column.dtype == object or not isinstance(column.dtype, np.dtype)
+    ):
         column = column.astype(object).where(column.notna(), None)
     if isinstance(column, str):
         column = [column]
@@ -271,9 +278,12 @@ def columns_of(
     argument: str = "signals",
     most_axes: int = 2,
 ) -> tuple[dict[str, NDArray[Any]], bool]:
-    """Return the columns of a mapping, data frame or array by name, and whether the names are the
-    user's own.
+    """Return the columns of a mapping, data frame, list of mappings or array by name, and whether
+    the names are the user's own.
     """
+    if isinstance(table, list) and table and all(isinstance(row, Mapping) for row in table):
+        every = dict.fromkeys(name for row in table for name in row)
+        table = {name: [row.get(name) for row in table] for name in every}
     if isinstance(table, Mapping):
         return {str(name): read(column) for name, column in table.items()}, True
     if hasattr(table, "columns") and hasattr(table, "__getitem__"):  # pandas, polars
@@ -296,12 +306,21 @@ def columns_of(
     return {f"{one} {place}": read(array[:, place]) for place in range(array.shape[1])}, False
 
 
-def _levels(column: NDArray[Any]) -> tuple[str, ...]:
+def _levels(column: NDArray[Any], name: str) -> tuple[str, ...]:
     """Return the sorted levels of a text column; empty for numbers."""
-    numbers = bool | int | float | np.number | None
-    if column.dtype.kind in "biuf" or all(isinstance(value, numbers) for value in column.tolist()):
+    if column.dtype.kind in "biuf":
+        return ()
+    values = column.tolist()
+    for value in values:
+        if not (isinstance(value, str) or _is_number(value)):
+            raise InputError(f"The signal {name!r} must hold numbers or texts, got {value!r:.80}.")
+    if not any(isinstance(value, str) for value in values):
         return ()
     return tuple(sorted(set(_texts(column)) - {""}))
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (hasattr(value, "__float__") and not isinstance(value, np.ndarray))
 
 
 def _texts(column: NDArray[Any]) -> list[str]:

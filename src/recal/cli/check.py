@@ -64,12 +64,16 @@ def _answers(
     file: Path, content: Any, data: Path, correct: str | None, labels: Any, by: Any
 ) -> tuple[Any, Any, Any, tuple[Any, Any]]:
     """Return which rows are accepted and right, their clusters, and what is measured."""
+    from recal.copies import warn_of_fitted
+
+    better = ("these figures are better than on new inputs", "Check on other samples.")
     rows, group, cluster = by
     rule = content.decision_
     if files.is_graded(content):
         from recal.workflow.graded import graded_answers
 
-        found = graded_answers(content, data, files.check_correct(data, correct), cluster)
+        found = graded_answers(data, files.check_correct(data, correct), content, cluster=cluster)
+        warn_of_fitted(content.fitted_rows(found.after), len(found.after), *better)
         accepted = rule.accept(found.after, groups=found.groups if rule.groups else None)
         return accepted, found.correct, found.clusters, (found.after, found.truth)
     files.check_calibration(file, content)
@@ -79,6 +83,7 @@ def _answers(
     if views.labels is None:
         raise InputError(f"{data} holds no labels: add --labels FILE.")
     files.check_views(content, file, views, data)
+    warn_of_fitted(content.fitted_rows(views), views.n_samples, *better)
     probs, confidences = content.predict_both(views)
     accepted = rule.accept(probs, confidences, views.groups if rule.groups else None)
     right = probs.argmax(axis=1) == views.labels

@@ -81,8 +81,9 @@ def decide(
         file, calibrator = files.load_saved(calibration)
         if files.is_graded(calibrator):
             what = "a calibration of graded answers (recal calibrate TABLE has --cross-fit)"
-            opt.refuse(what, ("cross_fit", "curve", "more_labels"))
-            _decide_graded(calibrator, first, correct, cluster, out, rules)
+            others = ("cross_fit", "curve", "more_labels", "rows", "labels", "label_column")
+            opt.refuse(what, others)
+            _decide_graded(calibrator, first, correct, (group, cluster), out, rules)
             return
         files.check_calibration(file, calibrator)
     if cross_fit:
@@ -97,7 +98,8 @@ def decide(
             one = files.read_probs(path, labels, label_column, files.typed_columns(group, cluster))
         else:
             one = _calibrated(path, labels, calibration, calibrator, by["groups"])
-        _refuse_fitted(path, one)
+        again = "decide VIEWS --calibration CALIBRATION --cross-fit"
+        _refuse_fitted(path, one.fitted_rows, len(one.probs), again)
         try:
             one = one.in_order_of(next(iter(samples.values()), one))
         except InputError as error:
@@ -152,7 +154,7 @@ def _decide_graded(
     calibrator: Any,
     table: Path,
     correct: str | None,
-    cluster: str | None,
+    by: tuple[str | None, str | None],
     out: Path | None,
     rules: dict[str, Any],
 ) -> None:
@@ -160,7 +162,16 @@ def _decide_graded(
     from recal import decide as choose
     from recal.workflow.graded import graded_answers
 
-    found = graded_answers(calibrator, table, files.check_correct(table, correct), cluster)
+    names = calibrator.table_.names
+    if by[0] is not None and not (calibrator.table_.grouped and by[0] == names[-1]):
+        raise InputError(
+            f"This calibration was not fitted with groups by {by[0]!r}, so its rule cannot have "
+            f"them. Make one that is: recal calibrate TABLE --group {by[0]}"
+        )
+    found = graded_answers(table, files.check_correct(table, correct), calibrator, cluster=by[1])
+    _refuse_fitted(
+        table, calibrator.fitted_rows(found.after), len(found.after), "calibrate TABLE --cross-fit"
+    )
     rules |= {"clusters": found.clusters, "groups": found.groups}
     del rules["random_state"]  # of the intervals between several files
     with working("Deciding"):
@@ -213,16 +224,15 @@ def _calibrated(
     )
 
 
-def _refuse_fitted(path: Path, one: Probabilities) -> None:
+def _refuse_fitted(path: Path, fitted: int, n_samples: int, again: str) -> None:
     """Refuse samples that the calibration was fitted on."""
     from recal.copies import matters
 
-    if matters(one.fitted_rows, len(one.probs)):
+    if matters(fitted, n_samples):
         raise InputError(
-            f"The calibration of {path} was fitted on about {one.fitted_rows:,} of these "
-            f"{len(one.probs):,} samples, so nothing can be guaranteed. Decide on other labelled "
-            "samples, or use the same for both: recal decide VIEWS --calibration CALIBRATION "
-            "--cross-fit"
+            f"The calibration of {path} was fitted on about {fitted:,} of these {n_samples:,} "
+            "samples, so nothing can be guaranteed. Decide on other labelled samples, or use the "
+            f"same for both: recal {again}"
         )
 
 

@@ -13,6 +13,7 @@ from recal.cli.printing import SESSION, print_json, print_table, say, shell_line
 from recal.errors import InputError
 
 if TYPE_CHECKING:
+    from recal.files.probabilities import Probabilities
     from recal.metrics import Evaluation
 
 
@@ -50,14 +51,11 @@ def evaluate(
 
     how: dict[str, Any] = {"n_bins": bins, "random_state": seed}
     if correct is not None:
-        found = _graded(source, correct, calibration, cluster)
-        with working("Measuring"):
-            result = measure(found.after, found.truth, bootstrap, clusters=found.clusters, **how)
-        print_json({"file": source, **result.to_dict()})
-        _print_metrics(result)
-        return
-    opt.refuse("probabilities; apply it to views first", ("calibration",))
-    read = files.read_probs(source, labels, label_column, files.typed_columns(group, cluster))
+        opt.refuse("graded answers (--correct)", ("labels", "label_column", "rows"))
+        read = _graded(source, correct, calibration)
+    else:
+        opt.refuse("probabilities; apply it to views first", ("calibration",))
+        read = files.read_probs(source, labels, label_column, files.typed_columns(group, cluster))
     assert read.labels is not None
     better = "these metrics are better than on new inputs"
     warn_of_fitted(read.fitted_rows, len(read.probs), better, "Evaluate on other samples.")
@@ -87,6 +85,11 @@ def evaluate(
         )
     if report is not None:
         say(f"Written to {report}.")
+    if correct is not None:
+        if calibration is not None:
+            of = ("--calibration", calibration, "--correct", correct)
+            say(f"Next: {shell_line('decide', source, *of, '--risk', 0.1)}")
+        return
     more: tuple[object, ...] = () if labels is None else ("--labels", labels)
     more += () if label_column is None else ("--label-column", label_column)
     say(f"Next: {shell_line('decide', source, *more, '--risk', 0.01)}")
@@ -107,17 +110,22 @@ def _print_metrics(result: Evaluation, note: str = "") -> None:
     )
 
 
-def _graded(table: Path, correct: str, calibration: Path | None, cluster: str | None) -> Any:
+def _graded(table: Path, correct: str, calibration: Path | None) -> Probabilities:
     """Return graded answers with their confidence: its column, or that of a calibration."""
-    from recal.workflow.graded import answers_of_table, graded_answers
+    from recal.files.probabilities import Probabilities
+    from recal.workflow.graded import graded_answers
 
     files.check_exists(table)
     if calibration is None:
-        return answers_of_table(table, correct, cluster)
+        found = graded_answers(table, correct)
+        return Probabilities(found.after, found.truth, None)
     file, content = files.load_saved(calibration)
     if not files.is_graded(content):
         raise InputError(f"{file} is no calibration of graded answers.")
-    return graded_answers(content, table, correct, cluster)
+    found = graded_answers(table, correct, content)
+    return Probabilities(
+        found.after, found.truth, None, fitted_rows=content.fitted_rows(found.after)
+    )
 
 
 def _by_group(read: Any, groups: Any, bins: int) -> dict[str, Any]:

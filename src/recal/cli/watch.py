@@ -98,20 +98,22 @@ def watch(
             found = watcher.update(batch)
     facts = None if found is None else {"highest": found.highest, "alarm_at": found.alarm_at}
     print_json({"file": source, **result.to_dict(), "stream": facts})
-    _print_result(result, batch)
+    _print_result(result, batch, profile.graded)
     if found is not None:
         alarm = "No alarm" if found.alarm_at is None else f"Alarm at input {found.alarm_at:,}"
         reached = f"{found.highest:.3g} of {1 / alpha:.3g}"
         say(f"As a stream: {alarm}; the evidence against 'no change' reached {reached}.")
 
 
-def _print_result(result: WatchResult, batch: Any) -> None:
+def _print_result(result: WatchResult, batch: Any, graded: bool) -> None:
     lines = [
         [one.name, f"{one.at_fit:.3f}", f"{one.today:.3f}", f"{one.p_value:.3g}"]
         for one in result.findings
     ]
     shown = "mean confidence; the share of the class that moved most"
-    if len(lines) > 2:
+    if graded:
+        shown = "means, without missing values"
+    elif len(lines) > 2:
         shown += "; the share of answers that views change; the share in which confidence rose"
     print_table(
         result.test_message,
@@ -120,7 +122,8 @@ def _print_result(result: WatchResult, batch: Any) -> None:
         note=f"Shown: {shown}. p is corrected for all of them.",
     )
     say(result.accuracy_message)
-    say(result.temperature_message)
+    if not graded:
+        say(result.temperature_message)
     if result.class_mix is not None and result.class_mix.changed:
         names = None if getattr(batch, "classes", None) is None else list(batch.classes)
         say(f"Another class mix alone explains these inputs: {result.class_mix.moves(names)}.")

@@ -245,7 +245,7 @@ class Profile(Record):
             nothing = unknown(1.0, "the profile was made without grades", n)
             return replace(nothing, whose="these answers")
         if alarm:
-            reason = "the confidences differ from those of the fit and may no longer mean the same"
+            reason = "they differ from the fit, and confidence may no longer mean the same"
             return replace(unknown(1.0, reason, n), whose="these answers")
         coefficients, covariance = _fit_platt(self.log_odds, self.right)
         features = np.column_stack([log_odds, np.ones(n)])

@@ -35,7 +35,7 @@ from recal.decisions.rule import check_share
 from recal.errors import InputError
 from recal.maps.arrays import sigmoid
 from recal.progress import track
-from recal.schema import Number, check
+from recal.schema import LARGEST, Number, check
 from recal.views import Views
 
 
@@ -109,7 +109,7 @@ def watch(
         count_fitted(_digits(today), kept_hashes(_digits(fit)), len(fit.answers)),
         len(today.answers),
         "comparing them with the fit says nothing about new inputs",
-        "Pass the logits of new inputs.",
+        "Pass new inputs.",
     )
     # Logits say how confident the model was before any calibration.
     first = "confidence" if profile.graded else "confidence of the model"
@@ -180,14 +180,17 @@ def _max_t(
     largest = scaled.max(axis=1)
     findings = (
         Finding(
-            name,
-            float(numbers[:n_fit].mean()),
-            float(numbers[n_fit:].mean()),
-            float((largest >= own).mean()),
+            name, _mean(numbers[:n_fit]), _mean(numbers[n_fit:]), float((largest >= own).mean())
         )
         for (name, (_, numbers)), own in zip(quantities.items(), scaled[0])
     )
     return float((largest >= largest[0]).mean()), tuple(findings)
+
+
+def _mean(numbers: NDArray[Any]) -> float:
+    """Return the mean of the numbers that are not missing; NaN if there are none."""
+    present = numbers[~np.isnan(numbers)] if numbers.dtype.kind == "f" else numbers
+    return float(present.mean()) if len(present) else math.nan
 
 
 # How far the rows of one group are from all other rows; the same for either of the two groups.
@@ -216,9 +219,10 @@ def _quantities(
         cells = rows.groups.astype(np.intp) + 4 * np.arange(rows.groups.shape[1])
         rises = rows.groups % 2 == 1  # in groups 1 and 3
         quantities["groups"] = _counts(cells), rises
-    quantities |= {
-        name: (_distance(column), column) for name, column in zip(names[1:], rows.signals.T)
-    }
+    for name, column in zip(names[1:], rows.signals.T):
+        # The largest numbers stand for missing and infinite ones.
+        finite = np.abs(column) < LARGEST
+        quantities[name] = _distance(column), np.where(finite, column, np.nan)
     return quantities
 
 

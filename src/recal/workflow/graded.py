@@ -118,11 +118,14 @@ def calibrate_answers(
         n_before = sum(sizes_before[1:] if cross_fit else sizes_before)
         parts = extend(sizes_before, len(right) - n_before, seed, clusters, cross_fit)
     fit, decide_on, check_on = parts
-    say(f"1/3  Read {len(right):,} graded answers; signals: {', '.join(names)}.")
+    numbers, categories = (
+        [name for name in names if (name in named["numbers"]) is wanted] for wanted in (True, False)
+    )
+    kinds = {"signals": numbers, "categories": categories, "groups": [group] if group else []}
+    read = "; ".join(f"{kind}: {', '.join(own)}" for kind, own in kinds.items() if own)
+    say(f"1/3  Read {len(right):,} graded answers; {read}.")
     say(f"2/3  {split_words(parts, clusters, cross_fit)}")
-    signals = {
-        name: table.numbers(name) if name in named["numbers"] else table[name] for name in names
-    }
+    signals = {name: table.numbers(name) if name in numbers else table[name] for name in names}
     with running(out, settings, keep_previous=sizes_before is not None) as folder:
         named_groups = None if groups is None else {str(group): groups}
 
@@ -152,7 +155,7 @@ def calibrate_answers(
             np.concatenate([deciding, after[check_on]]),
             right[unseen] > 0.5,
             clusters=None if clusters is None else clusters[unseen],
-            signals=_complete(signals, unseen) or None,
+            signals={name: signals[name][unseen] for name in numbers} or None,
             random_state=seed,
         )
         before_name, before = _probability(calibrator, signals, right, fit)
@@ -172,15 +175,6 @@ def calibrate_answers(
             before_name=before_name,
             columns=dict(named),
         )
-
-
-def _complete(
-    signals: Mapping[str, NDArray[Any]], rows: NDArray[np.intp] | None = None
-) -> dict[str, Vector]:
-    """Return the signals that are numbers without a missing value."""
-    taken = {name: column if rows is None else column[rows] for name, column in signals.items()}
-    numbers = {name: column for name, column in taken.items() if column.dtype.kind == "f"}
-    return {name: column for name, column in numbers.items() if np.isfinite(column).all()}
 
 
 def write_rows(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
@@ -272,24 +266,30 @@ def confidence_of(
 
 
 def graded_answers(
-    calibrator: SignalCalibration, path: Path, correct: str, cluster: str | None = None
+    path: Path,
+    correct: str,
+    calibrator: SignalCalibration | None = None,
+    *,
+    cluster: str | None = None,
 ) -> Answers:
-    """Return the confidence of graded answers in a table, and which of them are right."""
+    """Return the confidence of graded answers in a table, and which of them are right; without a
+    calibrator, the confidence is in the column `confidence`.
+    """
     table = read_table(path)
     table.check([correct])
-    confidence, groups = confidence_of(calibrator, table)
+    if calibrator is None and "confidence" not in table:
+        raise InputError(
+            f"{path} has no column 'confidence', which recal apply adds. To measure a calibration, "
+            "name it with --calibration FOLDER."
+        )
+    confidence, groups = (
+        (table.numbers("confidence"), None)
+        if calibrator is None
+        else confidence_of(calibrator, table)
+    )
     clusters = None if cluster is None else _whole(table, cluster)
     right = _grades(path, table, correct) > 0.5
     return Answers(None, confidence, right, None, groups, clusters)
-
-
-def answers_of_table(path: Path, correct: str, cluster: str | None = None) -> Answers:
-    """Return graded answers with the confidence in their column `confidence`."""
-    table = read_table(path)
-    table.check([correct, "confidence"])
-    clusters = None if cluster is None else _whole(table, cluster)
-    right = _grades(path, table, correct) > 0.5
-    return Answers(None, table.numbers("confidence"), right, None, None, clusters)
 
 
 def apply_table(

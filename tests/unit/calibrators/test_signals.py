@@ -136,6 +136,15 @@ def test_infinite_values_lie_at_the_edge_and_missing_ones_have_their_own_weight(
     np.testing.assert_allclose(odds[[1, 3]], np.log([9.0, 20.0]))
 
 
+def test_numbers_of_any_size_are_signals():
+    signal = np.random.default_rng(0).normal(size=300)
+    correct = np.random.default_rng(1).random(300) < sigmoid(2 * signal)
+    for factor in (1e-300, 1e99):
+        fitted = SignalCalibration().fit({"signal": factor * signal}, correct)
+        low, high = fitted.predict_confidence({"signal": [-factor, factor]})
+        assert low < 0.35 < 0.65 < high
+
+
 def test_frames_and_arrays_of_the_same_values_give_the_same_fit():
     signals, correct, groups, _ = graded_answers(220, seed=1)
     fits = [
@@ -205,6 +214,16 @@ def test_one_answer_as_a_mapping_of_single_values(fitted, problem):
     one = {name: column[3] for name, column in signals.items()}
     found = fitted.predict_confidence(one, groups[3])
     np.testing.assert_array_equal(found, fitted.predict_confidence(signals, groups)[[3]])
+
+
+def test_rows_of_json_are_a_table(fitted, problem):
+    signals, _, groups, _ = problem
+    rows = [dict(zip(signals, values)) for values in zip(*signals.values())][:50]
+    del rows[3]["judge"]
+    found = fitted.predict_confidence(rows, groups[:50])
+    some = {name: column[:50].copy() for name, column in signals.items()}
+    some["judge"][3] = np.nan
+    np.testing.assert_array_equal(found, fitted.predict_confidence(some, groups[:50]))
 
 
 def test_groups_are_needed_if_and_only_if_the_fit_had_them(fitted, problem):
@@ -413,6 +432,11 @@ def test_wrong_inputs_are_refused(problem):
         SignalCalibration().fit(signals, np.ones(800))
     with pytest.raises(InputError, match="800"):
         SignalCalibration().fit(signals, correct[:5])
+    for odd in (np.arange(800) * 1j, [[1, 2]] * 800, pandas.date_range("2026-01-01", periods=800)):
+        with pytest.raises(InputError, match="'odd' must hold numbers or texts"):
+            SignalCalibration().fit({"odd": odd}, correct)
+    with pytest.raises(InputError, match="All 0 answers"):
+        SignalCalibration().fit({"stated": []}, [])
     with pytest.raises(InputError, match=r"\[3, 800\]"):
         SignalCalibration().fit(signals, correct, groups[:3])
 

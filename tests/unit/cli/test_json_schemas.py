@@ -33,7 +33,7 @@ LINES = [
     "compare v.npz --methods ts,vs --splits 2",
     "decide v.npz --risk 0.1 --out rule.recal",
     "decide v.npz --risk 0.1 --guarantee average",
-    "decide g.csv --calibration fg --correct right --risk 0.0001",
+    "decide h.csv --calibration fg --correct right --risk 0.0001",
     "decide v.npz --risk 0.1 --per-class --curve",
     "apply fg g.csv --out a2.csv",
     "audit fg a2.csv --checks 20 --out to-check.csv",
@@ -60,6 +60,7 @@ LINES = [
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("schemas")
     graded(folder / "g.csv")
+    graded(folder / "h.csv", seed=1)
     problems.views(900, transforms=["zoom:0.5"], noise=0.8).write(folder / "v.npz")
     np.save(folder / "x.npy", np.zeros((6, 4, 4), np.uint8))
     net = "def net(batch):\n    return batch.reshape(len(batch), -1)[:, :2] * 1.0\n"

@@ -68,6 +68,19 @@ def test_a_stream_of_confidences(tmp_path):
     assert not stream.result.known
 
 
+def test_signals_with_missing_values_are_compared():
+    def signals(n, seed, missing):
+        rng = np.random.default_rng(seed)
+        return {"stated": np.where(rng.random(n) < missing, np.nan, rng.random(n))}
+
+    kept = profile(*graded(800, 4), signals=signals(800, 5, 0.1))
+    same = watch(kept, graded(300, 6)[0], signals=signals(300, 7, 0.1))
+    more, none = (watch(kept, graded(300, 6)[0], signals=signals(300, 7, m)) for m in (0.3, 1.0))
+    assert [result.alarm for result in (same, more, none)] == [False, True, True]
+    assert same.findings[1].at_fit == pytest.approx(0.5, abs=0.05)
+    assert math.isnan(none.findings[1].today)
+
+
 def test_without_grades_the_accuracy_is_unknown():
     result = watch(profile(graded(500, 8)[0]), graded(300, 9)[0])
     assert result.alarm is False

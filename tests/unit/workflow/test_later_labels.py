@@ -249,8 +249,34 @@ def test_a_rule_is_chosen_again_and_graded_answers_are_measured_and_watched(plac
     assert answer(capsys, "watch", "f", "fresh.csv")["alarm"]
 
 
+def test_answers_of_the_fit_decide_nothing_and_are_named_in_every_figure(place, capsys):
+    assert run([*TABLE, "--out", "f"]) == 0
+    for command, code in (("decide", 2), ("evaluate", 0)):
+        words = [command, "g.csv", "--calibration", "f", "--correct", "right"]
+        assert run(words) == code
+        assert "fitted on about 45" in capsys.readouterr().err
+    assert run(["check", "f", "g.csv", "--correct", "right"]) == 0
+    assert "fitted on about 45" in capsys.readouterr().err
+
+
+def test_graded_answers_are_measured_by_group_and_on_a_page(place, capsys):
+    assert run([*TABLE, "--out", "f"]) == 0
+    fresh = graded(place / "fresh.csv", 60, seed=5)
+    words = ["evaluate", "fresh.csv", "--calibration", "f", "--correct", "right"]
+    found = answer(capsys, *words, "--group", "account", "--report", "page.html")
+    assert len(found["groups"]) == 20
+    assert "Calibration report" in (place / "page.html").read_text()
+    assert run([*words, "--rows", str(fresh)]) == 2
+    assert "--rows" in capsys.readouterr().err
+
+
 def test_what_a_table_cannot_use_is_refused(place, capsys):
     assert run([*TABLE, "--out", "f"]) == 0
+    words = ["decide", "g.csv", "--calibration", "f", "--correct", "right", "--group", "account"]
+    assert run(words) == 2
+    assert "recal calibrate TABLE --group account" in capsys.readouterr().err
+    assert run(["evaluate", "g.csv", "--correct", "right"]) == 2
+    assert "--calibration" in capsys.readouterr().err
     assert run(["apply", "f", "g.csv", "--follow", "--out", "a.csv"]) == 2
     assert "--follow" in capsys.readouterr().err
     assert run(["decide", "g.csv", "--calibration", "f", "--risk", "0.3"]) == 2
