@@ -21,6 +21,8 @@ from recal import (
     plan_cascade,
     save,
 )
+from recal.cli.serve import listen
+from recal.errors import InputError
 from recal.serving.app import make_app
 from recal.serving.service import Scorer, Service
 
@@ -239,6 +241,16 @@ def test_an_unexpected_error_is_logged_and_not_told(tmp_path, signals, caplog, m
 
     monkeypatch.setattr(SignalCalibration, "predict_confidence", broken)
     run(talk())
+
+
+def test_answers_are_sent_at_once_and_a_used_port_is_refused():
+    with listen("127.0.0.1", 0) as waiting:
+        address = waiting.getsockname()
+        with socket.create_connection(address), waiting.accept()[0] as connection:
+            # Otherwise an answer waits up to 40 ms, which only several workers showed.
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        with pytest.raises(InputError, match=str(address[1])):
+            listen(*address)
 
 
 def test_the_command_serves_two_processes_and_loses_nothing_when_killed(tmp_path, signals):
