@@ -68,6 +68,47 @@ def as_array(values: ArrayLike, name: str, dtype: type | None = None) -> NDArray
         raise InputError(f"cannot be read as {kind}: {error}", argument=name) from None
 
 
+def as_column(column: Any) -> NDArray[Any]:
+    """Return a column, or a single value, as an array of one axis; pandas' own missing values
+    become None.
+    """
+    if isinstance(column, float):
+        return np.array([column])
+    if hasattr(column, "notna") and (
+        column.dtype == object or not isinstance(column.dtype, np.dtype)
+    ):
+        column = column.astype(object).where(column.notna(), None)
+    if isinstance(column, str):
+        column = [column]
+    if isinstance(column, list | tuple):  # numpy would turn a mixture of numbers and texts to text
+        column = np.array([*column, None], dtype=object)[:-1]
+    return np.atleast_1d(np.asarray(column))
+
+
+def text_of(value: Any) -> str:
+    """Return an id, a group or a category as text, "" if it is missing.
+
+    A whole number is written without a fraction: 1 and 1.0 are the same, and other programs store
+    integers with gaps as floats. Texts stay as they are.
+
+    Examples
+    --------
+    >>> text_of("1.0"), text_of(1.0), text_of(None), text_of(float("nan"))
+    ('1.0', '1', '', '')
+    """
+    if value is None or value != value:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        if abs(value) > 2**53:
+            raise InputError(
+                f"The id or category {value:.0f} is stored as a float, which keeps 16 digits only, "
+                "so that different ones may have become equal",
+                remedy="Store the column as text or as whole numbers",
+            )
+        return str(int(value))
+    return str(value)
+
+
 def is_single_column(shape: Sequence[int]) -> bool:
     """Whether an array has one number for each sample: shape (n_samples,) or (n_samples, 1)."""
     return len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)

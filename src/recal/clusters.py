@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Labels
+from recal.checks import Labels, as_column, text_of
 from recal.errors import InputError
 
 Rows = NDArray[np.intp]
@@ -46,12 +46,20 @@ def check_names(values: ArrayLike, n_samples: int, name: str) -> tuple[tuple[str
             f"must have one value per sample, {n_samples}, got the shape {array.shape}",
             argument=name,
         )
-    if array.dtype.kind == "f" and not (np.isfinite(array) & (array == np.rint(array))).all():
-        raise InputError("must be words or whole numbers, none of them missing", argument=name)
     if array.dtype.kind == "f":
+        if not (np.isfinite(array) & (array == np.rint(array))).all():
+            raise InputError("must be words or whole numbers, none of them missing", argument=name)
+        text_of(float(np.abs(array).max(initial=0.0)))  # refuses numbers that lost digits
         array = array.astype(np.int64)
     if array.dtype.kind not in "iub":
-        texts = [str(value) for value in array.tolist()]
+        texts = [text_of(value) for value in as_column(values).tolist()]
+        # Rows of unknown clusters would become one cluster; an unknown group is a group.
+        if name == "clusters" and "" in texts:
+            raise InputError(
+                f"must name the cluster of every row; row {texts.index('')} has none",
+                argument=name,
+                remedy="Give rows that belong to no other row a name of their own",
+            )
         longest = max(map(len, texts), default=0)
         # Arrays of texts are as wide as their longest one, in every row.
         if longest > 1000:

@@ -19,10 +19,28 @@ def test_clusters_may_be_words_or_numbers() -> None:
     )
 
 
-@pytest.mark.parametrize("clusters", [[1, 2], [[1], [2], [3]], [1.0, np.nan, 2.0], [0.5, 1.0, 2.0]])
+@pytest.mark.parametrize(
+    "clusters",
+    [
+        [1, 2],
+        [[1], [2], [3]],
+        [1.0, np.nan, 2.0],
+        [0.5, 1.0, 2.0],
+        ["a", None, "b"],
+        ["a", "", "b"],
+        np.array(["a", np.nan, "b"], dtype=object),
+    ],
+)
 def test_clusters_are_one_whole_name_per_row(clusters: list[float]) -> None:
     with pytest.raises(InputError, match="clusters"):
         check_clusters(clusters, 3)
+
+
+def test_numbers_are_named_alike_whatever_their_type() -> None:
+    for values in ([1, 2, 1], [1.0, 2.0, 1.0], np.array([1.0, 2, 1], dtype=object)):
+        assert check_names(values, 3, "groups")[0] == ("1", "2")
+    with pytest.raises(InputError, match="float"):
+        check_names(np.array([1234567890123456789, 1, 1]).astype(float), 3, "groups")
 
 
 def test_parts_and_folds_never_divide_a_cluster() -> None:

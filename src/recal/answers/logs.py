@@ -23,7 +23,7 @@ from recal.answers.scores import (
     row_ids,
 )
 from recal.errors import FileError, InputError
-from recal.files.tables import read_lines, read_table, text_of
+from recal.files.tables import cell_text, read_lines, read_table
 from recal.views import Views
 
 LABELS = ("label", "target", "answer", "correct_answer")
@@ -171,7 +171,13 @@ def _read_truths(path: Path, label_column: str | None = None) -> dict[str, str] 
         )
     texts = columns[label].tolist()
     name = next((name for name in IDS if name in columns), None)
-    return texts if name is None else dict(zip(columns[name].tolist(), texts))
+    if name is None:
+        return texts
+    ids = columns[name].tolist()
+    truths = dict(zip(ids, texts))
+    if twice := [one for one, text in zip(ids, texts) if truths[one] != text]:
+        raise InputError(f"{path} holds different labels of the question {twice[0]!r}.")
+    return truths
 
 
 def _label_column(path: Path, columns: Mapping[str, Any], name: str | None) -> str | None:
@@ -373,7 +379,7 @@ def read_responses(
     )
     how = (("options", *options), *([("model", *models)] if models else []))
     scores = OptionScores(ids, rows, tuple(options), named=named, has_ids=has_ids, asked=how)
-    return scores, None if None in labels else [text_of(label) for label in labels]
+    return scores, None if None in labels else [cell_text(label) for label in labels]
 
 
 def has_failed(line: Mapping[str, Any]) -> bool:

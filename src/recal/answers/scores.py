@@ -17,7 +17,7 @@ from recal.answers.templates import Asked
 from recal.collecting.fingerprint import digest
 from recal.collecting.models.base import Model, as_numpy
 from recal.errors import InputError
-from recal.files.tables import text_of
+from recal.files.tables import cell_text
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
@@ -263,7 +263,7 @@ def row_ids(
     for place, row in enumerate(listed):
         if name is not None and row.get(name) in (None, ""):
             raise InputError(f"Row {place + 1} has no {name!r}, and other rows have one.")
-        one = text_of(place if name is None else row[name])
+        one = cell_text(place if name is None else row[name])
         times[one] = times.get(one, 0) + 1
         ids.append(one if times[one] == 1 else f"{one} ({times[one]})")
     return tuple(ids), name is not None

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.checks import as_column, text_of
 from recal.errors import InputError, UnseenValuesWarning
 from recal.schema import Flag, Floats, ListOf, Record, Text
 
@@ -254,23 +255,6 @@ def _named_groups(groups: Any) -> tuple[str, NDArray[Any]]:
     return str(getattr(groups, "name", None) or GROUPS), as_column(groups)
 
 
-def as_column(column: Any) -> NDArray[Any]:
-    """Return a column, or a single value, as an array of one axis; pandas' own missing values
-    become None.
-    """
-    if isinstance(column, float):
-        return np.array([column])
-    if hasattr(column, "notna") and (
-        column.dtype == object or not isinstance(column.dtype, np.dtype)
-    ):
-        column = column.astype(object).where(column.notna(), None)
-    if isinstance(column, str):
-        column = [column]
-    if isinstance(column, list | tuple):  # numpy would turn a mixture of numbers and texts to text
-        column = np.array([*column, None], dtype=object)[:-1]
-    return np.atleast_1d(np.asarray(column))
-
-
 def columns_of(
     table: Any,
     read: Callable[[Any], NDArray[Any]] = as_column,
@@ -324,22 +308,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _texts(column: NDArray[Any]) -> list[str]:
-    """Return each value as text, "" if it is missing.
-
-    Texts stay as they are. A whole number is written without a fraction, so that 1 and 1.0 are the
-    same group.
-    """
-    if column.dtype.kind == "U":
-        return [str(value) for value in column.tolist()]
-    texts = []
-    for value in column.tolist():
-        if value is None or value != value:
-            texts.append("")
-        elif isinstance(value, float) and value.is_integer():
-            texts.append(str(int(value)))
-        else:
-            texts.append(str(value))
-    return texts
+    """Return each value as text, "" if it is missing."""
+    return [text_of(value) for value in column.tolist()]
 
 
 def _numbers(column: NDArray[Any], name: str) -> Vector:

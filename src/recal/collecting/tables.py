@@ -33,11 +33,13 @@ class TableSource(IndexedSource):
     frame : DataFrame
     aside : sequence of str
         Columns of clusters or groups: inputs only if the model was fitted on them.
+    path : Path, optional
+        The text file of the frame, which holds categories such as "01" exactly as written.
     """
 
     kind = "tabular"
 
-    def __init__(self, frame: Any, aside: Sequence[str] = ()) -> None:
+    def __init__(self, frame: Any, aside: Sequence[str] = (), path: Path | None = None) -> None:
         if not len(frame) or not len(frame.columns):
             raise InputError(
                 f"A table must hold at least one row and one column, got the shape {frame.shape}."
@@ -47,7 +49,7 @@ class TableSource(IndexedSource):
                 f"A table's columns must have distinct names, got {list(frame.columns)}."
             )
         words = list(frame.select_dtypes(include=["object", "string"]).columns)
-        self.aside = tuple(aside)
+        self.aside, self.path = tuple(aside), path
         self.n_samples = len(frame)
         self._use(frame.astype(dict.fromkeys(words, "category")) if words else frame)
 
@@ -101,8 +103,12 @@ class TableSource(IndexedSource):
         frame = self.values[own]
         words = {name: known for name, known in zip(own, levels) if known}
         if words:
+            written = {} if self.path is None else read_table(self.path)
             frame = frame.assign(
-                **{name: _with_levels(frame[name], known) for name, known in words.items()}
+                **{
+                    name: _with_levels(frame[name], known, written.get(name))
+                    for name, known in words.items()
+                }
             )
         arranged = copy.copy(self)  # the caller's source stays as it was
         arranged.aside = ()
@@ -116,15 +122,20 @@ def _levels(column: Any) -> tuple[str, ...]:
     return levels if len(levels) <= 1000 else ()
 
 
-def _with_levels(column: Any, levels: Sequence[str]) -> Any:
+def _with_levels(column: Any, levels: Sequence[str], written: NDArray[Any] | None) -> Any:
     """Return a column as categories, those of the fit first, so that their codes stay the same.
 
-    Words such as "1" and "2" would be read as numbers from a file that holds no others.
+    Words such as "1" and "01" would be read as numbers from a file that holds no others, so the
+    cells of a text file are taken as `written`.
     """
     import pandas
 
-    is_whole = column.dtype.kind == "f" and (column.dropna() % 1 == 0).all()
-    texts = column.astype("Int64" if is_whole else object).map(str, na_action="ignore")
+    if written is not None:
+        texts = pandas.Series(written, index=column.index, dtype=object)
+        texts = texts.where(column.notna() | texts.isin(levels))
+    else:
+        is_whole = column.dtype.kind == "f" and (column.dropna() % 1 == 0).all()
+        texts = column.astype("Int64" if is_whole else object).map(str, na_action="ignore")
     new = sorted(set(texts.dropna()) - set(levels))
     categories = pandas.Categorical(texts.astype(object), categories=[*levels, *new])
     return pandas.Series(categories, index=column.index)
@@ -196,7 +207,8 @@ def open_table(
     labels = None if chosen is None else _labels(path, frame.pop(chosen))
     source: Source
     if text_column is None:
-        source = TableSource(frame, [name for name in aside if name != chosen])
+        written = None if path.suffix.lower() == ".parquet" else path
+        source = TableSource(frame, [name for name in aside if name != chosen], written)
     else:
         source = ArraySource(frame[text_column].astype(str).tolist())
     source.labels, source.clusters, source.groups = labels, clusters, groups
@@ -224,16 +236,20 @@ def _read_frame(path: Path) -> Any:
 
 
 def _csv_format(path: Path) -> dict[str, Any]:
-    """Return the separator and the decimal mark:
-
-    spreadsheets write `;` and `0,5` in half of the world.
+    """Return how a file is written: spreadsheets write `;` and `0,5` in half of the world, and in a
+    table of one column an empty line is a missing value.
     """
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         header, first = file.readline(), file.readline()
     separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
     decimal = re.compile(r'"?[+-]?\d+,\d+"?')
     has_commas = separator == ";" and any(map(decimal.fullmatch, first.strip().split(";")))
-    return {"sep": separator, "decimal": "," if has_commas else "."}
+    one_column = separator not in header
+    return {
+        "sep": separator,
+        "decimal": "," if has_commas else ".",
+        "skip_blank_lines": not one_column,
+    }
 
 
 def _labels(path: Path, column: Any) -> NDArray[Any] | None:

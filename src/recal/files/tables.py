@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.checks import text_of
 from recal.errors import FileError, InputError, MissingExtraError
 from recal.files.limits import admit
 from recal.files.paths import replacing
@@ -51,7 +52,7 @@ class Table(Mapping[str, NDArray[Any]]):
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a column as texts; a missing value is the empty text."""
-        return _objects(map(text_of, self._column(name)))
+        return _objects(map(cell_text, self._column(name)))
 
     def __contains__(self, name: object) -> bool:
         return name in self.cells
@@ -74,7 +75,7 @@ class Table(Mapping[str, NDArray[Any]]):
             if number is None:
                 raise InputError(
                     f"{self.path}, row {row + 1}: the column {name!r} must hold numbers, "
-                    f"got {text_of(column[row])!r}."
+                    f"got {cell_text(column[row])!r}."
                 )
         return numbers.astype(np.float64)
 
@@ -94,19 +95,13 @@ class Table(Mapping[str, NDArray[Any]]):
         return self.cells[name]
 
 
-def text_of(value: Any) -> str:
-    """Return a cell as text. Values of JSON and Parquet have no text of their own: whole numbers
-    are written without a fraction, since other programs store integers with gaps as floats.
-    """
-    if value is None or (isinstance(value, float) and value != value):
-        return ""
+def cell_text(value: Any) -> str:
+    """Return a cell as text; some values of JSON and Parquet have no text of their own."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False)
-    return str(value)
+    return text_of(value)
 
 
 def _number(value: Any) -> float | None:
@@ -313,8 +308,8 @@ def write_with_columns(
 
     Only in CSV files a cell that a spreadsheet would run as a formula gets an apostrophe before it.
     `source` may be some rows of a table. Where the table has a column of the same name, the new one
-    is called ``recal_...``, unless all of several new names are there: then the table is an earlier
-    result, and the columns are replaced. Returns the names under which the columns were written.
+    is called ``recal_...``, unless all of several new names stand there side by side: then the table
+    is an earlier result, and the columns are replaced. Returns the names under which the columns were written.
     """
     target = Path(out)
     table = Path(source.path if isinstance(source, Table) else source)
@@ -376,12 +371,13 @@ def _write_line(file: Any, record: dict[str, Any]) -> None:
     file.write(json.dumps(record, ensure_ascii=False, default=str).encode() + b"\n")
 
 
-def _free_names(own: Sequence[str], added: Sequence[str]) -> dict[str, str]:
+def _free_names(own: list[str], added: list[str]) -> dict[str, str]:
     """Return the name of each added column in a table with these columns."""
-    taken = set(own)
-    if len(added) > 1 and set(added) <= taken:
-        return {name: name for name in added}
-    return {name: f"recal_{name}" if name in taken else name for name in added}
+    if len(added) > 1 and added[0] in own:
+        start = own.index(added[0])
+        if own[start : start + len(added)] == added:  # side by side, as recal writes them
+            return {name: name for name in added}
+    return {name: f"recal_{name}" if name in own else name for name in added}
 
 
 def _extend_parquet(
@@ -434,7 +430,7 @@ def csv_cell(value: Any) -> str:
     """Return a value as written to a CSV file, never as a formula that a spreadsheet would run."""
     if isinstance(value, float):
         return "" if value != value else repr(value)
-    text = text_of(value)
+    text = cell_text(value)
     return f"'{text}" if text[:1] in tuple("=+-@\t\r") and not is_number(text) else text
 
 

@@ -134,6 +134,9 @@ def test_batch_output_is_joined_with_labels_by_custom_id(tmp_path):
         in str(joined)
     )
     assert open_log(log, {}, ["A", "B"], labels, floor=0.01).views.logits[1, 0] == np.log(0.01)
+    labels.write_text("custom_id,label\nq3,A\nq2,B\nq1,A\nq1,B\n")
+    with pytest.raises(InputError, match="different labels of the question 'q1'"):
+        open_log(log, {}, ["A", "B"], labels)
     labels.write_text("custom_id,label\nq3,A\nq2,B\n")
     with pytest.raises(InputError, match=r"labels lack 1 of 3 questions.*'q1'"):
         open_log(log, {}, ["A", "B"], labels)

@@ -61,13 +61,13 @@ def test_a_model_that_knows_its_columns_gets_them_in_order_before_any_fit():
 
 
 def test_codes_of_categories_do_not_depend_on_the_file(tmp_path):
-    fit = TableSource(pd.DataFrame({"ward": ["1", "2", "x"]}))
-    (tmp_path / "new.csv").write_text("ward\n2\n1\n")
+    fit = TableSource(pd.DataFrame({"ward": ["01", "1", "2", "x"]}))
+    (tmp_path / "new.csv").write_text("ward\n2\n1\n01\n\n")
     new = open_table(tmp_path / "new.csv")
     assert isinstance(new, TableSource)
     ward = new.arranged(["ward"], fit.reading["levels"]).values["ward"]
-    assert ward.tolist() == ["2", "1"]
-    assert ward.cat.codes.tolist() == [1, 0]
+    assert ward.dropna().tolist() == ["2", "1", "01"]
+    assert ward.cat.codes.tolist() == [2, 1, 0, -1]
 
 
 def test_a_group_column_stays_an_input_if_the_model_was_fitted_on_it(tmp_path):

@@ -34,6 +34,9 @@ def test_ids_that_are_numbers_keep_all_their_digits(tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"id": one}) + "\n" for one in ids))
     for name in ("a.jsonl", "a.parquet"):
         assert read_table(tmp_path / name)["id"].tolist() == [*map(str, ids[:2]), ""]
+    parquet.write_table(arrow.table({"id": [float(ids[0])]}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="float"):  # its last digits are lost
+        read_table(tmp_path / "a.parquet")["id"]
 
 
 def test_declared_numbers_are_numbers_and_the_error_names_the_cell(tmp_path):
@@ -103,6 +106,13 @@ def test_an_earlier_result_is_replaced(tmp_path):
     path.write_text("q,confidence,accepted\n1,0.2,false\n")
     write_with_columns(path, tmp_path / "b.csv", {"confidence": [0.9], "accepted": [True]})
     assert (tmp_path / "b.csv").read_text() == "q,confidence,accepted\n1,0.9,true\n"
+
+
+def test_own_columns_of_both_names_are_no_earlier_result(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("accepted,q,confidence\nby Ann,1,high\n")
+    write_with_columns(path, tmp_path / "b.csv", {"confidence": [0.9], "accepted": [True]})
+    assert (tmp_path / "b.csv").read_text().splitlines()[1] == "by Ann,1,high,0.9,true"
 
 
 def test_a_table_of_one_column_keeps_rows_without_a_value(tmp_path):
