@@ -34,7 +34,7 @@ shrunk by part of its variation. This promise is measured in simulations, not pr
 units. Both promises are then about an average cluster, where each cluster counts the same whatever
 its size: draw a cluster, then one of its rows. One random row per cluster is an independent sample
 of these, and the exact search is made on them. For the promise on average, each row weighs one over
-the size of its cluster. A promise about rows cannot be kept in general: a sample may lack the large
+the size of its cluster, and the one more mistake weighs as much as one independent answer. A promise about rows cannot be kept in general: a sample may lack the large
 clusters that hold most rows.
 """
 
@@ -115,12 +115,14 @@ def kept_on_average(
     """
     chosen = np.asarray(accepted, dtype=np.bool_)
     mistakes = np.asarray(wrong, dtype=np.float64).reshape(len(chosen), -1)
-    weights = cluster_weights(clusters, len(chosen))
-    losses = chosen * (mistakes - risk) * weights[:, None]
+    units = np.arange(len(chosen)) if clusters is None else clusters
+    numbers = np.unique(units, return_inverse=True)[1].astype(np.intp)
+    losses = chosen * (mistakes - risk) * cluster_weights(numbers, len(chosen))[:, None]
     sizes = chosen.sum(axis=0)
-    numbers = np.arange(len(chosen)) if clusters is None else np.asarray(clusters)
+    one_more = (1.0 - risk) * weight_of_one_more(mistakes[:, -1], numbers)
     reached = [
-        _last(draw[numbers] @ losses, risk) for draw in resampled_weights(int(numbers.max()) + 1)
+        _last(draw[numbers] @ losses, one_more)
+        for draw in resampled_weights(int(numbers.max()) + 1)
     ]
     target = shrunk_mean(np.r_[0, sizes][reached])
     return nearest_place(np.r_[0, np.maximum.accumulate(sizes)], target)
@@ -228,13 +230,14 @@ def on_average(answers: Ranked, risk: float) -> int:
         rng = np.random.default_rng(0)
         for _ in range(RESAMPLES):
             losses = (1.0 - risk) * rng.poisson(mistakes) - risk * rng.poisson(right)
-            reached.append(_last(np.cumsum(losses), risk))
+            reached.append(_last(np.cumsum(losses), 1.0 - risk))
     else:
-        weights = cluster_weights(answers.clusters, len(answers))
-        losses = (np.diff(answers.errors) - risk) * weights
+        wrong = np.diff(answers.errors)
+        one_more = (1.0 - risk) * weight_of_one_more(wrong, answers.clusters)
+        losses = (wrong - risk) * cluster_weights(answers.clusters, len(answers))
         for draw in resampled_weights(int(answers.clusters.max()) + 1):
             totals = np.cumsum(draw[answers.clusters] * losses)[ends - 1]
-            reached.append(_last(totals, risk))
+            reached.append(_last(totals, one_more))
     places = np.r_[0, answers.ends]
     return int(places[nearest_place(places, shrunk_mean(np.r_[0, ends][reached]))])
 
@@ -250,9 +253,9 @@ def resampled_weights(n_units: int) -> Iterator[Vector]:
         yield rng.poisson(1.0, n_units).astype(np.float64)
 
 
-def _last(totals: Vector, risk: float) -> int:
+def _last(totals: Vector, one_more: float) -> int:
     """Return the number of the last set whose mistakes, one more added, are within the risk."""
-    good = np.flatnonzero(totals + (1.0 - risk) <= 1e-9)
+    good = np.flatnonzero(totals + one_more <= 1e-9)
     return int(good[-1]) + 1 if len(good) else 0
 
 
@@ -278,6 +281,21 @@ def cluster_weights(clusters: ArrayLike | None, n_rows: int) -> Vector:
     if clusters is None:
         return np.ones(n_rows)
     return 1.0 / np.bincount(np.asarray(clusters))[np.asarray(clusters)]
+
+
+def weight_of_one_more(wrong: Vector, clusters: Counts) -> float:
+    """Return the weight of one more independent answer, where a cluster weighs 1.
+
+    It is 1 if all answers of a cluster are right or wrong together. If they hardly depend on each
+    other, a cluster holds many independent answers, and one of them weighs less: the variance of a
+    cluster's share of mistakes divided by the variance of a single answer.
+    """
+    weights = cluster_weights(clusters, len(wrong))
+    shares = np.bincount(clusters, weights * wrong)
+    rate = float(shares.mean())
+    if rate in (0.0, 1.0):
+        return 1.0
+    return float(shares.var()) / (rate * (1.0 - rate))
 
 
 def one_row_per_cluster(confidence: Vector, wrong: NDArray[np.bool_], clusters: Counts) -> Counts:

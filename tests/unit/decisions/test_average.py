@@ -48,6 +48,19 @@ def test_on_average_a_cluster_of_copies_counts_as_one_answer(n):
     assert on_average(copies, 0.1) == 4 * once > 0
 
 
+def test_independent_rows_in_clusters_lose_little_on_average():
+    """A cluster of 20 independent answers is more than one answer, but not all of them together."""
+    shares, rng = [], np.random.default_rng(8)
+    for _ in range(20):
+        confidence, right = graded(2000, rng)
+        clusters = np.repeat(np.arange(100), 20)
+        alone, together = (
+            on_average(ranked(confidence, ~right, c), 0.05) for c in (None, clusters)
+        )
+        shares.append(together / alone)
+    assert 0.85 < np.mean(shares) < 1.1
+
+
 def test_the_promise_on_average_accepts_more_and_is_named():
     confidence, right = graded(300, np.random.default_rng(1))
     strict = decide(confidence, right, risk=0.1)
