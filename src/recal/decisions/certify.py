@@ -34,8 +34,9 @@ shrunk by part of its variation. This promise is measured in simulations, not pr
 units. Both promises are then about an average cluster, where each cluster counts the same whatever
 its size: draw a cluster, then one of its rows. One random row per cluster is an independent sample
 of these, and the exact search is made on them. For the promise on average, each row weighs one over
-the size of its cluster, and the one more mistake weighs as much as one independent answer. A promise about rows cannot be kept in general: a sample may lack the large
-clusters that hold most rows.
+the size of its cluster, and the one more mistake weighs as much as one independent answer. A
+promise about rows cannot be kept in general: a sample may lack the large clusters that hold most
+rows.
 """
 
 from __future__ import annotations
