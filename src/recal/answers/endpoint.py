@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +37,7 @@ from recal.answers.scores import (
     row_ids,
 )
 from recal.answers.templates import Asked, Asking
-from recal.errors import MissingExtraError, RecalError
+from recal.errors import FileError, MissingExtraError, RecalError
 from recal.files.ledger import Journal
 
 Tokens = list[tuple[str, dict[str, float]]]
@@ -72,12 +73,15 @@ class Endpoint:
     url : the address up to and including the version, as for the `openai` client
     model : the model's name on the server
     max_tokens : how many tokens an answer may have; 1 for an answer without reasoning
-    top_logprobs : how many of the likeliest tokens the server returns for each position
+    top_logprobs : how many of the likeliest tokens the server returns for each position; 0 for a
+        server that has none
     timeout : seconds until a request is given up and repeated
     retries : how often a request is repeated after a 429, a server error or a lost connection, with
         growing pauses
     concurrency : how many requests are under way at the same time
     temperature, sample : above 0, answers are drawn at random; the number tells draws apart
+    needs_logprobs : whether an answer without log-probabilities is refused; otherwise its words
+        take the place of tokens
     """
 
     url: str
@@ -89,6 +93,7 @@ class Endpoint:
     concurrency: int = 8
     temperature: float = 0.0
     sample: int = 0
+    needs_logprobs: bool = True
 
     def key_of(self, prompt: str) -> str:
         """Return a key that identifies a request: it covers everything that determines the answer."""
@@ -104,30 +109,52 @@ class Endpoint:
         import openai
 
         try:
-            response = client.chat.completions.create(
-                model=self.model,
-                messages=[{"role": "user", "content": prompt}],
-                temperature=self.temperature,
-                **({"seed": self.sample} if self.temperature else {}),
-                max_tokens=self.max_tokens,
-                logprobs=True,
-                top_logprobs=self.top_logprobs,
-            )
+            body = self._completion(client, prompt)
+            positions = token_positions(body)
         except openai.APIError as error:
             if getattr(error, "code", None) == "content_filter":
                 return []
             kind = AnswerError if isinstance(error, openai.BadRequestError) else EndpointError
             raise kind(f"{public_url(self.url)} {self._reason(error)}") from error
-        body = response.model_dump()
-        positions = token_positions(body)
-        refused = bool(((body.get("choices") or [{}])[0].get("message") or {}).get("refusal"))
-        if not positions and not refused:
+        except FileError as error:  # log-probabilities of another form
+            raise AnswerError(f"{public_url(self.url)}: {error}") from error
+        message = body["choices"][0].get("message") or {}
+        text = message.get("content")
+        if not positions and isinstance(text, str) and not self.needs_logprobs:
+            positions = [(word, {}) for word in re.findall(r"\s*\S+", text)]
+        if not positions and not message.get("refusal"):
             raise AnswerError(
                 f"{public_url(self.url)} returned no logprobs for {self.model!r}, which recal needs. "
                 "Not every server or model has them. If only some answers lack them, use --on-error "
                 "skip: they count as unanswered."
+                if self.needs_logprobs
+                else f"{public_url(self.url)} returned an empty answer. If only some answers are "
+                "empty, use --on-error skip, or raise --max-tokens."
             )
         return positions
+
+    def _completion(self, client: Any, prompt: str) -> dict[str, Any]:
+        """Return a chat completion; a response that is none is asked for again."""
+        likeliest = {"logprobs": True, "top_logprobs": self.top_logprobs}
+        for _ in range(self.retries + 1):
+            try:
+                response = client.chat.completions.create(
+                    model=self.model,
+                    messages=[{"role": "user", "content": prompt}],
+                    temperature=self.temperature,
+                    max_tokens=self.max_tokens,
+                    **({"seed": self.sample} if self.temperature else {}),
+                    **(likeliest if self.top_logprobs else {}),
+                )
+            except ValueError:  # it is not JSON, or was cut off
+                continue
+            if getattr(response, "choices", None):
+                body: dict[str, Any] = response.model_dump()
+                return body
+        raise AnswerError(
+            f"{public_url(self.url)} returned no chat completion, {self.retries + 1} times. The "
+            "address of most servers ends in /v1."
+        )
 
     def _reason(self, error: Any) -> str:
         import openai
@@ -145,7 +172,7 @@ class Endpoint:
         if isinstance(error, openai.APITimeoutError):
             return f"gave no answer within {self.timeout:g} seconds, {self.retries + 1} times."
         if isinstance(error, openai.APIConnectionError):
-            return f"cannot be reached: {error.__cause__ or error}."
+            return f"cannot be reached: {str(error.__cause__ or error).rstrip('.')}."
         return f"answered {getattr(error, 'status_code', '')} after {self.retries + 1} attempts: {message}"
 
     def client(self) -> Any:

@@ -17,6 +17,7 @@ import numpy as np
 from recal.answers.endpoint import Endpoint, Ledger, Tokens
 from recal.answers.scores import answer_row
 from recal.answers.templates import Template
+from recal.errors import InputError
 from recal.files.tables import Table, write_with_columns
 
 _STATED = re.compile(r"confidence\W*?(\d*\.?\d+)\s*(%?)", re.IGNORECASE)
@@ -92,8 +93,8 @@ class System:
         Other rows keep what the table has in these columns.
         """
         prompts = self.prompts(table)
-        servers = [self.endpoint]
-        drawn = replace(self.endpoint, temperature=1.0)
+        servers = [replace(self.endpoint, needs_logprobs=False)]
+        drawn = replace(servers[0], temperature=1.0)
         servers += [replace(drawn, sample=number) for number in range(1, self.samples + 1)]
         for server in servers:
             server.answer(prompts.values(), ledger, progress, on_error)
@@ -108,10 +109,14 @@ class System:
         added = {}
         for kind in kinds:
             name = f"{self.name}_{kind}"
-            own = table.cells.get(name, [None] * table.n_rows)
-            values = [found[row][kind] if row in found else own[row] for row in range(table.n_rows)]
-            added[name] = np.array(values, dtype=object)
-        write_with_columns(table.path, out, added)
+            values = np.full(table.n_rows, None, dtype=object)
+            if name in table:
+                earlier = table[name] if kind == "answer" else table.numbers(name)
+                values[:] = [None if one == "" or one != one else one for one in earlier.tolist()]
+            for row, signals in found.items():
+                values[row] = signals[kind]
+            added[name] = values
+        write_with_columns(table.path, out, added, overwrite=True)
         return len(found)
 
     @property
@@ -120,7 +125,7 @@ class System:
 
     def _signals(self, tokens: Tokens, samples: Sequence[Tokens]) -> Mapping[str, Any]:
         answer, confidence = self._text(tokens)
-        own = [top[token] for token, top in tokens if token in top]
+        own = [top[token] for token, top in tokens if np.isfinite(top.get(token, np.nan))]
         same = [_comparable(self._text(sample)[0]) == _comparable(answer) for sample in samples]
         return {
             "answer": answer or None,
@@ -134,7 +139,10 @@ class System:
         text = "".join(token for token, _ in tokens)
         answer, confidence = split_answer(text, stated=self._asks_confidence)
         if self.options is not None:
-            named = answer_row(tokens, self.options)[1]
+            try:
+                named = answer_row(tokens, self.options)[1]
+            except InputError:  # the beginning of several options
+                named = None
             answer = "" if named is None else self.options[named]
         return answer, confidence
 

@@ -336,6 +336,8 @@ def _collect_answers(
         n_found = asking.answer(table, out, Ledger(ledger), _print_answers, _on_error(inputs))
     print_json({"rows": table.n_rows, "asked": n_asked, "answered": n_found, "file": out})
     say(f"{n_found:,} answers of {name} written to {out}, in columns {name}_answer, ...")
+    if n_found < n_asked:
+        say(f"{n_asked - n_found:,} questions have no answer, such as refusals.")
 
 
 def _needed(askings: list[Any], calibrator: Any) -> list[Any]:

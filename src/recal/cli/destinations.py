@@ -63,7 +63,8 @@ def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
             others = [value for value in values.values() if value is not target]
             _check_url(command, option, target, others)
             continue
-        extends = force and values.get("system") and target == values.get("data")
+        # The answers of a system may be added to the table of the questions.
+        extends = values.get("system") and target == values.get("data")
         for source in () if extends else inputs:
             _check_apart(target, source, option)
         in_parts = command == "apply" and not target.suffix  # tables by batch

@@ -303,13 +303,16 @@ def write_with_columns(
     source: str | os.PathLike[str] | Table,
     out: str | os.PathLike[str],
     added: Mapping[str, Sequence[Any] | NDArray[Any]],
+    *,
+    overwrite: bool = False,
 ) -> dict[str, str]:
     """Write a copy of a table with additional columns; the table's own columns do not change.
 
     Only in CSV files a cell that a spreadsheet would run as a formula gets an apostrophe before it.
     `source` may be some rows of a table. Where the table has a column of the same name, the new one
     is called ``recal_...``, unless all of several new names stand there side by side: then the table
-    is an earlier result, and the columns are replaced. Returns the names under which the columns were written.
+    is an earlier result, and the columns are replaced, as with `overwrite`. Returns the names under
+    which the columns were written.
     """
     target = Path(out)
     table = Path(source.path if isinstance(source, Table) else source)
@@ -318,9 +321,9 @@ def write_with_columns(
         raise InputError(f"{target} must end in one of {', '.join(SUFFIXES)}.")
     whole = not isinstance(source, Table)
     if whole and suffix == table.suffix.lower() == ".parquet":
-        return _extend_parquet(table, target, added)
+        return _extend_parquet(table, target, added, overwrite=overwrite)
     own = source if isinstance(source, Table) else read_table(source)
-    names = _free_names(list(own), list(added))
+    names = _free_names(list(own), list(added), overwrite=overwrite)
     new = {names[name]: np.asarray(values).tolist() for name, values in added.items()}
     if whole and suffix in LINES and table.suffix.lower() in LINES:
         # A field that a row lacks stays absent.
@@ -371,8 +374,10 @@ def _write_line(file: Any, record: dict[str, Any]) -> None:
     file.write(json.dumps(record, ensure_ascii=False, default=str).encode() + b"\n")
 
 
-def _free_names(own: list[str], added: list[str]) -> dict[str, str]:
+def _free_names(own: list[str], added: list[str], *, overwrite: bool) -> dict[str, str]:
     """Return the name of each added column in a table with these columns."""
+    if overwrite:
+        return {name: name for name in added}
     if len(added) > 1 and added[0] in own:
         start = own.index(added[0])
         if own[start : start + len(added)] == added:  # side by side, as recal writes them
@@ -381,13 +386,17 @@ def _free_names(own: list[str], added: list[str]) -> dict[str, str]:
 
 
 def _extend_parquet(
-    source: Path, target: Path, added: Mapping[str, Sequence[Any] | NDArray[Any]]
+    source: Path,
+    target: Path,
+    added: Mapping[str, Sequence[Any] | NDArray[Any]],
+    *,
+    overwrite: bool,
 ) -> dict[str, str]:
     """Add columns to a Parquet table; the types of its own columns stay."""
     arrow, parquet = pyarrow_for("Writing Parquet files")
     table = read_parquet(source)
     types = parquet.read_schema(source)
-    names = _free_names(table.column_names, list(added))
+    names = _free_names(table.column_names, list(added), overwrite=overwrite)
     kept = [name for name in table.column_names if name not in set(names.values())]
     columns = {}
     for name in kept:

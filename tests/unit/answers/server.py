@@ -49,6 +49,8 @@ def serving(script):
                     script.requests.append(request)
             if fault == "slow":
                 time.sleep(0.6)
+            if isinstance(fault, bytes):
+                return self.reply(200, fault)
             if isinstance(fault, str) and fault.startswith("http"):
                 return self.reply(307, {}, fault)
             if isinstance(fault, tuple):
@@ -57,10 +59,12 @@ def serving(script):
             if isinstance(fault, int):
                 return self.reply(fault, {"error": {"message": f"fault {fault}"}})
             tokens = script.answer(request["messages"][0]["content"])
-            message = {"role": "assistant", "content": "".join(token for token, _ in tokens or [])}
+            words, tokens = (tokens, []) if isinstance(tokens, str) else ("", tokens)
+            text = words or "".join(token for token, _ in tokens or [])
+            message = {"role": "assistant", "content": text}
             if tokens is None:
                 message |= {"content": None, "refusal": "I cannot help with that."}
-            logprobs = None if tokens is None else {"content": positions(tokens), "refusal": None}
+            logprobs = {"content": positions(tokens), "refusal": None} if tokens else None
             choice = {
                 "index": 0,
                 "finish_reason": "length",
@@ -79,7 +83,7 @@ def serving(script):
             )
 
         def reply(self, status, body, location=None):
-            content = json.dumps(body).encode()
+            content = body if isinstance(body, bytes) else json.dumps(body).encode()
             try:
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")

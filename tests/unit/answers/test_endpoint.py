@@ -77,7 +77,8 @@ def test_templates_and_orders_become_views_mapped_back_to_the_options(tmp_path):
 
 
 def test_busy_servers_errors_and_timeouts_are_repeated(tmp_path):
-    script = Script(prefers_green, faults=[429, 500, 503, "slow", 429])
+    broken = [b'{"id": "x", "choices": [', b"<html>", b"[1, 2]", b'{"choices": []}']
+    script = Script(prefers_green, faults=[429, 500, 503, "slow", 429, *broken])
     with serving(script) as url:
         asked = interview(url, tmp_path / "ledger.jsonl", timeout=0.3)
         asked.run()
@@ -218,6 +219,11 @@ def test_a_filtered_prompt_counts_as_a_refusal_and_other_bad_requests_stop_the_r
         script = Script(prefers_green, faults=[fault] * 9)
         with serving(script) as url, pytest.raises(EndpointError, match=message):
             interview(url, tmp_path / "b.jsonl", retries=0).run()
+    with (
+        serving(Script(prefers_green, faults=[b"<html>"] * 9)) as url,
+        pytest.raises(EndpointError, match="no chat completion, 1 times"),
+    ):
+        interview(url, tmp_path / "b.jsonl", retries=0).run()
     with pytest.raises(EndpointError, match="cannot be reached"):
         interview("http://127.0.0.1:9/v1", tmp_path / "c.jsonl", retries=0).run()
     with (

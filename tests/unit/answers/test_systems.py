@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
+from recal.answers import read_table
 from recal.answers.systems import split_answer
 from recal.cli.app import run
+from recal.files.tables import write_columns
 from tests.unit.answers.server import Script, serving
 
 pytest.importorskip("openai")
@@ -60,6 +63,42 @@ def test_answers_with_options_are_options(tmp_path):
     header, first, _ = (tmp_path / "a.csv").read_text().splitlines()
     assert header == "q,small_answer,small_logprob,small_length"
     assert first.startswith("number 0,B,-0.35")
+
+
+def test_a_server_without_log_probabilities_still_gives_answers(tmp_path):
+    (tmp_path / "q.csv").write_text("q\nnumber 0\n")
+    (tmp_path / "t.txt").write_text("{q}, with a confidence?")
+    script = Script(lambda prompt: "The city 0\nConfidence: 80%")
+    with serving(script) as url:
+        words = ["collect", "--model", url, "--model-name", "tiny", "--system", "small"]
+        words += ["--template", str(tmp_path / "t.txt"), "--data", str(tmp_path / "q.csv")]
+        assert run([*words, "--out", str(tmp_path / "a.jsonl"), "--top-logprobs", "0"]) == 0
+    assert not {"logprobs", "top_logprobs"} & set(script.requests[0])
+    (answer,) = read_lines(tmp_path / "a.jsonl")
+    assert (answer["small_answer"], answer["small_stated"]) == ("The city 0", 0.8)
+    assert (answer["small_logprob"], answer["small_length"]) == (None, 5)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_table_is_extended_in_its_own_columns(tmp_path, suffix):
+    first = {"q": "number 0", "next": "ask small", "small_answer": None, "small_length": None}
+    other = {"q": "number 1", "next": "accept", "small_answer": "B", "small_length": 3}
+    data = tmp_path / f"rows.{suffix}"
+    columns = {name: [first[name], other[name]] for name in first}
+    write_columns(data, columns)
+    (tmp_path / "t.txt").write_text("{q} of {options}?")
+    with serving(Script(lambda prompt: [(" A", {" A": 0.5})])) as url:
+        words = ["collect", "--model", url, "--model-name", "tiny", "--system", "small"]
+        words += ["--template", str(tmp_path / "t.txt"), "--options", "A,B"]
+        assert (
+            run([*words, "--data", str(data), "--samples", "1", "--out", str(data), "--force"]) == 0
+        )
+    table = read_table(data)
+    names = ["answer", "length", "logprob", "agreement"]
+    assert set(table) == {"q", "next", *(f"small_{name}" for name in names)}
+    assert table["small_answer"].tolist() == ["A", "B"]
+    np.testing.assert_allclose(table.numbers("small_length"), [1, 3])
+    np.testing.assert_allclose(table.numbers("small_logprob"), [np.log(0.5), np.nan])
 
 
 @pytest.mark.parametrize(
