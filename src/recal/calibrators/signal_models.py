@@ -245,10 +245,15 @@ class Design:
     def caution(self, gains: Vector) -> Vector:
         """Return the factor of each column's penalty: above 1 if its signal tells little alone.
 
-        Twice the gain of a useless signal is 1 on average, and 10 is beyond doubt. Slopes by level
-        and products are spared: a signal may tell something only there.
+        Twice the gain of a useless signal is 1 on average, and 10 is beyond doubt. The best of m
+        useless signals gains 2 log m by chance. Half of them gain less than the median, 0.455,
+        which tells m. Slopes by level and products are spared: a signal may tell something only
+        there.
         """
-        factors = np.clip(10.0 / np.maximum(2.0 * gains, 1e-9), 1.0, 100.0)
+        numbers = [place for place, _, _ in self.curves]
+        useless = 2.0 * np.sum(2.0 * gains[numbers] < 0.455)
+        beyond = 2.0 * gains - 2.0 * np.log(max(useless, 1.0))
+        factors = np.clip(10.0 / np.maximum(beyond, 1e-9), 1.0, 100.0)
         alone = (self.signal >= 0) & (self.level < 0) & (self.partner < 0)
         return np.where(alone, factors[self.signal], 1.0)
 

@@ -350,17 +350,18 @@ def test_a_signal_that_separates_a_few_mistakes_by_chance_is_not_believed():
     assert nll(new, right[50:]) < 1.3 * plain  # 5.5 times with a weak ridge
 
 
-def test_fifty_useless_signals_do_little_harm():
+@pytest.mark.parametrize("useless", [10, 50])
+def test_useless_signals_do_little_harm(useless):
     ratios = []
-    for seed in range(6):
+    for seed in range(12):
         rng = np.random.default_rng(seed)
-        table = rng.normal(size=(3300, 51))
+        table = rng.normal(size=(3300, useless + 1))
         correct = rng.random(3300) < sigmoid(0.5 + table[:, 0])
         fitted = SignalCalibration().fit(table[:300], correct[:300])
         alone = LogisticRegression(C=1e3).fit(table[:300, :1], correct[:300])
         aim = nll(alone.predict_proba(table[300:, :1])[:, 1], correct[300:])
         ratios.append(nll(fitted.predict_confidence(table[300:]), correct[300:]) / aim)
-    assert np.mean(ratios) < 1.015
+    assert np.mean(ratios) < 1.009
 
 
 @pytest.mark.parametrize(
