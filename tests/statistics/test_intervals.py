@@ -101,10 +101,11 @@ def clustered(n_clusters, rows, seed=0):
     return confidence, rng.random(len(level)) < level, np.repeat(np.arange(n_clusters), rows)
 
 
-def test_clusters_have_the_intervals_of_a_plain_cluster_bootstrap():
-    confidence, correct, clusters = clustered(300, 17)
+@pytest.mark.parametrize("n_clusters", [40, 300])
+def test_clusters_have_the_intervals_of_a_plain_cluster_bootstrap(n_clusters):
+    confidence, correct, clusters = clustered(n_clusters, 17)
     found = evaluate(confidence, correct, 2000, clusters=clusters)
-    picked = RNG(1).integers(300, size=(2000, 300))
+    picked = RNG(1).integers(n_clusters, size=(2000, n_clusters))
     for name, column in (("error_rate", ~correct), ("brier", (confidence - correct) ** 2)):
         sums = np.bincount(clusters, column)[picked].sum(axis=1) / len(correct)
         low, high = np.quantile(sums, [0.025, 0.975])
@@ -112,8 +113,8 @@ def test_clusters_have_the_intervals_of_a_plain_cluster_bootstrap():
         assert ends[1] - ends[0] == pytest.approx(high - low, rel=0.2), name
         assert ends[0] <= low + 0.002
         assert ends[1] >= high - 0.002
-    assert "300 clusters" in str(found)
-    assert found.to_dict()["n_clusters"] == 300
+    assert f"{n_clusters} clusters" in str(found)
+    assert found.to_dict()["n_clusters"] == n_clusters
     assert "clusters" not in str(evaluate(confidence, correct, 20))
 
 

@@ -4,9 +4,9 @@ Every unit, a row or a cluster, gets an exponential weight (the Bayesian bootstr
 every metric is computed from the weighted sums. Three additions make the intervals hold for small
 samples:
 
-- **One more unit.** A sample cannot show a mistake that it lacks. The upper ends come from draws with
-  one average unit more whose answers are all wrong, the lower ends from draws in which they are all
-  right. For the error rate this is exactly the interval of Clopper and Pearson; for a sum over rare
+- **One more answer.** A sample cannot show a mistake that it lacks. The upper ends come from draws
+  with one more wrong answer, the lower ends from draws with one more right answer. In clusters it
+  weighs as much as one independent answer, at most as an average cluster. For the error rate this is exactly the interval of Clopper and Pearson; for a sum over rare
   mistakes it is that of Fay and Feuer (1997).
 - **Student's t.** Distances from the value are stretched from the normal to the t distribution, with
   the effective number of units (Kish) for its degrees of freedom.
@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels
+from recal.clusters import effective_count
 from recal.errors import InputError
 from recal.metrics.calibration_error import (
     assign_bins,
@@ -103,10 +104,10 @@ def percentile_interval(draws: Vector) -> Interval:
 
 @dataclass(frozen=True)
 class Weights:
-    """Random weights of units, (draws, n_units), and of the unit that the sample lacks, (draws, 1).
+    """Random weights of units, (draws, n_units), and of the answer that the sample lacks, (draws, 1).
 
     `unit` is that of each row, a block if there are many; `missing` is multiplied by the share of
-    all rows that a single row or cluster has. `effective` is Kish's effective number of clusters.
+    all rows that an independent answer has. `effective` is Kish's effective number of clusters.
     """
 
     unit: Units
@@ -145,7 +146,8 @@ def draw_weights(
         unit, sizes = clusters, np.bincount(clusters).astype(np.float64)
         effective = float(sizes.sum() ** 2 / (sizes @ sizes))
     n_units = int(unit.max()) + 1
-    missing = rng.standard_exponential((draws, 1)) / n_units
+    independent = max(effective_count((~rows.correct).astype(float), clusters), n_units)
+    missing = rng.standard_exponential((draws, 1)) / independent
     if n_units > most:
         unit = (rng.permutation(n_units) % most)[unit]
     drawn = rng.standard_exponential((draws, min(n_units, most)))
@@ -230,7 +232,7 @@ class Resampled:
         self.drawn_right, self.drawn_wrong, self.drawn_gaps = map(weights.sums, by_units)
         self.right, self.wrong, self.gaps = (table.sum(axis=0) for table in by_units)
         self.sizes = self.right + self.wrong
-        self.missing = weights.missing * self.sizes  # one average row or cluster more
+        self.missing = weights.missing * self.sizes  # one independent answer more
         self.confidence = np.clip(np.bincount(slot, confidence) / self.sizes, 0.0, 1.0)
         bins = np.empty((2, n_slots), np.intp)
         bins[:, slot] = assign_bins(confidence, width), assign_bins(confidence, mass)
@@ -242,7 +244,7 @@ class Resampled:
         return self.weights.sums(np.bincount(self.weights.unit, values, n_units))
 
     def mean(self, values: Vector, missing: float) -> Vector:
-        """Draws of a mean over rows; the unit that the sample lacks has the mean `missing`."""
+        """Draws of a mean over rows; the answer that the sample lacks has the mean `missing`."""
         lacking = self.missing.sum(axis=1)
         total = (self.drawn_right + self.drawn_wrong).sum(axis=1) + lacking
         return (self.sums(values) + lacking * missing) / total
