@@ -6,8 +6,9 @@ samples:
 
 - **One more answer.** A sample cannot show a mistake that it lacks. The upper ends come from draws
   with one more wrong answer, the lower ends from draws with one more right answer. In clusters it
-  weighs as much as one independent answer, at most as an average cluster. For the error rate this is exactly the interval of Clopper and Pearson; for a sum over rare
-  mistakes it is that of Fay and Feuer (1997).
+  weighs as much as one independent answer, at most as an average cluster. For the error rate this
+  is exactly the interval of Clopper and Pearson; for a sum over rare mistakes it is that of Fay and
+  Feuer (1997).
 - **Student's t.** Distances from the value are stretched from the normal to the t distribution, with
   the effective number of units (Kish) for its degrees of freedom.
 - **Calibration errors** are norms of gaps, and noise can only raise a norm. The interval therefore
