@@ -218,7 +218,7 @@ def fit_logistic(
 
 
 class _Curves:
-    """The sum of the classes' losses, in units where each feature has a root mean square of 1."""
+    """The loss of each class, in units where each feature has a root mean square of 1."""
 
     def __init__(self, features: Sequence[Array], labels: Labels, high: Array, low: Array) -> None:
         self.features, self.size = features, _sizes(features)
@@ -236,7 +236,7 @@ class _Curves:
         # A ridge without visible effect makes the solution unique.
         self.ridge = 1e-8
 
-    def evaluate(self, point: Array) -> float:
+    def evaluate(self, point: Array) -> Array:
         scale = point / self.size
         scores = self.features[0] * scale[0]
         for feature, row in zip(self.features[1:], scale[1:-1]):
@@ -244,9 +244,10 @@ class _Curves:
         scores += point[-1]
         # e^-|score| gives log(1 + e^score) and the sigmoid.
         small = np.exp(-np.abs(scores))
-        total = float(np.log1p(small).sum() + np.maximum(scores, 0.0).sum())
+        total = np.log1p(small).sum(axis=0) + np.maximum(scores, 0.0).sum(axis=0)
         self.point, self.scores, self.small = point, scores, small
-        return total / self.count - float(np.vdot(self.pull - self.ridge * point, point))
+        gained: Array = ((self.pull - self.ridge * point) * point).sum(axis=0)
+        return total / self.count - gained
 
     def gradient(self) -> Array:
         size, width = self.size, len(self.size)

@@ -78,7 +78,8 @@ def _view_logits(fitted: Map, views: ViewSet) -> list[Floats]:
 
 def _held(fitted: Map, transforms: Collection[Transform]) -> tuple[Transform, ...]:
     """Return the transformations that the map reads; refuse views that lack one of them."""
-    missing = [str(transform) for transform in fitted.transforms if transform not in transforms]
+    held = set(transforms)
+    missing = [str(transform) for transform in fitted.transforms if transform not in held]
     if missing:
         raise InputError(
             f"The calibration needs logits of {', '.join(missing)}, which these views do not hold. "

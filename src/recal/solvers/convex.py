@@ -27,8 +27,11 @@ Array = NDArray[np.float64]
 class Problem(Protocol):
     """A smooth convex loss. `evaluate` comes first; the other methods refer to its point."""
 
-    def evaluate(self, point: Array) -> float:
-        """Return the loss; inf outside its domain."""
+    def evaluate(self, point: Array) -> Any:
+        """Return the loss; inf outside its domain.
+
+        If the columns of the point are independent problems, return one loss for each.
+        """
 
     def gradient(self) -> Array:
         """Return the gradient, in the shape of the point."""
@@ -143,7 +146,7 @@ def minimise(
         if not np.isfinite(gap):
             warnings.warn(
                 f"The solver met a number that is not finite after {n_steps} steps and stopped "
-                f"there, with the loss at {loss:.6g}. The logits may be too large to multiply: "
+                f"there, with the loss at {np.sum(loss):.6g}. The logits may be too large to multiply: "
                 "scale them down, or clip them.",
                 ConvergenceWarning,
                 stacklevel=3,
@@ -156,7 +159,7 @@ def minimise(
             problem.evaluate(point)
             break
         previous, (point, loss) = loss, moved
-        if gap <= tol or (gap <= 100 * tol and previous - loss <= 0.1 * tol):
+        if gap <= tol or (gap <= 100 * tol and np.sum(previous - loss) <= 0.1 * tol):
             break
     else:
         if warn and gap > 1e-5:
@@ -166,7 +169,7 @@ def minimise(
                 ConvergenceWarning,
                 stacklevel=3,
             )
-    return Solution(point, loss)
+    return Solution(point, float(np.sum(loss)))
 
 
 def _newton_direction(
@@ -208,24 +211,37 @@ def _newton_direction(
 def _line_search(
     problem: Problem,
     point: Array,
-    loss: float,
+    loss: Any,
     direction: Array,
     gradient: Array,
     lower: Array | float | None,
-) -> tuple[Array, float] | None:
-    """Halve the step until the loss falls as the gradient predicts; None if rounding hides any
-    decrease.
+) -> tuple[Array, Any] | None:
+    """Shorten the step until the loss falls as the gradient predicts; None if rounding hides any
+    decrease. Columns that have their own losses have their own steps.
     """
-    slope = float(np.vdot(gradient, direction))
-    for step in 0.5 ** np.arange(40):
+    in_columns = np.ndim(loss) > 0
+
+    def product(first: Array, second: Array) -> Any:
+        return (first * second).sum(axis=0) if in_columns else float(np.vdot(first, second))
+
+    slope, step = product(gradient, direction), np.ones(np.shape(loss))
+    # A column at its minimum must not hold up the others.
+    noise = 1e-15 if in_columns else 0.0
+    for _ in range(40):
         trial = point + step * direction
         if lower is not None:
             trial = np.maximum(trial, lower)
-        predicted = float(np.vdot(gradient, trial - point))
-        value = problem.evaluate(trial)
-        if value <= loss + 1e-4 * predicted and predicted < 0.0:
+        predicted, value = product(gradient, trial - point), problem.evaluate(trial)
+        falls = (value <= loss + 1e-4 * predicted + noise) & (predicted < noise)
+        too_long = ~falls & (step > 0.0)
+        if not too_long.any():
             return trial, value
-        if -step * slope < 1e-15 * abs(loss):
+        hidden = -step * slope < 1e-15 * np.abs(loss)
+        # The minimum of the parabola through what is known, but no more than half the step.
+        above = value - loss - step * slope
+        shorter = np.clip(-0.5 * step * slope / np.where(above > 0, above, 1.0), 0.1, 0.5) * step
+        step = np.where(too_long, np.where(hidden, 0.0, shorter), step)
+        if not step.any():
             break
     return None
 

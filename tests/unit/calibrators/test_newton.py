@@ -40,11 +40,23 @@ class Steep(Quadratic):
         return float(np.logaddexp(0.0, -point[0]) + 1e-3 * point[0] ** 2)
 
     def gradient(self):
+        self.n_steps = getattr(self, "n_steps", -1) + 1
         return -1.0 / (1.0 + np.exp(self.point)) + 2e-3 * self.point
 
     def hessian_times(self, direction):
         p = 1.0 / (1.0 + np.exp(-self.point))
         return (p * (1.0 - p) + 2e-3) * direction
+
+
+class SteepColumns(Steep):
+    """The same problem in each column, with a loss of its own."""
+
+    def evaluate(self, point):
+        self.point = point
+        return np.logaddexp(0.0, -point[0]) + 1e-3 * point[0] ** 2
+
+    def precondition(self, residual):
+        return residual / self.hessian_times(np.ones_like(residual))
 
 
 def test_an_ill_conditioned_quadratic_is_solved():
@@ -60,6 +72,16 @@ def test_an_ill_conditioned_quadratic_is_solved():
 def test_a_step_that_overshoots_is_shortened(start):
     found = minimise(Steep(), np.array([start]), tol=1e-12)
     assert Steep.gradient(found_at(found.point)) == pytest.approx(0.0, abs=1e-8)
+
+
+def test_a_column_that_overshoots_does_not_shorten_the_steps_of_the_others():
+    starts = np.array([[-30.0, 0.0, 40.0]])
+    together = SteepColumns()
+    found = minimise(together, starts, tol=1e-12)
+    alone = [SteepColumns() for _ in starts[0]]
+    points = [minimise(one, starts[:, [k]], tol=1e-12).point[0, 0] for k, one in enumerate(alone)]
+    np.testing.assert_allclose(found.point[0], points, rtol=1e-8)
+    assert together.n_steps <= max(one.n_steps for one in alone) + 1
 
 
 def found_at(point):
