@@ -317,7 +317,8 @@ def _numbers(column: NDArray[Any], name: str) -> Vector:
         return column.astype(np.float64)
     try:
         return np.array(
-            [np.nan if value is None else value for value in column.tolist()], dtype=np.float64
+            [np.nan if value in (None, "") else value for value in column.tolist()],
+            dtype=np.float64,
         )
     except (TypeError, ValueError) as error:
         raise InputError(

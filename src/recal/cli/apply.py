@@ -340,6 +340,7 @@ def _write(answers: Answers, rule: Any, out: Path, *, accept_unlike: bool) -> No
         one.classes,
         confidence=one.confidences,
         accepted=accept,
+        groups=answers.groups,
         inputs=answers.names,
         fitted_rows=one.fitted_rows,
     )

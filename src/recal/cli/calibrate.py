@@ -234,7 +234,8 @@ def _change_folder(folder: Path | None, more: Path | None, inputs: ModelInputs) 
     result, changes = add_labels(folder, new, command=SESSION.command, say=say)
     for line in changes:
         say(line)
-    next_line = shell_line("apply", folder, "NEW", "--out", "answers.csv")
+    inputs_of = f"new{more.suffix}" if is_table_of_answers(more) else "NEW_VIEWS"
+    next_line = shell_line("apply", folder, inputs_of, "--out", "answers.csv")
     _print_result(result, folder, next_line, changes=changes)
 
 

@@ -36,18 +36,19 @@ def check(
     Example: [bold]recal check folder fresh.csv --correct right --json[/bold]
     """
     file, content = files.load_saved(calibration)
-    rule = getattr(content, "decision_", None)
+    from recal.workflow.auditing import audited_rule, check_promise
+
+    rule = audited_rule(content)
     if rule is None:
         raise InputError(
             f"{file} holds no rule, so it promises nothing. Make one: recal decide LABELLED "
             f"--calibration {file} --risk 0.05 --out ready.recal"
         )
     from recal.metrics import evaluate
-    from recal.workflow.auditing import check_promise
 
     with working("Checking"):
         accepted, right, clusters, measured = _answers(
-            file, content, data, correct, (labels, label_column), (rows, group, cluster)
+            file, content, rule, data, correct, (labels, label_column), (rows, group, cluster)
         )
         verdict = check_promise(rule, accepted, right, clusters, alpha=alpha)
         metrics = evaluate(*measured, clusters=clusters)
@@ -61,14 +62,20 @@ def check(
 
 
 def _answers(
-    file: Path, content: Any, data: Path, correct: str | None, labels: Any, by: Any
+    file: Path, content: Any, rule: Any, data: Path, correct: str | None, labels: Any, by: Any
 ) -> tuple[Any, Any, Any, tuple[Any, Any]]:
     """Return which rows are accepted and right, their clusters, and what is measured."""
     from recal.copies import warn_of_fitted
 
     better = ("these figures are better than on new inputs", "Check on other samples.")
     rows, group, cluster = by
-    rule = content.decision_
+    if files.is_panel(content):
+        if labels[1] is None:
+            raise InputError(f"Name the column of right answers in {data}: --label-column COLUMN.")
+        from recal.workflow.panels import graded_panel
+
+        accepted, found = graded_panel(content, file.parent, data, labels[1], cluster)
+        return accepted, found.correct, found.clusters, (found.after, found.truth)
     if files.is_graded(content):
         from recal.workflow.graded import graded_answers
 

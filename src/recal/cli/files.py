@@ -117,6 +117,9 @@ def _remedy(path: Path, kind: str, expected: str) -> str:
             return f"Probabilities come from it by: recal apply {path} VIEWS --out probs.npz"
         return first
     if kind in ("probabilities", "a table"):
+        if kind == "a table":
+            command = f"recal collect --model MODEL --data {path} --out views.npz"
+            return f"Logits are needed. If the table holds a model's inputs: {command}"
         reads = "Probabilities are read by recal evaluate, decide and report."
         return f"Logits are needed. {origin} {reads}"
     if kind == "a folder without views":

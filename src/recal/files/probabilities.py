@@ -5,9 +5,9 @@ An .npz file has `probs` (n, K) and optionally `labels` (n,), `classes` (K,), `c
 fitted on.
 
 A table that recal writes has the columns `input` (if inputs have names), `answer`, `confidence`,
-`accepted` (if the calibration has a rule), `passes` (if forward passes were counted), `label` (if
-known) and, in Parquet, ``p_CLASS`` for every class. A CSV file is for people and spreadsheets, so
-it has no probabilities of the classes.
+`accepted` (if the calibration has a rule), `group` (if inputs have groups), `passes` (if forward
+passes were counted), `label` (if known) and, in Parquet, ``p_CLASS`` for every class. A CSV file is
+for people and spreadsheets, so it has no probabilities of the classes.
 
 In any other table one column, `label` by default, has the true classes, and every other column is
 named after a class. Labels are names of columns, or numbers of columns from 0.
@@ -32,7 +32,7 @@ from recal.files.views import names_in, read_npz, read_views, write_npz
 from recal.maps.steps import Plan
 
 # The columns of recal's own tables, besides the label and "p_CLASS" for every class.
-_OWN = ("input", "answer", "confidence", "accepted", "passes")
+_OWN = ("input", "answer", "confidence", "accepted", "group", "passes")
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,7 @@ def write_prob_file(
     *,
     confidence: NDArray[np.float64] | None = None,
     accepted: NDArray[np.bool_] | None = None,
+    groups: NDArray[Any] | None = None,
     passes: NDArray[np.int64] | None = None,
     inputs: Sequence[str] | None = None,
     job: Mapping[str, Any] | None = None,
@@ -148,7 +149,7 @@ def write_prob_file(
         write_npz(path, {name: values for name, values in arrays.items() if values is not None})
         return path
     top = probs.max(axis=1) if confidence is None else confidence
-    columns: dict[str, Any] = dict(zip(_OWN, (inputs, answer, top, accepted, passes)))
+    columns: dict[str, Any] = dict(zip(_OWN, (inputs, answer, top, accepted, groups, passes)))
     if path.suffix == ".csv":  # for people: row numbers, and six digits
         columns["input"] = range(len(probs)) if inputs is None else inputs
         columns["confidence"] = [f"{value:.6g}" for value in top.tolist()]

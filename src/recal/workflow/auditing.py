@@ -192,11 +192,11 @@ def write_checks(
     if "accepted" in table:
         columns["accepted"] = table["accepted"] == "true"
     if audit.rule.groups:
-        if group is None:
+        if group is None and "group" not in table:
             raise InputError(
                 "The rule has a threshold per group: name their column with --group COLUMN."
             )
-        columns["groups"] = table[group]
+        columns["groups"] = table[group or "group"]  # recal apply calls it so
     rows, ids = audit.draw(confidence, n, **columns)
     order = np.argsort(rows)
     picked = Table({name: table.cells[name][rows[order]] for name in table}, table.path)

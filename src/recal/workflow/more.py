@@ -54,6 +54,11 @@ def add_labels(
     The result, and lines about what changed.
     """
     before = read_summary(folder)
+    if "systems" in before:
+        raise InputError(
+            "--more cannot extend a calibration of several systems. Add the rows to its table, and "
+            "run its recal calibrate command again with --force."
+        )
     try:
         stored = dict(before["settings"])
         sizes = [int(before["parts"][name]) for name in ("fit", "decide", "check")]
@@ -109,7 +114,10 @@ def _kept(folder: Path, name: str) -> Path:
     given = others.pop(name)
     ((other, needed),) = others.items()
     if (folder / other).is_file():
-        raise InputError(f"{folder} was made from {needed}, and --more names {given}.")
+        raise InputError(
+            f"{folder} was made from {needed}, and --more names {given}. If these are inputs of the "
+            "model: recal collect --model MODEL --data INPUTS --out new.npz, then --more new.npz."
+        )
     raise InputError(
         f"{folder} keeps no labelled rows, so none can be added to them. Calibrate again, without "
         "--drop-rows."

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.panel import PanelCalibration
 from recal.calibrators.panel_answers import normalised
-from recal.decisions.cascade import CascadeRule, plan_cascade
+from recal.decisions.cascade import CascadeOutcome, CascadeRule, plan_cascade
 from recal.errors import FileError, InputError
 from recal.files.paths import replacing
 from recal.files.saved import save
@@ -281,9 +281,46 @@ def apply_panel(
     `next` is "accept", "review" or "ask NAME". Rows may lack the systems that were not asked yet.
     Returns how many rows have which next step.
     """
+    table = read_table(path)
+    found, steps = panel_steps(calibration, folder, table)
+    added: dict[str, Any] = {
+        "answer": ["" if one is None else str(one) for one in found.answer],
+        "confidence": found.confidence,
+        "accepted": steps == "accept",
+    }
+    if isinstance(calibration, CascadeRule):
+        added["next"] = steps
+    write_with_columns(table, out, added)
+    names, counts = np.unique(steps, return_counts=True)
+    return dict(zip(names.tolist(), counts.tolist()))
+
+
+def graded_panel(
+    calibration: PanelCalibration | CascadeRule,
+    folder: Path,
+    path: str | os.PathLike[str],
+    truth: str,
+    cluster: str | None = None,
+) -> tuple[NDArray[np.bool_], Answers]:
+    """Return which answers to labelled questions are accepted, and which are right.
+
+    `truth` names the column of right answers.
+    """
+    table = read_table(path)
+    table.check([truth])
+    found, steps = panel_steps(calibration, folder, table)
+    panel = calibration.panel if isinstance(calibration, CascadeRule) else calibration
+    right = _is_right(found.answer, table[truth], panel.match)
+    clusters = None if cluster is None else table[cluster]
+    return steps == "accept", Answers(None, found.confidence, right, clusters=clusters)
+
+
+def panel_steps(
+    calibration: PanelCalibration | CascadeRule, folder: Path, table: Table
+) -> tuple[CascadeOutcome, NDArray[Any]]:
+    """Return the answers to the questions in a table, and the next step of each."""
     systems, group = read_columns(folder)
     panel = calibration.panel if isinstance(calibration, CascadeRule) else calibration
-    table = read_table(path)
     fitted = panel.table_.table
     words = {} if fitted is None else dict(zip(fitted.names, map(bool, fitted.levels)))
     categories = {name.partition(": ")[2]: is_word for name, is_word in words.items()}
@@ -291,31 +328,20 @@ def apply_panel(
     main = systems[0]
     if main.name not in answers:
         raise InputError(
-            f"{path} has no column {main.answer!r} with the answers of {main.name}, the first "
+            f"{table.path} has no column {main.answer!r} with the answers of {main.name}, the first "
             f"system; it has {', '.join(table)}."
         )
     groups = None if group is None else table[group]
     if isinstance(calibration, CascadeRule):
         found = calibration.apply(answers, signals, groups if calibration.groups else None)
-        steps = np.array(
-            [one if one in ("accept", "review") else f"ask {one}" for one in found.next]
-        )
-        chosen, confidence, accepted = found.answer, found.confidence, steps == "accept"
-    else:
-        offsets = groups if hasattr(panel, "group_offsets_") else None
-        chosen, confidence = panel.predict_both(answers, signals, offsets)
-        rule = getattr(panel, "decision_", None)
-        accepted = np.zeros(len(confidence), bool)
-        if rule is not None:
-            accepted = rule.accept(confidence, groups=groups if rule.groups else None)
-        steps = np.where(accepted, "accept", "review")
-    added: dict[str, Any] = {
-        "answer": ["" if one is None else str(one) for one in chosen],
-        "confidence": confidence,
-        "accepted": accepted,
-    }
-    if isinstance(calibration, CascadeRule):
-        added["next"] = steps
-    write_with_columns(table, out, added)
-    names, counts = np.unique(steps, return_counts=True)
-    return dict(zip(names.tolist(), counts.tolist()))
+        steps = [one if one in ("accept", "review") else f"ask {one}" for one in found.next]
+        return found, np.array(steps)
+    offsets = groups if hasattr(panel, "group_offsets_") else None
+    chosen, confidence = panel.predict_both(answers, signals, offsets)
+    rule = getattr(panel, "decision_", None)
+    accepted = np.zeros(len(confidence), bool)
+    if rule is not None:
+        accepted = rule.accept(confidence, groups=groups if rule.groups else None)
+    step = np.where(accepted, "accept", "review")
+    asked = np.full(len(chosen), len(systems))
+    return CascadeOutcome(chosen, confidence, step, asked), step

@@ -73,6 +73,14 @@ def test_fit_reads_groups_and_clusters(place, capsys):
     assert load("c.recal").predict_confidence(LOGITS[:2], groups=["a", "b"]).shape == (2,)
 
 
+def test_answers_of_a_rule_for_groups_can_be_audited(place, capsys):
+    by = ("--rows", "rows.csv", "--group", "camera")
+    answer(capsys, "calibrate", "v.npz", *by, "--method", "ts", "--risk", "0.3", "--out", "c")
+    answer(capsys, "apply", "c", "v.npz", *by, "--out", "answers.csv")
+    words = ("--checks", "20", "--out", "checks.csv")
+    assert answer(capsys, "audit", "c", "answers.csv", *words)["drawn"] == 20
+
+
 @pytest.mark.parametrize("command", ["compare", "report"])
 def test_splits_keep_clusters_whole(place, capsys, command):
     words = [command, "v.npz", "--methods", "ts", "--splits", "2", "--out", "o.html"]

@@ -10,18 +10,18 @@ import pytest
 from recal.cli.app import run
 from recal.files.tables import read_table
 
-SYSTEMS = ["--system", "small=small_answer,small_stated", "--system", "large=large_answer"]
+SYSTEMS = ["--system", "small=small_answer,small_stated", "--system", "large=large_answer,large_stated"]
 
 
 def write(path, n: int, seed: int, *, later: bool = True) -> None:
     """Write questions with the answers of two systems; right ones are stated with confidence."""
     rng = np.random.default_rng(seed)
     truth = rng.choice(list("ABCDE"), n)
-    lines = ["id,key,small_answer,small_stated,large_answer"]
+    lines = ["id,key,small_answer,small_stated,large_answer,large_stated"]
     for row, key in enumerate(truth):
         small, large = (key if rng.random() < p else rng.choice(list("ABCDE")) for p in (0.7, 0.85))
         stated = np.clip(rng.normal(0.8 if small == key else 0.5, 0.15), 0.01, 0.99)
-        lines.append(f"{row:04},{key},{small},{stated:.3f},{large if later else ''}")
+        lines.append(f"{row:04},{key},{small},{stated:.3f},{large if later else ''},")
     path.write_text("\n".join(lines) + "\n")
 
 
@@ -46,6 +46,15 @@ def test_two_commands_automate_answers_of_several_systems(place, capsys):
     assert (table["answer"][accepted] != table["key"][accepted]).mean() < 0.15
     assert table["id"][0] == "0000"
     assert run(["plan", "out"]) == 0
+    capsys.readouterr()
+    # The large system never states a confidence: that column has no values.
+    assert run(["check", "out", "new.csv", "--label-column", "key", "--json"]) == 0
+    checked = json.loads(capsys.readouterr().out)
+    wrong = (table["answer"] != table["key"]) & accepted
+    assert (checked["accepted"], checked["errors"]) == (accepted.sum(), wrong.sum())
+    assert run(["check", "out", "new.csv"]) == 2
+    assert run(["calibrate", "out", "--more", "new.csv"]) == 2
+    assert "several systems" in capsys.readouterr().err
 
 
 def test_a_cascade_asks_cheap_systems_first_and_continues(place, capsys):
@@ -74,6 +83,12 @@ def test_a_cascade_asks_cheap_systems_first_and_continues(place, capsys):
     stopped = first["next"] != "ask large"
     assert (final["next"][stopped] == first["next"][stopped]).all()
     assert (final["next"] == "accept").sum() >= (first["next"] == "accept").sum()
+    # The promise of the cascade can be checked and audited, too.
+    assert run(["check", "out", "second.csv", "--label-column", "key"]) == 0
+    assert run(["audit", "out", "final.csv", "--checks", "20", "--out", "checks.csv"]) == 0
+    checks = read_table(place / "checks.csv")
+    assert set(checks["next"]) == {"accept"}
+    assert run(["audit", "out", "--update"]) == 2
 
 
 @pytest.mark.parametrize(
