@@ -10,7 +10,12 @@ import pytest
 from recal.cli.app import run
 from recal.files.tables import read_table
 
-SYSTEMS = ["--system", "small=small_answer,small_stated", "--system", "large=large_answer,large_stated"]
+SYSTEMS = [
+    "--system",
+    "small=small_answer,small_stated",
+    "--system",
+    "large=large_answer,large_stated",
+]
 
 
 def write(path, n: int, seed: int, *, later: bool = True) -> None:
