@@ -22,9 +22,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_confidences
+from recal.clusters import check_names
 from recal.decisions.bets import Bets
 from recal.decisions.rule import DecisionRule, check_share
 from recal.errors import InputError
+from recal.schema import Number, check
 
 Vector = NDArray[np.float64]
 
@@ -104,10 +106,8 @@ class Audit:
             remedy = "Pass the result of recal.decide, or its .rule"
             problem = f"must be a decision rule, got {type(rule).__name__}"
             raise InputError(problem, argument="rule", remedy=remedy)
-        if not 0.0 <= below < 1.0:
-            raise InputError(f"must lie in [0, 1), got {below!r}", argument="below")
         self.level = 1.0 - check_share(confidence, "confidence")
-        self.weighted, self.below = weighted, below
+        self.weighted, self.below = weighted, check(below, Number(0.0, 1.0, ends="[)"), "below")
         self.graded: list[tuple[Check, bool]] = []
         self.pending: list[Check] = []
         self.band_from: float | None = None
@@ -150,18 +150,22 @@ class Audit:
         names : array-like of shape (n_samples,), optional
             Names by which `add` may refer to the answers; by default their rows.
         """
-        values = check_confidences(confidence, len(np.asarray(confidence)))
+        values = check_confidences(confidence, np.size(confidence))
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise InputError(f"must be a whole number of at least 1, got {n!r}", argument="n")
-        taken = self.rule.accept(values, groups=groups) if accepted is None else accepted
-        taken = np.asarray(taken, dtype=bool)
-        if taken.shape != values.shape:
-            problem = f"must have one value for each of {len(values)} answers"
+        taken = np.asarray(
+            self.rule.accept(values, groups=groups) if accepted is None else accepted
+        )
+        if taken.shape != values.shape or taken.dtype != bool:
+            problem = f"must be True or False for each of {len(values)} answers"
             raise InputError(problem, argument="accepted")
+        keys = np.arange(len(values)) if names is None else np.asarray(names)
+        if keys.shape != values.shape:
+            raise InputError(f"must name each of {len(values)} answers", argument="names")
+        labels = self._groups(groups, taken)
         inside = np.flatnonzero(taken)
         if not len(inside):
             raise InputError(f"The rule accepts none of these {len(values)} answers.")
-        labels = np.asarray(groups, str) if self.rule.groups else np.full(len(values), "")
         band = self._band(values, taken, len(inside))
         # As large a share of the draws as of the answers, so that both weigh the same.
         in_band = int(n * len(band) / (len(band) + len(inside)) + self._rng.random())
@@ -175,14 +179,27 @@ class Audit:
         rows = inside[_systematic(chance, n - in_band, self._rng)]
         rows = np.r_[rows, self._rng.choice(band, in_band, replace=False)].astype(np.intp)
         self._rng.shuffle(rows)
-        keys = rows if names is None else np.asarray(names)[rows]
         self.pending += [
             Check(key, float(values[row]), bool(taken[row]), str(labels[row]), *pair)
             for key, row, *pair in zip(
-                keys.tolist(), rows, weights[rows].tolist(), group_weights[rows].tolist()
+                keys[rows].tolist(), rows, weights[rows].tolist(), group_weights[rows].tolist()
             )
         ]
         return rows
+
+    def _groups(self, groups: ArrayLike | None, taken: NDArray[np.bool_]) -> NDArray[np.str_]:
+        """Return the group of each answer; accepted ones must be in a group of the rule."""
+        if not self.rule.groups:
+            return np.full(len(taken), "")
+        names, index = check_names([] if groups is None else groups, len(taken), "groups")
+        labels = np.array(names)[index]
+        unknown = labels[taken & ~np.isin(labels, self.rule.groups)]
+        if len(unknown):
+            raise InputError(
+                f"The rule has no group {str(unknown[0])!r}, so it accepts nothing there",
+                argument="accepted",
+            )
+        return labels
 
     def _band(self, values: Vector, taken: NDArray[np.bool_], n_inside: int) -> NDArray[np.intp]:
         """Return the rejected answers just below the threshold; none if thresholds differ."""
@@ -220,7 +237,11 @@ class Audit:
             not used, because nobody knows how they were chosen.
         """
         if isinstance(grades, Mapping):
-            known = [check for check in self.pending if check.name in grades]
+            known = [one for one in self.pending if one.name in grades]
+            if len({one.name for one in known}) < len(known):
+                problem = "name answers that were drawn more than once"
+                remedy = "Pass names=, one of its own for each answer, to draw"
+                raise InputError(problem, argument="grades", remedy=remedy)
             values = np.array([grades[check.name] for check in known], dtype=object)
         else:
             values = np.asarray(grades).ravel()
@@ -238,20 +259,20 @@ class Audit:
             del self.pending[: len(known)]
         else:
             settled = set(map(id, known))
-            self.pending = [check for check in self.pending if id(check) not in settled]
-        self.replay((check, not is_right) for check, is_right in zip(known, right))
+            self.pending = [one for one in self.pending if id(one) not in settled]
+        self.replay((one, not is_right) for one, is_right in zip(known, right))
         return len(known)
 
     def replay(self, graded: Iterable[tuple[Check, bool]]) -> Audit:
         """Settle the bets for checks with known grades, in their order."""
         risk = self.rule.risk
-        for check, wrong in graded:
-            self.graded.append((check, bool(wrong)))
-            if not check.accepted:
+        for one, wrong in graded:
+            self.graded.append((one, bool(wrong)))
+            if not one.accepted:
                 continue
-            self._seen.append(check.weight * wrong)
-            alarm = self._alarms[check.group]
-            alarm.play([(check.group_weight * wrong - risk) / risk])
+            self._seen.append(one.weight * wrong)
+            alarm = self._alarms[one.group]
+            alarm.play([(one.group_weight * wrong - risk) / risk])
             if self.alarm_at is None and alarm.capital[0] >= len(self._alarms) / self.level:
                 self.alarm_at = self.n_graded
         return self
@@ -266,7 +287,7 @@ class Audit:
 
     @property
     def error(self) -> float:
-        weights = [check.weight for check, _ in self.graded if check.accepted]
+        weights = [one.weight for one, _ in self.graded if one.accepted]
         return sum(self._seen) / sum(weights) if weights else float("nan")
 
     @property
@@ -282,7 +303,7 @@ class Audit:
     @property
     def can_loosen(self) -> bool:
         new = self.graded[self._with_band.n_played :]
-        seen = np.array([check.weight * wrong for check, wrong in new])[:, None]
+        seen = np.array([one.weight * wrong for one, wrong in new])[:, None]
         self._with_band.play((self.rule.risk - seen) / (self._largest - self.rule.risk))
         enough = bool(self._with_band.highest[0] >= 1.0 / self.level)
         return enough and not self.alarm and self.band_from is not None
@@ -299,17 +320,17 @@ class Audit:
             return None
         from recal.decisions import decide
 
-        inside = [(check, wrong) for check, wrong in self.graded if check.accepted]
+        inside = [pair for pair in self.graded if pair[0].accepted]
         keep = np.random.default_rng(0).random(len(inside)) * 2.0
         kept = [one for one, bar in zip(inside, keep) if one[0].weight >= bar or not self.weighted]
         if not kept:
             return replace(self.rule, thresholds=(float("inf"),) * len(self.rule.thresholds))
         decision = decide(
-            [check.confidence for check, _ in kept],
+            [one.confidence for one, _ in kept],
             [not wrong for _, wrong in kept],
             self.rule.risk,
             self.rule.confidence,
-            groups=[check.group for check, _ in kept] if self.rule.groups else None,
+            groups=[one.group for one, _ in kept] if self.rule.groups else None,
         )
         stricter = dict(zip(decision.rule.groups or ("",), decision.rule.thresholds))
         names = self.rule.groups or ("",)

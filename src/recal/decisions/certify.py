@@ -48,6 +48,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.clusters import effective_count
+
 Vector = NDArray[np.float64]
 Counts = NDArray[np.intp]
 
@@ -285,18 +287,12 @@ def cluster_weights(clusters: ArrayLike | None, n_rows: int) -> Vector:
 
 
 def weight_of_one_more(wrong: Vector, clusters: Counts) -> float:
-    """Return the weight of one more independent answer, where a cluster weighs 1.
-
-    It is 1 if all answers of a cluster are right or wrong together. If they hardly depend on each
-    other, a cluster holds many independent answers, and one of them weighs less: the variance of a
-    cluster's share of mistakes divided by the variance of a single answer.
+    """Return the weight of one more independent answer, where a cluster weighs 1: less than 1 if a
+    cluster holds more than one independent answer.
     """
     weights = cluster_weights(clusters, len(wrong))
-    shares = np.bincount(clusters, weights * wrong)
-    rate = float(shares.mean())
-    if rate in (0.0, 1.0):
-        return 1.0
-    return float(shares.var()) / (rate * (1.0 - rate))
+    gaps = weights * (wrong - np.average(wrong, weights=weights))
+    return min(float(weights.sum()) / effective_count(gaps, clusters), 1.0)
 
 
 def one_row_per_cluster(confidence: Vector, wrong: NDArray[np.bool_], clusters: Counts) -> Counts:

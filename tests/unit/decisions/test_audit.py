@@ -10,6 +10,7 @@ from recal.decisions import Check
 from recal.errors import InputError
 
 RULE = DecisionRule((0.8,), risk=0.1, confidence=0.95)
+GROUPED = DecisionRule((0.8, 0.7), risk=0.1, confidence=0.95, groups=("a", "b"))
 
 
 def answers(n: int = 4000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -154,12 +155,26 @@ def test_a_decision_can_be_audited() -> None:
         (lambda: Audit(RULE).draw([0.1, 0.2], 1), "none"),
         (lambda: Audit(RULE).draw([0.9, 1.2], 1), "1.2"),
         (lambda: Audit(RULE).draw([0.9, 0.9], 1, accepted=[True]), "2"),
+        (lambda: Audit(RULE).draw(0.9, 1), "confidences"),
+        (lambda: Audit(RULE).draw([0.9, 0.9], 1, accepted=["no", "no"]), "accepted"),
+        (lambda: Audit(RULE).draw([0.9, 0.9], 1, names=["one"]), "names"),
+        (lambda: Audit(GROUPED).draw([0.9], 1, accepted=[True]), "groups"),
+        (lambda: Audit(GROUPED).draw([0.9], 1, accepted=[True], groups=["c"]), "'c'"),
         (lambda: Audit(RULE).add([True]), "1 grades"),
     ],
 )
 def test_bad_input_is_refused(call, named: str) -> None:
     with pytest.raises(InputError, match=named):
         call()
+
+
+def test_one_grade_never_counts_for_answers_of_two_draws() -> None:
+    audit = Audit(RULE)
+    for _ in range(2):
+        audit.draw([0.9, 0.95], 2)
+    with pytest.raises(InputError, match="names="):
+        audit.add({0: True})
+    assert audit.n_graded == 0
 
 
 def test_grades_must_be_right_or_wrong() -> None:

@@ -58,7 +58,9 @@ def test_independent_rows_in_clusters_lose_little_on_average():
             on_average(ranked(confidence, ~right, c), 0.05) for c in (None, clusters)
         )
         shares.append(together / alone)
-    assert 0.85 < np.mean(shares) < 1.1
+    assert 0.8 < np.mean(shares) < 1.1
+    one = ranked(confidence, ~right, np.zeros(2000, int))
+    assert on_average(one, 0.2) == 0, "one cluster is one answer"
 
 
 def test_the_promise_on_average_accepts_more_and_is_named():
