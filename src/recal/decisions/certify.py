@@ -359,12 +359,15 @@ def _start(answers: Ranked, sizes: Counts, risk: float, level: float) -> int:
     return int(sizes[0])
 
 
-def labels_needed(answers: Ranked, risk: float, level: float) -> tuple[int | None, int | None]:
-    """Return a range for the number of labelled samples, these included, that certify some set.
+def labels_needed(
+    answers: Ranked, risk: float, level: float
+) -> tuple[int | None, int | None, float]:
+    """Return a range for the number of labelled samples, these included, that certify some set, and
+    the share of answers in this set.
 
     It assumes that further samples are like these. For every set, the share of mistakes lies in the
     middle 80 % of its posterior; the ends of the range are the numbers for the best set at either
-    end. The upper end is None if the data do not rule out that all sets are too bad. Both are None
+    end, and the share is that of the lower end. The upper end is None if the data do not rule out that all sets are too bad. Both are None
     if the lower end is beyond ten times the samples, or ten times those that would do without a
     mistake: then nothing useful can be said.
     """
@@ -372,10 +375,11 @@ def labels_needed(answers: Ranked, risk: float, level: float) -> tuple[int | Non
 
     n, sizes = len(answers), answers.ends
     if not n:
-        return None, None
+        return None, None, 0.0
     errors = answers.errors[sizes]
     most = 10.0 * max(n, fewest_answers(risk, level))
     numbers: list[int | None] = []
+    shares = []
     for quantile in (0.1, 0.9):
         rates = betaincinv(errors + 0.5, sizes - errors + 0.5, quantile)
         low, high = sizes / n, np.full(len(sizes), 2 * most)
@@ -385,8 +389,9 @@ def labels_needed(answers: Ranked, risk: float, level: float) -> tuple[int | Non
             enough = chance_of_so_few(np.ceil(rates * count), count, risk) <= level
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
         number = float(high.min())
+        shares.append(float(sizes[int(high.argmin())] / n))
         numbers.append(math.ceil(number) if number <= most else None)
     if numbers[0] is None:
-        return None, None
+        return None, None, 0.0
     # These samples were not enough, whatever the best case says.
-    return max(numbers[0], math.ceil(1.1 * n)), numbers[1]
+    return max(numbers[0], math.ceil(1.1 * n)), numbers[1], shares[0]

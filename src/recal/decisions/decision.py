@@ -92,6 +92,8 @@ class Part(Outcome):
         If nothing is accepted: between how many and how many more labelled samples are needed, if
         they are like these. `needed_most` is None without an upper end. `needed` is None if no
         number may be enough, or if it exceeds ten times the samples.
+    needed_share : float
+        The share of the answers that could then be accepted.
     interval : (low, high)
         95 % interval of the share of mistakes among accepted predictions.
     """
@@ -99,6 +101,7 @@ class Part(Outcome):
     threshold: float
     needed: int | None = 0
     needed_most: int | None = 0
+    needed_share: float = 0.0
 
     def more_labels(self, share: float = 1.0) -> str:
         """Return the labels that are needed in words, if this share of all labels decides."""
@@ -310,6 +313,7 @@ class Decision(Outcome):
             f"Accept {self.coverage:.1%} of the answers ({low:.1%} to {high:.1%}),{where} with at "
             f"most {percent(self.risk)} of them wrong{self._where}, {sure}; "
             f"{self.n_errors:,} mistakes among {self.n_accepted:,} accepted were seen.",
+            "" if self.n_clusters else self.rule.note_on(self.n_errors, self.n_accepted),
             self.other_promise,
         ]
         if self.n_fitted:
@@ -337,7 +341,9 @@ class Decision(Outcome):
         lines = [_offer(one, self.guarantee, self.confidence) for one in self.options]
         if self.needed is not None:
             lines.append(
-                f"With {self.more_labels()} like these, answers could be accepted at "
+                f"With {self.more_labels()} like these, about "
+                f"{percent(self._nearest.needed_share, 2)} of the answers"
+                f"{f' of {self._nearest.name}' if self.rule.groups else ''} could be accepted at "
                 f"{percent(self.risk)}."
             )
         return lines

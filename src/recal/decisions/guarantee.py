@@ -277,12 +277,14 @@ class Terms:
         n, n_units = len(rows.all_rows), len(rows.evidence)
         threshold = self.threshold(rows)
         needed: list[int | None] = [0, 0]
+        needed_share = 0.0
         if threshold == math.inf:
             # On average, half of the samples get a set that would be tested at a level of 1/2.
             level = 0.5 if self.guarantee == "average" else self.level
+            *numbers, needed_share = labels_needed(rows.evidence, self.risk, level)
             needed = [
                 None if units is None else math.ceil((units - n_units) * n / max(n_units, 1))
-                for units in labels_needed(rows.evidence, self.risk, level)
+                for units in numbers
             ]
         count = int((rows.all_rows.confidence >= threshold).sum())
         mistakes = int(rows.all_rows.errors[count])
@@ -295,6 +297,7 @@ class Terms:
             n_errors=mistakes,
             needed=needed[0],
             needed_most=needed[1],
+            needed_share=needed_share,
             interval=rate_interval(share * mistakes, share * count),
         )
 

@@ -78,6 +78,14 @@ def test_the_promise_on_average_accepts_more_and_is_named():
         decide(confidence, right, guarantee="mean")
 
 
+def test_more_mistakes_than_the_risk_are_explained():
+    rng = np.random.default_rng(5)
+    confidence = rng.uniform(0.5, 1.0, 300)
+    decision = decide(confidence, rng.random(300) < confidence, risk=0.1, guarantee="average")
+    assert decision.error_rate > 0.1
+    assert decision.rule.note_on(decision.n_errors, decision.n_accepted) in str(decision)
+
+
 def test_a_rule_keeps_its_promise_in_a_file_and_older_files_promise_confidence(tmp_path):
     rule = DecisionRule((0.5,), 0.05, 0.95, guarantee="average")
     path = save(rule, tmp_path / "new.recal")
