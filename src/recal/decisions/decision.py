@@ -305,7 +305,7 @@ class Decision(Outcome):
 
     def __str__(self) -> str:
         if not self.possible:
-            return "\n".join([f"No answer can be accepted: {self._why}", *self.suggestions()])
+            return self.refusal()
         low, high = self.interval
         where = "" if self._each else f" from a confidence of {self.threshold:.6g} on,"
         sure = _how_sure(self.guarantee, self.confidence)
@@ -336,12 +336,16 @@ class Decision(Outcome):
         name = f"At {percent(self.confidence)} confidence" if average else "On average only"
         return f"{name}: {self.other_coverage:.1%}."
 
-    def suggestions(self) -> list[str]:
+    def refusal(self, share: float = 1.0) -> str:
+        """Return why nothing can be accepted; `share` of further labels would decide."""
+        return "\n".join([f"No answer can be accepted: {self._why}", *self.suggestions(share)])
+
+    def suggestions(self, share: float = 1.0) -> list[str]:
         """Return what can be had if nothing can be accepted: one line each, with what to type."""
         lines = [_offer(one, self.guarantee, self.confidence) for one in self.options]
         if self.needed is not None:
             lines.append(
-                f"With {self.more_labels()} like these, about "
+                f"With {self.more_labels(share)} like these, about "
                 f"{percent(self._nearest.needed_share, 2)} of the answers"
                 f"{f' of {self._nearest.name}' if self.rule.groups else ''} could be accepted at "
                 f"{percent(self.risk)}."

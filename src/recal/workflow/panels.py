@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,7 @@ class SystemColumns:
 class PanelResult(Result):
     """The result for several systems; the calibrator is a `PanelCalibration`."""
 
+    may_cross_fit: ClassVar[bool] = False
     rule: CascadeRule | None
     cascade_checked: tuple[int, int] = (0, 0)  # accepted and wrong among the checking questions
 

@@ -216,6 +216,7 @@ class Result:
     """
 
     rows_name: ClassVar[str] = "answers"
+    may_cross_fit: ClassVar[bool] = True  # whether the command has this option
     metrics: ClassVar[tuple[str, ...]] = ("nll", "ece", "brier", "auroc")
     # The interval of `gain` takes seconds, and a run on graded answers does not show it.
     gain_draws: ClassVar[int] = 1
@@ -379,7 +380,12 @@ class Result:
         )
 
     def _why_none(self) -> str:
-        return str(self.decision)
+        hint = (
+            "\nMore rows decide with --cross-fit."
+            if self.may_cross_fit and not self.cross_fit
+            else ""
+        )
+        return f"{self.decision.refusal(self._share)}{hint}"
 
     @property
     def _share(self) -> float:
@@ -455,16 +461,6 @@ class CalibrationResult(Result):
             change = "No change: less than one percentage point"
         words = f" {change} in resamples of the {self.sizes[1]:,} inputs that choose the threshold."
         return words if self.cross_fit else f"{words} --cross-fit lets more inputs choose."
-
-    def _why_none(self) -> str:
-        why = "do not show it."
-        if self.decision.needed is not None:
-            more = "" if self.cross_fit else ", or let more inputs decide with --cross-fit"
-            why = f"are too few to show it. Add {self.decision.more_labels(self._share)}{more}."
-        return (
-            f"No answers can be automated with at most {100 * self.decision.risk:g} % errors: "
-            f"{self.sizes[1]:,} inputs to decide on {why}"
-        )
 
 
 def today() -> str:
