@@ -74,6 +74,8 @@ def as_column(column: Any) -> NDArray[Any]:
     """
     if isinstance(column, float):
         return np.array([column])
+    if hasattr(column, "detach"):  # numpy cannot read a torch tensor that tracks gradients
+        column = column.detach().cpu()
     if hasattr(column, "notna") and (
         column.dtype == object or not isinstance(column.dtype, np.dtype)
     ):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Labels, as_column, text_of
+from recal.checks import Labels, as_array, as_column, text_of
 from recal.errors import InputError
 
 Rows = NDArray[np.intp]
@@ -40,7 +40,7 @@ def check_names(values: ArrayLike, n_samples: int, name: str) -> tuple[tuple[str
     """Return the distinct names of a column of words or whole numbers, as text, and the index of
     each row's name.
     """
-    array = np.asarray(values)
+    array = as_array(values, name)
     if array.shape != (n_samples,):
         raise InputError(
             f"must have one value per sample, {n_samples}, got the shape {array.shape}",

@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from recal import TemperatureScaling
+from recal import SignalCalibration, TemperatureScaling
 from recal.checks import check_classes, check_labels, check_logits, check_matrix, check_probs
 from recal.errors import InputError
 from recal.transforms.arrays import is_tensor
@@ -54,6 +54,10 @@ def test_a_tensor_that_tracks_gradients_is_read():
     np.testing.assert_array_equal(
         check_matrix(torch.from_numpy(LOGITS).requires_grad_(), "logits"), LOGITS
     )
+    signal, right = torch.arange(20.0).requires_grad_(), torch.arange(20) % 3 == 0
+    for signals in ({"a": signal}, signal[:, None]):
+        confidence = SignalCalibration().fit(signals, right).predict_confidence(signals)
+        assert confidence.shape == (20,)
 
 
 def test_probabilities_given_as_logits_are_refused():

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import as_column, text_of
+from recal.checks import as_array, as_column, text_of
 from recal.errors import InputError, UnseenValuesWarning
 from recal.schema import Flag, Floats, ListOf, Record, Text
 
@@ -29,7 +29,7 @@ GRADES = {
 
 def read_correct(correct: ArrayLike, n_samples: int) -> Vector:
     """Return 1.0 for right and 0.0 for wrong answers; refuse anything else."""
-    values = np.asarray(correct)
+    values = as_array(correct, "correct")
     if values.shape != (n_samples,):
         raise InputError(
             f"must hold one value per answer, {n_samples}, got the shape {values.shape}",
@@ -277,7 +277,7 @@ def columns_of(
                 f"must have columns with distinct names, got {', '.join(names)}", argument=argument
             )
         return {str(name): read(table[name]) for name in table.columns}, True
-    array = np.asarray(table, dtype=object if most_axes > 2 else None)
+    array = as_array(table, argument, dtype=object if most_axes > 2 else None)
     if array.ndim == 1:
         array = array[:, None]
     if not 2 <= array.ndim <= most_axes:

@@ -9,7 +9,7 @@ from typer import Option
 
 from recal.cli import options as opt
 from recal.cli.destinations import profile_beside
-from recal.cli.files import check_calibration, check_exists, is_graded, load_saved
+from recal.cli.files import check_exists, is_graded, load_saved
 from recal.cli.inputs import Normalization, without_none
 from recal.cli.printing import print_json, say, working
 from recal.errors import InputError
@@ -55,7 +55,6 @@ def export(
         order = f"signals (n, {len(signals)}) in the order {', '.join(signals)}"
         say(f"Written to {out}: {order}; confidence (n,) out.")
         return
-    check_calibration(file, source)
     from recal.export import export_calibration
     from recal.export.calibration import calibration_of
     from recal.export.onnx_file import measure

@@ -12,12 +12,12 @@ import numpy as np
 
 from recal.calibrators.base import Calibrator
 from recal.decisions.sets import PredictionSets, content_uniforms
-from recal.errors import InputError
+from recal.errors import InputError, NotFittedError
 from recal.maps.arrays import is_at, take_along, top_column
 from recal.maps.base import Array, Map, Views, like, namespace, wide
 from recal.maps.blend import Blend
 from recal.maps.guard import answer
-from recal.maps.steps import Plan, plan_of
+from recal.maps.steps import Plan
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,23 @@ def calibration_of(source: Any) -> Calibration:
     """Return the calibration of a plan or a fitted calibrator."""
     if isinstance(source, Calibration):
         return source
-    if isinstance(source, Calibrator) and hasattr(source, "classes_"):
-        if not isinstance(getattr(source, "map_", None), Map):
-            raise InputError(
-                f"{type(source).__name__} has no map_ (recal.maps.base.Map), so only Python can run it",
-                remedy="Set map_ in its fit, or use one of recal's own methods",
-            )
-        return Calibration(source.map_, bool(source.keeps_accuracy), len(source.classes_))
-    plan = plan_of(source)
-    return Calibration(plan, plan.keeps_answers)
+    if isinstance(source, Map) and source.plan is not None:
+        return Calibration(source.plan, source.plan.keeps_answers)
+    name = type(source).__name__
+    if not isinstance(source, Calibrator):
+        raise InputError(
+            f"A Plan or a fitted calibrator of logits is needed, got {name}",
+            remedy="A SignalCalibration is exported by export_onnx(calibration, path); panels and "
+            "cascades of systems run in Python and in recal serve",
+        )
+    if not hasattr(source, "classes_"):
+        raise NotFittedError(f"This {name} is not fitted yet; call fit(X, y) first.")
+    if not isinstance(getattr(source, "map_", None), Map):
+        raise InputError(
+            f"{name} has no map_ (recal.maps.base.Map), so only Python can run it",
+            remedy="Set map_ in its fit, or use one of recal's own methods",
+        )
+    return Calibration(source.map_, bool(source.keeps_accuracy), len(source.classes_))
 
 
 def keep_classes(sets: PredictionSets, probs: Array) -> Array:

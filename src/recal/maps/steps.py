@@ -15,7 +15,6 @@ import numpy as np
 from recal.engine.compiled import SMALL
 from recal.engine.grouping import ConfidenceAt, Program, replayed_scales
 from recal.engine.series import RISE, SCALE_RANGE
-from recal.errors import InputError, NotFittedError
 from recal.maps.arrays import clip, repeated, softmax, take_along
 from recal.maps.base import Array, Map, Views, indices, like, namespace
 from recal.maps.guard import answer_views
@@ -188,17 +187,3 @@ def calibrated_probs(plan: Any, views: ViewSet) -> np.ndarray:
     `Plan()` gives the model's own probabilities.
     """
     return answer_views(plan, views, kept=plan.keeps_answers)[0]
-
-
-def plan_of(source: Any) -> Any:
-    """Return a plan or a blend itself, or that of a fitted calibrator."""
-    fitted = source if isinstance(source, Map) else getattr(source, "map_", None)
-    if isinstance(fitted, Map) and fitted.plan is not None:
-        return fitted.plan
-    name = type(source).__name__
-    if hasattr(source, "fit") and not hasattr(source, "classes_"):
-        raise NotFittedError(f"This {name} is not fitted yet; call fit(X, y) first.")
-    raise InputError(
-        "A Plan is needed, or a fitted calibrator that makes one (ViewStacking, ReCal, "
-        f"TemperatureScaling), got {name}. Other methods run in numpy: predict_proba."
-    )

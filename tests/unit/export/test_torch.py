@@ -13,6 +13,7 @@ from recal import (
     AutoCalibration,
     Blend,
     CalibratedModule,
+    PanelCalibration,
     Plan,
     ReCal,
     Step,
@@ -178,8 +179,9 @@ def test_nan_from_the_model_stays_nan_in_its_row() -> None:
     ("arguments", "error", "words"),
     [
         ((len, PLAN), InputError, "wraps a torch.nn.Module, got builtin"),
-        ((Net(), "plan"), InputError, "A Plan is needed.*got str"),
+        ((Net(), "plan"), InputError, "A Plan or.*got str"),
         ((Net(), ReCal()), NotFittedError, "ReCal is not fitted"),
+        ((Net(), PanelCalibration()), InputError, "got PanelCalibration"),
         ((Net(), PLAN, None, 0), InputError, "max_batch.*got 0"),
     ],
 )
