@@ -367,9 +367,9 @@ def labels_needed(
 
     It assumes that further samples are like these. For every set, the share of mistakes lies in the
     middle 80 % of its posterior; the ends of the range are the numbers for the best set at either
-    end, and the share is that of the lower end. The upper end is None if the data do not rule out that all sets are too bad. Both are None
-    if the lower end is beyond ten times the samples, or ten times those that would do without a
-    mistake: then nothing useful can be said.
+    end, and the share is that of the lower end. The upper end is None if the data do not rule out
+    that all sets are too bad. Both are None if the lower end is beyond ten times the samples, or ten
+    times those that would do without a mistake: then nothing useful can be said.
     """
     from scipy.special import betaincinv
 
