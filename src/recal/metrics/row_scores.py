@@ -114,8 +114,6 @@ def score_labelled(
 ) -> RowScores:
     """Score probabilities of every class, and refuse them if they are none."""
     n, n_classes = probs.shape
-    confidence, own, brier = np.empty(n), np.empty(n), np.empty(n)
-    correct, valid = np.empty(n, np.bool_), np.empty(n, np.bool_)
     if probs.size <= SMALL:
         values, rows = np.asarray(probs, np.float64), np.arange(n)
         confidence, own = values.max(axis=1, initial=0.0), values[rows, labels]
@@ -125,6 +123,9 @@ def score_labelled(
         valid &= values.min(axis=1, initial=0.0) >= 0.0
     else:
         rows = np.ascontiguousarray(probs)
+        # One block, because the system takes back several large ones, and clears them again.
+        confidence, own, brier = np.empty((3, n))
+        correct, valid = np.empty((2, n), np.bool_)
         out = confidence, correct, own, brier, valid
         over_rows(kernels.score_rows, rows, labels, SUM_TOLERANCE, *out)
     if not (n and valid.all()):
