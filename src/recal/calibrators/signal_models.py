@@ -104,53 +104,18 @@ def fit_lines(scaled: Vector, missing: Vector, right: Vector, counts: Vector) ->
     """Return the logistic regression on each signal alone, (n_signals, 3): intercept, slope and
     weight of a missing value.
     """
-    mean = float(np.clip(np.average(right, weights=counts), 1e-3, 1.0 - 1e-3))
-    start = np.tile([np.log(mean / (1.0 - mean)), 0.0, 0.0], (scaled.shape[1], 1))
-    problem = _Lines(scaled, missing, right, counts)
-    return minimise(problem, start, tol=1e-7 * len(right), warn=False).point
-
-
-class _Lines:
-    """All regressions on one signal as one problem, whose Hessian has a block for each of them."""
-
-    penalty = np.array([1e-6, LINE, LINE])
-
-    def __init__(self, scaled: Vector, missing: Vector, right: Vector, counts: Vector) -> None:
-        self.scaled, self.missing, self.right, self.counts = scaled, missing, right, counts
-
-    def evaluate(self, point: Vector) -> float:
-        self.point = point
-        losses = line_losses(point, self.scaled, self.missing, self.right, self.counts)
-        return float(losses.sum() + 0.5 * (self.penalty * point**2).sum())
-
-    def gradient(self) -> Vector:
-        chance = sigmoid(_lines_at(self.point, self.scaled, self.missing))
-        error = self.counts[:, None] * (chance - self.right[:, None])
-        weight = self.counts[:, None] * chance * (1.0 - chance)
-        self.blocks = np.zeros((len(self.point), 3, 3)) + np.diag(self.penalty)
-        parts = (np.ones_like(self.scaled), self.scaled, self.missing)
-        for row, first in enumerate(parts):
-            for column, second in enumerate(parts):
-                self.blocks[:, row, column] += (weight * first * second).sum(axis=0)
-        slope = np.stack([(error * part).sum(axis=0) for part in parts], axis=1)
-        return slope + self.penalty * self.point
-
-    def hessian_times(self, direction: Vector) -> Vector:
-        return np.einsum("sij,sj->si", self.blocks, direction)
-
-    def precondition(self, residual: Vector) -> Vector:
-        return np.linalg.solve(self.blocks, residual[..., None])[..., 0]
-
-
-def _lines_at(lines: Vector, scaled: Vector, missing: Vector) -> Vector:
-    return np.asarray(lines[:, 0] + scaled * lines[:, 1] + missing * lines[:, 2])
+    lines, penalty = np.zeros((scaled.shape[1], 3)), np.array([1e-6, LINE, LINE])
+    for place in range(len(lines)):
+        columns = np.column_stack([np.ones(len(right)), scaled[:, place], missing[:, place]])
+        lines[place] = ridge(columns, right, counts, penalty)
+    return lines
 
 
 def line_losses(
     lines: Vector, scaled: Vector, missing: Vector, right: Vector, counts: Vector
 ) -> Vector:
     """Return the negative log-likelihood under each signal's own regression, (n_signals,)."""
-    log_odds = _lines_at(lines, scaled, missing)
+    log_odds = lines[:, 0] + scaled * lines[:, 1] + missing * lines[:, 2]
     return counts @ (np.logaddexp(0.0, log_odds) - right[:, None] * log_odds)
 
 

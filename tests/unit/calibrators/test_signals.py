@@ -122,6 +122,8 @@ def test_the_likelihood_chooses_each_transformation():
     levels = np.array([0, 0, 0, 0, 2])
     kinds = choose_kinds(values, correct, np.ones(3000), levels)
     assert kinds.tolist() == [IDENTITY, LOGARITHM, LOG_ODDS, RANKS, CATEGORY]
+    values[:60, 2] = 683.0  # too many slips for a probability
+    assert choose_kinds(values, correct, np.ones(3000), levels)[2] != LOG_ODDS
 
 
 def test_infinite_values_lie_at_the_edge_and_missing_ones_have_their_own_weight():
@@ -241,10 +243,13 @@ def test_groups_are_needed_if_and_only_if_the_fit_had_them(fitted, problem):
         ({"stated": 100.0}, "'stated' is 100"),
         ({"judge": 1e6}, "'judge' is 1e\\+06"),
         ({"kind": "poem"}, "'kind' is 'poem'"),
+        ({"tool": "calculator"}, "'tool' is 'calculator'"),
     ],
 )
-def test_values_unlike_those_of_the_fit_are_flagged(fitted, problem, change, named):
-    signals, _, _, _ = problem
+def test_values_unlike_those_of_the_fit_are_flagged(problem, change, named):
+    signals, correct, groups, _ = problem
+    signals = signals | {"tool": np.full(len(correct), "search")}
+    fitted = SignalCalibration().fit(signals, correct, groups)
     one = {name: column[0] for name, column in signals.items()} | change
     with pytest.warns(UnseenValuesWarning, match=named):
         fitted.predict_confidence(one, "law")
@@ -301,11 +306,11 @@ def test_ridge_regression_minimises_its_penalised_loss():
 
 def test_the_map_computes_what_the_regressions_fitted():
     rng = np.random.default_rng(0)
-    values = np.column_stack([rng.normal(size=(400, 2)), rng.integers(0, 3, 400)])
-    values[rng.random((400, 3)) < 0.1] = np.nan
+    values = np.column_stack([rng.normal(size=(400, 3)), rng.integers(0, 3, 400)])
+    values[rng.random((400, 4)) < 0.1] = np.nan
     right = (rng.random(400) < 0.6).astype(float)
-    counts, levels = np.ones(400), np.array([0, 0, 3])
-    encoding = encoding_of(values, np.array([IDENTITY, RANKS, CATEGORY]), levels)
+    counts, levels = np.ones(400), np.array([0, 0, 0, 3])
+    encoding = encoding_of(values, np.array([IDENTITY, RANKS, IDENTITY, CATEGORY]), levels)
     folds = stratified_folds(right.astype(int), 5, rng)
     design, members = fit_regressions(encoding, values, right, counts, folds)
     assert list(members) == ["Platt scaling", "ridge", "slopes", "splines"]
@@ -314,11 +319,10 @@ def test_the_map_computes_what_the_regressions_fitted():
         np.testing.assert_allclose(column, design.columns @ each.solution, atol=1e-9)
     # Rows left out get the log-odds of a fit to the others.
     inner = folds != 0
-    _, without = fit_regressions(encoding, values[inner], right[inner], counts[inner], None)
-    design, _ = fit_regressions(encoding, values[inner], right[inner], counts[inner], None)
+    design, without = fit_regressions(encoding, values[inner], right[inner], counts[inner], None)
     alone = design.map_of(encoding, without, {"Platt scaling": 1.0}, 1.0)
     found = members["Platt scaling"].left_out[~inner]
-    np.testing.assert_allclose(found, alone.log_odds(values[~inner])[:, 0], atol=0.05)
+    np.testing.assert_allclose(found, alone.log_odds(values[~inner])[:, 0], atol=0.1)
 
 
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
@@ -375,14 +379,24 @@ def test_few_answers_are_warned_of(count, match):
     assert ("too few to combine" in few.reason_) == (count == 30)
 
 
-def test_importance_finds_the_signals_that_matter(fitted):
-    names = list(fitted.signal_importance_)
-    assert set(names) == {"stated", "tokens", "judge", "kind", "groups"}
-    assert names[0] == "judge"
-    assert fitted.signal_importance_["judge"] > 0.015
-    assert fitted.signal_importance_["groups"] > 0.005
-    assert names[-1] == "tokens"  # the length tells nothing in this problem
-    assert fitted.signal_importance_["tokens"] < 0.002
+def test_importance_is_the_rise_of_the_loss_on_new_answers_without_a_signal():
+    rng = np.random.default_rng(0)
+    skill, useless = rng.normal(size=(2, 8000))
+    kind, source, other = (rng.choice(list("xyz"), 8000) for _ in range(3))
+    effect = np.array([-1.5, 0.0, 1.5])[np.searchsorted(list("xyz"), source)]
+    correct = rng.random(8000) < sigmoid(skill + effect)
+    table = {"skill": skill, "kind": kind, "source": source, "other": other, "useless": useless}
+    train, test = (
+        {name: c[rows] for name, c in table.items()} for rows in (slice(1000), slice(1000, None))
+    )
+    fitted = SignalCalibration().fit(train, correct[:1000])
+    own = nll(fitted.predict_confidence(test), correct[1000:])
+    for name, rise in fitted.signal_importance_.items():
+        less = {other: column for other, column in train.items() if other != name}
+        refitted = SignalCalibration().fit(less, correct[:1000])
+        true = nll(refitted.predict_confidence(test), correct[1000:]) - own
+        assert abs(rise - true) < 0.01 + 0.35 * true, name
+    assert set(list(fitted.signal_importance_)[:2]) == {"source", "skill"}
 
 
 def test_two_hundred_columns_take_seconds():
