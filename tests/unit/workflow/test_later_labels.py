@@ -120,7 +120,9 @@ def test_the_promise_on_average_accepts_more(place, capsys):
     surely = answer(capsys, *TABLE, "--out", "a")
     average = answer(capsys, *TABLE, "--guarantee", "average", "--out", "b")
     assert average["decision"]["coverage"] > surely["decision"]["coverage"]
-    assert json.loads((place / "b/summary.json").read_text())["settings"]["guarantee"] == "average"
+    summary = json.loads((place / "b/summary.json").read_text())
+    assert summary["settings"]["guarantee"] == "average"
+    assert summary["decision"]["promise"] in (place / "b/report.html").read_text()
     assert run([*TABLE, "--guarantee", "always", "--out", "c"]) == 2
     assert "always" in capsys.readouterr().err
 
