@@ -199,7 +199,7 @@ def open_table(
             )
     chosen = label_column or ("label" if "label" in frame.columns else None)
     aside = [name for name in (cluster_column, group_column) if name is not None]
-    texts = read_table(path) if aside else {}
+    texts = read_table(path) if aside or text_column is not None else {}
     clusters, groups = (
         None if name is None else _filled(path, name, texts[name], texts[name] == "")
         for name in (cluster_column, group_column)
@@ -210,7 +210,7 @@ def open_table(
         written = None if path.suffix.lower() == ".parquet" else path
         source = TableSource(frame, [name for name in aside if name != chosen], written)
     else:
-        source = ArraySource(frame[text_column].astype(str).tolist())
+        source = ArraySource(texts[text_column].tolist())
     source.labels, source.clusters, source.groups = labels, clusters, groups
     source.reading = {
         **(source.reading or {}),

@@ -9,7 +9,7 @@ import pytest
 from recal.collecting.tables import column_names, open_table
 from recal.errors import InputError
 
-pytest.importorskip("pandas")
+pandas = pytest.importorskip("pandas")
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,13 @@ def test_labels_that_are_missing_in_some_rows_are_named_and_an_empty_column_hold
         open_table(path)
     path.write_text("a,label\n1,\n2,\n")
     assert open_table(path).labels is None
+
+
+def test_texts_are_read_as_written_and_rows_share_equal_ones(tmp_path: Path) -> None:
+    path = tmp_path / "texts.csv"
+    path.write_text("text,label\n007,a\n1.50,b\n,a\n")
+    assert list(open_table(path, text_column="text").read(range(3))) == ["007", "1.50", ""]
+    frame = pandas.DataFrame({"text": pandas.Categorical(["long " * 50_000] * 1000)})
+    frame.to_parquet(tmp_path / "texts.parquet")
+    texts = open_table(tmp_path / "texts.parquet", text_column="text").read(range(1000))
+    assert len({id(text) for text in texts}) == 1
