@@ -25,7 +25,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Floats, Labels, check_classes, check_confidences, check_labels, check_probs
+from recal.checks import (
+    SUM_TOLERANCE,
+    Floats,
+    Labels,
+    check_classes,
+    check_confidences,
+    check_labels,
+    check_probs,
+)
 from recal.errors import FileError, InputError, in_both
 from recal.files.tables import Table, is_number, pyarrow_for, read_table, write_columns
 from recal.files.views import names_in, read_npz, read_views, write_npz
@@ -226,6 +234,7 @@ def read_prob_table(
     names = np.array([name.removeprefix("p_") if own else name for name in columns])
     try:
         values = np.column_stack([_probabilities(table, name) for name in columns])
+        _refuse_other_column(values, names)
         if len(names) == 1 and not own:
             names = _binary_classes(str(names[0]), labels)
         probs = check_probs(values, binary=len(names) == 2)
@@ -239,6 +248,17 @@ def read_prob_table(
         return Probabilities(probs, truth, classes, confidences, _fitted_rows(source))
     except InputError as error:
         raise error.at(source) from None
+
+
+def _refuse_other_column(values: NDArray[np.float64], names: NDArray[Any]) -> None:
+    """Refuse a column without which the probabilities of every row sum to 1."""
+    rest = values.sum(axis=1, keepdims=True) - values
+    is_other = (abs(rest - 1.0) <= SUM_TOLERANCE).all(axis=0) & (values > SUM_TOLERANCE).any(axis=0)
+    if is_other.any():
+        raise InputError(
+            f"The column {names[is_other][0]!r} is no class: without it, every row sums to 1",
+            remedy="Remove it, or leave it out with --group, --cluster",
+        )
 
 
 def _binary_classes(column: str, labels: NDArray[Any] | None) -> NDArray[Any]:

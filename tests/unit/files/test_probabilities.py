@@ -51,6 +51,7 @@ def test_a_parquet_table_reads_as_its_csv(tmp_path):
         ("cat,dog,truth\n0.9,0.1,dog\n", "'truth' must hold probabilities"),
         ("cat,dog\n0.9,0.1\n0.9,x\n", "row 1 holds 'x'"),
         ("cat,dog\n0.9,0.3\n", "sums to 1.2"),
+        ("cat,dog,share\n0.9,0.1,0.5\n0.2,0.8,0.3\n", "'share' is no class"),
         ("cat,dog,label\n0.9,0.1,owl\n", "'owl'"),
         ("cat,dog,label\n0.9,0.1,7\n", "7"),
     ],
