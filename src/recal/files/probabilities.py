@@ -256,7 +256,7 @@ def _refuse_other_column(values: NDArray[np.float64], names: NDArray[Any]) -> No
     is_other = (abs(rest - 1.0) <= SUM_TOLERANCE).all(axis=0) & (values > SUM_TOLERANCE).any(axis=0)
     if is_other.any():
         raise InputError(
-            f"The column {names[is_other][0]!r} is no class: without it, every row sums to 1",
+            f"The column {names[is_other].tolist()[0]!r} is no class: without it, every row sums to 1",
             remedy="Remove it, or leave it out with --group, --cluster",
         )
 

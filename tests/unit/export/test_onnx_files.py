@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -219,9 +218,10 @@ def test_thresholds_of_groups_are_not_taken_for_those_of_classes(tmp_path: Path)
     rule = DecisionRule((0.9, 0.2, 0.5, 0.7, 0.4), 0.01, 0.95, groups=("a", "b", "c", "d", "e"))
     with pytest.raises(InputError, match="threshold for each of 5 groups"):
         export_onnx(model, path=tmp_path / "x.onnx", plan=Plan(), accept=rule)
-    path = export_calibration(
-        SimpleNamespace(map_=Plan(), decision_=rule), tmp_path / "alone.onnx", 5
-    )
+    labels = np.arange(50) % 5
+    calibrator = TemperatureScaling().fit(3.0 * np.eye(5)[np.where(labels, labels, 1)], labels)
+    calibrator.decision_ = rule
+    path = export_calibration(calibrator, tmp_path / "alone.onnx")
     facts = {entry.key: json.loads(entry.value) for entry in onnx.load(path).metadata_props}
     assert facts["recal_groups"] == ["a", "b", "c", "d", "e"]
 
