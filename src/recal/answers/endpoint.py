@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import itertools
 import json
 import os
 import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ from recal.answers.scores import (
 from recal.answers.templates import Asked, Asking
 from recal.errors import FileError, MissingExtraError, RecalError
 from recal.files.ledger import Journal
+from recal.progress import counting
 
 Tokens = list[tuple[str, dict[str, float]]]
 
@@ -193,13 +193,7 @@ class Endpoint:
             http_client=openai.DefaultHttpxClient(follow_redirects=False),
         )
 
-    def answer(
-        self,
-        prompts: Iterable[str],
-        ledger: Ledger,
-        progress: Callable[[int, int], None] = lambda done, total: None,
-        on_error: str = "stop",
-    ) -> None:
+    def answer(self, prompts: Iterable[str], ledger: Ledger, on_error: str = "stop") -> None:
         """Send the prompts that the ledger has no answer to.
 
         It keeps the answers so far after an error or Ctrl-C. With `on_error="skip"`, requests
@@ -209,7 +203,7 @@ class Endpoint:
         left = {key: prompt for key, prompt in left.items() if key not in ledger.answers}
         if not left:
             return
-        client, numbers, stop = self.client(), itertools.count(1), threading.Event()
+        client, stop, n_before = self.client(), threading.Event(), len(ledger.answers)
         waiting: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         for item in left.items():
             waiting.put(item)
@@ -234,16 +228,18 @@ class Endpoint:
                     errors.append(error)
                 if errors:
                     stop.set()
-                else:
-                    progress(next(numbers), len(left))
 
         # Threads of an executor would be waited for at exit: minutes, if a server does not answer.
         threads = [threading.Thread(target=work, daemon=True) for _ in range(self.concurrency)]
         for thread in threads:
             thread.start()
         try:
-            while any(thread.is_alive() for thread in threads) and not stop.is_set():
-                stop.wait(0.05)
+            with counting("answers", len(left)) as advance:
+                while any(thread.is_alive() for thread in threads) and not stop.is_set():
+                    stop.wait(0.05)
+                    n_after = len(ledger.answers)
+                    advance(n_after - n_before)
+                    n_before = n_after
         finally:
             stop.set()
             deadline = time.monotonic() + min(self.timeout, 1.0)  # keep answers that arrive now
@@ -358,16 +354,12 @@ class Interview:
             len(left), len(prompts) - len(left), tokens, len(left) * self.endpoint.max_tokens
         )
 
-    def run(
-        self,
-        progress: Callable[[int, int], None] = lambda done, total: None,
-        on_error: str = "stop",
-    ) -> None:
+    def run(self, on_error: str = "stop") -> None:
         """Send the prompts that have no answer yet.
 
         After an error or Ctrl-C, the answers so far are kept.
         """
-        self.endpoint.answer(self._needed_prompts(), self.ledger, progress, on_error)
+        self.endpoint.answer(self._needed_prompts(), self.ledger, on_error)
 
     def first(self) -> Interview:
         """Return the same questions, asked in the first way only."""

@@ -7,7 +7,7 @@ length, and how many further samples agree with it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,14 +80,7 @@ class System:
             for row in self.rows(table)
         }
 
-    def answer(
-        self,
-        table: Table,
-        out: Path,
-        ledger: Ledger,
-        progress: Callable[[int, int], None] = lambda done, total: None,
-        on_error: str = "stop",
-    ) -> int:
+    def answer(self, table: Table, out: Path, ledger: Ledger, on_error: str = "stop") -> int:
         """Ask, and write a copy of the table with the answers; return how many there are.
 
         Other rows keep what the table has in these columns.
@@ -97,7 +90,7 @@ class System:
         drawn = replace(servers[0], temperature=1.0)
         servers += [replace(drawn, sample=number) for number in range(1, self.samples + 1)]
         for server in servers:
-            server.answer(prompts.values(), ledger, progress, on_error)
+            server.answer(prompts.values(), ledger, on_error)
         found = {}
         for row, prompt in prompts.items():
             tokens = [ledger.answers.get(server.key_of(prompt)) for server in servers]

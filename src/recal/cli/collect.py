@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,7 @@ from recal.cli import options as opt
 from recal.cli.files import check_exists
 from recal.cli.inputs import ModelInputs, Questions, without_none
 from recal.cli.options import split_names
-from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line
+from recal.cli.printing import on_interrupt, print_json, say, say_skipped, shell_line, working
 from recal.errors import InputError
 
 if TYPE_CHECKING:
@@ -266,12 +265,14 @@ def ask_endpoint(
             if calibrator is not None and calibrator.map_.gate is not None:
                 first = interview.first()
                 say(f"First template: {first.cost()}")
-                first.run(_print_answers, on_error)
+                with working("Asking"):
+                    first.run(on_error)
                 found = first.views(floor)
                 floor = found.floor
                 interview.needed = calibrator.map_.needs_views(found.views.logits).tolist()
             say(f"{interview.cost()}")
-            interview.run(_print_answers, on_error)
+            with working("Asking"):
+                interview.run(on_error)
     except Exception as error:
         error.add_note(note)
         raise
@@ -294,12 +295,6 @@ def _on_error(inputs: ModelInputs) -> str:
     if on_error not in ("stop", "skip"):
         raise InputError(f"--on-error takes stop or skip, got {on_error!r}.")
     return on_error
-
-
-def _print_answers(done: int, total: int) -> None:
-    if sys.stderr.isatty() and SESSION.progress:
-        end = "\n" if done == total else ""
-        print(f"\r{done:,} of {total:,} answers", end=end, file=sys.stderr, flush=True)
 
 
 def _collect_answers(
@@ -332,8 +327,9 @@ def _collect_answers(
     asking = System(name, _endpoint(inputs, language, **how), template, options, samples)
     n_asked = len(asking.rows(table))
     say(f"{n_asked:,} of {table.n_rows:,} rows are asked, {1 + samples} times each.")
-    with on_interrupt(f"the answers so far are kept in {ledger}; the same command resumes"):
-        n_found = asking.answer(table, out, Ledger(ledger), _print_answers, _on_error(inputs))
+    note = f"the answers so far are kept in {ledger}; the same command resumes"
+    with on_interrupt(note), working(f"Asking {name}"):
+        n_found = asking.answer(table, out, Ledger(ledger), _on_error(inputs))
     print_json({"rows": table.n_rows, "asked": n_asked, "answered": n_found, "file": out})
     say(f"{n_found:,} answers of {name} written to {out}, in columns {name}_answer, ...")
     if n_found < n_asked:
