@@ -33,7 +33,8 @@ class PanelCalibration(Estimator):
     signals; "none of these" has a score of its own. The probabilities are the softmax over the
     distinct answers of a question (a conditional logit), so answers need not be a closed list.
     Cross-validation chooses the ridge penalty and drops systems that do not pay. With one system,
-    or if the others do not help, this is `SignalCalibration`.
+    or if the others do not help, this is `SignalCalibration`; if they do not clearly help, the
+    confidence of the main system's answer is a mixture of both.
 
     Parameters
     ----------
@@ -163,15 +164,13 @@ class PanelCalibration(Estimator):
         rng = np.random.default_rng(self.random_state)
         fit = PanelFit(rows, table, right, weights, samples.clusters, rng, merged=merged, kept=kept)
         used = fit.best_systems()
-        alone, losses = fit.alone(used)
-        used = used if alone is None else [0]
         confidence, correct = fit.outcomes(used)
         gains = _gains(table.systems, used, confidence, correct, prices)
         state: dict[str, Any] = {
-            "map_": fit.fit(used, alone),
+            "map_": fit.fit(used),
             "table_": table,
             "n_fitted_": len(rows),
-            "losses_": losses,
+            "losses_": fit.summary(used),
             "gains_": gains,
             "reason_": _sentence(gains, len(rows)),
             "stage_confidence_": confidence,
@@ -206,7 +205,7 @@ class PanelCalibration(Estimator):
     ) -> tuple[NDArray[Any], Vector]:
         """Return the results of `predict` and `predict_confidence` at the cost of one of them."""
         rows = self.read(answers, signals, asked)
-        places, confidence = self.chosen(rows)
+        places, confidence = self.chosen(rows, self.map_.probs(rows.encoded()))
         found = places >= 0
         picked = rows.raw[np.arange(len(rows)), np.maximum(places, 0)]
         picked[~found] = None
@@ -230,9 +229,8 @@ class PanelCalibration(Estimator):
             )
         return self.table_.rows(answers, signals, match=self.match, same=self.same, asked=asked)
 
-    def chosen(self, rows: PanelRows) -> tuple[Rows, Vector]:
+    def chosen(self, rows: PanelRows, probs: Vector) -> tuple[Rows, Vector]:
         """Return the place of each question's answer, -1 if there is none, and its confidence."""
-        probs = self.map_.probs(rows.encoded())
         kept = self.answers == "kept" or self.map_.merged
         return chosen_answers(probs, rows.slots, self.table_.samples[0], kept)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +12,12 @@ from numpy.typing import NDArray
 from recal.calibrators.panel_answers import PanelRows, PanelTable, main_places
 from recal.calibrators.samples import Samples
 from recal.calibrators.signal_models import choose_kinds, encoding_of
-from recal.calibrators.signals import fit_mixture
+from recal.calibrators.signals import SignalFit, fit_mixture
 from recal.calibrators.view_selection import LossGain
 from recal.clusters import stratified_folds
-from recal.maps.panel import PanelMap, PanelStage
+from recal.maps.panel import PanelMap, PanelStage, mixed
 from recal.maps.signals import CATEGORY, SignalEncoding, SignalMap
-from recal.solvers.convex import Dense, minimise
+from recal.solvers.convex import Dense, minimise, mixture_weights
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -57,10 +58,11 @@ class PanelProblem:
         logit.evaluate(solution)
         return logit.probs
 
-    def solve(self, used: Sequence[int], penalty: float) -> Vector:
+    def solve(self, used: Sequence[int], penalty: float, start: Vector | None = None) -> Vector:
         """Return the parameters of the systems in use, and last the score of "none of these"."""
         logit = _ConditionalLogit(self, used, penalty)
-        return minimise(logit, np.zeros(len(logit.ridge)), warn=False).point
+        first = np.zeros(len(logit.ridge)) if start is None else start
+        return minimise(logit, first, warn=False).point
 
 
 class _ConditionalLogit(Dense):
@@ -74,9 +76,13 @@ class _ConditionalLogit(Dense):
         none = np.zeros((n, n_candidates, 1))
         none[:, -1] = 1.0
         self.votes = np.concatenate([problem.votes[:, :, list(used)], none], axis=2)
+        self.by_system = np.ascontiguousarray(self.votes.transpose(2, 0, 1))
         blocks = [problem.columns[place] for place in used] + [np.ones((n, 1))]
         self.design = np.concatenate(blocks, axis=1)
-        self.system = np.repeat(np.arange(len(blocks)), [one.shape[1] for one in blocks])
+        widths = [one.shape[1] for one in blocks]
+        self.system = np.repeat(np.arange(len(blocks)), widths)
+        ends = np.cumsum(widths).tolist()
+        self.columns = [slice(end - width, end) for end, width in zip(ends, widths)]
         self.given = self.votes.sum(axis=2) > 0.0
         right = np.where(self.given, problem.right, 0.0)[:, :-1]
         right = right / np.maximum(right.sum(axis=1, keepdims=True), 1e-300)
@@ -102,14 +108,16 @@ class _ConditionalLogit(Dense):
         observed = np.einsum("nc,ncs->ns", self.right, self.votes)
         pull = self.weights[:, None] * (expected - observed)
         gradient = (self.design * pull[:, self.system]).sum(axis=0) + self.ridge * self.point
-        weighted = self.votes * self.probs[:, :, None]
-        spread = np.matmul(weighted.transpose(0, 2, 1), self.votes)
-        spread -= expected[:, :, None] * expected[:, None, :]
-        spread *= self.weights[:, None, None]
         hessian = np.diag(self.ridge)
-        for one in range(self.votes.shape[2]):
-            own = np.flatnonzero(self.system == one)
-            hessian[own] += self.design[:, own].T @ (self.design * spread[:, one, self.system])
+        weighted = self.by_system * self.probs
+        for one, own in enumerate(self.columns):
+            for other, theirs in enumerate(self.columns[: one + 1]):
+                spread = np.einsum("nc,nc->n", weighted[one], self.by_system[other])
+                spread -= expected[:, one] * expected[:, other]
+                block = (self.design[:, own].T * (spread * self.weights)) @ self.design[:, theirs]
+                hessian[own, theirs] += block
+                if one != other:
+                    hessian[theirs, own] += block.T
         return gradient, hessian
 
 
@@ -173,8 +181,10 @@ class PanelFit:
         if len(drawn) > most_rows:
             drawn = np.sort(rng.choice(len(rows), most_rows, replace=False))
         self.rows, self.problem, self.slots = drawn, self.whole[drawn], rows.slots[drawn]
-        places, own = chosen_answers(self.problem.right, self.slots, table.samples[0], True)
-        self.answered, self.main_right = places >= 0, own > 0.0
+        self._places, own = chosen_answers(right, rows.slots, table.samples[0], True)
+        self.answered, self.main_right = self._places[drawn] >= 0, own[drawn] > 0.0
+        self.main = self._places[drawn, None] == np.arange(right.shape[1])
+        self._clusters = clusters
         self.clusters = None if clusters is None else clusters[drawn]
         folds = stratified_folds(
             self.main_right.astype(np.intp), n_folds, rng, clusters=self.clusters
@@ -219,93 +229,147 @@ class PanelFit:
         count = len(self._own(system))
         return 1, count, count, count * self._has_level.shape[1]
 
-    def probs(self, used: Sequence[int], penalty: float) -> Vector:
-        """Return the probabilities of the candidates for rows left out."""
+    def logit(self, used: Sequence[int], penalty: float) -> Vector:
+        """Return the logit's probabilities of the candidates for rows left out."""
         key = (tuple(used), penalty)
         if key not in self._known:
-            probs = np.zeros(self.problem.right.shape)
+            probs, start = np.zeros(self.problem.right.shape), None
             for rest, left in self._folds:
-                solution = self.problem[rest].solve(used, penalty)
-                probs[left] = self.problem[left].probs(used, solution)
+                start = self.problem[rest].solve(used, penalty, start)
+                probs[left] = self.problem[left].probs(used, start)
             self._known[key] = probs
         return self._known[key]
 
-    def losses(self, used: Sequence[int], penalty: float) -> Vector:
-        """Return the NLL of "the main system is right" of rows left out, if it gave an answer.
+    def probs(self, used: Sequence[int]) -> Vector:
+        """Return the panel's probabilities of the candidates for rows left out."""
+        probs, share = self.logit(used, self.best_penalty(used)), self.share(used)
+        return mixed(probs, self.main, self.signals_alone, share) if share else probs
+
+    def losses(self, own: Vector) -> Vector:
+        """Return the NLL of "the main system is right" for these probabilities, if it answered.
 
         Unlike the NLL of the truth, it can be compared between different sets of systems.
         """
-        own = chosen_answers(self.probs(used, penalty), self.slots, self.table.samples[0], True)[1]
         likelihood = np.where(self.main_right, own, 1.0 - own)
         return np.where(self.answered, -np.log(np.maximum(likelihood, 1e-12)), 0.0)
 
-    def mean_loss(self, used: Sequence[int], penalty: float) -> float:
-        return float(np.average(self.losses(used, penalty), weights=self._weights))
+    def own(self, used: Sequence[int], penalty: float) -> Vector:
+        """Return the logit's probability of the main system's answer, for rows left out."""
+        return np.asarray(np.where(self.main, self.logit(used, penalty), 0.0).sum(axis=1))
+
+    def mean_loss(self, own: Vector) -> float:
+        return float(np.average(self.losses(own), weights=self._weights))
 
     @property
     def _weights(self) -> Vector:
         return self.problem.weights * self.answered
 
     def _gain(self, before: Vector, after: Vector) -> LossGain:
-        return LossGain.between(before, after, self._weights, self.clusters)
+        pair = self.losses(before), self.losses(after)
+        return LossGain.between(*pair, self._weights, self.clusters)
 
     def best_penalty(self, used: Sequence[int]) -> float:
         usual = self.penalties[0]
-        best = min(self.penalties, key=lambda penalty: self.mean_loss(used, penalty))
-        gain = self._gain(self.losses(used, usual), self.losses(used, best))
-        return best if gain.is_clear else usual
+        best = min(self.penalties, key=lambda penalty: self.mean_loss(self.own(used, penalty)))
+        return best if self._gain(self.own(used, usual), self.own(used, best)).is_clear else usual
 
     def best_systems(self) -> list[int]:
-        """Drop systems as long as this lowers the loss by one standard error."""
+        """Drop systems as long as this lowers the loss by one standard error.
+
+        If the main system's signals alone predict at least as well as what is left, drop the rest.
+        """
         used = list(range(len(self.table.systems)))
         penalty = self.best_penalty(used)
         while len(used) > 1:
             trials = [[one for one in used if one != place] for place in used[1:]]
-            best = min(trials, key=lambda trial: self.mean_loss(trial, penalty))
-            if not self._gain(self.losses(used, penalty), self.losses(best, penalty)).is_clear:
+            best = min(trials, key=lambda trial: self.mean_loss(self.own(trial, penalty)))
+            if not self._gain(self.own(used, penalty), self.own(best, penalty)).is_clear:
                 break
             used = best
-        return used
+        if self.signals_alone is None:
+            return used
+        every = self.mean_loss(self.own(used, self.best_penalty(used)))
+        return used if every < self.mean_loss(self.signals_alone) else [0]
 
-    def alone(self, used: Sequence[int]) -> tuple[SignalMap | None, dict[str, float]]:
-        """Return the mixture of the main system's signals if it predicts better than the panel."""
-        every, main = self.best_penalty(used), self.best_penalty([0])
-        losses = {"panel": self.mean_loss(used, every), "main system": self.mean_loss([0], main)}
-        given = self.whole.votes[:, :-1, 0]
-        rows, own = np.flatnonzero(given.any(axis=1)), self._own(0)
-        right = (self.whole.right[rows, given[rows].argmax(axis=1)] > 0.0).astype(np.float64)
-        # Fewer graded answers are too few to combine signals.
-        if self.table.table is None or not len(own) or len(rows) < 50 or _rarer(right) < 5:
-            return None, losses
-        samples = Samples(self.signals[np.ix_(rows, own)], right, self.whole.weights[rows])
+    def share(self, used: Sequence[int]) -> float:
+        """Return the share of `signals_alone` in the confidence of the main system's answer.
+
+        It is 0 if the logit is clearly better, by two standard errors. Otherwise, the likelihood
+        decides; five pseudo-counts against one favour the signals alone, so that systems without
+        value do no harm.
+        """
+        if self.signals_alone is None:
+            return 0.0
+        if list(used) == [0] and self.table.samples[0] == 1:
+            return 1.0
+        own = self.own(used, self.best_penalty(used))
+        gain = self._gain(self.signals_alone, own)
+        if gain.mean > 2.0 * gain.error:
+            return 0.0
+        both = np.column_stack([own, self.signals_alone])
+        likelihoods = np.where(self.main_right[:, None], both, 1.0 - both)
+        return float(mixture_weights(likelihoods, self._weights, np.array([1.0, 5.0]))[1])
+
+    @cached_property
+    def alone(self) -> SignalFit | None:
+        """The mixture that `SignalCalibration` makes of the main system's signals.
+
+        None if there are none, or too few answers to combine signals.
+        """
+        rows, own = np.flatnonzero(self._places >= 0), self._own(0)
+        if self.table.table is None or not len(own) or len(rows) < 50:
+            return None
+        right = self.whole.right[rows, self._places[rows]] > 0.0
+        clusters = None if self._clusters is None else self._clusters[rows]
+        samples = Samples(
+            self.signals[np.ix_(rows, own)],
+            right.astype(np.float64),
+            self.whole.weights[rows],
+            clusters,
+        )
+        if _rarer(samples.labels) < 5:
+            return None
         fitted = fit_mixture(samples, self.table.n_levels[own], np.random.default_rng(0))
-        losses["signals of the main system"] = fitted.losses.get("mixture", np.inf)
-        if len(used) > 1:
-            # The standard error for the main system's own logit stands in for that of the mixture,
-            # whose losses per row are not known.
-            margin = self._gain(self.losses([0], main), self.losses(used, every)).error
-            if losses["signals of the main system"] > losses["panel"] - margin:
-                return None, losses
-        return fitted.map, losses
+        return fitted if len(fitted.left_out) else None
 
-    def fit(self, used: Sequence[int], alone: SignalMap | None) -> PanelMap:
+    @cached_property
+    def signals_alone(self) -> Vector | None:
+        """The confidence that the main system's signals alone give to rows left out."""
+        if self.alone is None:
+            return None
+        confidence = np.zeros(len(self._places))
+        confidence[self._places >= 0] = self.alone.left_out
+        return confidence[self.rows]
+
+    def fit(self, used: Sequence[int]) -> PanelMap:
         """Return the map: a stage for each number of systems that were asked."""
         stages = []
         for some in self._prefixes(used):
             solution = self.whole.solve(some, self.best_penalty(some))
-            stages.append(self._stage(solution, some, alone))
+            share = self.share(some)
+            alone = None if self.alone is None or not share else self.alone.map
+            stages.append(self._stage(solution, some, alone, share))
         return self._map(stages)
 
     def outcomes(self, used: Sequence[int]) -> tuple[Vector, NDArray[np.bool_]]:
         """Return confidence and correctness of rows left out after each system, (n, n_systems)."""
         confidence, correct = [], []
         for some in self._prefixes(used):
-            probs = self.probs(some, self.best_penalty(some))
-            places, own = chosen_answers(probs, self.slots, self.table.samples[0], self.kept)
+            places, own = chosen_answers(
+                self.probs(some), self.slots, self.table.samples[0], self.kept
+            )
             hit = self.problem.right[np.arange(len(places)), np.maximum(places, 0)] > 0.0
             confidence.append(own)
             correct.append(hit & (places >= 0))
         return np.column_stack(confidence), np.column_stack(correct)
+
+    def summary(self, used: Sequence[int]) -> dict[str, float]:
+        """Return cross-validated losses of the panel and of the main system alone."""
+        own = np.where(self.main, self.probs(used), 0.0).sum(axis=1)
+        found = {"panel": own, "main system": self.own([0], self.best_penalty([0]))}
+        if self.signals_alone is not None:
+            found["signals of the main system"] = self.signals_alone
+        return {name: self.mean_loss(one) for name, one in found.items()}
 
     def _prefixes(self, used: Sequence[int]) -> list[list[int]]:
         every = range(len(self.table.systems))
@@ -317,7 +381,11 @@ class PanelFit:
         return PanelMap(tuple(stages), samples, owner, self.scale, self.merged)
 
     def _stage(
-        self, solution: Vector, used: Sequence[int], alone: SignalMap | None = None
+        self,
+        solution: Vector,
+        used: Sequence[int],
+        alone: SignalMap | None = None,
+        share: float = 0.0,
     ) -> PanelStage:
         n_systems, (n_signals, most) = len(self.table.systems), self._has_level.shape
         weights, slopes, missing = np.zeros(n_systems), np.zeros(n_signals), np.zeros(n_signals)
@@ -330,4 +398,5 @@ class PanelFit:
             levels[own, :most] = by_level.reshape(len(own), most)
             start = ends[-1]
         in_use = np.isin(np.arange(n_systems), [0, *used]).astype(np.int64)
-        return PanelStage(in_use, weights, slopes, missing, levels, float(solution[-1]), alone)
+        none = float(solution[-1])
+        return PanelStage(in_use, weights, slopes, missing, levels, none, alone, share)

@@ -235,13 +235,15 @@ class SignalCalibration(Estimator):
 class SignalFit(NamedTuple):
     """The mixture, the share and cross-fitted loss of each member, and what each signal adds.
 
-    Losses and importance are empty if there are too few answers to combine signals.
+    `left_out` is the mixture's confidence in rows left out. Losses, importance and `left_out` are
+    empty if there are too few answers to combine signals.
     """
 
     map: SignalMap
     weights: dict[str, float]
     losses: dict[str, float]
     importance: Vector
+    left_out: Vector
 
 
 def fit_mixture(samples: Samples, n_levels: Rows, rng: np.random.Generator) -> SignalFit:
@@ -264,7 +266,9 @@ def fit_mixture(samples: Samples, n_levels: Rows, rng: np.random.Generator) -> S
     if few:
         design, members = fit_regressions(encoding, values, right, counts, None)
         shares = {"Platt scaling": 1.0}
-        return SignalFit(design.map_of(encoding, members, shares, 1.0), shares, {}, np.zeros(0))
+        return SignalFit(
+            design.map_of(encoding, members, shares, 1.0), shares, {}, np.zeros(0), np.zeros(0)
+        )
     n_folds = 10 if effective < _FEW else 5
     folds = stratified_folds(right.astype(np.intp), n_folds, rng, clusters=clusters)
     design, members = fit_regressions(encoding, values, right, counts, folds)
@@ -285,7 +289,7 @@ def fit_mixture(samples: Samples, n_levels: Rows, rng: np.random.Generator) -> S
     losses = {name: mean_loss(each, right, counts) for name, each in probs.items()}
     fitted = design.map_of(encoding, members, weights, slope)
     rises = importance(design, members["splines"], right, counts, n_levels)
-    return SignalFit(fitted, weights, losses, rises)
+    return SignalFit(fitted, weights, losses, rises, probs["mixture"])
 
 
 def _copies(values: Vector, right: Vector) -> Rows | None:

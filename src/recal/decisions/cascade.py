@@ -356,10 +356,8 @@ def stage_answers(
     panel: PanelCalibration, rows: PanelRows, stages: Sequence[int]
 ) -> tuple[NDArray[np.intp], Vector]:
     """Return place and confidence of the answer after each system, (n, n_stages)."""
-    both = [
-        panel.chosen(PanelRows(rows.raw, rows.slots, rows.signals, np.full(len(rows), place + 1.0)))
-        for place in stages
-    ]
+    probs = panel.map_.after(rows.encoded(), [place + 1 for place in stages])
+    both = [panel.chosen(rows, one) for one in probs]
     return np.column_stack([one[0] for one in both]), np.column_stack([one[1] for one in both])
 
 
@@ -381,7 +379,7 @@ def _alone(
     index = np.arange(len(rows))
     alone = []
     for place in range(len(panel.table_.systems)):
-        own = fit.probs([place], fit.penalties[0])[:, :-1]
+        own = fit.logit([place], fit.penalties[0])[:, :-1]
         alone.append((own.max(axis=1), right[index, own.argmax(axis=1)] <= 0.0))
     return alone
 

@@ -14,6 +14,8 @@ repeats an earlier one), and the probability that none of them is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated
 
 import numpy as np
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 from recal.errors import InputError
 from recal.maps.base import Array, Map, Views, indices, like, namespace
 from recal.maps.signals import SignalEncoding, SignalMap
-from recal.schema import Floats, Integers
+from recal.schema import Floats, Integers, Number
 
 PerSystem = Annotated[NDArray[np.float64], Floats("S")]
 PerSignal = Annotated[NDArray[np.float64], Floats("F")]
@@ -44,8 +46,10 @@ class PanelStage(Map):
         What each level of a text column adds, padded with zeros.
     none : float
     alone : SignalMap, optional
-        Confidence of the first system's answer from its signals; it replaces the logit if no other
-        system is used.
+        Confidence of the first system's answer from its signals alone.
+    share : float
+        The share of `alone` in the confidence of the first system's answer. The other answers
+        divide what is left in the proportions of the logit.
     """
 
     used: Annotated[NDArray[np.int64], Integers("S", low=0, high=1)]
@@ -55,10 +59,11 @@ class PanelStage(Map):
     levels: Annotated[NDArray[np.float64], Floats("F", None)]
     none: float
     alone: SignalMap | None = None
+    share: Annotated[float, Number(0.0, 1.0)] = 1.0
 
     def check(self) -> None:
-        if not self.used[0] or (self.alone is not None and self.used.sum() > 1):
-            raise InputError("must use the first system, and no other if it is alone")
+        if not self.used[0]:
+            raise InputError("must use the first system", argument="used")
 
 
 class PanelMap(Map):
@@ -99,21 +104,29 @@ class PanelMap(Map):
     def probs(self, z: Array, views: Views = ()) -> Array:
         """Return the probability of each answer and of none of them, (n_samples, n_answers + 1)."""
         xp = namespace(z)
-        n_answers = self.n_answers
-        slots = z[:, 1 : n_answers + 1]
-        signals = z[:, n_answers + 1 :]
-        features = self.scale.encode(signals)
-        total = None
-        for number, stage in enumerate(self.stages):
-            here = z[:, :1] == number + 1
-            if not bool(xp.any(here)):
-                continue
-            if stage.alone is None:
-                probs = self._stage(stage, slots, signals, features)
-            else:
-                probs = self._alone(stage.alone, slots, signals)
-            total = probs if total is None else xp.where(here, probs, total)
-        return xp.zeros((z.shape[0], n_answers + 1)) if total is None else total
+        asked = z[:, :1]
+        numbers = [one + 1 for one in range(len(self.stages)) if bool(xp.any(asked == one + 1))]
+        total = xp.zeros_like(z[:, : self.n_answers + 1])
+        for number, probs in zip(numbers, self.after(z, numbers)):
+            total = probs if len(numbers) == 1 else xp.where(asked == number, probs, total)
+        return xp.where(asked > 0.0, total, 0.0)
+
+    def after(self, z: Array, numbers: Sequence[int]) -> list[Array]:
+        """Return the probabilities after each of these numbers of systems."""
+        slots = z[:, 1 : self.n_answers + 1]
+        signals = z[:, self.n_answers + 1 :]
+        features, votes = self.scale.encode(signals), self.votes(slots)
+        main = self.main(votes)
+        found = []
+        for number in numbers:
+            stage = self.stages[number - 1]
+            probs = self._logit(number - 1, signals, features, votes)
+            if stage.alone is not None:
+                own = indices(slots, np.flatnonzero(self.owner == 0))
+                confidence = stage.alone.confidence(namespace(z).take(signals, own, axis=1))
+                probs = mixed(probs, main, confidence, stage.share)
+            found.append(probs)
+        return found
 
     def votes(self, slots: Array) -> Array:
         """Return 1.0 if an answer supports a candidate, (n, n_answers + 1 candidates, n_answers)."""
@@ -131,32 +144,52 @@ class PanelMap(Map):
         first = places == xp.argmax(counts, axis=1)[:, None]
         return first & (xp.max(counts, axis=1)[:, None] > 0.0)
 
-    def _stage(
-        self, stage: PanelStage, slots: Array, signals: Array, features: tuple[Array, Array]
+    def _logit(
+        self, place: int, signals: Array, features: tuple[Array, Array], votes: Array
     ) -> Array:
-        xp = namespace(slots)
-        scaled, missing = features
-        terms = scaled * like(slots, stage.slopes) + missing * like(slots, stage.missing_slopes)
+        xp, stage = namespace(signals), self.stages[place]
+        slopes, missing, shift, used = (like(signals, one) for one in self._tables[place])
+        scores = xp.matmul(features[0], slopes) + xp.matmul(features[1], missing) + shift
         levels = np.arange(stage.levels.shape[1], dtype=np.float64)[None, :]
-        for place in np.flatnonzero(stage.levels.any(axis=1)).tolist():
-            same = signals[:, place : place + 1] == like(slots, levels)
-            own = xp.sum(xp.where(same, like(slots, stage.levels[place][None, :]), 0.0), axis=1)
-            column = np.arange(len(self.owner)) == place
-            terms = terms + own[:, None] * like(slots, column.astype(np.float64))
-        belongs = self.owner[:, None] == np.arange(len(self.samples))
-        scores = xp.matmul(terms, like(slots, belongs.astype(np.float64)))
-        scores = (scores + like(slots, stage.weights)) / like(slots, self.samples)
-        system = np.repeat(np.arange(len(self.samples)), self.samples)
-        votes = self.votes(slots) * like(slots, stage.used[system].astype(np.float64))
+        for one in np.flatnonzero(stage.levels.any(axis=1)).tolist():
+            same = signals[:, one : one + 1] == like(signals, levels)
+            own = xp.sum(xp.where(same, like(signals, stage.levels[one][None, :]), 0.0), axis=1)
+            scores = scores + own[:, None] * like(signals, self._belongs[one])
+        votes = votes * used
         if self.merged:
             votes = self.merge(votes)
-        total = xp.sum(votes * xp.take(scores, indices(slots, system), axis=1)[:, None, :], axis=2)
-        is_none = like(slots, (np.arange(total.shape[1]) == self.n_answers).astype(np.float64))
-        total = total + is_none * stage.none
+        each = xp.take(scores, indices(signals, self._system), axis=1)
+        is_none = like(signals, (np.arange(self.n_answers + 1) == self.n_answers).astype(float))
+        total = xp.sum(votes * each[:, None, :], axis=2) + is_none * stage.none
         given = (xp.sum(votes, axis=2) + is_none) > 0.0
         total = xp.where(given, total, -np.inf)
         total = xp.exp(total - xp.max(total, axis=1, keepdims=True))
         return total / xp.sum(total, axis=1, keepdims=True)
+
+    @cached_property
+    def _system(self) -> NDArray[np.intp]:
+        """The system of each answer."""
+        return np.repeat(np.arange(len(self.samples)), self.samples)
+
+    @cached_property
+    def _belongs(self) -> NDArray[np.float64]:
+        """What one unit of a signal adds to a system's samples, (n_signals, n_systems)."""
+        return (self.owner[:, None] == np.arange(len(self.samples))) / self.samples
+
+    @cached_property
+    def _tables(self) -> list[tuple[NDArray[np.float64], ...]]:
+        """What signals, missing signals and systems add to the scores at each stage, and which
+        answers count.
+        """
+        return [
+            (
+                stage.slopes[:, None] * self._belongs,
+                stage.missing_slopes[:, None] * self._belongs,
+                stage.weights / self.samples,
+                stage.used[self._system].astype(np.float64),
+            )
+            for stage in self.stages
+        ]
 
     def merge(self, votes: Array) -> Array:
         """Move the votes against the first system's answer to "none of these"."""
@@ -166,11 +199,12 @@ class PanelMap(Map):
         is_none = indices(votes, np.arange(votes.shape[1]))[None, :, None] == self.n_answers
         return xp.where(is_none, against, kept)
 
-    def _alone(self, alone: SignalMap, slots: Array, signals: Array) -> Array:
-        """Return the probabilities if only the first system's signals are read."""
-        xp = namespace(slots)
-        own = indices(slots, np.flatnonzero(self.owner == 0))
-        confidence = alone.confidence(xp.take(signals, own, axis=1))
-        probs = xp.where(self.main(self.votes(slots)), confidence[:, None], 0.0)
-        is_none = indices(slots, np.arange(probs.shape[1]))[None, :] == self.n_answers
-        return xp.where(is_none, 1.0 - xp.sum(probs, axis=1, keepdims=True), probs)
+
+def mixed(probs: Array, main: Array, confidence: Array, share: float) -> Array:
+    """Move the probability of the first system's answer towards `confidence` by a share."""
+    xp = namespace(probs)
+    own = xp.sum(xp.where(main, probs, 0.0), axis=1, keepdims=True)
+    moved = share * confidence[:, None] + (1.0 - share) * own
+    rest = (1.0 - moved) / xp.maximum(1.0 - own, like(probs, 1e-30))
+    answered = xp.any(main, axis=1)[:, None]
+    return xp.where(main, moved, probs * xp.where(answered, rest, 1.0))

@@ -146,6 +146,11 @@ def test_samples_of_one_system_share_a_weight():
     # A list per question, of any length, says the same.
     lists = [row[row != None].tolist() for row in samples[500:]]  # noqa: E711
     assert (panel.predict({"model": lists}) == panel.predict({"model": samples[500:]})).all()
+    # Signals do not replace what the agreement of the samples tells.
+    noise = {"model": {"length": rng.random(800)}}
+    both = PanelCalibration().fit({"model": samples[:500]}, truth[:500], rows_of(noise, slice(500)))
+    ours = both.predict_confidence({"model": samples[500:]}, rows_of(noise, slice(500, None)))
+    assert nll(ours, right) < 1.02 * nll(panel.predict_confidence({"model": samples[500:]}), right)
 
 
 def test_rows_of_the_first_systems_are_calibrated(problem, panel):
@@ -284,16 +289,24 @@ def test_text_signals_are_categories(problem):
 # --- systems that help, and that do not
 
 
-def test_a_random_system_does_no_harm(problem):
+def test_useless_systems_do_no_harm(problem):
     truth, answers, signals = problem
-    noise = np.random.default_rng(9).choice(OPTIONS, len(truth))
-    rows, new = slice(0, 300), slice(300, None)
-    worse = {**answers, "random": noise}
-    plain = PanelCalibration().fit(rows_of(answers, rows), truth[rows], rows_of(signals, rows))
-    mixed = PanelCalibration().fit(rows_of(worse, rows), truth[rows], rows_of(signals, rows))
-    before = plain.predict(rows_of(answers, new), rows_of(signals, new)) == truth[new]
-    after = mixed.predict(rows_of(worse, new), rows_of(signals, new)) == truth[new]
-    assert after.mean() > before.mean() - 0.01
+    right = answers["tiny"] == truth
+    worse = []
+    for draw in range(6):
+        rng = np.random.default_rng(draw)
+        order = rng.permutation(len(truth))
+        rows, new = order[:150], order[150:]
+        guesses = {name: rng.choice(OPTIONS, len(truth)) for name in ("x", "y", "z")}
+        given = {"tiny": answers["tiny"], **guesses}
+        own = {"tiny": signals["tiny"], **{name: {"stated": rng.random(1500)} for name in guesses}}
+        panel = PanelCalibration("kept").fit(rows_of(given, rows), truth[rows], rows_of(own, rows))
+        alone = SignalCalibration().fit(rows_of(signals["tiny"], rows), right[rows])
+        ours = panel.predict_confidence(rows_of(given, new), rows_of(own, new))
+        theirs = alone.predict_confidence(rows_of(signals["tiny"], new))
+        worse.append(nll(ours, right[new]) / nll(theirs, right[new]))
+    assert np.mean(worse) < 1.002
+    assert max(worse) < 1.01
 
 
 def test_an_accomplice_is_not_believed(problem):
