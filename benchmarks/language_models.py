@@ -30,6 +30,7 @@ from benchmarks.measuring import describe
 from recal import AutoCalibration, SignalCalibration, TemperatureScaling, Views
 from recal.answers.scores import OptionScores, join_scores
 from recal.comparison.results import markdown_table
+from recal.decisions import decide_crossfitted
 
 Vector = NDArray[np.float64]
 Scores = tuple[float, ...]
@@ -223,13 +224,14 @@ def graded_table(
         seconds = (time.process_time() - started) / (len(problems) * draws)
         best = np.array(results["Platt scaling, best signal"])[:, 0]
         for name, each in results.items():
-            nll, ece, auroc, share = summary(each, axis=0)
+            nll, ece, auroc, share, *promised = summary(each, axis=0)
             worst = float((np.array(each)[:, 0] / best - 1.0).max())
-            numbers = [f"{nll:.3f}", f"{ece:.3f}", f"{auroc:.3f}", f"{share:.1%}", f"{worst:+.1%}"]
-            rows.append([f"{n_fit:,}", name, *numbers])
+            numbers = [f"{nll:.3f}", f"{ece:.3f}", f"{auroc:.3f}", f"{share:.1%}"]
+            shares = [f"{one:.1%}" for one in promised] or [""]
+            rows.append([f"{n_fit:,}", name, *numbers, *shares, f"{worst:+.1%}"])
         print(f"{n_fit} graded answers: {seconds:.2f} s of CPU for each model and draw", flush=True)
     header = ["graded", "confidence from", "NLL", "ECE", "AUROC", "automated at 20 % errors"]
-    return table([*header, "worst NLL against Platt"], rows)
+    return table([*header, "promised at 95 %", "worst NLL against Platt"], rows)
 
 
 def _signal_methods(data: Graded, n_fit: int, draw: int) -> Iterator[tuple[str, Scores]]:
@@ -253,11 +255,18 @@ def _signal_methods(data: Graded, n_fit: int, draw: int) -> Iterator[tuple[str, 
     )
     alone = SignalCalibration().fit(signals[fit], right[fit])
     yield "SignalCalibration", score(alone.predict_confidence(signals[test]))
-    grouped = SignalCalibration().fit(signals[fit], right[fit], groups=category[fit])
-    yield (
-        "SignalCalibration with categories",
-        score(grouped.predict_confidence(signals[test], category[test])),
+    grouped, _ = decide_crossfitted(
+        SignalCalibration(),
+        signals[fit],
+        right[fit],
+        risk=0.2,
+        folds=5,
+        groups=category[fit],
+        one_rule=True,
     )
+    confidence = grouped.predict_confidence(signals[test], category[test])
+    promised = float(grouped.accept(signals[test], category[test]).mean())
+    yield "SignalCalibration with categories", (*score(confidence), promised)
 
 
 def _platt_columns(signals: Vector) -> list[Vector]:

@@ -108,8 +108,8 @@ class SignalTable(Record):
 
     @property
     def shares(self) -> tuple[str, ...]:
-        """The names of the columns whose numbers all lie in [0, 1]."""
-        inside = (self.lows >= 0.0) & (self.highs <= 1.0) & (self.n_levels == 0)
+        """The names of the columns whose numbers differ and all lie in [0, 1]."""
+        inside = (self.lows >= 0.0) & (self.highs <= 1.0) & (self.lows < self.highs)
         return tuple(name for name, share in zip(self.names, inside.tolist()) if share)
 
     def values(self, signals: Any, groups: Any = None) -> Vector:

@@ -326,15 +326,13 @@ def row_columns(path: Path, group: str | None, cluster: str | None) -> dict[str,
     """Read the columns of groups and clusters that were typed, as arguments of `decide` and
     `Views.assign`.
     """
-    names = {"groups": group, "clusters": cluster}
     columns = table_columns(path, typed_columns(group, cluster))
-    if cluster is not None and "" in columns[cluster].tolist():
-        row = columns[cluster].tolist().index("") + 1
-        raise InputError(
-            f"{path}: the column {cluster!r} is empty in row {row}. Rows that belong to no cluster "
-            "need a name of their own."
-        )
-    return {name: columns[column] for name, column in names.items() if column is not None}
+    found = {} if group is None else {"groups": columns[group]}
+    if cluster is not None:
+        from recal.files.tables import Table
+
+        found["clusters"] = Table(columns, path).clusters(cluster)
+    return found
 
 
 def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:

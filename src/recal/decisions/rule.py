@@ -183,7 +183,7 @@ class DecisionRule(Record):
 
 def percent(share: float, digits: int = 3) -> str:
     """Return a share as a percentage with so many digits."""
-    return f"{100 * share:.{digits}g}%"
+    return f"{float(f'{100 * share:.{digits}g}'):g}%"  # 100%, not 1e+02%
 
 
 def check_share(value: float, name: str) -> float:

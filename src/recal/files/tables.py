@@ -84,6 +84,18 @@ class Table(Mapping[str, NDArray[Any]]):
         numbers = [_number(value) for value in self._column(name)]
         return None not in numbers and any(number == number for number in numbers)
 
+    def clusters(self, name: str | None) -> NDArray[Any] | None:
+        """Return a column of clusters; an empty name would be one more cluster."""
+        if name is None:
+            return None
+        column = self[name]
+        if "" in (cells := column.tolist()):
+            raise InputError(
+                f"{self.path}: the column {name!r} is empty in row {cells.index('') + 1}. Rows that "
+                "belong to no cluster need a name of their own."
+            )
+        return column
+
     def check(self, names: Iterable[str]) -> None:
         """Refuse names of columns that the table does not have."""
         for name in names:

@@ -18,7 +18,7 @@ from recal.calibrators.signal_table import read_correct
 from recal.calibrators.signals import SignalCalibration
 from recal.checks import Floats
 from recal.decisions import profile
-from recal.decisions.crossfit import crossfitted_confidences
+from recal.decisions.crossfit import crossfitted_confidences, take_rows
 from recal.errors import InputError
 from recal.files.tables import Table, read_table, write_with_columns
 from recal.workflow.folder import ROWS_OF_TABLE
@@ -89,7 +89,9 @@ def calibrate_table(
     names = _signal_names(path, table, correct, signals, (group, cluster))
     named = {"correct": correct, "signals": names, "group": group, "cluster": cluster}
     # A column that is numeric here is a number in every later file; the others hold categories.
-    named["numbers"] = [name for name in names if table.is_numeric(name)]
+    named["numbers"] = [
+        name for name in names if table.is_numeric(name) or not any(table[name].tolist())
+    ]
     return calibrate_answers(table, Path(out), settings, named)
 
 
@@ -111,7 +113,7 @@ def calibrate_answers(
     table.check(used)
     right = _grades(table.path, table, named["correct"])
     groups = None if group is None else table[group]
-    clusters = None if cluster is None else _whole(table, cluster)
+    clusters = table.clusters(cluster)
     if sizes_before is None:
         parts = split(len(right), seed, clusters, cross_fit)
     else:
@@ -127,43 +129,29 @@ def calibrate_answers(
     say(f"2/3  {split_words(parts, clusters, cross_fit)}")
     signals = {name: table.numbers(name) if name in numbers else table[name] for name in names}
     with running(out, settings, keep_previous=sizes_before is not None) as folder:
-        named_groups = None if groups is None else {str(group): groups}
-
-        def of(columns: Mapping[str, NDArray[Any]] | None) -> dict[str, NDArray[Any]] | None:
-            return (
-                None if columns is None else {key: column[fit] for key, column in columns.items()}
-            )
-
-        fitted_clusters = None if clusters is None else clusters[fit]
-        calibrator = SignalCalibration(seed).fit(
-            of(signals), right[fit], of(named_groups), clusters=fitted_clusters
-        )
-        after = calibrator.predict_confidence(signals, named_groups)
+        some, of_rows = take_rows(signals, fit), None if groups is None else groups[fit]
+        named_groups = None if of_rows is None else {str(group): of_rows}
+        together = None if clusters is None else clusters[fit]
+        calibrator = SignalCalibration(seed).fit(some, right[fit], named_groups, clusters=together)
+        after = calibrator.predict_confidence(signals, groups)
         deciding: Floats = after[decide_on]
         if cross_fit:
             deciding = crossfitted_confidences(
-                calibrator,
-                of(signals),
-                right[fit],
-                None if groups is None else groups[fit],
-                fitted_clusters,
-                folds=5,
-                random_state=seed,
+                calibrator, some, right[fit], of_rows, together, folds=5, random_state=seed
             )
         unseen = np.concatenate([decide_on, check_on])  # in `deciding`, not by their own fit
         calibrator.profile_ = profile(
             np.concatenate([deciding, after[check_on]]),
             right[unseen] > 0.5,
             clusters=None if clusters is None else clusters[unseen],
-            signals={name: signals[name][unseen] for name in numbers} or None,
+            signals=take_rows({name: signals[name] for name in numbers}, unseen) or None,
             random_state=seed,
         )
         before_name, before = _probability(calibrator, signals, right, fit)
         answers = Answers(before, after, right > 0.5, None, groups, clusters, by=str(group))
         say("3/3  Write the report.")
         if settings.keep_rows:
-            kept = (fit, check_on) if cross_fit else parts
-            rows = np.concatenate(kept)
+            rows = np.concatenate((fit, check_on) if cross_fit else parts)
             write_rows(folder / ROWS_OF_TABLE, {name: table[name][rows] for name in used})
         return GradedResult.of(
             calibrator,
@@ -183,18 +171,6 @@ def write_rows(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
         writer = csv.writer(file)
         writer.writerow(columns)
         writer.writerows(zip(*(column.tolist() for column in columns.values())))
-
-
-def _whole(table: Table, name: str) -> NDArray[Any]:
-    """Return a column without missing values; those of clusters are not one more cluster."""
-    column = table[name]
-    if "" in column.tolist():
-        row = column.tolist().index("")
-        raise InputError(
-            f"{table.path}: the column {name!r} is empty in row {row + 1}. Rows that belong to no "
-            "cluster need a name of their own."
-        )
-    return column
 
 
 def _grades(path: Any, columns: Table, correct: str) -> Vector:
@@ -238,8 +214,6 @@ def _probability(
     """
     best: tuple[float, str, Vector] | None = None
     for name in calibrator.table_.shares:
-        if name not in values:
-            continue
         share = np.clip(np.asarray(values[name], dtype=np.float64), 0.0, 1.0)
         share = np.where(np.isnan(share), np.nanmean(share[rows]), share)
         score = float(np.mean((share[rows] - right[rows]) ** 2))
@@ -282,14 +256,12 @@ def graded_answers(
             f"{path} has no column 'confidence', which recal apply adds. To measure a calibration, "
             "name it with --calibration FOLDER."
         )
-    confidence, groups = (
-        (table.numbers("confidence"), None)
-        if calibrator is None
-        else confidence_of(calibrator, table)
-    )
-    clusters = None if cluster is None else _whole(table, cluster)
+    if calibrator is None:
+        confidence, groups = table.numbers("confidence"), None
+    else:
+        confidence, groups = confidence_of(calibrator, table)
     right = _grades(path, table, correct) > 0.5
-    return Answers(None, confidence, right, None, groups, clusters)
+    return Answers(None, confidence, right, None, groups, table.clusters(cluster))
 
 
 def apply_table(

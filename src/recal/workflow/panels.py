@@ -143,7 +143,7 @@ def calibrate_panel(
         raise InputError(f"{path}, row {row}: the column {truth!r} holds no right answer.")
     given, signals = read_systems(table, systems)
     groups = None if group is None else table[group]
-    clusters = None if cluster is None else table[cluster]
+    clusters = table.clusters(cluster)
     fit, decide_on, check_on = split(table.n_rows, seed, clusters)
     sizes = len(fit), len(decide_on), len(check_on)
     names = ", ".join(one.name for one in systems)
@@ -312,7 +312,7 @@ def graded_panel(
     found, steps = panel_steps(calibration, folder, table)
     panel = calibration.panel if isinstance(calibration, CascadeRule) else calibration
     right = _is_right(found.answer, table[truth], panel.match)
-    clusters = None if cluster is None else table[cluster]
+    clusters = table.clusters(cluster)
     return steps == "accept", Answers(None, found.confidence, right, clusters=clusters)
 
 

@@ -272,6 +272,15 @@ def test_graded_answers_are_measured_by_group_and_on_a_page(place, capsys):
     assert "--rows" in capsys.readouterr().err
 
 
+def test_columns_that_tell_nothing_are_signals_without_effect(place, capsys):
+    rows = [line.split(",") for line in (place / "g.csv").read_text().splitlines()]
+    more = [["empty", "same"], *(["", "1.0"] for _ in rows[1:])]
+    (place / "g.csv").write_text("\n".join(",".join([*a, *b]) for a, b in zip(rows, more)))
+    words = ["calibrate", "g.csv", "--correct", "right", "--signals", "empty,same,stated"]
+    assert answer(capsys, *words, "--risk", "0.2", "--out", "f")["after"]["nll"] < 0.65
+    assert run(["apply", "f", "g.csv", "--out", "a.csv"]) == 0
+
+
 def test_what_a_table_cannot_use_is_refused(place, capsys):
     assert run([*TABLE, "--out", "f"]) == 0
     words = ["decide", "g.csv", "--calibration", "f", "--correct", "right", "--group", "account"]
