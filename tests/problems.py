@@ -8,6 +8,7 @@ from recal import Views
 from recal.maps.arrays import softmax
 
 ZOOMS = ("zoom:0.3", "zoom:0.5", "zoom:0.7")
+OPTIONS = np.array(list("ABCDEFGH"))
 
 
 def logits_and_labels(
@@ -242,3 +243,25 @@ def prompts(n=1500, n_classes=4, seed=0, *, n_views=5):
     return Views(
         logits[0], {f"prompt{number}": view for number, view in enumerate(logits[1:], 1)}
     ), labels
+
+
+def asked(n, accuracies, *, seed=0, options=OPTIONS):
+    """Answers of systems with these accuracies; the signal of each tells a little about them."""
+    rng = np.random.default_rng(seed)
+    truth = rng.choice(options, n)
+    hard = rng.normal(size=n)
+    answers, signals = {}, {}
+    for name, accuracy in accuracies.items():
+        level = np.log(accuracy / (1 - accuracy)) - hard
+        sure = 1 / (1 + np.exp(-1.3 * level))
+        right = rng.random(n) < sure
+        answers[name] = np.where(right, truth, rng.choice(options, n)).astype(object)
+        signals[name] = {"stated": np.clip(sure + rng.normal(0, 0.15, n), 0, 1)}
+    return truth, answers, signals
+
+
+def rows_of(columns, rows):
+    """Return some rows of columns, which may be mappings of columns."""
+    if isinstance(columns, dict):
+        return {name: rows_of(column, rows) for name, column in columns.items()}
+    return columns[rows]

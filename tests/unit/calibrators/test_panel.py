@@ -10,29 +10,7 @@ import pytest
 from recal import PanelCalibration, SignalCalibration, load, save
 from recal.calibrators.panel_answers import normalised
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
-
-OPTIONS = np.array(list("ABCDEFGH"))
-
-
-def asked(n, accuracies, *, seed=0, options=OPTIONS):
-    """Answers of systems with these accuracies; the signal of each tells a little about them."""
-    rng = np.random.default_rng(seed)
-    truth = rng.choice(options, n)
-    hard = rng.normal(size=n)
-    answers, signals = {}, {}
-    for name, accuracy in accuracies.items():
-        level = np.log(accuracy / (1 - accuracy)) - hard
-        sure = 1 / (1 + np.exp(-1.3 * level))
-        right = rng.random(n) < sure
-        answers[name] = np.where(right, truth, rng.choice(options, n)).astype(object)
-        signals[name] = {"stated": np.clip(sure + rng.normal(0, 0.15, n), 0, 1)}
-    return truth, answers, signals
-
-
-def rows_of(columns, rows):
-    if isinstance(columns, dict):
-        return {name: rows_of(column, rows) for name, column in columns.items()}
-    return columns[rows]
+from tests.problems import OPTIONS, asked, rows_of
 
 
 def nll(confidence, correct):

@@ -11,7 +11,7 @@ from recal import PanelCalibration, load, plan_cascade, save
 from recal.decisions import CascadeRule
 from recal.decisions.cascade import NEVER, Labelled, cheapest, follow, list_policies
 from recal.errors import InputError, NotFittedError, SameRowsWarning
-from tests.unit.calibrators.test_panel import asked, rows_of
+from tests.problems import asked, rows_of
 
 COSTS = {"small": 1.0, "medium": 3.0, "large": 20.0}
 

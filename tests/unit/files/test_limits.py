@@ -36,7 +36,7 @@ def padded_text(folder):
     inner = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["recal"])
     words = [str(number) for number in range(40_000)]
     inner["state"]["classes_"] = {
-        "__recal__": "text",
+        "$": "text",
         "shape": [len(words)],
         "values": words,
         "width": 10_000,
