@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from recal.calibrators.signal_table import GRADES
 from recal.checks import as_array
 from recal.clusters import check_clusters, effective_count
 from recal.decisions.audit import Audit, Check
@@ -33,10 +34,6 @@ from recal.files.tables import Table, read_table, write_with_columns
 from recal.metrics.intervals import rate_interval
 
 NAME = "audit.jsonl"
-_GRADES = {
-    **dict.fromkeys(("1", "true", "yes", "right", "correct"), True),
-    **dict.fromkeys(("0", "false", "no", "wrong", "incorrect"), False),
-}
 
 
 class FolderAudit:
@@ -212,12 +209,12 @@ def read_checked(path: str | os.PathLike[str], correct: str = "right") -> dict[s
     for row, (name, word) in enumerate(zip(table["check"], table[correct]), 1):
         if not word.strip():
             continue
-        known = _GRADES.get(word.strip().lower())
+        known = GRADES.get(word.strip().lower())
         if known is None:
             raise InputError(
                 f"{path}, row {row}: the column {correct!r} must say yes or no, got {word!r}."
             )
-        grades[name] = known
+        grades[name] = known > 0.5
     if not grades:
         raise InputError(f"{path} holds no grades: fill in the column {correct!r} with yes or no.")
     return grades
