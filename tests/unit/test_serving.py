@@ -24,7 +24,8 @@ from recal import (
 from recal.cli.serve import listen
 from recal.errors import InputError
 from recal.serving.app import make_app
-from recal.serving.service import Scorer, Service
+from recal.serving.service import Scorer, Service, read_inputs
+from recal.transforms.preprocessing import Preprocessing
 
 pytest.importorskip("fastapi")
 httpx = pytest.importorskip("httpx")
@@ -181,6 +182,21 @@ def test_values_unlike_the_fit_and_groups_are_told(tmp_path):
         assert "group" in found["error"]
 
     run(talk())
+
+
+def test_inputs_are_read_as_at_the_fit():
+    pixels = Preprocessing(shape=(1, 2), dtype="uint8")
+    assert read_inputs([[[0, 255]]], pixels).dtype == np.uint8
+    assert read_inputs([[1, 2]], None).dtype == np.float32
+    # Floats from 0 to 1 would be black images.
+    for wrong in ([[[0.0, 1.0]]], [[[0, 256]]], [[[0]]], [[[0, 1]], [[0]]], [None], [[["a", "b"]]]):
+        with pytest.raises(InputError):
+            read_inputs(wrong, pixels)
+    table = Preprocessing(columns=("b", "a"))
+    assert read_inputs([{"a": 1, "b": "x"}], table).to_dict("list") == {"b": ["x"], "a": [1]}
+    for wrong in ([{"a": 1}], [{"a": 1, "b": 2, "c": 3}], [[1, 2]]):
+        with pytest.raises(InputError, match="b, a"):
+            read_inputs(wrong, table)
 
 
 def test_a_cascade_says_what_to_do_next(tmp_path):

@@ -17,12 +17,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 
 from recal.errors import RecalError
-from recal.serving.service import Scorer, Service
+from recal.serving.service import Scorer, Service, read_inputs
 
 VARIABLE = "RECAL_SERVE"
 _LOG = logging.getLogger("recal.serving")
@@ -58,8 +57,7 @@ def _predictor(calibration: Any, settings: dict[str, Any]) -> Callable[..., Any]
     opened = as_model(import_model(settings["model"], trusted=trusted))
 
     def predict(inputs: list[Any], groups: Any) -> Any:
-        texts = all(isinstance(one, str) for one in inputs)
-        source = as_source(inputs if texts else np.asarray(inputs))
+        source = as_source(read_inputs(inputs, getattr(calibration, "preprocessing_", None)))
         source.groups = groups
         how = {"outputs": settings["outputs"], "progress": False}
         return apply(calibration, opened, source, **how)

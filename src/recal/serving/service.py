@@ -400,3 +400,48 @@ def _matrix(rows: list[Any]) -> NDArray[np.float64]:
     if matrix.ndim != 2:
         raise InputError("Logits must be lists of numbers of equal length.")
     return matrix
+
+
+def read_inputs(inputs: list[Any], stored: Any) -> Any:
+    """Return inputs in the form that those of the fit had: texts, a table or an array.
+
+    `stored` is the preprocessing of the calibration. Pixels from 0 to 255 and from 0 to 1 are not
+    the same to a model, so numbers of another kind are refused.
+    """
+    if all(isinstance(one, str) for one in inputs):
+        return inputs
+    columns = getattr(stored, "columns", None)
+    if columns is not None or all(isinstance(one, dict) for one in inputs):
+        return _frame(inputs, columns)
+    try:
+        array = np.array(inputs)
+    except ValueError:
+        array = np.array(None)
+    kind = np.dtype(getattr(stored, "dtype", None) or np.float32)
+    shape = getattr(stored, "shape", None)
+    if array.dtype.kind not in "biuf" or (shape is not None and array.shape[1:] != tuple(shape)):
+        wanted = "numbers, all of one shape" if shape is None else f"numbers of the shape {shape}"
+        raise InputError(f"Each input must be {wanted}, as at the fit.")
+    if kind.kind in "iu":
+        limits = np.iinfo(kind)
+        inside = (array >= limits.min) & (array <= limits.max)
+        if array.dtype.kind not in "iu" or not inside.all():
+            raise InputError(
+                f"Inputs must be whole numbers from {limits.min} to {limits.max}, as at the fit "
+                f"({kind})."
+            )
+    return array.astype(kind)
+
+
+def _frame(inputs: list[Any], columns: Sequence[str] | None) -> Any:
+    """Return a table with the columns of the fit."""
+    import pandas as pd
+
+    names = tuple(inputs[0]) if columns is None and isinstance(inputs[0], dict) else columns or ()
+    for number, one in enumerate(inputs):
+        if not isinstance(one, dict) or set(one) != set(names):
+            raise InputError(
+                f"Row {number}: the field 'input' must be an object with the columns "
+                f"{', '.join(names)}."
+            )
+    return pd.DataFrame({name: [one[name] for one in inputs] for name in names})
