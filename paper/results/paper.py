@@ -12,8 +12,8 @@ from importlib.resources import files
 from typing import Any
 
 from recal.calibrators.base import Calibrator
-from recal.calibrators.matrix import DirichletCalibration
-from recal.calibrators.matrix import MatrixScaling
+from recal.calibrators.scaling import DirichletCalibration
+from recal.calibrators.scaling import MatrixScaling
 from recal.calibrators.recal import ReCal
 from recal.calibrators.temperature import TemperatureScaling
 from recal.calibrators.scaling import VectorScaling

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recal.calibrators import MutualInformationBinning
-from recal.calibrators.imax import _Sums, climb, informative_edges
+from recal.calibrators.binning import _Sums, climb, informative_edges
 from recal.errors import InputError
 
 

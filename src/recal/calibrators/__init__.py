@@ -1,4 +1,4 @@
-"""Each method has its own file; code that several methods share is in `solvers`.
+"""Each kind of method has its own file; code that several methods share is in `solvers`.
 
 `CALIBRATORS` is the family that the command line, the loader and the contract tests read, in the
 order listed here. A new method is one file, one line here and one in `__init__.pyi`, which lists
@@ -24,15 +24,15 @@ _HOMES = {
     "BayesianBinning": ("bbq", "binning"),
     "BetaCalibration": ("beta", "logistic"),
     "CalibrationEnsemble": ("ensemble", "ensemble"),
-    "DirichletCalibration": ("dir-odir", "matrix"),
-    "EnsembleTemperatureScaling": ("ets", "ets"),
+    "DirichletCalibration": ("dir-odir", "scaling"),
+    "EnsembleTemperatureScaling": ("ets", "temperature"),
     "GaussianProcessCalibration": ("gp", "gaussian_process"),
     "HistogramBinning": ("histogram", "binning"),
     "IsotonicCalibration": ("isotonic", "isotonic"),
     "IsotonicMulticlass": ("irm", "isotonic"),
     "IsotonicOneVsAll": ("irova-ts", "isotonic"),
-    "MatrixScaling": ("ms-odir", "matrix"),
-    "MutualInformationBinning": ("imax", "imax"),
+    "MatrixScaling": ("ms-odir", "scaling"),
+    "MutualInformationBinning": ("imax", "binning"),
     "OrderPreserving": ("iop", "order_preserving"),
     "PlattScaling": ("platt", "logistic"),
     "ReCal": ("recal", "recal"),
@@ -42,7 +42,7 @@ _HOMES = {
     "TemperatureScaling": ("ts", "temperature"),
     "VectorScaling": ("vs", "scaling"),
     "VennAbers": ("venn-abers", "isotonic"),
-    "ViewAveraging": ("tta", "view_averaging"),
+    "ViewAveraging": ("tta", "stacking"),
     "ViewStacking": ("stack", "stacking"),
 }
 # Reads signals of answers, not logits: it is saved like the others, but does not belong to

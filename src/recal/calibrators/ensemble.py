@@ -14,22 +14,20 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.ensemble_views import Evidence, stack_views
-from recal.calibrators.ets import EnsembleTemperatureScaling
 from recal.calibrators.isotonic import IsotonicCalibration
 from recal.calibrators.logistic import BetaCalibration
 from recal.calibrators.samples import Samples
 from recal.calibrators.scaling import StructuredMatrixScaling, StructuredVectorScaling
 from recal.calibrators.stacking import Gate, report_of
-from recal.calibrators.temperature import TemperatureScaling
+from recal.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling
 from recal.calibrators.view_selection import ViewChoice, losses_of
 from recal.clusters import effective_count, stratified_folds
 from recal.copies import copies_of
 from recal.engine.compiled import one_thread
 from recal.errors import ConvergenceWarning, FewSamplesWarning, InputError
-from recal.maps.aggregation import Mixture, member_probs
 from recal.maps.arrays import log_softmax, safe_log
 from recal.maps.base import Map, wide
-from recal.maps.blend import Answers, Blend
+from recal.maps.blend import Answers, Blend, Mixture, member_probs
 from recal.progress import track
 from recal.schema import Instance, RandomState, Size, check
 from recal.solvers.convex import mixture_weights, without_light_ones

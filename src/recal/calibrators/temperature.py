@@ -1,14 +1,21 @@
-"""Temperature scaling: one number for all samples (Guo et al., 2017)."""
+"""Temperature scaling, and mixtures of it with the model's own and uniform probabilities (ETS)."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
+import scipy
+
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.samples import Samples
-from recal.maps.scaling import Temperature
+from recal.checks import Labels
+from recal.engine.compiled import one_thread
+from recal.engine.series import ScaledLogits, Vector
+from recal.maps.scaling import Temperature, TemperatureMixture
 from recal.maps.steps import Plan
-from recal.solvers.temperature import fit_temperature
+from recal.solvers.convex import mixture_weights
+from recal.solvers.temperature import fit_betas, fit_temperature
 
 
 class TemperatureScaling(Calibrator):
@@ -57,3 +64,131 @@ class TemperatureScaling(Calibrator):
     @property
     def plan_(self) -> Plan:
         return self.map_.plan
+
+
+class EnsembleTemperatureScaling(Calibrator):
+    """Mix the probabilities at a fitted temperature, those at temperature 1, and the uniform
+    distribution.
+
+    The temperature and three weights, at least 0 and of sum 1, are fitted together by the negative
+    log-likelihood. A share of the uniform distribution guards against confident mistakes, and the
+    best temperature beside it differs from the best one alone. The publication fits the temperature
+    first. The fit starts there and is never worse on the fitted samples. A normal prior on
+    log(beta), centred at the best single temperature with a standard deviation of 0.5, limits beta
+    if there are only a few mistakes to learn from. A mixture of increasing functions is increasing,
+    so predictions never change. If every prediction is right, only a temperature is fitted.
+    Reference: Zhang, Kailkhura and Han, *Mix-n-Match* (ICML 2020).
+
+    Attributes
+    ----------
+    beta_ : float
+        The inverse of the fitted temperature.
+    weights_ : ndarray of shape (3,)
+        The weights of the fitted temperature, of the model's own probabilities, and of the uniform
+        distribution.
+
+    Examples
+    --------
+    >>> from recal.calibrators import EnsembleTemperatureScaling
+    >>> logits = [[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]]
+    >>> EnsembleTemperatureScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[4.0, 0.0]]).round(3)
+    array([[0.75, 0.25]])
+    """
+
+    short_name = "ets"
+    keeps_accuracy = True
+
+    map_: TemperatureMixture = from_fit()
+    beta_ = from_map("beta")
+    weights_ = from_map("weights")
+
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        with one_thread():
+            return {"map_": _fit_mixture(samples)}
+
+
+def _fit_mixture(samples: Samples) -> TemperatureMixture:
+    logits, labels = samples.logits, samples.labels
+    near = getattr(samples.near, "beta", None)
+    state, single = ScaledLogits(logits), samples.known_beta
+    if single is None:
+        single = float(fit_betas(state, labels).values[0])
+    if not (state.drop_at(labels) < 0.0).any():
+        return TemperatureMixture(single, np.array([1.0, 0.0, 0.0]))
+    mixture = some = Mixture(state, labels, logits.shape[1], single)
+    if near is not None:
+        step = mixture.step_from(near)
+        return TemperatureMixture(step, mixture.best(step)[1])
+    # The loss has several minima in the temperature: try multiples of the best single beta.
+    multiples = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
+    if len(labels) > 1000:
+        few = slice(None, None, -(-len(labels) // 1000))
+        some = Mixture(ScaledLogits(logits[few]), labels[few], logits.shape[1], single)
+    start = min(single * np.array(multiples), key=lambda beta: some.best(beta)[0])
+    best = min((single, mixture.descend(float(start))), key=lambda beta: mixture.best(beta)[0])
+    return TemperatureMixture(best, mixture.best(best)[1])
+
+
+class Mixture:
+    """The mean negative log-likelihood of the mixture and its prior, as a function of its beta
+    alone.
+
+    At each beta the weights are the best ones, which is a convex problem.
+    """
+
+    def __init__(self, state: ScaledLogits, labels: Labels, n_classes: int, single: float) -> None:
+        self.state, self.drops, self.centre = state, state.drop_at(labels), float(np.log(single))
+        # For few values a plain sum is faster than the state's series, whose purpose is to read
+        # many classes only once.
+        small = state.logits.size < 500_000
+        self.centred = state.logits - state.maxima[:, None].astype(np.float64) if small else None
+        # The prior of log(beta / the best single beta) is normal with a standard deviation of 0.5. A
+        # share of the uniform distribution can explain one or two mistakes; without a prior, beta
+        # would then grow without limit.
+        self.precision = 1.0 / (0.5**2 * len(labels))
+        self.counts, self.weights = np.ones(len(labels)), np.full(3, 1.0 / 3.0)
+        self.parts = np.stack(
+            [self._truth(1.0)] * 2 + [np.full(len(labels), 1.0 / n_classes)], axis=1
+        )
+
+    def _truth(self, beta: float) -> Vector:
+        """Return the probability of each sample's label at beta."""
+        if self.centred is None:
+            return np.exp(beta * self.drops - self.state.log_partition_at(beta))
+        return np.exp(beta * self.drops) / np.exp(beta * self.centred).sum(axis=1)
+
+    def best(self, beta: float) -> tuple[float, Vector]:
+        """Return the lowest loss at this beta, and the weights that give it."""
+        self.parts[:, 0] = self._truth(beta)
+        # Start near the last weights, but not at 0, from which a weight would rise slowly.
+        self.weights = mixture_weights(
+            self.parts, self.counts, np.zeros(3), 0.97 * self.weights + 0.01
+        )
+        weights = self.weights
+        # Finite even if two of the three parts give the label probability 0.
+        likelihoods = np.maximum(self.parts @ weights, 1e-30)
+        return float(
+            -np.log(likelihoods).mean() + 0.5 * self.precision * (np.log(beta) - self.centre) ** 2
+        ), weights
+
+    def step_from(self, beta: float, apart: float = 0.05) -> float:
+        """Return the minimum of the parabola through the losses at, below and above a beta that is
+        nearly the best.
+        """
+        at = np.log(beta) + apart * np.array([-1.0, 0.0, 1.0])
+        low, middle, high = (self.best(float(np.exp(x)))[0] for x in at)
+        bend = low - 2.0 * middle + high
+        step = 0.5 * (low - high) / bend if bend > 0.0 else np.sign(low - high)
+        return float(np.exp(at[1] + apart * np.clip(step, -3.0, 3.0)))
+
+    def descend(self, beta: float) -> float:
+        """Return the beta of the local minimum near `beta`."""
+        # A factor of e on either side reaches beyond the neighbouring multiples.
+        low, high = np.log(beta) - 1.0, np.log(beta) + 1.0
+        answer = scipy.optimize.minimize_scalar(
+            lambda x: self.best(float(np.exp(x)))[0],
+            bounds=(low, high),
+            method="bounded",
+            options={"xatol": 1e-5},
+        )
+        return float(np.exp(answer.x))

@@ -14,7 +14,7 @@ from recal.calibrators.samples import Samples
 from recal.clusters import stratified_folds
 from recal.copies import copies_of
 from recal.errors import FileError
-from recal.maps.aggregation import Mixture, member_probs
+from recal.maps.blend import Mixture, member_probs
 from recal.maps.scaling import Temperature
 from recal.solvers.convex import mixture_weights
 from tests.problems import logits_and_labels, nll
