@@ -65,6 +65,32 @@ def _predictor(calibration: Any, settings: dict[str, Any]) -> Callable[..., Any]
     return predict
 
 
+class _Guard:
+    """Asks for the token, and never tells a client more than one sentence about an error."""
+
+    def __init__(self, app: Any, service: Service, token: str | None) -> None:
+        self.app, self.service, self.token = app, service, token
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope)
+        if self.token and request.url.path != "/healthz" and not _is_allowed(request, self.token):
+            self.service.counts["refused"] += 1
+            problem = "send the header Authorization: Bearer TOKEN"
+            asked = {"WWW-Authenticate": 'Basic realm="recal"'}  # a browser asks for it
+            await JSONResponse({"error": problem}, 401, asked)(scope, receive, send)
+            return
+        try:
+            await self.app(scope, receive, send)
+        except Exception:
+            _LOG.exception("%s %s failed", request.method, request.url.path)
+            self.service.counts["failed"] += 1
+            problem = "internal error; see the log of the service"
+            await JSONResponse({"error": problem}, 500)(scope, receive, send)
+
+
 def _is_allowed(request: Request, token: str) -> bool:
     """Whether a request has the token: as Bearer, or as the password that a browser asks for."""
     how, _, given = request.headers.get("authorization", "").partition(" ")
@@ -115,21 +141,7 @@ def make_app(
         service.counts["refused"] += 1
         return JSONResponse({"error": refusal.problem}, status_code=refusal.status)
 
-    @app.middleware("http")
-    async def guarded(request: Request, forward: Any) -> Any:
-        """Ask for the token, and never tell a client more than one sentence about an error."""
-        if token and request.url.path != "/healthz" and not _is_allowed(request, token):
-            problem = "send the header Authorization: Bearer TOKEN"
-            refusal = await refuse(request, _Refusal(401, problem))
-            refusal.headers["WWW-Authenticate"] = 'Basic realm="recal"'  # a browser asks for it
-            return refusal
-        try:
-            return await forward(request)
-        except Exception:
-            _LOG.exception("%s %s failed", request.method, request.url.path)
-            service.counts["failed"] += 1
-            problem = "internal error; see the log of the service"
-            return JSONResponse({"error": problem}, status_code=500)
+    app.add_middleware(_Guard, service=service, token=token)
 
     async def read(request: Any) -> Any:
         """Return the JSON of a request."""
