@@ -5,15 +5,12 @@ by hand.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from recal.decisions import Costs, StreamWatch, accept_followed, decide, profile, watch
-from recal.decisions.certify import certified, growing_sizes, ranked
-from recal.decisions.follow import unknown
-from recal.decisions.rule import DecisionRule
+from recal.decisions import StreamWatch, profile, watch
+from recal.decisions.certify import growing_sizes, ranked
 from recal.decisions.sets import PredictionSets, prediction_sets
 from recal.errors import FewSamplesWarning
 
@@ -44,26 +41,6 @@ def test_sets_grow_by_half_a_per_cent_and_by_one_at_least():
     assert 0.004 <= grown[sizes[:-1] > 1000][:-1].min() <= grown[sizes[:-1] > 1000].max() <= 0.006
 
 
-def test_equal_confidences_are_accepted_together_or_not_at_all():
-    sizes = certified(answers(np.r_[np.full(200, 0.9), np.full(200, 0.8)]), 0.02, 0.05)
-    assert set(sizes.tolist()) <= {200, 400}
-
-
-def test_each_class_has_its_part_of_the_error_probability():
-    """299 right answers of one class show 1 % at 95 %; where two classes share the 5 %, 368 are
-    needed of each.
-    """
-    for n, possible in ((367, False), (368, True)):
-        probs = np.r_[two_columns(np.linspace(0.6, 0.9, n)), two_columns(np.linspace(0.1, 0.4, n))]
-        found = decide(probs, np.repeat([0, 1], n), per_class=True)
-        assert found.possible is possible
-
-
-def test_the_risk_of_costs_is_their_ratio():
-    assert Costs(error=50.0, review=1.0).risk == 0.02
-    assert Costs(2.0, 1.0).per_answer(3, 60, 100) == pytest.approx((2 * 3 + 40) / 100)
-
-
 def test_a_class_whose_score_is_the_limit_stays_in_the_set():
     kept = PredictionSets("lac", 0.9, (0.5,)).predict([[0.5, 0.5], [0.25, 0.75]])
     assert kept.tolist() == [[True, True], [False, True]]
@@ -76,18 +53,6 @@ def test_classes_that_stay_in_every_set_are_told():
     ):
         sets = prediction_sets(probs, [0] * 10 + [1] * 9 + [2] * 1, 0.9, per_class=True)
     assert [math.isinf(limit) for limit in sets.limits] == [False, False, True]
-
-
-def test_a_followed_rule_accepts_nothing_of_inputs_unlike_the_fit():
-    rule = DecisionRule((0.9,), 0.01, 0.95)
-    strange = unknown(1.0, "unlike every view")
-    probs = [[0.95, 0.05], [0.8, 0.2]]
-    assert accept_followed(rule, probs, strange).tolist() == [True, False], (
-        "too few to judge by: the rule stays"
-    )
-    strange = replace(strange, unlike=True)
-    assert accept_followed(rule, probs, strange).tolist() == [False, False]
-    assert accept_followed(rule, probs, strange, accept_unlike=True).tolist() == [True, False]
 
 
 def test_a_shuffle_as_different_as_today_counts_against_an_alarm():

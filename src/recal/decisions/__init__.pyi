@@ -26,12 +26,7 @@ from .curves import (
     risk_curve as risk_curve,
 )
 from .rule import DecisionRule as DecisionRule
-from .sets import (
-    PredictionSets as PredictionSets,
-    SetReport as SetReport,
-    evaluate_sets as evaluate_sets,
-    prediction_sets as prediction_sets,
-)
+from .sets import PredictionSets as PredictionSets, prediction_sets as prediction_sets
 from .class_shares import (
     ClassMix as ClassMix,
     adapt_to_class_mix as adapt_to_class_mix,

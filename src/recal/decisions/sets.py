@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -36,7 +36,6 @@ from recal.checks import Floats, check_labels, check_probs
 from recal.copies import warn_of_fitted
 from recal.decisions.rule import SHARE, OrInfinity
 from recal.errors import FewSamplesWarning, InputError
-from recal.metrics.intervals import Interval, rate_interval
 from recal.schema import ListOf, NotNegative, Record, Size
 
 Method = Literal["lac", "aps", "raps"]
@@ -309,44 +308,3 @@ def _warn_of_whole_sets(
     else:
         return
     warnings.warn(text, FewSamplesWarning, stacklevel=3)
-
-
-@dataclass(frozen=True)
-class SetReport:
-    """Coverage of sets on labelled samples with its interval, their sizes, and the coverage of each
-    class.
-    """
-
-    coverage: float
-    interval: Interval
-    mean_size: float
-    single: float  # the share of sets with one class
-    empty: float
-    coverage_by_class: tuple[float, ...]  # NaN for a class without samples
-
-
-def evaluate_sets(
-    sets: PredictionSets,
-    probs: ArrayLike,
-    y: ArrayLike,
-    confidence: float = 0.95,
-    *,
-    classes: Any = None,
-) -> SetReport:
-    """Measure sets on labelled samples that were not used to make them."""
-    array = check_probs(probs)
-    labels = check_labels(y, len(array), array.shape[1], classes)
-    kept = sets.predict(array)
-    covered, sizes = kept[np.arange(len(array)), labels], kept.sum(axis=1)
-    counts = np.bincount(labels, minlength=array.shape[1])
-    by_class = np.bincount(labels, weights=covered, minlength=array.shape[1]) / np.where(
-        counts > 0, counts, np.nan
-    )
-    return SetReport(
-        coverage=float(covered.mean()),
-        interval=rate_interval(int(covered.sum()), len(covered), confidence),
-        mean_size=float(sizes.mean()),
-        single=float((sizes == 1).mean()),
-        empty=float((sizes == 0).mean()),
-        coverage_by_class=tuple(by_class.tolist()),
-    )

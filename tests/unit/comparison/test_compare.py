@@ -66,20 +66,20 @@ def test_differences_are_paired(single):
     assert not single.row("nll", "ts").differs
 
 
-def test_noise_in_an_honest_models_error_does_not_hide_in_a_difference():
-    """The error of an honest model is all noise, that of a dishonest one hardly: the difference is
+def test_noise_in_a_calibrated_models_error_does_not_hide_in_a_difference():
+    """The error of a calibrated model is all noise, that of a miscalibrated one hardly: the difference is
     their truths'.
     """
     rng = np.random.default_rng(0)
     held = 0
     for seed in range(10):
         logits = rng.normal(size=(2000, 5)) * 1.5
-        honest = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-        y = (honest.cumsum(1) > rng.random((2000, 1))).argmax(1)
+        calibrated = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        y = (calibrated.cumsum(1) > rng.random((2000, 1))).argmax(1)
         claimed = np.exp(1.3 * logits)
         claimed /= claimed.sum(1, keepdims=True)
         found = compare_probs(
-            {"honest": honest, "sharp": claimed}, y, bootstrap=100, random_state=seed
+            {"calibrated": calibrated, "sharp": claimed}, y, bootstrap=100, random_state=seed
         )
         low, high = found.row("ece", "sharp").difference_interval
         assert low <= found.row("ece", "sharp").difference <= high

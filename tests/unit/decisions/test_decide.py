@@ -20,9 +20,9 @@ def model(n: int, seed: int, sharpness: float = 1.5, k: int = 3) -> tuple[np.nda
     """Answers whose true probabilities are known, and claimed too high."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(n, k)) * 3
-    honest = np.exp(logits)
-    honest /= honest.sum(1, keepdims=True)
-    y = (honest.cumsum(1) > rng.random((n, 1))).argmax(1)
+    calibrated = np.exp(logits)
+    calibrated /= calibrated.sum(1, keepdims=True)
+    y = (calibrated.cumsum(1) > rng.random((n, 1))).argmax(1)
     claimed = np.exp(sharpness * logits)
     return claimed / claimed.sum(1, keepdims=True), y
 
@@ -191,7 +191,7 @@ def test_the_guarantee_is_kept(ties):
     broken = 0
     for seed in range(600):
         probs, y = model(600, 1000 + seed)
-        if ties:  # honest answers in ten steps of confidence
+        if ties:  # calibrated answers in ten steps of confidence
             probs = np.round(probs, 1)
             probs /= probs.sum(1, keepdims=True)
         found = decide(probs, y, risk=0.1)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from recal import TemperatureScaling, load, prediction_sets, save
-from recal.decisions.sets import PredictionSets, content_uniforms, evaluate_sets, parted, smallest
+from recal.decisions.sets import PredictionSets, content_uniforms, parted, smallest
 from recal.errors import FewSamplesWarning, InputError
 from tests.problems import probs_and_labels
 
@@ -77,11 +77,14 @@ def test_coverage_is_kept_in_small_samples_whatever_the_model_is_worth(method, s
 def test_per_class_coverage_is_kept_for_each_class():
     probs, y = problem(8000, seed=1, sharpness=2.5)
     test, truth = problem(20_000, seed=2, sharpness=2.5)
-    plain = evaluate_sets(prediction_sets(probs, y, 0.9), test, truth)
-    each = evaluate_sets(prediction_sets(probs, y, 0.9, per_class=True), test, truth)
-    assert min(plain.coverage_by_class) < 0.89, "the promise for all does not hold for each"
-    assert min(each.coverage_by_class) > 0.88
-    assert plain.interval[0] < plain.coverage < plain.interval[1]
+
+    def worst(sets):
+        """Return the coverage of the class that is covered least."""
+        kept = sets.predict(test)[np.arange(len(truth)), truth]
+        return min(kept[truth == k].mean() for k in range(probs.shape[1]))
+
+    assert worst(prediction_sets(probs, y, 0.9)) < 0.89, "the promise for all is not for each"
+    assert worst(prediction_sets(probs, y, 0.9, per_class=True)) > 0.88
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,12 @@ def test_a_plain_bootstrap_of_rows_agrees_for_means_and_ranks():
             )
 
 
-def test_the_interval_of_an_honest_model_reaches_zero_and_of_a_dishonest_one_does_not():
-    honest = evaluate(*problem(4000, sharpness=1.0), bootstrap=300).intervals
-    dishonest = evaluate(*problem(4000, sharpness=2.0), bootstrap=300).intervals
+def test_the_interval_of_a_calibrated_model_reaches_zero_and_of_a_miscalibrated_one_does_not():
+    calibrated = evaluate(*problem(4000, sharpness=1.0), bootstrap=300).intervals
+    miscalibrated = evaluate(*problem(4000, sharpness=2.0), bootstrap=300).intervals
     for name in ("ece", "adaptive_ece", "classwise_ece", "debiased_ece", "smooth_ece", "ks_error"):
-        assert honest[name][0] == 0.0, name
-        assert dishonest[name][0] > 0.01, name
+        assert calibrated[name][0] == 0.0, name
+        assert miscalibrated[name][0] > 0.01, name
 
 
 @pytest.mark.parametrize("mistakes", [1, 2, 3])
@@ -151,7 +151,7 @@ def test_an_unknown_metric_is_named():
         evaluate([[0.9, 0.1]], [0])["ecce"]
 
 
-def test_the_test_of_calibration_tells_honest_from_dishonest():
+def test_the_test_of_calibration_finds_miscalibration():
     assert calibration_test(*problem(3000, sharpness=1.0)).p_value > 0.05
     found = calibration_test(*problem(3000, sharpness=1.5))
     assert found.p_value == pytest.approx(1 / 1001)
@@ -159,13 +159,13 @@ def test_the_test_of_calibration_tells_honest_from_dishonest():
     assert "above accuracy" in str(found)
 
 
-def test_certain_and_right_is_honest_and_one_certain_error_is_not():
+def test_certain_and_right_is_calibrated_and_one_certain_error_is_not():
     probs = np.array([[1.0, 0.0]] * 50)
     assert calibration_test(probs, [0] * 50).p_value == 1.0
     assert calibration_test(probs, [0] * 49 + [1]).p_value < 0.01
 
 
-def test_errors_that_honest_models_make_at_high_confidence_do_not_hide_dishonesty():
+def test_errors_that_calibrated_models_make_at_high_confidence_do_not_hide_miscalibration():
     """Most confidences near 1, as a network's are; then a temperature of 0.8 is a clear fault of
     2,000 answers.
     """
@@ -173,8 +173,10 @@ def test_errors_that_honest_models_make_at_high_confidence_do_not_hide_dishonest
     p_values = []
     for seed in range(20):
         logits = rng.normal(size=(2000, 5)) * 8
-        honest = np.exp(logits - logits.max(1, keepdims=True))
-        y = (honest.cumsum(1) > rng.random((2000, 1)) * honest.sum(1, keepdims=True)).argmax(1)
+        calibrated = np.exp(logits - logits.max(1, keepdims=True))
+        y = (
+            calibrated.cumsum(1) > rng.random((2000, 1)) * calibrated.sum(1, keepdims=True)
+        ).argmax(1)
         claimed = np.exp(0.8 * (logits - logits.max(1, keepdims=True)))
         found = calibration_test(
             claimed / claimed.sum(1, keepdims=True), y, draws=199, random_state=seed
