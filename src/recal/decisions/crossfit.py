@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.base import Calibrator
 from recal.calibrators.samples import as_views
-from recal.calibrators.signal_table import read_correct
+from recal.calibrators.signal_table import columns_of, read_correct
 from recal.checks import Floats, Labels, check_labels
 from recal.clusters import check_clusters, cluster_folds, stratified_folds
 from recal.decisions.decision import Decision
@@ -88,7 +88,8 @@ def decide_crossfitted(
 
     how: dict[str, Any] = {"folds": folds, "random_state": random_state}
     if not hasattr(calibrator, "predict_proba"):
-        right = read_correct([] if y is None else y, n_rows(X))
+        read = list(columns_of(X)[0].values())
+        right = read_correct([] if y is None else y, len(read[0]) if read else 0)
         scores = crossfitted_confidences(calibrator, X, right, groups, clusters, **how)
         by = None if one_rule else groups
         decision = decide(
@@ -206,15 +207,6 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def take_rows(signals: Any, rows: Rows) -> Any:
-    """Return some rows of a data frame, a mapping of columns, or an array."""
-    if isinstance(signals, Mapping):
-        return {name: np.asarray(column)[rows] for name, column in signals.items()}
-    if hasattr(signals, "iloc"):
-        return signals.iloc[rows]
-    return np.asarray(signals)[rows]
-
-
-def n_rows(signals: Any) -> int:
-    """Return the number of rows of a table of signals."""
-    return len(next(iter(signals.values())) if isinstance(signals, Mapping) else signals)
+def take_rows(signals: Any, rows: Rows) -> dict[str, NDArray[Any]]:
+    """Return some rows of signals in any form, as columns by name."""
+    return {name: column[rows] for name, column in columns_of(signals)[0].items()}
