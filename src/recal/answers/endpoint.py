@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -39,6 +39,7 @@ from recal.answers.templates import Asked, Asking
 from recal.errors import FileError, MissingExtraError, RecalError
 from recal.files.ledger import Journal
 from recal.progress import counting
+from recal.schema import Count, Number, Size, check, check_parameters
 
 Tokens = list[tuple[str, dict[str, float]]]
 
@@ -86,14 +87,17 @@ class Endpoint:
 
     url: str
     model: str
-    max_tokens: int = 1
-    top_logprobs: int = 20  # what OpenAI and vLLM allow
-    timeout: float = 60.0
-    retries: int = 6
-    concurrency: int = 8
+    max_tokens: Count = 1
+    top_logprobs: Size = 20  # what OpenAI and vLLM allow
+    timeout: Annotated[float, Number(0, ends="(]")] = 60.0
+    retries: Size = 6
+    concurrency: Count = 8
     temperature: float = 0.0
     sample: int = 0
     needs_logprobs: bool = True
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
 
     def key_of(self, prompt: str) -> str:
         """Return a key that identifies a request: it covers everything that determines the answer."""
@@ -320,6 +324,7 @@ class Interview:
         self.endpoint, self.askings, self.labels = endpoint, askings, labels
         self.options = check_options(options)
         check_beginnings(self.options, endpoint.max_tokens)
+        check(endpoint.top_logprobs, Number(1, whole=True), "top_logprobs")
         self.ledger = Ledger(ledger)
         rows = [dict(zip(questions, values)) for values in zip(*questions.values())]
         self.ids, _ = row_ids(rows)

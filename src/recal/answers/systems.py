@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from recal.answers.endpoint import Endpoint, Ledger, Tokens
-from recal.answers.scores import answer_row
+from recal.answers.scores import answer_row, check_beginnings, check_options
 from recal.answers.templates import Template
 from recal.errors import InputError
 from recal.files.tables import Table, write_with_columns
+from recal.schema import Number, check
 
 _STATED = re.compile(r"confidence\W*?(\d*\.?\d+)\s*(%?)", re.IGNORECASE)
 _LABEL = re.compile(r"^\s*(?:final )?answer\s*:\s*", re.IGNORECASE)
@@ -60,6 +61,13 @@ class System:
     template: Template
     options: Sequence[str] | None = None
     samples: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise InputError("must be a name for the columns of the answers", argument="system")
+        check(self.samples, Number(0, whole=True), "samples")
+        if self.options is not None:
+            check_beginnings(check_options(self.options), self.endpoint.max_tokens)
 
     def rows(self, table: Table) -> list[int]:
         """Return the rows to ask: all, or those whose column `next` names this system."""

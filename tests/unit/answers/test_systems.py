@@ -79,6 +79,32 @@ def test_a_server_without_log_probabilities_still_gives_answers(tmp_path):
     assert (answer["small_logprob"], answer["small_length"]) == (None, 5)
 
 
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("samples", "-1"),
+        ("concurrency", "0"),
+        ("max-tokens", "0"),
+        ("top-logprobs", "-1"),
+        ("timeout", "0"),
+        ("options", "A"),
+        ("options", "A b,A c"),
+        ("system", " "),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_the_first_request(
+    tmp_path, capsys, argument, value
+):
+    (tmp_path / "q.csv").write_text("q\nnumber 0\n")
+    (tmp_path / "t.txt").write_text("{q}?")
+    with serving(Script(free_text)) as url:
+        words = ["collect", "--model", url, "--model-name", "tiny", "--system", "small"]
+        words += ["--template", str(tmp_path / "t.txt"), "--data", str(tmp_path / "q.csv")]
+        words += ["--out", str(tmp_path / "a.jsonl"), f"--{argument}", value]
+        assert run(words) == 2
+    assert not (tmp_path / "a.jsonl.answers.jsonl").exists()
+
+
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_a_table_is_extended_in_its_own_columns(tmp_path, suffix):
     first = {"q": "number 0", "next": "ask small", "small_answer": None, "small_length": None}
