@@ -381,6 +381,8 @@ def kind_of(hint: Any) -> Kind:
     if hint in _PLAIN:
         return _PLAIN[hint]
     family = origin or hint
+    if hasattr(family, "__value__"):  # an alias, as numpy 2.5 declares NDArray
+        family = get_origin(family.__value__) or family.__value__
     if not isinstance(family, type) or getattr(family, "_is_protocol", False):
         return Kind()
     if issubclass(family, Sequence):
