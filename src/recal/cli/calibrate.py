@@ -219,14 +219,14 @@ def _open_rows(file: Path, inputs: ModelInputs) -> Views:
 
 def _change_folder(folder: Path | None, more: Path | None, inputs: ModelInputs) -> None:
     """Add later rows to a folder, or go back to the version before."""
-    from recal.workflow.folder import CALIBRATION, roll_back
+    from recal.workflow.folder import CALIBRATION, read_summary, roll_back
     from recal.workflow.more import add_labels
 
     if folder is None or not (folder / CALIBRATION).is_file():
         raise InputError(f"--more and --rollback take a folder of recal calibrate, got {folder}.")
     if more is None:
         roll_back(folder)
-        print_json({"folder": folder})
+        print_json({**read_summary(folder), "folder": folder})
         say(f"{folder} holds the version before the last --more again.")
         return
     check_exists(more)

@@ -73,11 +73,14 @@ def _print_panel(file: Path, content: Any) -> None:
     is_cascade = isinstance(content, CascadeRule)
     panel = content.panel if is_cascade else content
     facts: dict[str, Any] = {"file": file, "reason": panel.reason_, "systems": panel.gains_}
+    rule = content if is_cascade else getattr(panel, "decision_", None)
+    facts |= {"rule": None if rule is None else rule.promise}
+    facts |= {"groups": None if rule is None else list(rule.groups)}
+    facts |= {"thresholds": None if is_cascade or rule is None else list(rule.thresholds)}
     if is_cascade:
         facts["cascade"] = cascade_facts(content)
     print_json(facts)
     say(f"{file}: {panel.reason_}")
-    rule = getattr(panel, "decision_", None)
     if is_cascade:
         say(str(content))
     elif rule is not None:

@@ -12,10 +12,12 @@ import pytest
 import recal
 from recal.cli.app import COMMANDS, run
 from tests import problems
+from tests.unit.cli.test_panels import write as write_questions
 from tests.unit.workflow.test_later_labels import graded
 
 SCHEMAS = recal.docs_dir() / "schemas"
 TABLE = "--correct right --signals stated,length --risk 0.2"
+PANEL = "--truth key --system small=small_answer --system large=large_answer --risk 0.2"
 # One line per kind of output. Those of `demo` and `serve` take minutes, or never end.
 LINES = [
     "fit v.npz --method ts --out c.recal",
@@ -23,6 +25,13 @@ LINES = [
     "calibrate v.npz --method ts --risk 0.1 --out fv",
     f"calibrate g.csv {TABLE} --out fg",
     "calibrate fg --more g.csv",
+    "calibrate fg --rollback",
+    f"calibrate p.csv {PANEL} --out fp",
+    f"calibrate p.csv {PANEL} --cost small=1 --cost large=2 --cascade --review-cost 9 --out fc",
+    "apply fc p.csv --out b.csv",
+    "check fc p.csv --label-column key",
+    "plan fc",
+    "plan fp",
     "apply fv v.npz --out p.npz",
     "apply c.recal v.npz --out q.npz",
     "apply fg g.csv --out a.csv",
@@ -61,6 +70,7 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("schemas")
     graded(folder / "g.csv")
     graded(folder / "h.csv", seed=1)
+    write_questions(folder / "p.csv", 400, 0)
     problems.views(900, transforms=["zoom:0.5"], noise=0.8).write(folder / "v.npz")
     np.save(folder / "x.npy", np.zeros((6, 4, 4), np.uint8))
     net = "def net(batch):\n    return batch.reshape(len(batch), -1)[:, :2] * 1.0\n"
@@ -83,7 +93,10 @@ def test_outputs_follow_their_schemas(place, monkeypatch, capsys):
         shown = capsys.readouterr()
         assert code in (0, 1), (line, shown.err)
         schema = json.loads((SCHEMAS / f"{line.split()[0]}.json").read_text())
-        jsonschema.validate(json.loads(shown.out), schema)
+        found = json.loads(shown.out, parse_constant=pytest.fail)  # no NaN, no Infinity
+        jsonschema.validate(found, schema)
+        if "properties" in schema and isinstance(found, dict):
+            assert set(found) <= set(schema["properties"]), line
 
 
 def test_a_schema_refuses_another_output():
