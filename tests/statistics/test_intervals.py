@@ -148,6 +148,13 @@ def test_the_factors_of_a_pattern_are_those_that_agree_with_the_error():
     assert (low, high) == (0.0, pytest.approx(0.0195 - 0.01, rel=0.02))
 
 
+def test_the_error_of_answers_that_are_nearly_all_wrong_is_nearly_one():
+    found = evaluate(np.full(400, 0.99), np.arange(400) < 4, 200)
+    for name in ("ece", "smooth_ece", "ks_error"):
+        low, high = found.intervals[name]
+        assert 0.9 < low <= found[name] <= high <= 1.0, name
+
+
 def test_a_bin_of_few_rows_that_are_all_right_has_noise_that_weights_do_not_show():
     rows = score([[0.95, 0.05]] * 3 + [[0.6, 0.4]] * 4, [0] * 3 + [0, 0, 1, 1])
     drawn = Resampled(rows, draw_weights(rows, None, 10, RNG(0)), 15)
