@@ -21,7 +21,9 @@ from recal.errors import InputError
 from recal.files.tables import Table, write_with_columns
 from recal.schema import Number, check
 
-_STATED = re.compile(r"confidence\W*?(\d*\.?\d+)\s*(%?)", re.IGNORECASE)
+_STATED = re.compile(
+    r"confidence(?: level| score)?\W*?(\d*\.?\d+)\s*(?:(%)|/\s*(\d+))?", re.IGNORECASE
+)
 _LABEL = re.compile(r"^\s*(?:final )?answer\s*:\s*", re.IGNORECASE)
 
 
@@ -37,8 +39,10 @@ def split_answer(text: str, *, stated: bool) -> tuple[str, float | None]:
     found = list(_STATED.finditer(text)) if stated else []
     confidence = None
     if found:
-        value = float(found[-1][1])
-        confidence = value / 100 if found[-1][2] or value > 1 else value
+        value, percent, most = found[-1].groups()
+        whole = 100 if percent or float(value) > 1 else 1
+        share = float(value) / max(1, int(most or whole))
+        confidence = share if share <= 1 else None
         text = text[: found[-1].start()]
     return _LABEL.sub("", text).strip(), confidence
 

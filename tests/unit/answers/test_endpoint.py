@@ -54,6 +54,7 @@ def test_templates_and_orders_become_views_mapped_back_to_the_options(tmp_path):
         permuted = interview(url, tmp_path / "ledger.jsonl", permute=3)
         assert (permuted.cost().n_requests, permuted.cost().n_kept) == (18, 6)
         permuted.run()
+        assert permuted.views().n_other == 0  # texts are mapped back like scores
         ordered = permuted.views().views
     assert [str(one) for one in views.transforms] == ["short"]
     np.testing.assert_allclose(np.exp(views.logits), np.tile([0.15, 0.7, 0.1], (6, 1)))

@@ -226,6 +226,7 @@ def test_the_answer_is_the_last_token_that_names_an_option():
     found = [begun_by(text, ["yes", "no"]) for text in ("Yes", " no.", "y", "maybe", "")]
     assert found == [[0], [1], [0], [], []]
     assert begun_by("a", ["A", "a"]) == [1]
+    assert answer_row([("y", {"y": -0.1, "n": -2.0})], ["yes", "no"])[1] == 0
     assert answer_row([("B", {"B": -0.1}), ("ecause", {"ecause": 0.0})], ["A", "B"])[1] is None
 
 
@@ -335,3 +336,48 @@ def test_what_cannot_be_read_is_refused_with_the_reason(tmp_path):
     good = write_lines(tmp_path / "ok.jsonl", [harness_line(0, [-1.0, -2.0], 0)])
     with pytest.raises(InputError, match="probability above 0 and below 1"):
         read_log(good, floor=0.0)
+
+
+def test_chat_completions_are_joined_by_the_question_and_not_by_the_response(tmp_path):
+    first, second = (completion(token(one, {one: -0.1})) for one in "AB")
+    log = write_lines(
+        tmp_path / "a.jsonl",
+        [{**first, "id": "r1", "question_id": "q1"}, {**second, "id": "r2", "question_id": "q2"}],
+    )
+    turned = write_lines(
+        tmp_path / "b.jsonl",
+        [{**second, "id": "r3", "question_id": "q2"}, {**first, "id": "r4", "question_id": "q1"}],
+    )
+    views = read_log(log, views={"again": turned}, options=["A", "B"])
+    np.testing.assert_array_equal(views.transformed("again"), views.logits)
+
+
+def test_failed_requests_of_every_file_count(tmp_path):
+    body = completion(token("A", {"A": -0.1, "B": -3.0}))
+    good = [{"response": {"body": body}}] * 3
+    failed = {"response": {"status_code": 500, "body": {"error": {"message": "oops"}}}}
+    log = write_lines(tmp_path / "a.jsonl", [*good, failed])
+    view = write_lines(tmp_path / "b.jsonl", [good[0], failed, *good[:2]])
+    joined = open_log(log, {"again": view}, ["A", "B"])
+    assert (joined.n_failed, joined.n_left_out, joined.views.n_samples) == (2, 1, 2)
+
+
+def test_a_view_may_have_another_order_of_the_options_but_no_other_number(tmp_path):
+    main = write_lines(tmp_path / "a.jsonl", [harness_line(n, [-1, -2, -3], 0) for n in range(2)])
+    refused = completion(token("I", {"I": -0.1, "A": -2.0, "B": -3.0}), doc_hash="hash0")
+    given = completion(token("A", {"A": -0.1, "B": -3.0}), doc_hash="hash1")
+    log = write_lines(tmp_path / "b.jsonl", [refused, given])
+    joined = open_log(main, {"again": log}, ["C", "B", "A"])
+    assert joined.n_other == 0
+    assert joined.views.transformed("again").argmax(axis=1).tolist() == [0, 0]
+    narrow = write_lines(tmp_path / "n.jsonl", [harness_line(0, [-1.0, -2.0], 0)])
+    wide = [harness_line(n, [-1.0, -2.0, -3.0], 0, arguments=None) for n in range(1)]
+    with pytest.raises(InputError, match="has 3 options per question, and the first file has 2"):
+        read_log(narrow, views={"wide": write_lines(tmp_path / "w.jsonl", wide)})
+
+
+def test_a_probability_of_0_in_a_table_is_a_missing_score(tmp_path):
+    (tmp_path / "options.csv").write_text("A,B,C\n0,0.05,0.95\n0.2,0.8,0\n")
+    joined = open_log(tmp_path / "options.csv", {})
+    assert joined.n_missing == 2
+    np.testing.assert_allclose(np.exp(joined.views.logits[0]), [1e-5, 0.05, 0.95])
