@@ -203,6 +203,7 @@ def evaluate(
         rows = score_labelled(*pair, confidences)
     n, k = len(rows), None if rows.graded else rows.n_classes
     weights = None if sample_weight is None else check_weights(sample_weight, n)
+    groups = None if clusters is None else check_clusters(clusters, n)
     edges = equal_width_edges(n_bins)
     classwise = None if pair is None else classwise_ece_of(*pair, edges, weights)
     if weights is not None:
@@ -210,7 +211,6 @@ def evaluate(
     values = _values(rows, n_bins, classwise, weights)
     if not draws:
         return Evaluation(values, n, k, n_bins)
-    groups = None if clusters is None else check_clusters(clusters, n)
     n_clusters = None if groups is None else int(groups.max()) + 1
     if n_clusters is not None and n_clusters < 5:
         note = f"no interval: {n_clusters} clusters, at least 5 are needed"

@@ -89,6 +89,12 @@ def test_blocks_give_the_intervals_that_rows_give():
             ), name
 
 
+def test_clusters_are_checked_without_intervals_too():
+    probs, y = problem(20)
+    with pytest.raises(InputError, match="row 3 has none"):
+        evaluate(probs, y, clusters=["a", "b", "b", None, *"cdefghijklmnopqr"])
+
+
 def test_a_plain_bootstrap_of_rows_agrees_for_means_and_ranks():
     probs, y = problem(400)
     found = evaluate(probs, y, bootstrap=3000)
