@@ -11,12 +11,16 @@ from recal.errors import InputError
 
 
 def draw(n, seed, bend=0.0):
-    """Logits whose honest answer is softmax(x + bend * sin(x)), x being the log-probability."""
+    """Logits whose calibrated answer is softmax(x + bend * sin(x)), x being the log-probability."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(scale=2.5, size=(n, 4))
     x = log_softmax(logits, axis=1)
-    honest = x + bend * np.sin(x)
-    return logits, (honest + rng.gumbel(size=honest.shape)).argmax(axis=1), softmax(honest, axis=1)
+    calibrated = x + bend * np.sin(x)
+    return (
+        logits,
+        (calibrated + rng.gumbel(size=calibrated.shape)).argmax(axis=1),
+        softmax(calibrated, axis=1),
+    )
 
 
 def test_it_learns_a_bend_that_no_temperature_can_mend():
@@ -28,7 +32,7 @@ def test_it_learns_a_bend_that_no_temperature_can_mend():
     assert error < 0.4 * before, (error, before)
 
 
-def test_honest_logits_are_left_nearly_alone():
+def test_calibrated_logits_are_left_nearly_alone():
     logits, labels, truth = draw(4000, 0)
     model = GaussianProcessCalibration(random_state=0).fit(logits, labels)
     assert np.abs(model.predict_proba(logits) - truth).mean() < 0.01

@@ -15,9 +15,9 @@ from recal.clusters import stratified_folds
 @pytest.fixture(scope="module")
 def data():
     rng = np.random.default_rng(1)
-    honest = rng.normal(scale=1.5, size=(240, 3))
-    labels = (honest + rng.gumbel(size=honest.shape)).argmax(axis=1)
-    return 2.0 * honest, labels
+    calibrated = rng.normal(scale=1.5, size=(240, 3))
+    labels = (calibrated + rng.gumbel(size=calibrated.shape)).argmax(axis=1)
+    return 2.0 * calibrated, labels
 
 
 def test_the_grid_holds_the_held_out_loss_of_each_pair(data):

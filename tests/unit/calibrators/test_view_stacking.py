@@ -1,4 +1,4 @@
-"""ViewStacking: it finds the views that help, leaves honest models alone, and never costs a pass
+"""ViewStacking: it finds the views that help, leaves calibrated models alone, and never costs a pass
 for nothing.
 """
 
@@ -20,7 +20,7 @@ def looks(seed=0, n=1500, n_classes=5, noises=(2.0, 2.0, 5.0)):
     return [signal + rng.normal(size=signal.shape) * noise for noise in noises], y
 
 
-def honest(seed, n, n_classes=5, n_views=6, sharpness=2.5):
+def calibrated(seed, n, n_classes=5, n_views=6, sharpness=2.5):
     """A calibrated model: labels are drawn from its own probabilities.
 
     Its views are noisier copies, of no use.
@@ -68,13 +68,13 @@ def test_free_answers_make_fewer_errors():
 
 
 @pytest.mark.parametrize("n", [300, 1000])
-def test_an_honest_model_is_left_alone(n):
-    accepted = [ViewStacking().fit(*honest(seed, n)).accepted_ for seed in range(8)]
+def test_a_calibrated_model_is_left_alone(n):
+    accepted = [ViewStacking().fit(*calibrated(seed, n)).accepted_ for seed in range(8)]
     assert sum(accepted) <= 1
 
 
 def test_what_is_refused_costs_no_pass_and_is_temperature_scaling():
-    views, y = honest(3, 600)
+    views, y = calibrated(3, 600)
     fitted = ViewStacking().fit(views, y)
     assert not fitted.accepted_
     assert fitted.plan_.transforms == ()
@@ -83,7 +83,7 @@ def test_what_is_refused_costs_no_pass_and_is_temperature_scaling():
 
 
 def test_offsets_are_found_where_views_give_nothing():
-    views, y = honest(4, 2000)
+    views, y = calibrated(4, 2000)
     tilted = Views(
         views.logits - np.array([1.5, 0, 0, 0, 0]),
         {t: views.transformed(t) for t in views.transforms},

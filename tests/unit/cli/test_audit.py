@@ -33,10 +33,10 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def grade(place, name: str = "to-check.csv", *, honest: bool = True, rows: int | None = None):
-    """Fill in the column `right` as a person would; all wrong if not `honest`."""
+def grade(place, name: str = "to-check.csv", *, right: bool = True, rows: int | None = None):
+    """Fill in the column `right` as a person would; all wrong unless `right`."""
     table = read_table(place / name)
-    truth = table["truth"] if honest else np.full(table.n_rows, "no")
+    truth = table["truth"] if right else np.full(table.n_rows, "no")
     filled = [word if rows is None or row < rows else "" for row, word in enumerate(truth)]
     lines = ["check,right", *(f"{one},{word}" for one, word in zip(table["check"], filled))]
     (place / "checked.csv").write_text("\n".join(lines) + "\n")
@@ -61,7 +61,7 @@ def test_draw_check_and_learn(place, capsys):
 
 def test_a_refuted_promise_ends_with_status_1_and_can_be_repaired(place, capsys):
     run(["audit", "calibrated", "answers.csv", "--checks", "100", "--out", "to-check.csv"])
-    grade(place, honest=False)
+    grade(place, right=False)
     assert run(["audit", "calibrated", "--checked", "checked.csv"]) == 1
     assert "refuted" in capsys.readouterr().out
     assert run(["audit", "calibrated", "--update"]) == 0

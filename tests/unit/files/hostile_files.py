@@ -1,4 +1,4 @@
-"""Files that try to break the loader, built from one honest file. Run as a script it writes the
+"""Files that try to break the loader, built from one valid file. Run as a script it writes the
 folder beside it.
 
 Each case is a name, how to build its bytes, and the words with which it must be refused.
@@ -79,7 +79,7 @@ ARRAYS = {"a0": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]}}
 def pack(
     header: Any, arrays: Any = None, data: bytes = CLASSES, text: bytes | None = None
 ) -> bytes:
-    """Return a safetensors file, as honest as its parts."""
+    """Return a safetensors file, as valid as its parts."""
     arrays = ARRAYS if arrays is None else arrays
     inner = header if isinstance(header, str) else json.dumps(header)
     outer = (
@@ -126,7 +126,7 @@ def _step(name: str, *path: str | int, to: Any) -> bytes:
     return _plan("steps", 0, "fields", name, *path, to=to)
 
 
-HONEST = pack(TEMPERATURE)
+VALID = pack(TEMPERATURE)
 _deep = "[" * 5_000 + "]" * 5_000
 _nested: Any = 1
 for _ in range(60):
@@ -146,11 +146,11 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         "something else",
     ),
     # sizes that lie
-    "cut-in-header": (lambda: HONEST[:100], "cut short"),
-    "cut-in-arrays": (lambda: HONEST[:-1], "cut short"),
-    "too-long": (lambda: HONEST + bytes(1), "not fully covered"),
+    "cut-in-header": (lambda: VALID[:100], "cut short"),
+    "cut-in-arrays": (lambda: VALID[:-1], "cut short"),
+    "too-long": (lambda: VALID + bytes(1), "not fully covered"),
     "huge-header": (
-        lambda: struct.pack("<Q", 2**40) + HONEST[8:],
+        lambda: struct.pack("<Q", 2**40) + VALID[8:],
         "declares 1,099,511,627,776 bytes",
     ),
     "huge-offsets": (lambda: _array(data_offsets=[0, 2**62], shape=[2**59]), "cut short"),

@@ -22,8 +22,8 @@ hostile = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(hostile)
 
 
-def test_the_honest_files_that_the_hostile_ones_are_made_from_load(tmp_path):
-    (tmp_path / "ts").write_bytes(hostile.HONEST)
+def test_the_valid_files_that_the_hostile_ones_are_made_from_load(tmp_path):
+    (tmp_path / "ts").write_bytes(hostile.VALID)
     assert load(tmp_path / "ts").temperature_ == 2.0
     assert load(tmp_path / "ts").fitted_rows([[2.0, 0.0]]) == 0, "it keeps no hashes of rows"
     (tmp_path / "recal").write_bytes(hostile.pack(hostile.RECAL))

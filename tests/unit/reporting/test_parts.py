@@ -21,14 +21,14 @@ def page(comparison, **options):
     return Page(comparison, **options).html()
 
 
-def honest_rows(n, seed=0):
+def calibrated_rows(n, seed=0):
     rng = np.random.default_rng(seed)
     confidence = rng.beta(6, 1, n)
     return RowScores(confidence, rng.random(n) < confidence, 0 * confidence, 0 * confidence, 4)
 
 
 def test_parts_say_what_numpy_counts_and_come_worst_first():
-    rows = honest_rows(3000)
+    rows = calibrated_rows(3000)
     camera = np.array(["a", "b", "c"])[np.arange(3000) % 3]
     rows.correct[(camera == "b") & (np.arange(3000) % 2 == 0)] = False
     found = slices_of(rows, camera, "camera")
@@ -44,17 +44,17 @@ def test_parts_say_what_numpy_counts_and_come_worst_first():
         )
 
 
-def test_in_honest_models_some_part_is_found_off_in_at_most_five_per_cent():
+def test_in_calibrated_models_some_part_is_found_off_in_at_most_five_per_cent():
     rng = np.random.default_rng(0)
     alarms = sum(
-        slices_of(honest_rows(400, seed), rng.integers(0, 25, 400), "part").off.any()
+        slices_of(calibrated_rows(400, seed), rng.integers(0, 25, 400), "part").off.any()
         for seed in range(200)
     )
     assert alarms <= 18
 
 
 def test_parts_of_a_few_answers_are_not_judged():
-    found = slices_of(honest_rows(400), np.arange(400) // 4, "class")
+    found = slices_of(calibrated_rows(400), np.arange(400) // 4, "class")
     assert found.words.startswith("Each class has about 4 answers: too few to judge one by itself.")
 
 

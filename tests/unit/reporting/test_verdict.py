@@ -28,7 +28,7 @@ def soft(logits):
     return exponents / exponents.sum(1, keepdims=True)
 
 
-def honest_logits(n, seed=0, k=5, spread=2.5):
+def calibrated_logits(n, seed=0, k=5, spread=2.5):
     """Logits whose softmax is the true chance of each class."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, spread, (n, k))
@@ -44,7 +44,7 @@ def found(named, y, passes=None, fitted=True):
 
 
 def test_a_spoiled_model_is_called_worse_though_more_of_its_sure_answers_are_right():
-    logits, y = honest_logits(4000)
+    logits, y = calibrated_logits(4000)
     result = found({"before": soft(logits), "after": soft(logits / 2)}, y, fitted=False)
     assert (
         ece(result.probabilities("before"), y) < 0.02 < 0.1 < ece(result.probabilities("after"), y)
@@ -60,7 +60,7 @@ def test_a_spoiled_model_is_called_worse_though_more_of_its_sure_answers_are_rig
 
 
 def test_a_shy_model_made_boastful_is_shown_to_break_its_promise():
-    logits, y = honest_logits(3000)
+    logits, y = calibrated_logits(3000)
     result = found({"uncalibrated": soft(logits / 1.5), "ts": soft(logits * 1.5)}, y)
     told = verdict(result, "ts")
     assert told.after.errors > told.after.high
@@ -74,7 +74,7 @@ def test_a_shy_model_made_boastful_is_shown_to_break_its_promise():
 
 def test_only_the_calibration_test_says_whether_a_method_is_calibrated():
     """A borderline p-value is read one way in all sentences, whatever single counts look like."""
-    logits, y = honest_logits(2000, seed=4)
+    logits, y = calibrated_logits(2000, seed=4)
     result = found({"uncalibrated": soft(3 * logits), "ts": soft(logits)}, y)
     for p_value in (0.047, 0.053):
         borderline = CalibrationTest(p_value, 9.0, 0.01, 2000, 1000)
@@ -89,7 +89,7 @@ def test_only_the_calibration_test_says_whether_a_method_is_calibrated():
 
 
 def test_a_hair_on_the_test_rows_does_not_buy_twenty_passes():
-    logits, y = honest_logits(2000)
+    logits, y = calibrated_logits(2000)
     rng = np.random.default_rng(1)
     cheap = soft(logits * 1.02)
     dear = min(
@@ -105,8 +105,8 @@ def test_a_hair_on_the_test_rows_does_not_buy_twenty_passes():
     assert "1 forward pass per answer" in advice(result, chosen)
 
 
-def test_an_honest_model_is_left_as_it_is():
-    logits, y = honest_logits(3000, seed=3)
+def test_a_calibrated_model_is_left_as_it_is():
+    logits, y = calibrated_logits(3000, seed=3)
     values = {factor: nll(soft(factor * logits), y) for factor in (0.99, 1.01)}
     result = found(
         {"uncalibrated": soft(logits), "ts": soft(min(values, key=values.get) * logits)}, y
@@ -125,7 +125,7 @@ def test_an_honest_model_is_left_as_it_is():
 
 
 def test_a_dear_method_is_recommended_where_it_is_really_better():
-    logits, y = honest_logits(4000)
+    logits, y = calibrated_logits(4000)
     blurred = soft(logits + np.random.default_rng(0).normal(0, 1.0, logits.shape))
     result = found(
         {"uncalibrated": soft(3 * logits), "ts": blurred, "recal": soft(logits)},
@@ -136,8 +136,8 @@ def test_a_dear_method_is_recommended_where_it_is_really_better():
     assert advice(result, recommend(result)).startswith("Use recal, 4.20 forward passes per answer")
 
 
-def test_a_dishonest_model_is_not_left_as_it_is_for_want_of_samples():
-    logits, y = honest_logits(150, seed=2)
+def test_a_miscalibrated_model_is_not_left_as_it_is_for_want_of_samples():
+    logits, y = calibrated_logits(150, seed=2)
     result = found({"uncalibrated": soft(1.5 * logits), "ts": soft(logits)}, y)
     result.__dict__["calibration_tests"] = {
         "uncalibrated": CalibrationTest(0.01, 9.0, 0.1, 150, 1000),
@@ -148,7 +148,7 @@ def test_a_dishonest_model_is_not_left_as_it_is_for_want_of_samples():
 
 
 def test_a_method_that_gave_the_truth_no_chance_is_worse():
-    logits, y = honest_logits(500)
+    logits, y = calibrated_logits(500)
     hopeless = soft(logits)
     hopeless[0] = np.eye(5)[(y[0] + 1) % 5]
     result = found({"uncalibrated": soft(logits), "bins": hopeless}, y)
@@ -162,7 +162,7 @@ def test_equally_good_methods_are_told_apart_in_at_most_five_per_cent():
     # scores are equal.
     told = 0
     for seed in range(200):
-        logits, y = honest_logits(300, seed=seed)
+        logits, y = calibrated_logits(300, seed=seed)
         rng = np.random.default_rng(seed + 1000)
         one, two = (soft(logits + rng.normal(0, 0.3, logits.shape)) for _ in range(2))
         told += (
@@ -181,7 +181,7 @@ def exact_range(doubts, level=0.95):
 
 @pytest.mark.parametrize("n", [1, 7, 60, 400])
 @pytest.mark.parametrize("shape", [(0.1, 5), (0.5, 3), (1, 9), (2, 2)])
-def test_the_range_of_honest_errors_is_that_of_a_sum_of_unequal_chances(n, shape):
+def test_the_range_of_calibrated_errors_is_that_of_a_sum_of_unequal_chances(n, shape):
     doubts = np.random.default_rng(n).beta(*shape, n)
     low, high = calibrated_range(doubts.sum(), (doubts * (1 - doubts)).sum())
     assert np.abs(np.array([low[0], high[0]]) - exact_range(doubts)).max() <= 1
@@ -192,7 +192,7 @@ def test_the_range_without_doubts_or_with_certain_ones_is_a_point():
 
 
 def test_thresholds_count_what_reaches_them():
-    logits, y = honest_logits(1000)
+    logits, y = calibrated_logits(1000)
     rows = compare_probs({"a": soft(logits)}, y, bootstrap=0).samples["a"]
     level = float(rows.confidence[3])
     told = threshold_table(rows, [0.5, level])[level]
@@ -266,7 +266,7 @@ def test_calibrated_probabilities_that_automate_less_are_not_simply_recommended(
 
 
 def test_a_rule_chosen_elsewhere_is_applied_to_the_rows_of_the_page():
-    logits, y = honest_logits(4000)
+    logits, y = calibrated_logits(4000)
     probs = soft(logits)
     rule = decide(probs[:2000], y[:2000], risk=0.1)
     result = compare_probs({"given": probs[2000:]}, y[2000:], bootstrap=20)
@@ -285,7 +285,7 @@ def test_a_rule_chosen_elsewhere_is_applied_to_the_rows_of_the_page():
 
 
 def test_the_gain_of_changed_answers_is_told_where_it_is_clear():
-    logits, y = honest_logits(1500)
+    logits, y = calibrated_logits(1500)
     biased = soft(logits + np.array([4.0, 0, 0, 0, 0]))
     result = found(
         {
