@@ -4,7 +4,6 @@ from scipy import optimize
 
 from recal import Views
 from recal.calibrators import ViewAveraging
-from recal.errors import InputError
 from recal.maps.arrays import softmax
 
 
@@ -17,18 +16,6 @@ def test_the_answer_is_the_mean_over_the_original_and_the_views():
     np.testing.assert_allclose(
         ViewAveraging().fit(views).predict_proba(views), expected, rtol=0, atol=1e-15
     )
-
-
-@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
-def test_new_views_must_hold_what_was_fitted_and_may_hold_more():
-    z = np.random.default_rng(0).normal(size=(5, 3))
-    model = ViewAveraging().fit(Views(z, {"zoom:0.5": z}), [0, 1, 2, 0, 1])
-    both = Views(z, {"zoom:0.7": 100 * z, "zoom:0.5": z})
-    np.testing.assert_allclose(model.predict_proba(both), softmax(z), rtol=0, atol=1e-15)
-    with pytest.raises(
-        InputError, match=r"needs logits of zoom:0\.5, which these views do not hold"
-    ):
-        model.predict_proba(Views(z, {"zoom:0.7": z}))
 
 
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
