@@ -85,12 +85,15 @@ def encoding_of(values: Vector, kind: Rows, n_levels: Rows, most_knots: int = 33
     scaled, missing = plain.encode(finite)
     scaled = np.where(missing > 0.5, np.nan, scaled)
     scaled[0, np.isnan(scaled).all(axis=0)] = 0.0  # a column without any value
+    lower, upper = np.nanmin(scaled, axis=0), np.nanmax(scaled, axis=0)
+    # The standard deviation of equal numbers may be a rounding error.
+    spread = np.where(lower < upper, np.nanstd(scaled, axis=0), 1.0)
     return replace(
         plain,
-        lower=np.nanmin(scaled, axis=0),
-        upper=np.nanmax(scaled, axis=0),
+        lower=lower,
+        upper=upper,
         centre=np.nanmean(scaled, axis=0),
-        spread=np.maximum(np.nanstd(scaled, axis=0), 1e-9),
+        spread=np.maximum(spread, 1e-9),
     )
 
 
@@ -183,8 +186,9 @@ class Design:
             change = _orthogonal(stacked[present] - mean, N_KNOTS if rank < most_curves else 1)
             curves.append((place, change, mean))
             parts.append((stacked - mean) @ change * present[:, None])
-            bends = [("bend", place, -1, -1)] * (change.shape[1] - 1)
-            names += [("line", place, -1, -1), *bends]
+            # A signal that is always the same has no column.
+            sorts = ["line"] + ["bend"] * (N_KNOTS - 1)
+            names += [(sort, place, -1, -1) for sort in sorts[: change.shape[1]]]
             if not present.all():
                 parts.append(missing[:, [place]])
                 names.append(("missing", place, -1, -1))
@@ -348,7 +352,9 @@ def fit_regressions(
     n_folds = 0 if folds is None else int(folds.max()) + 1
     parts = [*(folds != fold for fold in range(n_folds)), np.ones(len(right), dtype=bool)]
     gains = [signal_gains(scaled[rows], missing[rows], right[rows], counts[rows]) for rows in parts]
-    numbers = np.flatnonzero((encoding.n_levels == 0) & (np.ptp(scaled, axis=0) > 0.0))
+    absent = missing.mean(axis=0)
+    tells = (encoding.lower < encoding.upper) | ((absent > 0.0) & (absent < 1.0))
+    numbers = np.flatnonzero((encoding.n_levels == 0) & tells)
     design = Design.of(encoding, values, numbers[np.argsort(-gains[-1][numbers])])
     cautions = [design.caution(each) for each in gains]
 

@@ -147,6 +147,17 @@ def test_numbers_of_any_size_are_signals():
         assert low < 0.35 < 0.65 < high
 
 
+def test_a_number_that_is_always_the_same_or_missing_tells_only_that():
+    rng = np.random.default_rng(0)
+    correct = rng.random(300) < 0.6
+    missing = rng.random(300) < np.where(correct, 0.1, 0.6)
+    for value in (0.1, 1 / 3, 0.785850795617756, -2.7, 1e6 / 7):
+        column = np.where(missing, np.nan, value)
+        fitted = SignalCalibration().fit({"same": column, "other": rng.random(300)}, correct)
+        present, absent = fitted.predict_confidence({"same": [value, None], "other": [0.5, 0.5]})
+        assert present > absent + 0.2
+
+
 def test_frames_and_arrays_of_the_same_values_give_the_same_fit():
     signals, correct, groups, _ = graded_answers(220, seed=1)
     fits = [
