@@ -151,7 +151,7 @@ def test_a_batch_of_49_is_too_small(kept):
 
 def test_a_profile_that_follows_is_saved(kept, tmp_path):
     again, new = load(save(kept, tmp_path / "kept.recal")), damaged(labels(300, 1), "hiss", 0.5, 1)
-    assert again.condition(new) == kept.condition(new)
+    assert repr(again.condition(new)) == repr(kept.condition(new))  # NaN differs from itself
 
 
 def test_a_file_cannot_bring_a_following_that_makes_no_sense(tmp_path):

@@ -143,7 +143,8 @@ def test_a_profile_is_saved_alone_and_with_its_calibrator(tmp_path):
         load(save(calibrator, tmp_path / "b")).profile_,
     ):
         assert isinstance(again, Profile)
-        assert watch(again, looks(50, seed=1)) == watch(kept, looks(50, seed=1))
+        found = watch(again, looks(50, seed=1))
+        assert repr(found) == repr(watch(kept, looks(50, seed=1)))  # NaN differs from itself
 
 
 def test_a_file_cannot_bring_a_profile_that_makes_no_sense(tmp_path):
