@@ -82,12 +82,15 @@ class FolderAudit:
                 continue
             name = str(record.get("id"))
             if record.get("kind") == "draw" and not self.knows(name):
-                self.pending[name] = Check(name, *record["check"])
+                try:
+                    self.pending[name] = Check(name, *record["check"])
+                except (KeyError, TypeError):
+                    continue  # somebody else wrote it
                 if self.audit.band_from is None:
-                    self.audit.band_from = record["band_from"]
+                    self.audit.band_from = record.get("band_from")
             elif record.get("kind") == "grade" and name in self.pending:
-                self.grades[name] = bool(record["right"])
-                self.audit.replay([(self.pending.pop(name), not record["right"])])
+                self.grades[name] = bool(record.get("right"))
+                self.audit.replay([(self.pending.pop(name), not self.grades[name])])
 
     def knows(self, name: str) -> bool:
         """Whether an answer of this id was drawn."""

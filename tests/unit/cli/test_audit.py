@@ -85,6 +85,8 @@ def test_grades_may_arrive_in_parts_and_a_cut_line_loses_nothing(place, capsys):
     run(["audit", "calibrated", "--checked", "checked.csv"])
     journal = place / "calibrated" / "audit.jsonl"
     with journal.open("ab") as file:
+        key = json.loads(journal.read_bytes().splitlines()[0])["rule"].encode()
+        file.write(b'{"kind": "draw", "rule": "%b", "id": "x"}\n' % key)  # of somebody else
         file.write(b'{"kind": "grade", "id')  # a kill while a line was written
     grade(place)
     capsys.readouterr()
