@@ -199,7 +199,7 @@ def panels(page: str) -> Chart:
     promised = [[cell.strip() for cell in row] for row in rows if row[0].strip() == "confidence"]
     curve_part = page.partition("### Cost and share")[2].partition("### ")[0]
     curve = [
-        [float(cell.rstrip("%")) for cell in line.strip("| ").split(" | ")]
+        [float(cell.strip(" %")) for cell in line.strip("| ").split(" | ")]
         for line in curve_part.splitlines()
         if re.match(r"\| \d", line)
     ]

@@ -74,6 +74,10 @@ def as_column(column: Any) -> NDArray[Any]:
     """
     if isinstance(column, float):
         return np.array([column])
+    if isinstance(column, list | tuple):  # numpy would turn a mixture of numbers and texts to text
+        if set(map(type, column)) == {float}:
+            return np.array(column)
+        return np.array([*column, None], dtype=object)[:-1]
     if hasattr(column, "detach"):  # numpy cannot read a torch tensor that tracks gradients
         column = column.detach().cpu()
     if hasattr(column, "notna") and (
@@ -81,9 +85,7 @@ def as_column(column: Any) -> NDArray[Any]:
     ):
         column = column.astype(object).where(column.notna(), None)
     if isinstance(column, str):
-        column = [column]
-    if isinstance(column, list | tuple):  # numpy would turn a mixture of numbers and texts to text
-        column = np.array([*column, None], dtype=object)[:-1]
+        return np.array([column], dtype=object)
     return np.atleast_1d(np.asarray(column))
 
 

@@ -355,10 +355,16 @@ def plan_cascade(
 def stage_answers(
     panel: PanelCalibration, rows: PanelRows, stages: Sequence[int]
 ) -> tuple[NDArray[np.intp], Vector]:
-    """Return place and confidence of the answer after each system, (n, n_stages)."""
-    probs = panel.map_.after(rows.encoded(), [place + 1 for place in stages])
-    both = [panel.chosen(rows, one) for one in probs]
-    return np.column_stack([one[0] for one in both]), np.column_stack([one[1] for one in both])
+    """Return place and confidence of the answer after each system, (n, n_stages).
+
+    After systems that no question has reached, there is no answer: -1, with confidence 0.
+    """
+    reached = [place + 1 for place in stages if place < rows.asked.max(initial=1.0)]
+    places = np.full((len(rows), len(stages)), -1)
+    sure = np.zeros(places.shape)
+    for column, probs in enumerate(panel.map_.after(rows.encoded(), reached)):
+        places[:, column], sure[:, column] = panel.chosen(rows, probs)
+    return places, sure
 
 
 def _alone(

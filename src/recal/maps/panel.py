@@ -105,7 +105,7 @@ class PanelMap(Map):
         """Return the probability of each answer and of none of them, (n_samples, n_answers + 1)."""
         xp = namespace(z)
         asked = z[:, :1]
-        numbers = [one + 1 for one in range(len(self.stages)) if bool(xp.any(asked == one + 1))]
+        numbers = sorted({int(one) for one in z[:, 0].tolist()} - {0})
         total = xp.zeros_like(z[:, : self.n_answers + 1])
         for number, probs in zip(numbers, self.after(z, numbers)):
             total = probs if len(numbers) == 1 else xp.where(asked == number, probs, total)
@@ -116,7 +116,6 @@ class PanelMap(Map):
         slots = z[:, 1 : self.n_answers + 1]
         signals = z[:, self.n_answers + 1 :]
         features, votes = self.scale.encode(signals), self.votes(slots)
-        main = self.main(votes)
         found = []
         for number in numbers:
             stage = self.stages[number - 1]
@@ -124,7 +123,7 @@ class PanelMap(Map):
             if stage.alone is not None:
                 own = indices(slots, np.flatnonzero(self.owner == 0))
                 confidence = stage.alone.confidence(namespace(z).take(signals, own, axis=1))
-                probs = mixed(probs, main, confidence, stage.share)
+                probs = mixed(probs, self.main(votes), confidence, stage.share)
             found.append(probs)
         return found
 
@@ -150,8 +149,8 @@ class PanelMap(Map):
         xp, stage = namespace(signals), self.stages[place]
         slopes, missing, shift, used = (like(signals, one) for one in self._tables[place])
         scores = xp.matmul(features[0], slopes) + xp.matmul(features[1], missing) + shift
-        levels = np.arange(stage.levels.shape[1], dtype=np.float64)[None, :]
-        for one in np.flatnonzero(stage.levels.any(axis=1)).tolist():
+        for one in np.flatnonzero(self.scale.n_levels).tolist():
+            levels = np.arange(stage.levels.shape[1], dtype=np.float64)[None, :]
             same = signals[:, one : one + 1] == like(signals, levels)
             own = xp.sum(xp.where(same, like(signals, stage.levels[one][None, :]), 0.0), axis=1)
             scores = scores + own[:, None] * like(signals, self._belongs[one])
