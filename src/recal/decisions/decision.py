@@ -313,7 +313,7 @@ class Decision(Outcome):
             f"Accept {self.coverage:.1%} of the answers ({low:.1%} to {high:.1%}),{where} with at "
             f"most {percent(self.risk)} of them wrong{self._where}, {sure}; "
             f"{self.n_errors:,} mistakes among {self.n_accepted:,} accepted were seen.",
-            "" if self.n_clusters else self.rule.note_on(self.n_errors, self.n_accepted),
+            self.note_on(self.n_errors, self.n_accepted),
             self.other_promise,
         ]
         if self.n_fitted:
@@ -326,6 +326,12 @@ class Decision(Outcome):
         if self.costs:
             sentences.append(f"Cost per answer {self.cost:.3g}.")
         return " ".join(filter(None, [*sentences, self._refused()]))
+
+    def note_on(self, errors: int, accepted: int) -> str:
+        """Return how likely a count above the risk is; empty with clusters, whose rows depend on each
+        other, so that the chance cannot be computed from a count.
+        """
+        return "" if self.n_clusters else self.rule.note_on(errors, accepted)
 
     @property
     def other_promise(self) -> str:

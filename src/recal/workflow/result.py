@@ -370,7 +370,7 @@ class Result:
         share before.
         """
         name, n_checked = self.rows_name, self.sizes[2]
-        note = self.decision.rule.note_on(self.n_errors, self.n_accepted)
+        note = self.decision.note_on(self.n_errors, self.n_accepted)
         note += " " if note else ""
         return (
             f"{self.n_accepted / n_checked:.1%} of the answers can be automated with at most "

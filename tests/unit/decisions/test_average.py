@@ -83,7 +83,11 @@ def test_more_mistakes_than_the_risk_are_explained():
     confidence = rng.uniform(0.5, 1.0, 300)
     decision = decide(confidence, rng.random(300) < confidence, risk=0.1, guarantee="average")
     assert decision.error_rate > 0.1
-    assert decision.rule.note_on(decision.n_errors, decision.n_accepted) in str(decision)
+    count = decision.n_errors, decision.n_accepted
+    assert decision.rule.note_on(*count) == decision.note_on(*count) in str(decision)
+    clusters = np.arange(300) // 2
+    clustered = decide(confidence, rng.random(300) < confidence, risk=0.1, clusters=clusters)
+    assert clustered.note_on(*count) == "", "rows of a cluster are not independent"
 
 
 def test_a_rule_keeps_its_promise_in_a_file_and_older_files_promise_confidence(tmp_path):
