@@ -14,7 +14,8 @@ from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.samples import Samples, warn_if_few
 from recal.checks import Floats, Labels
 from recal.engine.series import ScaledLogits
-from recal.maps.arrays import class_scores, softmax
+from recal.maps.arrays import class_scores, row_max, row_sum
+from recal.maps.base import wide
 from recal.maps.blend import Answers
 from recal.maps.curves import ENDLESS, Brackets, Lines, SharedLine
 from recal.schema import NotNegative, Number
@@ -138,12 +139,14 @@ class IsotonicOneVsAll(IsotonicCalibration):
         if not self.temperature:
             return 1.0
         likeliest = float(fit_betas(ScaledLogits(logits), labels).values[0])
+        drops = wide(logits) - row_max(logits)
         rows = np.arange(len(labels))
 
         def loss(step: float) -> float:
-            probs = softmax(logits, likeliest * float(np.exp(step)))
+            probs = np.exp(drops * (likeliest * float(np.exp(step))))
+            probs /= row_sum(probs)
             probs[rows, labels] -= 1.0
-            return float(np.square(probs).sum(axis=1).mean())
+            return float(np.square(probs, out=probs).sum(axis=1).mean())
 
         solution = scipy.optimize.minimize_scalar(
             loss, bounds=(-4.0, 4.0), method="bounded", options={"xatol": 1e-4}
