@@ -33,6 +33,8 @@ def check(
     1 if they refute it, and 2 if the input cannot be used. With clusters, the number of errors is
     compared with what as many independent rows as the clusters are worth could show.
 
+    For several systems, name the column of right answers with --label-column.
+
     Example: [bold]recal check folder fresh.csv --correct right --json[/bold]
     """
     file, content = files.load_saved(calibration)

@@ -117,10 +117,10 @@ def _remedy(path: Path, kind: str, expected: str) -> str:
             return f"Probabilities come from it by: recal apply {path} VIEWS --out probs.npz"
         return first
     if kind in ("probabilities", "a table"):
+        reads = "Probabilities are read by recal evaluate, decide and report."
         if kind == "a table":
             command = f"recal collect --model MODEL --data {path} --out views.npz"
-            return f"Logits are needed. If the table holds a model's inputs: {command}"
-        reads = "Probabilities are read by recal evaluate, decide and report."
+            return f"Logits are needed. {reads} If the table holds a model's inputs: {command}"
         return f"Logits are needed. {origin} {reads}"
     if kind == "a folder without views":
         return f"{origin} A folder of inputs is read by recal collect --data."
