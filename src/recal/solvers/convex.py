@@ -233,7 +233,7 @@ def _line_search(
             trial = np.maximum(trial, lower)
         predicted, value = product(gradient, trial - point), problem.evaluate(trial)
         falls = (value <= loss + 1e-4 * predicted + noise) & (predicted < noise)
-        too_long = ~falls & (step > 0.0)
+        too_long = np.logical_not(falls) & (step > 0.0)
         if not too_long.any():
             return trial, value
         hidden = -step * slope < 1e-15 * np.abs(loss)

@@ -13,6 +13,8 @@ from recal.cli import doctor
 from recal.cli.app import run
 from recal.errors import MissingExtraError, install_command
 
+pytest.importorskip("pandas")  # models read their tables with it
+
 MODELS = """
 def net(frame):
     return frame[["a", "b"]].to_numpy() * 2.0
