@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.calibrators.signal_models import ridge
 from recal.checks import (
     Floats,
     check_confidences,
@@ -388,20 +389,19 @@ def _signal_table(signals: Mapping[str, ArrayLike]) -> Vector:
 
 
 def _fit_platt(log_odds: Vector, right: NDArray[np.bool_]) -> tuple[Vector, NDArray[np.float64]]:
-    """Return slope and intercept of Platt scaling and their covariance; a weak ridge keeps them
-    finite.
+    """Return slope and intercept of Platt scaling and their covariance.
+
+    Half a right and half a wrong answer more, as in Jeffreys' prior, and a weak ridge towards "the
+    confidence is right" keep them finite and uncertain where no answer is wrong.
     """
-    features = np.column_stack([log_odds, np.ones(len(log_odds))])
-    coefficients, ridge = np.array([1.0, 0.0]), 0.01 * np.eye(2)
-    for _ in range(50):
-        chance = sigmoid(features @ coefficients)
-        bend = (features * (chance * (1 - chance))[:, None]).T @ features + ridge
-        step = np.linalg.solve(
-            bend, features.T @ (chance - right) + ridge @ (coefficients - [1.0, 0.0])
-        )
-        coefficients = coefficients - np.clip(step, -1.0, 1.0)
-        if np.abs(step).max() < 1e-8:
-            break
+    scores = np.append(log_odds, [log_odds.mean()] * 2)
+    features, penalty = np.column_stack([scores, np.ones(len(scores))]), np.full(2, 0.01)
+    counts = np.append(np.ones(len(right)), [0.5, 0.5])
+    outcomes = np.append(right, [1.0, 0.0])
+    change = ridge(features, outcomes, counts, penalty, offset=scores)
+    coefficients = np.array([1.0, 0.0]) + change
+    chance = sigmoid(features @ coefficients)
+    bend = (features.T * (counts * chance * (1 - chance))) @ features + np.diag(penalty)
     return coefficients, np.asarray(np.linalg.inv(bend), np.float64)
 
 
