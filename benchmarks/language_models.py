@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from benchmarks.measuring import describe
 from recal import AutoCalibration, SignalCalibration, TemperatureScaling, Views
 from recal.answers.scores import OptionScores, join_scores
+from recal.checks import Vector
 from recal.comparison.results import markdown_table
 from recal.decisions import decide_crossfitted
 
-Vector = NDArray[np.float64]
 Scores = tuple[float, ...]
 
 

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal import SignalCalibration
+from recal.checks import Vector
 from recal.decisions.certify import Evidence, Ranked, ranked
 from recal.decisions.guarantee import Terms, read_answers
 
-Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 POPULATION = 100_000
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.answers.templates import Asked
+from recal.checks import Vector
 from recal.collecting.fingerprint import digest
 from recal.collecting.models.base import Model, as_numpy
 from recal.errors import InputError
@@ -21,7 +22,6 @@ from recal.files.tables import cell_text
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
-Vector = NDArray[np.float64]
 Score = Callable[[list[str], Sequence[str]], Any]
 
 # An option that was not returned gets half of the smallest returned probability, but at most this.

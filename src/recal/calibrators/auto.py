@@ -14,15 +14,13 @@ from recal.calibrators.ensemble_views import Evidence
 from recal.calibrators.recal import ReCal
 from recal.calibrators.samples import Samples
 from recal.calibrators.view_selection import LossGain, losses_of
-from recal.checks import Labels
+from recal.checks import Labels, Vector
 from recal.clusters import cluster_sums
 from recal.errors import FewSamplesWarning, InputError
 from recal.maps.base import Map
 from recal.maps.blend import Answers, Blend
 from recal.maps.steps import Plan
 from recal.schema import RandomState
-
-Vector = NDArray[np.float64]
 
 
 class AutoCalibration(Calibrator):

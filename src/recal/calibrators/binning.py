@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.samples import Samples, warn_if_few
+from recal.checks import Vector
 from recal.maps.arrays import class_log_odds, class_scores, log_softmax
 from recal.maps.blend import Answers
 from recal.maps.curves import CERTAIN, Bins, InformativeBins, Steps
 from recal.schema import Count, NotNegative, Number
 from recal.solvers.isotonic import pack, smooth
 
-Vector = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 

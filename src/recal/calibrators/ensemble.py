@@ -21,6 +21,7 @@ from recal.calibrators.scaling import StructuredMatrixScaling, StructuredVectorS
 from recal.calibrators.stacking import Gate, report_of
 from recal.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling
 from recal.calibrators.view_selection import ViewChoice, losses_of
+from recal.checks import Vector
 from recal.clusters import effective_count, stratified_folds
 from recal.copies import copies_of
 from recal.engine.compiled import one_thread
@@ -31,7 +32,6 @@ from recal.maps.blend import Answers, Blend, Mixture, member_probs
 from recal.progress import track
 from recal.schema import Instance, RandomState, Size, check
 from recal.solvers.convex import mixture_weights, without_light_ones
-from recal.solvers.softmax import Vector
 from recal.solvers.temperature import fit_beta
 from recal.transforms import Transform
 from recal.transforms.base import short_spec

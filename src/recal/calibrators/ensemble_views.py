@@ -44,11 +44,12 @@ from recal.calibrators.view_selection import (
     losses_of,
     pays,
 )
+from recal.checks import Vector
 from recal.clusters import stratified_folds
 from recal.maps.arrays import softmax
 from recal.maps.blend import Blend
 from recal.progress import track
-from recal.solvers.softmax import NEAR_TOL, LinearMap, Vector
+from recal.solvers.softmax import NEAR_TOL, LinearMap
 from recal.transforms import Transform
 
 Matrix = NDArray[np.float64]

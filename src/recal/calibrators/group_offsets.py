@@ -11,14 +11,13 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.checks import Vector
 from recal.clusters import check_clusters, check_names, cluster_sums, stratified_folds
 from recal.errors import InputError
 from recal.maps.arrays import log_odds, sigmoid
 from recal.maps.base import Array, like, namespace
 from recal.schema import Floats, ListOf, Record, Text
 from recal.solvers.convex import minimise
-
-Vector = NDArray[np.float64]
 
 
 class GroupOffsets(Record):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.samples import Samples
-from recal.checks import Floats, Labels
+from recal.checks import Floats, Labels, Vector
 from recal.engine.series import ScaledLogits
 from recal.errors import ConvergenceWarning
 from recal.maps.arrays import largest_columns, log_softmax
@@ -21,7 +21,6 @@ from recal.maps.scaling import GapNetwork, RisingCurve, network_shapes, unpack
 from recal.schema import Count, NotNegative, Number, RandomState
 from recal.solvers.temperature import fit_betas
 
-Vector = NDArray[np.float64]
 Objective = Callable[[Vector], tuple[float, Vector]]
 
 

@@ -15,13 +15,13 @@ from recal.calibrators.group_offsets import GroupOffsets, fit_group_offsets
 from recal.calibrators.panel_answers import Match, PanelRows, PanelTable, right_answers
 from recal.calibrators.panel_fit import PanelFit, chosen_answers
 from recal.calibrators.samples import Samples
+from recal.checks import Vector
 from recal.copies import count_fitted, kept_hashes
 from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from recal.maps.panel import PanelMap
 from recal.schema import Floats, Integers, RandomState, check_parameters
 
-Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 

@@ -14,12 +14,12 @@ from recal.calibrators.samples import Samples
 from recal.calibrators.signal_models import choose_kinds, encoding_of
 from recal.calibrators.signals import SignalFit, fit_mixture
 from recal.calibrators.view_selection import LossGain
+from recal.checks import Vector
 from recal.clusters import stratified_folds
 from recal.maps.panel import PanelMap, PanelStage, mixed
 from recal.maps.signals import CATEGORY, SignalEncoding, SignalMap
 from recal.solvers.convex import Dense, minimise, mixture_weights
 
-Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.samples import FEWEST_MISTAKES, Samples
-from recal.checks import Labels
+from recal.checks import Labels, Vector
 from recal.engine.grouping import ConfidenceAt, GroupIndex, group_indices
-from recal.engine.series import ScaledLogits, ScaledRows, Vector
+from recal.engine.series import ScaledLogits, ScaledRows
 from recal.errors import FewSamplesWarning, InputError
 from recal.maps.steps import NEUTRAL, OneTransform, Plan, Step
 from recal.progress import track

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.checks import Vector
 from recal.maps.arrays import sigmoid
 from recal.maps.signals import (
     CATEGORY,
@@ -27,7 +28,6 @@ from recal.maps.signals import (
 from recal.schema import LARGEST
 from recal.solvers.convex import Dense, minimise
 
-Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 N_KNOTS = 5

@@ -12,11 +12,10 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import as_array, as_column, text_of
+from recal.checks import Vector, as_array, as_column, text_of
 from recal.errors import InputError, UnseenValuesWarning
 from recal.schema import Flag, Floats, ListOf, Record, Text
 
-Vector = NDArray[np.float64]
 Names = Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
 Levels = Annotated[tuple[tuple[str, ...], ...], ListOf(ListOf(Text(), keep=tuple), keep=tuple)]
 

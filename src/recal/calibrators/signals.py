@@ -21,6 +21,7 @@ from recal.calibrators.signal_models import (
     ridge,
 )
 from recal.calibrators.signal_table import SignalTable, read_correct
+from recal.checks import Vector
 from recal.clusters import effective_count, stratified_folds
 from recal.copies import count_fitted, near_duplicates, row_hashes, sampled_rows
 from recal.engine.compiled import one_thread
@@ -30,7 +31,6 @@ from recal.maps.signals import SignalMap
 from recal.schema import Instance, Integers, RandomState, check, check_parameters
 from recal.solvers.convex import mixture_weights, without_light_ones
 
-Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 # With fewer graded answers, or fewer of the rarer kind, only Platt scaling of the best signal is

@@ -9,9 +9,9 @@ import scipy
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.samples import Samples
-from recal.checks import Labels
+from recal.checks import Labels, Vector
 from recal.engine.compiled import one_thread
-from recal.engine.series import ScaledLogits, Vector
+from recal.engine.series import ScaledLogits
 from recal.maps.scaling import Temperature, TemperatureMixture
 from recal.maps.steps import Plan
 from recal.solvers.convex import mixture_weights

@@ -32,12 +32,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Labels
+from recal.checks import Labels, Vector
 from recal.clusters import cluster_sums, effective_count, stratified_folds
 from recal.maps.blend import Answers
 from recal.maps.guard import keep_answers
 from recal.progress import track
-from recal.solvers.softmax import Stack, StackedMap, Vector
+from recal.solvers.softmax import Stack, StackedMap
 
 # With fewer samples no view is chosen: with 50, one fit in forty chose a view by chance, which cost
 # up to 25 % NLL.

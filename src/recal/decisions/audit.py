@@ -21,14 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import check_confidences
+from recal.checks import Vector, check_confidences
 from recal.clusters import check_names
 from recal.decisions.bets import Bets
 from recal.decisions.rule import DecisionRule, check_share
 from recal.errors import InputError
 from recal.schema import Number, check
-
-Vector = NDArray[np.float64]
 
 
 class Check(NamedTuple):

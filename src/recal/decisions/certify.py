@@ -48,9 +48,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.checks import Vector
 from recal.clusters import effective_count
 
-Vector = NDArray[np.float64]
 Counts = NDArray[np.intp]
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, check_logits, check_probs
+from recal.checks import Floats, Vector, check_logits, check_probs
 from recal.decisions.damage import SMALLEST_BATCH, RowNumbers, row_numbers
 from recal.errors import InputError
 from recal.maps.arrays import softmax
@@ -29,7 +29,6 @@ from recal.schema import Record
 if TYPE_CHECKING:
     from recal.decisions.profiles import Profile
 
-Vector = NDArray[np.float64]
 
 # The numbers of each class are averaged with this many average samples, and a batch with this many
 # samples per class of the fit's mix, so that rare classes are not ruled out.

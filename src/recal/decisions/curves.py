@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from recal.decisions.certify import Counts, Vector
+from recal.checks import Vector
+from recal.decisions.certify import Counts
 from recal.decisions.decision import Decision
 from recal.decisions.guarantee import Answers, Terms, decide, read_answers
 from recal.decisions.rule import Guarantee, check_share

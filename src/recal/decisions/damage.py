@@ -23,7 +23,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Floats, Labels
+from recal.checks import Floats, Labels, Vector
 from recal.decisions.follow import WatchResult, unknown
 from recal.errors import InputError
 from recal.maps.arrays import sigmoid
@@ -31,8 +31,6 @@ from recal.schema import SMALLEST, Count, Integers, ListOf, Number, Record, Text
 from recal.schema import Floats as FloatArray
 from recal.transforms import as_transform
 from recal.views import Views
-
-Vector = NDArray[np.float64]
 
 # Noise of the process, in units of the prior variance.
 NOISE = 0.05

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import as_array
+from recal.checks import Vector, as_array
 from recal.clusters import check_clusters, check_names, effective_count
 from recal.copies import matters, near_duplicates, warn_of_fitted
-from recal.decisions.certify import Counts, Evidence, Vector, labels_needed
+from recal.decisions.certify import Counts, Evidence, labels_needed
 from recal.decisions.decision import Costs, Decision, Part
 from recal.decisions.rule import DecisionRule, Guarantee, Reads, check_share
 from recal.errors import DependentRowsWarning, InputError

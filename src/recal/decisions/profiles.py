@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.signal_models import ridge
 from recal.checks import (
     Floats,
+    Vector,
     check_confidences,
     check_graded,
     check_labels,
@@ -45,7 +46,6 @@ from recal.schema import Floats as FloatArray
 from recal.transforms import as_transform
 from recal.views import Views
 
-Vector = NDArray[np.float64]
 # More rows would make a file larger, but not a test more powerful.
 MAX_ROWS = 20_000
 

@@ -32,14 +32,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, check_labels, check_probs
+from recal.checks import Floats, Vector, check_labels, check_probs
 from recal.copies import warn_of_fitted
 from recal.decisions.rule import SHARE, OrInfinity
 from recal.errors import FewSamplesWarning, InputError
 from recal.schema import ListOf, NotNegative, Record, Size
 
 Method = Literal["lac", "aps", "raps"]
-Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 

@@ -19,18 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.checks import Vector
 from recal.copies import count_fitted, kept_hashes, warn_of_fitted
 from recal.decisions.bets import Bets
 from recal.decisions.class_shares import class_mix
 from recal.decisions.follow import Finding, WatchResult
-from recal.decisions.profiles import (
-    Profile,
-    Reactions,
-    Vector,
-    as_batch,
-    confidence_reactions,
-    reactions,
-)
+from recal.decisions.profiles import Profile, Reactions, as_batch, confidence_reactions, reactions
 from recal.decisions.rule import check_share
 from recal.errors import InputError
 from recal.maps.arrays import sigmoid

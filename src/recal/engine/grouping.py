@@ -15,10 +15,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, check_logits
+from recal.checks import Floats, Vector, check_logits
 from recal.engine import rows as kernels
 from recal.engine.compiled import over_rows
-from recal.engine.series import RISE, ScaledLogits, ScaledRows, Vector
+from recal.engine.series import RISE, ScaledLogits, ScaledRows
 from recal.errors import InputError
 
 ConfidenceAt = Literal["original", "own"]

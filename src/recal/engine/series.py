@@ -21,11 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Floats
+from recal.checks import Floats, Vector
 from recal.engine import rows as kernels
 from recal.engine.compiled import SMALL, over_rows
 
-Vector = NDArray[np.float64]
 Columns = NDArray[np.intp]
 # Returns an array that contains the requested rows, perhaps among others, and their positions in
 # it.

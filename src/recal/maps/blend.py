@@ -239,7 +239,6 @@ def _range(values: Any) -> str:
     return f"from {min(values):+.4f} to {max(values):+.4f}"
 
 
-Vector = NDArray[np.float64]
 Transforms = Annotated[tuple[Transform, ...], TransformList()]
 
 

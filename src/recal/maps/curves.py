@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.checks import Vector
 from recal.errors import InputError
 from recal.maps.arrays import (
     at,
@@ -34,7 +35,6 @@ from recal.maps.base import Array, Map, Views, like, namespace
 from recal.maps.scaling import Scale
 from recal.schema import Floats, Integers, Number
 
-Vector = NDArray[np.float64]
 # The curves of all classes are concatenated: their inputs, their values, and the offsets at which
 # each begins and ends.
 Inputs = Annotated[Vector, Floats("N", low=-np.inf, high=np.inf)]

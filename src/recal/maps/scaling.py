@@ -8,9 +8,9 @@ import math
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from recal.checks import Floats as FloatArray
+from recal.checks import Vector
 from recal.engine import rows
 from recal.engine.compiled import SMALL, over_rows
 from recal.engine.series import as_rows
@@ -35,7 +35,6 @@ from recal.schema import LARGEST, SMALLEST, Floats, Number
 if TYPE_CHECKING:
     from recal.maps.steps import Plan
 
-Vector = NDArray[np.float64]
 PerClass = Annotated[Vector, Floats("K")]
 Scale = Annotated[float, Number(SMALLEST, LARGEST)]
 Share = Annotated[float, Number(0.0, 1.0)]

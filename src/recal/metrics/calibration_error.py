@@ -13,16 +13,9 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, Labels, check_weights, is_graded
+from recal.checks import Floats, Labels, Vector, check_weights, is_graded
 from recal.errors import InputError
-from recal.metrics.row_scores import (
-    RowOptions,
-    RowScores,
-    Vector,
-    read_pair,
-    score_labelled,
-    weighted_rows,
-)
+from recal.metrics.row_scores import RowOptions, RowScores, read_pair, score_labelled, weighted_rows
 from recal.schema import Number, check
 
 COUNT = Number(1, whole=True)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.checks import Vector
 from recal.metrics.calibration_error import COUNT, assign_bins, equal_mass_edges, first_of_each
 from recal.metrics.intervals import LEVEL, Interval
-from recal.metrics.row_scores import Classes, RowScores, Vector, score
+from recal.metrics.row_scores import Classes, RowScores, score
 from recal.schema import check
 
 

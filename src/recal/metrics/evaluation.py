@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from recal.checks import check_graded, check_weights, is_graded
+from recal.checks import Vector, check_graded, check_weights, is_graded
 from recal.clusters import check_clusters
 from recal.errors import InputError
 from recal.metrics.calibration_error import (
@@ -24,7 +24,6 @@ from recal.metrics.intervals import NO_INTERVAL, Interval, intervals_of
 from recal.metrics.row_scores import (
     Classes,
     RowScores,
-    Vector,
     positive_rows,
     read_pair,
     score_graded,

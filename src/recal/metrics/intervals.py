@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Floats, Labels
+from recal.checks import Floats, Labels, Vector
 from recal.clusters import effective_count
 from recal.errors import InputError
 from recal.metrics.calibration_error import (
@@ -41,7 +41,7 @@ from recal.metrics.calibration_error import (
     smooth_residuals,
     transform_grid,
 )
-from recal.metrics.row_scores import RowScores, Vector, score_labelled
+from recal.metrics.row_scores import RowScores, score_labelled
 
 Interval = tuple[float, float]
 Units = NDArray[np.intp]

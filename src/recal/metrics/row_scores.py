@@ -17,6 +17,7 @@ from recal.checks import (
     SUM_TOLERANCE,
     Floats,
     Labels,
+    Vector,
     check_confidences,
     check_form,
     check_graded,
@@ -28,7 +29,6 @@ from recal.checks import (
 from recal.engine import rows as kernels
 from recal.engine.compiled import SMALL, over_rows
 
-Vector = NDArray[np.float64]
 Classes = Sequence[Any] | NDArray[Any] | None
 
 

@@ -10,16 +10,10 @@ from typing import Any, Literal, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.checks import Vector
 from recal.errors import InputError
 from recal.metrics.calibration_error import first_of_each
-from recal.metrics.row_scores import (
-    Classes,
-    RowOptions,
-    RowScores,
-    Vector,
-    read_pair,
-    weighted_rows,
-)
+from recal.metrics.row_scores import Classes, RowOptions, RowScores, read_pair, weighted_rows
 from recal.schema import Number, check
 from recal.transforms.preprocessing import PROBABILITY_FLOOR
 

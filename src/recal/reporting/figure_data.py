@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.checks import Vector
 from recal.decisions.decision import holm
 from recal.errors import InputError
 from recal.metrics.calibration_error import BinTable, equal_width_edges, table_of
@@ -19,7 +20,6 @@ from recal.metrics.intervals import LEVEL
 from recal.metrics.row_scores import RowScores
 from recal.reporting.chart import sentences
 
-Vector = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 # The stops of the slider: every hundredth, and finer near 1, where decisions are made.

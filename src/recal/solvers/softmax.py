@@ -16,12 +16,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Labels
+from recal.checks import Labels, Vector
 from recal.engine import rows as kernels
 from recal.engine.compiled import one_thread, over_rows
 from recal.solvers.convex import Solution, minimise, restricted
 
-Vector = NDArray[np.float64]
 # Tolerance of fits that only estimate how well a method does on samples left out.
 NEAR_TOL = 1e-5
 

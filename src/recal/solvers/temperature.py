@@ -23,8 +23,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Floats, Labels
-from recal.engine.series import ScaledLogits, ScaledRows, Vector
+from recal.checks import Floats, Labels, Vector
+from recal.engine.series import ScaledLogits, ScaledRows
 from recal.errors import ConvergenceWarning
 
 Flags = NDArray[np.bool_]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.signal_table import read_correct
 from recal.calibrators.signals import SignalCalibration
-from recal.checks import Floats
+from recal.checks import Floats, Vector
 from recal.decisions import profile
 from recal.decisions.crossfit import crossfitted_confidences, take_rows
 from recal.errors import InputError
@@ -24,8 +24,6 @@ from recal.files.tables import Table, read_table, write_with_columns
 from recal.workflow.folder import ROWS_OF_TABLE
 from recal.workflow.parts import extend, split, split_words
 from recal.workflow.result import Answers, Result, Settings, running
-
-Vector = NDArray[np.float64]
 
 # Columns that are never signals.
 _NOT_SIGNALS = ("id", "custom_id", "doc_id", "question_id", "index", "confidence", "accepted")
