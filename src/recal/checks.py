@@ -17,6 +17,7 @@ from recal.errors import InputError
 
 Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.intp]
+Indices = NDArray[np.intp]
 Vector = NDArray[np.float64]
 # Rows of probabilities in float16 or float32 do not sum to one exactly.
 SUM_TOLERANCE = 1e-3

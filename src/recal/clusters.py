@@ -12,13 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Labels, as_array, as_column, text_of
+from recal.checks import Indices, Labels, as_array, as_column, text_of
 from recal.errors import InputError
 
-Rows = NDArray[np.intp]
 
-
-def check_clusters(clusters: ArrayLike, n_samples: int, name: str = "clusters") -> Rows:
+def check_clusters(clusters: ArrayLike, n_samples: int, name: str = "clusters") -> Indices:
     """Return the number of each row's cluster, counted from 0; clusters may be named by words or
     numbers.
 
@@ -36,7 +34,7 @@ def count_of_clusters(count: int) -> str:
     return f"{count:,} cluster{'' if count == 1 else 's'}"
 
 
-def check_names(values: ArrayLike, n_samples: int, name: str) -> tuple[tuple[str, ...], Rows]:
+def check_names(values: ArrayLike, n_samples: int, name: str) -> tuple[tuple[str, ...], Indices]:
     """Return the distinct names of a column of words or whole numbers, as text, and the index of
     each row's name.
     """
@@ -87,7 +85,7 @@ def row_names(values: ArrayLike | None, n_samples: int, name: str) -> NDArray[np
 
 def split_by_cluster(
     clusters: ArrayLike, shares: Sequence[float], rng: np.random.Generator
-) -> list[Rows]:
+) -> list[Indices]:
     """Split rows at random into parts of about these shares of the rows; a cluster is never
     divided.
 
@@ -125,9 +123,9 @@ def stratified_folds(
     labels: Labels,
     n_folds: int,
     rng: np.random.Generator,
-    copies: Rows | None = None,
-    clusters: Rows | None = None,
-) -> Rows:
+    copies: Indices | None = None,
+    clusters: Indices | None = None,
+) -> Indices:
     """Return the fold of each sample, 0..n_folds-1. Sizes differ by at most one, overall and within
     each class.
 
@@ -160,7 +158,7 @@ def stratified_folds(
 
 def cluster_folds(
     clusters: ArrayLike, labels: Labels, n_folds: int, rng: np.random.Generator
-) -> Rows:
+) -> Indices:
     """Return the fold of each row, 0..n_folds-1; a cluster is never divided, and classes are spread
     evenly.
 
@@ -193,7 +191,7 @@ def cluster_folds(
     return fold[index]
 
 
-def cluster_sums(values: NDArray[np.float64], clusters: Rows | None) -> NDArray[np.float64]:
+def cluster_sums(values: NDArray[np.float64], clusters: Indices | None) -> NDArray[np.float64]:
     """Return the sum of the values of each cluster, or the values themselves if there are no
     clusters.
     """
@@ -202,7 +200,7 @@ def cluster_sums(values: NDArray[np.float64], clusters: Rows | None) -> NDArray[
     return np.asarray(np.bincount(clusters, values)[np.unique(clusters)])
 
 
-def effective_count(values: NDArray[np.float64], clusters: Rows | None) -> float:
+def effective_count(values: NDArray[np.float64], clusters: Indices | None) -> float:
     """Return the number of independent rows that would estimate the mean of these values as well as
     the clustered rows.
 
@@ -232,7 +230,7 @@ def effective_count(values: NDArray[np.float64], clusters: Rows | None) -> float
     return float(np.clip(len(values) / effect, fewest, len(values)))
 
 
-def _large_first(sizes: Rows, rng: np.random.Generator) -> Rows:
+def _large_first(sizes: Indices, rng: np.random.Generator) -> Indices:
     """Return the clusters in random order, larger ones first, so that small ones can even out the
     sizes.
     """

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Vector
+from recal.checks import Indices, Vector
 from recal.maps.arrays import sigmoid
 from recal.maps.signals import (
     CATEGORY,
@@ -28,14 +28,12 @@ from recal.maps.signals import (
 from recal.schema import LARGEST
 from recal.solvers.convex import Dense, minimise
 
-Rows = NDArray[np.intp]
-
 N_KNOTS = 5
 # The ridge of a signal's line; in a fit to few answers, a weaker one follows single answers.
 LINE = 3.0
 
 
-def choose_kinds(values: Vector, right: Vector, counts: Vector, n_levels: Rows) -> Rows:
+def choose_kinds(values: Vector, right: Vector, counts: Vector, n_levels: Indices) -> Indices:
     """Return the transformation of each signal under which it predicts best alone.
 
     Every transformation is tried on every signal; each leaves one slope to fit, so that the
@@ -63,7 +61,9 @@ def choose_kinds(values: Vector, right: Vector, counts: Vector, n_levels: Rows) 
     return np.where(n_levels > 0, CATEGORY, losses.argmin(axis=0))
 
 
-def encoding_of(values: Vector, kind: Rows, n_levels: Rows, most_knots: int = 33) -> SignalEncoding:
+def encoding_of(
+    values: Vector, kind: Indices, n_levels: Indices, most_knots: int = 33
+) -> SignalEncoding:
     """Return the encoding with these transformations, scaled to the finite values."""
     finite = np.where(np.isfinite(values), np.clip(values, -1e90, 1e90), np.nan)
     n_signals = finite.shape[1]
@@ -147,9 +147,9 @@ class Design:
 
     columns: Vector
     sort: NDArray[np.str_]
-    signal: Rows
-    level: Rows
-    partner: Rows
+    signal: Indices
+    level: Indices
+    partner: Indices
     knots: Vector
     curves: tuple[tuple[int, Vector, Vector], ...]
     n_levels: int
@@ -159,7 +159,7 @@ class Design:
         cls,
         encoding: SignalEncoding,
         values: Vector,
-        order: Rows,
+        order: Indices,
         *,
         most_curves: int = 20,
         most_products: int = 15,
@@ -343,7 +343,7 @@ class Regression:
 
 
 def fit_regressions(
-    encoding: SignalEncoding, values: Vector, right: Vector, counts: Vector, folds: Rows | None
+    encoding: SignalEncoding, values: Vector, right: Vector, counts: Vector, folds: Indices | None
 ) -> tuple[Design, dict[str, Regression]]:
     """Return the regressions to be mixed, from the simplest to the most flexible; without folds
     only Platt scaling of the best signal.
@@ -395,7 +395,7 @@ def mean_loss(probs: Vector, right: Vector, counts: Vector) -> float:
 
 
 def importance(
-    design: Design, fitted: Regression, right: Vector, counts: Vector, n_levels: Rows
+    design: Design, fitted: Regression, right: Vector, counts: Vector, n_levels: Indices
 ) -> Vector:
     """Return how much the loss per row would rise without each signal, (n_signals,), in one pass.
 

@@ -21,7 +21,7 @@ from recal.calibrators.signal_models import (
     ridge,
 )
 from recal.calibrators.signal_table import SignalTable, read_correct
-from recal.checks import Vector
+from recal.checks import Indices, Vector
 from recal.clusters import effective_count, stratified_folds
 from recal.copies import count_fitted, near_duplicates, row_hashes, sampled_rows
 from recal.engine.compiled import one_thread
@@ -30,8 +30,6 @@ from recal.maps.arrays import sigmoid
 from recal.maps.signals import SignalMap
 from recal.schema import Instance, Integers, RandomState, check, check_parameters
 from recal.solvers.convex import mixture_weights, without_light_ones
-
-Rows = NDArray[np.intp]
 
 # With fewer graded answers, or fewer of the rarer kind, only Platt scaling of the best signal is
 # fitted. Below the second pair of numbers, a fit warns.
@@ -246,7 +244,7 @@ class SignalFit(NamedTuple):
     left_out: Vector
 
 
-def fit_mixture(samples: Samples, n_levels: Rows, rng: np.random.Generator) -> SignalFit:
+def fit_mixture(samples: Samples, n_levels: Indices, rng: np.random.Generator) -> SignalFit:
     """Cross-fit the members, choose their penalties and weights, and fit the slope.
 
     `samples.inputs` are the values of a `SignalTable`, and labels are 1.0 for right answers.
@@ -292,7 +290,7 @@ def fit_mixture(samples: Samples, n_levels: Rows, rng: np.random.Generator) -> S
     return SignalFit(fitted, weights, losses, rises, probs["mixture"])
 
 
-def _copies(values: Vector, right: Vector) -> Rows | None:
+def _copies(values: Vector, right: Vector) -> Indices | None:
     """Return a number for each row that its copies share; None if there are no copies."""
     _, index = np.unique(np.column_stack([values, right]), axis=0, return_inverse=True)
     same = np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)

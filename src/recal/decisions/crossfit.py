@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.base import Calibrator
 from recal.calibrators.samples import as_views
 from recal.calibrators.signal_table import columns_of, read_correct
-from recal.checks import Floats, Labels, check_labels
+from recal.checks import Floats, Indices, Labels, check_labels
 from recal.clusters import check_clusters, cluster_folds, stratified_folds
 from recal.decisions.decision import Decision
 from recal.decisions.guarantee import decide
@@ -21,8 +21,6 @@ from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError, Un
 from recal.metrics.row_scores import Classes
 from recal.schema import Number, check
 from recal.views import Views
-
-Rows = NDArray[np.intp]
 
 
 def decide_crossfitted(
@@ -184,7 +182,7 @@ def crossfitted_confidences(
 
 def _folds(
     labels: Labels, n_folds: int, clusters: ArrayLike | None, random_state: int
-) -> Iterator[tuple[Rows, Rows, Rows | None]]:
+) -> Iterator[tuple[Indices, Indices, Indices | None]]:
     """Yield the rows to fit, the rows to predict, and the clusters of the rows to fit."""
     check(n_folds, Number(2, len(labels), whole=True), "folds")
     rng = np.random.default_rng(random_state)
@@ -207,6 +205,6 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def take_rows(signals: Any, rows: Rows) -> dict[str, NDArray[Any]]:
+def take_rows(signals: Any, rows: Indices) -> dict[str, NDArray[Any]]:
     """Return some rows of signals in any form, as columns by name."""
     return {name: column[rows] for name, column in columns_of(signals)[0].items()}

@@ -32,14 +32,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, Vector, check_labels, check_probs
+from recal.checks import Floats, Indices, Vector, check_labels, check_probs
 from recal.copies import warn_of_fitted
 from recal.decisions.rule import SHARE, OrInfinity
 from recal.errors import FewSamplesWarning, InputError
 from recal.schema import ListOf, NotNegative, Record, Size
 
 Method = Literal["lac", "aps", "raps"]
-Rows = NDArray[np.intp]
 
 
 class PredictionSets(Record):
@@ -238,7 +237,7 @@ def prediction_sets(
     return replace(form, limits=limits, at_least_one=at_least_one)
 
 
-def parted(n_samples: int, coverage: float) -> tuple[Rows, Rows]:
+def parted(n_samples: int, coverage: float) -> tuple[Indices, Indices]:
     """Return random rows that choose the penalty, none if there are few rows, and those that give
     the limit.
     """
@@ -249,7 +248,7 @@ def parted(n_samples: int, coverage: float) -> tuple[Rows, Rows]:
     return np.sort(order[:size]), np.sort(order[size:])
 
 
-def smallest(scores: Vector, ranks: Rows, labels: Rows, coverage: float) -> tuple[float, int]:
+def smallest(scores: Vector, ranks: Indices, labels: Indices, coverage: float) -> tuple[float, int]:
     """Return the penalty and the free ranks with the smallest sets on average; among ties, the
     mildest.
     """
