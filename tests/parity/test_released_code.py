@@ -28,7 +28,7 @@ def recorded_views(recorded, part):
     return Views(recorded[f"{part}_logits"], transformed, recorded[f"{part}_labels"])
 
 
-@pytest.mark.parametrize("name", [PLAIN, SATURATED])
+@pytest.mark.parametrize("name", [PLAIN, pytest.param(SATURATED, marks=pytest.mark.slow)])
 def test_the_slow_reference_reproduces_the_released_code(name):
     recorded = read(name)
     steps, start, finish = reference.fit(
