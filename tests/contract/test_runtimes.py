@@ -20,7 +20,7 @@ from recal.export.onnx_file import calibration_model
 from recal.export.torch_module import CalibrationLayer
 from recal.maps import steps as steps_module
 from recal.maps.arrays import top_column
-from recal.maps.guard import answer, answer_views, bounded, keep_answers, lift_answers
+from recal.maps.guard import answer, bounded, keep_answers, lift_answers
 
 Runtime = Callable[[Plan, np.ndarray, np.ndarray], np.ndarray]
 
@@ -177,7 +177,7 @@ def test_a_sample_alone_gets_what_it_gets_in_a_batch(runtime: Runtime) -> None:
 
 @every_runtime
 @pytest.mark.parametrize("answers", ["kept", "free"])
-@pytest.mark.parametrize("gate", [None, 0.9, 0.99])
+@pytest.mark.parametrize("gate", [None, 0.9])
 @pytest.mark.parametrize("by_class", [False, True])
 def test_blends_agree_with_numpy(
     runtime: Runtime, answers: str, gate: float | None, by_class: bool
@@ -230,25 +230,3 @@ def test_long_plans_agree(runtime: Runtime, n_classes: int, near: bool) -> None:
     transformed = (logits + noise).astype(np.float32)
     expected = expected_arrays(plan, logits, transformed)
     np.testing.assert_allclose(runtime(plan, logits, transformed), expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("answers", ["kept", "free"])
-def test_confidence_is_the_same_in_every_runtime_and_the_guard_does_not_lift_it(
-    answers: str,
-) -> None:
-    plan, views, transformed = random_blend(3, 5, answers=answers)
-    probs, expected = answer_views(plan, views, kept=plan.keeps_answers)
-    np.testing.assert_allclose(probs, expected_probs(plan, views), rtol=0, atol=1e-12)
-    lifted = probs.max(axis=1) > expected + 1e-9
-    assert lifted.any() if answers == "kept" else not lifted.any()
-    logits = np.ascontiguousarray(views.logits)
-    tensors = torch.from_numpy(logits), torch.from_numpy(np.ascontiguousarray(transformed))
-    np.testing.assert_allclose(
-        CalibrationLayer(plan).both(*tensors)[1].numpy(), expected, rtol=0, atol=1e-6
-    )
-    session = onnxruntime.InferenceSession(
-        calibration_model(calibration_of(plan), 5).SerializeToString(),
-        providers=["CPUExecutionProvider"],
-    )
-    found = session.run(["confidence"], {"logits": logits, "transformed": transformed})[0]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)

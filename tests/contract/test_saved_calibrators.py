@@ -10,6 +10,8 @@ from sklearn.base import clone
 
 from recal import load, save
 from recal.calibrators import CALIBRATORS
+from recal.maps.base import Map
+from recal.schema import field_names
 from tests.problems import views
 
 NAMES = ["dog", "ant", "cat"]
@@ -25,6 +27,13 @@ def test_a_saved_calibrator_answers_the_same_and_can_be_fitted_again(method, tmp
     assert type(again) is method
     assert again.get_params() == fitted.get_params()
     assert again.state().keys() == fitted.state().keys()
+    assert isinstance(again.map_, Map)
+    assert again.map_ == fitted.map_
+    assert hash(again.map_) == hash(fitted.map_)
+    assert repr(again.map_).startswith(type(again.map_).__name__)
+    for name in field_names(type(again.map_)):
+        with pytest.raises(AttributeError):
+            setattr(again.map_, name, None)
     np.testing.assert_array_equal(again.predict_proba(VIEWS), fitted.predict_proba(VIEWS))
     np.testing.assert_array_equal(again.predict(VIEWS), fitted.predict(VIEWS))
     assert (
