@@ -70,23 +70,6 @@ def test_a_new_fit_forgets_the_plan_of_the_last():
     assert not hasattr(auto.fit(views.logits, y), "plan_")
 
 
-@pytest.mark.parametrize("case", [{}, {"useful": False}, {"n": 1500, "useful": False, "tilt": 0.8}])
-def test_survives_a_save_with_names_for_classes(tmp_path, case):
-    views, y = second_look(seed=3, **case)
-    names = np.array(["ash", "beech", "cedar", "dogwood"])
-    auto = AutoCalibration(answers="free").fit(views, names[y], classes=names)
-    assert auto.calibrator_.classes_.tolist() == names.tolist()
-    again = load(save(auto, tmp_path / "auto.recal"))
-    assert (again.choice_, again.reason_, again.trials_) == (
-        auto.choice_,
-        auto.reason_,
-        auto.trials_,
-    )
-    assert type(again.calibrator_) is type(auto.calibrator_)
-    np.testing.assert_array_equal(again.predict_proba(views), auto.predict_proba(views))
-    np.testing.assert_array_equal(again.predict(views), auto.predict(views))
-
-
 def test_a_file_may_not_nest_choices_nor_name_another_method(tmp_path):
     auto = AutoCalibration().fit(*second_look(40))
     inner = AutoCalibration().fit(*second_look(40))

@@ -31,14 +31,14 @@ def test_the_offset_is_the_zero_of_the_penalised_slope():
 
 def test_groups_that_do_not_differ_get_no_offset():
     zero = 0
-    for seed in range(40):
+    for seed in range(20):
         rng = np.random.default_rng(seed)
         confidence = rng.uniform(0.5, 1.0, 600)
         fitted = fit_group_offsets(
             confidence, rng.random(600) < confidence, rng.integers(0, 20, 600)
         )
         zero += not fitted.offsets.any()
-    assert zero >= 32
+    assert zero >= 16
 
 
 def test_offsets_lower_the_loss_on_new_samples_of_the_groups():
