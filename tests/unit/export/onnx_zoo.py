@@ -5,10 +5,12 @@ and reshapes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 FLOAT, HALF, BYTE, INT64 = (
@@ -306,6 +308,49 @@ def fixed_token() -> onnx.ModelProto:
     mean = g.op("ReduceMean", g.op("Concat", token, flat, axis=1), axes=[1], keepdims=0)
     dense(g, mean)
     return g.model([1, 3, 8, 8], {"scores": [1, CLASSES]})
+
+
+def linear(
+    path: Path,
+    shape: Sequence[int] = (1, 6, 6),
+    n_classes: int = CLASSES,
+    *,
+    softmax: bool = False,
+    opset: int = 15,
+    domain: str = "",
+) -> tuple[Path, np.ndarray]:
+    """Save a model whose scores are linear in its inputs; return its path and its weights."""
+    size = (int(np.prod(shape)), n_classes)
+    weights = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    g = Graph()
+    g.constants.append(numpy_helper.from_array(weights, "w"))
+    scores = g.op("MatMul", g.op("Flatten", "x"), "w", to="" if softmax else "scores")
+    if softmax:
+        g.op("Identity", g.op("Softmax", scores), to="scores")
+    domains = {domain: opset} if domain else None
+    onnx.save(g.model(["n", *shape], {"scores": ["n", n_classes]}, opset, domains=domains), path)
+    return path, weights
+
+
+def outputs_of(source: Path | bytes, inputs: np.ndarray) -> dict[str, Any]:
+    """Run an exported file; return what it answers by name."""
+    source = source if isinstance(source, bytes) else str(source)
+    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(names, {session.get_inputs()[0].name: inputs})))
+
+
+def with_views(path: Path, inputs: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+    """Run an exported file; return the views, which it joins with the inputs, and its answers."""
+    model = onnx.load(path)
+    joined = [
+        node for node in model.graph.node if node.op_type == "Concat" and node.input[0] == "inputs"
+    ]
+    views = joined[-1].input[1]
+    kind = helper.np_dtype_to_tensor_dtype(inputs.dtype)
+    model.graph.output.append(helper.make_tensor_value_info(views, kind, None))
+    found = outputs_of(model.SerializeToString(), inputs)
+    return found.pop(views), found
 
 
 IMAGES: dict[str, Callable[[], onnx.ModelProto]] = {

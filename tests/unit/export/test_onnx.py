@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
 
 from recal import CalibratedModule, Plan, Step, Views, save
 from recal.cli.app import run
@@ -19,6 +17,7 @@ from recal.errors import FileError, InputError
 from recal.export import export_onnx
 from recal.maps.steps import calibrated_probs
 from recal.transforms import as_transform
+from tests.unit.export.onnx_zoo import linear, outputs_of
 
 PLAN = Plan(
     (
@@ -42,71 +41,6 @@ def network() -> torch.nn.Module:
     with torch.no_grad():
         model[-1].weight.mul_(15)  # type: ignore[union-attr, operator]
     return model
-
-
-def normalise(images: torch.Tensor) -> torch.Tensor:
-    return (images - 0.4) / 0.3
-
-
-def answers(path: Path, inputs: np.ndarray) -> np.ndarray:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return session.run(["probs"], {session.get_inputs()[0].name: inputs})[0]
-
-
-def linear_model(path: Path, opset: int = 13, n_classes: int = 5) -> tuple[Path, np.ndarray]:
-    """A model of 6 x 6 grey images as others write them: an old opset, no recal in sight."""
-    weights = np.random.default_rng(0).normal(size=(36, n_classes)).astype(np.float32)
-    nodes = [
-        helper.make_node("Flatten", ["x"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "w"], ["scores"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "linear",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1, 6, 6])],
-        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", n_classes])],
-        [numpy_helper.from_array(weights, "w")],
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path
-    )
-    return path, weights
-
-
-def expected(weights: np.ndarray, images: np.ndarray, plan: Plan) -> np.ndarray:
-    def logits(x: np.ndarray) -> np.ndarray:
-        return x.reshape(len(x), -1) @ weights
-
-    return calibrated_probs(
-        plan, Views(logits(images), {t: logits(t(images)) for t in plan.transforms})
-    )
-
-
-def test_a_torch_model_with_its_plan(tmp_path: Path) -> None:
-    module = CalibratedModule(network(), PLAN, preprocess=normalise)
-    path = export_onnx(module, torch.rand(1, 3, 12, 12), tmp_path / "model.onnx")
-    for n in (1, 2, 7, 40):
-        images = torch.rand(n, 3, 12, 12)
-        with torch.no_grad():
-            np.testing.assert_allclose(
-                answers(path, images.numpy()), module(images).softmax(1).numpy(), atol=1e-5
-            )
-
-
-def test_an_onnx_model_gets_its_transformations_and_its_plan(tmp_path: Path) -> None:
-    model, weights = linear_model(tmp_path / "linear.onnx")
-    path = export_onnx(model, path=tmp_path / "calibrated.onnx", plan=PLAN)
-    images = np.random.default_rng(1).random((9, 1, 6, 6), dtype=np.float32)
-    np.testing.assert_allclose(answers(path, images), expected(weights, images, PLAN), atol=1e-5)
-
-
-def test_a_temperature_behind_an_onnx_model(tmp_path: Path) -> None:
-    model, weights = linear_model(tmp_path / "linear.onnx")
-    images = np.random.default_rng(1).random((9, 1, 6, 6), dtype=np.float32)
-    path = export_onnx(model, path=tmp_path / "calibrated.onnx", plan=Plan(start=0.3))
-    np.testing.assert_allclose(
-        answers(path, images), expected(weights, images, Plan(start=0.3)), atol=1e-5
-    )
 
 
 def test_random_transformations_are_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -171,7 +105,7 @@ def test_the_command_line_writes_all_three_kinds(
 ) -> None:
     plan = Plan((Step("zoom:0.5", (0.7, 0.9, 0.8, 0.95)),))
     calibration = save(plan, tmp_path / "plan.recal")
-    model, weights = linear_model(tmp_path / "linear.onnx")
+    model, weights = linear(tmp_path / "linear.onnx")
     images = np.random.default_rng(1).integers(0, 256, (9, 1, 6, 6), dtype=np.uint8)
 
     def export(*typed: object) -> int:
@@ -198,7 +132,9 @@ def test_the_command_line_writes_all_three_kinds(
         return ((x.astype(np.float32) / 255 - 0.5) / 0.25).reshape(len(x), -1) @ weights
 
     views = Views(logits(images), {"zoom:0.5": logits(as_transform("zoom:0.5")(images))})
-    np.testing.assert_allclose(answers(out, images), calibrated_probs(plan, views), atol=1e-5)
+    np.testing.assert_allclose(
+        outputs_of(out, images)["probs"], calibrated_probs(plan, views), atol=1e-5
+    )
 
     assert export("--classes", 5, "--out", tmp_path / "replay.onnx") == 0
     session = onnxruntime.InferenceSession(str(tmp_path / "replay.onnx"))
@@ -215,7 +151,7 @@ def test_the_command_line_writes_all_three_kinds(
     with torch.no_grad():
         module = CalibratedModule(network(), plan)
         np.testing.assert_allclose(
-            answers(out, batch.numpy()), module(batch).softmax(1).numpy(), atol=1e-5
+            outputs_of(out, batch.numpy())["probs"], module(batch).softmax(1).numpy(), atol=1e-5
         )
     capsys.readouterr()
 

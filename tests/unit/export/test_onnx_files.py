@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
 
 from recal import (
     Blend,
@@ -28,38 +26,9 @@ from recal.errors import InputError
 from recal.export import export_calibration, export_onnx
 from recal.maps.steps import calibrated_probs
 from recal.transforms import as_transform
+from tests.unit.export.onnx_zoo import linear, outputs_of
 
 BLEND = Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.9, gated_own=1.2, start=0.5)
-
-
-def linear_model(
-    path: Path, softmax: bool = False, batch: Any = "n", domain: str = ""
-) -> tuple[Path, np.ndarray]:
-    """A model of 6 x 6 grey images whose answers are sure or not, as somebody else wrote it."""
-    weights = np.random.default_rng(0).normal(size=(36, 5)).astype(np.float32)
-    nodes = [
-        helper.make_node("Flatten", ["x"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "w"], ["scores"]),
-    ]
-    if softmax:
-        nodes += [
-            helper.make_node("Softmax", ["scores"], ["soft"]),
-            helper.make_node("Identity", ["soft"], ["out"]),
-        ]
-    graph = helper.make_graph(
-        nodes,
-        "linear",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 1, 6, 6])],
-        [
-            helper.make_tensor_value_info(
-                "out" if softmax else "scores", TensorProto.FLOAT, [batch, 5]
-            )
-        ],
-        [numpy_helper.from_array(weights, "w")],
-    )
-    imports = [helper.make_opsetid("", 15), *([helper.make_opsetid(domain, 15)] if domain else [])]
-    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), path)
-    return path, weights
 
 
 def expected(weights: np.ndarray, images: np.ndarray, plan: Plan) -> np.ndarray:
@@ -71,18 +40,12 @@ def expected(weights: np.ndarray, images: np.ndarray, plan: Plan) -> np.ndarray:
     )
 
 
-def outputs_of(path: Path, inputs: np.ndarray) -> dict[str, np.ndarray]:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_outputs()]
-    return dict(zip(names, session.run(names, {session.get_inputs()[0].name: inputs})))
-
-
 def images(n: int, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).random((n, 1, 6, 6), dtype=np.float32)
 
 
 def test_a_gate_spares_sure_rows_their_views(tmp_path: Path) -> None:
-    model, weights = linear_model(tmp_path / "linear.onnx")
+    model, weights = linear(tmp_path / "linear.onnx")
     path = export_onnx(model, path=tmp_path / "gated.onnx", plan=BLEND)
     session_model = onnx.load(path)
     onnx.checker.check_model(session_model, full_check=True)
@@ -102,20 +65,20 @@ def test_a_gate_spares_sure_rows_their_views(tmp_path: Path) -> None:
 
 
 def test_the_weights_are_in_the_file_once(tmp_path: Path) -> None:
-    model, _ = linear_model(tmp_path / "linear.onnx")
+    model, _ = linear(tmp_path / "linear.onnx")
     gated = onnx.load(export_onnx(model, path=tmp_path / "gated.onnx", plan=BLEND))
     assert sum(constant.name.endswith("_w") for constant in gated.graph.initializer) == 1
 
 
 def test_old_runtimes_can_read_the_file_and_domains_are_imported_once(tmp_path: Path) -> None:
-    model, _ = linear_model(tmp_path / "linear.onnx", domain="ai.onnx")
+    model, _ = linear(tmp_path / "linear.onnx", domain="ai.onnx")
     written = onnx.load(export_onnx(model, path=tmp_path / "gated.onnx", plan=BLEND))
     assert [(entry.domain, entry.version) for entry in written.opset_import] == [("", 18)]
     assert written.ir_version <= 9
 
 
 def test_a_softmax_at_the_end_is_refused_or_said(tmp_path: Path) -> None:
-    model, weights = linear_model(tmp_path / "soft.onnx", softmax=True)
+    model, weights = linear(tmp_path / "soft.onnx", softmax=True)
     plan = Plan(start=0.5)
     with pytest.raises(InputError, match=r"ends in a softmax.*outputs='probabilities'"):
         export_onnx(model, path=tmp_path / "x.onnx", plan=plan)
@@ -131,7 +94,7 @@ def test_a_softmax_at_the_end_is_refused_or_said(tmp_path: Path) -> None:
 
 
 def test_values_beyond_white_are_answered_by_nan_and_no_others(tmp_path: Path) -> None:
-    model, weights = linear_model(tmp_path / "linear.onnx")
+    model, weights = linear(tmp_path / "linear.onnx")
     plan = Plan((Step("brightness:1.4", (0.8, 1.1, 0.9, 0.7)),))
     path = export_onnx(model, path=tmp_path / "bright.onnx", plan=plan, accept=0.0)
     batch = images(4)
@@ -149,7 +112,7 @@ def test_values_beyond_white_are_answered_by_nan_and_no_others(tmp_path: Path) -
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "uint8"])
 def test_inputs_of_another_dtype_than_the_models(tmp_path: Path, dtype: str) -> None:
-    model, weights = linear_model(tmp_path / "linear.onnx")
+    model, weights = linear(tmp_path / "linear.onnx")
     batch = (images(6) * (3 if dtype == "uint8" else 1)).astype(dtype)
     plan = BLEND if dtype == "uint8" else Plan(start=0.7)
     path = export_onnx(model, np.zeros((1, 1, 6, 6), dtype), tmp_path / "x.onnx", plan=plan)
@@ -159,7 +122,7 @@ def test_inputs_of_another_dtype_than_the_models(tmp_path: Path, dtype: str) -> 
 
 
 def test_accept_by_one_threshold_or_one_per_class(tmp_path: Path) -> None:
-    model, _ = linear_model(tmp_path / "linear.onnx")
+    model, _ = linear(tmp_path / "linear.onnx")
     for accept in (0.5, [0.9, 0.2, 0.5, 0.7, 0.4]):
         path = export_onnx(model, path=tmp_path / "x.onnx", plan=Plan(start=0.4), accept=accept)
         found = outputs_of(path, images(40))
@@ -174,7 +137,7 @@ def test_accept_by_one_threshold_or_one_per_class(tmp_path: Path) -> None:
     "accept", [float("nan"), 2, -0.1, "x", [0.1, 0.2, 0.3, 0.4, 1.5], [[0.1], [0.2, 0.3]]]
 )
 def test_a_threshold_outside_0_to_1_is_refused(tmp_path: Path, accept: Any) -> None:
-    model, _ = linear_model(tmp_path / "linear.onnx")
+    model, _ = linear(tmp_path / "linear.onnx")
     with pytest.raises(
         InputError, match=r"`accept` must be a threshold in \[0, 1\], or one for each class, got"
     ):
@@ -183,7 +146,7 @@ def test_a_threshold_outside_0_to_1_is_refused(tmp_path: Path, accept: Any) -> N
 
 
 def test_a_decision_counts_as_its_rule_or_is_refused(tmp_path: Path) -> None:
-    model, _ = linear_model(tmp_path / "linear.onnx")
+    model, _ = linear(tmp_path / "linear.onnx")
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 5, 400)
     logits = 6 * np.eye(5)[labels] + rng.normal(0, 2, (400, 5))
@@ -214,7 +177,7 @@ def test_a_decision_counts_as_its_rule_or_is_refused(tmp_path: Path) -> None:
 
 
 def test_thresholds_of_groups_are_not_taken_for_those_of_classes(tmp_path: Path) -> None:
-    model, _ = linear_model(tmp_path / "linear.onnx")
+    model, _ = linear(tmp_path / "linear.onnx")
     rule = DecisionRule((0.9, 0.2, 0.5, 0.7, 0.4), 0.01, 0.95, groups=("a", "b", "c", "d", "e"))
     with pytest.raises(InputError, match="threshold for each of 5 groups"):
         export_onnx(model, path=tmp_path / "x.onnx", plan=Plan(), accept=rule)
@@ -233,7 +196,7 @@ def test_a_torch_model_with_a_gate(tmp_path: Path) -> None:
     )
     with torch.no_grad():
         network[-1].weight.mul_(90)  # type: ignore[union-attr, operator]
-    module = CalibratedModule(network, BLEND)
+    module = CalibratedModule(network, BLEND, preprocess=lambda rows: (rows - 0.01) / 0.98)
     path = export_onnx(module, images(1), tmp_path / "net.onnx")
     batch = images(30)
     with torch.no_grad():
@@ -242,3 +205,4 @@ def test_a_torch_model_with_a_gate(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["probs"], probs, atol=1e-5)
     np.testing.assert_array_equal(found["passes"], module.passes.numpy())
     assert set(found["passes"]) == {1, 3}
+    np.testing.assert_allclose(outputs_of(path, batch[:1])["probs"], probs[:1], atol=1e-5)

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from recal import Plan, Step
 from recal.export import export_onnx
 from recal.transforms import TRANSFORMS, Transform, as_transform
+from tests.unit.export.onnx_zoo import linear, with_views
 
 IMAGES = (
     *(
@@ -70,47 +68,16 @@ EACH = (
 MOVED = ("flip", "shift", "timeshift")
 
 
-def views_of(path: Path, inputs: np.ndarray) -> np.ndarray:
-    """Run an exported file with its views, which are joined with the inputs, as one more output."""
-    model = onnx.load(path)
-    joined = [
-        node for node in model.graph.node if node.op_type == "Concat" and node.input[0] == "inputs"
-    ][-1]
-    kind = helper.np_dtype_to_tensor_dtype(inputs.dtype)
-    model.graph.output.append(helper.make_tensor_value_info(joined.input[1], kind, None))
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    views: np.ndarray = session.run([joined.input[1]], {"inputs": inputs})[0]
-    return views.reshape(-1, *inputs.shape)
-
-
 def written(
     folder: Path, inputs: np.ndarray, specs: tuple[str, ...], opset: int = 18
 ) -> tuple[tuple[Transform, ...], np.ndarray]:
     """Export a plan of all these views behind a model of such inputs; return them and what the file
     makes of them.
     """
-    shape, size = list(inputs.shape[1:]), int(np.prod(inputs.shape[1:]))
-    nodes = [
-        helper.make_node("Flatten", ["x"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "w"], ["scores"]),
-    ]
-    weights = np.random.default_rng(0).normal(size=(size, 3)).astype(np.float32)
-    graph = helper.make_graph(
-        nodes,
-        "linear",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", *shape])],
-        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", 3])],
-        [numpy_helper.from_array(weights, "w")],
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8),
-        folder / "net.onnx",
-    )
+    net, _ = linear(folder / "net.onnx", inputs.shape[1:], 3, opset=opset)
     plan = Plan(tuple(Step(spec, (0.9, 1.1, 0.8, 1.0)) for spec in specs))
-    path = export_onnx(folder / "net.onnx", inputs[:1], folder / "whole.onnx", plan=plan)
-    return plan.transforms, views_of(path, inputs)
+    path = export_onnx(net, inputs[:1], folder / "whole.onnx", plan=plan)
+    return plan.transforms, with_views(path, inputs)[0].reshape(-1, *inputs.shape)
 
 
 def pixels(*shape: int) -> np.ndarray:

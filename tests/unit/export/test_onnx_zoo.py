@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from recal import Blend, Plan, Step, Views, collect, save
@@ -20,6 +19,7 @@ from recal.errors import FileError, InputError
 from recal.export import export_onnx
 from recal.maps.guard import answer_views
 from tests.unit.export import onnx_zoo as zoo
+from tests.unit.export.onnx_zoo import outputs_of
 
 VIEWS = (("flip", 0.4), ("zoom:0.7", 0.5))
 
@@ -44,12 +44,6 @@ def plan_for(logits: np.ndarray) -> Plan:
     below = int(np.argmax(np.diff(confidence[4:-4]))) + 4
     gate = float(confidence[below : below + 2].mean())
     return Blend(0.6, VIEWS, (), 1e-4, gate=gate, gated_own=1.2, start=start)
-
-
-def outputs_of(path: Path, batch: np.ndarray) -> dict[str, Any]:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_outputs()]
-    return dict(zip(names, session.run(names, {session.get_inputs()[0].name: batch})))
 
 
 def agree(path: Path, model: OnnxModel, plan: Plan, batch: np.ndarray) -> None:

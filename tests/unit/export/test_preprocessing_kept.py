@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from recal import (
     CalibratedClassifier,
@@ -30,50 +29,13 @@ from recal.collecting import Normalize, apply
 from recal.errors import FileError, InputError
 from recal.files.probabilities import read_probs
 from recal.transforms.preprocessing import Preprocessing, match_preprocess
+from tests.unit.export.onnx_zoo import linear, with_views
 
 # These tests are about other things than the warnings of small fits.
 pytestmark = pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
 
 NORMALIZE = Normalize(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
 TYPED = ["--mean", "0.4,0.5,0.6", "--std", "0.2,0.25,0.3"]
-
-
-def model_file(path: Path, channels: int, softmax: bool = False) -> Path:
-    weights = np.random.default_rng(0).normal(size=(channels * 64, 4)).astype(np.float32)
-    nodes = [
-        helper.make_node("Flatten", ["x"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "w"], ["scores"]),
-    ]
-    nodes += [helper.make_node("Softmax", ["scores"], ["y"])] if softmax else []
-    shape, out = ["n", channels, 8, 8], "y" if softmax else "scores"
-    graph = helper.make_graph(
-        nodes,
-        "linear",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info(out, TensorProto.FLOAT, ["n", 4])],
-        [numpy_helper.from_array(weights, "w")],
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), path
-    )
-    return path
-
-
-def views_and_probs(path: Path, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Run an exported file with the pixels of its views as one more output: they are joined with
-    the inputs.
-    """
-    model = onnx.load(path)
-    joined = next(
-        node for node in model.graph.node if node.op_type == "Concat" and node.input[0] == "inputs"
-    )
-    kind = helper.np_dtype_to_tensor_dtype(inputs.dtype)
-    model.graph.output.append(helper.make_tensor_value_info(joined.input[1], kind, None))
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    pixels, probs = session.run([joined.input[1], "probs"], {"inputs": inputs})
-    return pixels, probs
 
 
 def images(n: int = 160, grey: bool = False) -> np.ndarray:
@@ -86,7 +48,7 @@ def images(n: int = 160, grey: bool = False) -> np.ndarray:
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """collect and fit on the command line: the only place where preprocessing is typed."""
     folder = tmp_path_factory.mktemp("kept")
-    model_file(folder / "net.onnx", 3)
+    linear(folder / "net.onnx", (3, 8, 8), 4)
     labels = np.random.default_rng(2).integers(0, 4, 160)
     np.savez(folder / "data.npz", images=images(), labels=labels)
     typed = ["--model", str(folder / "net.onnx"), "--data", str(folder / "data.npz"), *TYPED]
@@ -106,8 +68,8 @@ def test_collect_fit_and_export_give_what_collect_fit_and_apply_give(
     applied = ["apply", calibration, "--model", model, "--data", str(fitted / "new.npz")]
     assert run([*applied, "--out", str(fitted / "probs.npz")]) == 0
     assert run(["export", calibration, "--model", model, "--out", str(fitted / "whole.onnx")]) == 0
-    pixels, probs = views_and_probs(fitted / "whole.onnx", images(40))
-    np.testing.assert_allclose(probs, read_probs(fitted / "probs.npz").probs, atol=1e-6)
+    pixels, found = with_views(fitted / "whole.onnx", images(40))
+    np.testing.assert_allclose(found["probs"], read_probs(fitted / "probs.npz").probs, atol=1e-6)
     transforms = load(calibration).plan_.transforms
     assert transforms
     np.testing.assert_array_equal(

@@ -9,18 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from recal import (
-    AutoCalibration,
-    Blend,
-    CalibratedModule,
-    PanelCalibration,
-    Plan,
-    ReCal,
-    Step,
-    TemperatureScaling,
-    Views,
-    ViewStacking,
-)
+from recal import Blend, CalibratedModule, PanelCalibration, Plan, ReCal, Step, Views, ViewStacking
 from recal.calibrators import PlattScaling
 from recal.errors import InputError, NotFittedError
 from recal.export.torch_module import CalibrationLayer
@@ -113,9 +102,8 @@ def test_gradients_reach_the_input(images: torch.Tensor) -> None:
     assert images.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("spec", ["steps", "blend"])
-def test_can_be_exported_with_any_batch_size(images: torch.Tensor, spec: str) -> None:
-    module = CalibratedModule(Net(), PLAN if spec == "steps" else BLEND, preprocess=normalise)
+def test_can_be_exported_with_any_batch_size(images: torch.Tensor) -> None:
+    module = CalibratedModule(Net(), BLEND, preprocess=normalise)
     shapes = {"inputs": {0: torch.export.Dim("batch")}}
     program = torch.export.export(module, (images,), dynamic_shapes=shapes)
     for n in (2, 5, 30):
@@ -204,9 +192,7 @@ BLEND = Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.5, gated
 
 
 @pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
-@pytest.mark.parametrize(
-    "method", [TemperatureScaling, ViewStacking, PlattScaling, AutoCalibration]
-)
+@pytest.mark.parametrize("method", [ViewStacking, PlattScaling])
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_one_output_is_the_log_odds_of_the_second_class(method: Any) -> None:
     rng = np.random.default_rng(0)
