@@ -49,7 +49,7 @@ def constant_rows(folder):
     rows = pyarrow.array(np.full(10**6, 0.5))
     schema = pyarrow.schema([("a", pyarrow.float64()), ("b", pyarrow.float64())])
     with pyarrow.parquet.ParquetWriter(folder / "t.parquet", schema) as writer:
-        for _ in range(40):
+        for _ in range(20):
             writer.write_table(pyarrow.table([rows, rows], schema=schema))
     return "t.parquet"
 
@@ -122,12 +122,12 @@ def fast_sound(folder):
 
 def packed_npz(folder):
     head = io.BytesIO()
-    shape = (500 * 10**6,)
+    shape = (250 * 10**6,)
     np.lib.format.write_array_header_1_0(
         head, {"descr": "|u1", "fortran_order": False, "shape": shape}
     )
     with zipfile.ZipFile(folder / "i.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        archive.writestr("inputs.npy", head.getvalue() + bytes(500 * 10**6))
+        archive.writestr("inputs.npy", head.getvalue() + bytes(250 * 10**6))
     return "i.npz"
 
 

@@ -163,11 +163,6 @@ def test_state_of_every_kind_comes_back_the_same(thing, tmp_path):
     assert same(again, expected)
 
 
-def test_string_classes_come_back(tmp_path):
-    made = Toy().fit([[0.0, 1.0], [2.0, 3.0]], ["dog", "cat"], classes=["cat", "dog"])
-    assert same(load(save(made, tmp_path / "toy")).classes_, np.array(["cat", "dog"]))
-
-
 @pytest.mark.parametrize(
     "thing",
     [

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import zarr
 
-from recal import ReCal, read_views
-from recal.errors import FileError, InputError
+from recal import read_views
+from recal.errors import FileError
 from tests.problems import views
 
 
@@ -69,28 +69,3 @@ def test_a_chunk_is_not_read_from_outside_the_store(tmp_path, place):
     chunk.symlink_to(tmp_path / "secret")
     with pytest.raises(FileError, match="outside"):
         _ = read_views(tmp_path / "v.zarr").logits
-
-
-def test_a_fit_from_disk_is_the_fit_in_memory(tmp_path):
-    sample = views(n_classes=60, scale=6, noise=0.5, keep=0.7, dtype=np.float32)
-    lazy = read_views(sample.write(tmp_path / "v.zarr"))
-    options = {"random_state": 0, "max_iter": 30, "tol": 0}
-    assert ReCal(**options).fit(lazy).plan_ == ReCal(**options).fit(sample).plan_
-    part = np.random.default_rng(1).permutation(300)[:200]
-    assert ReCal(**options).fit(lazy[part]).plan_ == ReCal(**options).fit(sample[part]).plan_
-
-
-def test_a_chunk_that_was_cut_or_lost_is_told(tmp_path):
-    path = views(n_classes=60, scale=6, noise=0.5, keep=0.7, dtype=np.float32).write(
-        tmp_path / "v.zarr"
-    )
-    chunk = path / "transformed/c/0/0/0"
-    whole = chunk.read_bytes()
-    chunk.write_bytes(whole[:-8])
-    with pytest.raises(FileError, match="damaged"):
-        read_views(path).transformed("zoom:0.3")
-    chunk.unlink()
-    with pytest.raises(FileError, match="rows 0 and on of view 0 are not what was written"):
-        read_views(path).transformed("zoom:0.3")
-    with pytest.raises(InputError, match="is nan"):
-        read_views(path, verify=False).transformed("zoom:0.3")
