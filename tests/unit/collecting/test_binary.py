@@ -4,7 +4,6 @@ come from.
 
 from __future__ import annotations
 
-import shlex
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,10 +12,11 @@ import pytest
 import recal
 from recal import Views, collect
 from recal.calibrators import TemperatureScaling
-from recal.cli.app import run
+from recal.collecting import apply
 from recal.collecting.models import as_model
-from recal.errors import DoubtfulLabelsWarning, InputError
+from recal.errors import InputError
 from recal.files.probabilities import read_prob_table, read_probs
+from tests.unit.export.onnx_zoo import outputs_of
 
 
 def scores(n=600, seed=0):
@@ -116,51 +116,6 @@ def test_answers_with_a_confidence_and_several_labels_are_pointed_elsewhere():
         Views(3 * np.eye(3), labels=[[1, 1, 0], [0, 0, 1], [1, 0, 0]])
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A table, and models of it: log-odds, their sigmoid, and the log-odds of the other class."""
-    s, y = scores(1500)
-    lines = [f"{value:.6f},{'yes' if label else 'no'}" for value, label in zip(s, y)]
-    (tmp_path / "data.csv").write_text("\n".join(["x,label", *lines]))
-    (tmp_path / "binary_models.py").write_text(
-        "import numpy as np\n"
-        "def odds(frame): return frame['x'].to_numpy()\n"
-        "def sigmoid(frame): return 1 / (1 + np.exp(-odds(frame)))[:, None]\n"
-        "def swapped(frame): return 0.4 * np.random.default_rng(0).normal(size=len(frame)) - odds(frame)\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_swapped_columns_are_named_before_the_work(folder, capsys):
-    command = shlex.split("calibrate --model binary_models:swapped --data data.csv --out done")
-    assert run(command) == 2
-    assert (
-        "The two columns look swapped. Check this and pass classes=['yes', 'no'] (--classes yes,no)"
-        in capsys.readouterr().err
-    )
-    s, y = scores()
-    with pytest.warns(
-        DoubtfulLabelsWarning, match=r"columns look swapped.*classes=\[1, 0\] \(--classes 1,0\)"
-    ):
-        TemperatureScaling().fit(-s, y)
-    assert Views(-s, labels=y, classes=["1", "0"]).labels.tolist() == (1 - y).tolist()
-
-
-def test_a_weak_model_is_not_called_swapped():
-    import warnings
-
-    rng = np.random.default_rng(0)
-    for _ in range(
-        20
-    ):  # ten times as many predictions as labels of the rare class: few answers are right by design
-        y = (rng.random(800) < 0.1).astype(int)
-        s = 2 * y + rng.normal(0, 1, 800) + 2
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", DoubtfulLabelsWarning)
-            TemperatureScaling().fit(s, y)
-
-
 def test_a_table_with_one_probability_per_row(tmp_path, capsys):
     s, y = scores(300)
     p = sigmoid(s)
@@ -195,42 +150,14 @@ def test_hugging_face_names_its_columns():
 
 
 @pytest.mark.parametrize("outputs", ["logits", "probabilities"])
-def test_an_onnx_file_with_one_output_is_exported_as_it_is_applied(
-    outputs, onnx_file, tmp_path, monkeypatch
-):
-    import onnxruntime as runtime
-
-    monkeypatch.chdir(tmp_path)
+def test_an_onnx_file_with_one_output_is_exported_as_it_is_applied(outputs, onnx_file, tmp_path):
     nodes = [("MatMul", ["x", "w"], "odds"), ("Sigmoid", ["odds"], "share")]
     last = "share" if outputs == "probabilities" else "odds"
     weights = {"w": np.array([[1.0], [-0.5], [0.2]], np.float32)}
-    onnx_file("net.onnx", nodes, {"x": ["n", 3]}, {last: ["n", 1]}, weights)
+    net = onnx_file("net.onnx", nodes, {"x": ["n", 3]}, {last: ["n", 1]}, weights)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(900, 3)).astype(np.float32)
     y = (x @ [1.0, -0.5, 0.2] + rng.normal(0, 0.7, 900) > 0).astype(int)
-    np.savez("data.npz", inputs=x, labels=y)
-    named = [
-        *shlex.split("--model net.onnx --data data.npz --outputs"),
-        outputs,
-        "--classes",
-        "no,yes",
-    ]
-    assert (
-        run(["calibrate", *named, *shlex.split("--pool none --method ts --risk 0.1 --out out")])
-        == 0
-    )
-    assert (
-        run(["apply", "out", "--model", "net.onnx", "--data", "data.npz", "--out", "answers.npz"])
-        == 0
-    )
-    assert run(["export", "out", "--model", "net.onnx", "--out", "ready.onnx"]) == 0
-    applied = np.load("answers.npz")
-    session = runtime.InferenceSession("ready.onnx", providers=["CPUExecutionProvider"])
-    results = dict(
-        zip(
-            [one.name for one in session.get_outputs()],
-            session.run(None, {session.get_inputs()[0].name: x}),
-        )
-    )
-    probs = next(value for value in results.values() if value.shape == (900, 2))
-    np.testing.assert_allclose(probs, applied["probs"], atol=1e-5)
+    fitted = TemperatureScaling().fit(collect(net, x, None, labels=y, outputs=outputs))
+    path = recal.export_onnx(net, path=tmp_path / "ready.onnx", plan=fitted)
+    np.testing.assert_allclose(outputs_of(path, x)["probs"], apply(fitted, net, x).probs, atol=1e-5)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import cross_val_predict
 from torch.utils.data import DataLoader, TensorDataset
 
 from recal import CalibratedClassifier, ReCal, TemperatureScaling, collect
@@ -110,29 +109,6 @@ def test_a_clone_shares_the_trained_model_and_forgets_the_fit(data, linear):
     assert (copy.pool, copy.batch_size) == ("zoom:0.5", 7)
     with pytest.raises(NotFittedError, match="CalibratedClassifier is not fitted"):
         copy.predict_proba(images)
-
-
-@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
-def test_it_works_inside_cross_validation(data, linear):
-    images, y = data
-    classifier = CalibratedClassifier(linear, recal(), pool="zoom:0.5+zoom:0.8")
-    probs = cross_val_predict(classifier, images[200:], y[200:], cv=3, method="predict_proba")
-    assert probs.shape == (200, 3)
-    np.testing.assert_allclose(probs.sum(1), 1)
-
-
-def test_names_of_classes_come_back(data):
-    images, y = data
-    names = np.array(["oak", "elm", "ash"])[y]
-    model = LogisticRegression(C=1e-2, max_iter=2000).fit(
-        images[:200].reshape(200, -1), names[:200]
-    )
-    classifier = CalibratedClassifier(model, recal(), pool="zoom:0.8").fit(
-        images[200:], names[200:]
-    )
-    assert classifier.classes_.tolist() == ["ash", "elm", "oak"]
-    assert (classifier.predict(images) == model.predict(images.reshape(400, -1))).all()
-    assert classifier.score(images, names) > 0.5
 
 
 @pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")

@@ -105,17 +105,6 @@ def test_a_folder_of_hugging_face_text_and_the_command_line(
     assert "5 samples, 3 classes, 9 transformations, labelled" in capsys.readouterr().out
 
 
-@pytest.mark.filterwarnings("ignore:.*have the same effect:UserWarning")
-@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
-def test_texts_through_a_pipeline_of_scikit_learn():
-    texts, y = TEXTS * 8, [0, 1, 2, 0, 1] * 8
-    model = make_pipeline(TfidfVectorizer(), LogisticRegression(C=10)).fit(texts, y)
-    classifier = CalibratedClassifier(model, TemperatureScaling()).fit(texts, y)
-    assert classifier.predict_proba(["a wet cat"]).shape == (1, 3)
-    views = collect(model, tuple(texts), "auto")
-    assert {transform.modality for transform in views.transforms} == {"text"}
-
-
 def test_multiple_choice_loses_words_of_the_question_only():
     seen = []
 
@@ -468,20 +457,3 @@ def test_the_command_line_reads_grey_where_the_model_is_grey(tmp_path, onnx_file
     monkeypatch.chdir(tmp_path)
     command = "collect --model net.onnx --data RGB --pool zoom:0.5 --out v.npz"
     assert run(shlex.split(command)) == 0
-
-
-@pytest.mark.filterwarnings("ignore:.*have the same effect:UserWarning")
-def test_video_and_series_of_different_lengths():
-    video = RNG.integers(0, 256, (6, 5, 8, 8, 3), dtype=np.uint8)
-    views = collect(
-        lambda batch: batch.reshape(len(batch), -1)[:, :2] / 50.0, video, "auto", labels=[0, 1] * 3
-    )
-    assert {transform.kind for transform in views.transforms} == {"flip", "shift", "zoom", "frames"}
-    series = [RNG.normal(size=n) for n in (20, 30, 40, 50)]
-    found = collect(
-        lambda batch: np.array([[s.mean(), s.std()] for s in batch]),
-        series,
-        "auto:series",
-        labels=[0, 1] * 2,
-    )
-    assert {transform.modality for transform in found.transforms} == {"series"}
