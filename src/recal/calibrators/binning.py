@@ -82,9 +82,9 @@ class HistogramBinning(Calibrator):
         all_edges, values = np.empty((len(columns), n_bins - 1)), np.empty((len(columns), n_bins))
         for k, scores in enumerate(columns):
             ordered = np.sort(scores)
-            edges = equal_width_edges(n_bins)
+            edges = log_odds_of_equal_width(n_bins)
             if strategy == "mass":
-                edges = equal_mass_edges(ordered, n_bins)
+                edges = log_odds_of_equal_mass(ordered, n_bins)
             ends = scipy.special.expit(with_ends(edges))
             middles = (ends[1:] + ends[:-1]) / 2
             # The positions of the edges among the sorted scores give the counts; only hits are
@@ -177,7 +177,7 @@ class BayesianBinning(Calibrator):
         ranks = [np.arange(size + 1) * count // size for size in sizes]
         widths = []
         if self.strategy == "both":  # with a single bin, equal width and equal mass are the same
-            widths = [with_ends(equal_width_edges(size)) for size in sizes if size > 1]
+            widths = [with_ends(log_odds_of_equal_width(size)) for size in sizes if size > 1]
         curves = []
         for k, column in enumerate(np.ascontiguousarray(class_scores(samples.logits).T)):
             # Bins of equal width need a few probabilities between 0.001 and 0.999.
@@ -228,7 +228,7 @@ def _average(
     return union, mean / weights[kept].sum()
 
 
-def equal_mass_edges(ordered: Vector, n_bins: int) -> Vector:
+def log_odds_of_equal_mass(ordered: Vector, n_bins: int) -> Vector:
     """Return the n_bins - 1 inner edges that divide sorted scores evenly; edges between equal
     scores are equal.
 
@@ -252,7 +252,7 @@ def with_ends(edges: Vector) -> Vector:
     return np.concatenate([[-np.inf], edges, [np.inf]])
 
 
-def equal_width_edges(n_bins: int) -> Vector:
+def log_odds_of_equal_width(n_bins: int) -> Vector:
     """Return the log-odds of the n_bins - 1 inner edges that divide the range of probabilities
     evenly.
     """
