@@ -38,7 +38,9 @@ def check_names(values: ArrayLike, n_samples: int, name: str) -> tuple[tuple[str
     """Return the distinct names of a column of words or whole numbers, as text, and the index of
     each row's name.
     """
-    array = as_array(values, name)
+    # An array of texts is as wide as its longest one, which may not fit into memory.
+    has_text = isinstance(values, list | tuple) and any(isinstance(one, str) for one in values)
+    array = as_column(values) if has_text else as_array(values, name)
     if array.shape != (n_samples,):
         raise InputError(
             f"must have one value per sample, {n_samples}, got the shape {array.shape}",
@@ -59,7 +61,6 @@ def check_names(values: ArrayLike, n_samples: int, name: str) -> tuple[tuple[str
                 remedy="Give rows that belong to no other row a name of their own",
             )
         longest = max(map(len, texts), default=0)
-        # Arrays of texts are as wide as their longest one, in every row.
         if longest > 1000:
             raise InputError(f"has a name of {longest:,} characters; at most 1,000", argument=name)
         array = np.array(texts, dtype=np.str_)

@@ -183,7 +183,7 @@ def test_the_promise_holds_over_many_draws(guarantee):
     fitted, _ = questions(1000)
     costs = np.array([1.0, 5.0])
     policies = list_policies(fitted, costs, 50.0)
-    new, wrong = questions(50_000)
+    new, wrong = questions(10_000)
     error, share = [], []
     for _ in range(draws):
         labelled = Labelled(*questions(n), costs, 50.0)
