@@ -150,7 +150,8 @@ def calibrate_answers(
         say("3/3  Write the report.")
         if settings.keep_rows:
             rows = np.concatenate((fit, check_on) if cross_fit else parts)
-            write_rows(folder / ROWS_OF_TABLE, {name: table[name][rows] for name in used})
+            columns = {name: signals[name] if name in signals else table[name] for name in used}
+            write_rows(folder / ROWS_OF_TABLE, take_rows(columns, rows))
         return GradedResult.of(
             calibrator,
             replace(answers.take(decide_on), after=deciding),
@@ -164,7 +165,7 @@ def calibrate_answers(
 
 
 def write_rows(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
-    """Write columns of texts as CSV, as they are."""
+    """Write columns as CSV, texts as they are."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(columns)

@@ -281,6 +281,18 @@ def test_columns_that_tell_nothing_are_signals_without_effect(place, capsys):
     assert run(["apply", "f", "g.csv", "--out", "a.csv"]) == 0
 
 
+def test_numbers_too_large_for_ids_may_be_signals(place, capsys):
+    rng = np.random.default_rng(0)
+    stated = rng.random(900)
+    rows = zip(stated.tolist(), (1.7e18 + 1e9 * np.arange(900)).tolist(), rng.random(900) < stated)
+    lines = [json.dumps({"stated": a, "time": b, "right": bool(c)}) for a, b, c in rows]
+    (place / "g.jsonl").write_text("\n".join(lines))
+    words = ["calibrate", "g.jsonl", "--correct", "right", "--risk", "0.3", "--out", "f"]
+    assert answer(capsys, *words)["signals"] == ["stated", "time"]
+    after = answer(capsys, "calibrate", "f", "--more", "g.jsonl")
+    assert sum(after["parts"].values()) == 1800
+
+
 def test_what_a_table_cannot_use_is_refused(place, capsys):
     assert run([*TABLE, "--out", "f"]) == 0
     words = ["decide", "g.csv", "--calibration", "f", "--correct", "right", "--group", "account"]
