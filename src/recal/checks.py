@@ -102,7 +102,8 @@ def text_of(value: Any) -> str:
     >>> text_of("1.0"), text_of(1.0), text_of(None), text_of(float("nan"))
     ('1.0', '1', '', '')
     """
-    if value is None or value != value:
+    # The NA of pandas is neither equal nor unequal to itself.
+    if value is None or type(value).__name__ == "NAType" or value != value:
         return ""
     if isinstance(value, float) and value.is_integer():
         if abs(value) > 2**53:

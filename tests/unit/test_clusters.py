@@ -36,6 +36,14 @@ def test_clusters_are_one_whole_name_per_row(clusters: list[float]) -> None:
         check_clusters(clusters, 3)
 
 
+def test_a_missing_value_of_pandas_names_no_cluster() -> None:
+    pandas = pytest.importorskip("pandas")
+    names = np.array(["a", pandas.NA, "b"], dtype=object)
+    with pytest.raises(InputError, match="row 1"):
+        check_clusters(names, 3)
+    assert check_names(names, 3, "groups")[0] == ("", "a", "b")
+
+
 def test_numbers_are_named_alike_whatever_their_type() -> None:
     for values in ([1, 2, 1], [1.0, 2.0, 1.0], np.array([1.0, 2, 1], dtype=object)):
         assert check_names(values, 3, "groups")[0] == ("1", "2")
