@@ -352,7 +352,7 @@ class Decision(Outcome):
         if self.needed is not None:
             lines.append(
                 f"With {self.more_labels(share)} like these, about "
-                f"{self._nearest.needed_share:.0%} of the answers"
+                f"{percent(self._nearest.needed_share, 2)} of the answers"
                 f"{f' of {self._nearest.name}' if self.rule.groups else ''} could be accepted at "
                 f"{percent(self.risk)}."
             )

@@ -228,6 +228,13 @@ def test_hopeless_samples_are_told_so():
     assert found.supported_risk > 0.1
 
 
+def test_a_small_share_that_more_labels_would_accept_is_not_zero():
+    right = np.r_[np.arange(4985) % 2 == 0, np.ones(15, bool)]
+    found = decide(np.linspace(0.5, 1.0, 5000), right, risk=0.05)
+    assert 0 < found.parts[0].needed_share < 0.005
+    assert "about 0%" not in str(found)
+
+
 def test_the_range_of_further_labels_holds_the_number_that_certifies_half_of_the_time():
     def possible(n: int) -> float:
         return float(np.mean([decide(*model(n, 100 + s), risk=0.02).possible for s in range(15)]))
