@@ -190,7 +190,8 @@ def write_checks(
     confidence = table.numbers("confidence")
     columns: dict[str, Any] = {}
     if "accepted" in table:
-        columns["accepted"] = table["accepted"] == "true"
+        # A spreadsheet writes TRUE.
+        columns["accepted"] = np.array([one.lower() == "true" for one in table["accepted"]])
     if audit.rule.groups:
         if group is None and "group" not in table:
             raise InputError(

@@ -59,6 +59,13 @@ def test_draw_check_and_learn(place, capsys):
     assert json.loads(capsys.readouterr().out)["added"] == 0, "grades count once"
 
 
+def test_a_table_saved_by_a_spreadsheet_is_read(place):
+    rows = (place / "answers.csv").read_text().replace("true", "TRUE").replace("false", "FALSE")
+    (place / "answers.csv").write_text(rows)
+    assert "TRUE" in rows
+    assert typed("audit calibrated answers.csv --checks 20 --out to-check.csv") == 0
+
+
 def test_a_refuted_promise_ends_with_status_1_and_can_be_repaired(place, capsys):
     run(["audit", "calibrated", "answers.csv", "--checks", "100", "--out", "to-check.csv"])
     grade(place, right=False)
