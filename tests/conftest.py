@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from recal.errors import MissingExtraError
-
 # The slowest files come first: if one of them started last, a single process would be busy at the
 # end.
 LONGEST = ("test_ray.py", "test_examples.py", "test_calibrators.py", "test_urls.py")
@@ -70,16 +68,11 @@ def pytest_runtest_makereport(
     """Skip a test that was told which extra to install, or that imports one itself."""
     report = yield
     if call.excinfo is not None and report.failed and item.config.getoption("--skip-missing"):
-        for error in _chain(call.excinfo.value):
-            if isinstance(error, MissingExtraError) or (
-                isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("recal")
-            ):
-                report.outcome = "skipped"
-                report.longrepr = (str(item.path), 0, f"Skipped: {error}")
+        texts = [str(report.longrepr), *(text for _, text in report.sections)]
+        lacking = re.search(
+            r"the package `\w+`, which is not|No module named '(?!recal\b)", "".join(texts)
+        )
+        if lacking:
+            report.outcome = "skipped"
+            report.longrepr = (str(item.path), 0, f"Skipped: {lacking[0]}")
     return report
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

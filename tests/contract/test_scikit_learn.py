@@ -104,9 +104,11 @@ def test_scikit_learns_own_checks_pass_but_for_those_that_are_listed(estimator, 
         for result in results
         if result["status"] == "failed"
     }
+    skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
     assert {name: failed[name] for name in failed if name not in exempt} == {}
     assert len(results) - len(failed) > 38
-    assert not exempt.keys() - failed.keys(), "an exemption that is not needed any more"
+    unneeded = exempt.keys() - failed.keys() - skipped  # some checks are skipped without pandas
+    assert not unneeded, "an exemption that is not needed any more"
 
 
 @pytest.mark.parametrize("method", CALIBRATORS, ids=lambda method: method.short_name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.samples import Samples
@@ -183,9 +182,13 @@ class Mixture:
 
     def descend(self, beta: float) -> float:
         """Return the beta of the local minimum near `beta`."""
+        from scipy.optimize import (
+            minimize_scalar,  # slow to import, and of no use to one temperature
+        )
+
         # A factor of e on either side reaches beyond the neighbouring multiples.
         low, high = np.log(beta) - 1.0, np.log(beta) + 1.0
-        answer = scipy.optimize.minimize_scalar(
+        answer = minimize_scalar(
             lambda x: self.best(float(np.exp(x)))[0],
             bounds=(low, high),
             method="bounded",

@@ -16,7 +16,6 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.signal_models import ridge
 from recal.checks import (
     Floats,
     Vector,
@@ -394,6 +393,8 @@ def _fit_platt(log_odds: Vector, right: NDArray[np.bool_]) -> tuple[Vector, NDAr
     Half a right and half a wrong answer more, as in Jeffreys' prior, and a weak ridge towards "the
     confidence is right" keep them finite and uncertain where no answer is wrong.
     """
+    from recal.calibrators.signal_models import ridge  # loads scipy, which few profiles need
+
     scores = np.append(log_odds, [log_odds.mean()] * 2)
     features, penalty = np.column_stack([scores, np.ones(len(scores))]), np.full(2, 0.01)
     counts = np.append(np.ones(len(right)), [0.5, 0.5])
