@@ -7,9 +7,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal import Plan, ReCal, Step, Views
+from recal import ReCal, Views
 from recal.engine.series import ScaledLogits
-from recal.maps.guard import answer
 from tests.problems import lossy_views
 
 
@@ -72,21 +71,3 @@ def test_the_series_errs_by_less_than_its_bound(k):
         assert (np.abs(x - exact) <= bound + 1e-11).all()
         worst = max(worst, (np.abs(x - exact) / (bound + 1e-11)).max())
     assert worst > 1e-2 or k == 2, "such rows are not what the bound is for"
-
-
-@pytest.mark.parametrize("confidence_at", ["original", "own"])
-@pytest.mark.parametrize("sharpness", [1.0, 15.0])
-@pytest.mark.parametrize("k", [2, 10, 65, 300])
-def test_the_replay(k, sharpness, confidence_at):
-    z, views, _ = lossy_views(333, k, sharpness=sharpness, seed=k)
-    sample = as_views(z, views)
-    rng = np.random.default_rng(k)
-    steps = tuple(
-        Step(sample.transforms[rng.integers(len(views))], tuple(np.exp(rng.normal(0, 0.1, 4))))
-        for _ in range(40)
-    )
-    plan = Plan(steps, start=0.8, finish=1.1, confidence_at=confidence_at)
-    seen = [sample.transformed(t) for t in plan.transforms]
-    loops = answer(plan, z, seen, kept=True)[0]
-    arrays = plan.probs(np.float64(z), [np.float64(view) for view in seen])
-    np.testing.assert_allclose(loops, arrays, rtol=0, atol=1e-14)

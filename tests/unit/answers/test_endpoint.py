@@ -142,20 +142,6 @@ def test_an_answer_without_logprobs_is_skipped_on_request_and_asked_again_later(
         interview(url, tmp_path / "none.jsonl", concurrency=2).run(on_error="skip")
 
 
-def test_other_ways_to_ask_are_used_only_where_they_are_needed(tmp_path):
-    script = Script(prefers_green)
-    with serving(script) as url:
-        asked = interview(url, tmp_path / "ledger.jsonl", permute=1)
-        asked.first().run()
-        assert len(script.requests) == 6
-        asked.needed = [True, False, False, True, False, False]
-        assert asked.cost().n_requests == 2
-        asked.run()
-        views = asked.views().views
-    assert len(script.requests) == 8
-    assert views.transformed(views.transforms[0]).argmax(axis=1).tolist() == [1] * 6
-
-
 def test_prompts_do_not_follow_a_redirect_to_another_host(tmp_path):
     other = Script(prefers_green)
     with serving(other) as elsewhere:

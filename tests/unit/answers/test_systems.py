@@ -22,6 +22,20 @@ def free_text(prompt):
     return [(token, {token: share}) for token, share in tokens]
 
 
+def asks(url, folder, template, data, *more, system="small", out="a.jsonl"):
+    """Type `recal collect` for one system; return the exit code."""
+    (folder / "t.txt").write_text(template)
+    words = ["collect", "--model", url, "--model-name", "tiny", "--system", system]
+    words += ["--template", str(folder / "t.txt"), "--data", str(data), *more]
+    return run([*words, "--out", str(folder / out)])
+
+
+@pytest.fixture
+def question(tmp_path):
+    (tmp_path / "q.csv").write_text("q\nnumber 0\n")
+    return tmp_path / "q.csv"
+
+
 def read_lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -30,19 +44,17 @@ def test_a_system_is_asked_only_for_the_rows_that_need_it(tmp_path, capsys):
     rows = [{"q": f"number {n}", "next": "ask big" if n % 2 else "accept"} for n in range(6)]
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "t.txt").write_text("{q} and your confidence in percent?")
     script = Script(free_text)
     with serving(script) as url:
-        words = ["collect", "--model", url, "--model-name", "tiny", "--system", "big"]
-        words += ["--template", str(tmp_path / "t.txt"), "--data", str(data), "--samples", "2"]
-        assert run([*words, "--out", str(tmp_path / "a.jsonl")]) == 0
+        given = (url, tmp_path, "{q} and your confidence in percent?", data, "--samples", "2")
+        assert asks(*given, system="big") == 0
         assert "3 of 6 rows are asked, 3 times each" in capsys.readouterr().out
         assert len(script.requests) == 9
         assert sorted({request["temperature"] for request in script.requests}) == [0.0, 1.0]
         assert script.requests[0]["max_tokens"] > 1
-        assert run([*words, "--out", str(tmp_path / "a.jsonl"), "--force"]) == 0
+        assert asks(*given, "--force", system="big") == 0
         assert len(script.requests) == 9  # resumed
-        assert run([*words, "--out", str(tmp_path / "a.npz")]) == 2
+        assert asks(*given, system="big", out="a.npz") == 2
     answers = read_lines(tmp_path / "a.jsonl")
     assert answers[0]["big_answer"] is None
     assert answers[1]["q"] == "number 1"
@@ -54,25 +66,19 @@ def test_a_system_is_asked_only_for_the_rows_that_need_it(tmp_path, capsys):
 
 def test_answers_with_options_are_options(tmp_path):
     (tmp_path / "q.csv").write_text("q\nnumber 0\nnumber 1\n")
-    (tmp_path / "t.txt").write_text("{q} of {options}?")
     with serving(Script(lambda prompt: [(" B", {" B": 0.7, " A": 0.3})])) as url:
-        words = ["collect", "--model", url, "--model-name", "tiny", "--system", "small"]
-        words += ["--template", str(tmp_path / "t.txt"), "--data", str(tmp_path / "q.csv")]
-        words += ["--options", "A,B", "--out", str(tmp_path / "a.csv")]
-        assert run(words) == 0
+        given = (url, tmp_path, "{q} of {options}?", tmp_path / "q.csv", "--options", "A,B")
+        assert asks(*given, out="a.csv") == 0
     header, first, _ = (tmp_path / "a.csv").read_text().splitlines()
     assert header == "q,small_answer,small_logprob,small_length"
     assert first.startswith("number 0,B,-0.35")
 
 
-def test_a_server_without_log_probabilities_still_gives_answers(tmp_path):
-    (tmp_path / "q.csv").write_text("q\nnumber 0\n")
-    (tmp_path / "t.txt").write_text("{q}, with a confidence?")
+def test_a_server_without_log_probabilities_still_gives_answers(tmp_path, question):
     script = Script(lambda prompt: "The city 0\nConfidence: 80%")
     with serving(script) as url:
-        words = ["collect", "--model", url, "--model-name", "tiny", "--system", "small"]
-        words += ["--template", str(tmp_path / "t.txt"), "--data", str(tmp_path / "q.csv")]
-        assert run([*words, "--out", str(tmp_path / "a.jsonl"), "--top-logprobs", "0"]) == 0
+        given = (url, tmp_path, "{q}, with a confidence?", question)
+        assert asks(*given, "--top-logprobs", "0") == 0
     assert not {"logprobs", "top_logprobs"} & set(script.requests[0])
     (answer,) = read_lines(tmp_path / "a.jsonl")
     assert (answer["small_answer"], answer["small_stated"]) == ("The city 0", 0.8)
@@ -93,15 +99,10 @@ def test_a_server_without_log_probabilities_still_gives_answers(tmp_path):
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_the_first_request(
-    tmp_path, capsys, argument, value
+    tmp_path, question, argument, value
 ):
-    (tmp_path / "q.csv").write_text("q\nnumber 0\n")
-    (tmp_path / "t.txt").write_text("{q}?")
     with serving(Script(free_text)) as url:
-        words = ["collect", "--model", url, "--model-name", "tiny", "--system", "small"]
-        words += ["--template", str(tmp_path / "t.txt"), "--data", str(tmp_path / "q.csv")]
-        words += ["--out", str(tmp_path / "a.jsonl"), f"--{argument}", value]
-        assert run(words) == 2
+        assert asks(url, tmp_path, "{q}?", question, f"--{argument}", value) == 2
     assert not (tmp_path / "a.jsonl.answers.jsonl").exists()
 
 
@@ -112,13 +113,9 @@ def test_a_table_is_extended_in_its_own_columns(tmp_path, suffix):
     data = tmp_path / f"rows.{suffix}"
     columns = {name: [first[name], other[name]] for name in first}
     write_columns(data, columns)
-    (tmp_path / "t.txt").write_text("{q} of {options}?")
+    more = ("--options", "A,B", "--samples", "1", "--force")
     with serving(Script(lambda prompt: [(" A", {" A": 0.5})])) as url:
-        words = ["collect", "--model", url, "--model-name", "tiny", "--system", "small"]
-        words += ["--template", str(tmp_path / "t.txt"), "--options", "A,B"]
-        assert (
-            run([*words, "--data", str(data), "--samples", "1", "--out", str(data), "--force"]) == 0
-        )
+        assert asks(url, tmp_path, "{q} of {options}?", data, *more, out=data.name) == 0
     table = read_table(data)
     names = ["answer", "length", "logprob", "agreement"]
     assert set(table) == {"q", "next", *(f"small_{name}" for name in names)}

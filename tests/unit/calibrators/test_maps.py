@@ -7,7 +7,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal.maps import arrays
 from recal.solvers.softmax import DiagonalMap, LinearMap
 
 N, K = 40, 4
@@ -74,19 +73,3 @@ def test_a_common_shift_of_the_weights_goes_where_the_ridge_is_least(data):
     for nudge in np.eye(K + 1):
         assert problem.evaluate(fixed + 0.1 * nudge) > best
         assert problem.evaluate(fixed - 0.1 * nudge) > best
-
-
-def test_scores_of_a_row_do_not_depend_on_its_batch():
-    rng = np.random.default_rng(0)
-    for k in (3, 17, 40):
-        features, weights, shift = (
-            rng.normal(size=(130, k)),
-            rng.normal(size=(k, k)),
-            rng.normal(size=k),
-        )
-        scores = arrays.linear(features, weights, shift)
-        np.testing.assert_allclose(scores, features @ weights.T + shift, rtol=1e-10, atol=1e-12)
-        for row in (0, 63, 64, 129):
-            np.testing.assert_array_equal(
-                arrays.linear(features[row : row + 1], weights, shift)[0], scores[row]
-            )

@@ -42,12 +42,3 @@ def test_the_mirror_is_rejected_and_what_is_chosen_does_no_harm(
         metrics.nll(fitted.predict_proba(testing), testing.labels) for fitted in (stack, plain)
     ]
     assert losses[0] < 1.02 * losses[1]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_alone_among_candidates_the_mirror_is_rejected_too(halves: tuple[Views, Views]) -> None:
-    fitting, _ = halves
-    alone = Views(fitting.logits, {"flip": fitting.transformed("flip")}, fitting.labels)
-    stack = ViewStacking().fit(alone)
-    assert stack.accepted_ is False
-    assert stack.views_report_[0]["weight"] == 0.0

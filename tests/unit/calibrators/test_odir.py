@@ -79,14 +79,3 @@ def test_a_strong_lambda_leaves_one_scale_per_class(data):
     off = model.weights_[0][~np.eye(3, dtype=bool)]
     assert np.abs(off).max() < 1e-6
     assert np.diag(model.weights_[0]).min() > 0.2
-
-
-@pytest.mark.parametrize("counts", [[50, 50], [1, 1, 1], [7, 3, 1, 0, 30], [4]])
-def test_folds_are_even_in_all_and_within_each_class(counts):
-    labels = np.repeat(np.arange(len(counts)), counts)
-    fold = stratified_folds(labels, 5, np.random.default_rng(0))
-    sizes = np.bincount(fold, minlength=5)
-    assert sizes.max() - sizes.min() <= 1
-    for label in np.unique(labels):
-        within = np.bincount(fold[labels == label], minlength=5)
-        assert within.max() - within.min() <= 1

@@ -7,13 +7,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from torch.utils.data import DataLoader, TensorDataset
 
 from recal import CalibratedClassifier, ReCal, TemperatureScaling, collect
 from recal.collecting import apply
-from recal.errors import InputError, NotFittedError
+from recal.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -95,20 +94,6 @@ def test_a_calibrator_without_views_costs_no_transformation(data, linear):
     model = Counting(linear)
     classifier = CalibratedClassifier(model, TemperatureScaling()).fit(images[200:], y[200:])
     assert (model.calls, classifier.pool_) == (1, ())
-
-
-def test_a_clone_shares_the_trained_model_and_forgets_the_fit(data, linear):
-    images, y = data
-    classifier = CalibratedClassifier(linear, recal(), pool="zoom:0.5", batch_size=7).fit(
-        images[200:], y[200:]
-    )
-    copy = clone(classifier)
-    assert copy.model is linear
-    assert copy.calibrator is not classifier.calibrator
-    assert copy.get_params()["calibrator__max_iter"] == 5
-    assert (copy.pool, copy.batch_size) == ("zoom:0.5", 7)
-    with pytest.raises(NotFittedError, match="CalibratedClassifier is not fitted"):
-        copy.predict_proba(images)
 
 
 @pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")

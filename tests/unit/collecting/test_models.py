@@ -153,23 +153,18 @@ def test_images_are_flattened_for_a_classifier_of_rows(images, labels):
     np.testing.assert_array_equal(views.logits, model.decision_function(images.reshape(20, -1)))
 
 
-def test_margins_per_pair_of_classes_are_refused():
-    X, y = rows(k=4)
-    with pytest.raises(InputError, match="decision_function_shape='ovr'"):
-        as_model(SVC(decision_function_shape="ovo").fit(X, y))
-
-
-def test_an_unfitted_classifier_is_refused():
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (SVC(decision_function_shape="ovo"), "decision_function_shape='ovr'"),
+        (LinearRegression(), "LinearRegression has neither decision_function nor predict_proba"),
+    ],
+)
+def test_what_gives_no_score_per_class_is_refused(model, message):
+    with pytest.raises(InputError, match=message):
+        as_model(model.fit(*rows(k=4)))
     with pytest.raises(InputError, match=r"LogisticRegression is not fitted.*fit it"):
         as_model(LogisticRegression())
-
-
-def test_a_regressor_is_refused():
-    X, y = rows()
-    with pytest.raises(
-        InputError, match="LinearRegression has neither decision_function nor predict_proba"
-    ):
-        as_model(LinearRegression().fit(X, y))
 
 
 # --- torch

@@ -48,11 +48,6 @@ class Stream(IterableDataset):
 # --- arrays, datasets, loaders
 
 
-@pytest.mark.parametrize("size", [1, 7, 20, 50])
-def test_an_array_comes_in_batches(images, size):
-    np.testing.assert_array_equal(gather(as_source(images), size), images)
-
-
 @pytest.mark.parametrize(
     "kind", ["dataset", "pairs", "loader", "stream", "iterable", "loader of another size"]
 )
@@ -95,20 +90,6 @@ def test_items_of_different_shapes_are_refused(model):
     items = Pairs([np.zeros((8, 8)), np.zeros((9, 8))], [0, 1])
     with pytest.raises(InputError, match=r"different shapes \[\(8, 8\), \(9, 8\)\]"):
         collect(model, items, None)
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (np.zeros(19, int), "20 samples but 19 labels"),
-        (np.full(20, 3), r"0\.\.2.*row 0 has 3"),
-        (np.zeros((20, 3)), r"one per sample.*\(20, 3\)"),
-        (["a"] * 20, "Pass classes="),
-    ],
-)
-def test_labels_that_do_not_fit_are_refused(images, model, labels, message):
-    with pytest.raises(InputError, match=message):
-        collect(model, images, None, labels=labels)
 
 
 # --- folders of images

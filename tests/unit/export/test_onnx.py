@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -112,19 +113,7 @@ def test_the_command_line_writes_all_three_kinds(
         return run(["export", str(calibration), *map(str, typed)])
 
     out = tmp_path / "whole.onnx"
-    prepared = [
-        "--shape",
-        "1,6,6",
-        "--dtype",
-        "uint8",
-        "--divide",
-        "255",
-        "--mean",
-        "0.5",
-        "--std",
-        "0.25",
-        "--json",
-    ]
+    prepared = shlex.split("--shape 1,6,6 --dtype uint8 --divide 255 --mean 0.5 --std 0.25 --json")
     assert export("--model", model, "--out", out, *prepared) == 0
     assert json.loads(capsys.readouterr().out)["transforms"] == ["zoom:0.5"]
 

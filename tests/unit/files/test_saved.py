@@ -112,13 +112,6 @@ def test_a_blend_comes_back_equal_to_the_last_bit(tmp_path, gate):
     assert repr(again) == repr(plan)
 
 
-def test_a_plan_comes_back_equal_to_the_last_bit(tmp_path):
-    again = load(save(PLAN, tmp_path / "plan.recal"))
-    assert again == PLAN
-    assert hash(again) == hash(PLAN)
-    assert again.steps[0].betas[1].hex() == (0.1 + 0.2).hex()
-
-
 @pytest.mark.parametrize(
     "thing",
     [
