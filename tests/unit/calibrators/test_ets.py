@@ -83,25 +83,6 @@ def test_one_or_two_mistakes_do_not_let_the_temperature_run_away(n_mistakes):
     assert EnsembleTemperatureScaling().fit(logits, labels).beta_ < 10 * single
 
 
-def test_it_is_never_worse_than_a_temperature_first_and_weights_after():
-    logits, labels = blunt()
-    rows = np.arange(len(labels))
-    beta = TemperatureScaling().fit(logits, labels).beta_
-    parts = np.stack(
-        [
-            softmax(logits, beta)[rows, labels],
-            softmax(logits)[rows, labels],
-            np.full(len(labels), 0.2),
-        ],
-        axis=1,
-    )
-    published = loss(likeliest(parts), parts)
-    ours = -np.log(
-        EnsembleTemperatureScaling().fit(logits, labels).predict_proba(logits)[rows, labels]
-    ).mean()
-    assert ours < published - 0.01
-
-
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_where_every_answer_is_right_only_a_temperature_is_fitted():
     logits, _ = draw()

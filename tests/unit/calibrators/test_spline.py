@@ -7,7 +7,6 @@ from scipy.interpolate import CubicSpline
 from recal import TemperatureScaling
 from recal.calibrators import SplineCalibration
 from recal.maps.arrays import softmax
-from recal.maps.curves import spread_rest
 from tests.problems import logits_and_labels
 
 problem = partial(logits_and_labels, n=1500)
@@ -61,17 +60,3 @@ def test_the_confidence_is_what_the_curve_says_whatever_the_second_class_has(n_c
     above = said > 1 / n_classes  # at chance all classes are alike
     ranks, own = (np.argsort(values[above], axis=1)[:, :-2] for values in (probs, logits))
     np.testing.assert_array_equal(ranks, own)
-
-
-def test_a_second_that_would_overtake_is_drawn_towards_the_others():
-    logits = np.log([[0.5, 0.4, 0.1]])
-    probs = spread_rest(logits, 1.0, np.array([[0]]), np.array([[0.42]]))[0]
-    assert probs[0] == 0.42
-    assert 0.42 - 1e-8 < probs[1] <= 0.42
-    np.testing.assert_allclose(probs.sum(), 1.0)
-
-
-def test_a_confidence_below_chance_is_raised_to_it():
-    np.testing.assert_allclose(
-        spread_rest(np.log([[0.5, 0.4, 0.1]]), 1.0, np.array([[0]]), np.array([[0.01]])), 1 / 3
-    )

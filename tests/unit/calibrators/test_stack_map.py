@@ -46,24 +46,6 @@ def test_agrees_with_another_solver(n_classes, n_views):
     np.testing.assert_allclose(np.r_[found.weights, found.offsets], best.x, atol=2e-3)
 
 
-def test_the_conditions_of_the_optimum_hold():
-    features, labels = falling_looks(n_views=4)
-    rows = np.full(300, 1 / 300)
-    found = StackedMap(features, labels, rows, offset_penalty=0.01).solve((0, 1, 2, 3))
-    theta = np.r_[found.weights, found.offsets]
-    steps = 1e-5 * np.eye(len(theta))
-    arguments = (features, labels, rows, 0.01, 5e-5, 4)
-    slopes = np.array(
-        [(formula(theta + s, *arguments) - formula(theta - s, *arguments)) / 2e-5 for s in steps]
-    )
-    held = theta[:4] == 0.0
-    assert held.tolist() == [False, False, False, True]
-    assert (slopes[:4][held] > 0).all()
-    np.testing.assert_allclose(slopes[:4][~held], 0.0, atol=1e-5)
-    np.testing.assert_allclose(slopes[4:], 0.0, atol=1e-5)
-    assert found.views == (1, 2)
-
-
 def test_rows_of_weight_zero_are_left_out_of_the_fit_but_not_of_the_losses():
     features, labels = falling_looks()
     rows = (np.arange(300) % 3 > 0) / 200

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal import Plan, TemperatureScaling, Views, ViewStacking, metrics
+from recal import TemperatureScaling, Views, ViewStacking, metrics
 from recal.maps.arrays import softmax
 from recal.transforms import Named
 
@@ -152,12 +152,3 @@ def test_too_many_values_are_shortlisted_and_drawn(monkeypatch):
     fitted = ViewStacking().fit(views, y)
     assert [str(t) for t in fitted.plan_.transforms] == ["mine"]
     assert len(fitted.views_report_) == 31
-
-
-@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
-@pytest.mark.parametrize("n", [1, 2, 30])
-def test_few_samples_give_temperature_scaling(n):
-    (own, good, _), y = looks(n=n)
-    fitted = ViewStacking().fit(Views(own, {"mine": good}), y)
-    assert not fitted.accepted_
-    assert isinstance(fitted.plan_, Plan)

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 
 from s3fs import S3FileSystem
 
+from recal.files.paths import is_remote
+
 # The server takes a port that is free and says which. Had the tests chosen one, another process
 # could take it first.
 SERVER = """
@@ -43,3 +45,13 @@ def s3_server() -> Iterator[dict[str, str]]:
         S3FileSystem.clear_instance_cache()  # they would go on asking this server after the next one started
         server.terminate()
         server.wait()
+
+
+def contents(folder):
+    """Return the bytes of every file in a folder, here or in an object store, by name."""
+    if is_remote(folder):
+        root = folder.path.rstrip("/") + "/"
+        names = folder.fs.find(folder.path)
+        return {name.removeprefix(root): folder.fs.cat_file(name) for name in names}
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}

@@ -24,7 +24,7 @@ from recal.cli.app import run
 from recal.collecting import RayEngine, apply, apply_distributed
 from recal.errors import InputError, RecalError
 from recal.files.ledger import read_ledger
-from tests.unit.collecting.object_store import s3_server
+from tests.unit.collecting.object_store import contents, s3_server
 
 ENGINE = RayEngine(workers=2)
 
@@ -68,14 +68,6 @@ def cluster(s3):
 @pytest.fixture(scope="module")
 def images():
     return np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
-
-
-def contents(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def make_model():

@@ -21,16 +21,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from recal import collect, read_views
 from recal.errors import FileError, InputError
 from recal.files.ledger import read_ledger
+from tests.unit.collecting.object_store import contents
 
 POOL = "zoom:0.5-0.9:3"
-
-
-def contents(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 class Stop(Exception):

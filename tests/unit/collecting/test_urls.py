@@ -18,8 +18,8 @@ from recal.collecting.models.base import CallableModel
 from recal.errors import FileError, InputError, MissingExtraError
 from recal.files import paths
 from recal.files.ledger import read_ledger
-from recal.files.paths import as_path, is_remote
-from tests.unit.collecting.object_store import s3_server
+from recal.files.paths import as_path
+from tests.unit.collecting.object_store import contents, s3_server
 
 
 @pytest.fixture(scope="module")
@@ -54,20 +54,6 @@ def model(batch):
 def job(images, out, **options):
     options = {"labels": np.arange(60) % 3, "batch_size": 8, "progress": False, **options}
     return collect(options.pop("model", model), images, "zoom:0.5-0.9:3", out=out, **options)
-
-
-def contents(folder):
-    if is_remote(folder):
-        root = folder.path.rstrip("/") + "/"
-        return {
-            name.removeprefix(root): folder.fs.cat_file(name)
-            for name in folder.fs.find(folder.path)
-        }
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def stops_after(n_batches):
@@ -116,6 +102,7 @@ def test_another_run_takes_the_store_over_and_the_first_one_stops(folder, images
     assert read_views(target).n_samples == 60
 
 
+@pytest.mark.parametrize("folder", ["memory"], indirect=True)
 def test_other_inputs_and_what_recal_did_not_write_are_refused(folder, images):
     job(images, folder / "views.zarr")
     with pytest.raises(InputError, match="other inputs"):
