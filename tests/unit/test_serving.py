@@ -24,7 +24,8 @@ from recal import (
 from recal.cli.serve import listen
 from recal.errors import InputError
 from recal.serving.app import make_app
-from recal.serving.service import Scorer, Service, read_inputs
+from recal.serving.scorer import Scorer, read_inputs
+from recal.serving.service import Service
 from recal.transforms.preprocessing import Preprocessing
 
 pytest.importorskip("fastapi")

@@ -21,7 +21,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 
 from recal.errors import RecalError
-from recal.serving.service import Scorer, Service, read_inputs
+from recal.serving.scorer import Scorer, read_inputs
+from recal.serving.service import Service
 
 VARIABLE = "RECAL_SERVE"
 _LOG = logging.getLogger("recal.serving")
