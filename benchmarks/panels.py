@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from benchmarks.language_models import graded_scores
 from recal import PanelCalibration, SignalCalibration, decide, plan_cascade
+from recal.checks import Indices
 from recal.comparison.results import markdown_table
 from recal.decisions.cascade import Labelled, follow, list_policies, stage_answers
 
-Rows = NDArray[np.intp]
 SIGNALS = ("stated", "hedging", "tokens' probability", "length")
 CASCADE = ("gemini-2.0-flash", "gpt-4.1-mini", "o4-mini-2025-04-16")
 
@@ -45,7 +45,7 @@ class Panel:
             self.cost = arrays["cost"].astype(np.float64)
         self.answers[self.answers == -1] = None
 
-    def read(self, systems: Sequence[int], rows: Rows) -> tuple[dict[str, Any], dict[str, Any]]:
+    def read(self, systems: Sequence[int], rows: Indices) -> tuple[dict[str, Any], dict[str, Any]]:
         answers = {self.models[one]: self.answers[rows, one] for one in systems}
         signals = {
             self.models[one]: dict(zip(SIGNALS, self.signals[rows, one].T)) for one in systems
@@ -61,7 +61,7 @@ class Panel:
         order = np.argsort(self.cost, kind="stable")  # unknown prices come last
         return [int(one) for one in order if one != strong][:count]
 
-    def draws(self, n_fit: int, n_draws: int = 3) -> Iterator[tuple[Rows, Rows]]:
+    def draws(self, n_fit: int, n_draws: int = 3) -> Iterator[tuple[Indices, Indices]]:
         """Yield rows for the fit, and the same test rows for every number of labels."""
         for draw in range(n_draws):
             order = np.random.default_rng(100 + draw).permutation(len(self.truth))
@@ -234,11 +234,11 @@ def network_part(n_draws: int = 3) -> list[str]:
             model = make(seed).fit(pixels[train] / 255.0, digits[train])
             logits[name] = np.log(np.maximum(model.predict_proba(pixels / 255.0), 1e-6))
 
-        def views(rows: Rows, logits: dict[str, Any] = logits) -> Views:
+        def views(rows: Indices, logits: dict[str, Any] = logits) -> Views:
             others = {f"other:{name}": logits[name][rows] for name in ("network", "trees")}
             return Views(logits["logistic"][rows], others)
 
-        def table(rows: Rows, logits: dict[str, Any] = logits) -> tuple[Any, Any]:
+        def table(rows: Indices, logits: dict[str, Any] = logits) -> tuple[Any, Any]:
             answers = {name: one[rows].argmax(axis=1) for name, one in logits.items()}
             signals = {name: np.exp(one[rows].max(axis=1)) for name, one in logits.items()}
             return answers, signals

@@ -21,11 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal import SignalCalibration
-from recal.checks import Vector
+from recal.checks import Indices, Vector
 from recal.decisions.certify import Evidence, Ranked, ranked
 from recal.decisions.guarantee import Terms, read_answers
 
-Rows = NDArray[np.intp]
 POPULATION = 100_000
 
 
@@ -33,8 +32,8 @@ class Sample(NamedTuple):
     confidence: Vector
     chance: Vector  # of being wrong
     wrong: NDArray[np.bool_]
-    groups: Rows | None = None
-    clusters: Rows | None = None
+    groups: Indices | None = None
+    clusters: Indices | None = None
 
 
 class Setting(NamedTuple):
@@ -63,7 +62,7 @@ def four_groups(n: int, rng: np.random.Generator) -> Sample:
     return Sample(1 - chance, chance, rng.random(n) < chance, groups)
 
 
-def clustered(sizes: Callable[[int, np.random.Generator], Rows], by_size: float = 0.0):
+def clustered(sizes: Callable[[int, np.random.Generator], Indices], by_size: float = 0.0):
     """Return a draw of n clusters; answers of a cluster share half of what makes them hard."""
 
     def draw(n: int, rng: np.random.Generator) -> Sample:

@@ -138,7 +138,7 @@ class Endpoint:
         return positions
 
     def _completion(self, client: Any, prompt: str) -> dict[str, Any]:
-        """Return a chat completion; a response that is none is asked for again."""
+        """Return a chat completion; repeat the request if the response is not one."""
         likeliest = {"logprobs": True, "top_logprobs": self.top_logprobs}
         for _ in range(self.retries + 1):
             try:

@@ -15,14 +15,12 @@ from recal.calibrators.group_offsets import GroupOffsets, fit_group_offsets
 from recal.calibrators.panel_answers import Match, PanelRows, PanelTable, right_answers
 from recal.calibrators.panel_fit import PanelFit, chosen_answers
 from recal.calibrators.samples import Samples
-from recal.checks import Vector
+from recal.checks import Indices, Vector
 from recal.copies import count_fitted, kept_hashes
 from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from recal.maps.panel import PanelMap
 from recal.schema import Floats, Integers, RandomState, check_parameters
-
-Rows = NDArray[np.intp]
 
 
 class PanelCalibration(Estimator):
@@ -229,7 +227,7 @@ class PanelCalibration(Estimator):
             )
         return self.table_.rows(answers, signals, match=self.match, same=self.same, asked=asked)
 
-    def chosen(self, rows: PanelRows, probs: Vector) -> tuple[Rows, Vector]:
+    def chosen(self, rows: PanelRows, probs: Vector) -> tuple[Indices, Vector]:
         """Return the place of each question's answer, -1 if there is none, and its confidence."""
         kept = self.answers == "kept" or self.map_.merged
         return chosen_answers(probs, rows.slots, self.table_.samples[0], kept)

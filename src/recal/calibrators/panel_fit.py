@@ -14,16 +14,16 @@ from recal.calibrators.samples import Samples
 from recal.calibrators.signal_models import choose_kinds, encoding_of
 from recal.calibrators.signals import SignalFit, fit_mixture
 from recal.calibrators.view_selection import LossGain
-from recal.checks import Vector
+from recal.checks import Indices, Vector
 from recal.clusters import stratified_folds
 from recal.maps.panel import PanelMap, PanelStage, mixed
 from recal.maps.signals import CATEGORY, SignalEncoding, SignalMap
 from recal.solvers.convex import Dense, minimise, mixture_weights
 
-Rows = NDArray[np.intp]
 
-
-def chosen_answers(probs: Vector, slots: Vector, n_samples: int, kept: bool) -> tuple[Rows, Vector]:
+def chosen_answers(
+    probs: Vector, slots: Vector, n_samples: int, kept: bool
+) -> tuple[Indices, Vector]:
     """Return the place of the answer, -1 if there is none, and its probability."""
     if kept:
         main = main_places(slots, n_samples)
@@ -48,7 +48,7 @@ class PanelProblem:
     right: Vector
     weights: Vector
 
-    def __getitem__(self, rows: Rows) -> PanelProblem:
+    def __getitem__(self, rows: Indices) -> PanelProblem:
         columns = tuple(one[rows] for one in self.columns)
         return PanelProblem(self.votes[rows], columns, self.right[rows], self.weights[rows])
 
@@ -164,7 +164,7 @@ class PanelFit:
         table: PanelTable,
         right: Vector,
         weights: Vector,
-        clusters: Rows | None,
+        clusters: Indices | None,
         rng: np.random.Generator,
         *,
         merged: bool,
@@ -214,7 +214,7 @@ class PanelFit:
         weights = weights * (len(weights) / weights.sum())
         return PanelProblem(votes @ share, tuple(columns), right, weights)
 
-    def _own(self, system: int) -> Rows:
+    def _own(self, system: int) -> Indices:
         """Return the signals of a system."""
         return np.flatnonzero(np.array(self.table.owner) == system)
 

@@ -65,6 +65,7 @@ def encoding_of(
     values: Vector, kind: Indices, n_levels: Indices, most_knots: int = 33
 ) -> SignalEncoding:
     """Return the encoding with these transformations, scaled to the finite values."""
+    # Well below LARGEST, which their mean must not exceed by rounding.
     finite = np.where(np.isfinite(values), np.clip(values, -1e90, 1e90), np.nan)
     n_signals = finite.shape[1]
     low, high = np.ones(n_signals), np.ones(n_signals)

@@ -114,7 +114,7 @@ def _fit_mixture(samples: Samples) -> TemperatureMixture:
         single = float(fit_betas(state, labels).values[0])
     if not (state.drop_at(labels) < 0.0).any():
         return TemperatureMixture(single, np.array([1.0, 0.0, 0.0]))
-    mixture = some = Mixture(state, labels, logits.shape[1], single)
+    mixture = some = _Loss(state, labels, logits.shape[1], single)
     if near is not None:
         step = mixture.step_from(near)
         return TemperatureMixture(step, mixture.best(step)[1])
@@ -122,13 +122,13 @@ def _fit_mixture(samples: Samples) -> TemperatureMixture:
     multiples = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
     if len(labels) > 1000:
         few = slice(None, None, -(-len(labels) // 1000))
-        some = Mixture(ScaledLogits(logits[few]), labels[few], logits.shape[1], single)
+        some = _Loss(ScaledLogits(logits[few]), labels[few], logits.shape[1], single)
     start = min(single * np.array(multiples), key=lambda beta: some.best(beta)[0])
     best = min((single, mixture.descend(float(start))), key=lambda beta: mixture.best(beta)[0])
     return TemperatureMixture(best, mixture.best(best)[1])
 
 
-class Mixture:
+class _Loss:
     """The mean negative log-likelihood of the mixture and its prior, as a function of its beta
     alone.
 
