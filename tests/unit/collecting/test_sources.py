@@ -127,14 +127,8 @@ def test_a_missing_class_folder_does_not_shift_columns(folder, model):
     (folder / "ant").rmdir()
     with pytest.raises(InputError, match=r"2 classes and the model has 3.*classes="):
         collect(model, folder, None)
-    assert collect(model, folder, None, classes=["ant", "bee", "cat"]).labels.tolist() == [
-        1,
-        1,
-        1,
-        2,
-        2,
-        2,
-    ]
+    views = collect(model, folder, None, classes=["ant", "bee", "cat"])
+    assert views.labels.tolist() == [1, 1, 1, 2, 2, 2]
 
 
 def test_resize_and_crop(folder):
