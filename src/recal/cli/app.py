@@ -302,6 +302,9 @@ def _parser_sentence(error: Any) -> str:
         extra = re.sub(r".*unexpected extra argument(s|\(s\))? \((.*)\)", r"\2", message)
         takes = " and ".join(taken) or "options"
         message = f"{context.command_path} takes {takes} alone, got also {extra}"
+        if context.info_name == "evaluate":
+            line = f"recal check FOLDER {extra} --label-column COLUMN"
+            message += f". To measure a calibration on a labelled table: {line}"
     path = context.command_path if context is not None else "recal"
     method = SESSION.value("--method")
     path += f" --method {method}" if method and path.endswith(" fit") else ""

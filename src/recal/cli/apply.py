@@ -451,14 +451,16 @@ def _apply_table(content: Any, folder: Path, table: Path | None, out: Path) -> N
     files.check_exists(table)
     if files.is_graded(content):
         total, accepted = apply_table(content, table, out)
-        steps: dict[str, int] = {}
+        steps, n_refused = dict[str, int](), 0
         print_json({"answers": total, "accepted": accepted, "file": out})
     else:
-        steps = apply_panel(content, folder, table, out)
+        steps, n_refused = apply_panel(content, folder, table, out)
         total, accepted = sum(steps.values()), steps.get("accept", 0)
         print_json({"answers": total, "accepted": accepted, "next": steps, "file": out})
     if accepted is not None:
         say(_share(accepted, total))
+    if n_refused:
+        say(f"{n_refused:,} questions came back without an answer, which counts as a refusal.")
     for step, count in steps.items():
         if step.startswith("ask "):
             say(f"{count:,} questions: {step}, add its answers to the table, and apply again.")

@@ -276,14 +276,14 @@ def apply_panel(
     folder: Path,
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
-) -> dict[str, int]:
+) -> tuple[dict[str, int], int]:
     """Write a copy of a table with `answer`, `confidence`, `accepted` and, with a cascade, `next`.
 
     `next` is "accept", "review" or "ask NAME". Rows may lack the systems that were not asked yet.
-    Returns how many rows have which next step.
+    Returns how many rows have which next step, and in how many a system that was asked refused.
     """
     table = read_table(path)
-    found, steps = panel_steps(calibration, folder, table)
+    found, steps, n_refused = panel_steps(calibration, folder, table)
     added: dict[str, Any] = {
         "answer": ["" if one is None else str(one) for one in found.answer],
         "confidence": found.confidence,
@@ -293,7 +293,7 @@ def apply_panel(
         added["next"] = steps
     write_with_columns(table, out, added)
     names, counts = np.unique(steps, return_counts=True)
-    return dict(zip(names.tolist(), counts.tolist()))
+    return dict(zip(names.tolist(), counts.tolist())), n_refused
 
 
 def graded_panel(
@@ -309,7 +309,7 @@ def graded_panel(
     """
     table = read_table(path)
     table.check([truth])
-    found, steps = panel_steps(calibration, folder, table)
+    found, steps, _ = panel_steps(calibration, folder, table)
     panel = calibration.panel if isinstance(calibration, CascadeRule) else calibration
     right = _is_right(found.answer, table[truth], panel.match)
     clusters = table.clusters(cluster)
@@ -318,8 +318,10 @@ def graded_panel(
 
 def panel_steps(
     calibration: PanelCalibration | CascadeRule, folder: Path, table: Table
-) -> tuple[CascadeOutcome, NDArray[Any]]:
-    """Return the answers to the questions in a table, and the next step of each."""
+) -> tuple[CascadeOutcome, NDArray[Any], int]:
+    """Return the answers to the questions in a table, the next step of each, and in how many a
+    system that was asked gave neither an answer nor a signal.
+    """
     systems, group = read_columns(folder)
     panel = calibration.panel if isinstance(calibration, CascadeRule) else calibration
     fitted = panel.table_.table
@@ -334,9 +336,12 @@ def panel_steps(
         )
     groups = None if group is None else table[group]
     if isinstance(calibration, CascadeRule):
-        found = calibration.apply(answers, signals, groups if calibration.groups else None)
+        groups = groups if calibration.groups else None
+        told = table["next"] if "next" in table else np.full(table.n_rows, "")
+        asked, n_refused = _asked(calibration, answers, signals, groups, told)
+        found = calibration.apply(answers, signals, groups, asked=asked)
         steps = [one if one in ("accept", "review") else f"ask {one}" for one in found.next]
-        return found, np.array(steps)
+        return found, np.array(steps), n_refused
     offsets = groups if hasattr(panel, "group_offsets_") else None
     chosen, confidence = panel.predict_both(answers, signals, offsets)
     rule = getattr(panel, "decision_", None)
@@ -345,4 +350,25 @@ def panel_steps(
         accepted = rule.accept(confidence, groups=groups if rule.groups else None)
     step = np.where(accepted, "accept", "review")
     asked = np.full(len(chosen), len(systems))
-    return CascadeOutcome(chosen, confidence, step, asked), step
+    return CascadeOutcome(chosen, confidence, step, asked), step, 0
+
+
+def _asked(
+    rule: CascadeRule, answers: Any, signals: Any, groups: Any, told: NDArray[Any]
+) -> tuple[NDArray[np.float64], int]:
+    """Return how many systems each question was put to, and how many questions one refused.
+
+    A system refused if an earlier `apply` wrote into the column `next` to ask it, or went past it,
+    and it has answered other questions only.
+    """
+    found = rule.panel.read(answers, signals).asked
+    asked = found.copy()
+    order = {f"ask {name}": place for place, name in enumerate(rule.systems)}
+    last = dict.fromkeys(("accept", "review"), len(rule.systems))
+    reached = np.array([(order | last).get(one, -1) for one in told.tolist()])
+    for place, name in enumerate(rule.systems):
+        number = rule.panel.table_.systems.index(name) + 1
+        step = rule.next(answers, signals, groups, asked=asked)
+        if (found >= number).any():
+            asked[(step == name) & (reached >= place)] = number
+    return asked, int((asked > found).sum())

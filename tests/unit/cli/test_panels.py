@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas
 import pytest
 
 from recal.cli.app import run
@@ -94,6 +95,39 @@ def test_a_cascade_asks_cheap_systems_first_and_continues(place, capsys):
     checks = read_table(place / "checks.csv")
     assert set(checks["next"]) == {"accept"}
     assert run(["audit", "out", "--update"]) == 2
+
+
+def test_a_cascade_goes_past_systems_that_refuse(place, capsys):
+    rng = np.random.default_rng(2)
+    for name in ("graded.csv", "new.csv"):
+        table = dict(read_table(place / name))
+        for system in ("small_answer", "large_answer"):
+            table[system][rng.random(len(table["key"])) < 0.1] = ""
+        pandas.DataFrame(table).to_csv(place / name, index=False)
+    systems = ["--system", "small=small_answer", "--system", "large=large_answer"]
+    costs = ["--cost", "large=2", "--cost", "small=0.1", "--cascade", "--review-cost", "50"]
+    words = ["calibrate", "graded.csv", "--truth", "key", *systems, *costs, "--risk", "0.1"]
+    assert run([*words, "--out", "out"]) == 0
+
+    def apply():
+        capsys.readouterr()
+        assert run(["apply", "out", "table.csv", "--out", "answers.csv", "--force"]) == 0
+        (place / "answers.csv").replace(place / "table.csv")
+        return pandas.read_csv("table.csv", keep_default_na=False), capsys.readouterr().out
+
+    full = pandas.read_csv("new.csv", keep_default_na=False)
+    full.assign(large_answer="").to_csv("table.csv", index=False)
+    first, _ = apply()
+    asked = (first["small_answer"] == "") | (first["next"] == "ask large")
+    second, told = apply()  # nobody asked the large system, but the small one has refused
+    assert (second["next"] == np.where(asked, "ask large", first["next"])).all()
+    assert f"{(full['small_answer'] == '').sum():,} questions" in told
+    second["large_answer"] = np.where(asked, full["large_answer"], "")
+    second.to_csv("table.csv", index=False)
+    third, told = apply()
+    assert set(third["next"]) <= {"accept", "review"}
+    assert f"{(asked & (full['large_answer'] == '')).sum():,} questions" in told
+    assert (apply()[0]["next"] == third["next"]).all()
 
 
 @pytest.mark.parametrize(
