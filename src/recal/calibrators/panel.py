@@ -147,7 +147,17 @@ class PanelCalibration(Estimator):
             raise InputError(
                 f"must have at least 10 questions, got {len(rows)}", argument="answers"
             )
+        if np.isnan(rows.slots[:, : table.samples[0]]).all():
+            raise InputError(
+                f"of {table.systems[0]!r}, the main system, are all missing", argument="answers"
+            )
         right, merged = right_answers(rows, table, truth, self.match, self.same)
+        if not right[:, :-1].any():
+            raise InputError(
+                "is the answer of no system in any row, so there is nothing to learn",
+                argument="truth",
+                remedy="Grades of the main system must be booleans, in one column",
+            )
         _refuse_leaks(rows, right, table)
         samples = Samples.checked(rows, right, sample_weight, clusters, groups)
         weights = np.ones(len(rows)) if samples.weights is None else samples.weights

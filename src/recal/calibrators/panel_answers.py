@@ -42,6 +42,8 @@ def normalised(answer: Any, match: Match = "text") -> str:
     """
     if is_missing(answer):
         return ""
+    if isinstance(answer, bytes):
+        answer = answer.decode(errors="replace")
     if match == "exact":
         return str(answer)
     if isinstance(answer, int | float | np.number) and not isinstance(answer, bool):
@@ -252,6 +254,8 @@ def _codes_by_function(raw: Objects, same: Same) -> NDArray[np.int64]:
 def is_missing(answer: Any) -> bool:
     if answer is None or (isinstance(answer, str) and not answer.strip()):
         return True
+    if type(answer).__name__ in ("NAType", "NaTType"):  # missing values of pandas
+        return True
     return isinstance(answer, float | np.floating) and math.isnan(answer)
 
 
@@ -269,18 +273,19 @@ def _answer_columns(answers: Any) -> tuple[dict[str, Objects], bool]:
 
 
 def _answer_samples(column: Any) -> Objects:
-    """Return one system's answers as (n, n_samples) objects; lists are several samples."""
+    """Return one system's answers as (n, n_samples) objects; lists are several samples.
+
+    A single answer stands for one question.
+    """
     if isinstance(column, str | bytes) or not hasattr(column, "__len__"):
-        raise InputError(
-            f"must be columns with one answer per question, got {column!r}", argument="answers"
-        )
+        column = [column]
     values = column.tolist() if hasattr(column, "tolist") else list(column)
     rows = [list(value) if isinstance(value, list | tuple) else [value] for value in values]
     width = max((len(row) for row in rows), default=1)
     result = np.full((len(rows), max(width, 1)), None, dtype=object)
     for place, row in enumerate(rows):
         for number, answer in enumerate(row):
-            result[place, number] = None if is_missing(answer) or answer != answer else answer
+            result[place, number] = None if is_missing(answer) else answer
     return result
 
 
@@ -408,9 +413,23 @@ def _grades(truth: Any, table: PanelTable, rows: PanelRows) -> tuple[Any, bool]:
                 f"{array.shape}",
                 argument="truth",
             )
-        return np.array([[_grade(one) for one in row] for row in array.tolist()]), False
-    booleans = array.ndim == 1 and array.dtype == np.bool_ and len(array) == n
+        starts = np.r_[0, np.cumsum(table.samples)[:-1]]
+        given = np.logical_or.reduceat(~np.isnan(rows.slots), starts, axis=1)
+        return _read_grades(array, given, table.systems), False
+    column = array[:, None] if array.ndim == 1 else array
+    grades = [one for one in column.ravel().tolist() if not is_missing(one)]
+    booleans = column.shape == (n, 1) and grades and all(isinstance(one, bool) for one in grades)
     answers = [one for one in rows.raw[:, 0].tolist() if one is not None]
     if booleans and not all(isinstance(one, bool) for one in answers):
-        return array[:, None], True
+        main = main_places(rows.slots, table.samples[0])
+        return _read_grades(column, ~np.isnan(main)[:, None], table.systems), True
     return None, False
+
+
+def _read_grades(array: Objects, given: NDArray[np.bool_], systems: Sequence[str]) -> Objects:
+    """Read grades, which only missing answers may lack."""
+    lacking = given & np.array([[is_missing(one) for one in row] for row in array.tolist()])
+    if lacking.any():
+        row, place = np.argwhere(lacking)[0].tolist()
+        raise InputError(f"lacks the grade of {systems[place]!r} in row {row}", argument="truth")
+    return np.array([[_grade(one) for one in row] for row in array.tolist()])

@@ -188,6 +188,7 @@ def test_free_text_is_compared_by_meaning():
         (" New   York. ", "new york", "text"),
         ("It is 42.", "x = 42", "number"),
         ("１２", "12", "text"),
+        (b"3", 3, "text"),
     ],
 )
 def test_equal_answers(one, other, match):
@@ -338,7 +339,10 @@ def test_twelve_systems_and_a_hundred_labels():
         (lambda a, t, s: (a, t, {**s, "tiny": {"stated": [0.5]}}), "[1, 1500]"),
         (lambda a, t, s: (a, np.where(np.arange(len(t)) == 7, None, t), s), "row 7"),
         (lambda a, t, s: ({}, t, s), "answers"),
-        (lambda a, t, s: ({"large": "A"}, t, None), "'A'"),
+        (lambda a, t, s: ({"large": "A"}, t, None), "got 1"),
+        (lambda a, t, s: (a, (a["large"] == t).astype(int), s), "booleans"),
+        (lambda a, t, s: ({**a, "large": [None] * 1500}, t, s), "'large'"),
+        (lambda a, t, s: (a, np.where(np.arange(1500) == 7, None, a["large"] == t), s), "row 7"),
         (lambda a, t, s: (a, np.ones((1500, 2), bool), s), "(1500, 2)"),
         (lambda a, t, s: ({n: c[:1] for n, c in a.items()}, t[:1], None), "10"),
         (lambda a, t, s: ({n: [{}] * 1500 for n in a}, t, None), "dict"),
@@ -376,3 +380,32 @@ def test_too_few_or_no_labels():
         PanelCalibration().predict(answers)
     with pytest.raises(InputError, match="costs"):
         PanelCalibration().fit(answers, truth, costs={"a": 1.0})
+
+
+def test_missing_values_of_pandas_are_missing_answers():
+    truth, answers, _ = asked(400, {"a": 0.7, "b": 0.6})
+    answers["b"][::3] = None
+    frame = pandas.DataFrame(answers).astype("string")
+    assert frame["b"].isna().sum() == 134
+    one, other = PanelCalibration().fit(answers, truth), PanelCalibration().fit(frame, truth)
+    assert (one.predict_confidence(frame) == other.predict_confidence(answers)).all()
+    with pytest.raises(InputError, match="row 0"):
+        PanelCalibration().fit(answers, frame["b"])
+
+
+def test_grades_of_the_main_system_may_be_objects_in_one_column():
+    truth, answers, _ = asked(400, {"a": 0.7, "b": 0.6})
+    answers["a"][::5] = None
+    grades = np.where(answers["a"] == None, None, answers["a"] == truth)  # noqa: E711
+    panel = PanelCalibration().fit(answers, (answers["a"] == truth))
+    for form in (grades, grades[:, None]):
+        again = PanelCalibration().fit(answers, form)
+        assert again.map_.merged
+        assert (again.predict_confidence(answers) == panel.predict_confidence(answers)).all()
+
+
+def test_a_row_may_be_single_values(panel):
+    one = panel.predict_both({"large": "A", "small": None}, {"large": {"stated": 0.8}})
+    column = panel.predict_both({"large": ["A"], "small": [None]}, {"large": {"stated": [0.8]}})
+    assert one[0][0] == column[0][0] == "A"
+    assert one[1] == column[1]
