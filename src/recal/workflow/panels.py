@@ -349,8 +349,8 @@ def panel_steps(
     if rule is not None:
         accepted = rule.accept(confidence, groups=groups if rule.groups else None)
     step = np.where(accepted, "accept", "review")
-    asked = np.full(len(chosen), len(systems))
-    return CascadeOutcome(chosen, confidence, step, asked), step, 0
+    everyone = np.full(len(chosen), len(systems))
+    return CascadeOutcome(chosen, confidence, step, everyone), step, 0
 
 
 def _asked(
