@@ -12,7 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.estimator import RULE, Estimator
 from recal.calibrators.group_offsets import GroupOffsets, fit_group_offsets
-from recal.calibrators.panel_answers import Match, PanelRows, PanelTable, right_answers
+from recal.calibrators.panel_answers import (
+    Match,
+    PanelRows,
+    PanelTable,
+    refuse_unknown,
+    right_answers,
+)
 from recal.calibrators.panel_fit import PanelFit, chosen_answers
 from recal.calibrators.samples import Samples
 from recal.checks import Indices, Vector
@@ -20,7 +26,7 @@ from recal.copies import count_fitted, kept_hashes
 from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from recal.maps.panel import PanelMap
-from recal.schema import Floats, Integers, RandomState, check_parameters
+from recal.schema import Floats, Integers, Number, RandomState, check, check_parameters
 
 
 class PanelCalibration(Estimator):
@@ -293,18 +299,17 @@ def read_costs(
     if costs is None:
         return None
     if isinstance(costs, Mapping):
+        refuse_unknown(costs, systems, "costs")
         if absent := [name for name in systems if name not in costs]:
             raise InputError(f"lack the system {absent[0]!r}", argument="costs")
         values = [costs[name] for name in systems]
     else:
         values = list(costs)
-    numbers = np.asarray(values, dtype=np.float64)
-    if len(numbers) != len(systems) or not (numbers >= 0.0).all():
-        raise InputError(
-            f"must be a number of at least 0 for each of {', '.join(systems)}, got {values}",
-            argument="costs",
-        )
-    return tuple(numbers.tolist())
+    if len(values) != len(systems):
+        raise InputError(f"must be one for each of {', '.join(systems)}", argument="costs")
+    for value in values:
+        check(value, Number(0.0), "costs")
+    return tuple(map(float, values))
 
 
 def _refuse_leaks(rows: PanelRows, right: Vector, table: PanelTable) -> None:

@@ -145,7 +145,7 @@ class PanelTable(Record):
         """Read new answers and signals; systems that are absent were not asked."""
         columns, named = _answer_columns(answers)
         if named and self.named:
-            _refuse_unknown(columns, self.systems, "answers")
+            refuse_unknown(columns, self.systems, "answers")
             if self.systems[0] not in columns:
                 raise InputError(
                     f"lack the main system {self.systems[0]!r}; they have {', '.join(columns)}",
@@ -316,7 +316,7 @@ def system_columns(signals: Any, systems: Sequence[str]) -> dict[str, dict[str, 
                 argument="signals",
             )
         signals = {name: array[:, place] for place, name in enumerate(systems[: array.shape[1]])}
-    _refuse_unknown(signals, systems, "signals")
+    refuse_unknown(signals, systems, "signals")
     found: dict[str, dict[str, Any]] = {}
     for system in systems:
         own = signals.get(system)
@@ -327,7 +327,7 @@ def system_columns(signals: Any, systems: Sequence[str]) -> dict[str, dict[str, 
     return found
 
 
-def _refuse_unknown(given: Mapping[Any, Any], systems: Sequence[str], argument: str) -> None:
+def refuse_unknown(given: Mapping[Any, Any], systems: Sequence[str], argument: str) -> None:
     if unknown := [str(name) for name in given if str(name) not in systems]:
         raise InputError(
             f"name the system {unknown[0]!r}, which the panel does not have; it has "
