@@ -267,7 +267,8 @@ class Warnings:
 
     def close(self) -> None:
         if more := self.counts.total() - len(self.counts):
-            sentence = f"{more} more warnings of the same kind, with other figures."
+            words = "warnings" if more > 1 else "warning"
+            sentence = f"{more} more {words} of the same kind, with other figures."
             print(f"recal: {sentence}", file=sys.stderr)
 
 

@@ -76,7 +76,8 @@ def _answers(
             raise InputError(f"Name the column of right answers in {data}: --label-column COLUMN.")
         from recal.workflow.panels import graded_panel
 
-        accepted, found = graded_panel(content, file.parent, data, labels[1], cluster)
+        accepted, found, n_fitted = graded_panel(content, file.parent, data, labels[1], cluster)
+        warn_of_fitted(n_fitted, len(accepted), *better)
         return accepted, found.correct, found.clusters, (found.after, found.truth)
     if files.is_graded(content):
         from recal.workflow.graded import graded_answers

@@ -137,10 +137,7 @@ def calibrate_panel(
         assert costs is not None
         systems = sorted(systems, key=lambda one: costs[one.name])
     table = read_table(path)
-    key = table[truth]
-    if (key == "").any():
-        row = int(np.flatnonzero(key == "")[0]) + 1
-        raise InputError(f"{path}, row {row}: the column {truth!r} holds no right answer.")
+    key = _right_answers(table, truth)
     given, signals = read_systems(table, systems)
     groups = None if group is None else table[group]
     clusters = table.clusters(cluster)
@@ -207,6 +204,15 @@ def _rows(columns: Mapping[str, Any], rows: NDArray[np.intp]) -> dict[str, Any]:
         name: _rows(values, rows) if isinstance(values, Mapping) else values[rows]
         for name, values in columns.items()
     }
+
+
+def _right_answers(table: Table, name: str) -> NDArray[Any]:
+    """Return the column of right answers; refuse a row without one."""
+    key = table[name]
+    if (key == "").any():
+        row = int(np.flatnonzero(key == "")[0]) + 1
+        raise InputError(f"{table.path}, row {row}: the column {name!r} holds no right answer.")
+    return key
 
 
 def _is_right(answers: NDArray[Any], key: NDArray[Any], match: str) -> NDArray[np.bool_]:
@@ -302,18 +308,21 @@ def graded_panel(
     path: str | os.PathLike[str],
     truth: str,
     cluster: str | None = None,
-) -> tuple[NDArray[np.bool_], Answers]:
-    """Return which answers to labelled questions are accepted, and which are right.
+) -> tuple[NDArray[np.bool_], Answers, int]:
+    """Return which answers to labelled questions are accepted, which are right, and on about how
+    many of the questions the panel was fitted.
 
     `truth` names the column of right answers.
     """
     table = read_table(path)
     table.check([truth])
+    key, clusters = _right_answers(table, truth), table.clusters(cluster)
     found, steps, _ = panel_steps(calibration, folder, table)
     panel = calibration.panel if isinstance(calibration, CascadeRule) else calibration
-    right = _is_right(found.answer, table[truth], panel.match)
-    clusters = table.clusters(cluster)
-    return steps == "accept", Answers(None, found.confidence, right, clusters=clusters)
+    answers, signals, _ = _read_questions(panel, folder, table)
+    n_fitted = panel.fitted_questions(panel.read(answers, signals))
+    right = _is_right(found.answer, key, panel.match)
+    return steps == "accept", Answers(None, found.confidence, right, clusters=clusters), n_fitted
 
 
 def panel_steps(
@@ -322,19 +331,8 @@ def panel_steps(
     """Return the answers to the questions in a table, the next step of each, and in how many a
     system that was asked gave neither an answer nor a signal.
     """
-    systems, group = read_columns(folder)
     panel = calibration.panel if isinstance(calibration, CascadeRule) else calibration
-    fitted = panel.table_.table
-    words = {} if fitted is None else dict(zip(fitted.names, map(bool, fitted.levels)))
-    categories = {name.partition(": ")[2]: is_word for name, is_word in words.items()}
-    answers, signals = read_systems(table, systems, categories)
-    main = systems[0]
-    if main.name not in answers:
-        raise InputError(
-            f"{table.path} has no column {main.answer!r} with the answers of {main.name}, the first "
-            f"system; it has {', '.join(table)}."
-        )
-    groups = None if group is None else table[group]
+    answers, signals, groups = _read_questions(panel, folder, table)
     if isinstance(calibration, CascadeRule):
         groups = groups if calibration.groups else None
         told = table["next"] if "next" in table else np.full(table.n_rows, "")
@@ -349,7 +347,7 @@ def panel_steps(
     if rule is not None:
         accepted = rule.accept(confidence, groups=groups if rule.groups else None)
     step = np.where(accepted, "accept", "review")
-    everyone = np.full(len(chosen), len(systems))
+    everyone = np.full(len(chosen), len(panel.table_.systems))
     return CascadeOutcome(chosen, confidence, step, everyone), step, 0
 
 
@@ -372,3 +370,21 @@ def _asked(
         if (found >= number).any():
             asked[(step == name) & (reached >= place)] = number
     return asked, int((asked > found).sum())
+
+
+def _read_questions(
+    panel: PanelCalibration, folder: Path, table: Table
+) -> tuple[dict[str, Any], dict[str, Any], NDArray[Any] | None]:
+    """Return answers and signals by system, and the groups, from the columns that the fit read."""
+    systems, group = read_columns(folder)
+    fitted = panel.table_.table
+    words = {} if fitted is None else dict(zip(fitted.names, map(bool, fitted.levels)))
+    categories = {name.partition(": ")[2]: is_word for name, is_word in words.items()}
+    answers, signals = read_systems(table, systems, categories)
+    main = systems[0]
+    if main.name not in answers:
+        raise InputError(
+            f"{table.path} has no column {main.answer!r} with the answers of {main.name}, the first "
+            f"system; it has {', '.join(table)}."
+        )
+    return answers, signals, None if group is None else table[group]

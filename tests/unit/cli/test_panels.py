@@ -59,6 +59,16 @@ def test_two_commands_automate_answers_of_several_systems(place, capsys):
     wrong = (table["answer"] != table["key"]) & accepted
     assert (checked["accepted"], checked["errors"]) == (accepted.sum(), wrong.sum())
     assert run(["check", "out", "new.csv"]) == 2
+    capsys.readouterr()
+    assert run(["check", "out", "graded.csv", "--label-column", "key"]) == 0
+    assert "fitted on" in capsys.readouterr().err
+    lines = (place / "new.csv").read_text().splitlines()
+    place_of_key = lines[0].split(",").index("key")
+    cells = lines[3].split(",")
+    cells[place_of_key] = ""
+    (place / "new.csv").write_text("\n".join([*lines[:3], ",".join(cells), *lines[4:]]) + "\n")
+    assert run(["check", "out", "new.csv", "--label-column", "key"]) == 2
+    assert "row 3" in capsys.readouterr().err
     assert run(["calibrate", "out", "--more", "new.csv"]) == 2
     assert "several systems" in capsys.readouterr().err
 
