@@ -22,7 +22,8 @@ from recal.files.tables import Table, write_with_columns
 from recal.schema import Number, check
 
 _STATED = re.compile(
-    r"confidence(?: level| score)?\W*?(\d*\.?\d+)\s*(?:(%)|/\s*(\d+))?", re.IGNORECASE
+    r"confidence(?: level| score)?(?:\s*\([^)]*\))?\W*?(\d*\.?\d+)\s*(?:(%)|/\s*(\d+))?",
+    re.IGNORECASE,
 )
 _LABEL = re.compile(r"^\s*(?:final )?answer\s*:\s*", re.IGNORECASE)
 
