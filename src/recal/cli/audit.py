@@ -25,9 +25,9 @@ def audit(
     ] = None,
     checks: Annotated[int | None, Option(help="How many answers a person should check.")] = None,
     checked: Annotated[Path | None, Option(help="The table of --checks, filled in.")] = None,
-    correct: Annotated[str, Option(help="The column of --checked that says what is right.")] = (
-        "right"
-    ),
+    correct: Annotated[
+        str | None, Option(help="The column of --checked that says what is right.")
+    ] = None,
     group: opt.Group = None,
     uniform: Annotated[
         bool, Option("--uniform", help="Draw all accepted answers with the same probability.")
@@ -65,9 +65,9 @@ def audit(
     below = 0.0 if is_cascade else 0.1  # a cascade has no single threshold
     found = FolderAudit(file.parent, rule, weighted=not uniform, below=below)
     if answers is not None and checks is not None and out is not None:
-        n = write_checks(found, answers, checks, out, group=group)
+        n, column = write_checks(found, answers, checks, out, group=group)
         print_json({"drawn": n, "file": out, **_facts(found)})
-        say(f"{n} answers to check are in {out}. Fill in the column `right` with yes or no.")
+        say(f"{n} answers to check are in {out}. Fill in the column `{column}` with yes or no.")
         say(f"Next: {shell_line('audit', folder, '--checked', out)}")
         return
     added = 0 if checked is None else found.add(read_checked(checked, correct))

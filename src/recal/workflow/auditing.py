@@ -181,10 +181,11 @@ def write_checks(
     out: str | os.PathLike[str],
     *,
     group: str | None = None,
-) -> int:
+) -> tuple[int, str]:
     """Draw rows of a table of `recal apply`, and write them with columns `check` and `right`.
 
-    A person fills in `right`. Returns the number of rows.
+    Returns the number of rows, and the name of the column that a person fills in: `recal_right` if
+    the table has a column `right` of its own.
     """
     table = read_table(answers)
     confidence = table.numbers("confidence")
@@ -202,15 +203,17 @@ def write_checks(
     order = np.argsort(rows)
     picked = Table({name: table.cells[name][rows[order]] for name in table}, table.path)
     added = {"check": [ids[place] for place in order], "right": [""] * len(rows)}
-    write_with_columns(picked, out, added)
-    return len(rows)
+    return len(rows), write_with_columns(picked, out, added)["right"]
 
 
-def read_checked(path: str | os.PathLike[str], correct: str = "right") -> dict[str, bool]:
+def read_checked(path: str | os.PathLike[str], correct: str | None = None) -> dict[str, bool]:
     """Read the grades that a person filled in; rows without a grade are left out."""
     table = read_table(path)
-    grades = {}
-    for row, (name, word) in enumerate(zip(table["check"], table[correct]), 1):
+    check, right = (
+        f"recal_{name}" if f"recal_{name}" in table else name for name in ("check", "right")
+    )
+    correct, grades = correct or right, {}
+    for row, (name, word) in enumerate(zip(table[check], table[correct]), 1):
         if not word.strip():
             continue
         known = GRADES.get(word.strip().lower())

@@ -66,6 +66,19 @@ def test_a_table_saved_by_a_spreadsheet_is_read(place):
     assert typed("audit calibrated answers.csv --checks 20 --out to-check.csv") == 0
 
 
+def test_a_column_of_the_user_is_not_taken_for_grades(place, capsys):
+    rows = (place / "answers.csv").read_text().replace("truth", "right", 1)
+    (place / "answers.csv").write_text(rows)
+    assert typed("audit calibrated answers.csv --checks 20 --out to-check.csv") == 0
+    assert "`recal_right`" in capsys.readouterr().out
+    assert run(["audit", "calibrated", "--checked", "to-check.csv"]) == 2, "nothing is filled in"
+    header, *lines = (place / "to-check.csv").read_text().splitlines()
+    (place / "to-check.csv").write_text("\n".join([header, *(f"{line}yes" for line in lines)]))
+    capsys.readouterr()
+    assert run(["audit", "calibrated", "--checked", "to-check.csv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["added"] == 20
+
+
 def test_a_refuted_promise_ends_with_status_1_and_can_be_repaired(place, capsys):
     run(["audit", "calibrated", "answers.csv", "--checks", "100", "--out", "to-check.csv"])
     grade(place, right=False)
