@@ -304,6 +304,13 @@ def _doubtful_labels(samples: Samples) -> str:
         )
     accuracy = float((answers == labels).mean())
     truth, predicted = (np.bincount(one, minlength=samples.n_classes) for one in (labels, answers))
+    usual = int(predicted.argmax())
+    if predicted[usual] >= 0.99 * count and truth[usual] < 0.5 * count:
+        return (
+            f"The model predicts column {usual} for {predicted[usual] / count:.0%} of the inputs, "
+            f"but only {truth[usual] / count:.0%} have this label. Check how inputs are prepared "
+            "for the model: its range (0 to 1, not 0 to 255), normalisation, colour order."
+        )
     # The accuracy of the same labels in any other order, its deviation, and the best order.
     by_chance = float(truth @ predicted) / count**2
     deviation = np.sqrt(by_chance * (1.0 - by_chance) / count)
