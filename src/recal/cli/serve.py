@@ -71,7 +71,7 @@ def serve(
         say(
             "Warning: anybody who reaches this port can use it. Set RECAL_TOKEN to require a token."
         )
-    sys.stdout.flush()  # whoever started the service may wait for the address
+    sys.stdout.flush()  # the process that started it may wait for the address
     os.environ[VARIABLE] = json.dumps(settings)
     uvicorn.run(
         "recal.serving.app:make",
