@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def audit(
-    folder: opt.Calibration,
+    folder: opt.CalibrationPath,
     answers: Annotated[
         Path | None, Argument(help="Answers that recal apply wrote: .csv, .parquet or .jsonl.")
     ] = None,
@@ -28,7 +28,7 @@ def audit(
     correct: Annotated[
         str | None, Option(help="The column of --checked that says what is right.")
     ] = None,
-    group: opt.Group = None,
+    group: opt.GroupColumn = None,
     uniform: Annotated[
         bool, Option("--uniform", help="Draw all accepted answers with the same probability.")
     ] = False,

@@ -15,14 +15,14 @@ from recal.errors import InputError
 
 
 def check(
-    calibration: opt.Calibration,
+    calibration: opt.CalibrationPath,
     data: Annotated[Path, Argument(help="Fresh labelled rows: views, or a table of answers.")],
     correct: opt.Correct = None,
-    labels: opt.Labels = None,
+    labels: opt.LabelsFile = None,
     label_column: opt.LabelColumn = None,
-    cluster: opt.Cluster = None,
-    group: opt.Group = None,
-    rows: opt.Rows = None,
+    cluster: opt.ClusterColumn = None,
+    group: opt.GroupColumn = None,
+    rows: opt.RowsTable = None,
     alpha: Annotated[
         float, Option(help="The probability of refuting a promise that holds.")
     ] = 0.05,

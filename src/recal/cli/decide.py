@@ -34,18 +34,18 @@ def decide(
     per_class: Annotated[
         bool, Option("--per-class", help="Find a threshold with its own guarantee for each class.")
     ] = False,
-    group: opt.Group = None,
-    cluster: opt.Cluster = None,
-    rows: opt.Rows = None,
+    group: opt.GroupColumn = None,
+    cluster: opt.ClusterColumn = None,
+    rows: opt.RowsTable = None,
     curve: Annotated[bool, Option("--curve", help="Also show the share at other risks.")] = False,
     more_labels: Annotated[bool, Option("--more-labels", help="Also with more labels.")] = False,
-    labels: opt.Labels = None,
+    labels: opt.LabelsFile = None,
     label_column: opt.LabelColumn = None,
     out: Annotated[Path | None, Option(help="Save the rule (and the calibration) here.")] = None,
     correct: opt.Correct = None,
-    cross_fit: opt.CrossFit = False,
-    guarantee: opt.Guarantee = "confidence",
-    seed: opt.Seed = 0,
+    cross_fit: opt.CrossFitting = False,
+    guarantee: opt.GuaranteeKind = "confidence",
+    seed: opt.SeedNumber = 0,
     force: opt.Force = False,
 ) -> None:
     """Find the confidence threshold above which answers can be automated, with a guarantee.

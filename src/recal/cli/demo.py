@@ -13,7 +13,7 @@ from recal.cli.printing import print_json, print_table, say
 
 def demo(
     out: Annotated[Path, Option(help="The folder for figures and files.")] = Path("demo-output"),
-    seed: opt.Seed = 0,
+    seed: opt.SeedNumber = 0,
     force: opt.Force = False,
 ) -> None:
     """See the whole job on real images, in about a minute.

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 def evaluate(
     source: opt.ProbsFile,
     bootstrap: Annotated[int, Option(help="Bootstrap draws for the intervals; 0 for none.")] = 1000,
-    bins: opt.Bins = 15,
-    labels: opt.Labels = None,
+    bins: opt.BinCount = 15,
+    labels: opt.LabelsFile = None,
     label_column: opt.LabelColumn = None,
-    cluster: opt.Cluster = None,
-    group: opt.Group = None,
-    rows: opt.Rows = None,
+    cluster: opt.ClusterColumn = None,
+    group: opt.GroupColumn = None,
+    rows: opt.RowsTable = None,
     correct: opt.Correct = None,
     calibration: Annotated[
         Path | None,
         Option(help="With --correct: the calibration to measure.", show_default="`confidence`"),
     ] = None,
     report: Annotated[Path | None, Option(help="Also write a report (.html).")] = None,
-    seed: opt.Seed = 0,
+    seed: opt.SeedNumber = 0,
     force: opt.Force = False,
 ) -> None:
     """Measure how well probabilities are calibrated: metrics with 95 % intervals, and a calibration

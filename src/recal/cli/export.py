@@ -16,12 +16,12 @@ from recal.errors import InputError
 
 
 def export(
-    calibration: opt.Calibration,
+    calibration: opt.CalibrationPath,
     out: Annotated[Path, Option(help="Where to write the ONNX file.")],
     model: Annotated[Path | None, Option(help="The model: an .onnx or .pt2 file.")] = None,
     shape: Annotated[str | None, Option(help="The shape of one input, such as 3,32,32.")] = None,
     dtype: Annotated[str | None, Option(help="The dtype of the inputs, such as uint8.")] = None,
-    outputs: opt.Outputs = None,
+    outputs: opt.OutputKind = None,
     trust: opt.Trust = None,
     accept: Annotated[
         float | None, Option(help="Add an output `accept`: confidence at or above this threshold.")
@@ -30,8 +30,8 @@ def export(
     mean: opt.Mean = None,
     std: opt.Std = None,
     divide: opt.Divide = None,
-    channels: opt.Channels = None,
-    preprocess: opt.Preprocess = None,
+    channels: opt.ChannelOrder = None,
+    preprocess: opt.PreprocessName = None,
     force: opt.Force = False,
 ) -> None:
     """Write a calibrated model as one ONNX file: inputs in, calibrated probabilities out.

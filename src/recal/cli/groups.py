@@ -22,7 +22,7 @@ def groups(
         ),
     ] = "original",
     scaled: Annotated[bool, Option("--scaled", help="First fit one temperature.")] = False,
-    bins: opt.Bins = 15,
+    bins: opt.BinCount = 15,
     chart: Annotated[
         Path | None, Option(help="Also draw a bar chart of the groups' ranks (.png, .svg, .pdf).")
     ] = None,

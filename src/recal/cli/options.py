@@ -25,22 +25,32 @@ _language = partial(Option, rich_help_panel="Language models")
 
 # Several commands.
 Force = Annotated[bool, Option("--force", help="Overwrite existing files.")]
-Seed = Annotated[int, Option(help="Same seed, same result.", min=0)]
+SeedNumber = Annotated[int, Option(help="Same seed, same result.", min=0)]
 
 # Files.
-Calibration = Annotated[Path, Argument(help="The folder of recal calibrate, or file of recal fit.")]
+CalibrationPath = Annotated[
+    Path, Argument(help="The folder of recal calibrate, or file of recal fit.")
+]
 ViewsFile = Annotated[Path, Argument(help="Views: an .npz file, a .zarr folder or its URL.")]
 ProbsFile = Annotated[
     Path, Argument(help="Probabilities (.npz, .csv, .parquet) or views.", metavar="PROBS|VIEWS")
 ]
-Labels = Annotated[Path | None, Option(help="Labels, if the data have none: .npy, .txt, a table.")]
+LabelsFile = Annotated[
+    Path | None, Option(help="Labels, if the data have none: .npy, .txt, a table.")
+]
 LabelColumn = Annotated[
     str | None, Option(help="The column of labels in a table.", show_default="label")
 ]
-Classes = Annotated[str | None, Option(help="The classes in the model's order: NEGATIVE,POSITIVE.")]
-Group = Annotated[str | None, Option(help="The column of groups; each gets its own guarantee.")]
-Cluster = Annotated[str | None, Option(help="The column that says which rows belong together.")]
-Rows = Annotated[
+ClassNames = Annotated[
+    str | None, Option(help="The classes in the model's order: NEGATIVE,POSITIVE.")
+]
+GroupColumn = Annotated[
+    str | None, Option(help="The column of groups; each gets its own guarantee.")
+]
+ClusterColumn = Annotated[
+    str | None, Option(help="The column that says which rows belong together.")
+]
+RowsTable = Annotated[
     Path | None,
     Option(help="A table with these columns, one row per sample, if the data have none."),
 ]
@@ -48,13 +58,13 @@ Rows = Annotated[
 # Rules and results.
 Risk = Annotated[float, Option(help="The largest share of errors among automated answers.")]
 Confidence = Annotated[float, Option(help="The probability that the guarantee holds.")]
-Guarantee = Annotated[
+GuaranteeKind = Annotated[
     str, Option(help="confidence: with the probability of --confidence; average: on average.")
 ]
 Correct = Annotated[str | None, Option(help="The column that says which graded answers are right.")]
-CrossFit = Annotated[bool, Option("--cross-fit", help="Fit and decide on the same rows.")]
-Bins = Annotated[int, Option(help="Number of bins of ECE and other binned errors.")]
-Methods = Annotated[
+CrossFitting = Annotated[bool, Option("--cross-fit", help="Fit and decide on the same rows.")]
+BinCount = Annotated[int, Option(help="Number of bins of ECE and other binned errors.")]
+MethodNames = Annotated[
     str | None,
     Option(
         help="Short names, joined with commas; `all` for every method.",
@@ -65,7 +75,7 @@ Splits = Annotated[int | None, Option(help="Random splits; by default 10 halves 
 Again = Annotated[bool, more("--again", help="Start over instead of resuming.")]
 
 # The model, its inputs, and how they are prepared (`inputs.ModelInputs`).
-Model = Annotated[
+ModelSource = Annotated[
     str | None,
     Option(
         help="An .onnx, .pt2 or .skops file, a Hugging Face folder, module:name of an object in "
@@ -79,33 +89,33 @@ Data = Annotated[
         "(.csv, .parquet), .npz, .npy or .txt."
     ),
 ]
-Outputs = Annotated[
+OutputKind = Annotated[
     str | None,
     Option(
         help="What the model returns: logits, probabilities, votes or probabilities:FLOOR.",
         show_default="logits",
     ),
 ]
-Weights = Annotated[Path | None, _model(help="A .safetensors file for the --model.")]
+WeightsFile = Annotated[Path | None, _model(help="A .safetensors file for the --model.")]
 Trust = Annotated[str | None, _model(help="What may be opened although it can run code.")]
 Device = Annotated[str | None, _model(help="The device of a torch model, such as cuda.")]
-Engine = Annotated[str | None, _model(help="Where to run: local, or ray for a cluster.")]
+EngineName = Annotated[str | None, _model(help="Where to run: local, or ray for a cluster.")]
 BatchSize = Annotated[int | None, _model(help="Samples in one forward pass.")]
 Read = Annotated[str | None, _input(help="Read a folder's files as images, texts, sounds, bytes.")]
-OnError = Annotated[str | None, _input(help="If a file cannot be read: stop or skip.")]
+ErrorPolicy = Annotated[str | None, _input(help="If a file cannot be read: stop or skip.")]
 ClusterBy = Annotated[str | None, _input(help="Clusters of files: 'parent', or a pattern.")]
-Pixels = Annotated[str | None, _image(help="Read images as rgb, gray, rgba or gray16.")]
+PixelMode = Annotated[str | None, _image(help="Read images as rgb, gray, rgba or gray16.")]
 Gray = Annotated[bool, _image("--gray", help="The same as --pixels gray.")]
 Resize = Annotated[int | None, _image(help="Resize the shorter side of images to this length.")]
-Crop = Annotated[int | None, _image(help="Crop a square of this side from the middle.")]
+CropSide = Annotated[int | None, _image(help="Crop a square of this side from the middle.")]
 Mean = Annotated[str | None, _image(help="Subtract this mean per channel: 0.485,0.456,0.406.")]
 Std = Annotated[str | None, _image(help="Then divide by this standard deviation per channel.")]
 Divide = Annotated[
     float | None,
     _image(help="Divide pixels by this first.", show_default="255 with --mean, --std, --channels"),
 ]
-Channels = Annotated[str | None, _image(help="Where to put the channels: first, last or keep.")]
-Preprocess = Annotated[
+ChannelOrder = Annotated[str | None, _image(help="Where to put the channels: first, last or keep.")]
+PreprocessName = Annotated[
     str | None, _image(help="module:name of a function to run before the model.")
 ]
 Seconds = Annotated[float | None, _input(help="Cut or pad sounds to this length.")]
@@ -113,7 +123,7 @@ TextColumn = Annotated[str | None, _input(help="The one column to read, as texts
 
 # Logs of language models, and servers to query (`inputs.Questions`).
 ModelName = Annotated[str | None, _language(help="The model's name on the server.")]
-Template = Annotated[
+TemplateFiles = Annotated[
     list[Path] | None, _language(help="A prompt with {column} and {options}; repeat it for views.")
 ]
 Choices = Annotated[str | None, _language("--options", help="The answers, such as A,B,C,D.")]
@@ -121,7 +131,9 @@ View = Annotated[list[str] | None, _language(help="NAME=FILE: a log of another p
 Scores = Annotated[
     str | None, _language(help="For lm-evaluation-harness: acc, or acc_norm.", show_default="acc")
 ]
-Permute = Annotated[int, _language(help="Ask again with the options in this many other orders.")]
+Permutations = Annotated[
+    int, _language(help="Ask again with the options in this many other orders.")
+]
 Floor = Annotated[
     float | None,
     _language(

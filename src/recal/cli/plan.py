@@ -15,7 +15,7 @@ from recal.cli.printing import print_json, say, say_facts, shell_line
 
 
 def plan(
-    file: opt.Calibration,
+    file: opt.CalibrationPath,
     steps: Annotated[bool, Option("--steps", help="Show every step of a ReCal plan.")] = False,
 ) -> None:
     """Show a calibration: its method, the views it needs, forward passes per answer, and how it was

@@ -20,25 +20,25 @@ def report(
         Path | None, Argument(help="Views to test on. By default VIEWS is split into halves.")
     ] = None,
     before: Annotated[Path | None, Option(help="The probabilities before calibration.")] = None,
-    methods: opt.Methods = None,
+    methods: opt.MethodNames = None,
     splits: opt.Splits = None,
     out: Annotated[Path, Option(help="Where to write the page.")] = Path("report.html"),
     title: Annotated[str, Option(help="The title of the page.")] = "Calibration report",
-    labels: opt.Labels = None,
+    labels: opt.LabelsFile = None,
     label_column: opt.LabelColumn = None,
     by: Annotated[
         list[str] | None,
         Option("--slice", help="Also evaluate each value of this column separately; repeatable."),
     ] = None,
-    group: opt.Group = None,
-    cluster: opt.Cluster = None,
-    rows: opt.Rows = None,
+    group: opt.GroupColumn = None,
+    cluster: opt.ClusterColumn = None,
+    rows: opt.RowsTable = None,
     inputs: Annotated[
         Path | None,
         Option(help="The inputs of the tested views, to show them: a folder, .npy, .npz, ..."),
     ] = None,
     risk: opt.Risk = 0.01,
-    seed: opt.Seed = 0,
+    seed: opt.SeedNumber = 0,
     force: opt.Force = False,
 ) -> None:
     """Write one HTML page: verdict, threshold slider, tables, figures.

@@ -17,8 +17,8 @@ from recal.errors import InputError, MissingExtraError
 
 
 def serve(
-    folder: opt.Calibration,
-    model: opt.Model = None,
+    folder: opt.CalibrationPath,
+    model: opt.ModelSource = None,
     host: Annotated[str, Option(help="Where to listen; by default on this machine only.")] = (
         "127.0.0.1"
     ),
@@ -27,7 +27,7 @@ def serve(
     check_rate: Annotated[float, Option(help="The share of accepted answers to check.")] = 0.05,
     max_rows: Annotated[int, Option(help="The most rows of one request.", min=1)] = 1000,
     max_bytes: Annotated[int, Option(help="The most bytes of one request.", min=1)] = 4_000_000,
-    outputs: opt.Outputs = None,
+    outputs: opt.OutputKind = None,
     trust: opt.Trust = None,
 ) -> None:
     """Serve a calibration over HTTP: scores in, decisions out, grades back.

@@ -37,16 +37,16 @@ def watch(
         bool, Option("--stream", help="Read inputs one by one; the alarm is valid at any time.")
     ] = False,
     save_to: Annotated[Path | None, Option("--save", help="Save the profile here.")] = None,
-    model: opt.Model = None,
+    model: opt.ModelSource = None,
     data: opt.Data = None,
-    cluster: opt.Cluster = None,
-    rows: opt.Rows = None,
-    weights: opt.Weights = None,
+    cluster: opt.ClusterColumn = None,
+    rows: opt.RowsTable = None,
+    weights: opt.WeightsFile = None,
     trust: opt.Trust = None,
     device: opt.Device = None,
     batch_size: opt.BatchSize = None,
-    preprocess: opt.Preprocess = None,
-    seed: opt.Seed = 0,
+    preprocess: opt.PreprocessName = None,
+    seed: opt.SeedNumber = 0,
     force: opt.Force = False,
 ) -> None:
     """Compare new inputs with those of the fit, without labels, and estimate today's accuracy.
