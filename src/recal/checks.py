@@ -19,6 +19,8 @@ Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.intp]
 Indices = NDArray[np.intp]
 Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 # Rows of probabilities in float16 or float32 do not sum to one exactly.
 SUM_TOLERANCE = 1e-3
 # A few rows of logits may sum to nearly 1 by chance; more rows than this may not.

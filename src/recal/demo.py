@@ -36,16 +36,16 @@ from recal.errors import FewSamplesWarning, MissingExtraError
 from recal.maps.steps import calibrated_probs
 from recal.metrics import Evaluation
 from recal.metrics.row_scores import RowScores
-from recal.reporting.chart import Axis, Boxes, Chart, Mark, Text
+from recal.reporting.chart import Axis, Boxes, Caption, Chart, Mark
 from recal.reporting.charts import draw, new_figure, reliability_chart, save_figure
 from recal.reporting.figure_data import reliability
-from recal.reporting.verdict import RISKS
+from recal.reporting.verdict import SHOWN_RISKS
 from recal.transforms import ZoomOut
 
 POOL = "zoom:0.5-0.9:20"
 MORE = "shift+shift:direction=right+zoomin:1.1+brightness:0.5"
 RISK = 0.01
-METRICS = ("ece", "brier", "nll", "error_rate")
+SHOWN_METRICS = ("ece", "brier", "nll", "error_rate")
 _N_TRAIN, _N_FIT, _N_DECIDE = 1500, 1000, 1500
 _DRAWS = 1000
 # Train on copies that are slightly smaller and shifted, as is usual: smaller digits confuse a
@@ -132,7 +132,7 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
         decisions, curves = {}, {}
         for name, (probs, own) in answers(deciding).items():
             decisions[name] = decide(probs, labels[decide_on], RISK, confidences=own)
-            curves[name] = risk_curve(probs, labels[decide_on], RISKS, confidences=own)
+            curves[name] = risk_curve(probs, labels[decide_on], SHOWN_RISKS, confidences=own)
         say(f"5/5  Judge on {len(test):,} that were used for nothing else. Save, reload, draw.")
         tested = answers(new)
         evaluations = {
@@ -267,7 +267,7 @@ def _draw_summary(
     for y, (name, share) in zip(len(shares) - np.arange(len(shares)) - 0.5, shares.items()):
         style = "bar after" if name == "default" else "bar before"
         marks.append(Boxes((0,), (share,), (y - 0.3,), (y + 0.3,), style))
-        marks.append(Text(share + 0.02, y, f"{100 * share:.1f} %", anchor="start"))
+        marks.append(Caption(share + 0.02, y, f"{100 * share:.1f} %", anchor="start"))
         names.append((y, _TITLES[name]))
     x = Axis(0, 1.15, "share of the answers", ((0.0, "0 %"), (0.5, "50 %"), (1.0, "100 %")))
     title = f"Automated with at most {100 * RISK:g} % errors, guaranteed"

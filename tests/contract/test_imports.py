@@ -188,9 +188,9 @@ def test_adding_a_method_is_one_file_and_one_line(tmp_path):
     code = (
         "import recal, sys\n"
         "from recal.calibrators import CALIBRATORS, Newcomer\n"
-        "from recal.cli.fit import make\n"
+        "from recal.cli.fit import new_calibrator\n"
         "assert recal.__file__.startswith(sys.argv[1]) and Newcomer in CALIBRATORS\n"
-        "assert type(make('newcomer', {})) is Newcomer\n"
+        "assert type(new_calibrator('newcomer', {})) is Newcomer\n"
         "fitted = Newcomer().fit([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]], [0, 1, 1])\n"
         "print(type(recal.load(recal.save(fitted, sys.argv[1] + '/saved.recal'))).__name__)"
     )

@@ -11,8 +11,8 @@ from recal.maps.guard import MARGIN, keep_answers
 from recal.metrics import evaluate, smooth_ece
 from recal.metrics.calibration_error import cosine_coefficients, error_at, fixed_point
 from recal.metrics.intervals import (
+    BootstrapSlots,
     Pattern,
-    Resampled,
     combined_interval,
     draw_weights,
     percentile_interval,
@@ -53,7 +53,7 @@ def test_one_more_unit_gives_the_draws_of_clopper_and_pearson(count):
     """Of n rows, x wrong: Beta(x, n - x + 1) and Beta(x + 1, n - x)."""
     n = 150
     rows = score(np.linspace(0.5, 0.99, n), np.arange(n) >= count)
-    drawn = Resampled(rows, draw_weights(rows, None, 20_000, RNG(0)), 15)
+    drawn = BootstrapSlots(rows, draw_weights(rows, None, 20_000, RNG(0)), 15)
     right, wrong, more = drawn.drawn_right, drawn.drawn_wrong, drawn.missing
     low, high = drawn.ranks(right + more, wrong), drawn.ranks(right, wrong + more)
     exact = rate_interval(count, n)
@@ -157,7 +157,7 @@ def test_the_error_of_answers_that_are_nearly_all_wrong_is_nearly_one():
 
 def test_a_bin_of_few_rows_that_are_all_right_has_noise_that_weights_do_not_show():
     rows = score([[0.95, 0.05]] * 3 + [[0.6, 0.4]] * 4, [0] * 3 + [0, 0, 1, 1])
-    drawn = Resampled(rows, draw_weights(rows, None, 10, RNG(0)), 15)
+    drawn = BootstrapSlots(rows, draw_weights(rows, None, 10, RNG(0)), 15)
     # (3 + 1) / (3 + 2) right instead of 3 of 3; (2 + 1) / (4 + 2) is not more than 2 of 4.
     np.testing.assert_allclose(drawn._hidden(), [0.0, np.sqrt(0.8 * 0.2 * 3)])
 

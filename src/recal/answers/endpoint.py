@@ -197,7 +197,7 @@ class Endpoint:
             http_client=openai.DefaultHttpxClient(follow_redirects=False),
         )
 
-    def answer(self, prompts: Iterable[str], ledger: Ledger, on_error: str = "stop") -> None:
+    def answer(self, prompts: Iterable[str], ledger: AnswerLog, on_error: str = "stop") -> None:
         """Send the prompts that the ledger has no answer to.
 
         It keeps the answers so far after an error or Ctrl-C. With `on_error="skip"`, requests
@@ -253,7 +253,7 @@ class Endpoint:
             raise errors[0]
 
 
-class Ledger:
+class AnswerLog:
     """Answers received so far: one JSON line each, appended as they arrive.
 
     Lines that a kill cut off or that hold something else are asked again.
@@ -325,7 +325,7 @@ class Interview:
         self.options = check_options(options)
         check_beginnings(self.options, endpoint.max_tokens)
         check(endpoint.top_logprobs, Number(1, whole=True), "top_logprobs")
-        self.ledger = Ledger(ledger)
+        self.ledger = AnswerLog(ledger)
         rows = [dict(zip(questions, values)) for values in zip(*questions.values())]
         self.ids, _ = row_ids(rows)
         self.needed: Sequence[bool] = [True] * len(rows)

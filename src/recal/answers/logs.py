@@ -26,9 +26,9 @@ from recal.errors import FileError, InputError
 from recal.files.tables import cell_text, read_lines, read_table
 from recal.views import Views
 
-LABELS = ("label", "target", "answer", "correct_answer")
+LABEL_COLUMNS = ("label", "target", "answer", "correct_answer")
 # What each reader of a log returns: the scores, and the right options if the log has them.
-Labelled = tuple[OptionScores, list[str] | None]
+LabelledScores = tuple[OptionScores, list[str] | None]
 
 
 def read_log(
@@ -166,7 +166,7 @@ def _read_truths(path: Path, label_column: str | None = None) -> dict[str, str] 
     label = _label_column(path, columns, label_column)
     if label is None:
         raise InputError(
-            f"{path} has no column of labels ({', '.join(LABELS)}); it has {', '.join(columns)}. Name it with "
+            f"{path} has no column of labels ({', '.join(LABEL_COLUMNS)}); it has {', '.join(columns)}. Name it with "
             "--label-column."
         )
     texts = columns[label].tolist()
@@ -188,7 +188,7 @@ def _label_column(path: Path, columns: Mapping[str, Any], name: str | None) -> s
         raise InputError(
             f"{path} has no column {name!r}; it has {', '.join(columns)}. Name it with --label-column."
         )
-    return name or next((usual for usual in LABELS if usual in columns), None)
+    return name or next((usual for usual in LABEL_COLUMNS if usual in columns), None)
 
 
 def label_array(
@@ -209,7 +209,7 @@ def label_array(
     return columns if names is None else np.array(names)[columns]
 
 
-def _read_harness(path: Path, lines: list[dict[str, Any]], kind: str) -> Labelled:
+def _read_harness(path: Path, lines: list[dict[str, Any]], kind: str) -> LabelledScores:
     """Read samples of lm-evaluation-harness."""
     rows, choices, places = [], [], []
     for number, line in enumerate(lines, 1):
@@ -316,7 +316,7 @@ def _right_place(path: Path, target: Any, choices: list[str] | None, number: int
 
 def _read_option_table(
     path: Path, options: Sequence[str] | None, label_column: str | None
-) -> Labelled:
+) -> LabelledScores:
     """Read a table with one column per option."""
     columns = read_table(path)
     name, label = (
@@ -356,7 +356,7 @@ def body_of(line: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def read_responses(
     path: Path, lines: list[dict[str, Any]], options: Sequence[str] | None, *, by_id: bool
-) -> Labelled:
+) -> LabelledScores:
     """Read chat completions, or older completions, with logprobs.
 
     The id of a completion names the response and not the question, so it counts only for labels
@@ -371,7 +371,7 @@ def read_responses(
             "response."
         )
     rows, named = answer_rows(answers, options)
-    labels = [next((line[name] for name in LABELS if name in line), None) for line in lines]
+    labels = [next((line[name] for name in LABEL_COLUMNS if name in line), None) for line in lines]
     names = [name for name in IDS if name != "id" or by_id or "choices" not in lines[0]]
     ids, has_ids = row_ids(lines, names)
     models = sorted(

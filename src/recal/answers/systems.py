@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from recal.answers.endpoint import Endpoint, Ledger, Tokens
+from recal.answers.endpoint import AnswerLog, Endpoint, Tokens
 from recal.answers.scores import answer_row, check_beginnings, check_options
 from recal.answers.templates import Template
 from recal.errors import InputError
@@ -93,7 +93,7 @@ class System:
             for row in self.rows(table)
         }
 
-    def answer(self, table: Table, out: Path, ledger: Ledger, on_error: str = "stop") -> int:
+    def answer(self, table: Table, out: Path, ledger: AnswerLog, on_error: str = "stop") -> int:
         """Ask, and write a copy of the table with the answers; return how many there are.
 
         Other rows keep what the table has in these columns.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.ensemble import CalibrationEnsemble, FittedEnsemble, fit_ensemble, record_of
-from recal.calibrators.ensemble_views import Evidence
+from recal.calibrators.ensemble_views import ViewEvidence
 from recal.calibrators.recal import ReCal
 from recal.calibrators.samples import Samples
 from recal.calibrators.view_selection import LossGain, losses_of
@@ -205,7 +205,7 @@ def _simplest(ensemble: CalibrationEnsemble, fitted: FittedEnsemble) -> tuple[Ca
     return member, f"Chosen: {name}, {why}."
 
 
-def _try_recal(evidence: Evidence, seed: int) -> tuple[ReCal, dict[str, Any], str]:
+def _try_recal(evidence: ViewEvidence, seed: int) -> tuple[ReCal, dict[str, Any], str]:
     """Fit ReCal as published to all folds but one; return it, its row of `trials_`, and why to use
     it, or "".
     """

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
-from recal.calibrators.ensemble_views import Evidence, stack_views
+from recal.calibrators.ensemble_views import ViewEvidence, stack_views
 from recal.calibrators.isotonic import IsotonicCalibration
 from recal.calibrators.logistic import BetaCalibration
 from recal.calibrators.samples import Samples
@@ -230,7 +230,7 @@ class FittedEnsemble:
     plan: Blend | None = None
     choice: ViewChoice | None = None
     candidates: tuple[Transform, ...] = ()
-    evidence: Evidence | None = None
+    evidence: ViewEvidence | None = None
 
 
 def fit_ensemble(
@@ -260,7 +260,7 @@ def fit_ensemble(
     # Few samples are split into more folds, so that each fit sees nearly all of them.
     n_folds = 5 if share * len(labels) < 1000 else 3
     folds = stratified_folds(labels, n_folds, rng, copies, samples.clusters)
-    evidence = Evidence(samples, copies, share, folds)
+    evidence = ViewEvidence(samples, copies, share, folds)
     probs = cross_fitted(members, evidence)
     with one_thread():
         weights = _weigh(probs, tuple(members), evidence, method.answers == "kept")
@@ -276,7 +276,7 @@ def fit_ensemble(
     return FittedEnsemble(used, weights, plan, choice, candidates, evidence)
 
 
-def cross_fitted(members: Members, evidence: Evidence) -> NDArray[np.float32]:
+def cross_fitted(members: Members, evidence: ViewEvidence) -> NDArray[np.float32]:
     """Return probabilities of each member for samples left out, (n_members, n_samples, n_classes).
 
     Fits start from `members`, the fits to all samples.
@@ -293,7 +293,7 @@ def cross_fitted(members: Members, evidence: Evidence) -> NDArray[np.float32]:
 
 
 def _weigh(
-    probs: NDArray[np.float32], names: tuple[str, ...], evidence: Evidence, kept: bool
+    probs: NDArray[np.float32], names: tuple[str, ...], evidence: ViewEvidence, kept: bool
 ) -> dict[str, float]:
     """Return the weights of the members by name, the largest first, from their cross-fitted
     probabilities.
@@ -325,7 +325,7 @@ def _weigh(
     return dict(sorted(weights.items(), key=lambda item: -item[1]))
 
 
-def _one_or_all(weights: dict[str, float], evidence: Evidence) -> dict[str, float]:
+def _one_or_all(weights: dict[str, float], evidence: ViewEvidence) -> dict[str, float]:
     """Return the weights, or one member alone if the evidence shows that the mixture is no better."""
     samples = evidence.samples
     # Members are fitted as if rows were independent, so they follow the clusters of the fit too
@@ -384,7 +384,7 @@ def sentence(fitted: FittedEnsemble) -> str:
     return f"{mixed}: on samples left out, its NLL is {_beside_temperature(evidence)}."
 
 
-def _beside_temperature(evidence: Evidence) -> str:
+def _beside_temperature(evidence: ViewEvidence) -> str:
     gain = evidence.gain()
     plain = float(np.average(evidence.losses["ts"], weights=evidence.samples.weights))
     share = 100.0 * gain.mean / plain

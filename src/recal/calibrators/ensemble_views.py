@@ -44,7 +44,7 @@ from recal.calibrators.view_selection import (
     losses_of,
     pays,
 )
-from recal.checks import Vector
+from recal.checks import Matrix, Vector
 from recal.clusters import stratified_folds
 from recal.maps.arrays import softmax
 from recal.maps.blend import Blend
@@ -52,11 +52,9 @@ from recal.progress import track
 from recal.solvers.softmax import NEAR_TOL, LinearMap
 from recal.transforms import Transform
 
-Matrix = NDArray[np.float64]
-
 
 @dataclass
-class Evidence:
+class ViewEvidence:
     """Losses of samples left out under each member and under the mixture, with and without views."""
 
     samples: Samples
@@ -82,7 +80,7 @@ class Evidence:
 
 def stack_views(
     method: Any,
-    evidence: Evidence,
+    evidence: ViewEvidence,
     mixed: NDArray[np.floating],
     beta: float,
     rng: np.random.Generator,

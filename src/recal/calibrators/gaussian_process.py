@@ -56,7 +56,7 @@ class LatentProcess:
         self._kept = None
         # Up to 160 MB, phi is kept between the hundred passes; computing it takes most of a pass.
         if log_probs.size * len(points) <= 20_000_000:
-            self._kept = [basis(log_probs[part], points, length) for part in self._parts]
+            self._kept = [kernel_features(log_probs[part], points, length) for part in self._parts]
 
     def fit(self, variance: float, start: Posterior | None = None) -> Posterior:
         """Maximise the bound over m; S follows from m in closed form."""
@@ -102,7 +102,11 @@ class LatentProcess:
 
     def _at(self, part: int, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, Labels]:
         logs, labels = self.log_probs[self._parts[part]], self.labels[self._parts[part]]
-        phi = basis(logs, self.points, self.length) if self._kept is None else self._kept[part]
+        phi = (
+            kernel_features(logs, self.points, self.length)
+            if self._kept is None
+            else self._kept[part]
+        )
         scores = logs + phi @ mean
         scores -= scores.max(axis=1, keepdims=True)
         at_truth = scores[np.arange(len(labels)), labels]
@@ -136,7 +140,7 @@ class _NegativeBound:
         return self.covariance @ residual
 
 
-def kernel(log_probs: np.ndarray, points: np.ndarray, length: float) -> np.ndarray:
+def gaussian_kernel(log_probs: np.ndarray, points: np.ndarray, length: float) -> np.ndarray:
     """Return exp(-d^2 / 2 l^2) between each log-probability and each point, (n_samples, n_classes,
     n_points).
     """
@@ -153,14 +157,14 @@ def whitening(points: np.ndarray, length: float) -> np.ndarray:
     """Return L^-1 for the kernel between the points, L L^T, with 1e-6 added to the diagonal against
     rounding.
     """
-    between = kernel(points[None, :], points, length)[0]
+    between = gaussian_kernel(points[None, :], points, length)[0]
     root = np.linalg.cholesky(between + 1e-6 * np.eye(len(points)))
     return scipy.linalg.solve_triangular(root, np.eye(len(points)), lower=True)
 
 
-def basis(log_probs: np.ndarray, points: np.ndarray, length: float) -> np.ndarray:
+def kernel_features(log_probs: np.ndarray, points: np.ndarray, length: float) -> np.ndarray:
     """Return the features phi, (n_samples, n_classes, n_points); g is linear in them."""
-    flat = kernel(log_probs, points, length).reshape(-1, len(points))
+    flat = gaussian_kernel(log_probs, points, length).reshape(-1, len(points))
     return (flat @ whitening(points, length).T).reshape(*log_probs.shape, len(points))
 
 

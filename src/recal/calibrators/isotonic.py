@@ -19,11 +19,10 @@ from recal.maps.base import wide
 from recal.maps.blend import Answers
 from recal.maps.curves import ENDLESS, Brackets, Lines, SharedLine
 from recal.schema import NotNegative, Number
+from recal.solvers.convex import Array
 from recal.solvers.isotonic import fit_increasing, pack, smooth
 from recal.solvers.temperature import fit_betas
 from recal.views import Views
-
-Array = NDArray[np.float64]
 
 
 class IsotonicCalibration(Calibrator):

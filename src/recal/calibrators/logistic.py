@@ -16,10 +16,8 @@ from recal.maps.arrays import class_scores
 from recal.maps.blend import Answers
 from recal.maps.curves import BetaCurves, LogisticCurves, beta_features
 from recal.schema import NotNegative
-from recal.solvers.convex import minimise, restricted
+from recal.solvers.convex import Array, minimise, restricted
 from recal.solvers.softmax import NEAR_TOL
-
-Array = NDArray[np.float64]
 
 
 class PlattScaling(Calibrator):

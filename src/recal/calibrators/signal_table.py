@@ -14,10 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Vector, as_array, as_column, text_of
 from recal.errors import InputError, UnseenValuesWarning
-from recal.schema import Flag, Floats, ListOf, Record, Text
-
-Names = Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
-Levels = Annotated[tuple[tuple[str, ...], ...], ListOf(ListOf(Text(), keep=tuple), keep=tuple)]
+from recal.schema import Flag, Floats, Levels, Record, Texts
 
 GROUPS = "groups"
 GRADES = {
@@ -64,7 +61,7 @@ class SignalTable(Record):
     grouped : whether the last column contains the groups
     """
 
-    names: Names
+    names: Texts
     levels: Levels
     lows: Annotated[Vector, Floats("S")]
     highs: Annotated[Vector, Floats("S")]

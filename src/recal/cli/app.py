@@ -27,7 +27,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from recal.cli.destinations import check_outputs
+from recal.cli.destinations import check_destinations
 from recal.cli.options import Command, shared, shown_name
 from recal.cli.printing import SESSION, printable
 from recal.errors import InputError, RecalError
@@ -107,7 +107,7 @@ def _checked(name: str, function: Callable[..., None]) -> Callable[..., None]:
         for key, value in values.items():
             if isinstance(value, Path) and is_url(value):
                 values[key] = as_path(value)
-        check_outputs(name, values, force=values.get("force", False))
+        check_destinations(name, values, force=values.get("force", False))
         function(**values)
 
     return command

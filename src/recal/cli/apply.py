@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Answers:
+class NewAnswers:
     """Predictions for new inputs, and the groups and names of the inputs."""
 
     predictions: Predictions
@@ -115,11 +115,15 @@ def apply(
     values = locals()
     inputs = ModelInputs.of(values)
     file, content = files.load_saved(calibration)
-    if files.is_panel(content) or files.is_graded(content):
+    if files.is_panel(content) or files.is_signal_calibration(content):
         opt.refuse_unused("a calibration of tables", ("calibration", "views"))
         _apply_table(content, file.parent, views, out)
         return
-    if views is not None and model is None and files.kind_of(views) in ("probabilities", "a table"):
+    if (
+        views is not None
+        and model is None
+        and files.file_kind(views) in ("probabilities", "a table")
+    ):
         used = ("calibration", "views", "labels", "group", "cluster", "rows")
         opt.refuse_unused(f"the probabilities {views}", used)
         _apply_rule(file, content, views, inputs, out)
@@ -155,7 +159,7 @@ def apply(
             "--model and --data and hold no labels; for one file give a name that ends in .csv, "
             ".npz or .parquet."
         )
-    answers: Answers | None
+    answers: NewAnswers | None
     if views is not None:
         answers = _answer_views(calibrator, file, views, inputs, follow, mix, force=force)
     else:
@@ -230,7 +234,7 @@ def _answer_views(
     mix: Any,
     *,
     force: bool,
-) -> Answers:
+) -> NewAnswers:
     """Calibrate the views in a file."""
     from recal.collecting.predictions import Predictions, passes_of
     from recal.maps.base import Map
@@ -252,12 +256,12 @@ def _answer_views(
         predictions = Predictions(
             probs, views.labels, views.classes, passes, confidences, n_fitted, logits=views.logits
         )
-    return Answers(predictions.adapted(calibrator, follow, mix), views.groups)
+    return NewAnswers(predictions.adapted(calibrator, follow, mix), views.groups)
 
 
 def _answer_inputs(
     calibrator: Any, inputs: ModelInputs, out: Path, follow: bool, mix: Any, *, force: bool
-) -> Answers | None:
+) -> NewAnswers | None:
     """Run the model on new inputs and calibrate its answers.
 
     Return None if they were written as a folder of tables.
@@ -273,7 +277,7 @@ def _answer_inputs(
         note = "To be able to resume, collect first: recal collect --out NAME.zarr"
         with on_interrupt(f"No files were written. {note}"):
             found = run(calibrator, model, source, **how)
-        return Answers(found, source.groups, source.names(), source.skipped)
+        return NewAnswers(found, source.groups, source.names(), source.skipped)
     with on_interrupt(f"Finished parts are kept in {out}: run the same command again to resume."):
         parts = apply_distributed(calibrator, model, source, out, **how)
     facts = {"samples": parts.samples, "written": parts.written, "file": parts.folder}
@@ -319,7 +323,7 @@ def _compare_preprocessing(stored: Any, other: Any, path: Path, *, force: bool) 
         )
 
 
-def _write(answers: Answers, rule: Any, out: Path, *, accept_unlike: bool) -> None:
+def _write(answers: NewAnswers, rule: Any, out: Path, *, accept_unlike: bool) -> None:
     """Apply the rule, write the file and print what is in it."""
     from recal.decisions import accept_followed
     from recal.files.probabilities import write_prob_file
@@ -431,7 +435,7 @@ def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: ModelInputs, o
             "or to a model's inputs. Give the views, or --model and --data."
         )
     not_classes = [name for name in (inputs.group, inputs.cluster) if name is not None]
-    read = files.read_probs(file, inputs.labels, leave_out=not_classes, need_labels=False)
+    read = files.read_labelled_probs(file, inputs.labels, leave_out=not_classes, need_labels=False)
     groups = files.row_columns(inputs.rows or file, inputs.group, None).get("groups")
     _check_groups(rule, groups, file)
     accept = rule.accept(read.probs, read.confidence, groups)
@@ -449,7 +453,7 @@ def _apply_table(content: Any, folder: Path, table: Path | None, out: Path) -> N
     if table is None:
         raise InputError("Name the table of new answers: recal apply FOLDER NEW.csv --out OUT.csv")
     files.check_exists(table)
-    if files.is_graded(content):
+    if files.is_signal_calibration(content):
         total, accepted = apply_table(content, table, out)
         steps, n_refused = dict[str, int](), 0
         print_json({"answers": total, "accepted": accepted, "file": out})

@@ -12,7 +12,7 @@ from typer import Argument, Option
 from recal.cli import options as opt
 from recal.cli.collect import ask_endpoint, check_pool, is_endpoint, is_log, read_log
 from recal.cli.files import check_correct, check_exists, is_table_of_answers, open_views
-from recal.cli.fit import make
+from recal.cli.fit import new_calibrator
 from recal.cli.inputs import ModelInputs, Questions, group_words, without_none
 from recal.cli.options import split_names
 from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line
@@ -323,7 +323,7 @@ def _method(name: str, answers: str, seed: int) -> Any:
     if answers not in ("kept", "free"):
         raise InputError(f"--answers takes kept or free, got {answers!r}.")
     has_choice = "answers" in inspect.signature(find_method(name)[0]).parameters
-    calibrator = make(name, {"answers": answers} if has_choice else {}, seed)
+    calibrator = new_calibrator(name, {"answers": answers} if has_choice else {}, seed)
     if not has_choice and answers == "free" and calibrator.keeps_accuracy:
         raise InputError(
             f"--method {name} never changes answers. Leave out --answers free, or use --method auto."

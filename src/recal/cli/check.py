@@ -79,7 +79,7 @@ def _answers(
         accepted, found, n_fitted = graded_panel(content, file.parent, data, labels[1], cluster)
         warn_of_fitted(n_fitted, len(accepted), *better)
         return accepted, found.correct, found.clusters, (found.after, found.truth)
-    if files.is_graded(content):
+    if files.is_signal_calibration(content):
         from recal.workflow.graded import graded_answers
 
         found = graded_answers(data, files.check_correct(data, correct), content, cluster=cluster)

@@ -301,7 +301,7 @@ def _collect_answers(
     name: str, samples: int, inputs: ModelInputs, language: Questions, out: Path
 ) -> None:
     """Ask one system, and write a table with its answers and signals."""
-    from recal.answers.endpoint import Ledger
+    from recal.answers.endpoint import AnswerLog
     from recal.answers.systems import System
     from recal.answers.templates import Template
     from recal.files.tables import read_table
@@ -329,7 +329,7 @@ def _collect_answers(
     say(f"{n_asked:,} of {table.n_rows:,} rows are asked, {1 + samples} times each.")
     note = f"the answers so far are kept in {ledger}; the same command resumes"
     with on_interrupt(note), working(f"Asking {name}"):
-        n_found = asking.answer(table, out, Ledger(ledger), _on_error(inputs))
+        n_found = asking.answer(table, out, AnswerLog(ledger), _on_error(inputs))
     print_json({"rows": table.n_rows, "asked": n_asked, "answered": n_found, "file": out})
     say(f"{n_found:,} answers of {name} written to {out}, in columns {name}_answer, ...")
     if n_found < n_asked:

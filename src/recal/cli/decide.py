@@ -79,7 +79,7 @@ def decide(
     calibrator: Any = None
     if calibration is not None:
         file, calibrator = files.load_saved(calibration)
-        if files.is_graded(calibrator):
+        if files.is_signal_calibration(calibrator):
             what = "a calibration of graded answers (recal calibrate TABLE has --cross-fit)"
             others = ("cross_fit", "curve", "more_labels", "rows", "labels", "label_column")
             opt.refuse(what, others)
@@ -95,7 +95,9 @@ def decide(
     has_unique_stems = len({path.stem for path in sources}) == len(sources)
     for path in sources:
         if calibration is None:
-            one = files.read_probs(path, labels, label_column, files.typed_columns(group, cluster))
+            one = files.read_labelled_probs(
+                path, labels, label_column, files.typed_columns(group, cluster)
+            )
         else:
             one = _calibrated(path, labels, calibration, calibrator, by["groups"])
         again = "decide VIEWS --calibration CALIBRATION --cross-fit"

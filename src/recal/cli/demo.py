@@ -26,8 +26,8 @@ def demo(
 
     Example: [bold]recal demo --out demo-output[/bold]
     """
-    from recal.demo import METRICS, run_demo
     from recal.demo import RISK as risk
+    from recal.demo import SHOWN_METRICS, run_demo
     from recal.metrics import LABELS as METRIC_NAMES
 
     result = run_demo(out, seed, say=say)
@@ -39,14 +39,20 @@ def demo(
     print_json(facts)
     rows = []
     for name, evaluation in result.evaluations.items():
-        values = (f"{evaluation[metric]:.4f}" for metric in METRICS)
-        intervals = ("{:.4f}–{:.4f}".format(*evaluation.intervals[metric]) for metric in METRICS)
+        values = (f"{evaluation[metric]:.4f}" for metric in SHOWN_METRICS)
+        intervals = (
+            "{:.4f}–{:.4f}".format(*evaluation.intervals[metric]) for metric in SHOWN_METRICS
+        )
         rows.append([name, *values, f"{result.shares[name]:.1%}"])
         rows.append(["", *intervals, ""])
     say("")
     print_table(
         f"{evaluation.n_samples:,} digits used for nothing else; below each value its 95 % interval",
-        ["", *(METRIC_NAMES[metric] for metric in METRICS), f"automated at {risk:.0%} errors"],
+        [
+            "",
+            *(METRIC_NAMES[metric] for metric in SHOWN_METRICS),
+            f"automated at {risk:.0%} errors",
+        ],
         rows,
         note="Lower is better, except for the last column. The error rate stays the same: no "
         "answer changes.",

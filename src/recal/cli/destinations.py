@@ -1,7 +1,7 @@
 """The rules for outputs, shared by all commands: no input is overwritten, and an existing file
 needs --force.
 
-`recal.cli.app` calls `check_outputs` before every command. The options in `OUTPUTS` name the
+`recal.cli.app` calls `check_destinations` before every command. The options in `OUTPUTS` name the
 outputs of the command; every other argument that exists on disk is an input. An existing folder is
 left to the code that writes into it: a store or a folder of parts is resumed, and a folder with
 other contents is refused.
@@ -19,7 +19,7 @@ from recal.workflow.folder import CALIBRATION, PAGE, SUMMARY, is_unfinished
 
 # The options that name an output, and the endings that each may have. A folder has none.
 OUTPUTS = {"out": "--out", "report": "--report", "chart": "--chart", "save_to": "--save"}
-SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
+ENDINGS: dict[tuple[str, str], tuple[str, ...]] = {
     ("fit", "out"): (".recal", ""),
     ("decide", "out"): (".recal", ""),
     ("report", "out"): (".html",),
@@ -33,7 +33,7 @@ SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
 }
 
 
-def names_in(command: str) -> list[str]:
+def files_of(command: str) -> list[str]:
     """Return the files that a command writes into the folder of its --out, if it is one."""
     if command == "calibrate":
         return [CALIBRATION, PAGE, SUMMARY]
@@ -44,7 +44,7 @@ def names_in(command: str) -> list[str]:
     return []
 
 
-def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
+def check_destinations(command: str, values: dict[str, Any], *, force: bool) -> None:
     """Refuse an output that is also an input, has the wrong ending, cannot be written, or exists
     (without --force).
     """
@@ -53,7 +53,7 @@ def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
         target = values.get(name)
         if target is None:
             continue
-        endings = SUFFIXES.get((command, name), ())
+        endings = ENDINGS.get((command, name), ())
         if endings and target.suffix.lower() not in endings:
             raise InputError(
                 f"{option} of recal {command} takes a name ending in "
@@ -68,7 +68,7 @@ def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
         for source in () if extends else inputs:
             _check_apart(target, source, option)
         in_parts = command == "apply" and not target.suffix  # tables by batch
-        names = names_in(command)
+        names = files_of(command)
         _check_place(target, option, folder=bool(names) or in_parts or target.suffix == ".zarr")
         if force or values.get("again") or (command == "calibrate" and is_unfinished(target)):
             continue

@@ -55,7 +55,9 @@ def evaluate(
         read = _graded(source, correct, calibration)
     else:
         opt.refuse("probabilities; apply it to views first", ("calibration",))
-        read = files.read_probs(source, labels, label_column, files.typed_columns(group, cluster))
+        read = files.read_labelled_probs(
+            source, labels, label_column, files.typed_columns(group, cluster)
+        )
     assert read.labels is not None
     better = "these metrics are better than on new inputs"
     warn_of_fitted(read.fitted_rows, len(read.probs), better, "Evaluate on other samples.")
@@ -120,7 +122,7 @@ def _graded(table: Path, correct: str, calibration: Path | None) -> Probabilitie
         found = graded_answers(table, correct)
         return Probabilities(found.after, found.truth, None)
     file, content = files.load_saved(calibration)
-    if not files.is_graded(content):
+    if not files.is_signal_calibration(content):
         raise InputError(f"{file} is no calibration of graded answers.")
     found = graded_answers(table, correct, content)
     return Probabilities(

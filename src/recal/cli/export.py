@@ -9,7 +9,7 @@ from typer import Option
 
 from recal.cli import options as opt
 from recal.cli.destinations import profile_beside
-from recal.cli.files import check_exists, is_graded, load_saved
+from recal.cli.files import check_exists, is_signal_calibration, load_saved
 from recal.cli.inputs import Normalization, without_none
 from recal.cli.printing import print_json, say, working
 from recal.errors import InputError
@@ -48,7 +48,7 @@ def export(
     file, source = load_saved(calibration)
     from recal import export_onnx, save
 
-    if model is None and is_graded(source):
+    if model is None and is_signal_calibration(source):
         export_onnx(source, path=out)
         signals = source.table_.names
         print_json({"file": out, "signals": signals, "bytes": out.stat().st_size})

@@ -26,7 +26,7 @@ _ORIGINS = {
 }
 
 
-def kind_of(path: Path) -> str:
+def file_kind(path: Path) -> str:
     """Return what a file or folder is: views, probabilities, missing, empty, or a description."""
     if exists(path) and path.is_dir():
         is_store = path.suffix == ".zarr" or (path / "zarr.json").exists()
@@ -81,7 +81,7 @@ def _is_text(head: bytes) -> bool:
 
 def check_kind(path: Path, *kinds: str) -> str:
     """Return the kind of a file; refuse any other kind, and say what to do."""
-    kind = kind_of(path)
+    kind = file_kind(path)
     if kind in kinds or (kind == "a table" and "probabilities" in kinds):
         return kind
     check_exists(path)
@@ -149,7 +149,7 @@ def check_exists(path: Path) -> None:
     raise FileError(f"There is no file or folder {path}. {hint}")
 
 
-def read_probs(
+def read_labelled_probs(
     path: Path,
     labels: Path | None,
     label_column: str | None = None,
@@ -235,7 +235,7 @@ def is_calibration(content: Any) -> bool:
     return hasattr(content, "predict_proba") or hasattr(content, "steps")
 
 
-def is_graded(content: Any) -> bool:
+def is_signal_calibration(content: Any) -> bool:
     """Whether an object is a calibration of graded answers, which reads a table of signals."""
     from recal import SignalCalibration
 
@@ -252,7 +252,7 @@ def is_panel(content: Any) -> bool:
 
 def check_calibration(path: Path, content: Any) -> Any:
     """Return what a file holds if it is a calibration of logits; refuse anything else."""
-    if is_graded(content):
+    if is_signal_calibration(content):
         raise InputError(
             f"{path} is a calibration of graded answers, which reads a table of them (.csv, "
             ".parquet, .jsonl)."
@@ -310,7 +310,7 @@ def columns_of_rows(
     source: Path, rows: Path | None, group: str | None, cluster: str | None
 ) -> dict[str, Any]:
     """Return groups and clusters: the columns that were typed, or those of a file of views."""
-    if kind_of(source) == "views":
+    if file_kind(source) == "views":
         views = open_views(source, rows=rows, group=group, cluster=cluster)
         return {"groups": views.groups, "clusters": views.clusters}
     columns = row_columns(rows or source, group, cluster)
@@ -351,7 +351,7 @@ def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:
 
 def is_table_of_answers(path: Path) -> bool:
     """Whether a file is a table of answers: .csv, .tsv, .parquet or .jsonl."""
-    return kind_of(path) in ("a table", "text") or path.suffix.lower() in (".jsonl", ".ndjson")
+    return file_kind(path) in ("a table", "text") or path.suffix.lower() in (".jsonl", ".ndjson")
 
 
 def check_correct(table: Path, correct: str | None) -> str:

@@ -54,7 +54,7 @@ def fit(
     """
     from recal import profile, save
 
-    calibrator: Any = make(method, SESSION.method_options, seed)
+    calibrator: Any = new_calibrator(method, SESSION.method_options, seed)
     by: dict[str, Any] = {"rows": rows, "group": group, "cluster": cluster}
     samples = open_views(views, labels, split_names(classes), label_column, **by)
     with working(f"Fitting {method}"):
@@ -72,7 +72,7 @@ def fit(
     say(f"Written to {out}. Next: {shell_line('apply', out, 'NEW_VIEWS', '--out', 'probs.npz')}")
 
 
-def make(name: str, options: dict[str, Any], seed: int | None = None) -> Calibrator:
+def new_calibrator(name: str, options: dict[str, Any], seed: int | None = None) -> Calibrator:
     """Return an unfitted calibrator. Methods without random numbers ignore the seed."""
     from recal.calibrators import find_method
 

@@ -34,7 +34,7 @@ def group_words(group: str | None = "COLUMN", *, in_rows: bool = True) -> list[s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class OptionGroup:
     """Options that belong together."""
 
     @classmethod
@@ -49,7 +49,7 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Normalization(Block):
+class Normalization(OptionGroup):
     """What happens to inputs between the transformations and the model."""
 
     mean: str | None = None
@@ -272,7 +272,7 @@ class ModelInputs(Normalization):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Questions(Block):
+class Questions(OptionGroup):
     """Logs of language models, and servers to query."""
 
     model_name: str | None = None

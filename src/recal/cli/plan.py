@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from recal.cli import options as opt
-from recal.cli.files import is_calibration, is_graded, is_panel, load_saved
+from recal.cli.files import is_calibration, is_panel, is_signal_calibration, load_saved
 from recal.cli.inputs import group_words
 from recal.cli.printing import print_json, say, say_facts, shell_line
 
@@ -27,7 +27,7 @@ def plan(
     if is_panel(content):
         _print_panel(file, content)
         return
-    if is_graded(content):
+    if is_signal_calibration(content):
         _print_signals(file, content)
         return
     if not is_calibration(content):

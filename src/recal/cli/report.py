@@ -108,13 +108,13 @@ def _read(
     """Return the probabilities to report on, and those before calibration in the same order."""
     from recal.copies import warn_of_fitted
 
-    after = files.read_probs(source, labels, label_column, columns)
+    after = files.read_labelled_probs(source, labels, label_column, columns)
     better = "the page looks better than new inputs will"
     warn_of_fitted(after.fitted_rows, len(after.probs), better, "Report on other samples.")
     if before is None:
         return {"given": after}
     try:
-        first = files.read_probs(before, labels, label_column, columns).in_order_of(after)
+        first = files.read_labelled_probs(before, labels, label_column, columns).in_order_of(after)
     except InputError as error:
         raise error.at(f"{before} does not go with {source}") from None
     return {"before": first, "after": after}

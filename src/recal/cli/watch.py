@@ -139,7 +139,7 @@ def _new_inputs(
     if not files.is_table_of_answers(file):
         return files.open_views(file, rows=inputs.rows, cluster=inputs.cluster), {}
     _, content = files.load_saved(reference)
-    if not files.is_graded(content):
+    if not files.is_signal_calibration(content):
         raise InputError(f"{file} is a table, and {reference} is no calibration of tables.")
     from recal.files.tables import read_table
     from recal.workflow.graded import confidence_of

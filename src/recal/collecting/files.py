@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from recal.collecting.folders import ByteFolder, FileFolder, ImageFolder, SoundFolder, TextFolder
 from recal.collecting.sources import FILE_OPTIONS, ArraySource, Source
-from recal.collecting.tables import SUFFIXES as TABLES
+from recal.collecting.tables import TABLE_SUFFIXES as TABLES
 from recal.collecting.tables import open_table
 from recal.errors import FileError, InputError, RecalError, in_both
 from recal.files.limits import refuse_bombs

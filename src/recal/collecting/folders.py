@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 OnError = Literal["stop", "skip"]
-Size = int | tuple[int, int]
+ImageSize = int | tuple[int, int]
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA", "gray16": "L"}
 
 
@@ -139,8 +139,8 @@ class ImageFolder(FileFolder):
         self,
         root: Path,
         *,
-        resize: Size | None = None,
-        crop: Size | None = None,
+        resize: ImageSize | None = None,
+        crop: ImageSize | None = None,
         on_error: OnError = "stop",
         pixels: Pixels = "rgb",
     ) -> None:
@@ -192,7 +192,7 @@ class ImageFolder(FileFolder):
         return np.asarray(image)
 
 
-def _pair(size: Size | None, name: str) -> tuple[int, int] | None:
+def _pair(size: ImageSize | None, name: str) -> tuple[int, int] | None:
     if size is None:
         return None
     pair = (size, size) if isinstance(size, int) else tuple(size)

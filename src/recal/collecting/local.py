@@ -16,7 +16,7 @@ from recal.calibrators.base import Calibrator
 from recal.checks import check_one_each
 from recal.collecting.blocks import Job, MemorySink, Preprocess, Sink
 from recal.collecting.models import as_model
-from recal.collecting.models.base import Model, as_array
+from recal.collecting.models.base import Model, to_numpy
 from recal.collecting.pools import as_pool, needs_pilot, run_pilot
 from recal.collecting.sources import IndexedSource, Source, as_source
 from recal.collecting.tables import arrange_columns
@@ -193,7 +193,7 @@ def open_source(
         from recal.collecting.files import read_labels
 
         labels = read_labels(Path(labels))
-    array = as_array(labels)
+    array = to_numpy(labels)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     check_one_each(array, source.n_samples)

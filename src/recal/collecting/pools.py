@@ -19,7 +19,7 @@ import numpy as np
 from recal.calibrators.stacking import ViewStacking
 from recal.collecting.blocks import Job, Preprocess
 from recal.collecting.models import as_model
-from recal.collecting.models.base import Model, as_array
+from recal.collecting.models.base import Model, to_numpy
 from recal.collecting.sources import FILE_OPTIONS, IndexedSource, Source, Subset
 from recal.collecting.tables import check_labelled
 from recal.errors import DependentRowsWarning, InputError
@@ -54,7 +54,7 @@ def as_pool(
     values = getattr(source, "values", None)
     is_table = len(getattr(values, "shape", ())) == 2
     if is_table and hasattr(values, "detach"):
-        values = as_array(values)
+        values = to_numpy(values)
     return draw_pool(pool, seed=seed, data=values if is_table else None)
 
 
@@ -66,7 +66,7 @@ def kind_of_inputs(source: Source, model: Model) -> str:
     known = source.kind or getattr(model, "takes", None)
     if known is not None:
         return str(known)
-    values = as_array(_first(source))
+    values = to_numpy(_first(source))
     is_objects = values.dtype == object and values.ndim == 1
     if values.dtype.kind in "US" or (
         is_objects and all(isinstance(item, str | bytes) for item in values)

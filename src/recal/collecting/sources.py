@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_one_each
 from recal.collecting.fingerprint import digest, digest_array
-from recal.collecting.models.base import as_array, comes_from
+from recal.collecting.models.base import comes_from, to_numpy
 from recal.errors import InputError
 from recal.maps.base import namespace
 
@@ -186,7 +186,7 @@ class ArraySource(IndexedSource):
             check_one_each(self.labels, self.n_samples)
 
     def fingerprint(self) -> str:
-        return digest_array(as_array(self.values))
+        return digest_array(to_numpy(self.values))
 
     def sample(self) -> tuple[tuple[int, ...], str] | None:
         return form_of(self.values)
@@ -294,7 +294,7 @@ class DatasetSource(IndexedSource):
 
     def fingerprint(self) -> str:
         rows = sorted({0, self.n_samples // 2, self.n_samples - 1})
-        items = [digest_array(as_array(_split_item(self.dataset[row])[0])) for row in rows]
+        items = [digest_array(to_numpy(_split_item(self.dataset[row])[0])) for row in rows]
         return digest([type(self.dataset).__qualname__, self.n_samples, items])
 
     def read(self, rows: Sequence[int]) -> Any:
@@ -347,7 +347,7 @@ class LoaderSource(Source):
             raise InputError(
                 f"{self._name} gave a single number; each batch must have the shape (n_samples, ...)."
             )
-        labels = None if labels is None else np.atleast_1d(as_array(labels))
+        labels = None if labels is None else np.atleast_1d(to_numpy(labels))
         if labels is not None and len(labels) != len(inputs):
             raise InputError(
                 f"{self._name} gave a batch of {len(inputs)} inputs with {len(labels)} labels."
@@ -378,7 +378,7 @@ def _as_batch(items: Sequence[Any], start: int) -> tuple[Any, NDArray[Any] | Non
         raise InputError(
             f"Samples from {start} on have different shapes {sorted(shapes)[:3]}; bring them to one."
         )
-    values = [as_array(label).item() if hasattr(label, "shape") else label for label in labels]
+    values = [to_numpy(label).item() if hasattr(label, "shape") else label for label in labels]
     return namespace(arrays[0]).stack(arrays), None if labels[0] is None else np.array(values)
 
 
@@ -396,4 +396,4 @@ def _join(pairs: Sequence[tuple[Any, NDArray[Any] | None]]) -> tuple[Any, NDArra
 
 def digest_inputs(batch: Batch) -> str:
     """Return a digest of a batch's inputs."""
-    return digest_array(as_array(batch.inputs), whole=True)
+    return digest_array(to_numpy(batch.inputs), whole=True)

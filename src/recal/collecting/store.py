@@ -162,7 +162,7 @@ class StoreSink(Sink):
             labels = digest([np.asarray(source.labels), source.classes, self.asked_classes])
         return {
             "kind": ledgers.COLLECTED,
-            "version": ledgers.VERSION,
+            "version": ledgers.LEDGER_VERSION,
             "model": record.model,
             "pool": [str(transform) for transform in self.job.transforms],
             "data": {"fingerprint": source.fingerprint(), "skipped": list(source.skipped)},
@@ -204,7 +204,7 @@ class StoreSink(Sink):
             # Keep the folder, because its handle is the lock; write the new ledger first.
             self._ledger = Ledger(self.target, header)
             self._ledger.start()
-            remove_inside(self.target, ledgers.NAME, ledgers.TOKEN)
+            remove_inside(self.target, ledgers.LEDGER_FILE, ledgers.TOKEN)
             self._arrays = StoreArrays(self.target, self.batch_size)
         changed = first_changed_block(self.source, self.batch_size, self._ledger.blocks)
         if changed is not None:
@@ -226,7 +226,7 @@ class StoreSink(Sink):
                 raise ValueError(f"its kind is {ledger.header['kind']!r}")
         except (OSError, ValueError) as error:
             raise FileError(
-                f"{self.target} already exists and was not written by collect (no usable {ledgers.NAME}: {error}); "
+                f"{self.target} already exists and was not written by collect (no usable {ledgers.LEDGER_FILE}: {error}); "
                 "it was not changed. Choose another name."
             ) from error
         return ledger

@@ -20,7 +20,7 @@ from recal.files.tables import pyarrow_for, read_parquet, read_table
 from recal.transforms.preprocessing import Preprocessing
 from recal.transforms.tabular import is_category
 
-SUFFIXES = (".csv", ".tsv", ".parquet")
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 
 
 class TableSource(IndexedSource):

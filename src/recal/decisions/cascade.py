@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.panel import PanelCalibration, read_costs
 from recal.calibrators.panel_answers import PanelRows, right_answers
 from recal.calibrators.panel_fit import PanelFit
-from recal.checks import Vector
+from recal.checks import Flags, Vector
 from recal.clusters import check_clusters, check_names
 from recal.copies import warn_of_fitted
 from recal.decisions.certify import (
@@ -41,11 +41,8 @@ from recal.decisions.certify import (
 )
 from recal.decisions.rule import check_share
 from recal.errors import InputError
-from recal.schema import Choice, Floats, Instance, ListOf, Number, Record, Text, check
+from recal.schema import Choice, Floats, Instance, Number, Record, Share, Texts, check
 
-Flags = NDArray[np.bool_]
-Texts = Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
-Share = Annotated[float, Number(0.0, 1.0)]
 # A threshold that no confidence reaches.
 NEVER = 2.0
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from recal.checks import Vector
 from recal.decisions.certify import Counts
 from recal.decisions.decision import Decision
-from recal.decisions.guarantee import Answers, Terms, decide, read_answers
+from recal.decisions.guarantee import JudgedAnswers, Terms, decide, read_answers
 from recal.decisions.rule import Guarantee, check_share
 from recal.errors import InputError
 from recal.metrics.intervals import Interval, rate_interval
@@ -141,7 +141,11 @@ def decide_each(
 
 
 def _resampled_shares(
-    answers: list[Answers], like: Decision, draws: int, rng: np.random.Generator, times: float = 1.0
+    answers: list[JudgedAnswers],
+    like: Decision,
+    draws: int,
+    rng: np.random.Generator,
+    times: float = 1.0,
 ) -> Vector:
     """Return the share that each method accepts in each draw of `times` the number of rows,
     (n_methods, draws).
@@ -157,7 +161,7 @@ def _resampled_shares(
 
 
 def resampled_rows(
-    answers: Answers, times: float, rng: np.random.Generator
+    answers: JudgedAnswers, times: float, rng: np.random.Generator
 ) -> tuple[Counts, Counts | None]:
     """Draw rows with replacement, or whole clusters, and number the drawn clusters."""
     if answers.clusters is None:

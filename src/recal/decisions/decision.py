@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.clusters import check_names, count_of_clusters
 from recal.decisions.certify import chance_of_so_few
-from recal.decisions.rule import DecisionRule, Guarantee, percent
+from recal.decisions.rule import DecisionRule, Guarantee, percentage
 from recal.errors import GroupRiskWarning, InputError
 from recal.metrics.calibration_error import BinTable
 from recal.metrics.intervals import Interval, rate_interval
@@ -311,7 +311,7 @@ class Decision(Outcome):
         sure = _how_sure(self.guarantee, self.confidence)
         sentences = [
             f"Accept {self.coverage:.1%} of the answers ({low:.1%} to {high:.1%}),{where} with at "
-            f"most {percent(self.risk)} of them wrong{self._where}, {sure}; "
+            f"most {percentage(self.risk)} of them wrong{self._where}, {sure}; "
             f"{self.n_errors:,} mistakes among {self.n_accepted:,} accepted were seen.",
             self.note_on(self.n_errors, self.n_accepted),
             self.other_promise,
@@ -339,7 +339,7 @@ class Decision(Outcome):
         if self.n_fitted:
             return ""
         average = self.guarantee == "average"
-        name = f"At {percent(self.confidence)} confidence" if average else "On average only"
+        name = f"At {percentage(self.confidence)} confidence" if average else "On average only"
         return f"{name}: {self.other_coverage:.1%}."
 
     def refusal(self, share: float = 1.0) -> str:
@@ -352,9 +352,9 @@ class Decision(Outcome):
         if self.needed is not None:
             lines.append(
                 f"With {self.more_labels(share)} like these, about "
-                f"{percent(self._nearest.needed_share, 2)} of the answers"
+                f"{percentage(self._nearest.needed_share, 2)} of the answers"
                 f"{f' of {self._nearest.name}' if self.rule.groups else ''} could be accepted at "
-                f"{percent(self.risk)}."
+                f"{percentage(self.risk)}."
             )
         return lines
 
@@ -394,7 +394,7 @@ class Decision(Outcome):
             samples += f" in {count_of_clusters(self.n_clusters)}"
         each = f" in each {self._each}" if self._each else ""
         sure = _how_sure(self.guarantee, self.confidence)
-        reason = f"{samples} cannot show a risk below {percent(self.risk)}{each} {sure}."
+        reason = f"{samples} cannot show a risk below {percentage(self.risk)}{each} {sure}."
         if self.needed is None:
             reason += (
                 " Even the most confident answers may be wrong too often. A higher risk or a better "
@@ -427,12 +427,12 @@ def _offer(option: Option, guarantee: Guarantee, confidence: float) -> str:
         typed += f" --guarantee {option.guarantee}"
     return (
         f"With {typed}, {option.coverage:.1%} of the answers can be accepted "
-        f"(at most {percent(option.risk)} wrong {_how_sure(option.guarantee, confidence)})."
+        f"(at most {percentage(option.risk)} wrong {_how_sure(option.guarantee, confidence)})."
     )
 
 
 def _how_sure(guarantee: Guarantee, confidence: float) -> str:
-    return "on average" if guarantee == "average" else f"at {percent(confidence)} confidence"
+    return "on average" if guarantee == "average" else f"at {percentage(confidence)} confidence"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -493,7 +493,7 @@ def risk_by_group(
     if bad := [row for row in rows if row.broken]:
         worst = bad[0]
         warnings.warn(
-            f"The rule for at most {percent(rule.risk)} mistakes is clearly broken in {len(bad)} of "
+            f"The rule for at most {percentage(rule.risk)} mistakes is clearly broken in {len(bad)} of "
             f"{len(rows)} groups. The worst is {worst.name!r}: {worst.n_errors:,} of "
             f"{worst.n_accepted:,} accepted predictions are wrong. Use decide(..., groups=groups) "
             "for a threshold and a guarantee per group.",

@@ -171,7 +171,7 @@ def _warn_of_copies(probs: ArrayLike, wrong: NDArray[np.bool_]) -> None:
 
 
 @dataclass(frozen=True)
-class Answers:
+class JudgedAnswers:
     """Predictions with their confidence, whether they are wrong, and their group."""
 
     confidence: Vector
@@ -184,7 +184,7 @@ class Answers:
     def __len__(self) -> int:
         return len(self.confidence)
 
-    def take(self, rows: Counts, clusters: Counts | None = None) -> Answers:
+    def take(self, rows: Counts, clusters: Counts | None = None) -> JudgedAnswers:
         """Return some rows, with new cluster numbers."""
         confidence, wrong, group = self.confidence[rows], self.wrong[rows], self.group[rows]
         return replace(self, confidence=confidence, wrong=wrong, group=group, clusters=clusters)
@@ -209,7 +209,7 @@ def read_answers(
     *,
     per_class: bool = False,
     classes: Classes = None,
-) -> Answers:
+) -> JudgedAnswers:
     """Check the arguments of `decide` and convert them to one form."""
     rows, array = score(probs, y, classes, confidences), np.asarray(probs)
     if per_class and rows.graded:
@@ -234,7 +234,7 @@ def read_answers(
     # If confidences equal the largest probabilities, the rule does not need them as well.
     equal = not rows.graded and np.allclose(array.max(axis=1), rows.confidence, rtol=1e-6, atol=0.0)
     reads: Reads = "maximum" if equal else "confidence"
-    return Answers(rows.confidence, ~rows.correct, group, names, units, reads)
+    return JudgedAnswers(rows.confidence, ~rows.correct, group, names, units, reads)
 
 
 @dataclass(frozen=True)

@@ -90,10 +90,10 @@ class DecisionRule(Record):
     @property
     def promise(self) -> str:
         """The promise in words, without a full stop."""
-        most = f"at most {percent(self.risk)} of the accepted answers are wrong"
+        most = f"at most {percentage(self.risk)} of the accepted answers are wrong"
         if self.guarantee == "average":
             return f"on average, {most}"
-        return f"with {percent(self.confidence)} confidence, {most}"
+        return f"with {percentage(self.confidence)} confidence, {most}"
 
     def note_on(self, errors: int, accepted: int) -> str:
         """Return a sentence about a count of mistakes above the risk; empty if it is not above."""
@@ -102,9 +102,9 @@ class DecisionRule(Record):
         if errors <= self.risk * accepted:
             return ""
         chance = 1.0 - float(chance_of_so_few(errors - 1, accepted, self.risk))
-        often = f"in {percent(chance, 2)}" if chance >= 0.001 else "in fewer than 0.1%"
+        often = f"in {percentage(chance, 2)}" if chance >= 0.001 else "in fewer than 0.1%"
         return (
-            f"If exactly {percent(self.risk)} of such answers were wrong, {errors:,} or more "
+            f"If exactly {percentage(self.risk)} of such answers were wrong, {errors:,} or more "
             f"mistakes among {accepted:,} would occur {often} of samples."
         )
 
@@ -181,7 +181,7 @@ class DecisionRule(Record):
             )
 
 
-def percent(share: float, digits: int = 3) -> str:
+def percentage(share: float, digits: int = 3) -> str:
     """Return a share as a percentage with so many digits."""
     return f"{float(f'{100 * share:.{digits}g}'):g}%"  # 100%, not 1e+02%
 

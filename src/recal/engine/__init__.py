@@ -2,7 +2,7 @@
 
 Kernel modules import numba, which takes longer than a command that reads a file and predicts.
 Therefore ``from recal.engine import rows`` gives a stand-in that imports the module when one of its
-kernels is first used. Other modules refer to a kernel through its module, as ``rows.softmax``;
+kernels is first used. Other modules refer to a kernel through its module, as ``rows.fill_softmax``;
 kernels import each other by name.
 """
 

@@ -13,7 +13,7 @@ _LANES = 32
 
 
 @kernel()
-def resample(  # type: ignore[no-untyped-def]
+def weighted_sums(  # type: ignore[no-untyped-def]
     lines,
     start,
     stop,

@@ -39,7 +39,7 @@ CHUNK = 1024
 
 
 @part_of_kernel(fastmath={"contract"})
-def exp(x):  # type: ignore[no-untyped-def]
+def fast_exp(x):  # type: ignore[no-untyped-def]
     """Return e**x for x up to a few hundred, to one unit in the last place; exp(0) is exactly 1,
     and 0 below -708.
 
@@ -85,7 +85,7 @@ def read(row, column, numbers):  # type: ignore[no-untyped-def]
     m0 = m1 = m2 = m3 = m4 = m5 = m6 = m7 = m8 = 0.0
     for j in range(len(row)):
         drop = np.float64(row[j]) - top
-        w = 0.0 if j == column else exp(scale * drop)
+        w = 0.0 if j == column else fast_exp(scale * drop)
         w1 = w * drop
         square = drop * drop
         w2, w3 = w * square, w1 * square
@@ -145,7 +145,7 @@ def place_of_largest(row):  # type: ignore[no-untyped-def]
 
 
 @kernel(fastmath=FAST)
-def softmax(logits, start, stop, columns, find, scales, probs, confidences, close):  # type: ignore[no-untyped-def]
+def fill_softmax(logits, start, stop, columns, find, scales, probs, confidences, close):  # type: ignore[no-untyped-def]
     """Fill softmax(s * z), never exactly 0 or 1, and the probability at each row's largest logit.
 
     If `find` is set, the columns of the largest logits are filled too: for short rows numpy is
@@ -158,7 +158,7 @@ def softmax(logits, start, stop, columns, find, scales, probs, confidences, clos
         top, scale = np.float64(row[columns[i]]), scales[i]
         total = rivals = 0.0
         for j in range(len(row)):
-            weight = exp(scale * (np.float64(row[j]) - top))
+            weight = fast_exp(scale * (np.float64(row[j]) - top))
             out[j] = weight
             total += weight
             rivals += 1.0 if weight > CLOSE_TO_ONE else 0.0
@@ -181,9 +181,9 @@ def confidence(numbers, gap):  # type: ignore[no-untyped-def]
     error = _remainder(t, numbers[REACH - 1], numbers[REACH])
     # NaN, or a bound beyond 1/2, says nothing.
     error = error if error < 0.5 else 1e300
-    odds = exp(min(numbers[1] + t * numbers[2], 700.0)) * (1.0 + _rise(t, numbers[3:REACH]))
+    odds = fast_exp(min(numbers[1] + t * numbers[2], 700.0)) * (1.0 + _rise(t, numbers[3:REACH]))
     share = 1.0 / (1.0 + odds)
-    probability = exp(scale * gap) * share
+    probability = fast_exp(scale * gap) * share
     return probability, 2.0 * error * abs(probability * odds * share)
 
 
@@ -252,7 +252,7 @@ def stacked_probs(probs, start, stop, features, used, weights, offsets, labels, 
         at_truth = scores[labels[i]] - top
         total = 0.0
         for j in range(n_classes):
-            value = exp(scores[j] - top)
+            value = fast_exp(scores[j] - top)
             scores[j] = value
             total += value
         losses[i] = np.log(total) - at_truth

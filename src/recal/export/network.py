@@ -37,7 +37,7 @@ ON_ONE_THREAD = ("1", ("CPUExecutionProvider",))
 
 
 @dataclass(frozen=True)
-class Part:
+class NetworkPart:
     """A graph with one input and one output that can be copied into other graphs."""
 
     model: onnx.ModelProto
@@ -68,12 +68,12 @@ def sizes(value: onnx.ValueInfoProto) -> list[int]:
     return [max(0, int(axis.dim_value)) for axis in value.type.tensor_type.shape.dim]
 
 
-def rows_of(part: Part) -> int:
+def rows_of(part: NetworkPart) -> int:
     """Return how many rows the part takes at once; 0 means any number."""
     return (sizes(part.input) or [0])[0]
 
 
-def as_part(model: onnx.ModelProto) -> Part:
+def as_part(model: onnx.ModelProto) -> NetworkPart:
     """Return a model with one input as a part; if it has several outputs, take the one with the
     class scores.
     """
@@ -84,7 +84,7 @@ def as_part(model: onnx.ModelProto) -> Part:
     listed = [Output(value.name, *_described(value)) for value in model.graph.output]
     chosen = choose_output("The ONNX model", listed, inputs=inputs[0].name)
     output = next(value for value in model.graph.output if value.name == chosen.name)
-    return Part(model, inputs[0], _unzipped(model, output) if chosen.is_zipped else output)
+    return NetworkPart(model, inputs[0], _unzipped(model, output) if chosen.is_zipped else output)
 
 
 def _described(value: onnx.ValueInfoProto) -> tuple[str, int | None]:
@@ -118,7 +118,7 @@ def _unzipped(model: onnx.ModelProto, output: onnx.ValueInfoProto) -> onnx.Value
     return tensor(node.input[0], kind, ["batch", len(labels[0])])
 
 
-def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> Part:
+def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> NetworkPart:
     """Return a user's model, at an opset that the nodes around it can use, too."""
     if not isinstance(model, onnx.ModelProto):
         model = _load(model)
@@ -156,7 +156,7 @@ def _load(path: str | os.PathLike[str]) -> onnx.ModelProto:
 
 
 def example_of(
-    part: Part, dtype: Any = None, shape: Sequence[int] | None = None
+    part: NetworkPart, dtype: Any = None, shape: Sequence[int] | None = None
 ) -> np.ndarray[Any, Any]:
     """Return a batch of one row of zeros; shape and dtype default to the model's own."""
     if shape is None:
@@ -168,13 +168,13 @@ def example_of(
     return np.zeros((1, *shape), dtype_of(part.input) if dtype is None else dtype)
 
 
-def channel_part(part: Part) -> Part:
+def channel_part(part: NetworkPart) -> NetworkPart:
     """Return a part that adds the channel axis, of length 1, to grey images, (n, height, width)."""
     grey = Graph().input("grey", dtype_of(part.input), (OPEN, OPEN, OPEN))
     return _traced(grey, xp.expand_dims(grey, axis=1 if sizes(part.input)[1] == 1 else 3))
 
 
-def two_column_part(part: Part, outputs: str) -> Part | None:
+def two_column_part(part: NetworkPart, outputs: str) -> NetworkPart | None:
     """Return a part that turns a binary model's only output into two columns, or None (see
     `checks.two_columns`).
     """
@@ -188,7 +188,7 @@ def two_column_part(part: Part, outputs: str) -> Part | None:
     return _traced(one, xp.concat([first, second], axis=1))
 
 
-def _traced(inputs: Symbol, output: Symbol, opset: int = OPSET) -> Part:
+def _traced(inputs: Symbol, output: Symbol, opset: int = OPSET) -> NetworkPart:
     return as_part(inputs.device.model([inputs], {f"{inputs.name}_changed": output}, {"": opset}))
 
 
@@ -205,7 +205,7 @@ def opsets_of(*models: onnx.ModelProto) -> dict[str, int]:
     return versions
 
 
-def trace_module(module: Any, example: Any) -> Part:
+def trace_module(module: Any, example: Any) -> NetworkPart:
     """Return a torch module as a part that takes any number of rows."""
     from recal.export.torch_module import as_onnx
 
@@ -215,7 +215,7 @@ def trace_module(module: Any, example: Any) -> Part:
     return as_part(model)
 
 
-def view_part(transforms: Sequence[Transform], batch: Any, opset: int = OPSET) -> Part:
+def view_part(transforms: Sequence[Transform], batch: Any, opset: int = OPSET) -> NetworkPart:
     """Return the part that computes the rows of all views, one transformation after the other, for
     such batches.
     """
@@ -224,7 +224,7 @@ def view_part(transforms: Sequence[Transform], batch: Any, opset: int = OPSET) -
     return _traced(inputs, xp.concat(views, axis=0), opset)
 
 
-def normalize_part(normalize: Normalize, batch: Any) -> Part:
+def normalize_part(normalize: Normalize, batch: Any) -> NetworkPart:
     """Return the part that normalises batches like this one; only their shape (without n) and dtype
     matter.
     """
@@ -237,7 +237,7 @@ def _batch_like(batch: Any, opset: int) -> Symbol:
     return Graph(opset).input("inputs", dtype_name(batch), shape)
 
 
-def open_batch(part: Part, shape: tuple[int, ...]) -> Part:
+def open_batch(part: NetworkPart, shape: tuple[int, ...]) -> NetworkPart:
     """Return a model with a fixed batch size as one that takes any number of rows and gives the
     same answers.
 
@@ -249,10 +249,10 @@ def open_batch(part: Part, shape: tuple[int, ...]) -> Part:
     rows = _random(fixed + 1, shape, part)
     try:
         first, last = (
-            run(part.model, part.input.name, some)[part.output.name]
+            run_model(part.model, part.input.name, some)[part.output.name]
             for some in (rows[:-1], rows[1:])
         )
-        together = run(free.model, free.input.name, rows)[free.output.name]
+        together = run_model(free.model, free.input.name, rows)[free.output.name]
         apart = np.concatenate([first, last[-1:]])
         same = np.allclose(together, apart, rtol=1e-4, atol=1e-4)
     except InputError:
@@ -266,7 +266,9 @@ def open_batch(part: Part, shape: tuple[int, ...]) -> Part:
     return free
 
 
-def fix_reshapes(part: Part, shape: tuple[int, ...], fixed: int | None = None) -> Part:
+def fix_reshapes(
+    part: NetworkPart, shape: tuple[int, ...], fixed: int | None = None
+) -> NetworkPart:
     """Return the model with an open batch, in which every Reshape gives all sizes except the first.
 
     Some exporters write Reshapes that copy the batch size and infer another size, which fails for
@@ -293,7 +295,9 @@ def fix_reshapes(part: Part, shape: tuple[int, ...], fixed: int | None = None) -
     return as_part(model)
 
 
-def _sizes_of_reshapes(part: Part, batches: list[NDArray[Any]]) -> dict[str, tuple[int, ...]]:
+def _sizes_of_reshapes(
+    part: NetworkPart, batches: list[NDArray[Any]]
+) -> dict[str, tuple[int, ...]]:
     """Return the output shape of every Reshape, without the first size, if it is the same in all
     runs.
     """
@@ -305,14 +309,16 @@ def _sizes_of_reshapes(part: Part, batches: list[NDArray[Any]]) -> dict[str, tup
         onnx.ValueInfoProto(name=name) for name in names if name not in listed
     )
     try:
-        answers = [run(model, part.input.name, rows) for rows in batches]
+        answers = [run_model(model, part.input.name, rows) for rows in batches]
     except InputError:  # a model that does not run shows no sizes
         return {}
     shapes = {name: {each[name].shape[1:] for each in answers} for name in names}
     return {name: found.pop() for name, found in shapes.items() if len(found) == 1}
 
 
-def run(model: onnx.ModelProto, name: str, batch: NDArray[Any] | None) -> dict[str, NDArray[Any]]:
+def run_model(
+    model: onnx.ModelProto, name: str, batch: NDArray[Any] | None
+) -> dict[str, NDArray[Any]]:
     """Return the model's outputs by name, or none without a batch; raise if onnxruntime refuses the
     model.
     """
@@ -326,7 +332,7 @@ def run(model: onnx.ModelProto, name: str, batch: NDArray[Any] | None) -> dict[s
         ) from error
 
 
-def _random(count: int, shape: tuple[int, ...], part: Part) -> NDArray[Any]:
+def _random(count: int, shape: tuple[int, ...], part: NetworkPart) -> NDArray[Any]:
     rng, dtype = np.random.default_rng(0), np.dtype(dtype_of(part.input))
     if np.issubdtype(dtype, np.floating):
         return rng.random((count, *shape)).astype(dtype)

@@ -24,7 +24,7 @@ from recal.errors import InputError, in_both
 from recal.export import network
 from recal.export import traced_functions as xp
 from recal.export.calibration import Calibration, calibration_of, keep_classes
-from recal.export.network import Part, sizes
+from recal.export.network import NetworkPart, sizes
 from recal.export.tracer import IR_VERSION, OPEN, Graph, Nodes, Symbol, dtype_of, onnx
 from recal.files.paths import replacing
 from recal.maps.guard import bounded, guarded
@@ -138,7 +138,7 @@ def export_onnx(
         file = _gateable(file)
     whole = file.model()
     example = _zeros(front[0] if batch is None else batch, network.rows_of(front[-1]))
-    network.run(whole, whole.graph.input[0].name, example)
+    network.run_model(whole, whole.graph.input[0].name, example)
     return write(whole, path, metadata(plan, calibration.map.transforms, rule))
 
 
@@ -150,8 +150,8 @@ class _File:
     in a branch, which runtimes optimise less than the main graph.
     """
 
-    front: Sequence[Part]
-    views: Part | None
+    front: Sequence[NetworkPart]
+    views: NetworkPart | None
     calibration: Calibration
     n_classes: int
     outputs: str
@@ -273,7 +273,7 @@ def _gateable(file: _File) -> _File:
     inner = tuple(file.example.shape[1:]) if len(front) == 1 else tuple(sizes(front[-2].output)[1:])
     for parts in (front, [*front[:-1], network.fix_reshapes(front[-1], inner)]):
         with suppress(InputError):
-            network.run(
+            network.run_model(
                 replace(file, front=parts, calibration=never, rule=None).model(), "inputs", one
             )
             return replace(file, front=parts)
@@ -284,7 +284,7 @@ def _zeros(source: Any, fixed: int = 0) -> NDArray[Any] | None:
     """Return zeros like a batch, or like a model's inputs if their shape is known: one row, or
     `fixed` rows.
     """
-    if isinstance(source, Part):
+    if isinstance(source, NetworkPart):
         if len(sizes(source.input)) < 2 or 0 in sizes(source.input)[1:]:
             return None
         source = network.example_of(source)
@@ -318,7 +318,7 @@ def _rule(accept: Any, n_classes: int) -> Any:
 
 def _onnx_front(
     model: Any, transforms: tuple[Transform, ...], preprocess: Any, example: Any, outputs: str
-) -> tuple[list[Part], Any]:
+) -> tuple[list[NetworkPart], Any]:
     """Return the parts that turn inputs into logits, and an example of the inputs."""
     own = network.read_model(model)
     if outputs == "logits" and own.ends_in_softmax:
@@ -326,7 +326,7 @@ def _onnx_front(
     batch = example
     if batch is None and (transforms or preprocess is not None):
         batch = network.example_of(own)
-    front: list[Part] = []
+    front: list[NetworkPart] = []
     if isinstance(preprocess, Normalize):
         front = [network.normalize_part(preprocess, batch)]
     elif preprocess is not None:
@@ -348,7 +348,7 @@ def _onnx_front(
     return _with_two_columns([*front, own], outputs), batch
 
 
-def _with_two_columns(front: list[Part], outputs: str) -> list[Part]:
+def _with_two_columns(front: list[NetworkPart], outputs: str) -> list[NetworkPart]:
     """Return the parts, with one more if the model is binary and has one output."""
     columns = network.two_column_part(front[-1], outputs)
     return front if columns is None else [*front, columns]
@@ -362,7 +362,7 @@ def _ends_in_softmax() -> InputError:
     )
 
 
-def _views(transforms: tuple[Transform, ...], batch: Any, opset: int) -> Part | None:
+def _views(transforms: tuple[Transform, ...], batch: Any, opset: int) -> NetworkPart | None:
     if not transforms:
         return None
     if all(isinstance(transform, BuiltIn) for transform in transforms):
@@ -372,7 +372,7 @@ def _views(transforms: tuple[Transform, ...], batch: Any, opset: int) -> Part | 
     return network.trace_module(views_of(transforms), batch)
 
 
-def _classes_of(part: Part) -> int:
+def _classes_of(part: NetworkPart) -> int:
     shape = part.output.type.tensor_type.shape.dim
     if len(shape) != 2 or shape[1].dim_value < 2:
         sizes = [axis.dim_value or axis.dim_param or "?" for axis in shape]

@@ -21,8 +21,8 @@ from recal.export.tracer import (
     TensorProto,
     broadcast,
     elementwise,
-    kind_of,
     onnx,
+    onnx_type,
     promoted,
     resized,
 )
@@ -246,7 +246,7 @@ def repeated(count: int, step: Callable[[Symbol, Symbol], Symbol], state: Symbol
         position = Symbol(graph, number, "int64", ())[None]
         after = step(position, Symbol(graph, now, state.dtype, state.shape)).name
         goes_on = body.op("Identity", going)
-    kind, shape = kind_of(state.dtype), [None if size == OPEN else size for size in state.shape]
+    kind, shape = onnx_type(state.dtype), [None if size == OPEN else size for size in state.shape]
     inputs = [
         typed(number, TensorProto.INT64, []),
         typed(going, TensorProto.BOOL, []),

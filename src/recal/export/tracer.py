@@ -36,8 +36,8 @@ __all__ = [
     "Symbol",
     "TensorProto",
     "dtype_of",
-    "kind_of",
     "onnx",
+    "onnx_type",
 ]
 # The oldest versions with every node used here; ONNX Runtime 1.15 and later read them.
 OPSET, IR_VERSION = 18, 8
@@ -174,7 +174,7 @@ def tensor(name: str, kind: int, shape: Sequence[Any] | None) -> onnx.ValueInfoP
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def kind_of(dtype: str) -> int:
+def onnx_type(dtype: str) -> int:
     """Return ONNX's number for a dtype."""
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
@@ -291,7 +291,7 @@ class Symbol(Traced):
         sizes: list[Any] = [None if size == OPEN else size for size in self.shape]
         if None in sizes:
             sizes[sizes.index(None)] = "batch"
-        return tensor(name, kind_of(self.dtype), sizes)
+        return tensor(name, onnx_type(self.dtype), sizes)
 
     def op(
         self, kind: str, *inputs: Any, shape: Shape, dtype: str | None = None, **attributes: Any
@@ -348,7 +348,7 @@ class Symbol(Traced):
     def to(self, dtype: str) -> Symbol:
         if dtype == self.dtype:
             return self
-        return self.op("Cast", shape=self.shape, dtype=dtype, to=kind_of(dtype))
+        return self.op("Cast", shape=self.shape, dtype=dtype, to=onnx_type(dtype))
 
     # Methods of torch tensors
 

@@ -31,13 +31,13 @@ from numpy.typing import NDArray
 from recal.errors import FileError
 from recal.files.paths import is_remote, remove_tree, replacing
 
-NAME = "ledger.txt"
+LEDGER_FILE = "ledger.txt"
 COLLECTED, WRITTEN = "recal collect", "recal views"
-VERSION = 1
+LEDGER_VERSION = 1
 _OBJECTS = "ledger"
 # The file that holds the writer's token in an object store.
 TOKEN = ".writer.part"
-Record = dict[str, Any]
+Entry = dict[str, Any]
 
 
 def checksum(values: NDArray[Any]) -> int:
@@ -46,12 +46,12 @@ def checksum(values: NDArray[Any]) -> int:
     return zlib.crc32(plain.reshape(-1).view(np.uint8).data)
 
 
-def block_record(logits: NDArray[Any], transformed: Iterable[NDArray[Any]], **more: Any) -> Record:
+def block_record(logits: NDArray[Any], transformed: Iterable[NDArray[Any]], **more: Any) -> Entry:
     """Return the record of a block: its rows, and a checksum for the logits and for each view."""
     return {"rows": len(logits), "sums": [checksum(logits), *map(checksum, transformed)], **more}
 
 
-def describe(
+def description_digest(
     specs: list[str],
     classes: list[Any] | None,
     shape: tuple[int, ...],
@@ -79,9 +79,9 @@ class Ledger:
     def __init__(
         self,
         folder: Path,
-        header: Record,
-        blocks: dict[int, Record] | None = None,
-        end: Record | None = None,
+        header: Entry,
+        blocks: dict[int, Entry] | None = None,
+        end: Entry | None = None,
     ) -> None:
         self.folder, self.header, self.blocks, self.end = folder, header, blocks or {}, end
 
@@ -91,7 +91,7 @@ class Ledger:
         rows = (self.blocks[index]["sums"] for index in sorted(self.blocks))
         return [list(layer) for layer in zip(*rows)]
 
-    def generation(self, end: Record) -> str:
+    def generation(self, end: Entry) -> str:
         """Return a digest of all checksums; equal views have equal digests."""
         return _digest([self.header["batch_size"], end, self.sums])
 
@@ -103,13 +103,13 @@ class Ledger:
             remove_tree(self.folder / _OBJECTS)
         self.write()
 
-    def add(self, index: int, record: Record) -> None:
+    def add(self, index: int, record: Entry) -> None:
         """Append the line of a finished block."""
         entry = {"block": index, **record}
         if is_remote(self.folder):
             (self.folder / _OBJECTS / f"{index}.txt").write_bytes(_line(entry))
         else:
-            with (self.folder / NAME).open("ab") as file:
+            with (self.folder / LEDGER_FILE).open("ab") as file:
                 file.write(_line(entry))
         self.blocks[index] = entry
 
@@ -117,7 +117,7 @@ class Ledger:
         """Replace the file by a new one with sorted lines."""
         records = [self.header, *(self.blocks[index] for index in sorted(self.blocks))]
         records += [] if self.end is None else [{"end": self.end}]
-        with replacing(self.folder / NAME) as file:
+        with replacing(self.folder / LEDGER_FILE) as file:
             file.write(b"".join(map(_line, records)))
         if is_remote(self.folder):
             remove_tree(self.folder / _OBJECTS)
@@ -128,7 +128,7 @@ def read_ledger(folder: Path) -> Ledger:
 
     Raise ValueError or OSError if there is none, or if its header is damaged.
     """
-    path = folder / NAME
+    path = folder / LEDGER_FILE
     if not path.is_file():
         raise ValueError("it is missing")
     if path.stat().st_size > 2**30:
@@ -138,13 +138,13 @@ def read_ledger(folder: Path) -> Ledger:
     if (
         header is None
         or header.get("kind") not in (COLLECTED, WRITTEN)
-        or header.get("version") != VERSION
+        or header.get("version") != LEDGER_VERSION
         or not _is_count(header.get("batch_size"))
     ):
         raise ValueError("its first line is damaged")
     if is_remote(folder) and (folder / _OBJECTS).exists():
         lines += [place.read_bytes() for place in (folder / _OBJECTS).iterdir()]
-    blocks: dict[int, Record] = {}
+    blocks: dict[int, Entry] = {}
     end = None
     for record in filter(None, map(_record, lines[1:])):
         if _is_block(record):
@@ -154,12 +154,12 @@ def read_ledger(folder: Path) -> Ledger:
     return Ledger(folder, header, blocks, end)
 
 
-def _line(record: Record) -> bytes:
+def _line(record: Entry) -> bytes:
     text = json.dumps(record).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
-def _record(line: bytes) -> Record | None:
+def _record(line: bytes) -> Entry | None:
     text = line[9:].rstrip(b"\n")
     try:
         record = json.loads(text) if int(line[:8], 16) == zlib.crc32(text) else None
@@ -168,7 +168,7 @@ def _record(line: bytes) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
-def _is_block(record: Record) -> bool:
+def _is_block(record: Entry) -> bool:
     sums, number = record.get("sums"), record.get("block")
     if not isinstance(sums, list) or not sums or any(type(value) is not int for value in sums):
         return False
@@ -190,7 +190,7 @@ def is_store(folder: Path) -> bool:
     return header.get("kind") == "views" and isinstance(header.get("transforms"), list)
 
 
-def attributes(folder: Path) -> Record:
+def attributes(folder: Path) -> Entry:
     """Return what the folder's zarr.json says about its views, or nothing if it cannot be read."""
     try:
         header = json.loads((folder / "zarr.json").read_bytes())["attributes"]["recal"]
@@ -260,7 +260,7 @@ class Journal:
         self.path = path
         self._read = 0  # bytes
 
-    def append(self, *records: Record, sync: bool = True) -> None:
+    def append(self, *records: Entry, sync: bool = True) -> None:
         """Write records in one piece, while no other process writes.
 
         Without `sync` they survive a kill of the process, but not a power cut.
@@ -280,7 +280,7 @@ class Journal:
         except OSError as error:
             raise FileError(f"Cannot write {self.path}: {error.strerror or error}.") from error
 
-    def read(self) -> Iterator[Record]:
+    def read(self) -> Iterator[Entry]:
         """Yield the records that were added since the last call, without incomplete lines."""
         try:
             with self.path.open("rb") as file:

@@ -102,14 +102,16 @@ def write_views(views: Views, target: Path) -> Path:
     refuse_single_file(target)
     shape = (views.n_samples, views.n_classes)
     slices = list(row_parts(*shape))
-    arrays: dict[str, NDArray[Any] | Parts] = {
-        "logits": Parts(shape, views[:1].logits.dtype, (views[rows].logits for rows in slices)),
+    arrays: dict[str, NDArray[Any] | ArrayParts] = {
+        "logits": ArrayParts(
+            shape, views[:1].logits.dtype, (views[rows].logits for rows in slices)
+        ),
         "transforms": specs(views),
     }
     if views.transforms:
         stack = (views[rows].transformed(view) for view in views.transforms for rows in slices)
         dtype = transformed_dtype(views)
-        arrays["transformed"] = Parts((len(views.transforms), *shape), dtype, stack)
+        arrays["transformed"] = ArrayParts((len(views.transforms), *shape), dtype, stack)
     if views.labels is not None:
         # Write names of classes, not columns: with numeric names, a column number would be read as
         # a name.
@@ -174,7 +176,7 @@ def check_layout(
 
 
 @dataclass(frozen=True)
-class Parts:
+class ArrayParts:
     """An array that is written part by part along its first axes, so it need not fit in memory."""
 
     shape: tuple[int, ...]
@@ -182,7 +184,9 @@ class Parts:
     parts: Iterable[NDArray[Any]]
 
 
-def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any] | Parts]) -> None:
+def write_npz(
+    path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any] | ArrayParts]
+) -> None:
     """Write arrays as `numpy.load` reads them, atomically. Equal arrays give equal bytes."""
     with (
         replacing(path) as file,
@@ -193,11 +197,11 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any] | 
                 _write_array(member, array)
 
 
-def _write_array(file: Any, array: NDArray[Any] | Parts) -> None:
+def _write_array(file: Any, array: NDArray[Any] | ArrayParts) -> None:
     descr = npy.dtype_to_descr(array.dtype)
     header = {"descr": descr, "fortran_order": False, "shape": array.shape}
     npy.write_array_header_1_0(file, header)
-    for part in array.parts if isinstance(array, Parts) else [array]:
+    for part in array.parts if isinstance(array, ArrayParts) else [array]:
         file.write(np.ascontiguousarray(part, dtype=array.dtype).tobytes())
 
 

@@ -28,7 +28,7 @@ from recal.files.ledger import (
     Ledger,
     attributes,
     checksum,
-    describe,
+    description_digest,
     is_store,
     read_ledger,
 )
@@ -102,7 +102,9 @@ def _write(views: Views, path: Path) -> None:
         arrays.append(
             root.create_array("transformed", shape=shape, chunks=chunks, dtype=dtype, **options)
         )
-    ledger = Ledger(path, {"kind": ledgers.WRITTEN, "version": ledgers.VERSION, "batch_size": rows})
+    ledger = Ledger(
+        path, {"kind": ledgers.WRITTEN, "version": ledgers.LEDGER_VERSION, "batch_size": rows}
+    )
     for index, part in enumerate(slices):
         block = views[part]
         values = block.logits.astype(arrays[0].dtype, copy=False)
@@ -131,7 +133,7 @@ def describe_store(
     shape: tuple[int, int],
     preprocessing: dict[str, Any] | None,
     names_of_rows: Mapping[str, NDArray[Any] | None] = MappingProxyType({}),
-) -> ledgers.Record:
+) -> ledgers.Entry:
     """Write labels, clusters, groups and names of classes into a store, and return the end of its
     ledger.
     """
@@ -142,8 +144,8 @@ def describe_store(
         root.create_array("labels", data=stored, chunks=(shape[0],), fill_value=-1, **options)
     if names is not None:
         root.attrs["classes"] = names
-    digest = describe(transforms, names, (len(transforms), *shape), preprocessing)
-    end: ledgers.Record = {
+    digest = description_digest(transforms, names, (len(transforms), *shape), preprocessing)
+    end: ledgers.Entry = {
         "description": digest,
         "labels": None if stored is None else checksum(stored),
     }
@@ -205,10 +207,12 @@ def open_folder(
         columns = None if names is None else check_classes(names, logits.shape[1])
         preprocessing = None if stored is None else Preprocessing.from_json(stored)
         if isinstance(generation, str) and verify:
-            digest = describe(transforms.tolist(), names, (len(transforms), *logits.shape), stored)
+            digest = description_digest(
+                transforms.tolist(), names, (len(transforms), *logits.shape), stored
+            )
             if ledger is None or ledger.end is None:
                 raise FileError(
-                    f"{path} is damaged: its {ledgers.NAME} cannot be used ({problem}). {_REPAIR}"
+                    f"{path} is damaged: its {ledgers.LEDGER_FILE} cannot be used ({problem}). {_REPAIR}"
                 )
             described = ledger.end.get("description")
             if ledger.generation(ledger.end) != generation or described != digest:

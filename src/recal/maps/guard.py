@@ -22,7 +22,7 @@ from recal.maps.base import Array, Map, Views, like, namespace, wide
 from recal.transforms import Transform
 from recal.views import Views as ViewSet
 
-Rows = slice | NDArray[np.intp]
+RowSelection = slice | NDArray[np.intp]
 
 # The relative distance of a rival below a kept prediction: large enough for float32 to distinguish
 # them.
@@ -58,7 +58,7 @@ def answer_views(
     return probs, confidence
 
 
-def by_need(fitted: Map, views: ViewSet) -> Iterator[tuple[Rows, Floats, list[Floats]]]:
+def by_need(fitted: Map, views: ViewSet) -> Iterator[tuple[RowSelection, Floats, list[Floats]]]:
     """Yield the rows that need no views, then the others: their indices, their logits and those of
     their views.
     """

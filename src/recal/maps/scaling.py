@@ -30,14 +30,13 @@ from recal.maps.arrays import (
 )
 from recal.maps.base import Array, Map, Views, like, namespace
 from recal.maps.guard import lift_answers
-from recal.schema import LARGEST, SMALLEST, Floats, Number
+from recal.schema import LARGEST, SMALLEST, Floats, Number, Share
 
 if TYPE_CHECKING:
     from recal.maps.steps import Plan
 
 PerClass = Annotated[Vector, Floats("K")]
 Scale = Annotated[float, Number(SMALLEST, LARGEST)]
-Share = Annotated[float, Number(0.0, 1.0)]
 
 # e to the power of this can be squared without overflow.
 _LARGEST_EXPONENT = 230.0
@@ -283,7 +282,7 @@ def scaled_answers(logits: FloatArray, scales: Vector) -> tuple[Vector, Vector]:
     short = logits.shape[1] <= 32  # numpy's overhead per row exceeds the time to read it
     columns = np.empty(len(logits), np.intp) if short else logits.argmax(axis=1)
     confidences, close = np.empty(len(logits)), np.empty(len(logits), np.bool_)
-    over_rows(rows.softmax, logits, columns, short, scales, probs, confidences, close)
+    over_rows(rows.fill_softmax, logits, columns, short, scales, probs, confidences, close)
     if close.any():
         probs[close] = lifted = lift_answers(probs[close], columns[close][:, None])
         confidences[close] = lifted.max(axis=1)

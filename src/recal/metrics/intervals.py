@@ -208,7 +208,7 @@ class Pattern:
         return min(self.error(low), 1.0), min(self.error(high), 1.0)
 
 
-class Resampled:
+class BootstrapSlots:
     """One method's rows under random weights.
 
     Rows are gathered into slots of nearly equal confidence that never cross the edge of a bin, so
@@ -341,7 +341,7 @@ def intervals_of(
 ) -> tuple[dict[str, Interval], dict[str, int]]:
     """Intervals of all metrics, and the number of draws behind each."""
     weights = draw_weights(rows, clusters, draws, rng)
-    drawn = Resampled(rows, weights, n_bins)
+    drawn = BootstrapSlots(rows, weights, n_bins)
     right, wrong, missing = drawn.drawn_right, drawn.drawn_wrong, drawn.missing
     fewer, more = drawn.ranks(right + missing, wrong), drawn.ranks(right, wrong + missing)
     # For the AUROC, the additional unit stands at the worst or the best end of the ranking.
@@ -471,7 +471,7 @@ def paired_draws(
     weights = draw_weights(methods[0], clusters, draws, np.random.default_rng(random_state))
     result = {name: np.empty((len(methods), draws)) for name in PAIRED}
     for index, rows in enumerate(methods):
-        drawn = Resampled(rows, weights, n_bins)
+        drawn = BootstrapSlots(rows, weights, n_bins)
         total = (drawn.drawn_right + drawn.drawn_wrong).sum(axis=1)
         values = drawn.ranks(drawn.drawn_right, drawn.drawn_wrong)
         values["brier"] = drawn.sums(rows.brier / rows.n_classes) / total

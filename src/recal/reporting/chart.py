@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from recal.comparison.results import number, signed
 
-Values = NDArray[Any] | Sequence[float]
+Points = NDArray[Any] | Sequence[float]
 Ticks = tuple[tuple[float, str], ...]
 
 # Name: colour on light ground, colour on dark ground. Neighbours differ in lightness, so grey
@@ -75,8 +75,8 @@ class Axis:
 class Line:
     """A line through points."""
 
-    x: Values
-    y: Values
+    x: Points
+    y: Points
     style: str
     words: str = ""
     id: str = ""
@@ -86,9 +86,9 @@ class Line:
 class Area:
     """The area between two curves over the same x."""
 
-    x: Values
-    low: Values
-    high: Values
+    x: Points
+    low: Points
+    high: Points
     style: str
 
 
@@ -98,10 +98,10 @@ class Boxes:
     SVG.
     """
 
-    left: Values
-    right: Values
-    bottom: Values
-    top: Values
+    left: Points
+    right: Points
+    bottom: Points
+    top: Points
     style: str
     words: Sequence[str] = ()
     inset: float = 0.0
@@ -111,8 +111,8 @@ class Boxes:
 class Dots:
     """Points; `words` explain each of them."""
 
-    x: Values
-    y: Values
+    x: Points
+    y: Points
     style: str
     words: Sequence[str] = ()
     size: float = 4.0
@@ -120,7 +120,7 @@ class Dots:
 
 
 @dataclass(frozen=True)
-class Text:
+class Caption:
     """Words at a point of the data."""
 
     x: float
@@ -130,7 +130,7 @@ class Text:
     anchor: str = "middle"
 
 
-Mark = Line | Area | Boxes | Dots | Text
+Mark = Line | Area | Boxes | Dots | Caption
 
 
 @dataclass(frozen=True)
@@ -262,17 +262,17 @@ class _Frame:
             self.height - (_BOTTOM - _LINE_HEIGHT + label) - max(lines - 1, 0) * _LINE_HEIGHT
         )
 
-    def x(self, values: Values | float) -> NDArray[np.float64]:
+    def x(self, values: Points | float) -> NDArray[np.float64]:
         axis = self.chart.x
         share = (np.asarray(values, np.float64) - axis.low) / ((axis.high - axis.low) or 1.0)
         return self.left + share * (self.right - self.left)
 
-    def y(self, values: Values | float) -> NDArray[np.float64]:
+    def y(self, values: Points | float) -> NDArray[np.float64]:
         axis = self.chart.y
         share = (np.asarray(values, np.float64) - axis.low) / ((axis.high - axis.low) or 1.0)
         return self.bottom - share * (self.bottom - self.top)
 
-    def points(self, x: Values, y: Values) -> str:
+    def points(self, x: Points, y: Points) -> str:
         pairs = zip(self.x(x).tolist(), self.y(y).tolist())
         return " ".join([f"{a:.1f},{b:.1f}" for a, b in pairs])
 
@@ -282,7 +282,7 @@ class _Frame:
 
     def elements(self, mark: Mark) -> Markup:
         """The SVG elements of one mark."""
-        if isinstance(mark, Text):
+        if isinstance(mark, Caption):
             place = float(self.x(mark.x)), float(self.y(mark.y)) + 4
             return self.label(*place, mark.words, mark.style, mark.anchor)
         if isinstance(mark, Area):

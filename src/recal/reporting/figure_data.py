@@ -20,7 +20,7 @@ from recal.metrics.intervals import LEVEL
 from recal.metrics.row_scores import RowScores
 from recal.reporting.chart import sentences
 
-Counts = NDArray[np.int64]
+ErrorCounts = NDArray[np.int64]
 
 # The stops of the slider: every hundredth, and finer near 1, where decisions are made.
 THRESHOLDS = (*(round(i / 100, 2) for i in range(100)), 0.995, 0.999, 0.9999)
@@ -80,7 +80,7 @@ def _sums(rows: RowScores, place: NDArray[np.intp], size: int) -> tuple[NDArray[
 
 def calibrated_range(
     mean: ArrayLike, variance: ArrayLike, level: float = LEVEL
-) -> tuple[Counts, Counts]:
+) -> tuple[ErrorCounts, ErrorCounts]:
     """Return how many errors a calibrated model makes, with this probability, if its doubts sum to
     `mean`.
 
@@ -106,7 +106,7 @@ def p_values(errors: NDArray[Any], mean: Vector, variance: Vector) -> Vector:
     return np.minimum(2 * np.minimum(below, above), 1.0)
 
 
-def _quantile(mean: Vector, variance: Vector, probability: float) -> Counts:
+def _quantile(mean: Vector, variance: Vector, probability: float) -> ErrorCounts:
     """Return the smallest count that is not exceeded with at least this probability, by bisection
     for all at once.
     """
@@ -147,11 +147,11 @@ class Slices:
 
     by: str
     names: tuple[str, ...]
-    counts: Counts
+    counts: ErrorCounts
     expected: Vector
-    errors: Counts
-    low: Counts
-    high: Counts
+    errors: ErrorCounts
+    low: ErrorCounts
+    high: ErrorCounts
     p_values: Vector
 
     @property

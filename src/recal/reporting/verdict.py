@@ -23,7 +23,22 @@ from recal.metrics.row_scores import RowScores
 from recal.reporting.chart import sentences
 from recal.reporting.figure_data import Acceptance, threshold_table
 
-RISKS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2)
+SHOWN_RISKS = (
+    0.001,
+    0.002,
+    0.003,
+    0.005,
+    0.0075,
+    0.01,
+    0.015,
+    0.02,
+    0.03,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +92,7 @@ def automation(
         # The model's own confidence is not calibrated: it cannot say where the search should start.
         own = None if graded or method == comparison.methods[0] else rows.confidence
         decision = decide(probs, truth, risk, confidences=own)
-        curve = curve or risk_curve(probs, truth, RISKS, confidences=own)
+        curve = curve or risk_curve(probs, truth, SHOWN_RISKS, confidences=own)
     accepted = decision.accept(
         probs, None if graded else rows.confidence, groups if decision.rule.groups else None
     )

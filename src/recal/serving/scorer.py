@@ -17,7 +17,7 @@ from recal.decisions.cascade import CascadeRule
 from recal.errors import InputError, UnseenValuesWarning
 from recal.views import Views
 
-Row = dict[str, Any]
+JsonRow = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Scorer:
             return np.asarray(self.rule.accept(confidence, groups=groups))
         return np.asarray(self.rule.accept(probs, confidence, groups))
 
-    def _score_signals(self, rows: Sequence[Row], groups: Any) -> Scored:
+    def _score_signals(self, rows: Sequence[JsonRow], groups: Any) -> Scored:
         table = self.calibration.table_
         names = table.names[: len(table.names) - table.grouped]
         signals = {name: _column(rows, ("signals", name)) for name in names}
@@ -126,7 +126,7 @@ class Scorer:
             },
         )
 
-    def _score_panel(self, rows: Sequence[Row], groups: Any) -> Scored:
+    def _score_panel(self, rows: Sequence[JsonRow], groups: Any) -> Scored:
         table = self._panel.table_
         for number, row in enumerate(rows):
             for name in (*row["answers"], *row.get("signals", ())):
@@ -157,7 +157,7 @@ class Scorer:
         chosen, confidence = self._panel.predict_both(answers, signals or None, by)
         return Scored(confidence, self._accepted(confidence, groups), chosen.tolist())
 
-    def _score_logits(self, rows: Sequence[Row], groups: Any) -> Scored:
+    def _score_logits(self, rows: Sequence[JsonRow], groups: Any) -> Scored:
         specs = sorted(set.intersection(*(set(row.get("views", ())) for row in rows)))
         views = Views(
             _matrix([row["logits"] for row in rows]),
@@ -167,7 +167,7 @@ class Scorer:
         probs, confidence = self.calibration.predict_both(views, by)
         return self._scored(probs, confidence, views.logits, groups)
 
-    def _score_inputs(self, rows: Sequence[Row], groups: Any) -> Scored:
+    def _score_inputs(self, rows: Sequence[JsonRow], groups: Any) -> Scored:
         assert self._predict is not None
         found = self._predict([row["input"] for row in rows], groups)
         return self._scored(found.probs, found.confidences, found.logits, groups)
@@ -188,7 +188,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
 }
 
 
-def _column(rows: Sequence[Row], path: tuple[str, ...]) -> NDArray[Any]:
+def _column(rows: Sequence[JsonRow], path: tuple[str, ...]) -> NDArray[Any]:
     """Return one value per row, floats if all are numbers; null is missing."""
     values = []
     for number, row in enumerate(rows):

@@ -16,8 +16,8 @@ import numpy as np
 from recal.decisions import StreamWatch
 from recal.errors import InputError
 from recal.files.ledger import Journal
-from recal.serving.scorer import Row, Scored, Scorer
-from recal.workflow.auditing import NAME, FolderAudit, audited_rule
+from recal.serving.scorer import JsonRow, Scored, Scorer
+from recal.workflow.auditing import AUDIT_FILE, FolderAudit, audited_rule
 
 # Upper ends of the buckets of the latency histogram, in seconds.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, math.inf)
@@ -44,7 +44,7 @@ class Service:
         self._hours: dict[str, Counter[str]] = {}  # of all processes, as far as they are saved
         self._rng = np.random.default_rng()
         self._lock = threading.Lock()
-        self._journal = Journal(folder / NAME)
+        self._journal = Journal(folder / AUDIT_FILE)
         rule = audited_rule(scorer.calibration)
         self.audit = None if rule is None else FolderAudit(folder, rule, below=0.0)
         self.key = "" if self.audit is None else self.audit.key
@@ -53,7 +53,7 @@ class Service:
         if profile is not None and profile.clusters is None and not profile.graded:
             self.watch = StreamWatch(profile, use_views=False)
 
-    def answer(self, rows: Sequence[Any]) -> list[Row]:
+    def answer(self, rows: Sequence[Any]) -> list[JsonRow]:
         """Score rows, and say which answers a person should check."""
         begin = time.perf_counter()
         scored = self.scorer(rows)
@@ -69,7 +69,7 @@ class Service:
         answers = []
         for place, row in enumerate(rows):
             name = checks.get(place) or row.get("id") or secrets.token_hex(8)
-            one: Row = {"id": name, "confidence": float(scored.confidence[place])}
+            one: JsonRow = {"id": name, "confidence": float(scored.confidence[place])}
             if scored.answers is not None:
                 one["answer"] = scored.answers[place]
             if self.audit is not None:
@@ -82,7 +82,7 @@ class Service:
             answers.append(one)
         return answers
 
-    def _draw(self, scored: Scored, rows: Sequence[Row]) -> dict[int, str]:
+    def _draw(self, scored: Scored, rows: Sequence[JsonRow]) -> dict[int, str]:
         """Draw accepted answers independently; return the id of each drawn row."""
         if self.audit is None:
             return {}

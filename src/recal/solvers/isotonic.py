@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from recal.maps.arrays import TIE
 
-Knots = tuple[NDArray[np.float64], NDArray[np.float64]]
+Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
-def fit_increasing(scores: NDArray[np.float64], hits: NDArray[np.bool_]) -> Knots:
+def fit_increasing(scores: NDArray[np.float64], hits: NDArray[np.bool_]) -> Curve:
     """Return the knots (score, value) of the increasing function that best predicts `hits`, in
     squared error.
 
@@ -60,7 +60,7 @@ def merge_ties(ordered: NDArray[np.float64], tie: float = TIE) -> NDArray[np.flo
 
 
 def pack(
-    curves: Sequence[Knots],
+    curves: Sequence[Curve],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Concatenate curves of different lengths: scores, values, and the indices where each curve
     begins and ends.

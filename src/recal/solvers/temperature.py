@@ -23,11 +23,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Floats, Labels, Vector
+from recal.checks import Flags, Floats, Labels, Vector
 from recal.engine.series import ScaledLogits, ScaledRows
 from recal.errors import ConvergenceWarning
-
-Flags = NDArray[np.bool_]
 
 
 class GroupLosses:
@@ -92,7 +90,7 @@ _MOST_PASSES = 100
 
 
 @dataclass(frozen=True)
-class Betas:
+class FittedBetas:
     """Betas per group, with information about the search."""
 
     values: Vector
@@ -108,7 +106,7 @@ def solve_betas(
     *,
     bounds: tuple[Vector, Vector] | None = None,
     chosen: Flags | None = None,
-) -> Betas:
+) -> FittedBetas:
     """Return the beta of each group that minimises its loss. A good `start` saves passes.
 
     `bounds` are the smallest and the largest beta of each group; the search then begins at `start`
@@ -143,7 +141,7 @@ def solve_betas(
         )
     betas = np.clip(np.exp([search.log_beta for search in searches]), least, largest)
     at_bound = np.array([search.at_bound for search in searches])
-    return Betas(np.where(active, betas, 1.0), not open_groups, passes, at_bound)
+    return FittedBetas(np.where(active, betas, 1.0), not open_groups, passes, at_bound)
 
 
 class _Search:
@@ -219,7 +217,7 @@ def fit_beta(
 
 def fit_temperature(
     logits: Floats, labels: Labels, weights: Vector | None = None, near: float | None = None
-) -> Betas:
+) -> FittedBetas:
     """Return the same beta with information about the search. With many samples, subsamples give
     the starting point.
 
@@ -245,7 +243,7 @@ def fit_temperature(
 
 def fit_betas(
     state: ScaledRows, labels: Labels, start: Vector | None = None, weights: Vector | None = None
-) -> Betas:
+) -> FittedBetas:
     """Return the beta that minimises the negative log-likelihood of all samples, relative to the
     current scales.
 
@@ -258,7 +256,7 @@ def fit_betas(
 
 def fit_losses(
     losses: GroupLosses, start: Vector | None = None, separable: Separable = "laplace"
-) -> Betas:
+) -> FittedBetas:
     """Return the beta of each group that minimises its loss.
 
     `separable` decides about groups without mistakes. With "pooled" they get the beta of all

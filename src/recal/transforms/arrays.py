@@ -40,7 +40,7 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, Traced) or (tensor is not None and isinstance(value, tensor))
 
 
-def namespace(array: Array) -> Any:
+def numpy_or_torch(array: Array) -> Any:
     """Return the module, numpy or torch, whose functions take `array`."""
     if isinstance(array, Traced):
         return array.namespace
@@ -120,7 +120,7 @@ def to_working(array: Array) -> Array:
 def cast(array: Array, dtype: str) -> Array:
     """Convert `array` to the dtype of this name."""
     if is_tensor(array):
-        return array.to(getattr(namespace(array), dtype))
+        return array.to(getattr(numpy_or_torch(array), dtype))
     return array.astype(dtype, copy=False)
 
 
@@ -141,10 +141,10 @@ def constant(values: Any, like: Array) -> Array:
     """Return a fixed numpy array as an array of the kind, dtype and device of `like`."""
     if not is_tensor(like):
         return np.asarray(values, dtype=like.dtype)
-    return namespace(like).tensor(values, dtype=like.dtype, device=like.device)
+    return numpy_or_torch(like).tensor(values, dtype=like.dtype, device=like.device)
 
 
-def number(value: float, like: Array) -> Any:
+def scalar_like(value: float, like: Array) -> Any:
     """Return a number for arithmetic with `like`.
 
     A trace may store a plain float as float32, which changes halves.
@@ -166,7 +166,7 @@ def shift(array: Array, axis: int, by: int, fill: str, *, forward: bool) -> Arra
     The free places are filled with the values that left at the other end ("wrap"), with zeros
     ("zero", "black"), or with the value at the edge.
     """
-    xp, size = namespace(array), int(array.shape[axis])  # the size is a constant when traced
+    xp, size = numpy_or_torch(array), int(array.shape[axis])  # the size is a constant when traced
     by = by % size if fill == "wrap" else min(by, size)
     if by == 0:
         return copy(array)

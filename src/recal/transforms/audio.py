@@ -43,7 +43,7 @@ def _filter(x: Array, gain: Array) -> Array:
 
     The signal is mirrored so that its end does not leak into its beginning.
     """
-    xp, length = arrays.namespace(x), int(x.shape[1])
+    xp, length = arrays.numpy_or_torch(x), int(x.shape[1])
     spectrum = xp.fft.rfft(xp.concatenate([x, xp.flip(x, (1,))], 1), 2 * length, 1)
     return xp.fft.irfft(spectrum * gain, 2 * length, 1)[:, :length]
 

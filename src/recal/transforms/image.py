@@ -89,7 +89,7 @@ class Brightness(Pointwise):
         return self.white if self.factor > 1 and "float" in dtype else None
 
     def _values(self, x: Array, images: Array, dtype: str) -> Array:
-        bright = x * arrays.number(self.factor, x)
+        bright = x * arrays.scalar_like(self.factor, x)
         if self.factor <= 1:
             return bright
         return bright.clip(None, check_white(x, dtype, self.white, self.kind))
@@ -108,7 +108,7 @@ class Contrast(Pointwise):
 
     def _values(self, x: Array, images: Array, dtype: str) -> Array:
         mean = images.mean(-1)[:, None]
-        return (x - mean) * arrays.number(self.factor, x) + mean
+        return (x - mean) * arrays.scalar_like(self.factor, x) + mean
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ class Flip(ImageTransform):
 
     def _transformed(self, images: Array, layout: str) -> Array:
         axis = layout.index("W") - len(layout)
-        return arrays.copy(arrays.namespace(images).flip(images, (axis,)))
+        return arrays.copy(arrays.numpy_or_torch(images).flip(images, (axis,)))
 
 
 @dataclass(frozen=True)

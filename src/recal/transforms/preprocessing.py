@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from recal.errors import InputError
-from recal.schema import ListOf, Number, Record, Size, Sizes, Text, field_names
+from recal.schema import Levels, ListOf, Number, Record, Size, Sizes, Texts, field_names
 from recal.transforms import arrays
 
 # "logits", "probabilities", "votes", or "probabilities:FLOOR" with the user's own floor.
@@ -21,8 +21,6 @@ Outputs = str
 # For computed probabilities: a 0 among them has underflowed, and even 1e-10 is informative.
 PROBABILITY_FLOOR = 1e-12
 Sides = Annotated[tuple[int, ...], ListOf(Number(0, whole=True), keep=tuple)]
-Texts = Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
-Levels = Annotated[tuple[tuple[str, ...], ...], ListOf(ListOf(Text(), keep=tuple), keep=tuple)]
 
 
 def check_outputs(outputs: Any) -> Outputs:
@@ -123,7 +121,7 @@ class Normalize(Record):
         is_last = shape[-1] in (1, 3, 4) and shape[1] not in (1, 3, 4)
         if is_last == (self.channels == "last"):
             return values
-        return arrays.namespace(values).moveaxis(values, *((3, 1) if is_last else (1, 3)))
+        return arrays.numpy_or_torch(values).moveaxis(values, *((3, 1) if is_last else (1, 3)))
 
     def _along(self, axis: int, number: float | Sequence[float], values: Any) -> Any:
         constants = np.asarray(number, dtype=np.float32).reshape(-1)

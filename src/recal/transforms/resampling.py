@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.checks import Matrix
 from recal.engine import images
 from recal.engine.compiled import SMALL, over_rows
 from recal.errors import InputError
@@ -94,7 +95,6 @@ def from_planes(planes: Array, layout: str, shape: tuple[int, ...]) -> Array:
     return contiguous(planes if len(shape) == planes.ndim else planes.reshape((-1, *shape[1:])))
 
 
-Matrix = NDArray[np.float64]
 Places = NDArray[np.int64]
 
 
@@ -146,7 +146,7 @@ def resample(
     taps = [(to, at, by.astype(exact)) for to, at, by in (rows.taps, columns.taps)]
     if lines.size >= SMALL:
         steps = exact.type(arrays.STEPS if lines.dtype.kind == "u" else 0)
-        over_rows(images.resample, lines, channels, *taps[0], *taps[1], steps, out)
+        over_rows(images.weighted_sums, lines, channels, *taps[0], *taps[1], steps, out)
     else:
         few = lines.reshape((*lines.shape[:2], width, channels))
         sums = arrays.to_working(few)

@@ -48,7 +48,7 @@ class SeriesTransform(BuiltIn):
             )
         if self.is_identity or 0 in series.shape:
             return arrays.copy(series)
-        xp, dtype = arrays.namespace(series), arrays.dtype_name(series)
+        xp, dtype = arrays.numpy_or_torch(series), arrays.dtype_name(series)
         timed = arrays.contiguous(xp.moveaxis(series, self.axis, 1))
         result = arrays.from_working(self._series(arrays.to_working(timed), dtype), dtype)
         return arrays.contiguous(xp.moveaxis(result, 1, self.axis))
@@ -163,9 +163,9 @@ class Quantise(SeriesTransform):
     axis: int = -1
 
     def _series(self, x: Array, dtype: str) -> Array:
-        xp = arrays.namespace(x)
+        xp = arrays.numpy_or_torch(x)
         least, most = xp.amin(x, 1)[:, None], xp.amax(x, 1)[:, None]
-        step = (most - least) * arrays.number(self.share, x)
+        step = (most - least) * arrays.scalar_like(self.share, x)
         step = xp.where(step > 0, step, xp.ones_like(step))
         rounded = least + ((x - least) / step).round() * step
         return xp.minimum(rounded, most + xp.zeros_like(x))

@@ -33,7 +33,7 @@ from recal.files.paths import replacing
 from recal.files.tables import Table, read_table, write_with_columns
 from recal.metrics.intervals import rate_interval
 
-NAME = "audit.jsonl"
+AUDIT_FILE = "audit.jsonl"
 
 
 class FolderAudit:
@@ -63,7 +63,7 @@ class FolderAudit:
         weighted: bool = True,
         below: float = 0.1,
     ) -> None:
-        self.journal = Journal(Path(folder) / NAME)
+        self.journal = Journal(Path(folder) / AUDIT_FILE)
         self.rule, self.key = rule, rule_key(rule)
         records = list(self.journal.read())
         # Every draw is another one.

@@ -23,7 +23,7 @@ from recal.errors import InputError
 from recal.files.tables import Table, read_table, write_with_columns
 from recal.workflow.folder import ROWS_OF_TABLE
 from recal.workflow.parts import extend, split, split_words
-from recal.workflow.result import Answers, Result, Settings, running
+from recal.workflow.result import HeldOut, Result, Settings, running
 
 # Columns that are never signals.
 _NOT_SIGNALS = ("id", "custom_id", "doc_id", "question_id", "index", "confidence", "accepted")
@@ -146,7 +146,7 @@ def calibrate_answers(
             random_state=seed,
         )
         before_name, before = _probability(calibrator, signals, right, fit)
-        answers = Answers(before, after, right > 0.5, None, groups, clusters, by=str(group))
+        answers = HeldOut(before, after, right > 0.5, None, groups, clusters, by=str(group))
         say("3/3  Write the report.")
         if settings.keep_rows:
             rows = np.concatenate((fit, check_on) if cross_fit else parts)
@@ -244,7 +244,7 @@ def graded_answers(
     calibrator: SignalCalibration | None = None,
     *,
     cluster: str | None = None,
-) -> Answers:
+) -> HeldOut:
     """Return the confidence of graded answers in a table, and which of them are right; without a
     calibrator, the confidence is in the column `confidence`.
     """
@@ -260,7 +260,7 @@ def graded_answers(
     else:
         confidence, groups = confidence_of(calibrator, table)
     right = _grades(path, table, correct) > 0.5
-    return Answers(None, confidence, right, None, groups, table.clusters(cluster))
+    return HeldOut(None, confidence, right, None, groups, table.clusters(cluster))
 
 
 def apply_table(

@@ -51,7 +51,7 @@ from recal.transforms import Transform
 from recal.views import Views
 from recal.workflow.folder import CHECK, CROSS_FIT, DECIDE, FIT, ROWS_OF_VIEWS, RUN
 from recal.workflow.parts import Parts, split, split_words
-from recal.workflow.result import Answers, CalibrationResult, Settings, running
+from recal.workflow.result import CalibrationResult, HeldOut, Settings, running
 
 
 def calibrate(
@@ -284,11 +284,11 @@ def _finish(
     )
 
 
-def _answers(views: Views, probs: Floats, confidences: Floats) -> Answers:
+def _answers(views: Views, probs: Floats, confidences: Floats) -> HeldOut:
     before = calibrated_probs(Plan(), views)
     labels = cast(Labels, views.labels)
     rows = views.groups, views.clusters, views.classes, views.ids
-    return Answers(before, probs, labels, confidences, *rows)
+    return HeldOut(before, probs, labels, confidences, *rows)
 
 
 def _warn_of_copies(parts: Sequence[Views]) -> None:

@@ -24,7 +24,7 @@ from recal.files.saved import save
 from recal.files.tables import Table, read_table, write_with_columns
 from recal.workflow.folder import CALIBRATION
 from recal.workflow.parts import split
-from recal.workflow.result import Answers, Result, Settings, running
+from recal.workflow.result import HeldOut, Result, Settings, running
 
 COLUMNS = "columns.json"
 
@@ -159,7 +159,7 @@ def calibrate_panel(
         )
         predicted, confidence = panel.predict_both(given, signals, groups)
         right = _is_right(predicted, key, match)
-        scored = Answers(None, confidence, right, None, groups, clusters, by=str(group))
+        scored = HeldOut(None, confidence, right, None, groups, clusters, by=str(group))
         rule, checked = None, (0, 0)
         if review_cost is not None:
             assert costs is not None
@@ -182,7 +182,7 @@ def calibrate_panel(
             wrong = accepted & ~_is_right(outcome.answer, key[check_on], match)
             checked = int(accepted.sum()), int(wrong.sum())
         say("3/3  Write the report.")
-        write_columns(folder, systems, match, group)
+        write_systems(folder, systems, match, group)
         result = PanelResult.of(
             panel,
             scored.take(decide_on),
@@ -251,7 +251,7 @@ def read_systems(
     return answers, signals
 
 
-def write_columns(
+def write_systems(
     folder: Path, systems: Sequence[SystemColumns], match: str, group: str | None
 ) -> None:
     """Write which columns belong to which system."""
@@ -308,7 +308,7 @@ def graded_panel(
     path: str | os.PathLike[str],
     truth: str,
     cluster: str | None = None,
-) -> tuple[NDArray[np.bool_], Answers, int]:
+) -> tuple[NDArray[np.bool_], HeldOut, int]:
     """Return which answers to labelled questions are accepted, which are right, and on about how
     many of the questions the panel was fitted.
 
@@ -322,7 +322,7 @@ def graded_panel(
     answers, signals, _ = _read_questions(panel, folder, table)
     n_fitted = panel.fitted_questions(panel.read(answers, signals))
     right = _is_right(found.answer, key, panel.match)
-    return steps == "accept", Answers(None, found.confidence, right, clusters=clusters), n_fitted
+    return steps == "accept", HeldOut(None, found.confidence, right, clusters=clusters), n_fitted
 
 
 def panel_steps(

@@ -26,7 +26,7 @@ from recal.errors import GroupRiskWarning, recorded_warnings
 from recal.files.paths import json_text, replacing
 from recal.files.saved import save
 from recal.reporting.page import Page
-from recal.reporting.verdict import RISKS, AnswerChange
+from recal.reporting.verdict import SHOWN_RISKS, AnswerChange
 from recal.schema import Seed, check
 from recal.workflow.folder import CALIBRATION, PAGE, SUMMARY, publishing
 
@@ -142,7 +142,7 @@ def running(out: Path, settings: Settings, *, keep_previous: bool = False) -> It
 
 
 @dataclass(frozen=True)
-class Answers:
+class HeldOut:
     """Labelled answers that were not used for fitting.
 
     Attributes
@@ -166,7 +166,7 @@ class Answers:
     ids: NDArray[Any] | None = None
     by: str = "group"
 
-    def take(self, rows: NDArray[np.intp]) -> Answers:
+    def take(self, rows: NDArray[np.intp]) -> HeldOut:
         """Return some of the answers."""
         names = ("before", "after", "truth", "confidences", "groups", "clusters", "ids")
         columns = {name: getattr(self, name) for name in names}
@@ -240,8 +240,8 @@ class Result:
     def of(
         cls,
         calibrator: Any,
-        deciding: Answers,
-        checking: Answers,
+        deciding: HeldOut,
+        checking: HeldOut,
         settings: Settings,
         folder: Path,
         **own: Any,
@@ -266,7 +266,7 @@ class Result:
             name: risk_curve(
                 probs,
                 deciding.truth,
-                RISKS,
+                SHOWN_RISKS,
                 settings.confidence,
                 guarantee=settings.guarantee,
                 confidences=deciding.confidences if name == "after" else None,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from recal.answers import read_table
-from recal.answers.endpoint import Endpoint, EndpointError, Interview, Ledger
+from recal.answers.endpoint import AnswerLog, Endpoint, EndpointError, Interview
 from recal.answers.templates import Template, ways_to_ask
 from recal.errors import InputError
 from tests.unit.answers.server import Script, serving
@@ -105,15 +105,15 @@ def test_a_server_that_stays_down_stops_the_run_and_keeps_what_was_answered(tmp_
 
 def test_lines_that_are_no_answers_are_asked_again_and_stay_in_the_file(tmp_path):
     path = tmp_path / "ledger.jsonl"
-    Ledger(path).add("one", [("A", {"A": -0.5})])
+    AnswerLog(path).add("one", [("A", {"A": -0.5})])
     with path.open("ab") as file:
         file.write(b"[" * 100_000 + b'\n{"key": "two"}\n{"key": "three", "tok')
     before = path.read_bytes()
-    again = Ledger(path)
+    again = AnswerLog(path)
     assert list(again.answers) == ["one"]
     assert path.read_bytes() == before
     again.add("four", [])
-    assert list(Ledger(path).answers) == ["one", "four"]
+    assert list(AnswerLog(path).answers) == ["one", "four"]
 
 
 def test_an_answer_without_logprobs_is_skipped_on_request_and_asked_again_later(tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from recal.cli.app import COMMANDS, build_command, run
-from recal.cli.destinations import OUTPUTS, SUFFIXES
+from recal.cli.destinations import ENDINGS, OUTPUTS
 from recal.files.probabilities import probs_of_file, read_prob_table, write_prob_file
 from tests.problems import views
 
@@ -126,20 +126,20 @@ def test_the_profile_beside_an_exported_file_is_not_overwritten_unasked(place, c
 
 
 def test_a_folder_of_calibrate_is_resumed_until_its_calibration_is_there(tmp_path):
-    from recal.cli.destinations import check_outputs
+    from recal.cli.destinations import check_destinations
     from recal.errors import InputError
 
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "report.html").write_text("page")
     with pytest.raises(InputError, match=r"report\.html already exists"):
-        check_outputs("calibrate", {"out": folder}, force=False)
+        check_destinations("calibrate", {"out": folder}, force=False)
     (tmp_path / ".run.run").mkdir()
-    check_outputs("calibrate", {"out": folder}, force=False)
+    check_destinations("calibrate", {"out": folder}, force=False)
     (folder / "calibration.recal").write_bytes(b"done")
     with pytest.raises(InputError, match=r"calibration\.recal already exists"):
-        check_outputs("calibrate", {"out": folder}, force=False)
-    check_outputs("calibrate", {"out": folder}, force=True)
+        check_destinations("calibrate", {"out": folder}, force=False)
+    check_destinations("calibrate", {"out": folder}, force=True)
 
 
 def test_every_output_of_every_command_has_a_rule_for_its_ending():
@@ -147,7 +147,7 @@ def test_every_output_of_every_command_has_a_rule_for_its_ending():
         names = {option.name for option in build_command(command).params}
         for name in set(OUTPUTS) & names:
             folders = {("calibrate", "out"), ("compare", "out"), ("demo", "out")}
-            assert (command, name) in SUFFIXES or (command, name) in folders, (
+            assert (command, name) in ENDINGS or (command, name) in folders, (
                 f"recal {command} --{name}"
             )
 
@@ -205,14 +205,14 @@ def test_a_table_comes_back_as_an_npz_file_does(tmp_path, classes, labels):
 
 
 def test_each_file_in_a_folder_of_results_is_protected(place, capsys):
-    from recal.cli.destinations import names_in
+    from recal.cli.destinations import files_of
 
     compare = ["compare", "v.npz", "--methods", "ts", "--splits", "2", "--out", "results"]
     assert run(compare) == 0
-    assert {path.name for path in (place / "results").iterdir()} == set(names_in("compare"))
+    assert {path.name for path in (place / "results").iterdir()} == set(files_of("compare"))
     assert run(compare) == 2
     assert run([*compare, "--force"]) == 0, capsys.readouterr().err
-    for name in names_in("compare"):
+    for name in files_of("compare"):
         mine = place / "mine" / name
         mine.parent.mkdir(exist_ok=True)
         mine.write_text("mine")

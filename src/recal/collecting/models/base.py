@@ -180,7 +180,7 @@ class EstimatorModel(Model):
         if isinstance(batch, list) or (is_frame and self.features is not None):
             return batch  # texts, or a frame for a model that knows its columns by name
         expected = self.n_features
-        batch = as_array(batch)
+        batch = to_numpy(batch)
         if expected is None:  # a pipeline whose first step takes any input
             return batch
         size = int(np.prod(batch.shape[1:]))
@@ -203,7 +203,7 @@ def comes_from(value: Any, package: str) -> bool:
     )
 
 
-def as_array(values: Any) -> NDArray[Any]:
+def to_numpy(values: Any) -> NDArray[Any]:
     """Return an array, a list or a tensor on any device as a numpy array."""
     return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from recal.checks import MULTI_LABEL
 from recal.collecting.fingerprint import digest
-from recal.collecting.models.base import as_array, as_numpy
+from recal.collecting.models.base import as_numpy, to_numpy
 from recal.errors import FileError, InputError, MissingExtraError
 
 try:
@@ -61,7 +61,7 @@ class HuggingFaceModel(TorchModel):
     def prepare(self, inputs: Any) -> Any:
         if self.takes == "text" and isinstance(inputs, list):
             return inputs
-        return as_array(inputs)
+        return to_numpy(inputs)
 
     def answer(self, batch: Any) -> NDArray[Any]:
         if self.takes == "image":

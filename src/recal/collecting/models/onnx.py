@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest, digest_file
-from recal.collecting.models.base import Model, as_array, in_pieces, to_dtype, with_channel
+from recal.collecting.models.base import Model, in_pieces, to_dtype, to_numpy, with_channel
 from recal.errors import FileError, InputError, MissingExtraError
 from recal.transforms.preprocessing import Outputs
 
@@ -252,7 +252,7 @@ class OnnxModel(Model):
     def answer(self, batch: Any) -> NDArray[Any]:
         if self.columns:
             return self._run(self._columns_of(batch))
-        array = with_channel(as_array(batch), self.shape)
+        array = with_channel(to_numpy(batch), self.shape)
         if self.dtype is not None:
             array = to_dtype(array, self.dtype, self.name)
         array = np.ascontiguousarray(array)
