@@ -5,7 +5,7 @@ This module needs neither torch nor onnx.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,6 @@ class Calibration:
     map: Map
     kept: bool
     n_classes: int | None = None
-
-    def with_gate(self, gate: float | None) -> Calibration:
-        """Return the same calibration with another gate; with None, views are computed for all
-        samples.
-        """
-        return replace(self, map=self.map.with_gate(gate))  # type: ignore[attr-defined]
 
     def answer(self, z: Array, views: Views) -> tuple[Array, Array]:
         """Return probabilities, (n, n_classes), and the confidence in each prediction, (n,); for

@@ -1,5 +1,4 @@
-"""The parts of an exported file before its calibration: the user's network, its preprocessing, the
-views.
+"""The parts of an exported file that exist as graphs: the user's network, and code that torch traced.
 
 A part is an ONNX graph with one input and one output. Exporters often fix the batch size of a
 network. This module makes it variable ("opens" it), and runs the changed network to check that its
@@ -26,11 +25,7 @@ from recal.collecting.models.onnx import (
     reason_of,
 )
 from recal.errors import FileError, InputError
-from recal.export import traced_functions as xp
-from recal.export.tracer import IR_VERSION, OPEN, OPSET, Graph, Symbol, dtype_of, onnx, tensor
-from recal.transforms import Transform
-from recal.transforms.arrays import dtype_name
-from recal.transforms.preprocessing import Normalize
+from recal.export.tracer import IR_VERSION, OPEN, OPSET, Symbol, dtype_of, onnx, tensor
 
 # How an exported file is opened to check or to time it: the number of threads, and the providers.
 ON_ONE_THREAD = ("1", ("CPUExecutionProvider",))
@@ -38,16 +33,16 @@ ON_ONE_THREAD = ("1", ("CPUExecutionProvider",))
 
 @dataclass(frozen=True)
 class NetworkPart:
-    """A graph with one input and one output that can be copied into other graphs."""
+    """A graph with one input and one output; called with an array, it is copied into its graph."""
 
     model: onnx.ModelProto
     input: onnx.ValueInfoProto
     output: onnx.ValueInfoProto
+    name: str  # the beginning of its constants' names in a file
 
-    def put(self, rows: Symbol, prefix: str) -> Symbol:
-        """Add a copy of the part that reads `rows`, and return its output."""
+    def __call__(self, rows: Symbol) -> Symbol:
         graph, feeds = rows.device, {self.input.name: rows.to(dtype_of(self.input)).name}
-        name = graph.nodes.splice(self.model.graph, prefix, feeds, self.output.name)
+        name = graph.nodes.splice(self.model.graph, f"{self.name}_", feeds, self.output.name)
         return graph.input(
             name, dtype_of(self.output), [size or OPEN for size in sizes(self.output)]
         )
@@ -73,7 +68,7 @@ def rows_of(part: NetworkPart) -> int:
     return (sizes(part.input) or [0])[0]
 
 
-def as_part(model: onnx.ModelProto) -> NetworkPart:
+def as_part(model: onnx.ModelProto, name: str = "model") -> NetworkPart:
     """Return a model with one input as a part; if it has several outputs, take the one with the
     class scores.
     """
@@ -84,7 +79,9 @@ def as_part(model: onnx.ModelProto) -> NetworkPart:
     listed = [Output(value.name, *_described(value)) for value in model.graph.output]
     chosen = choose_output("The ONNX model", listed, inputs=inputs[0].name)
     output = next(value for value in model.graph.output if value.name == chosen.name)
-    return NetworkPart(model, inputs[0], _unzipped(model, output) if chosen.is_zipped else output)
+    return NetworkPart(
+        model, inputs[0], _unzipped(model, output) if chosen.is_zipped else output, name
+    )
 
 
 def _described(value: onnx.ValueInfoProto) -> tuple[str, int | None]:
@@ -168,73 +165,27 @@ def example_of(
     return np.zeros((1, *shape), dtype_of(part.input) if dtype is None else dtype)
 
 
-def channel_part(part: NetworkPart) -> NetworkPart:
-    """Return a part that adds the channel axis, of length 1, to grey images, (n, height, width)."""
-    grey = Graph().input("grey", dtype_of(part.input), (OPEN, OPEN, OPEN))
-    return _traced(grey, xp.expand_dims(grey, axis=1 if sizes(part.input)[1] == 1 else 3))
+def opsets_of(parts: Sequence[NetworkPart]) -> dict[str, int]:
+    """Return the newest version of each domain that the parts import; ai.onnx gets the empty name.
 
-
-def two_column_part(part: NetworkPart, outputs: str) -> NetworkPart | None:
-    """Return a part that turns a binary model's only output into two columns, or None (see
-    `checks.two_columns`).
-    """
-    shape = sizes(part.output)
-    if not (len(shape) == 1 or shape[1:] == [1]):
-        return None
-    # A batch that could not be opened stays fixed.
-    one = Graph().input("one", dtype_of(part.output), [rows_of(part) or OPEN, *shape[1:]])
-    second = one.reshape((OPEN, 1))
-    first = second - second if outputs == "logits" else 1 - second
-    return _traced(one, xp.concat([first, second], axis=1))
-
-
-def _traced(inputs: Symbol, output: Symbol, opset: int = OPSET) -> NetworkPart:
-    return as_part(inputs.device.model([inputs], {f"{inputs.name}_changed": output}, {"": opset}))
-
-
-def opsets_of(*models: onnx.ModelProto) -> dict[str, int]:
-    """Return the newest version of each domain that the models import; ai.onnx gets the empty name.
-
-    A model may import this domain twice, under both names.
+    A part may import this domain twice, under both names.
     """
     versions: dict[str, int] = {"": OPSET}
-    for model in models:
-        for entry in model.opset_import:
+    for part in parts:
+        for entry in part.model.opset_import:
             domain = "" if entry.domain == "ai.onnx" else entry.domain
             versions[domain] = max(versions.get(domain, 0), int(entry.version))
     return versions
 
 
-def trace_module(module: Any, example: Any) -> NetworkPart:
+def trace_module(module: Any, example: Any, name: str) -> NetworkPart:
     """Return a torch module as a part that takes any number of rows."""
     from recal.export.torch_module import as_onnx
 
     model = as_onnx(module, example, "recal_logits")
     model = onnx.inliner.inline_local_functions(model) if model.functions else model
     model.ir_version = IR_VERSION  # torch writes a newer version, but uses only its metadata fields
-    return as_part(model)
-
-
-def view_part(transforms: Sequence[Transform], batch: Any, opset: int = OPSET) -> NetworkPart:
-    """Return the part that computes the rows of all views, one transformation after the other, for
-    such batches.
-    """
-    inputs = _batch_like(batch, opset)
-    views = [transform(inputs) for transform in transforms]
-    return _traced(inputs, xp.concat(views, axis=0), opset)
-
-
-def normalize_part(normalize: Normalize, batch: Any) -> NetworkPart:
-    """Return the part that normalises batches like this one; only their shape (without n) and dtype
-    matter.
-    """
-    inputs = _batch_like(batch, OPSET)
-    return _traced(inputs, normalize(inputs))
-
-
-def _batch_like(batch: Any, opset: int) -> Symbol:
-    shape = (OPEN, *(int(size) for size in batch.shape[1:]))
-    return Graph(opset).input("inputs", dtype_name(batch), shape)
+    return as_part(model, name)
 
 
 def open_batch(part: NetworkPart, shape: tuple[int, ...]) -> NetworkPart:

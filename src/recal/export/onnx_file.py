@@ -13,9 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from recal.calibrators.signals import SignalCalibration
+from recal.checks import is_single_column
 from recal.collecting.models.onnx import open_session
 from recal.decisions.decision import Decision
 from recal.decisions.rule import DecisionRule
@@ -25,8 +25,9 @@ from recal.export import network
 from recal.export import traced_functions as xp
 from recal.export.calibration import Calibration, calibration_of, keep_classes
 from recal.export.network import NetworkPart, sizes
-from recal.export.tracer import IR_VERSION, OPEN, Graph, Nodes, Symbol, dtype_of, onnx
+from recal.export.tracer import IR_VERSION, OPEN, OPSET, Graph, Nodes, Symbol, dtype_of, onnx
 from recal.files.paths import replacing
+from recal.maps.base import wide
 from recal.maps.guard import bounded, guarded
 from recal.maps.steps import Plan
 from recal.schema import Either, ListOf, Number, check
@@ -113,7 +114,9 @@ def export_onnx(
     if isinstance(model, str | os.PathLike | onnx.ModelProto):
         calibration = calibration_of(plan)
         _check_traceable(calibration.map.transforms)
-        front, batch = _onnx_front(model, calibration.map.transforms, preprocess, example, outputs)
+        own, before, example = _onnx_network(
+            model, calibration.map.transforms, preprocess, example, outputs
+        )
     else:
         from recal.export.torch_module import gives_probabilities, logits_of, parts_of
 
@@ -126,32 +129,30 @@ def export_onnx(
             )
         if outputs == "logits" and gives_probabilities(model, preprocess, example):
             raise _ends_in_softmax()
-        traced = network.trace_module(logits_of(model, preprocess), example)
-        front, batch = _with_two_columns([traced], outputs), example
-    n_classes = _classes_of(front[-1])
+        own = network.trace_module(logits_of(model, preprocess), example, "model")
+        before = []
+    n_classes = _classes_of(own)
     calibration.check_classes(n_classes)
-    opset = network.opsets_of(*(part.model for part in front))[""]
-    views = _views(calibration.map.transforms, batch, opset)
+    views = _views(calibration.map.transforms, example)
     rule = _rule(getattr(plan, "decision_", None) if accept is None else accept, n_classes)
-    file = _File(front, views, calibration, n_classes, outputs, batch, rule)
+    file = _File(own, before, views, calibration, n_classes, outputs, example, rule)
     if calibration.map.gate is not None:
         file = _gateable(file)
-    whole = file.model()
-    example = _zeros(front[0] if batch is None else batch, network.rows_of(front[-1]))
-    network.run_model(whole, whole.graph.input[0].name, example)
-    return write(whole, path, metadata(plan, calibration.map.transforms, rule))
+    return write(file.run(), path, metadata(plan, calibration.map.transforms, rule))
 
 
 @dataclass(frozen=True)
 class _File:
-    """The pieces of a file: parts from inputs to logits, the views, the calibration.
+    """The pieces of a file: functions from inputs to logits and to views, and the calibration.
 
-    `branched` is for models that cannot take an empty batch: views behind a gate are then computed
-    in a branch, which runtimes optimise less than the main graph.
+    Parts and functions of arrays are called alike, with the symbol of the rows. `branched` is for
+    models that cannot take an empty batch: views behind a gate are then computed in a branch, which
+    runtimes optimise less than the main graph.
     """
 
-    front: Sequence[NetworkPart]
-    views: NetworkPart | None
+    network: NetworkPart
+    before: Sequence[Callable[[Symbol], Symbol]]
+    views: Callable[[Symbol], Symbol] | None
     calibration: Calibration
     n_classes: int
     outputs: str
@@ -160,53 +161,83 @@ class _File:
     branched: bool = False
 
     @property
-    def input(self) -> tuple[str, str, list[int]]:
-        """The name, dtype and shape of the file's input, from the example or from the model."""
-        first = self.front[0].input
-        own = self.views is None and len(self.front) == 1 and first.name != "logits"
-        name = first.name if own else "inputs"
-        if self.example is None:
-            return name, dtype_of(first), sizes(first)
-        return name, dtype_name(self.example), list(self.example.shape)
+    def gate(self) -> float | None:
+        return self.calibration.map.gate
+
+    def inputs(self, opset: int = OPSET) -> Symbol:
+        """Return the file's input in a new graph, like the example or like the network's own."""
+        if self.example is not None:
+            like = _symbol(self.example, opset)
+        else:
+            shape = (OPEN, *(size or OPEN for size in sizes(self.network.input)[1:]))
+            like = Graph(opset).input("inputs", dtype_of(self.network.input), shape)
+        is_first = not self.before and self.views is None
+        if is_first and not self.is_binary and self.network.input.name != "logits":
+            like.name = self.network.input.name
+        return like
 
     def model(self) -> onnx.ModelProto:
-        name, dtype, shape = self.input
-        inputs = Graph().input(name, dtype, (OPEN, *(size or OPEN for size in shape[1:])))
-        parts = [*self.front, self.views] if self.views is not None else [*self.front]
-        models = [part.model for part in parts]
-        version = max(IR_VERSION, *(model.ir_version for model in models))
+        pieces = (*self.before, self.network, self.views)
+        parts = [piece for piece in pieces if isinstance(piece, NetworkPart)]
+        opsets = network.opsets_of(parts)
+        inputs = self.inputs(opsets[""])
+        version = max(IR_VERSION, *(part.model.ir_version for part in parts))
         results = self._results(*self._answers(inputs))
-        whole = inputs.device.model([inputs], results, network.opsets_of(*models), version)
-        if fixed := network.rows_of(self.front[-1]):  # a fixed batch that could not be opened
+        whole = inputs.device.model([inputs], results, opsets, version)
+        if fixed := network.rows_of(self.network):  # a fixed batch that could not be opened
             whole.graph.input[0].type.tensor_type.shape.dim[0].dim_value = fixed
         return whole
 
+    def run(self) -> onnx.ModelProto:
+        """Return the model after a trial on a row of zeros, if the shape of the rows is known."""
+        whole, inputs = self.model(), self.inputs()
+        shape, rows = inputs.shape[1:], network.rows_of(self.network) or 1
+        is_known = bool(shape) and OPEN not in shape
+        zeros = np.zeros((rows, *shape), inputs.dtype) if is_known else None
+        network.run_model(whole, inputs.name, zeros)
+        return whole
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the network has one output, that of the second of two classes."""
+        return is_single_column(sizes(self.network.output))
+
     def _logits(self, rows: Symbol) -> Symbol:
         """Return the model's logits for rows."""
-        for number, part in enumerate(self.front):
-            rows = part.put(rows, f"model{number}_")
+        rows = self.network(_prepared(rows, self.before))
+        if self.is_binary:
+            second = rows.reshape((OPEN, 1))
+            first = second - second if self.outputs == "logits" else 1 - second
+            rows = xp.concat([first, second], axis=1)
         if self.outputs != "logits":
             rows = xp.log(xp.maximum(rows, least_probability(self.outputs, self.n_classes)))
         return rows
+
+    def _own(self, logits: Symbol, stack: Symbol | None = None) -> Symbol:
+        """Return the map's own float64 probabilities, from logits and those of all views.
+
+        Without views, all rows count as above the gate; with them, as below.
+        """
+        if stack is None:
+            return self.calibration.map.probs(wide(logits))
+        return self.calibration.map.with_gate(None).probs(wide(logits), _layers(wide(stack)))
 
     def _answers(self, inputs: Symbol) -> tuple[Symbol, Symbol, Symbol]:
         """Return the logits of the originals, the map's own float64 probabilities, and the passes
         of each row.
         """
-        calibration, n_views = self.calibration, len(self.calibration.map.transforms)
-        if self.views is None:
-            logits = self._logits(inputs)
-            return logits, own_probs(calibration, logits), xp.argmax(logits, axis=1) * 0 + 1
-        if calibration.map.gate is None:
-            rows = xp.concat([inputs, self.views.put(inputs, "views_")], axis=0)
-            stack = self._logits(rows).reshape((1 + n_views, OPEN, self.n_classes))
-            stack = _refused(stack, calibration.map.transforms, inputs)
-            logits = stack[0]
-            own = own_probs(calibration, logits, stack[1:])
-            return logits, own, xp.argmax(logits, axis=1) * 0 + (1 + n_views)
-        logits = _refused(self._logits(inputs), calibration.map.transforms, inputs)
-        is_below = calibration.map.needs_views(logits.to("float64"))
-        above, passes = own_probs(calibration, logits), is_below.long() * n_views + 1
+        transforms = self.calibration.map.transforms
+        if self.gate is None:
+            rows = inputs
+            if self.views is not None:
+                rows = xp.concat([inputs, self.views(inputs)], axis=0)
+            stack = self._logits(rows).reshape((1 + len(transforms), OPEN, self.n_classes))
+            stack = _refused(stack, transforms, inputs)
+            passes = xp.argmax(stack[0], axis=1) * 0 + stack.shape[0]
+            return stack[0], self._own(stack[0], stack[1:] if transforms else None), passes
+        logits = _refused(self._logits(inputs), transforms, inputs)
+        is_below = self.calibration.map.needs_views(wide(logits))
+        above, passes = self._own(logits), is_below.long() * len(transforms) + 1
         if not self.branched:
             return logits, self._below_gate(inputs, logits, is_below, above), passes
         graph, some = inputs.device, xp.max(is_below.float()) > 0.0
@@ -230,14 +261,14 @@ class _File:
         assert self.views is not None
         rows = is_below.op("NonZero", shape=(1, OPEN), dtype="int64").reshape((OPEN,))
         shape = (len(self.calibration.map.transforms), OPEN, self.n_classes)
-        stack = self._logits(self.views.put(inputs[rows], "views_")).reshape(shape)
-        below = own_probs(self.calibration.with_gate(None), logits[rows], stack)
+        below = self._own(logits[rows], self._logits(self.views(inputs[rows])).reshape(shape))
         return above.op("ScatterND", rows[:, None], below, shape=above.shape)
 
     def _results(self, logits: Symbol, own: Symbol, passes: Symbol) -> dict[str, Symbol]:
         """Return the outputs by name."""
-        probs, answer, confidence = answers(self.calibration, own, logits)
-        unknown = xp.isnan(confidence.float())
+        calibration = self.calibration
+        probs, confidence = guarded(calibration.map, own, wide(logits), kept=calibration.kept)
+        answer, unknown = xp.argmax(probs, axis=1), xp.isnan(confidence.float())
         results = {"probs": bounded(probs.float()), "prediction": xp.where(unknown, -1, answer)}
         results |= {"confidence": bounded(confidence.float()), "passes": passes}
         if self.rule is not None:
@@ -247,6 +278,22 @@ class _File:
             results["accept"] = read >= (limits[0] if len(limits) == 1 else xp.take(limits, answer))
         # The model's own logits come last; a watch compares them with those of the fit.
         return results | {"logits": logits.float()}
+
+
+def _symbol(batch: Any, opset: int = OPSET) -> Symbol:
+    """Return the input of a new graph for such batches, of any number of rows."""
+    shape = (OPEN, *(int(size) for size in batch.shape[1:]))
+    return Graph(opset).input("inputs", dtype_name(batch), shape)
+
+
+def _prepared(rows: Symbol, before: Sequence[Callable[[Symbol], Symbol]]) -> Symbol:
+    for step in before:
+        rows = step(rows)
+    return rows
+
+
+def _layers(stack: Symbol) -> list[Symbol]:
+    return [stack[number] for number in range(stack.shape[0])]
 
 
 def _refused(logits: Symbol, transforms: tuple[Transform, ...], inputs: Symbol) -> Symbol:
@@ -267,28 +314,13 @@ def _gateable(file: _File) -> _File:
     """Return the file in a form that also works if no row of a batch needs views; use a branch as a
     last resort.
     """
-    one = _zeros(file.example)
-    assert one is not None
-    front, never = list(file.front), file.calibration.with_gate(1e-300)  # no row is below it
-    inner = tuple(file.example.shape[1:]) if len(front) == 1 else tuple(sizes(front[-2].output)[1:])
-    for parts in (front, [*front[:-1], network.fix_reshapes(front[-1], inner)]):
+    never = replace(file.calibration, map=file.calibration.map.with_gate(1e-300))  # none is below
+    inner = _prepared(file.inputs(), file.before).shape[1:]
+    for own in (file.network, network.fix_reshapes(file.network, inner)):
         with suppress(InputError):
-            network.run_model(
-                replace(file, front=parts, calibration=never, rule=None).model(), "inputs", one
-            )
-            return replace(file, front=parts)
+            replace(file, network=own, calibration=never, rule=None).run()
+            return replace(file, network=own)
     return replace(file, branched=True)
-
-
-def _zeros(source: Any, fixed: int = 0) -> NDArray[Any] | None:
-    """Return zeros like a batch, or like a model's inputs if their shape is known: one row, or
-    `fixed` rows.
-    """
-    if isinstance(source, NetworkPart):
-        if len(sizes(source.input)) < 2 or 0 in sizes(source.input)[1:]:
-            return None
-        source = network.example_of(source)
-    return np.zeros((fixed or 1, *source.shape[1:]), dtype_name(source))
 
 
 def _rule(accept: Any, n_classes: int) -> Any:
@@ -316,42 +348,36 @@ def _rule(accept: Any, n_classes: int) -> Any:
     return rule
 
 
-def _onnx_front(
+def _onnx_network(
     model: Any, transforms: tuple[Transform, ...], preprocess: Any, example: Any, outputs: str
-) -> tuple[list[NetworkPart], Any]:
-    """Return the parts that turn inputs into logits, and an example of the inputs."""
+) -> tuple[NetworkPart, list[Callable[[Symbol], Symbol]], Any]:
+    """Return the user's network, what comes before it, and an example of the inputs."""
     own = network.read_model(model)
     if outputs == "logits" and own.ends_in_softmax:
         raise _ends_in_softmax()
-    batch = example
-    if batch is None and (transforms or preprocess is not None):
-        batch = network.example_of(own)
-    front: list[NetworkPart] = []
+    if example is None and (transforms or preprocess is not None):
+        example = network.example_of(own)
+    before: list[Callable[[Symbol], Symbol]] = []
     if isinstance(preprocess, Normalize):
-        front = [network.normalize_part(preprocess, batch)]
+        before = [preprocess]
     elif preprocess is not None:
         from recal.export.torch_module import Function
 
-        front = [network.trace_module(Function(preprocess), batch)]
-    shape = sizes(front[-1].output) if front else [] if batch is None else list(batch.shape)
-    if len(shape) == 3 and len(sizes(own.input)) == 4:
-        front.append(network.channel_part(own))
-        shape = [*shape, 1] if sizes(own.input)[1] != 1 else [shape[0], 1, *shape[1:]]
+        before = [network.trace_module(Function(preprocess), example, "before")]
+    declared = sizes(own.input)
+    inner = [] if example is None else _prepared(_symbol(example), before).shape[1:]
+    if len(inner) == 2 and len(declared) == 4:  # grey images without an axis of channels
+        axis = 1 if declared[1] == 1 else 3
+        before.append(lambda rows: xp.expand_dims(rows, axis=axis))
+        inner = (1, *inner) if axis == 1 else (*inner, 1)
     if network.rows_of(own):
-        declared = sizes(own.input)[1:]
-        inner = [size or other for size, other in zip(declared, shape[1:] or declared)]
+        fixed = [size or other for size, other in zip(declared[1:], inner or declared[1:])]
         try:
-            own = network.open_batch(own, tuple(inner))
+            own = network.open_batch(own, tuple(fixed))
         except InputError:
             if transforms:
                 raise
-    return _with_two_columns([*front, own], outputs), batch
-
-
-def _with_two_columns(front: list[NetworkPart], outputs: str) -> list[NetworkPart]:
-    """Return the parts, with one more if the model is binary and has one output."""
-    columns = network.two_column_part(front[-1], outputs)
-    return front if columns is None else [*front, columns]
+    return own, before, example
 
 
 def _ends_in_softmax() -> InputError:
@@ -362,24 +388,26 @@ def _ends_in_softmax() -> InputError:
     )
 
 
-def _views(transforms: tuple[Transform, ...], batch: Any, opset: int) -> NetworkPart | None:
+def _views(transforms: tuple[Transform, ...], example: Any) -> Callable[[Symbol], Symbol] | None:
+    """Return a function from inputs to the rows of all views, one transformation after the other."""
     if not transforms:
         return None
     if all(isinstance(transform, BuiltIn) for transform in transforms):
-        return network.view_part(transforms, batch, opset)
+        return lambda inputs: xp.concat([transform(inputs) for transform in transforms], axis=0)
     from recal.export.torch_module import views_of
 
-    return network.trace_module(views_of(transforms), batch)
+    return network.trace_module(views_of(transforms), example, "views")
 
 
 def _classes_of(part: NetworkPart) -> int:
-    shape = part.output.type.tensor_type.shape.dim
-    if len(shape) != 2 or shape[1].dim_value < 2:
-        sizes = [axis.dim_value or axis.dim_param or "?" for axis in shape]
+    shape = sizes(part.output)
+    if is_single_column(shape):
+        return 2
+    if len(shape) != 2 or shape[1] < 2:
         raise InputError(
-            f"The model must give logits of the shape (n, n_classes) with known n_classes, got {sizes}."
+            f"The model must give logits of the shape (n, n_classes) with known n_classes, got {shape}."
         )
-    return int(shape[1].dim_value)
+    return shape[1]
 
 
 def _check_traceable(transforms: tuple[Transform, ...]) -> None:
@@ -430,37 +458,9 @@ def calibration_model(calibration: Calibration, n_classes: int) -> onnx.ModelPro
     inputs = [graph.input("logits", "float32", (OPEN, n_classes))]
     if n_views:
         inputs.append(graph.input("transformed", "float32", (n_views, OPEN, n_classes)))
-    own = own_probs(calibration, *inputs)
-    probs, _, confidence = answers(calibration, own, inputs[0])
+    probs, confidence = calibration.answer(inputs[0], _layers(inputs[1]) if n_views else [])
     outputs = {"probs": bounded(probs.float()), "confidence": bounded(confidence.float())}
     return graph.model(inputs, outputs)
-
-
-def own_probs(
-    calibration: Calibration, logits: Symbol, transformed: Symbol | None = None
-) -> Symbol:
-    """Return the map's own probabilities, (n, K) float64, from logits, (n, K), and those of all
-    views, (m, n, K).
-
-    Without views, all samples count as above the gate.
-    """
-    views: list[Symbol] = []
-    if transformed is not None:
-        stack = transformed.to("float64")
-        views = [stack[number] for number in range(len(calibration.map.transforms))]
-    probs: Symbol = calibration.map.probs(logits.to("float64"), views)
-    return probs
-
-
-def answers(calibration: Calibration, own: Symbol, logits: Symbol) -> tuple[Symbol, Symbol, Symbol]:
-    """Return probabilities, (n, K), the index of the prediction and the confidence in it, both
-    (n,).
-
-    All come from the map's own probabilities, and the first and the last are float64. The
-    confidence is the prediction's probability before the guard raises it to keep the model's answer.
-    """
-    probs, confidence = guarded(calibration.map, own, logits.to("float64"), kept=calibration.kept)
-    return probs, xp.argmax(probs, axis=1), confidence
 
 
 def export_signals(calibration: SignalCalibration, path: str | os.PathLike[str]) -> Path:
