@@ -16,7 +16,7 @@ from recal.errors import InputError
 
 if TYPE_CHECKING:
     from recal.decisions import Profile
-    from recal.decisions.watch import WatchResult
+    from recal.decisions.follow import WatchResult
     from recal.views import Views
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal import __version__
-from recal.decisions.decision import finite
+from recal.decisions.rule import finite
 from recal.errors import InputError
 from recal.maps.arrays import softmax
 from recal.metrics import LABELS

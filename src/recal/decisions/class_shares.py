@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Vector, check_logits, check_probs
-from recal.decisions.damage import SMALLEST_BATCH, RowNumbers, row_numbers
+from recal.decisions.damage import SMALLEST_BATCH, row_numbers, too_few
 from recal.errors import InputError
 from recal.maps.arrays import softmax
 from recal.schema import Floats as FloatArray
@@ -101,7 +101,7 @@ class ByClass(Record):
 def learn_classes(logits: Floats, labels: NDArray[np.intp], beta: float, cut: float) -> ByClass:
     """Compute what `class_mix` needs from labelled samples."""
     n_classes = logits.shape[1]
-    values = class_numbers(row_numbers(logits, beta, math.nan), cut)
+    values = class_numbers(logits, beta, cut)
     counts = np.bincount(labels, minlength=n_classes)
     sums = np.zeros((n_classes, values.shape[1]))
     np.add.at(sums, labels, values)
@@ -124,12 +124,17 @@ def _offsets(probs: Vector, counts: NDArray[np.intp]) -> Vector:
     target = (counts + _USUAL * expected) / (len(probs) + _USUAL)
     factors = np.ones(len(counts))
     for _ in range(200):
-        expectation = factors * (probs.T @ (1.0 / (probs @ factors))) / len(probs)
-        step = np.where(expectation > _LEAST, target / np.maximum(expectation, _LEAST), 1.0)
+        shares = _expected_counts(probs, factors) / len(probs)
+        step = np.where(shares > _LEAST, target / np.maximum(shares, _LEAST), 1.0)
         factors = factors * step
         if np.abs(step - 1).max() < 1e-6:
             break
     return np.asarray(factors / factors.mean())
+
+
+def _expected_counts(probs: Vector, factors: Vector) -> Vector:
+    """Return the sums of the probabilities of each class after multiplying them by factors."""
+    return np.asarray(factors * (probs.T @ (1.0 / np.maximum(probs @ factors, _LEAST))))
 
 
 def class_shares(
@@ -153,8 +158,7 @@ def class_shares(
     first = base / base.sum() if start is None else start
     current = first
     for _ in range(500):
-        ratio = current / base
-        counts = ratio * (probs.T @ (1.0 / np.maximum(probs @ ratio, _LEAST)))
+        counts = _expected_counts(probs, current / base)
         after = (counts + prior * first) / (counts.sum() + prior)
         moved = float(np.abs(after - current).max())
         current = after
@@ -306,7 +310,7 @@ def _estimate(profile: Profile, logits: Floats | None, start: Vector) -> tuple[V
     profile.check_classes(logits.shape[1])
     n = len(logits)
     if n < SMALLEST_BATCH:
-        return None, f"{n} inputs are too few to judge by; {SMALLEST_BATCH} are needed"
+        return None, too_few(n)
     rows = np.asarray(logits[:: -(-n // 20_000)])
     probs = softmax(rows, profile.beta) * by_class.offsets
     probs /= probs.sum(axis=1, keepdims=True)
@@ -324,7 +328,7 @@ def _estimate(profile: Profile, logits: Floats | None, start: Vector) -> tuple[V
     if normal_of_chi_square(gain / (1 + n / n_fit), free) < 2.326:
         return None, "it explains these inputs well enough"
     freely = class_shares(probs, at_fit, start=start)
-    values = class_numbers(row_numbers(rows, profile.beta, math.nan), profile.cut)
+    values = class_numbers(rows, profile.beta, profile.cut)
     apart = values.mean(axis=0) - freely @ by_class.numbers
     counts = np.maximum(profile.class_shares * n_fit, 1.0)  # type: ignore[operator]
     spread = np.cov(values.T) / n + by_class.spread * float((freely**2 / counts).sum())
@@ -335,15 +339,15 @@ def _estimate(profile: Profile, logits: Floats | None, start: Vector) -> tuple[V
     return best, f"estimated from {n:,} inputs"
 
 
-def class_numbers(rows: RowNumbers, cut: float) -> Vector:
+def class_numbers(logits: Floats, beta: float, cut: float) -> Vector:
     """Return the numbers of each row whose means by class are compared, (n_samples, 4)."""
-    confidence, top, norm = rows.values[:, 0], rows.values[:, 5], rows.values[:, 7]
+    confidence, top, norm = row_numbers(logits, beta, math.nan)[:, [0, 5, 7]].T
     return np.column_stack([confidence, confidence > cut, top, norm])
 
 
 def normal_of_chi_square(value: float, degrees: int) -> float:
     """Convert a chi-square value to a normal quantile (Wilson and Hilferty, 1931): 2.326 is the
-    upper 1 %.
+    upper 1 %. It spares `watch` the import of scipy.
     """
     part = 2 / (9 * degrees)
     return float((np.cbrt(max(value, 0.0) / degrees) - (1 - part)) / math.sqrt(part))

@@ -15,8 +15,8 @@ set of rows is then the minimum of a sum of curves, so hundreds of sets cost lit
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, NamedTuple
 
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from recal.checks import Floats, Labels, Vector
 from recal.decisions.follow import WatchResult, unknown
 from recal.errors import InputError
-from recal.maps.arrays import sigmoid
+from recal.maps.arrays import log_softmax, sigmoid
 from recal.schema import SMALLEST, Count, Integers, ListOf, Number, Record, Text
 from recal.schema import Floats as FloatArray
 from recal.transforms import as_transform
@@ -50,68 +50,41 @@ _CLASS_MIXES = ":"  # marks the sets with other class mixes; a kind of view neve
 _GRID = np.arange(-20, 9) * 0.15
 
 
-@dataclass(frozen=True)
-class RowNumbers:
-    """The contribution of each row of logits to the nine statistics."""
-
-    values: Vector  # (n_samples, 9): see `row_numbers`
-    answers: NDArray[np.intp]
-    n_classes: int
-
-    def __len__(self) -> int:
-        return len(self.answers)
-
-    def __getitem__(self, rows: NDArray[np.intp]) -> RowNumbers:
-        return RowNumbers(self.values[rows], self.answers[rows], self.n_classes)
+# The columns of `row_numbers` that hold the predicted class, and those of `labelled_rows` after it.
+_ANSWER, _RIGHT, _LOSSES = 9, 10, 11
 
 
-def join_rows(pieces: Sequence[RowNumbers]) -> RowNumbers:
-    """Join the rows of several sets."""
-    if len(pieces) == 1:
-        return pieces[0]
-    values, answers = (
-        np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("values", "answers")
-    )
-    return RowNumbers(values, answers, pieces[0].n_classes)
-
-
-def row_numbers(logits: Floats, beta: float, cut: float, block_size: int = 2_000_000) -> RowNumbers:
-    """Compute the numbers of each row.
+def row_numbers(logits: Floats, beta: float, cut: float, block_size: int = 2_000_000) -> Vector:
+    """Return what each row of logits contributes to the nine statistics, (n_samples, 10).
 
     The columns: confidence at `beta`; whether the entropy lies below `cut` (ATC; Garg et al.,
     2022); whether the confidence exceeds .99, .9 and .6; the largest centred logit; the spread of
-    the logits; the logarithm of their squared norm, and its square.
+    the logits; the logarithm of their squared norm, and its square; the predicted class.
     """
     n, n_classes = logits.shape
-    values, answers = np.empty((n, 9)), np.empty(n, np.intp)
+    values = np.empty((n, 10))
     step = max(1, block_size // n_classes)
     for start in range(0, n, step):
-        block = slice(start, start + step)
-        plain = np.asarray(logits[block], np.float64)
+        plain = np.asarray(logits[start : start + step], np.float64)
         centred = plain - plain.mean(axis=1, keepdims=True)
-        answers[block] = best = plain.argmax(axis=1)
-        top = centred[np.arange(len(best)), best]
-        confidence = 1.0 / np.exp(beta * (centred - top[:, None])).sum(axis=1)
+        confidence, entropy = _certainty(plain, beta)
         squares = np.einsum("ij,ij->i", centred, centred)
         norm = np.log(squares + 1e-12)
-        above = [confidence > level for level in (0.99, 0.9, 0.6)]
-        shares = [confidence, entropies(plain, beta) < cut, *above]
-        sizes = [top, np.sqrt(squares / n_classes), norm, norm**2]
-        values[block] = np.column_stack([*shares, *sizes])
-    return RowNumbers(values, answers, n_classes)
+        shares = [confidence, entropy < cut, *(confidence > level for level in (0.99, 0.9, 0.6))]
+        sizes = [centred.max(axis=1), np.sqrt(squares / n_classes), norm, norm**2]
+        values[start : start + step] = np.column_stack([*shares, *sizes, plain.argmax(axis=1)])
+    return values
 
 
-def entropies(logits: Floats, beta: float) -> Vector:
-    """Return the entropy of each row's probabilities at `beta`, in nats."""
-    scaled = np.asarray(logits, np.float64) * beta
-    scaled -= scaled.max(axis=1, keepdims=True)
-    weights = np.exp(scaled)
-    total = weights.sum(axis=1)
-    return np.asarray(np.log(total) - (weights * scaled).sum(axis=1) / total)
+def _certainty(logits: Floats, beta: float) -> tuple[Vector, Vector]:
+    """Return the largest probability of each row at `beta`, and the entropy in nats."""
+    log_probs = log_softmax(logits, beta)
+    return np.exp(log_probs.max(axis=1)), -(np.exp(log_probs) * log_probs).sum(axis=1)
 
 
-def statistics(rows: RowNumbers, weights: Vector | None = None) -> Vector:
-    """Return the nine statistics of a set of rows, (9,); `weights` says how often each row counts.
+def statistics(rows: Vector, weights: Vector | None = None) -> Vector:
+    """Return the nine statistics of rows from `row_numbers`, (9,); `weights` says how often each
+    row counts.
 
     Examples
     --------
@@ -121,11 +94,11 @@ def statistics(rows: RowNumbers, weights: Vector | None = None) -> Vector:
     >>> statistics(row_numbers(logits, beta=1.0, cut=0.5)).shape
     (9,)
     """
-    means = rows.values.mean(axis=0) if weights is None else weights @ rows.values / weights.sum()
+    means = np.average(rows, axis=0, weights=weights)
     shares = np.clip(means[:5], 0.005, 0.995)  # a few hundred samples cannot resolve more
     spread = np.sqrt(max(means[8] - means[7] ** 2, 0.0))
     sizes = np.log(np.maximum(means[5:7], 1e-12))
-    counts = np.bincount(rows.answers, weights, minlength=rows.n_classes)
+    counts = np.bincount(rows[:, _ANSWER].astype(np.intp), weights)
     mix = counts[counts > 0] / counts.sum()
     # The entropy of the predicted classes, with Miller and Madow's correction for small sets.
     entropy = -(mix * np.log(mix)).sum() + (len(mix) - 1) / (2 * counts.sum())
@@ -248,22 +221,18 @@ class Following(Record):
         if not np.isin(self.sizes, (0, *SIZES)).all() or self.sizes[0] != 0:
             raise InputError(f"`sizes` must be 0 or one of {SIZES}, and 0 for the first set.")
 
-    def condition_of(self, rows: RowNumbers) -> WatchResult:
+    def condition_of(self, rows: Vector) -> WatchResult:
         """Return temperature and accuracy of a batch, given the numbers of its rows."""
         n = len(rows)
         if len(self.damaging) < FEWEST_KINDS:
-            return unknown(
-                self.beta,
-                f"the fit had views of {len(self.damaging)} damaging kinds and {FEWEST_KINDS} are needed: "
-                "collect with the pool 'damage'",
-                n,
+            reason = (
+                f"the fit had views of {len(self.damaging)} damaging kinds and {FEWEST_KINDS} are "
+                "needed: collect with the pool 'damage'"
             )
+            return unknown(self.beta, reason, n)
         if n < SMALLEST_BATCH:
-            return unknown(
-                self.beta, f"{n} inputs are too few to judge by; {SMALLEST_BATCH} are needed", n
-            )
+            return unknown(self.beta, too_few(n), n)
         reading, chance = self._read(rows), self._chance(rows)
-        unlike = reading.variance >= UNKNOWN_FROM
         errors = np.square(self._doubts) * (reading.variance + NOISE)
         change, dispute = float(reading.changes[0]), float(reading.disputed[0])
         # If leaving out single kinds of view changes log(beta) by this share of its predicted
@@ -272,47 +241,44 @@ class Following(Record):
         disputed = math.sqrt(dispute) >= 0.9 * abs(change)
         disagree = disputed and held_back(change, 0.0, chance[0]) != 0
         ratio = 1.0 if disagree else math.exp(held_back(change, errors[0] + dispute, chance[0]))
-        if unlike or reading.as_damage >= UNKNOWN_FROM:
+        unlike, reason = reading.variance >= UNKNOWN_FROM, ""
+        if unlike:
             reason = (
                 "these inputs are unlike every view of the fit; label some, or fit with views of "
                 "what happened to them"
             )
-            if not unlike:
-                reason = (
-                    "the mix of predicted classes is that of another class mix, or of damage "
-                    "unlike every view of the fit"
-                )
-            nothing = unknown(self.beta, reason, n, reading.variance)
-            return replace(
-                nothing, ratio=ratio, beta=self.beta * ratio, unlike=unlike, kinds_disagree=disagree
+        elif reading.as_damage >= UNKNOWN_FROM:
+            reason = (
+                "the mix of predicted classes is that of another class mix, or of damage unlike "
+                "every view of the fit"
             )
+        found = WatchResult(
+            n,
+            not reason,
+            reason,
+            ratio,
+            self.beta * ratio,
+            variance=reading.variance,
+            unlike=unlike,
+            kinds_disagree=disagree,
+        )
+        if reason:
+            return found
         centre = self.clean_log_odds + float(reading.changes[1])
         accuracy = float(sigmoid(np.array(centre)))
         outcomes = (1 / n + 1 / self.n_samples) / max(accuracy * (1 - accuracy), 0.5 / n)
         variance = outcomes + chance[1] + reading.disputed[1]
         spread = math.sqrt(errors[1] + DEVIATIONS**2 * variance)
         low, high = sigmoid(np.array([centre - spread, centre + spread])).tolist()
-        return WatchResult(
-            n,
-            True,
-            "",
-            ratio,
-            self.beta * ratio,
-            accuracy,
-            (low, high),
-            reading.variance,
-            kinds_disagree=disagree,
-        )
+        return replace(found, accuracy=accuracy, interval=(low, high))
 
-    def _read(self, rows: RowNumbers) -> _Reading:
+    def _read(self, rows: Vector) -> _Reading:
         """Evaluate the process over all sets, and the processes that leave out one kind of view
         each.
         """
         place, size = self._place(statistics(rows))[None], nearest_size(len(rows))
         changes, variance = self._process(size)(place)
-        without = np.array(
-            [self._process(size, kind)(place)[0][0] for kind in sorted(set(self.kinds) - {""})]
-        )
+        without = np.array([self._process(size, kind)(place)[0][0] for kind in self._view_kinds])
         as_damage = float(self._process(size, _CLASS_MIXES)(place)[1][0])
         # The jackknife variance over kinds of view.
         disputed = (len(without) - 1) * without.var(axis=0)
@@ -335,6 +301,10 @@ class Following(Record):
             )
         return self._processes[size, without]
 
+    @property
+    def _view_kinds(self) -> list[str]:
+        return sorted(set(self.kinds) - {""})
+
     def _of(self, kind: str) -> NDArray[np.bool_]:
         """Return which sets are of a kind of view, or are undamaged inputs with other class mixes."""
         kinds = np.array(self.kinds)
@@ -355,7 +325,7 @@ class Following(Record):
         accuracy, over sets that would not be called unknown.
         """
         errors, variances = [np.empty((0, 2))], [np.empty(0)]
-        for kind in sorted(set(self.kinds) - {""}):
+        for kind in self._view_kinds:
             own = self._of(kind) & (self.sizes == 0)
             changes, variance = self._process(SIZES[-1], kind)(self._place(self.statistics[own]))
             errors.append(np.abs(self.changes[own] - changes) / np.sqrt(variance + NOISE)[:, None])
@@ -369,7 +339,7 @@ class Following(Record):
         rank = math.ceil(0.9 * (len(near) + 1))
         return float(np.median(near[:, 0])), float(np.sort(near[:, 1])[min(rank, len(near)) - 1])
 
-    def _chance(self, rows: RowNumbers) -> Vector:
+    def _chance(self, rows: Vector) -> Vector:
         """Return the variance that sampling alone gives the predictions for a batch of this size,
         (2,).
         """
@@ -380,6 +350,11 @@ class Following(Record):
         counts = rng.multinomial(n, np.full(n, 1 / n), size=50).astype(np.float64)
         places = np.array([self._place(statistics(rows, weights)) for weights in counts])
         return self._process(nearest_size(n))(places)[0].var(axis=0)
+
+
+def too_few(n_samples: int) -> str:
+    """Return the reason why a small batch is not judged."""
+    return f"{n_samples} inputs are too few to judge by; {SMALLEST_BATCH} are needed"
 
 
 def log_odds_of(hits: float, n_samples: int) -> float:
@@ -403,46 +378,23 @@ def nearest_size(size: int) -> int:
     return SIZES[int(np.abs(np.log(np.array(SIZES) / size)).argmin())]
 
 
-@dataclass(frozen=True)
-class LabelledRows:
-    """The rows of one view, with all numbers that sets of these rows need."""
-
-    numbers: RowNumbers
-    losses: Vector  # (n_samples, n_grid)
-    right: NDArray[np.bool_]
-    kind: str = ""  # of the view; empty for undamaged inputs
-
-    def __getitem__(self, rows: NDArray[np.intp]) -> LabelledRows:
-        return LabelledRows(self.numbers[rows], self.losses[rows], self.right[rows], self.kind)
-
-    def joined(self, other: LabelledRows) -> LabelledRows:
-        numbers = join_rows([self.numbers, other.numbers])
-        losses = np.concatenate([self.losses, other.losses])
-        return LabelledRows(numbers, losses, np.concatenate([self.right, other.right]), self.kind)
-
-    @cached_property
-    def log_ratio(self) -> float:
-        """The logarithm of the best beta of these rows divided by the beta of the fit."""
-        return lowest(self.losses.mean(axis=0))
-
-    @cached_property
-    def log_odds(self) -> float:
-        """The log-odds of the accuracy."""
-        return log_odds_of(float(self.right.sum()), len(self.right))
-
-
-def labelled_rows(
-    logits: Floats, labels: Labels, beta: float, cut: float, kind: str = ""
-) -> LabelledRows:
-    """Compute the numbers and losses of every row of a view."""
+def labelled_rows(logits: Floats, labels: Labels, beta: float, cut: float) -> Vector:
+    """Return `row_numbers`, whether each answer is right, and its loss at each temperature of the
+    grid.
+    """
     numbers = row_numbers(logits, beta, cut)
-    shifted = np.array(logits, dtype=np.float64)
-    shifted -= shifted.max(axis=1, keepdims=True)
-    own = shifted[np.arange(len(labels)), labels]
-    losses = np.empty((len(labels), len(_GRID)))
-    for column, scale in enumerate(beta * np.exp(_GRID)):
-        losses[:, column] = np.log(np.exp(scale * shifted).sum(axis=1)) - scale * own
-    return LabelledRows(numbers, losses, numbers.answers == labels, kind)
+    plain = np.asarray(logits, np.float64)
+    drops = plain - plain.max(axis=1, keepdims=True)
+    own = drops[np.arange(len(labels)), labels]
+    scales = beta * np.exp(_GRID)
+    losses = [np.log(np.exp(scale * drops).sum(axis=1)) - scale * own for scale in scales]
+    return np.column_stack([numbers, numbers[:, _ANSWER] == labels, *losses])
+
+
+def best_change(rows: Vector) -> tuple[float, float]:
+    """Return log(best beta / beta of the fit) of labelled rows, and the log-odds of their accuracy."""
+    odds = log_odds_of(float(rows[:, _RIGHT].sum()), len(rows))
+    return lowest(rows[:, _LOSSES:].mean(axis=0)), odds
 
 
 def lowest(curve: Vector) -> float:
@@ -454,15 +406,6 @@ def lowest(curve: Vector) -> float:
     bend = left - 2 * middle + right
     step = 0.0 if bend <= 0 else float(np.clip(0.5 * (left - right) / bend, -1.0, 1.0))
     return float(_GRID[at] + step * (_GRID[1] - _GRID[0]))
-
-
-class _Set(NamedTuple):
-    """One point of the Gaussian process: statistics, and the changes of temperature and accuracy."""
-
-    kind: str
-    statistics: Vector
-    changes: tuple[float, float]
-    size: int  # size of the batches that the set is used for; 0 for all
 
 
 def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -> Following | None:
@@ -479,49 +422,52 @@ def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -
         chosen = np.sort(rng.choice(views.n_samples, most, replace=False))
         views, labels = views[chosen], labels[chosen]
     accuracy = float((views.logits.argmax(axis=1) == labels).mean())
-    cut = float(np.quantile(entropies(views.logits, beta), accuracy))
+    cut = float(np.quantile(_certainty(views.logits, beta)[1], accuracy))
     clean = labelled_rows(views.logits, labels, beta, cut)
+    kinds = [view_kind(str(transform)) for transform in views.transforms]
     damaged = [
-        labelled_rows(views.transformed(transform), labels, beta, cut, view_kind(str(transform)))
+        labelled_rows(views.transformed(transform), labels, beta, cut)
         for transform in views.transforms
     ]
     # Mirrored or shifted inputs teach nothing about damage: a kind must lose 5 % of right answers.
+    most_right = (1 - 0.05) * clean[:, _RIGHT].mean()
     damaging = dict.fromkeys(
-        one.kind for one in damaged if one.right.mean() <= (1 - 0.05) * clean.right.mean()
+        kind for kind, rows in zip(kinds, damaged) if rows[:, _RIGHT].mean() <= most_right
     )
-    mixed, mixes = _mixtures(clean, damaged, rng), _class_mixes(clean, labels, rng)
+    odds = best_change(clean)[1]
 
-    def made_of(rows: LabelledRows, size: int = 0) -> _Set:
-        """Make a set of all these rows, or of a draw of `size`: statistics vary, temperature and
-        accuracy stay.
-        """
-        n = len(rows.right)
-        chosen = rows.numbers[rng.choice(n, size, replace=size > n)] if size else rows.numbers
-        return _Set(
-            rows.kind, statistics(chosen), (rows.log_ratio, rows.log_odds - clean.log_odds), size
-        )
+    def source(kind: str, rows: Vector) -> tuple[str, Vector, Vector]:
+        """Return the kind of some rows, their numbers, and the changes of temperature and accuracy."""
+        return kind, rows[:, :_RIGHT], np.subtract(best_change(rows), (0.0, odds))
 
-    step = -(-len(damaged) // 40) or 1  # small sets are drawn from at most 40 views
-    sets = [made_of(rows) for rows in (clean, *damaged, *mixed, *mixes)]
-    spread = np.array([one.statistics for one in sets[: 1 + len(damaged)]]).std(axis=0)
-    sources = [clean] * 20
-    sources += [rows for rows in damaged[::step] for _ in range(3)] + mixed[::step]
-    small = [made_of(rows, size) for size in SIZES for rows in sources]
+    whole = [source("", clean), *(source(*pair) for pair in zip(kinds, damaged))]
+    mixed = [source(kind, _mixture(clean, rows, rng)) for kind, rows in zip(kinds, damaged)]
+    mixes = [source("", clean[rows]) for rows in _class_mixes(labels, rng)]
+    sets = [(kind, statistics(rows), change, 0) for kind, rows, change in whole + mixed + mixes]
+    spread = np.std([numbers for _, numbers, *_ in sets[: len(whole)]], axis=0)
+    # Small sets show what chance does: statistics vary, temperature and accuracy stay.
+    step = -(-len(damaged) // 40) or 1  # they are drawn from at most 40 views
+    sources = [whole[0]] * 20 + [one for one in whole[1::step] for _ in range(3)] + mixed[::step]
+    small = []
+    for size in SIZES:
+        for kind, rows, change in sources:
+            drawn = rows[rng.choice(len(rows), size, replace=size > len(rows))]
+            small.append((kind, statistics(drawn), change, size))
     # Without this floor, a statistic that no view changes would amplify chance in small batches.
-    chance = [one.statistics for one in small if one.kind == "" and one.size == SIZES[1]]
+    chance = [numbers for kind, numbers, _, size in small if kind == "" and size == SIZES[1]]
     spread = np.maximum(spread, np.std(chance, axis=0))
-    sets += small
+    names, places, changes, sizes = zip(*sets, *small)
     return Following(
         beta=beta,
         cut=cut,
         accuracy=accuracy,
         n_samples=len(labels),
-        kinds=tuple(one.kind for one in sets),
+        kinds=names,
         damaging=tuple(damaging),
-        statistics=np.array([one.statistics for one in sets]),
+        statistics=np.array(places),
         spread=np.where(spread > 0, spread, 1.0),
-        changes=np.array([one.changes for one in sets]),
-        sizes=np.array([one.size for one in sets]),
+        changes=np.array(changes),
+        sizes=np.array(sizes),
     )
 
 
@@ -530,27 +476,17 @@ def view_kind(spec: str) -> str:
     return str(as_transform(spec)).split(":")[0]
 
 
-def _mixtures(
-    clean: LabelledRows, damaged: list[LabelledRows], rng: np.random.Generator
-) -> list[LabelledRows]:
-    """For each view, mix some damaged samples with undamaged ones."""
-    mixtures = []
-    for rows in damaged:
-        order = rng.permutation(len(rows.right))
-        part = int(rng.uniform(0.25, 0.75) * len(order))
-        mixtures.append(rows[order[:part]].joined(clean[order[part:]]))
-    return mixtures
+def _mixture(clean: Vector, damaged: Vector, rng: np.random.Generator) -> Vector:
+    """Mix some rows of a view with the undamaged rows of the other samples."""
+    order = rng.permutation(len(clean))
+    part = int(rng.uniform(0.25, 0.75) * len(order))
+    return np.concatenate([damaged[order[:part]], clean[order[part:]]])
 
 
-def _class_mixes(
-    clean: LabelledRows, labels: Labels, rng: np.random.Generator
-) -> list[LabelledRows]:
-    """Draw undamaged inputs with other class shares."""
-    mixes = []
+def _class_mixes(labels: Labels, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
+    """Draw rows with other class shares."""
     classes, members = np.unique(labels, return_inverse=True)
     for _ in range(10):
         # A concentration below 1 lets a few classes dominate.
         shares = rng.dirichlet(np.full(len(classes), 0.5))[members]
-        rows = rng.choice(len(labels), len(labels) // 2, p=shares / shares.sum())
-        mixes.append(clean[rows])
-    return mixes
+        yield rng.choice(len(labels), len(labels) // 2, p=shares / shares.sum())

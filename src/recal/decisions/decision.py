@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.clusters import check_names, count_of_clusters
 from recal.decisions.certify import chance_of_so_few
-from recal.decisions.rule import DecisionRule, Guarantee, percentage
+from recal.decisions.rule import DecisionRule, Guarantee, finite, percentage
 from recal.errors import GroupRiskWarning, InputError
 from recal.metrics.calibration_error import BinTable
 from recal.metrics.intervals import Interval, rate_interval
@@ -140,11 +140,6 @@ def two_digits(number: float) -> int:
 
 def read_fields(source: object, names: str) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names.split()}
-
-
-def finite(value: float) -> float | None:
-    """Return the number, or None if it is not finite, because JSON cannot store it."""
-    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, kw_only=True)

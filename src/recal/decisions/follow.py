@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_probs
-from recal.decisions.rule import DecisionRule
+from recal.decisions.rule import DecisionRule, finite
 from recal.errors import InputError
 from recal.maps.arrays import log_odds, sigmoid
 from recal.maps.guard import bounded, lift_answers
@@ -101,14 +101,12 @@ class WatchResult:
         """Plain values for JSON; values of the test only if one was made."""
         plain: dict[str, Any] = {**vars(self), "interval": list(self.interval)}
         plain["accuracy"] = self.accuracy if self.known else None
-        test = {name: plain.pop(name) for name in ("alarm", "p_value", "alpha", "views_used")}
-        test["class_mix"] = None if self.class_mix is None else self.class_mix.to_dict()
-        test["findings"] = [vars(finding) for finding in self.findings]
-        known_at_fit = not math.isnan(self.accuracy_at_fit)
-        test["accuracy_at_fit"] = self.accuracy_at_fit if known_at_fit else None
-        for name in test.keys() & plain.keys():
-            del plain[name]
-        return plain if self.alarm is None else {**plain, **test}
+        plain["accuracy_at_fit"] = finite(self.accuracy_at_fit)
+        plain["class_mix"] = None if self.class_mix is None else self.class_mix.to_dict()
+        plain["findings"] = [vars(finding) for finding in self.findings]
+        names = ("alarm", "p_value", "alpha", "views_used", "class_mix", "findings")
+        test = {name: plain.pop(name) for name in (*names, "accuracy_at_fit")}
+        return plain if self.alarm is None else plain | test
 
     @property
     def test_message(self) -> str:
@@ -123,9 +121,9 @@ class WatchResult:
         """One sentence about the accuracy."""
         if not self.known:
             return f"The accuracy of {self.whose} is unknown: {self.reason}."
-        at_fit = ""
-        if not math.isnan(self.accuracy_at_fit):
-            at_fit = f"; at the fit {self.accuracy_at_fit:.1%}"
+        at_fit = (
+            "" if math.isnan(self.accuracy_at_fit) else f"; at the fit {self.accuracy_at_fit:.1%}"
+        )
         low, high = self.interval
         return (
             f"Estimated accuracy of {self.whose}: {self.accuracy:.1%} (95 % interval {low:.1%} to "

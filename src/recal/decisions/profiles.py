@@ -9,7 +9,7 @@ prediction is. And a view is a damaged input with a known label, from which
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 
@@ -27,15 +27,7 @@ from recal.checks import (
 )
 from recal.clusters import check_clusters, check_names
 from recal.decisions.class_shares import ByClass, learn_classes
-from recal.decisions.damage import (
-    DEVIATIONS,
-    FEWEST_ROWS,
-    Following,
-    RowNumbers,
-    join_rows,
-    learn,
-    row_numbers,
-)
+from recal.decisions.damage import DEVIATIONS, FEWEST_ROWS, Following, learn, row_numbers
 from recal.decisions.follow import WatchResult, unknown
 from recal.errors import InputError
 from recal.maps.arrays import class_log_odds, log_softmax, sigmoid
@@ -213,24 +205,22 @@ class Profile(Record):
         """Return accuracy and temperature of a batch of logits, or why they are unknown; no test is
         made.
         """
-        return self.condition_of([self.numbers(check_logits(logits))])
+        return self.condition_of(self.numbers(check_logits(logits)))
 
-    def numbers(self, logits: Floats) -> RowNumbers:
-        """Return what `condition_of` needs from one piece of a batch, so that a large batch need
-        not be in memory.
-        """
+    def numbers(self, logits: Floats) -> Vector:
+        """Return what `condition_of` needs from each row, so that logits need not stay in memory."""
         self.check_classes(logits.shape[1])
         return row_numbers(
             logits, self.beta, math.nan if self.following is None else self.following.cut
         )
 
-    def condition_of(self, pieces: Sequence[RowNumbers]) -> WatchResult:
-        """Return the same as `condition` for a batch that was read in pieces."""
+    def condition_of(self, numbers: Vector) -> WatchResult:
+        """Return the same as `condition` for the numbers of a batch."""
         if self.following is not None:
-            return self.following.condition_of(join_rows(pieces))
+            return self.following.condition_of(numbers)
         few = f"the profile was made from fewer than {FEWEST_ROWS} samples"
         reason = few if self.labelled else "the profile was made without labels"
-        return unknown(self.beta, reason, sum(map(len, pieces)))
+        return unknown(self.beta, reason, len(numbers))
 
     def graded_condition(self, log_odds: Vector, *, alarm: bool) -> WatchResult:
         """Estimate the accuracy of answers if only their confidence is known.

@@ -410,12 +410,11 @@ class StreamWatch:
     def result(self) -> WatchResult:
         if not self._recent:
             raise InputError("No samples were seen yet: call update(logits) first.")
+        recent = np.concatenate(self._recent)
         if self.profile.graded:
-            result = self.profile.graded_condition(
-                np.concatenate(self._recent)[-self._window :], alarm=self.alarm
-            )
+            result = self.profile.graded_condition(recent[-self._window :], alarm=self.alarm)
         else:
-            result = self.profile.condition_of(self._recent)
+            result = self.profile.condition_of(recent)
         return replace(
             result,
             alarm=self.alarm,

@@ -15,6 +15,7 @@ from recal.decisions.damage import (
     NOISE,
     Following,
     Process,
+    best_change,
     held_back,
     labelled_rows,
     row_numbers,
@@ -208,7 +209,7 @@ def test_the_best_temperature_from_the_table_is_that_of_a_fit():
     for strength in (0.2, 0.5, 0.8):
         logits = damaged(y, "fading", strength, 4)
         rows = labelled_rows(logits, y, 0.8, 0.5)
-        assert math.exp(rows.log_ratio) * 0.8 == pytest.approx(fit_beta(logits, y), rel=0.01)
+        assert math.exp(best_change(rows)[0]) * 0.8 == pytest.approx(fit_beta(logits, y), rel=0.01)
 
 
 def test_a_power_is_a_change_of_temperature_and_keeps_answers():
@@ -277,7 +278,7 @@ def test_what_rests_on_one_kind_of_view_is_held_back(monkeypatch):
         changes=np.array([[0.0, 0.0], [-1.0, -2.0], [0.0, 0.0], [0.0, 0.0]]),
         sizes=np.zeros(4, np.int64),
     )
-    reading = following._read([None] * 80)
+    reading = following._read(np.zeros((80, 10)))
     assert reading.changes == pytest.approx(np.array([-1.0, -2.0]) / (1 + NOISE))
     assert reading.disputed == pytest.approx((2 / 3 * reading.changes) ** 2)
     assert held_back(reading.changes[0], reading.disputed[0], 0.0) == pytest.approx(
