@@ -13,7 +13,7 @@ from recal.cli import options as opt
 from recal.cli.collect import ask_endpoint, check_pool, is_endpoint, is_log, read_log
 from recal.cli.files import check_correct, check_exists, is_table_of_answers, open_views
 from recal.cli.fit import new_calibrator
-from recal.cli.inputs import ModelInputs, Questions, group_words, without_none
+from recal.cli.inputs import ModelInputs, Questions, group_words
 from recal.cli.options import split_names
 from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line
 from recal.errors import InputError
@@ -248,7 +248,7 @@ def _calibrate_model(
     model = inputs.open_model()
     source = inputs.open_labelled_data(model)
     settings = replace(settings, about={"Model": str(inputs.model), **settings.about})
-    how |= {"classes": inputs.class_names, **inputs.running(), **without_none(labels=inputs.labels)}
+    how |= {"classes": inputs.class_names, **inputs.running()}
     with on_interrupt(f"What is done is kept in {out}: run the same command again to resume."):
         result = run(model, source, out, settings, **how)
     next_line = shell_line("apply", out, *inputs.words(), "--data", "NEW", "--out", "answers.csv")

@@ -130,21 +130,23 @@ def _run_model(
     from recal.collecting import run_pilot
     from recal.collecting.pools import as_pool, needs_pilot
     from recal.collecting.preflight import preflight
+    from recal.collecting.sources import IndexedSource
 
     how = {**inputs.running(), "classes": inputs.class_names}
-    how |= without_none(seed=seed, labels=inputs.labels)
     adapter = inputs.open_model()
-    source = inputs.open_labelled_data(adapter)
-    transforms = as_pool(check_pool(pool), seed or 0, source, adapter)
-    checks = {name: value for name, value in how.items() if name not in ("engine", "progress")}
-    how |= {"out": out, "resume": resume}
+    names = ("preprocess", "classes", "outputs", "batch_size")
+    checks = {name: how[name] for name in names if name in how}
+    how |= {"out": out, "resume": resume, **without_none(seed=seed)}
     note = "No files were written; with --out NAME.zarr a run can be resumed."
     if out.suffix == ".zarr":
         note = f"What is done is kept in {out}: run the same command again to resume."
     cost: dict[str, Any] = {}
     try:
+        source = inputs.open_labelled_data(adapter)
+        transforms = as_pool(check_pool(pool), seed or 0, source, adapter)
         with on_interrupt(note):
-            preflight(adapter, source, transforms, run_model=inputs.engine is None, **checks)
+            if inputs.engine is None and isinstance(source, IndexedSource):
+                preflight(adapter, source, transforms, **checks)
             if pilot is not None and transforms and needs_pilot(source, pilot):
                 trial = run_pilot(adapter, source, transforms, pilot, **how)
                 say(f"{trial}.")

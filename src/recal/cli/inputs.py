@@ -210,6 +210,7 @@ class ModelInputs(Normalization):
 
         If only one guess is possible, columns and the order of classes are guessed and printed.
         """
+        from recal.collecting.local import open_source
         from recal.collecting.preflight import name_labels
         from recal.collecting.tables import guess_columns
 
@@ -221,7 +222,7 @@ class ModelInputs(Normalization):
         for name, column in columns.items():
             what = f"{name.removesuffix('_column').capitalize()}s"
             say(f"{what} are read from the column {column!r} of {self.data}.")
-        source = replace(self, **columns).open_data(model)
+        source = open_source(replace(self, **columns).open_data(model), self.labels, {}, model)
         named = name_labels(source, model, self.class_names)
         if named is not source and named.classes is not None:
             names = ", ".join(named.classes[:8]) + (", ..." if len(named.classes) > 8 else "")

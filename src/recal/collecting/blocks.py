@@ -10,12 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, Labels, check_classes, check_labels, check_one_each
+from recal.checks import Floats, Labels, check_classes, check_labels
 from recal.collecting.models.base import Model, as_logits
 from recal.collecting.sources import Batch, IndexedSource, Source, digest_inputs
 from recal.errors import FileError, InputError, RecalError, blame
@@ -42,11 +42,6 @@ class Block:
         return len(self.logits)
 
 
-# What a worker does with a block before it sends the result. It may return the block itself, for
-# the driver to keep.
-Finisher = Callable[[Block], Any]
-
-
 @dataclass(frozen=True)
 class Job:
     """A model, the transformations of its inputs, and the preprocessing between the two."""
@@ -59,8 +54,17 @@ class Job:
     plan: Map | None = None
     # The record of these settings, stored with the views.
     preprocessing: Preprocessing | None = None
+    # Whether blocks need a digest of their inputs.
+    digests: bool = False
+    # What becomes of a block where it was computed, before it is kept or sent.
+    finish: Callable[[Block], Any] | None = None
 
-    def run(self, batch: Batch, describe: Callable[[int], str], *, digests: bool = False) -> Block:
+    def result(self, batch: Batch, describe: Callable[[int], str]) -> Any:
+        """Return the block of one batch, or what `finish` makes of it."""
+        block = self.run(batch, describe)
+        return block if self.finish is None else self.finish(block)
+
+    def run(self, batch: Batch, describe: Callable[[int], str]) -> Block:
         """Return the logits of one batch, with one forward pass per view."""
         inputs, rows = self.model.prepare(batch.inputs), np.arange(len(batch))
         logits = self._logits(_copy(inputs), None, batch, describe, rows)
@@ -82,7 +86,7 @@ class Job:
                     f"{view.shape[1]} through {str(transform)!r}."
                 )
             transformed[place, rows] = view
-        inputs_digest = digest_inputs(batch) if digests else None
+        inputs_digest = digest_inputs(batch) if self.digests else None
         return Block(batch.index, batch.start, logits, transformed, batch.labels, inputs_digest)
 
     def _logits(
@@ -165,65 +169,50 @@ def _copy(inputs: Any) -> Any:
     return inputs.clone() if hasattr(inputs, "clone") else inputs.copy()  # lists, arrays and frames
 
 
-# The number of classes and the dtype of the first block.
-First = tuple[int, np.dtype[Any]]
-
-
-class Sink(ABC):
-    """Takes blocks in any order, each once.
+class Sink:
+    """Keeps the result of each batch. Results come in any order, each once.
 
     Attributes
     ----------
     done : frozenset of int
         Batches that need not be computed.
-    wants_digests : bool
-        Whether blocks need a digest of their inputs.
     doing : str
         The text of the progress bar.
     """
 
-    done: frozenset[int] = frozenset()
-    wants_digests: ClassVar[bool] = False
-    doing: ClassVar[str] = "Collecting"
+    def __init__(self, doing: str, done: frozenset[int] = frozenset()) -> None:
+        self.doing, self.done = doing, done
+        self.results: dict[int, Any] = {}
 
-    def __init__(self, job: Job, source: Source, classes: Sequence[Any] | None) -> None:
-        self.job, self.source, self.asked_classes = job, source, classes
-        self._first: First | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-    def put(self, block: Block) -> None:
-        """Keep a block that was computed here."""
-        self._check(block)
-        finish = self.finisher()
-        self.take(block.index, block if finish is None else finish(block))
+    def take(self, index: int, result: Any) -> None:
+        self.results[index] = result
 
     def meet_again(self, batch: Batch) -> None:
-        """Check a batch in `done`, from a source that cannot skip batches."""
-        return
+        """Compare a batch that is done with the one that was recorded."""
 
-    def finisher(self) -> Finisher | None:
-        """Return a function that workers apply to their blocks before they send them, or None."""
-        return None
+    def in_order(self) -> list[Any]:
+        return [self.results[index] for index in sorted(self.results)]
+
+
+class ViewsSink(Sink, ABC):
+    """Takes the blocks of `collect`, and returns views."""
+
+    def __init__(self, job: Job, source: Source, classes: Sequence[Any] | None) -> None:
+        super().__init__("Collecting")
+        self.job, self.source, self.classes = job, source, classes
+        # The number of classes and the dtype of the first block.
+        self._first: tuple[int, np.dtype[Any]] | None = None
 
     @abstractmethod
-    def take(self, index: int, result: Any) -> None:
-        """Keep the finisher's result for a block, or the block itself if there is no finisher."""
+    def finish(self) -> Views:
+        """Return all views, or those of a store."""
 
-    @abstractmethod
-    def finish(self) -> Any:
-        """Return the result of the run."""
-
-    def _check(self, block: Block) -> None:
+    def check(self, block: Block) -> None:
         """Compare a block with the first one."""
         if self._first is None:
             self._first = (block.logits.shape[1], block.logits.dtype)
             if self.source.labels is not None:  # refuse bad labels before the work, not after it
-                self.columns(self.source.labels, block.logits.shape[1])
+                self.columns(self.source.labels, len(self.source.labels))
         n_classes, dtype = self._first
         name, found = self.job.model.name, block.logits
         if found.shape[1] != n_classes:
@@ -237,45 +226,56 @@ class Sink(ABC):
                 f"{name} gave {dtype} before and {found.dtype} for batch {block.index}."
             )
 
-    def labels(
-        self, parts: Iterable[ArrayLike | None], n_samples: int, n_classes: int
-    ) -> tuple[Labels | None, NDArray[Any] | None]:
-        """Return the labels as column indices, and the names of the columns if there are any.
-
-        `parts` are the labels of each block in order, for a source whose labels are known only
-        after reading.
-        """
-        values = self.source.labels
-        arrays = [np.asarray(part) for part in parts if part is not None]
-        if values is None and arrays:
-            values = np.concatenate(arrays)
-        if values is not None:
-            check_one_each(values, n_samples)
-        return self.columns(values, n_classes)
-
     def columns(
-        self, values: NDArray[Any] | None, n_classes: int
+        self, labels: NDArray[Any] | None, n_samples: int
     ) -> tuple[Labels | None, NDArray[Any] | None]:
-        folders = self.source.classes
-        names = self.job.model.classes if self.asked_classes is None else self.asked_classes
-        if names is None and folders is not None and len(folders) != n_classes:
-            raise InputError(
-                f"The labels have {len(folders)} classes and the model has {n_classes}, so the "
-                "order of its columns is unknown",
-                remedy="Pass classes=[...] (--classes A,B,C), the names of its columns in order",
-            )
-        names = folders if names is None else names
-        columns = None if names is None else check_classes(names, n_classes)
-        if columns is not None and columns.dtype.kind in "iu":
-            columns = None if np.array_equal(columns, np.arange(n_classes)) else columns
-        if values is None:
-            return None, columns
-        if folders is not None and columns is not None:
-            values = np.asarray(folders)[values]
-        return check_labels(values, len(values), n_classes, columns), columns
+        """Return labels as column indices, and the names of the columns, as in `label_columns`."""
+        assert self._first is not None
+        given = self.job.model, self.classes
+        return label_columns(labels, self.source, *given, n_samples, self._first[0])
 
 
-class MemorySink(Sink):
+def join_labels(source: Source, parts: Iterable[ArrayLike | None]) -> NDArray[Any] | None:
+    """Return the labels of a source, or of its batches in order if they are known only after reading."""
+    arrays = [np.asarray(part) for part in parts if part is not None]
+    if source.labels is not None or not arrays:
+        return source.labels
+    return np.concatenate(arrays)
+
+
+def label_columns(
+    labels: NDArray[Any] | None,
+    source: Source,
+    model: Model,
+    classes: Sequence[Any] | None,
+    n_samples: int,
+    n_classes: int,
+) -> tuple[Labels | None, NDArray[Any] | None]:
+    """Return the labels of a source as column indices, and the names of the columns if there are any.
+
+    `classes` are the names that the caller gave; without them, the model or the source names the
+    columns.
+    """
+    folders = source.classes
+    names = model.classes if classes is None else classes
+    if names is None and folders is not None and len(folders) != n_classes:
+        raise InputError(
+            f"The labels have {len(folders)} classes and the model has {n_classes}, so the "
+            "order of its columns is unknown",
+            remedy="Pass classes=[...] (--classes A,B,C), the names of its columns in order",
+        )
+    names = folders if names is None else names
+    columns = None if names is None else check_classes(names, n_classes)
+    if columns is not None and columns.dtype.kind in "iu":
+        columns = None if np.array_equal(columns, np.arange(n_classes)) else columns
+    if labels is None:
+        return None, columns
+    if folders is not None and columns is not None:
+        labels = np.asarray(folders)[labels]
+    return check_labels(labels, n_samples, n_classes, columns), columns
+
+
+class MemorySink(ViewsSink):
     """Keeps all logits in memory, and writes them to one .npz file at the end if there is a target."""
 
     def __init__(
@@ -283,7 +283,6 @@ class MemorySink(Sink):
     ) -> None:
         super().__init__(job, source, classes)
         self.target = target
-        self._blocks: dict[int, Block] = {}
         if target is not None:
             try:  # fail now rather than after hours of work
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -294,24 +293,25 @@ class MemorySink(Sink):
                 raise FileError(f"Cannot write {target}: {error.strerror or error}.") from error
 
     def take(self, index: int, result: Block) -> None:
-        self._blocks[index] = result
+        self.check(result)
+        super().take(index, result)
 
     def finish(self) -> Views:
-        n_samples = sum(map(len, self._blocks.values()))
+        n_samples = sum(map(len, self.results.values()))
         if self.source.n_samples not in (None, n_samples):
             raise InputError(
                 f"{self.source.n_samples} samples were expected and {n_samples} arrived."
             )
         assert self._first is not None
         n_classes, dtype = self._first
-        parts = [self._blocks[index].labels for index in sorted(self._blocks)]
+        given = join_labels(self.source, [block.labels for block in self.in_order()])
+        labels, columns = self.columns(given, n_samples)
         stack = np.empty((1 + len(self.job.transforms), n_samples, n_classes), dtype=dtype)
-        while self._blocks:
-            _, block = self._blocks.popitem()  # so that only one block is in memory twice
+        while self.results:
+            _, block = self.results.popitem()  # so that only one block is in memory twice
             rows = slice(block.start, block.start + len(block))
             stack[0, rows], stack[1:, rows] = block.logits, block.transformed
         transformed: dict[Transform | str, Any] = dict(zip(self.job.transforms, stack[1:]))
-        labels, columns = self.labels(parts, n_samples, n_classes)
         named = labels if labels is None or columns is None else columns[labels]
         names: dict[str, Any] = {"clusters": self.source.clusters, "groups": self.source.groups}
         names["ids"] = self.source.names()
@@ -333,15 +333,17 @@ def first_changed_block(
     if not isinstance(source, IndexedSource):
         return None
     for index, record in sorted(records.items()):
-        is_beyond = index * batch_size >= source.n_samples
-        if is_beyond or not has_inputs_of(record, source.batch(index, batch_size)):
+        if index * batch_size >= source.n_samples:
+            return index
+        batch = source.batch(index, batch_size)
+        if not is_recorded(record, digest_inputs(batch), batch.labels):
             return index
     return None
 
 
-def has_inputs_of(record: Mapping[str, Any], batch: Batch) -> bool:
-    """Whether the record of a block matches the inputs and labels of this batch."""
-    if record.get("inputs") not in (None, digest_inputs(batch)):
+def is_recorded(record: Mapping[str, Any], inputs: str | None, labels: ArrayLike | None) -> bool:
+    """Whether the record of a block has this digest of inputs and these labels."""
+    if record.get("inputs") not in (None, inputs):
         return False
-    labels = record.get("labels")
-    return labels is None or batch.labels is None or np.asarray(batch.labels).tolist() == labels
+    recorded = record.get("labels")
+    return recorded is None or labels is None or np.asarray(labels).tolist() == recorded

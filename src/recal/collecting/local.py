@@ -6,7 +6,7 @@ import copy
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,10 +14,11 @@ from numpy.typing import ArrayLike
 
 from recal.calibrators.base import Calibrator
 from recal.checks import check_one_each
-from recal.collecting.blocks import Job, MemorySink, Preprocess, Sink
+from recal.collecting.blocks import Job, MemorySink, Preprocess, Sink, ViewsSink
 from recal.collecting.models import as_model
 from recal.collecting.models.base import Model, to_numpy
 from recal.collecting.pools import as_pool, needs_pilot, run_pilot
+from recal.collecting.preflight import check_agreement, name_labels
 from recal.collecting.sources import IndexedSource, Source, as_source
 from recal.collecting.tables import arrange_columns
 from recal.errors import InputError
@@ -145,8 +146,6 @@ def collect(
     source = open_source(inputs, labels, files, adapter)
     how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "batch_size": batch_size}
     if engine == "local":
-        from recal.collecting.preflight import check_agreement, name_labels  # imports this module
-
         named = name_labels(source, adapter, classes)
         if named is not source and isinstance(named, IndexedSource):
             check_agreement(adapter, named, **how)
@@ -161,11 +160,11 @@ def collect(
     preprocessing = record(
         preprocess, outputs, source.reading or {}, source.sample(), adapter.fingerprint()
     )
-    job = Job(adapter, transforms, preprocess, outputs, preprocessing=preprocessing)
+    stored = target is not None and target.suffix == ".zarr"
+    job = Job(adapter, transforms, preprocess, outputs, preprocessing=preprocessing, digests=stored)
     with _open_sink(target, job, source, classes, batch_size, resume) as sink:
         choose_engine(engine)(job, source, batch_size, sink, progress)
-        views: Views = sink.finish()
-    return views
+        return sink.finish()
 
 
 def open_source(
@@ -265,8 +264,8 @@ def _open_sink(
     classes: Sequence[Any] | None,
     batch_size: int,
     resume: bool,
-) -> Sink:
-    if target is not None and target.suffix == ".zarr":
+) -> AbstractContextManager[ViewsSink]:
+    if target is not None and job.digests:
         from recal.collecting.store import StoreSink
 
         return StoreSink(job, source, classes, target, batch_size=batch_size, resume=resume)
@@ -275,7 +274,7 @@ def _open_sink(
     elif target is not None:
         rule = "must end in .zarr (written batch by batch) or .npz (written at the end)"
         raise InputError(f"{rule}, got {target.name!r}", argument="out")
-    return MemorySink(job, source, classes, target)
+    return nullcontext(MemorySink(job, source, classes, target))
 
 
 def choose_engine(engine: Any) -> Runner:
@@ -302,5 +301,5 @@ def run_local(job: Job, source: Source, batch_size: int, sink: Sink, progress: b
             if batch.index in sink.done:
                 sink.meet_again(batch)
                 continue
-            sink.put(job.run(batch, source.describe, digests=sink.wants_digests))
+            sink.take(batch.index, job.result(batch, source.describe))
             advance(len(batch))

@@ -7,17 +7,24 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
 from recal.checks import Floats
-from recal.collecting.blocks import Block, Job, Preprocess, Sink, first_changed_block
+from recal.collecting.blocks import (
+    Block,
+    Preprocess,
+    Sink,
+    first_changed_block,
+    join_labels,
+    label_columns,
+)
 from recal.collecting.fingerprint import digest
 from recal.collecting.local import Engine, choose_engine, job_of, open_as_fitted
-from recal.collecting.sources import Source, as_indexed
+from recal.collecting.sources import as_indexed
 from recal.decisions.class_shares import ClassMix, adapt_to_class_mix
 from recal.decisions.class_shares import class_mix as class_mix_of
 from recal.decisions.follow import WatchResult, followed_confidences, to_the_power
@@ -172,9 +179,24 @@ def apply(
     source = open_as_fitted(calibrator, job.model, inputs, labels, files)
     if follow or class_mix is not None:
         profile_of(calibrator)  # refuse a calibrator without one before the work
-    sink = ProbabilitySink(job, source, BlockCalibrator(calibrator, job.transforms, source.groups))
+    names = class_names(calibrator)
+    if source.labels is not None:  # refuse bad labels before the work, not after it
+        sizes = len(source.labels), len(calibrator.classes_)
+        label_columns(source.labels, source, job.model, names, *sizes)
+    job = replace(job, finish=BlockCalibrator(calibrator, job.transforms, source.groups))
+    sink = Sink("Applying")
     choose_engine(engine)(job, source, batch_size, sink, progress)
-    return sink.finish().adapted(calibrator, follow, class_mix)
+    parts: list[Predictions] = sink.in_order()
+
+    def join(name: str) -> Any:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    probs, given = join("probs"), join_labels(source, [part.labels for part in parts])
+    columns = label_columns(given, source, job.model, names, *probs.shape)
+    passes, confidences = join("passes"), join("confidences")
+    n_known = sum(part.fitted_rows for part in parts)
+    predictions = Predictions(probs, *columns, passes, confidences, n_known, logits=join("logits"))
+    return predictions.adapted(calibrator, follow, class_mix)
 
 
 @dataclass(frozen=True)
@@ -206,41 +228,6 @@ class BlockCalibrator:
         )
 
 
-class ProbabilitySink(Sink):
-    """Calibrates each block as it arrives and keeps only the predictions."""
-
-    doing: ClassVar[str] = "Applying"
-
-    def __init__(self, job: Job, source: Source, calibrate: BlockCalibrator) -> None:
-        super().__init__(job, source, class_names(calibrate.calibrator))
-        self.calibrate = calibrate
-        self._parts: dict[int, Predictions] = {}
-
-    def finisher(self) -> BlockCalibrator:
-        return self.calibrate
-
-    def take(self, index: int, result: Predictions) -> None:
-        self._parts[index] = result
-
-    def finish(self) -> Predictions:
-        parts = [self._parts[index] for index in sorted(self._parts)]
-
-        def join(name: str) -> Any:
-            return np.concatenate([getattr(part, name) for part in parts])
-
-        probs = join("probs")
-        labels, classes = self.labels((part.labels for part in parts), *probs.shape)
-        return Predictions(
-            probs,
-            labels,
-            classes,
-            join("passes"),
-            join("confidences"),
-            sum(part.fitted_rows for part in parts),
-            logits=join("logits"),
-        )
-
-
 @dataclass(frozen=True)
 class PredictionFolder:
     """A complete folder of calibrated probabilities; it can be passed wherever a path can."""
@@ -263,14 +250,14 @@ class PredictionFolder:
 class PartWriter:
     """Calibrates a block and writes its table; replaces the table of an earlier attempt.
 
-    The result is the number of forward passes of each row.
+    The result is the number of rows, and of forward passes.
     """
 
     calibrate: BlockCalibrator
     folder: Path
     made_by: str
 
-    def __call__(self, block: Block) -> NDArray[np.int64]:
+    def __call__(self, block: Block) -> tuple[int, int]:
         part, calibrator = self.calibrate(block), self.calibrate.calibrator
         assert part.passes is not None
         names, rule = class_names(calibrator), getattr(calibrator, "decision_", None)
@@ -285,33 +272,7 @@ class PartWriter:
             fitted_rows=part.fitted_rows,
             job={"job": self.made_by, "inputs": block.inputs},
         )
-        return part.passes
-
-
-class PartsSink(Sink):
-    """Counts the rows that workers or this process write."""
-
-    doing: ClassVar[str] = "Applying"
-    wants_digests: ClassVar[bool] = True
-
-    def __init__(self, job: Job, source: Source, writer: PartWriter, done: frozenset[int]) -> None:
-        super().__init__(job, source, None)
-        self.writer, self.done = writer, done
-        self.written = self.passes = 0
-
-    def finisher(self) -> PartWriter:
-        return self.writer
-
-    def put(self, block: Block) -> None:
-        self.take(block.index, self.writer(block))  # labels are not needed, so any will do
-
-    def take(self, index: int, result: NDArray[np.int64]) -> None:
-        self.written += len(result)
-        self.passes += int(result.sum())
-
-    def finish(self) -> PredictionFolder:
-        n_samples = self.source.n_samples or 0
-        return PredictionFolder(self.writer.folder, n_samples, self.written, self.passes)
+        return len(block), int(part.passes.sum())
 
 
 def part_name(index: int) -> str:
@@ -386,6 +347,8 @@ def apply_distributed(
             "are not mixed. Choose another folder, or remove the parts in this one."
         )
     writer = PartWriter(BlockCalibrator(calibrator, job.transforms), folder, made_by)
-    sink = PartsSink(job, source, writer, frozenset(records))
+    sink = Sink("Applying", frozenset(records))
+    job = replace(job, digests=True, finish=writer)
     choose_engine(engine)(job, source, batch_size, sink, progress)
-    return sink.finish()
+    written, passes = (sum(counts) for counts in zip((0, 0), *sink.in_order()))
+    return PredictionFolder(folder, source.n_samples, written, passes)

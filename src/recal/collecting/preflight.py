@@ -1,5 +1,5 @@
-"""Checks before a run: labels, classes, columns, shapes, kind of outputs, and whether predictions
-match labels.
+"""Checks before a run: labels, classes, shapes, kind of outputs, and whether predictions match
+labels.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from numpy.typing import NDArray
 
 from recal.calibrators.samples import refuse_constant
 from recal.checks import Floats, Labels
-from recal.collecting.blocks import Job, MemorySink, Preprocess
-from recal.collecting.local import open_source
-from recal.collecting.models import as_model
+from recal.collecting.blocks import Job, Preprocess, label_columns
 from recal.collecting.models.base import Model
-from recal.collecting.pools import as_pool
 from recal.collecting.sources import IndexedSource, Source, Subset
-from recal.collecting.tables import TableSource, holds_texts
-from recal.errors import InputError, in_both
+from recal.errors import InputError
+from recal.schema import Number, check
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Channels, Normalize, Outputs
 
 
 def name_labels(source: Source, model: Model, classes: Sequence[Any] | None) -> Source:
     """Return the source with its labels as columns in alphabetical order, if only the labels name
-    the classes.
+    the classes. Refuse labels that are not among known names.
 
     Most libraries order classes this way. `check_agreement` detects another order.
     """
-    values = source.labels
-    known = (classes, model.classes, source.classes)
-    if values is None or not len(values) or any(names is not None for names in known):
+    values, names = source.labels, model.classes if classes is None else classes
+    if values is None or not len(values):
         return source
-    if not all(isinstance(value, str) for value in np.asarray(values).ravel().tolist()):
+    if names is not None:
+        label_columns(values, source, model, classes, len(values), len(names))
+        return source
+    is_named = all(isinstance(value, str) for value in np.asarray(values).ravel().tolist())
+    if source.classes is not None or not is_named:
         return source
     named = copy.copy(source)  # the caller's source stays as it was
-    names, named.labels = np.unique(np.asarray(values, dtype=str), return_inverse=True)
-    named.classes = tuple(names.tolist())
+    labels, named.labels = np.unique(np.asarray(values, dtype=str), return_inverse=True)
+    named.classes = tuple(labels.tolist())
     return named
 
 
@@ -77,7 +77,7 @@ def check_agreement(
         job = Job(model, (), between, model.returns(outputs))
         with model.running():
             logits = np.concatenate([job.run(batch, some.describe).logits for batch in batches])
-        truth, _ = MemorySink(job, source, classes).columns(some.labels, logits.shape[1])
+        truth, _ = label_columns(some.labels, source, model, classes, *logits.shape)
         assert truth is not None
         return logits, truth
 
@@ -150,75 +150,28 @@ def _in_best_order(
 
 
 def preflight(
-    model: Any,
-    inputs: Any,
-    pool: str | Sequence[Transform | str] | None = None,
+    model: Model,
+    source: IndexedSource,
+    transforms: Sequence[Transform],
     *,
-    labels: Any = None,
     classes: Sequence[Any] | None = None,
     preprocess: Preprocess | None = None,
     outputs: Outputs = "logits",
     batch_size: int = 256,
-    device: Any = None,
-    seed: int = 0,
-    run_model: bool = True,
-    **files: Any,
 ) -> None:
     """Refuse, before the run, what `recal.collect` with the same arguments would refuse later.
 
-    Parameters
-    ----------
-    model, inputs, pool, labels, classes, preprocess, outputs, batch_size, device, seed, **files
-        As in `recal.collect`.
-    run_model : bool
-        Whether the model runs on the first batch; otherwise only labels and columns are checked.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from recal.collecting.preflight import preflight
-    >>> preflight(lambda batch: batch, 3 * np.eye(3), labels=["ant", "bee", "ox"], classes=["ant", "bee", "cat"])
-    ... # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-        ...
-    recal.errors.InputError: ...'ox'...
+    The model runs on the first batch, as it is and through one transformation of each kind.
     """
-    adapter = as_model(model, outputs=outputs, device=device)
-    source = name_labels(open_source(inputs, labels, files, adapter), adapter, classes)
-    transforms = as_pool(pool, seed, source, adapter)
-    _check_columns(source, adapter)
-    names = adapter.classes if classes is None else classes
-    if names is not None and source.labels is not None:
-        MemorySink(Job(adapter), source, classes).columns(source.labels, len(names))
-    # `collect` refuses the batch size.
-    if not isinstance(source, IndexedSource) or not run_model or batch_size < 1:
-        return
-    batch = source.batch(0, batch_size)
+    batch = source.batch(0, check(batch_size, Number(1, whole=True), "batch_size"))
     kinds = {type(transform): transform for transform in reversed(transforms)}
-    job = Job(adapter, tuple(kinds.values()), preprocess, adapter.returns(outputs))
-    with adapter.running():
+    job = Job(model, tuple(kinds.values()), preprocess, model.returns(outputs))
+    with model.running():
         logits = job.run(batch, source.describe).logits
-    sink = MemorySink(job, source, classes)
     for values in (source.labels, batch.labels):
-        sink.columns(values, logits.shape[1])
+        n_samples = 0 if values is None else len(values)
+        label_columns(values, source, model, classes, n_samples, logits.shape[1])
     if len(logits) >= 20:
         refuse_constant(logits)
     how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "batch_size": batch_size}
-    check_agreement(adapter, source, classes=classes, **how)
-
-
-def _check_columns(source: Source, model: Model) -> None:
-    """Refuse a table of texts, perhaps with labels, that is read as features."""
-    if not isinstance(source, TableSource) or model.features is not None:
-        return
-    frame = source.values
-    texts = [str(name) for name in frame.columns if holds_texts(frame[name])]
-    others = [str(name) for name in frame.columns if str(name) not in texts]
-    if texts and len(others) <= 1:
-        columns = {"text_column": texts[0]}
-        if others and source.labels is None:
-            columns["label_column"] = others[0]
-        raise InputError(
-            f"The column {texts[0]!r} holds texts, and the table is read as features",
-            remedy=f"To read it as texts pass {in_both(**columns)}",
-        )
+    check_agreement(model, source, classes=classes, **how)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from recal.collecting.blocks import Block, Finisher, Job, Sink
+from recal.collecting.blocks import Job, Sink
 from recal.collecting.local import progress_bar
 from recal.collecting.sources import IndexedSource, Source, as_indexed
 from recal.errors import InputError, MissingExtraError, RecalError
@@ -44,15 +44,8 @@ _LOST = (
 )
 
 
-@dataclass(frozen=True)
-class Task:
-    """A job with its inputs, the same for every worker."""
-
-    job: Job
-    source: IndexedSource
-    batch_size: int
-    digests: bool
-    finish: Finisher | None  # what becomes of a block before it is sent
+# A job, its inputs and the batch size: the same for every worker.
+Task = tuple[Job, IndexedSource, int]
 
 
 class Worker:
@@ -68,14 +61,12 @@ class Worker:
         self.task = task
         _set_threads(self.threads)
         self._open.close()  # `begin` may be called twice
-        self._open.enter_context(task.job.model.running())
+        self._open.enter_context(task[0].model.running())
 
     def run(self, index: int) -> Any:
-        """Return the block of one batch, or what the finisher made of it."""
-        task = self.task
-        batch = task.source.batch(index, task.batch_size)
-        block = task.job.run(batch, task.source.describe, digests=task.digests)
-        return block if task.finish is None else task.finish(block)
+        """Return the result of one batch."""
+        job, source, batch_size = self.task
+        return job.result(source.batch(index, batch_size), source.describe)
 
 
 def _set_threads(count: int) -> None:
@@ -246,19 +237,19 @@ class RayEngine:
 
     def run(self, job: Job, source: Source, batch_size: int, sink: Sink, progress: bool) -> None:
         """Compute every batch that the sink lacks."""
-        task = Task(job, as_indexed(source), batch_size, sink.wants_digests, sink.finisher())
-        every = range(-(-task.source.n_samples // batch_size))
+        source = as_indexed(source)
+        every = range(-(-source.n_samples // batch_size))
         chunks = [index for index in every if index not in sink.done]
         if not chunks:
             return
         with (
             self._cluster(),
-            closing(self._start_workers(task, len(chunks))) as workers,
-            progress_bar(sink, task.source, batch_size, show=progress) as advance,
+            closing(self._start_workers((job, source, batch_size), len(chunks))) as workers,
+            progress_bar(sink, source, batch_size, show=progress) as advance,
         ):
             for index, answer in workers.answers(chunks):
-                sink.put(answer) if isinstance(answer, Block) else sink.take(index, answer)
-                advance(min(batch_size, task.source.n_samples - index * batch_size))
+                sink.take(index, answer)
+                advance(min(batch_size, source.n_samples - index * batch_size))
 
     def _start_workers(self, task: Task, n_chunks: int) -> WorkerPool:
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]

@@ -14,15 +14,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.clusters import row_names
-from recal.collecting.blocks import Block, First, Job, Sink, first_changed_block, has_inputs_of
+from recal.collecting.blocks import (
+    Block,
+    Job,
+    ViewsSink,
+    first_changed_block,
+    is_recorded,
+    join_labels,
+)
 from recal.collecting.fingerprint import digest
-from recal.collecting.sources import Batch, Source
+from recal.collecting.sources import Batch, Source, digest_inputs
 from recal.errors import FileError, InputError
 from recal.files import ledger as ledgers
 from recal.files.ledger import FolderLock, Ledger, WriterToken, block_record, read_ledger
@@ -56,7 +63,7 @@ class StoreArrays:
         return bool(self._arrays)
 
     @property
-    def first(self) -> First:
+    def first(self) -> tuple[int, np.dtype[Any]]:
         """The number of classes and the dtype of all blocks."""
         return int(self._arrays["logits"].shape[1]), np.dtype(self._arrays["logits"].dtype)
 
@@ -129,10 +136,9 @@ def _writing(target: Path) -> Iterator[None]:
         ) from error
 
 
-class StoreSink(Sink):
+class StoreSink(ViewsSink):
     """Writes blocks into a zarr folder, and resumes one that is unfinished."""
 
-    wants_digests: ClassVar[bool] = True
     _lock: FolderLock | WriterToken  # after `_open`, no other process can write
 
     def __init__(
@@ -159,7 +165,7 @@ class StoreSink(Sink):
         rows = [source.clusters, source.groups]
         labels = None
         if source.labels is not None:
-            labels = digest([np.asarray(source.labels), source.classes, self.asked_classes])
+            labels = digest([np.asarray(source.labels), source.classes, self.classes])
         return {
             "kind": ledgers.COLLECTED,
             "version": ledgers.LEDGER_VERSION,
@@ -255,40 +261,38 @@ class StoreSink(Sink):
             return False
         return bool(found["sums"] == record["sums"])
 
-    def put(self, block: Block) -> None:
-        self._check(block)
+    def take(self, index: int, result: Block) -> None:
+        self.check(result)
         labels = None
-        if self.source.labels is None and block.labels is not None:
-            labels = block.labels.tolist()
-        record = block_record(block.logits, block.transformed, inputs=block.inputs, labels=labels)
-        if block.index == self._probe:
-            self._compare(block, record)
+        if self.source.labels is None and result.labels is not None:
+            labels = result.labels.tolist()
+        record = block_record(
+            result.logits, result.transformed, inputs=result.inputs, labels=labels
+        )
+        if index == self._probe:
+            self._compare(result, record)
             self._probe = None
             return
         if self._ledger.end is not None:
-            raise self._other_inputs(block.index)  # more batches than the finished store has
+            raise self._other_inputs(index)  # more batches than the finished store has
         with _writing(self.target):
             self._lock.check()
             if not self._arrays:
                 attributes = description(self._ledger.header["pool"], "", self._preprocessing)
-                self._arrays.create(block, attributes, self.source.n_samples)
-            self._arrays.grow(block)
-            self._arrays.write(block)
-        self.take(block.index, record)
-
-    def take(self, index: int, result: dict[str, Any]) -> None:
-        with _writing(self.target):
+                self._arrays.create(result, attributes, self.source.n_samples)
+            self._arrays.grow(result)
+            self._arrays.write(result)
             self._lock.check()
-            self._ledger.add(index, result)
+            self._ledger.add(index, record)
 
     def meet_again(self, batch: Batch) -> None:
-        if not has_inputs_of(self._ledger.blocks[batch.index], batch):
+        record = self._ledger.blocks[batch.index]
+        if not is_recorded(record, digest_inputs(batch), batch.labels):
             raise self._other_inputs(batch.index)
 
     def _compare(self, block: Block, record: dict[str, Any]) -> None:
         stored = self._ledger.blocks[block.index]
-        inputs = (record["inputs"], stored["inputs"])
-        if inputs[0] != inputs[1] and None not in inputs:
+        if not is_recorded(stored, block.inputs, block.labels):
             raise self._other_inputs(block.index)
         if record["sums"] == stored["sums"]:
             return
@@ -325,8 +329,8 @@ class StoreSink(Sink):
                 f"{self.target}: {self.source.n_samples} samples were expected and {n_samples} arrived."
             )
         n_classes, pool = self._arrays.first[0], self._ledger.header["pool"]
-        parts = (blocks[index].get("labels") for index in sorted(blocks))
-        labels, columns = self.labels(parts, n_samples, n_classes)
+        parts = [blocks[index].get("labels") for index in sorted(blocks)]
+        labels, columns = self.columns(join_labels(self.source, parts), n_samples)
         root: Any = zarr.open_group(str(self.target), mode="a")
         rows: dict[str, Any] = {"clusters": self.source.clusters, "groups": self.source.groups}
         rows["ids"] = self.source.names()

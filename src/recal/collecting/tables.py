@@ -150,9 +150,27 @@ def arrange_columns(source: Source, model: Model, stored: Preprocessing | None =
     if not isinstance(source, TableSource):
         return source
     columns, levels = (None, ()) if stored is None else (stored.columns, stored.levels or ())
-    if columns is None:
-        columns = model.features
+    if columns is None and model.features is None:
+        _refuse_texts(source)
+    columns = model.features if columns is None else columns
     return source.arranged(columns, levels, model.n_features)
+
+
+def _refuse_texts(source: TableSource) -> None:
+    """Refuse a file of texts, perhaps with labels, that is read as a table of features."""
+    if "text_column" not in (source.reading or {}):
+        return
+    frame = source.values
+    texts = [str(name) for name in frame.columns if holds_texts(frame[name])]
+    others = [str(name) for name in frame.columns if str(name) not in texts]
+    if texts and len(others) <= 1:
+        columns = {"text_column": texts[0]}
+        if others and source.labels is None:
+            columns["label_column"] = others[0]
+        raise InputError(
+            f"The column {texts[0]!r} holds texts, and the table is read as features",
+            remedy=f"To read it as texts pass {in_both(**columns)}",
+        )
 
 
 def open_frame(inputs: Any) -> TableSource:

@@ -116,13 +116,9 @@ def _calibrate_in(
     stores = folder / CROSS_FIT if cross_fit else folder  # its parts differ from those of others
     key = _run_key(adapter, source, pool, seed)
     earlier = _read_candidates(stores, key) if how.get("resume", True) else None
-    if earlier is None:
-        checks = {
-            name: how[name]
-            for name in ("preprocess", "classes", "outputs", "batch_size")
-            if name in how
-        }
-        preflight(adapter, source, transforms, run_model=local, **checks)
+    if earlier is None and local:
+        names = ("preprocess", "classes", "outputs", "batch_size")
+        preflight(adapter, source, transforms, **{one: how[one] for one in names if one in how})
     n_before = adapter.n_answered
     say(f"1/4  {split_words(parts, source.clusters, cross_fit)}")
     stores.mkdir(parents=True, exist_ok=True)

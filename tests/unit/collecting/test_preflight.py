@@ -10,9 +10,12 @@ import pandas
 import pytest
 
 from recal.cli.app import run
+from recal.collecting.models import as_model
 from recal.collecting.preflight import preflight
+from recal.collecting.sources import ArraySource
 from recal.collecting.tables import guess_columns
 from recal.errors import InputError
+from recal.transforms import pool
 
 MODEL = """
 import numpy as np
@@ -110,16 +113,8 @@ def test_the_first_batch_goes_through_one_transformation_of_each_kind():
         return np.asarray(batch, dtype=float).reshape(len(batch), -1)[:, :3] - 1.0
 
     images = np.random.default_rng(0).normal(size=(20, 6, 6))
-    preflight(model, images, "zoom:0.5-0.9:9+flip", batch_size=8, labels=np.arange(20) % 3)
+    transforms = pool("zoom:0.5-0.9:9+flip")
+    preflight(as_model(model), ArraySource(images, np.arange(20) % 3), transforms, batch_size=8)
     assert asked == [(8, 6, 6)] * 3
     with pytest.raises(InputError, match="7"):
-        preflight(model, images, None, labels=np.full(20, 7))
-
-
-def test_a_loader_is_not_read_for_it():
-    def once():
-        yield np.zeros((2, 3))
-
-    batches = once()
-    preflight(lambda batch: batch, batches)
-    assert len(list(batches)) == 1
+        preflight(as_model(model), ArraySource(images, np.full(20, 7)), ())
