@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import compileall
+import copy
 import json
 import os
 import py_compile
@@ -48,9 +49,16 @@ TESTS = {
     "engine": "tests/unit/engine",
     "maps": "tests/unit/maps",
 }
-_OPPOSITE = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
-_SIGN = {ast.Add: ("+", "-"), ast.Sub: ("-", "+")}
-_SYMBOL = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
+_OTHER = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+}
 # Seeds; and numbers from or up to which constants only limit memory or rounding.
 _SEEDS = frozenset({"random_state", "seed"})
 _LARGE, _SMALL = 100_000, 1e-6
@@ -59,68 +67,51 @@ _LAYOUT = frozenset({"axis", "ndmin", "stacklevel", "indent", "width", "minlengt
 
 
 class Change(NamedTuple):
-    """A changed piece of a file: `start` and `stop` are offsets in its text."""
+    """One changed node of a file's syntax tree: the place of the node in `ast.walk`."""
 
     file: Path
     line: int
-    start: int
-    stop: int
+    place: int
+    old: str
     new: str
     lines: tuple[int, ...]  # executing one of them may show the change
 
     def apply(self, text: str) -> str:
-        return text[: self.start] + self.new + text[self.stop :]
+        tree = ast.parse(text)
+        _change(list(ast.walk(tree))[self.place])
+        return ast.unparse(tree)
 
-    def describe(self, text: str) -> str:
-        line = text.splitlines()[self.line - 1].strip()
-        return f"{self.file.relative_to(ROOT)}:{self.line}: {text[self.start : self.stop]} -> {self.new} | {line[:80]}"
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(ROOT)}:{self.line}: {self.old} -> {self.new}"
 
 
 def changes(path: Path) -> list[Change]:
-    """All changes of one file: numbers and comparisons outside annotations, indices, texts and
-    layout arguments.
+    """All changes of one file: numbers, signs and comparisons outside annotations, indices, texts
+    and layout arguments.
     """
-    text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    begins = [0]
-    for line in text.splitlines(keepends=True):
-        begins.append(begins[-1] + len(line.encode()))
-    raw = text.encode()
-
-    def offset(line: int, column: int) -> int:
-        return len(raw[: begins[line - 1] + column].decode())
-
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     uses = _uses_of_constants(tree)
+    places = {node: place for place, node in enumerate(ast.walk(tree))}
     result = []
-    for node, owner in _relevant(tree):
-        lines = (node.lineno, *uses.get(owner, ()))
-        if isinstance(node, ast.Constant):
-            place = (
-                offset(node.lineno, node.col_offset),
-                offset(node.end_lineno or 0, node.end_col_offset or 0),
-            )
-            result.append(Change(path, node.lineno, *place, _other_number(node.value), lines))
-        elif isinstance(node, ast.Compare) and type(node.ops[0]) in _OPPOSITE:
-            left, right = node.left, node.comparators[0]
-            start = offset(left.end_lineno or 0, left.end_col_offset or 0)
-            stop = offset(right.lineno, right.col_offset)
-            kind = type(node.ops[0])
-            between = text[start:stop].replace(_SYMBOL[kind], _OPPOSITE[kind], 1)
-            if between != text[start:stop]:
-                result.append(Change(path, node.lineno, start, stop, between, lines))
-        elif isinstance(node, ast.BinOp):
-            start = offset(node.left.end_lineno or 0, node.left.end_col_offset or 0)
-            stop = offset(node.right.lineno, node.right.col_offset)
-            between = text[start:stop].replace(*_SIGN[type(node.op)], 1)
-            result.append(Change(path, node.lineno, start, stop, between, lines))
-    return sorted(result, key=lambda one: one.start)
+    for node, owner in list(_relevant(tree)):
+        old, lines = ast.unparse(node), (node.lineno, *uses.get(owner, ()))
+        other = copy.deepcopy(node)
+        _change(other)
+        new = ast.unparse(other)
+        result.append(Change(path, node.lineno, places[node], old, new, lines))
+    return sorted(result, key=lambda one: (one.line, one.place))
 
 
-def _other_number(value: object) -> str:
-    if isinstance(value, int):
-        return str(value + 1 if value < 10 else 2 * value)
-    assert isinstance(value, float)
-    return repr(0.1 if value == 0 else 0.5 * value)
+def _change(node: ast.AST) -> None:
+    """Replace a number by another one, and a comparison or a sign by its neighbour."""
+    if isinstance(node, ast.Compare):
+        node.ops[0] = _OTHER[type(node.ops[0])]()
+    elif isinstance(node, ast.BinOp):
+        node.op = _OTHER[type(node.op)]()
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int):
+        node.value = node.value + 1 if node.value < 10 else 2 * node.value
+    elif isinstance(node, ast.Constant) and isinstance(node.value, float):
+        node.value = 0.1 if node.value == 0 else 0.5 * node.value
 
 
 def _relevant(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
@@ -149,13 +140,14 @@ def _relevant(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
             owners |= dict.fromkeys(ast.walk(statement.value), statement.targets[0].id)
     for node in ast.walk(tree):
         number = isinstance(node, ast.Constant) and _is_statistic(node.value)
-        if (number or isinstance(node, ast.Compare) or _is_sum(node)) and node not in left_out:
+        compared = isinstance(node, ast.Compare) and type(node.ops[0]) in _OTHER
+        if (number or compared or _is_sum(node)) and node not in left_out:
             yield node, owners.get(node, "")
 
 
 def _is_sum(node: ast.AST) -> bool:
     """Whether this adds or subtracts; sums of texts and lists are left out."""
-    if not isinstance(node, ast.BinOp) or type(node.op) not in _SIGN:
+    if not isinstance(node, ast.BinOp) or type(node.op) not in _OTHER:
         return False
     texts = (ast.JoinedStr, ast.List, ast.ListComp, ast.Tuple)
     parts = (node.left, node.right)
@@ -180,7 +172,7 @@ def _uses_of_constants(tree: ast.Module) -> dict[str, tuple[int, ...]]:
 
 
 def run_in_child(
-    tests: list[str], copy: Path, longest: float = 60.0, plugins: Sequence[object] = ()
+    tests: list[str], folder: Path, longest: float = 60.0, plugins: Sequence[object] = ()
 ) -> int | None:
     """Run pytest on the changed code in a child process.
 
@@ -194,9 +186,9 @@ def run_in_child(
         os.dup2(silent, 2)
         os.chdir(ROOT)
         os.environ["PYTHONPATH"] = os.pathsep.join(
-            [str(copy), str(ROOT)]
+            [str(folder), str(ROOT)]
         )  # for commands that tests start
-        sys.path.insert(0, str(copy))
+        sys.path.insert(0, str(folder))
         options = ["-q", "-n0", "-pno:cacheprovider", "-mnot slow", *([] if plugins else ["-x"])]
         os._exit(int(pytest.main([*options, *tests], plugins=list(plugins))))
     until = time.monotonic() + longest
@@ -281,23 +273,23 @@ def main(arguments: list[str]) -> int:
     )
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    with tempfile.TemporaryDirectory() as folder:
-        score = _run(chosen, texts, tests, Path(folder), options.seconds)
+    with tempfile.TemporaryDirectory() as place:
+        score = _run(chosen, texts, tests, Path(place), options.seconds)
     return int(score < options.least)
 
 
 def _run(
-    chosen: list[Change], texts: dict[Path, str], tests: list[str], copy: Path, longest: float
+    chosen: list[Change], texts: dict[Path, str], tests: list[str], folder: Path, longest: float
 ) -> float:
     """Print the survivors and the score of each package; return the score of all changes."""
-    shutil.copytree(SOURCE, copy / "recal", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SOURCE, folder / "recal", ignore=shutil.ignore_patterns("__pycache__"))
     compileall.compile_dir(
-        copy / "recal", quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH
+        folder / "recal", quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH
     )
-    copies = {file: copy / "recal" / file.relative_to(SOURCE) for file in texts}
-    out = copy / "lines.json"
+    copies = {file: folder / "recal" / file.relative_to(SOURCE) for file in texts}
+    out = folder / "lines.json"
     began = time.monotonic()
-    run_in_child(tests, copy, 1800.0, [_Trace({str(one) for one in copies.values()}, out)])
+    run_in_child(tests, folder, 1800.0, [_Trace({str(one) for one in copies.values()}, out)])
     if not out.exists():
         raise SystemExit("The tests could not be run on the unchanged code.")
     trace = json.loads(out.read_text())
@@ -322,7 +314,7 @@ def _run(
         caught = False
         if covering:
             target.write_text(one.apply(text), encoding="utf-8")
-            code = run_in_child(covering, copy, longest)
+            code = run_in_child(covering, folder, longest)
             target.write_text(text, encoding="utf-8")
             caught = code != int(pytest.ExitCode.OK)
         group = str(one.file.relative_to(SOURCE).parent)
@@ -330,7 +322,7 @@ def _run(
         noticed[group] += caught
         if not caught:
             why = "" if covering else " (no test executes it)"
-            print(f"{number:4}/{len(chosen)} SURVIVED{why} {one.describe(text)}", flush=True)
+            print(f"{number:4}/{len(chosen)} SURVIVED{why} {one}", flush=True)
     for group in total:
         print(
             f"{group}: {noticed[group]} of {total[group]} noticed, mutation score {noticed[group] / total[group]:.0%}"
