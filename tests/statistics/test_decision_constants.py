@@ -15,7 +15,7 @@ from recal import AutoCalibration, TemperatureScaling, decide
 from recal.calibrators import auto, ensemble
 from recal.decisions import curves, decide_each, more_labels
 from recal.decisions.class_shares import learn_classes
-from recal.decisions.crossfit import crossfitted_answers
+from recal.decisions.crossfit import crossfitted
 from recal.decisions.damage import (
     NOISE,
     UNKNOWN_FROM,
@@ -45,7 +45,7 @@ def test_cross_fitting_never_fits_a_sample_that_it_then_predicts():
             seen.append((self._rows, set(X.logits[:, 0].tolist())))
             return super().predict_both(X, groups)
 
-    crossfitted_answers(Spy(), Views(logits), y, folds=6, classes=None, random_state=0)
+    crossfitted(Spy(), Views(logits), y, folds=6)
     assert len(seen) == 6
     assert all(not fitted & left for fitted, left in seen)
     assert all(len(fitted) == 100 for fitted, _ in seen)

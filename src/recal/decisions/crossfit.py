@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.base import Calibrator
 from recal.calibrators.samples import as_views
 from recal.calibrators.signal_table import columns_of, read_correct
 from recal.checks import Floats, Indices, Labels, check_labels
-from recal.clusters import check_clusters, cluster_folds, stratified_folds
+from recal.clusters import check_clusters, cluster_folds, row_names, stratified_folds
 from recal.decisions.decision import Decision
 from recal.decisions.guarantee import decide
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError, UnseenGroupsWarning
@@ -84,100 +83,83 @@ def decide_crossfitted(
     """
     from sklearn.base import clone
 
-    how: dict[str, Any] = {"folds": folds, "random_state": random_state}
-    if not hasattr(calibrator, "predict_proba"):
+    if graded := not hasattr(calibrator, "predict_proba"):
         read = list(columns_of(X)[0].values())
-        right = read_correct([] if y is None else y, len(read[0]) if read else 0)
-        scores = crossfitted_confidences(calibrator, X, right, groups, clusters, **how)
-        by = None if one_rule else groups
-        decision = decide(
-            scores, right > 0, risk, confidence, groups=by, clusters=clusters, **options
-        )
-        final = clone(calibrator).fit(X, right, groups=groups, clusters=clusters)
-        final.decision_ = decision.rule
-        return final, decision
-    views = as_views(X, needs_views=calibrator.needs_views, method=type(calibrator).__name__)
-    names = classes if classes is not None else views.classes
-    if y is None and views.labels is None:
-        raise InputError(
-            "Labels are needed to decide: pass them as `y`, or use views that hold them."
-        )
-    labels = views.labels if y is None else check_labels(y, views.n_samples, views.n_classes, names)
-    assert labels is not None
-    clusters = views.clusters if clusters is None else clusters
-    views = views if groups is None else views.assign(groups=groups)
-    probs, confidences = crossfitted_answers(
-        calibrator, views, labels, clusters=clusters, classes=names, **how
+        truth = read_correct([] if y is None else y, len(read[0]) if read else 0) > 0
+        labels, classes = truth.astype(np.intp), None
+    else:
+        X = as_views(X, needs_views=calibrator.needs_views, method=type(calibrator).__name__)
+        classes = X.classes if classes is None else tuple(np.asarray(classes).tolist())
+        labels = X.labels if y is None else check_labels(y, X.n_samples, X.n_classes, classes)
+        if labels is None:
+            raise InputError(
+                "Labels are needed to decide: pass them as `y`, or use views that hold them."
+            )
+        truth = _named(labels, classes)
+        groups = X.groups if groups is None else row_names(groups, X.n_samples, "groups")
+        clusters = X.clusters if clusters is None else clusters
+    named: dict[str, Any] = {} if classes is None else {"classes": classes}
+    probs, sure = crossfitted(
+        calibrator, X, labels, groups, clusters, folds=folds, random_state=random_state, **named
     )
-    truth = labels if names is None else np.asarray(names)[labels]
-    columns = None if names is None else tuple(np.asarray(names).tolist())
     decision = decide(
         probs,
         truth,
         risk,
         confidence,
-        confidences=confidences,
-        groups=None if one_rule else views.groups,
+        confidences=None if graded else sure,
+        groups=None if one_rule else groups,
         clusters=clusters,
-        classes=columns,
+        **named,
         **options,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DependentRowsWarning)  # `decide` has warned
-        final = clone(calibrator).fit(views, truth, classes=names, clusters=clusters)
+        final = clone(calibrator).fit(X, truth, groups=groups, clusters=clusters, **named)
     final.decision_ = decision.rule
     return final, decision
 
 
-def crossfitted_answers(
-    calibrator: Calibrator,
-    views: Views,
-    labels: Labels,
-    *,
-    folds: int,
-    classes: Classes,
-    random_state: int,
-    clusters: ArrayLike | None = None,
-) -> tuple[Floats, Floats]:
-    """Return each sample's probabilities and confidence from a fit on the other folds;
-
-    `labels` are columns.
-    """
-    from sklearn.base import clone
-
-    truth = labels if classes is None else np.asarray(classes)[labels]
-    probs, confidences = np.empty(views.logits.shape), np.empty(len(labels))
-    for rest, left, some in _folds(labels, folds, clusters, random_state):
-        with _quiet():
-            fitted = clone(calibrator).fit(views[rest], truth[rest], classes=classes, clusters=some)
-        probs[left], confidences[left] = fitted.predict_both(views[left])
-    return probs, confidences
-
-
-def crossfitted_confidences(
+def crossfitted(
     calibrator: Any,
-    signals: Any,
-    correct: ArrayLike,
+    X: Any,
+    labels: Labels,
     groups: ArrayLike | None = None,
     clusters: ArrayLike | None = None,
     *,
+    classes: Classes = None,
     folds: int = 10,
     random_state: int = 0,
-) -> Floats:
-    """Return the confidence of each graded answer from a fit of its signals on the other folds."""
+) -> tuple[Floats, Floats]:
+    """Return each sample's probabilities and confidence from a fit on the other folds.
+
+    `labels` are columns of the probabilities; for signals, 1 for right answers, and both results
+    are the confidence.
+    """
     from sklearn.base import clone
 
-    right = np.asarray(correct)
-    names = None if groups is None else np.asarray(groups)
-    confidences = np.empty(len(right))
-    for rest, left, some in _folds((right > 0).astype(np.intp), folds, clusters, random_state):
-        of_rest, of_left = (None, None) if names is None else (names[rest], names[left])
+    truth, by_name = _named(labels, classes), None if groups is None else np.asarray(groups)
+    named: dict[str, Any] = {} if classes is None else {"classes": classes}
+    rows, found = [], []
+    for rest, left, some in _folds(labels, folds, clusters, random_state):
+        of_rest, of_left = (None, None) if by_name is None else (by_name[rest], by_name[left])
         with _quiet():
             fitted = clone(calibrator).fit(
-                take_rows(signals, rest), right[rest], groups=of_rest, clusters=some
+                take_rows(X, rest), truth[rest], groups=of_rest, clusters=some, **named
             )
-            confidences[left] = fitted.predict_confidence(take_rows(signals, left), of_left)
-    return confidences
+            if isinstance(X, Views):
+                both = fitted.predict_both(X[left], of_left)
+            else:
+                both = (fitted.predict_confidence(take_rows(X, left), of_left),) * 2
+        rows.append(left)
+        found.append(both)
+    order = np.argsort(np.concatenate(rows))
+    probs, sure = (np.concatenate(column)[order] for column in zip(*found))
+    return probs, sure
+
+
+def _named(labels: Labels, classes: Classes) -> NDArray[Any]:
+    return labels if classes is None else np.asarray(classes)[labels]
 
 
 def _folds(
@@ -205,6 +187,8 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def take_rows(signals: Any, rows: Indices) -> dict[str, NDArray[Any]]:
-    """Return some rows of signals in any form, as columns by name."""
-    return {name: column[rows] for name, column in columns_of(signals)[0].items()}
+def take_rows(X: Any, rows: Indices) -> Any:
+    """Return some rows of views, or of signals in any form as columns by name."""
+    if isinstance(X, Views):
+        return X[rows]
+    return {name: column[rows] for name, column in columns_of(X)[0].items()}

@@ -18,7 +18,7 @@ from recal.calibrators.signal_table import read_correct
 from recal.calibrators.signals import SignalCalibration
 from recal.checks import Floats, Vector
 from recal.decisions import profile
-from recal.decisions.crossfit import crossfitted_confidences, take_rows
+from recal.decisions.crossfit import crossfitted, take_rows
 from recal.errors import InputError
 from recal.files.tables import Table, read_table, write_with_columns
 from recal.workflow.folder import ROWS_OF_TABLE
@@ -134,9 +134,10 @@ def calibrate_answers(
         after = calibrator.predict_confidence(signals, groups)
         deciding: Floats = after[decide_on]
         if cross_fit:
-            deciding = crossfitted_confidences(
-                calibrator, some, right[fit], of_rows, together, folds=5, random_state=seed
-            )
+            truth = (right[fit] > 0.5).astype(np.intp)
+            deciding = crossfitted(
+                calibrator, some, truth, of_rows, together, folds=5, random_state=seed
+            )[1]
         unseen = np.concatenate([decide_on, check_on])  # in `deciding`, not by their own fit
         calibrator.profile_ = profile(
             np.concatenate([deciding, after[check_on]]),

@@ -40,7 +40,7 @@ from recal.collecting.sources import IndexedSource, Subset
 from recal.collecting.tables import check_labelled
 from recal.copies import near_duplicates
 from recal.decisions import profile
-from recal.decisions.crossfit import crossfitted_answers
+from recal.decisions.crossfit import crossfitted
 from recal.errors import DependentRowsWarning, InputError
 from recal.files.paths import replacing
 from recal.maps.arrays import log_softmax
@@ -245,7 +245,7 @@ def _finish(
     """Choose the rules on one part, check them on another, and write the folder."""
     fit_views, decide_views, check_views = parts
     if settings.cross_fit:
-        both = crossfitted_answers(
+        both = crossfitted(
             method,
             fit_views,
             cast(Labels, fit_views.labels),

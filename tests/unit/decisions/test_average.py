@@ -11,7 +11,7 @@ import pytest
 from recal import DecisionRule, SignalCalibration, decide, load, save
 from recal.decisions import decide_crossfitted, decide_each, risk_curve
 from recal.decisions.certify import kept_on_average, on_average, ranked
-from recal.decisions.crossfit import crossfitted_confidences
+from recal.decisions.crossfit import crossfitted
 from recal.errors import DependentRowsWarning, InputError
 
 
@@ -228,7 +228,7 @@ def test_the_confidence_of_a_graded_answer_comes_from_a_fit_without_it():
     x = np.arange(60.0)
     groups = np.where(x % 2, "odd", "even")
     pairs = set(zip(x, groups))
-    crossfitted_confidences(Spy(), {"x": x}, x % 3 > 0, groups, x // 4, folds=5)
+    crossfitted(Spy(), {"x": x}, np.intp(x % 3 > 0), groups, x // 4, folds=5)
     assert all(not rest & left for rest, left in seen)
     assert set().union(*(left for _, left in seen)) == set(x.tolist())
     assert all(len({v // 4 for v in rest} & {v // 4 for v in left}) == 0 for rest, left in seen)
