@@ -7,7 +7,7 @@ than it is. Folds are drawn here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -155,6 +155,19 @@ def stratified_folds(
     # Deal samples out like cards, class after class: neighbours in `by_class` never share a fold.
     fold[by_class] = np.arange(len(labels)) % n_folds
     return fold
+
+
+def each_fold(folds: Indices) -> Iterator[tuple[NDArray[np.bool_], Indices]]:
+    """Yield for each fold which rows are in the others, (n_samples,), and its own rows.
+
+    Examples
+    --------
+    >>> from recal.clusters import each_fold
+    >>> [left_out.tolist() for _, left_out in each_fold(np.array([0, 1, 0]))]
+    [[0, 2], [1]]
+    """
+    for fold in range(int(folds.max()) + 1):
+        yield folds != fold, np.flatnonzero(folds == fold)
 
 
 def cluster_folds(

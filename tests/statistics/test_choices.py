@@ -11,8 +11,9 @@ import pytest
 
 from recal import AutoCalibration, TemperatureScaling, Views
 from recal.calibrators import auto, view_selection
-from recal.calibrators.samples import Samples
-from recal.calibrators.view_selection import GrowingStack, LossGain, _lowest_gate, _pays, above_gate
+from recal.calibrators.ensemble import EnsembleFit
+from recal.calibrators.samples import LossGain, Samples
+from recal.calibrators.view_selection import GrowingStack, StackData, _lowest_gate, _pays
 from recal.clusters import effective_count
 from recal.comparison.judgement import PROPER, recommend
 from recal.errors import DependentRowsWarning
@@ -119,16 +120,20 @@ def test_the_lowest_gate_keeps_95_per_cent_of_the_gain():
     assert _lowest_gate(np.array([0.5, 0.9995]), np.array([1.0, 1.0])) is None
 
 
+def data_of(lossless=(), confidence=(), rows=4):
+    samples = Samples(Views(np.tile([3.0, 0.0], (rows, 1))), np.zeros(rows, int))
+    return StackData(samples, np.zeros((1, rows, 2)), np.array(confidence), None, lossless, False)
+
+
 def test_a_sample_at_the_gate_needs_no_view():
-    data = SimpleNamespace(confidence=np.array([0.98, 0.99, 0.995]), n_samples=3)
-    assert above_gate(0.99, data).tolist() == [False, True, True]
-    assert not above_gate("auto", data).any()
+    data = data_of(confidence=[0.98, 0.99, 0.995])
+    assert data.above(0.99).tolist() == [False, True, True]
+    assert not data.above("auto").any()
 
 
 def growing(lossless, rows=4):
     one = object.__new__(GrowingStack)
-    one.data = SimpleNamespace(lossless=lossless, n_base=1, weights=None, clusters=None)
-    one.rows = np.ones(rows, bool)
+    one.data, one.rows = data_of(lossless, rows=rows), np.ones(rows, bool)
     return one
 
 
@@ -174,8 +179,8 @@ def test_recal_must_gain_half_a_per_cent_for_each_pass_more(monkeypatch, loss, w
         "ensemble with views": np.full(n, 1.0),
     }
     samples = Samples(Views(np.tile([3.0, 0.0], (n, 1))), np.zeros(n, int))
-    evidence = SimpleNamespace(samples=samples, folds=np.arange(n) % 2, losses=losses, passes=1.0)
-    _, record, reason = auto._try_recal(evidence, 0)
+    fit = EnsembleFit({}, {}, samples, 1.0, np.arange(n) % 2, losses, passes=1.0)
+    _, record, reason = auto._try_recal(fit, 0)
     assert bool(reason) is wins
     assert record["passes"] == 3.0
 

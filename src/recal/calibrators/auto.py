@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
-from recal.calibrators.ensemble import CalibrationEnsemble, FittedEnsemble, fit_ensemble, record_of
-from recal.calibrators.ensemble_views import ViewEvidence
+from recal.calibrators.ensemble import CalibrationEnsemble, EnsembleFit, fit_ensemble
 from recal.calibrators.recal import ReCal
 from recal.calibrators.samples import Samples
-from recal.calibrators.view_selection import LossGain, losses_of
 from recal.checks import Labels, Vector
 from recal.clusters import cluster_sums
 from recal.errors import FewSamplesWarning, InputError
@@ -82,24 +80,18 @@ class AutoCalibration(Calibrator):
         samples = samples.without_counts()
         rng = np.random.default_rng(self.random_state)
         ensemble = CalibrationEnsemble(answers=self.answers, random_state=int(rng.integers(2**31)))
-        fitted = fit_ensemble(ensemble, samples, rng)
-        ensemble.set_state({"n_fitted_": len(samples), **record_of(fitted)})
-        chosen, reason = _simplest(ensemble, fitted)
-        evidence = fitted.evidence
+        fit = fit_ensemble(ensemble, samples, rng)
+        ensemble.set_state({"n_fitted_": len(samples), **fit.record()})
+        chosen, reason = _simplest(ensemble, fit)
         trials = []
-        if evidence is not None:
-            for name, losses in evidence.losses.items():
-                passes = evidence.passes if name == "ensemble with views" else 0.0
-                trials.append(_trial(name, evidence.losses["ts"], losses, passes, evidence.samples))
+        for name, losses in fit.losses.items():
+            passes = fit.passes if name == "ensemble with views" else 0.0
+            trials.append(_trial(name, fit.losses["ts"], losses, passes, fit.samples))
         # With few mistakes, ReCal may look best by chance: chosen on 100 to 200 samples, it had up
         # to twice the NLL.
-        if (
-            evidence is not None
-            and samples.views.transforms
-            and samples.weights is None
-            and evidence.many_mistakes
-        ):
-            recal, record, why = _try_recal(evidence, int(rng.integers(2**31)))
+        can_judge = fit.losses and fit.many_mistakes and samples.weights is None
+        if can_judge and samples.views.transforms:
+            recal, record, why = _try_recal(fit, int(rng.integers(2**31)))
             trials.append(record)
             if why:
                 chosen, reason = recal.learn(samples), why
@@ -187,41 +179,41 @@ def _is_better(
     return bool(bdtrc(gained - 1, gained + lost, 0.5) < 0.01)
 
 
-def _simplest(ensemble: CalibrationEnsemble, fitted: FittedEnsemble) -> tuple[Calibrator, str]:
+def _simplest(ensemble: CalibrationEnsemble, fit: EnsembleFit) -> tuple[Calibrator, str]:
     """Return the ensemble, or the one member that replaces it, and the reason in one sentence."""
-    name, weight = next(iter(fitted.weights.items()))
-    member = fitted.members[name]
+    name, weight = next(iter(fit.weights.items()))
+    member = fit.members[name]
     # Above 95 % of the weight, the other members change too little to be worth computing.
-    if fitted.plan is not None or weight < 0.95 or member.short_name != name:
+    if fit.plan is not None or weight < 0.95 or member.short_name != name:
         reason = f"which {ensemble.reason_[0].lower()}{ensemble.reason_[1:]}"
         return ensemble, f"Chosen: ensemble, {reason}"
     if hasattr(member, "answers"):
         member.answers = ensemble.answers
     why = f"which has {100 * weight:.0f} % of the weight in the best mixture of methods"
-    if fitted.evidence is None:
+    if not fit.losses:
         why = "since there are fewer than 50 samples, or no mistakes, to choose by"
     elif weight == 1.0:
         why = "since on samples left out no mixture of methods has a lower NLL"
     return member, f"Chosen: {name}, {why}."
 
 
-def _try_recal(evidence: ViewEvidence, seed: int) -> tuple[ReCal, dict[str, Any], str]:
+def _try_recal(fit: EnsembleFit, seed: int) -> tuple[ReCal, dict[str, Any], str]:
     """Fit ReCal as published to all folds but one; return it, its row of `trials_`, and why to use
     it, or "".
     """
-    method, samples = ReCal(random_state=seed), evidence.samples
-    rest, left_out = np.flatnonzero(evidence.folds != 0), np.flatnonzero(evidence.folds == 0)
+    method, samples = ReCal(random_state=seed), fit.samples
+    rest, left_out = np.flatnonzero(fit.folds != 0), np.flatnonzero(fit.folds == 0)
     rest = rest[:: -(-len(rest) // 20_000)]  # enough samples to judge ReCal
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewSamplesWarning)
         method.learn(samples[rest])
     unseen = samples[left_out]
-    losses = losses_of(method._predict_proba(unseen.views), unseen.labels, None)
+    losses = unseen.losses(method._predict_proba(unseen.views), kept=False)
     passes = float(len(method.plan_.transforms))
-    best = evidence.losses.get("ensemble with views", evidence.losses["ensemble"])[left_out]
-    record = _trial("recal", evidence.losses["ts"][left_out], losses, passes, unseen)
+    best = fit.best_losses[left_out]
+    record = _trial("recal", fit.losses["ts"][left_out], losses, passes, unseen)
     # Each additional forward pass must gain half a per cent of the loss.
-    cost = 1.0 + 0.005 * (passes - evidence.passes)
+    cost = 1.0 + 0.005 * (passes - fit.passes)
     wins = float(losses.mean()) * cost < float(best.mean())
     gain = 100.0 * (1.0 - losses.mean() / best.mean())
     sentence = (
@@ -235,10 +227,10 @@ def _trial(
     name: str, plain: Vector, losses: Vector, passes: float, samples: Samples
 ) -> dict[str, Any]:
     """Return a row of `trials_`; `plain` are the losses of temperature scaling."""
-    gain = LossGain.between(plain, losses, samples.weights, samples.clusters)
+    gain = samples.gain(plain, losses)
     return {
         "method": name,
-        "nll": float(np.average(losses, weights=samples.weights)),
+        "nll": samples.mean(losses),
         "gain": gain.mean,
         "standard_error": gain.error,
         "passes": passes,

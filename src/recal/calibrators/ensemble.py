@@ -6,24 +6,30 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, get_type_hints
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, cast, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
-from recal.calibrators.ensemble_views import ViewEvidence, stack_views
+from recal.calibrators.class_weights import choose_class_weights
 from recal.calibrators.isotonic import IsotonicCalibration
 from recal.calibrators.logistic import BetaCalibration
-from recal.calibrators.samples import Samples
+from recal.calibrators.samples import LossGain, Samples
 from recal.calibrators.scaling import StructuredMatrixScaling, StructuredVectorScaling
-from recal.calibrators.stacking import Gate, report_of
+from recal.calibrators.stacking import (
+    Gate,
+    report_of,
+    share_of_chance,
+    shortlist,
+    stack_data,
+    stack_plan,
+)
 from recal.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling
-from recal.calibrators.view_selection import ViewChoice, losses_of
-from recal.checks import Vector
-from recal.clusters import effective_count, stratified_folds
-from recal.copies import copies_of
+from recal.calibrators.view_selection import WORTH, choose_views, judged_stack
+from recal.checks import Indices, Vector
+from recal.clusters import each_fold, effective_count
 from recal.engine.compiled import one_thread
 from recal.errors import ConvergenceWarning, FewSamplesWarning, InputError
 from recal.maps.arrays import log_softmax, safe_log
@@ -33,7 +39,6 @@ from recal.progress import track
 from recal.schema import Instance, RandomState, Size, check
 from recal.solvers.convex import mixture_weights, without_light_ones
 from recal.solvers.temperature import fit_beta
-from recal.transforms import Transform
 from recal.transforms.base import short_spec
 from recal.views import Views
 
@@ -191,7 +196,7 @@ class CalibrationEnsemble(Calibrator):
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
         rng = np.random.default_rng(self.random_state)
-        return record_of(fit_ensemble(self, samples.without_counts(), rng))
+        return fit_ensemble(self, samples.without_counts(), rng).record()
 
     @property
     def weights_(self) -> dict[str, float]:
@@ -219,176 +224,222 @@ class CalibrationEnsemble(Calibrator):
                 raise InputError(f"holds under {name!r} another method", argument="map_")
 
 
-@dataclass(frozen=True)
-class FittedEnsemble:
-    """The members and their weights, the plan and the choice of views if there are any, and the
+@dataclass
+class EnsembleFit:
+    """The members of an ensemble and their weights, the plan of its views if it uses some, and the
     evidence.
     """
 
     members: Members
     weights: dict[str, float]
+    samples: Samples
+    """The samples that the members are compared on."""
+    share: float
+    """The effective number of samples divided by the number of samples: 1 without clusters."""
+    folds: Indices
+    losses: dict[str, Vector] = field(default_factory=dict)
+    """Losses of samples left out under each member and under the mixture, with and without views;
+    empty if there are too few samples to choose by.
+    """
     plan: Blend | None = None
-    choice: ViewChoice | None = None
-    candidates: tuple[Transform, ...] = ()
-    evidence: ViewEvidence | None = None
+    passes: float = 0.0
+    views_report: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def best_losses(self) -> Vector:
+        return self.losses.get("ensemble with views", self.losses["ensemble"])
+
+    @property
+    def many_mistakes(self) -> bool:
+        """Whether there are enough mistakes to compare methods with many parameters."""
+        return self.share * self.samples.n_mistakes >= 200
+
+    def gain(self) -> LossGain:
+        """Return the gain over temperature scaling."""
+        return self.samples.gain(self.losses["ts"], self.best_losses)
+
+    def record(self) -> dict[str, Any]:
+        """Return the fitted attributes."""
+        names = tuple(needed_for(self.weights))
+        mixture = Mixture(
+            names=names,
+            members=tuple(self.members[name].map_ for name in names),
+            weights=np.array([self.weights.get(name, 0.0) for name in names]),
+            reads=np.array(places_read(names)),
+            plan=self.plan,
+        )
+        reason = f"{self._members()}: {self._evidence()}."
+        return {"map_": mixture, "reason_": reason, "views_report_": self.views_report}
+
+    def _members(self) -> str:
+        # Smaller weights would show as 0 %.
+        shares = {name: weight for name, weight in self.weights.items() if weight >= 0.005}
+        parts = [f"{name} ({100 * weight:.0f} %)" for name, weight in shares.items()]
+        mixed = f"Mixes {', '.join(parts[:-1])} and {parts[-1]}"
+        if len(parts) == 1:
+            mixed = f"Uses {next(iter(shares))} alone"
+        if self.plan is None:
+            return mixed
+        used = ", ".join(short_spec(transform) for transform in self.plan.transforms)
+        by_class = ", with weights for each class," if self.plan.matrices else ""
+        return (
+            f"{mixed}, and stacks {used}{by_class} on top for {self.passes:.2f} more forward "
+            "passes per answer"
+        )
+
+    def _evidence(self) -> str:
+        if not self.losses:
+            return "there are too few samples, or no mistakes, to choose by"
+        gain = self.gain()
+        share = 100.0 * gain.mean / self.samples.mean(self.losses["ts"])
+        change = f"{abs(share):.1f} % {'lower' if share >= 0.0 else 'higher'}"
+        told = f"{change} than that of temperature scaling"
+        if abs(gain.mean) < 2.0 * gain.error:
+            told = f"about that of temperature scaling ({change}, which chance explains)"
+        return f"on samples left out, its NLL is {told}"
 
 
 def fit_ensemble(
     method: CalibrationEnsemble, samples: Samples, rng: np.random.Generator
-) -> FittedEnsemble:
+) -> EnsembleFit:
     """Return the ensemble of these samples."""
-    labels, n_classes = samples.labels, samples.n_classes
+    n_classes, share = samples.n_classes, 1.0
     if samples.weights is not None:  # weights are relative
-        samples = replace(samples, weights=samples.weights * (len(labels) / samples.weights.sum()))
+        samples = replace(samples, weights=samples.weights * (len(samples) / samples.weights.sum()))
     # Members are fitted to at most 25 million logits, and compared on 5 million.
     every = samples.drawn(25_000_000 // n_classes, rng)
-    independent = float(len(labels))
     if samples.clusters is not None:
-        beta = fit_beta(samples.logits, labels)
-        scaled = log_softmax(beta * np.asarray(samples.logits, np.float64))
-        independent = effective_count(-scaled[np.arange(len(labels)), labels], samples.clusters)
+        scaled = log_softmax(fit_beta(samples.logits, samples.labels) * wide(samples.logits))
+        losses = -scaled[np.arange(len(samples)), samples.labels]
+        share = effective_count(losses, samples.clusters) / len(samples)
     # With fewer samples, or no mistakes, there is no evidence about which method is best.
-    enough = independent >= 50 and samples.n_mistakes > 0
-    names = member_names(n_classes) if enough else ("ts",)
-    members = fit_members(names, every)
+    enough = share * len(samples) >= 50 and samples.n_mistakes > 0
+    members = fit_members(member_names(n_classes) if enough else ("ts",), every)
     if not enough:
-        return FittedEnsemble(members, {"ts": 1.0})
-    share = independent / len(labels)
+        return EnsembleFit(members, {"ts": 1.0}, samples, share, np.zeros(0, np.intp))
     samples = samples.drawn(min(50_000, 5_000_000 // n_classes), rng)
-    views, labels = samples.views, samples.labels
-    copies = copies_of(views.logits, labels)
     # Few samples are split into more folds, so that each fit sees nearly all of them.
-    n_folds = 5 if share * len(labels) < 1000 else 3
-    folds = stratified_folds(labels, n_folds, rng, copies, samples.clusters)
-    evidence = ViewEvidence(samples, copies, share, folds)
-    probs = cross_fitted(members, evidence)
+    folds = samples.folds(5 if share * len(samples) < 1000 else 3, rng)
+    fit = EnsembleFit(members, {}, samples, share, folds)
+    probs = _cross_fitted(fit)
     with one_thread():
-        weights = _weigh(probs, tuple(members), evidence, method.answers == "kept")
-    plan, choice = None, None
-    candidates: tuple[Transform, ...] = ()
-    if views.transforms and method.max_views != 0:
-        mixed = np.tensordot([weights.get(name, 0.0) for name in members], probs, axes=1)
-        beta = float(members["ts"].beta_)  # type: ignore[attr-defined]
-        plan, choice, candidates = stack_views(method, evidence, mixed, beta, rng)
-    if plan is None:
-        weights = _one_or_all(weights, evidence)
-    used = {name: members[name] for name in needed_for(weights)}
-    return FittedEnsemble(used, weights, plan, choice, candidates, evidence)
+        _weigh(fit, probs, method.answers == "kept")
+    if samples.views.transforms and method.max_views != 0:
+        mixed = np.tensordot([fit.weights.get(name, 0.0) for name in members], probs, axes=1)
+        _stack_views(fit, method, mixed, rng)
+    if fit.plan is None:
+        fit.weights = _one_or_all(fit)
+    return fit
 
 
-def cross_fitted(members: Members, evidence: ViewEvidence) -> NDArray[np.float32]:
+def _cross_fitted(fit: EnsembleFit) -> NDArray[np.float32]:
     """Return probabilities of each member for samples left out, (n_members, n_samples, n_classes).
 
-    Fits start from `members`, the fits to all samples.
+    Fits start from the fits to all samples.
     """
-    samples, folds = evidence.samples, evidence.folds
-    logits = samples.views.logits
-    probs = np.empty((len(members), *logits.shape), dtype=np.float32)
-    for fold in track(range(int(folds.max()) + 1), "members on samples left out, fold"):
-        rest, left_out = samples[np.flatnonzero(folds != fold)], np.flatnonzero(folds == fold)
-        fitted = fit_members(members, rest, near=members)
-        maps, reads = [member.map_ for member in fitted.values()], places_read(tuple(fitted))
+    samples, logits = fit.samples, fit.samples.logits
+    probs = np.empty((len(fit.members), *logits.shape), dtype=np.float32)
+    reads = places_read(tuple(fit.members))
+    for rest, left_out in track([*each_fold(fit.folds)], "members on samples left out, fold"):
+        fitted = fit_members(fit.members, samples[np.flatnonzero(rest)], near=fit.members)
+        maps = [member.map_ for member in fitted.values()]
         probs[:, left_out] = member_probs(maps, reads, wide(logits[left_out]))
     return probs
 
 
-def _weigh(
-    probs: NDArray[np.float32], names: tuple[str, ...], evidence: ViewEvidence, kept: bool
-) -> dict[str, float]:
-    """Return the weights of the members by name, the largest first, from their cross-fitted
-    probabilities.
+def _weigh(fit: EnsembleFit, probs: NDArray[np.float32], kept: bool) -> None:
+    """Set the weights of the members, the largest first, from their cross-fitted probabilities.
 
-    The losses of the mixture in the evidence come from weights fitted without the sample's own
-    fold.
+    The losses of the mixture come from weights fitted without the sample's own fold.
     """
-    samples, labels, folds = evidence.samples, evidence.samples.labels, evidence.folds
-    counts = evidence.share * (np.ones(len(labels)) if samples.weights is None else samples.weights)
-    answers = samples.answers
-    likelihoods = probs[:, np.arange(len(labels)), labels].T.astype(np.float64)
+    samples, names = fit.samples, tuple(fit.members)
+    counts = fit.share * (np.ones(len(samples)) if samples.weights is None else samples.weights)
+    wrong = samples.answers != samples.labels
+    likelihoods = probs[:, np.arange(len(samples)), samples.labels].T.astype(np.float64)
 
     def weigh(some: NDArray[np.bool_]) -> Vector:
         # Pseudo-counts: half a sample for each member that shrinks towards a temperature. The first,
         # temperature scaling, gets more if there are few mistakes, which alone show what is better.
         prior = np.array([0.0 if name in ("beta", "isotonic") else 0.5 for name in names])
-        prior[0] += 30.0 / max(1.0, float(counts[(answers != labels) & some].sum()))
+        prior[0] += 30.0 / max(1.0, float(counts[wrong & some].sum()))
         return mixture_weights(likelihoods[some], counts[some], prior)
 
-    nested = np.empty(len(labels))
-    for fold in range(int(folds.max()) + 1):
-        left_out = folds == fold
-        mixed = np.tensordot(weigh(~left_out), probs[:, left_out], axes=1)
-        nested[left_out] = losses_of(mixed, labels[left_out], answers[left_out] if kept else None)
-    for name, member in zip(names, probs):
-        evidence.losses[name] = losses_of(member, labels, answers if kept else None)
-    evidence.losses["ensemble"] = nested
-    weights = without_light_ones(names, weigh(np.ones(len(labels), dtype=bool)))
-    return dict(sorted(weights.items(), key=lambda item: -item[1]))
+    nested = np.empty(len(samples))
+    for rest, left_out in each_fold(fit.folds):
+        mixed = np.tensordot(weigh(rest), probs[:, left_out], axes=1)
+        nested[left_out] = samples.losses(mixed, kept=kept, rows=left_out)
+    fit.losses = {name: samples.losses(one, kept=kept) for name, one in zip(names, probs)}
+    fit.losses["ensemble"] = nested
+    weights = without_light_ones(names, weigh(np.ones(len(samples), dtype=bool)))
+    fit.weights = dict(sorted(weights.items(), key=lambda item: -item[1]))
 
 
-def _one_or_all(weights: dict[str, float], evidence: ViewEvidence) -> dict[str, float]:
+def _one_or_all(fit: EnsembleFit) -> dict[str, float]:
     """Return the weights, or one member alone if the evidence shows that the mixture is no better."""
-    samples = evidence.samples
+    samples, losses = fit.samples, fit.losses
     # Members are fitted as if rows were independent, so they follow the clusters of the fit too
     # closely.
-    if samples.clusters is not None and not evidence.gain().exceeds(1.0, samples.n_units):
-        evidence.losses["ensemble"] = evidence.losses["ts"]
+    if samples.clusters is not None and not fit.gain().exceeds(1.0, samples.n_units):
+        losses["ensemble"] = losses["ts"]
         return {"ts": 1.0}
-    mean = {
-        name: float(np.average(losses, weights=samples.weights))
-        for name, losses in evidence.losses.items()
-    }
+    mean = {name: samples.mean(of_one) for name, of_one in losses.items()}
     mixture = mean.pop("ensemble")
     alone = min(mean, key=lambda name: mean[name])
     # A member with more parameters than a temperature needs half of the weight.
-    trusted = alone in ("ts", "ets") or weights.get(alone, 0.0) >= 0.5
-    if not evidence.many_mistakes or mean[alone] > mixture or not trusted:
-        return weights
-    evidence.losses["ensemble"] = evidence.losses[alone]
+    trusted = alone in ("ts", "ets") or fit.weights.get(alone, 0.0) >= 0.5
+    if not fit.many_mistakes or mean[alone] > mixture or not trusted:
+        return fit.weights
+    losses["ensemble"] = losses[alone]
     return {alone: 1.0}
 
 
-def record_of(fitted: FittedEnsemble) -> dict[str, Any]:
-    """Return the fitted attributes of an ensemble."""
-    names = tuple(fitted.members)
-    mixture = Mixture(
-        names=names,
-        members=tuple(member.map_ for member in fitted.members.values()),
-        weights=np.array([fitted.weights.get(name, 0.0) for name in names]),
-        reads=np.array(places_read(names)),
-        plan=fitted.plan,
+def _stack_views(
+    fit: EnsembleFit,
+    method: CalibrationEnsemble,
+    mixed: NDArray[np.floating],
+    rng: np.random.Generator,
+) -> None:
+    """Set the plan of the mixture with the views that `ViewStacking` chooses, or that class-wise
+    weights can use; no plan if they are not worth their forward passes.
+    """
+    samples, kept, max_views = fit.samples, method.answers == "kept", method.max_views
+    views, epsilon = samples.views, share_of_chance(len(samples))
+    beta = float(fit.members["ts"].beta_)  # type: ignore[attr-defined]
+    candidates, _ = shortlist(samples, views.transforms, beta, epsilon)
+    data = stack_data(samples, candidates, beta, epsilon, kept=kept)
+    most = 3 if max_views is None else max_views
+    choice = choose_views(
+        data, rng, max_views=most, gate=method.gate, no_harm=True, worth=WORTH[method.answers]
     )
-    report: list[dict[str, Any]] = []
-    if fitted.choice is not None:
-        report = report_of(fitted.candidates, fitted.choice, fitted.plan)
-    return {"map_": mixture, "reason_": sentence(fitted), "views_report_": report}
-
-
-def sentence(fitted: FittedEnsemble) -> str:
-    """Describe an ensemble and its gain in one sentence."""
-    # Smaller weights would show as 0 %.
-    shares = {name: weight for name, weight in fitted.weights.items() if weight >= 0.005}
-    parts = [f"{name} ({100 * weight:.0f} %)" for name, weight in shares.items()]
-    mixed = f"Mixes {', '.join(parts[:-1])} and {parts[-1]}"
-    if len(parts) == 1:
-        mixed = f"Uses {next(iter(shares))} alone"
-    evidence = fitted.evidence
-    if evidence is None:
-        return f"{mixed}: there are too few samples, or no mistakes, to choose by."
-    if fitted.plan is not None:
-        used = ", ".join(short_spec(transform) for transform in fitted.plan.transforms)
-        by_class = ", with weights for each class," if fitted.plan.matrices else ""
-        mixed += (
-            f", and stacks {used}{by_class} on top for {evidence.passes:.2f} more forward passes "
-            "per answer"
+    used = () if choice.stack is None else choice.stack.views
+    features = np.concatenate([data.features[[0, 0]], data.features[1:]])
+    features[1] = np.log((1.0 - epsilon) * mixed + epsilon / mixed.shape[1])
+    plain = samples.losses(mixed, kept=kept)
+    data = replace(data, features=features, plain_losses=plain, n_base=2)
+    seed, best = int(rng.integers(2**31)), None
+    if used:
+        chosen = replace(data, features=features[[0, 1, *(1 + view for view in used)]], lossless=())
+        best = judged_stack(chosen, choice.gate, np.random.default_rng(seed))
+    by_class = choose_class_weights(
+        data, used, best is not None, choice.gate, seed, max_views=max_views
+    )
+    if by_class is not None:
+        used, best = by_class
+    if best is not None:
+        transforms = tuple(candidates[view - 1] for view in used)
+        fit.plan = cast(
+            Blend,
+            stack_plan(
+                best.base,
+                best.stack,
+                transforms,
+                beta,
+                epsilon,
+                method.answers,
+                choice.gate,
+                best.matrices,
+            ),
         )
-    return f"{mixed}: on samples left out, its NLL is {_beside_temperature(evidence)}."
-
-
-def _beside_temperature(evidence: ViewEvidence) -> str:
-    gain = evidence.gain()
-    plain = float(np.average(evidence.losses["ts"], weights=evidence.samples.weights))
-    share = 100.0 * gain.mean / plain
-    change = f"{abs(share):.1f} % {'lower' if share >= 0.0 else 'higher'}"
-    if abs(gain.mean) < 2.0 * gain.error:
-        return f"about that of temperature scaling ({change}, which chance explains)"
-    return f"{change} than that of temperature scaling"
+        fit.losses["ensemble with views"] = best.losses
+        fit.passes = len(fit.plan.transforms) * float(fit.plan.needs_views(views.logits).mean())
+    fit.views_report = report_of(candidates, choice, fit.plan)

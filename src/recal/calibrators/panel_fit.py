@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.panel_answers import PanelRows, PanelTable, main_places
-from recal.calibrators.samples import Samples
+from recal.calibrators.samples import LossGain, Samples
 from recal.calibrators.signal_models import choose_kinds, encoding_of
 from recal.calibrators.signals import SignalFit, fit_mixture
-from recal.calibrators.view_selection import LossGain
 from recal.checks import Indices, Vector
 from recal.clusters import stratified_folds
 from recal.maps.panel import PanelMap, PanelStage, mixed

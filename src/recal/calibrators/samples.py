@@ -14,22 +14,67 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import (
     ASIDES,
     Floats,
+    Indices,
     Labels,
+    Vector,
     check_classes,
     check_labels,
     check_weights,
     is_single_column,
 )
-from recal.clusters import check_clusters
-from recal.copies import near_duplicates
+from recal.clusters import check_clusters, cluster_sums, stratified_folds
+from recal.copies import copies_of, near_duplicates
 from recal.errors import DependentRowsWarning, DoubtfulLabelsWarning, FewSamplesWarning, InputError
 from recal.maps.arrays import log_softmax
-from recal.maps.base import Map
+from recal.maps.base import Array, Map
+from recal.maps.guard import keep_answers
 from recal.solvers.temperature import fit_beta
 from recal.views import Views
 
 # Temperatures are learned from mistakes; with fewer, the result depends on individual samples.
 FEWEST_MISTAKES = 10
+
+
+@dataclass(frozen=True)
+class LossGain:
+    """The decrease of the mean loss on samples left out, and its standard error."""
+
+    mean: float
+    error: float
+
+    @staticmethod
+    def between(
+        before: Vector,
+        after: Vector,
+        weights: Vector | None = None,
+        clusters: Indices | None = None,
+    ) -> LossGain:
+        counts = np.ones(len(before)) if weights is None else weights
+        mean = float(np.average(before - after, weights=counts))
+        sums = cluster_sums(counts * (before - after - mean), clusters)
+        if len(sums) < 2:
+            return LossGain(mean, np.inf)
+        small_sample = (
+            1.0 if weights is not None and clusters is None else len(sums) / (len(sums) - 1)
+        )
+        return LossGain(mean, float(np.sqrt(small_sample * (sums @ sums)) / counts.sum()))
+
+    @property
+    def is_clear(self) -> bool:
+        return self.mean > self.error
+
+    def exceeds(self, errors: float, n_samples: int) -> bool:
+        """Whether the gain exceeds this many standard errors, or more if few samples make them
+        unreliable.
+        """
+        return self.mean > (errors + 5.0 / np.sqrt(n_samples)) * self.error
+
+    @property
+    def trust(self) -> float:
+        """The share of the change to keep: 0 if the gain is within one standard error, otherwise
+        3/4 or more.
+        """
+        return 1.0 - (0.5 * self.error / self.mean) ** 2 if self.is_clear else 0.0
 
 
 @dataclass(frozen=True)
@@ -134,6 +179,35 @@ class Samples:
     def n_units(self) -> int:
         """The number of clusters, or of samples without clusters."""
         return len(self) if self.clusters is None else len(np.unique(self.clusters))
+
+    @cached_property
+    def copies(self) -> Indices | None:
+        """The number that copies of one sample share; None if there are no copies."""
+        return copies_of(self.logits, self.labels)
+
+    def folds(self, n_folds: int, rng: np.random.Generator) -> Indices:
+        """Return the fold of each sample; neither clusters nor copies of a sample are divided."""
+        return stratified_folds(self.labels, n_folds, rng, self.copies, self.clusters)
+
+    def losses(self, probs: Array, *, kept: bool, rows: Any = slice(None)) -> Vector:
+        """Return the negative log-likelihood of some samples, after the guard if predictions are
+        kept.
+        """
+        labels, probs = self.labels[rows], probs.astype(np.float64)
+        if kept:
+            probs = keep_answers(probs, self.answers[rows][:, None])
+        likelihoods = probs[np.arange(len(labels)), labels]
+        return -np.log(np.maximum(likelihoods, np.finfo(np.float64).tiny))
+
+    def gain(self, before: Vector, after: Vector, rows: Any = slice(None)) -> LossGain:
+        """Return the decrease of the mean loss over all samples, or over some."""
+        weights = None if self.weights is None else self.weights[rows]
+        clusters = None if self.clusters is None else self.clusters[rows]
+        return LossGain.between(before[rows], after[rows], weights, clusters)
+
+    def mean(self, values: Vector) -> float:
+        """Return the weighted mean."""
+        return float(np.average(values, weights=self.weights))
 
     def drawn(self, most: int, rng: np.random.Generator) -> Self:
         """Return all samples, or a random subset of `most`."""

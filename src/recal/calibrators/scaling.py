@@ -16,7 +16,7 @@ import numpy as np
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.samples import Samples, warn_if_few
 from recal.checks import Floats, Labels
-from recal.clusters import stratified_folds
+from recal.clusters import each_fold
 from recal.errors import InputError
 from recal.maps.arrays import linear, log_softmax, soft_log_probs
 from recal.maps.base import wide
@@ -272,10 +272,9 @@ def _search(
     Each path goes from strong to weak lambda.
     """
     totals = np.zeros((len(lambdas), len(mus)))
-    for left_out in track(range(int(fold.max()) + 1), "searching lambda and mu, fold"):
-        rows = fold != left_out
+    for rows, left_out in track([*each_fold(fold)], "searching lambda and mu, fold"):
         problem = LinearMap(features[rows], labels[rows], features.shape[1])
-        outside, truth = features[~rows], labels[~rows]
+        outside, truth = features[left_out], labels[left_out]
         for column, mu in track(tuple(enumerate(mus)), "mu"):
             theta, least = _starting_point(problem, beta, mu), np.inf
             for row, lam in enumerate(lambdas):
@@ -407,7 +406,7 @@ class MatrixScaling(Calibrator):
         n_units = samples.n_units
         if len(lambdas) * len(mus) > 1 and n_units > 1:
             n_folds = min(self.n_folds, n_units)
-            fold = stratified_folds(labels, n_folds, rng, clusters=samples.clusters)
+            fold = samples.folds(n_folds, rng)
             scores = _search(features, labels, fold, beta, lambdas, mus)
             # Among equal scores, the strongest penalty is used.
             row, column = np.unravel_index(int(np.argmin(scores)), scores.shape)
@@ -417,7 +416,7 @@ class MatrixScaling(Calibrator):
             ]
             search = {"lambdas": list(lambdas), "mus": list(mus), "nll": nll}
             if self.final == "average":
-                folds = [fold != left_out for left_out in range(int(fold.max()) + 1)]
+                folds = [rows for rows, _ in each_fold(fold)]
         maps = []
         for rows in folds:
             problem = LinearMap(features[rows], labels[rows], count)

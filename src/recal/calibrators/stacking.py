@@ -4,7 +4,6 @@ averaging over views.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -15,16 +14,14 @@ from recal.calibrators.samples import Samples
 from recal.calibrators.view_selection import WORTH, StackData, ViewChoice, choose_views
 from recal.checks import Floats
 from recal.engine.series import ScaledLogits
-from recal.maps.arrays import safe_log, top_column
+from recal.maps.arrays import safe_log
 from recal.maps.base import wide
 from recal.maps.blend import Answers, Blend, ViewMean, mean_probs
-from recal.maps.guard import keep_answers
 from recal.maps.steps import Plan
 from recal.schema import NotNegative, Number, RandomState, Size
 from recal.solvers.softmax import Stack, StackedMap
 from recal.solvers.temperature import fit_beta
 from recal.transforms import Transform
-from recal.views import Views
 
 # The most values in memory, as float32: 200 MB. With more, candidates are shortlisted and samples
 # drawn at random.
@@ -140,24 +137,6 @@ class ViewStacking(Calibrator):
             "views_report_": report_of(candidates, choice, plan, gains),
         }
 
-    def _answer_views(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        probs, confidence = super()._answer_views(views)
-        return self._separated(probs, views.logits), confidence
-
-    def _answer_tensors(self, logits: Any, others: Mapping[Any, Any]) -> tuple[Any, Any]:
-        probs, confidence = super()._answer_tensors(logits, others)
-        return self._separated(probs, logits), confidence
-
-    def _separated(self, probs: Any, logits: Any) -> Any:
-        """Separate ties enough for float32, if the map has no blend: temperature scaling separates
-        them by less.
-        """
-        return (
-            keep_answers(probs, top_column(logits))
-            if self.keeps_accuracy and self.map_.keeps_order
-            else probs
-        )
-
     @property
     def plan_(self) -> Plan | Blend:
         """The fitted map."""
@@ -190,18 +169,12 @@ def fill_log_probs(out: NDArray[np.float32], logits: Floats, beta: float, epsilo
 
 
 def stack_data(
-    samples: Samples,
-    candidates: tuple[Transform, ...],
-    beta: float,
-    epsilon: float,
-    *,
-    kept: bool,
-    copies: NDArray[np.intp] | None = None,
+    samples: Samples, candidates: tuple[Transform, ...], beta: float, epsilon: float, *, kept: bool
 ) -> StackData:
     """Return the data of the choice: the original and each candidate, scaled by the temperature of
     the original.
     """
-    views, logits = samples.views, samples.views.logits
+    views, logits = samples.views, samples.logits
     features = np.empty((1 + len(candidates), *logits.shape), dtype=np.float32)
     fill_log_probs(features[0], logits, beta, epsilon)
     for place, transform in enumerate(candidates, 1):
@@ -210,21 +183,17 @@ def stack_data(
     state.rescale(beta)
     log_partition = state.log_partition()
     return StackData(
+        samples,
         features,
-        samples.labels,
-        answers=state.columns,
         confidence=np.exp(-log_partition),
         plain_losses=log_partition - beta * state.drop_at(samples.labels),
         lossless=tuple(is_lossless(transform) for transform in candidates),
         kept=kept,
-        weights=samples.weights,
-        copies=copies,
-        clusters=samples.clusters,
     )
 
 
 def stack_plan(
-    base: Stack | None,
+    base: Stack,
     stack: Stack | None,
     candidates: tuple[Transform, ...],
     beta: float,
@@ -233,37 +202,36 @@ def stack_plan(
     gate: float | None,
     matrices: NDArray[np.float64] | None = None,
 ) -> Plan | Blend:
-    """Return the plan of a stack above `base`; either may be missing.
+    """Return the plan of a stack, which is `base` above the gate; without a stack, that of `base`.
 
     Candidates are numbered from `n_base`.
     """
     main = base if stack is None else stack
-    if main is None:
-        return Plan(start=beta)
     own, mixture, offsets = _numbers(main)
-    gated_own, gated_mixture, gated_offsets = _numbers(None if stack is None else base)
+    if stack is None:
+        return (
+            Blend(own, (), offsets, epsilon, answers=answers, start=beta)
+            if offsets
+            else Plan(start=beta)
+        )
+    gated_own, gated_mixture, gated_offsets = _numbers(base)
     weights = tuple(
-        (candidates[view - main.n_base], float(weight))
-        for view, weight in zip(main.used, main.weights)
-        if view >= main.n_base and (weight > 0.0 or matrices is not None)
+        (candidates[view - stack.n_base], float(weight))
+        for view, weight in zip(stack.used, stack.weights)
+        if view >= stack.n_base and (weight > 0.0 or matrices is not None)
     )
     return Blend(
-        own, weights, offsets, epsilon, None if stack is None else gate, gated_own, gated_offsets, answers,
+        own, weights, offsets, epsilon, gate, gated_own, gated_offsets, answers,
         mixture, gated_mixture, () if matrices is None else matrices.tolist(), beta,
     )  # fmt: skip
 
 
-def _numbers(stack: Stack | None) -> tuple[float, float, tuple[float, ...]]:
-    """Return the weights of the original and of a mixture, and the offsets;
-
-    None means temperature scaling.
-    """
-    if stack is None:
-        return 1.0, 0.0, ()
+def _numbers(stack: Stack) -> tuple[float, float, tuple[float, ...]]:
+    """Return the weights of the original and of a mixture, and the offsets, if there are any."""
     return (
         float(stack.weights[0]),
         float(stack.weights[1 : stack.n_base].sum()),
-        tuple(stack.offsets.tolist()),
+        tuple(stack.offsets.tolist()) if stack.offsets.any() else (),
     )
 
 

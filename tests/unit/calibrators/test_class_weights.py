@@ -8,27 +8,28 @@ import scipy.optimize
 from scipy.special import log_softmax
 
 from recal import AutoCalibration, Views
-from recal.calibrators import CalibrationEnsemble, ensemble_views
-from recal.calibrators.ensemble_views import Refinement, can_fit
+from recal.calibrators import CalibrationEnsemble, ensemble
+from recal.calibrators.class_weights import Refinement, can_fit
+from recal.calibrators.samples import Samples
 from recal.calibrators.view_selection import StackData
 from tests import problems
 
 
-def stack_data(n=240, n_classes=3, seed=0, weights=None):
+def stack_data(n=240, n_classes=3, seed=0):
     views, labels = problems.prompts(n, n_classes, seed, n_views=2)
     logits = np.array(
         [views.logits, 0.8 * views.logits, *(views.transformed(t) for t in views.transforms)]
     )
     features = log_softmax(logits, axis=2).astype(np.float32)
     plain = -features[0][np.arange(n), labels].astype(np.float64)
-    answers, confidence = views.logits.argmax(axis=1), np.exp(features[0].max(axis=1))
-    return StackData(features, labels, answers, confidence, plain, (True, True), False, 2, weights)
+    samples, confidence = Samples(views, labels), np.exp(features[0].max(axis=1))
+    return StackData(samples, features, confidence, plain, (True, True), False, n_base=2)
 
 
 @pytest.mark.parametrize("strength", [0.3, 10.0])
 def test_the_matrices_minimise_the_penalised_loss(strength):
     data = stack_data()
-    refinement = Refinement(data, np.ones(data.n_samples, dtype=bool))
+    refinement = Refinement(data, np.ones(240, dtype=bool))
     n_classes, views = 3, [0, 2, 3]
 
     def loss(flat):
@@ -40,8 +41,8 @@ def test_the_matrices_minimise_the_penalised_loss(strength):
                 + data.features[view] @ point[:, place * n_classes : (place + 1) * n_classes].T
             )
         penalty = strength * np.square(point[:, :-1]).sum() + np.square(point[:, -1]).sum()
-        mean = -log_softmax(scores, axis=1)[np.arange(data.n_samples), data.labels].mean()
-        return mean + n_classes / data.n_samples * penalty
+        mean = -log_softmax(scores, axis=1)[np.arange(240), data.samples.labels].mean()
+        return mean + n_classes / 240 * penalty
 
     found = refinement.solve(strength, refinement.nothing(), tol=1e-12)
     start = loss(np.zeros(found.size))
@@ -62,7 +63,7 @@ def test_views_that_know_one_class_each_get_matrices_and_a_lower_loss(monkeypatc
     assert "5.00 more forward passes" in fitted.reason_
     assert "with weights for each class" in fitted.reason_
     assert "class weights" in str(fitted.plan_)
-    monkeypatch.setattr(ensemble_views, "choose_class_weights", lambda *_, **__: None)
+    monkeypatch.setattr(ensemble, "choose_class_weights", lambda *_, **__: None)
     without = AutoCalibration().fit(views, y)
     losses = [problems.nll(one.predict_proba(fresh), truth) for one in (fitted, without)]
     assert losses[0] < 0.97 * losses[1]
