@@ -116,8 +116,6 @@ def read_scores(
         scores, labels = _read_option_table(path, options, label_column)
     else:
         lines = read_lines(path)
-        if not lines:
-            raise FileError(f"{path} holds no lines.")
         if "filtered_resps" in lines[0] or "resps" in lines[0]:
             scores, labels = _read_harness(path, lines, kind)
         elif body_of(lines[0]) is not None or "error" in lines[0]:

@@ -283,19 +283,15 @@ def _binary_classes(column: str, labels: NDArray[Any] | None) -> NDArray[Any]:
 def _label_columns(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
     """Return the column index of each label; a label is the name or the number of a column."""
     words = [str(label) for label in labels.tolist()]
-    columns = set(names.tolist())
-    strange = next((row for row, word in enumerate(words) if word not in columns), None)
-    if strange is None:
+    if set(words) <= set(names.tolist()):
         return check_labels(np.array(words), len(words), len(names), names)
-    try:
-        return check_labels(np.array([int(word) for word in words]), len(words), len(names))
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
+    strange = next(word for word in words if word not in names.tolist())
+    if not all(word.lstrip("-").isdecimal() for word in words):
         raise InputError(
-            f"The label {words[strange]!r} of row {strange} names no column; the columns of classes are "
-            f"{', '.join(names.tolist()[:8])}."
-        ) from None
+            f"The label {strange!r} of row {words.index(strange)} names no column; the columns of "
+            f"classes are {', '.join(names.tolist()[:8])}."
+        )
+    return check_labels(np.array([int(word) for word in words]), len(words), len(names))
 
 
 def _probabilities(table: Table, name: str) -> NDArray[np.float64]:

@@ -193,31 +193,27 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
                     f"{path}, line {number} must hold an object, got {type(row).__name__}."
                 )
             rows.append(row)
+    if not rows:
+        raise FileError(f"{path} holds no rows.")
     return rows
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading(path: Path, remedy: str = "") -> Iterator[None]:
     """Turn errors of the file system and of decoding into a FileError that names the file."""
     try:
         yield
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         problem = getattr(error, "strerror", None) or error
-        raise FileError(f"Cannot read {path}: {problem}.") from error
+        raise FileError(f"Cannot read {path}: {problem}.{remedy}") from error
 
 
 def read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
     """Return header and rows of a CSV file; commas, semicolons or tabs separate its cells."""
-    try:
+    with reading(path, " Save it as text in UTF-8, with commas between columns."):
         text = path.read_text(encoding="utf-8-sig")
         first = text.partition("\n")[0]
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=_separator(first)))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        problem = getattr(error, "strerror", None) or error
-        raise FileError(
-            f"{path} is not a readable CSV file: {problem}. Save it as text in UTF-8, with commas "
-            "between columns."
-        ) from error
     header = rows[0] if rows else []
     # An empty line is a missing value in a table of one column, and no row in any other.
     rows = [row or [""] for row in rows[1:] if row or len(header) == 1]
@@ -327,31 +323,34 @@ def write_with_columns(
     which the columns were written.
     """
     target = Path(out)
-    table = Path(source.path if isinstance(source, Table) else source)
-    suffix = target.suffix.lower()
+    path = Path(source.path if isinstance(source, Table) else source)
+    suffix, own_suffix = target.suffix.lower(), path.suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(f"{target} must end in one of {', '.join(SUFFIXES)}.")
-    whole = not isinstance(source, Table)
-    if whole and suffix == table.suffix.lower() == ".parquet":
-        return _extend_parquet(table, target, added, overwrite=overwrite)
-    own = source if isinstance(source, Table) else read_table(source)
-    names = _free_names(list(own), list(added), overwrite=overwrite)
+    is_parquet = suffix == own_suffix == ".parquet" and not isinstance(source, Table)
+    rows: list[dict[str, Any]] = []
+    if isinstance(source, Table):
+        cells: Mapping[str, Any] = source.cells
+    elif is_parquet:
+        cells = _typed_columns(path)
+    elif suffix in LINES and own_suffix in LINES:
+        rows = read_lines(path)
+        cells = dict.fromkeys(name for row in rows for name in row)
+    else:
+        cells = read_table(path).cells
+    names = _free_names(list(cells), list(added), overwrite=overwrite)
     new = {names[name]: np.asarray(values).tolist() for name, values in added.items()}
-    if whole and suffix in LINES and table.suffix.lower() in LINES:
-        # A field that a row lacks stays absent.
-        rows = zip(read_lines(table), zip(*new.values()))
-        with replacing(target) as file:
-            for row, values in rows:
-                _write_line(file, {**row, **dict(zip(new, values))})
+    if rows:  # a field that a row lacks stays absent
+        _write_lines(target, ({**row, **one} for row, one in zip(rows, _records(new))))
         return names
-    cells = {name: values for name, values in own.cells.items() if name not in new}
-    if suffix not in (".csv", ".tsv"):
-        cells = {name: _typed(values) for name, values in cells.items()}
+    kept = {name: values for name, values in cells.items() if name not in new}
+    if suffix not in (".csv", ".tsv") and not is_parquet:
+        kept = {name: _typed(values) for name, values in kept.items()}
     separator = "\t" if suffix == ".tsv" else ","
-    if table.suffix.lower() == suffix == ".csv":
-        with table.open(encoding="utf-8-sig") as text:
+    if own_suffix == suffix == ".csv":
+        with path.open(encoding="utf-8-sig") as text:
             separator = _separator(text.readline())
-    write_columns(target, {**cells, **new}, separator=separator)
+    write_columns(target, {**kept, **new}, separator=separator)
     return names
 
 
@@ -369,21 +368,25 @@ def write_columns(
         with replacing(target) as file:
             parquet.write_table(arrow.table(columns).replace_schema_metadata(metadata), file)
         return
-    rows = zip(*columns.values())
+    if suffix in LINES:
+        _write_lines(target, _records(columns))
+        return
     with replacing(target) as file:
-        if suffix in LINES:
-            for row in rows:
-                _write_line(file, dict(zip(columns, row)))
-            return
         lines = io.TextIOWrapper(file, encoding="utf-8", newline="")
         writer = csv.writer(lines, delimiter=separator, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows(map(csv_cell, row) for row in rows)
+        writer.writerows(map(csv_cell, row) for row in zip(*columns.values()))
         lines.detach()  # flushes, and leaves the file open
 
 
-def _write_line(file: Any, record: dict[str, Any]) -> None:
-    file.write(json.dumps(record, ensure_ascii=False, default=str).encode() + b"\n")
+def _records(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    return (dict(zip(columns, row)) for row in zip(*columns.values()))
+
+
+def _write_lines(target: Path, records: Iterable[dict[str, Any]]) -> None:
+    with replacing(target) as file:
+        for record in records:
+            file.write(json.dumps(record, ensure_ascii=False, default=str).encode() + b"\n")
 
 
 def _free_names(own: list[str], added: list[str], *, overwrite: bool) -> dict[str, str]:
@@ -397,30 +400,17 @@ def _free_names(own: list[str], added: list[str], *, overwrite: bool) -> dict[st
     return {name: f"recal_{name}" if name in own else name for name in added}
 
 
-def _extend_parquet(
-    source: Path,
-    target: Path,
-    added: Mapping[str, Sequence[Any] | NDArray[Any]],
-    *,
-    overwrite: bool,
-) -> dict[str, str]:
-    """Add columns to a Parquet table; the types of its own columns stay."""
-    arrow, parquet = pyarrow_for("Writing Parquet files")
-    table = read_parquet(source)
-    types = parquet.read_schema(source)
-    names = _free_names(table.column_names, list(added), overwrite=overwrite)
-    kept = [name for name in table.column_names if name not in set(names.values())]
+def _typed_columns(path: Path) -> dict[str, Any]:
+    """Return the columns of a Parquet table in their own types."""
+    _, parquet = pyarrow_for("Writing Parquet files")
+    table, types = read_parquet(path), parquet.read_schema(path)
     columns = {}
-    for name in kept:
+    for name in table.column_names:
         column = table.column(name)
         # Texts that many rows share stay together if they would fill the memory one by one.
         small = _text_bytes(column) <= 2**28
         columns[name] = column.cast(types.field(name).type) if small else column
-    for name, values in added.items():
-        columns[names[name]] = arrow.array(np.asarray(values).tolist())
-    with replacing(target) as file:
-        parquet.write_table(arrow.table(columns), file)
-    return names
+    return columns
 
 
 def _text_bytes(column: Any) -> int:
