@@ -8,7 +8,6 @@ because `recal --help` loads all of them. The function imports the code that doe
 from __future__ import annotations
 
 import errno
-import functools
 import inspect
 import os
 import re
@@ -28,7 +27,7 @@ import typer
 from typer.core import TyperGroup
 
 from recal.cli.destinations import check_destinations
-from recal.cli.options import Command, shared, shown_name
+from recal.cli.options import Command, expand, shared, shown_name
 from recal.cli.printing import SESSION, printable
 from recal.errors import InputError, RecalError
 from recal.files.paths import as_path, is_url
@@ -100,16 +99,17 @@ def _parser(function: Callable[..., None], *name: str, **how: Any) -> Any:
 
 
 def _checked(name: str, function: Callable[..., None]) -> Callable[..., None]:
-    """Add what all commands share: URLs as paths, and the rules for outputs."""
+    """Add what all commands share: blocks of options, URLs as paths, and the rules for outputs."""
+    options, packed = expand(function)
 
-    @functools.wraps(function)
     def command(**values: Any) -> None:
         for key, value in values.items():
             if isinstance(value, Path) and is_url(value):
                 values[key] = as_path(value)
         check_destinations(name, values, force=values.get("force", False))
-        function(**values)
+        function(**packed(**values))
 
+    command.__signature__ = options  # type: ignore[attr-defined]
     return command
 
 

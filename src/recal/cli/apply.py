@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ from typer import Argument, Option
 from recal.cli import files
 from recal.cli import options as opt
 from recal.cli.collect import ask_endpoint, is_endpoint, ledger_of
-from recal.cli.inputs import ModelInputs, Questions, without_none
+from recal.cli.inputs import Inputs, Questions, without_none
 from recal.cli.printing import (
     SESSION,
     on_interrupt,
@@ -29,37 +29,18 @@ if TYPE_CHECKING:
     from recal.collecting.predictions import Predictions
 
 
-@dataclass(frozen=True)
-class NewAnswers:
-    """Predictions for new inputs, and the groups and names of the inputs."""
-
-    predictions: Predictions
-    groups: Any = None
-    names: Sequence[str] | None = None
-    skipped: tuple[str, ...] = ()
-
-
 def apply(
+    *,
     calibration: opt.CalibrationPath,
     out: Annotated[Path, Option(help="The answers: .csv, .parquet, .npz, or a folder of tables.")],
     views: Annotated[
         Path | None, Argument(help="Views, probabilities for a rule, or a table of new answers.")
     ] = None,
-    model: opt.ModelSource = None,
-    data: opt.Data = None,
-    labels: opt.LabelsFile = None,
-    classes: opt.ClassNames = None,
-    outputs: opt.OutputKind = None,
-    cluster: opt.ClusterColumn = None,
-    group: opt.GroupColumn = None,
-    rows: opt.RowsTable = None,
-    weights: opt.WeightsFile = None,
-    trust: opt.Trust = None,
-    device: opt.Device = None,
-    engine: opt.EngineName = None,
-    batch_size: opt.BatchSize = None,
-    on_error: opt.ErrorPolicy = None,
-    preprocess: opt.PreprocessName = None,
+    inputs: Annotated[
+        Inputs,
+        "model data labels classes outputs cluster group rows weights trust device engine "
+        "batch_size on_error preprocess",
+    ],
     follow: Annotated[
         bool, Option("--follow", help="Adjust the temperature to these inputs, without labels.")
     ] = False,
@@ -69,15 +50,10 @@ def apply(
     ] = False,
     class_mix: Annotated[str | None, opt.more(help="'follow', or shares: cat=0.6,dog=0.4.")] = None,
     impossible: Annotated[list[str] | None, opt.more(help="A class that cannot occur.")] = None,
-    model_name: opt.ModelName = None,
-    template: opt.TemplateFiles = None,
-    options: opt.Choices = None,
-    permute: opt.Permutations = 0,
-    floor: opt.Floor = None,
-    max_tokens: opt.MaxTokens = 1,
-    top_logprobs: opt.TopLogprobs = 20,
-    concurrency: opt.Concurrency = 8,
-    timeout: opt.Timeout = 60.0,
+    language: Annotated[
+        Questions,
+        "model_name template options permute floor max_tokens top_logprobs concurrency timeout",
+    ],
     force: Annotated[
         bool, Option("--force", help="Overwrite a file; accept a calibration of another model.")
     ] = False,
@@ -112,39 +88,33 @@ def apply(
     Example: [bold]recal apply folder new.csv --out accepted.csv[/bold] (a table of answers with
     their signals)
     """
-    values = locals()
-    inputs = ModelInputs.of(values)
     file, content = files.load_saved(calibration)
     if files.is_panel(content) or files.is_signal_calibration(content):
         opt.refuse_unused("a calibration of tables", ("calibration", "views"))
         _apply_table(content, file.parent, views, out)
         return
-    if (
-        views is not None
-        and model is None
-        and files.file_kind(views) in ("probabilities", "a table")
-    ):
+    kind = "" if views is None or inputs.model is not None else files.file_kind(views)
+    if views is not None and kind in ("probabilities", "a table"):
         used = ("calibration", "views", "labels", "group", "cluster", "rows")
         opt.refuse_unused(f"the probabilities {views}", used)
         _apply_rule(file, content, views, inputs, out)
         return
     calibrator = files.check_calibration(file, content)
-    if is_endpoint(model):
+    if is_endpoint(inputs.model):
         views = Path(f"{out}.views.npz")
         if views.exists() and not force:
             raise InputError(f"{views} already exists. Use --force to overwrite it.")
         used = ("calibration", "labels", "classes", "group", "cluster", "rows")
         adapting = ("follow", "accept_unlike", "class_mix", "impossible")
         how: dict[str, Any] = {"used": (*used, *adapting), "force": force}
-        asked = ask_endpoint(inputs, Questions.of(values), ledger_of(out), calibrator, **how)
-        asked.views.write(views)
-        model = data = None
-    of_views = views is not None and model is None and data is None
-    if not of_views and (views is not None or model is None or data is None):
-        words = (views, model and "--model", data and "--data")
-        typed = ", ".join(str(word) for word in words if word is not None)
+        ask_endpoint(inputs, language, ledger_of(out), calibrator, **how).views.write(views)
+        inputs = replace(inputs, model=None, data=None)
+    typed = [str(views)] if views is not None else []
+    typed += [f"--{name}" for name in ("model", "data") if getattr(inputs, name) is not None]
+    if len(typed) != (1 if views is not None else 2):
         raise InputError(
-            f"recal apply takes either a file of views, or --model and --data; got {typed or 'neither'}."
+            "recal apply takes either a file of views, or --model and --data; got "
+            f"{', '.join(typed) or 'neither'}."
         )
     if inputs.class_names is not None:
         _name_classes(calibrator, inputs.class_names, file)
@@ -153,32 +123,38 @@ def apply(
     adapts = follow or class_mix is not None or bool(impossible)
     mix = _class_mix(calibrator, class_mix, impossible) if adapts else None
     check_prob_name(out if out.suffix else out / "part.parquet")
-    if not out.suffix and (of_views or adapts or labels is not None):
+    if not out.suffix and (views is not None or adapts or inputs.labels is not None):
         raise InputError(
             f"{out} has no ending, so it would be a folder of tables, which are made in parts from "
             "--model and --data and hold no labels; for one file give a name that ends in .csv, "
             ".npz or .parquet."
         )
-    answers: NewAnswers | None
+    rule = getattr(calibrator, "decision_", None)
+    facts: dict[str, Any] = {}
     if views is not None:
-        answers = _answer_views(calibrator, file, views, inputs, follow, mix, force=force)
+        found, facts["groups"] = _answer_views(calibrator, file, views, inputs, force=force)
+        found = found.adapted(calibrator, follow, mix)
     else:
         inputs.check_files("apply")
         if not hasattr(calibrator, "predict_both"):
             raise InputError(f"{file} holds a plan alone, which is applied to a file of views.")
         try:
-            answers = _answer_inputs(calibrator, inputs, out, follow, mix, force=force)
+            model, source, how = inputs.open_as_fitted(calibrator, refuse=not force)
+            _check_groups(rule, source.groups, inputs.data)
+            if not out.suffix:
+                _write_parts(calibrator, model, source, out, how)
+                return
+            how |= {"follow": follow, "class_mix": mix, **without_none(labels=inputs.labels)}
+            found = _answer_inputs(calibrator, model, source, how)
         except InputError as error:
             if error.argument == "X":  # logits of another number of classes
                 error.at(file)
             raise
-    if answers is None:
-        return
-    rule = getattr(calibrator, "decision_", None)
-    _write(answers, rule, out, accept_unlike=accept_unlike)
-    _print_next(answers.predictions, rule, calibration, out)
+        facts = {"groups": source.groups, "names": source.names(), "skipped": source.skipped}
+    _write(found, rule, out, accept_unlike=accept_unlike, **facts)
+    _print_next(found, rule, calibration, out)
     if not adapts:
-        _print_alarm(calibrator, answers.predictions.logits)
+        _print_alarm(calibrator, found.logits)
 
 
 def _class_mix(calibrator: Any, class_mix: str | None, impossible: list[str] | None) -> Any:
@@ -226,22 +202,14 @@ def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
 
 
 def _answer_views(
-    calibrator: Any,
-    calibration: Path,
-    file: Path,
-    inputs: ModelInputs,
-    follow: bool,
-    mix: Any,
-    *,
-    force: bool,
-) -> NewAnswers:
-    """Calibrate the views in a file."""
+    calibrator: Any, calibration: Path, file: Path, inputs: Inputs, *, force: bool
+) -> tuple[Predictions, Any]:
+    """Calibrate the views in a file; return the answers, and the groups of the views."""
     from recal.collecting.predictions import Predictions, passes_of
     from recal.maps.base import Map
     from recal.maps.guard import answer_views
 
-    by: dict[str, Any] = {"rows": inputs.rows, "group": inputs.group}
-    views = files.open_views(file, inputs.labels, inputs.class_names, **by)
+    views = inputs.views(file)
     _check_groups(getattr(calibrator, "decision_", None), views.groups, file)
     stored = getattr(calibrator, "preprocessing_", None)
     _compare_preprocessing(stored, views.preprocessing, file, force=force)
@@ -253,33 +221,26 @@ def _answer_views(
         else:
             probs, confidences = calibrator.predict_both(views)
             passes, n_fitted = passes_of(calibrator, views.logits), calibrator.fitted_rows(views)
-        predictions = Predictions(
-            probs, views.labels, views.classes, passes, confidences, n_fitted, logits=views.logits
-        )
-    return NewAnswers(predictions.adapted(calibrator, follow, mix), views.groups)
+    labels, classes, logits = views.labels, views.classes, views.logits
+    found = Predictions(probs, labels, classes, passes, confidences, n_fitted, logits=logits)
+    return found, views.groups
 
 
-def _answer_inputs(
-    calibrator: Any, inputs: ModelInputs, out: Path, follow: bool, mix: Any, *, force: bool
-) -> NewAnswers | None:
-    """Run the model on new inputs and calibrate its answers.
-
-    Return None if they were written as a folder of tables.
-    """
+def _answer_inputs(calibrator: Any, model: Any, source: Any, how: dict[str, Any]) -> Predictions:
+    """Run the model on new inputs and calibrate its answers."""
     from recal.collecting.predictions import apply as run
+
+    note = "To be able to resume, collect first: recal collect --out NAME.zarr"
+    with on_interrupt(f"No files were written. {note}"):
+        return run(calibrator, model, source, **how)
+
+
+def _write_parts(calibrator: Any, model: Any, source: Any, out: Path, how: dict[str, Any]) -> None:
+    """Write the answers to very many inputs as a folder of tables."""
     from recal.collecting.predictions import apply_distributed
 
-    model, source, how = inputs.open_as_fitted(calibrator, refuse=not force)
-    _check_groups(getattr(calibrator, "decision_", None), source.groups, inputs.data)
-    how.setdefault("engine", "local")
-    if out.suffix:
-        how |= {"follow": follow, "class_mix": mix, **without_none(labels=inputs.labels)}
-        note = "To be able to resume, collect first: recal collect --out NAME.zarr"
-        with on_interrupt(f"No files were written. {note}"):
-            found = run(calibrator, model, source, **how)
-        return NewAnswers(found, source.groups, source.names(), source.skipped)
     with on_interrupt(f"Finished parts are kept in {out}: run the same command again to resume."):
-        parts = apply_distributed(calibrator, model, source, out, **how)
+        parts = apply_distributed(calibrator, model, source, out, **{"engine": "local", **how})
     facts = {"samples": parts.samples, "written": parts.written, "file": parts.folder}
     facts |= {"passes_per_answer": parts.passes_per_answer, "skipped": source.skipped}
     print_json(facts)
@@ -288,7 +249,6 @@ def _answer_inputs(
     before = f", {n_before:,} of which were there already" if n_before else ""
     cost = _cost(parts.passes_per_answer)
     say(f"Tables with {parts.samples:,} samples are in {parts.folder}{before}.{cost}")
-    return None
 
 
 def _check_groups(rule: Any, groups: Any, data: Any) -> None:
@@ -323,15 +283,24 @@ def _compare_preprocessing(stored: Any, other: Any, path: Path, *, force: bool) 
         )
 
 
-def _write(answers: NewAnswers, rule: Any, out: Path, *, accept_unlike: bool) -> None:
+def _write(
+    one: Predictions,
+    rule: Any,
+    out: Path,
+    *,
+    groups: Any,
+    names: Sequence[str] | None = None,
+    skipped: Sequence[str] = (),
+    accept_unlike: bool,
+) -> None:
     """Apply the rule, write the file and print what is in it."""
     from recal.decisions import accept_followed
     from recal.files.probabilities import write_prob_file
 
-    one, accept = answers.predictions, None
+    accept = None
     n_samples, n_classes = one.probs.shape
     if rule is not None:
-        how: dict[str, Any] = {"confidences": one.confidences, "groups": answers.groups}
+        how: dict[str, Any] = {"confidences": one.confidences, "groups": groups}
         if one.condition is None:
             accept = rule.accept(one.probs, **how)
         else:
@@ -344,8 +313,8 @@ def _write(answers: NewAnswers, rule: Any, out: Path, *, accept_unlike: bool) ->
         one.classes,
         confidence=one.confidences,
         accepted=accept,
-        groups=answers.groups,
-        inputs=answers.names,
+        groups=groups,
+        inputs=names,
         fitted_rows=one.fitted_rows,
     )
     facts = {"samples": n_samples, "classes": n_classes, "passes_per_answer": one.passes_per_answer}
@@ -356,8 +325,8 @@ def _write(answers: NewAnswers, rule: Any, out: Path, *, accept_unlike: bool) ->
     if one.class_mix is not None:
         facts["class_mix"] = one.class_mix.to_dict()
         facts["predictions_changed"] = one.predictions_changed
-    print_json({**facts, "skipped": answers.skipped, "file": out})
-    say_skipped(answers.skipped)
+    print_json({**facts, "skipped": skipped, "file": out})
+    say_skipped(skipped)
     # Any two sets of short texts or small images share a few equal rows.
     if one.fitted_rows > 0.05 * n_samples:
         say(
@@ -422,7 +391,7 @@ def _print_alarm(calibrator: Any, logits: Any) -> None:
         )
 
 
-def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: ModelInputs, out: Path) -> None:
+def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: Inputs, out: Path) -> None:
     """Write which rows of a file of probabilities a rule accepts."""
     import numpy as np
 
@@ -434,9 +403,8 @@ def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: ModelInputs, o
             f"{file} holds probabilities, and {rule_file} a calibration, which is applied to views "
             "or to a model's inputs. Give the views, or --model and --data."
         )
-    not_classes = [name for name in (inputs.group, inputs.cluster) if name is not None]
-    read = files.read_labelled_probs(file, inputs.labels, leave_out=not_classes, need_labels=False)
-    groups = files.row_columns(inputs.rows or file, inputs.group, None).get("groups")
+    read = inputs.probs(file, need_labels=False)
+    groups = inputs.columns(file).get("groups")
     _check_groups(rule, groups, file)
     accept = rule.accept(read.probs, read.confidence, groups)
     how = {"confidence": read.confidence, "accepted": accept}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,20 +11,43 @@ from typer import Argument, Option
 
 from recal.cli import options as opt
 from recal.cli.collect import ask_endpoint, check_pool, is_endpoint, is_log, read_log
-from recal.cli.files import check_correct, check_exists, is_table_of_answers, open_views
+from recal.cli.files import check_correct, check_exists, is_table_of_answers
 from recal.cli.fit import new_calibrator
-from recal.cli.inputs import ModelInputs, Questions, group_words
+from recal.cli.inputs import Inputs, Questions, group_words
 from recal.cli.options import split_names
 from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line
 from recal.errors import InputError
 
 if TYPE_CHECKING:
-    from recal.views import Views
     from recal.workflow.result import Settings
 
 
+@dataclass(frozen=True, kw_only=True)
+class Graded(opt.OptionGroup):
+    """How to read a table of graded answers of one system, or of several."""
+
+    correct: opt.Correct = None
+    signals: Annotated[
+        str | None, Option(help="With TABLE: the columns to learn from.", show_default="numeric")
+    ] = None
+    truth: Annotated[str | None, Option(help="With --system: the column of right answers.")] = None
+    system: Annotated[
+        list[str] | None,
+        Option(help="With TABLE: NAME=ANSWER_COLUMN,SIGNAL_COLUMN,...; once for each system."),
+    ] = None
+    cost: Annotated[list[str] | None, Option(help="NAME=PRICE of asking a --system.")] = None
+    cascade: Annotated[
+        bool, Option("--cascade", help="Ask cheap systems first; needs --cost and --review-cost.")
+    ] = False
+    review_cost: Annotated[float | None, Option(help="The price of a review by a person.")] = None
+    match: Annotated[str, Option(help="When two answers are equal: text, exact or number.")] = (
+        "text"
+    )
+
+
 def calibrate(
-    graded: Annotated[
+    *,
+    source: Annotated[
         Path | None,
         Argument(
             help="Graded answers (.csv, .parquet, .jsonl) or labelled views, without a model; "
@@ -37,23 +60,7 @@ def calibrate(
     rollback: Annotated[
         bool, Option("--rollback", help="In FOLDER, undo the last --more.")
     ] = False,
-    correct: opt.Correct = None,
-    signals: Annotated[
-        str | None, Option(help="With TABLE: the columns to learn from.", show_default="numeric")
-    ] = None,
-    truth: Annotated[str | None, Option(help="With --system: the column of right answers.")] = None,
-    system: Annotated[
-        list[str] | None,
-        Option(help="With TABLE: NAME=ANSWER_COLUMN,SIGNAL_COLUMN,...; once for each system."),
-    ] = None,
-    cost: Annotated[list[str] | None, Option(help="NAME=PRICE of asking a --system.")] = None,
-    cascade: Annotated[
-        bool, Option("--cascade", help="Ask cheap systems first; needs --cost and --review-cost.")
-    ] = False,
-    review_cost: Annotated[float | None, Option(help="The price of a review by a person.")] = None,
-    match: Annotated[
-        str, Option(help="When two answers are equal: text, exact or number.")
-    ] = "text",
+    graded: Graded,
     risk: opt.Risk = 0.01,
     guarantee: opt.GuaranteeKind = "confidence",
     answers: Annotated[
@@ -64,45 +71,8 @@ def calibrate(
         ),
     ] = None,
     cross_fit: opt.CrossFitting = False,
-    model: opt.ModelSource = None,
-    data: opt.Data = None,
-    label_column: opt.LabelColumn = None,
-    labels: opt.LabelsFile = None,
-    classes: opt.ClassNames = None,
-    outputs: opt.OutputKind = None,
-    cluster: opt.ClusterColumn = None,
-    group: opt.GroupColumn = None,
-    rows: opt.RowsTable = None,
-    weights: opt.WeightsFile = None,
-    trust: opt.Trust = None,
-    device: opt.Device = None,
-    engine: opt.EngineName = None,
-    batch_size: opt.BatchSize = None,
-    read: opt.Read = None,
-    on_error: opt.ErrorPolicy = None,
-    cluster_by: opt.ClusterBy = None,
-    pixels: opt.PixelMode = None,
-    gray: opt.Gray = False,
-    resize: opt.Resize = None,
-    crop: opt.CropSide = None,
-    mean: opt.Mean = None,
-    std: opt.Std = None,
-    divide: opt.Divide = None,
-    channels: opt.ChannelOrder = None,
-    preprocess: opt.PreprocessName = None,
-    seconds: opt.Seconds = None,
-    text_column: opt.TextColumn = None,
-    model_name: opt.ModelName = None,
-    template: opt.TemplateFiles = None,
-    options: opt.Choices = None,
-    view: opt.View = None,
-    scores: opt.Scores = None,
-    permute: opt.Permutations = 0,
-    floor: opt.Floor = None,
-    max_tokens: opt.MaxTokens = 1,
-    top_logprobs: opt.TopLogprobs = 20,
-    concurrency: opt.Concurrency = 8,
-    timeout: opt.Timeout = 60.0,
+    inputs: Inputs,
+    language: Questions,
     one_rule: Annotated[bool, opt.more("--one-rule", help="One threshold for all groups.")] = False,
     method: Annotated[str, opt.more(help="The calibration method, such as ts.")] = "auto",
     confidence: Annotated[float, opt.more(help="The probability that the guarantee holds.")] = 0.95,
@@ -143,15 +113,13 @@ def calibrate(
 
     Labels that arrive later: [bold]recal calibrate folder --more new.csv[/bold]
     """
-    values = locals()
-    inputs, language = ModelInputs.of(values), Questions.of(values)
     if more is not None or rollback:
-        _change_folder(graded, more, inputs)
+        _change_folder(source, more, inputs)
         return
     if out is None:
         raise InputError("Name the folder to write: --out FOLDER.")
-    if graded is not None:
-        check_exists(graded)
+    if source is not None:
+        check_exists(source)
     from recal.workflow.result import Settings
 
     settings = Settings(
@@ -163,61 +131,53 @@ def calibrate(
         keep_rows=not drop_rows,
         cross_fit=cross_fit,
         command=SESSION.command,
-        about={"Data": str(graded or data)},
+        about={"Data": str(source or inputs.data)},
         say=say,
     )
-    used = ["graded", "risk", "guarantee", "one_rule", "confidence", "drop_rows", "seed", "again"]
-    if system:
-        _calibrate_panel(graded, out, settings, used, values)
+    used = ["source", "risk", "guarantee", "one_rule", "confidence", "drop_rows", "seed", "again"]
+    if graded.system:
+        _calibrate_panel(source, out, settings, used, graded, inputs, answers or "free")
         return
     used += ["cross_fit"]
-    if graded is not None and is_table_of_answers(graded):
-        _calibrate_table(graded, out, settings, used, values)
+    if source is not None and is_table_of_answers(source):
+        _calibrate_table(source, out, settings, used, graded, inputs)
         return
     used += ["method", "answers"]
     settings = replace(settings, calibrator=_method(method, answers or "kept", seed))
-    if graded is not None:
+    new: list[Any] = ["NEW_VIEWS"]
+    if source is not None:
         own = ("labels", "label_column", "classes", "rows", "group", "cluster")
-        opt.refuse_unused(f"the views {graded}", (*used, *own))
-        found = _open_rows(graded, inputs)
-    elif is_endpoint(model):
+        opt.refuse_unused(f"the views {source}", (*used, *own))
+        views = inputs.views(source)
+    elif is_endpoint(inputs.model):
         from recal.answers.endpoint import public_url
 
-        found = ask_endpoint(inputs, language, out / "answers.jsonl", used=used).views
-        address = public_url(str(model))
-        settings = replace(
-            settings, about={"Model": f"{model_name} at {address}", **settings.about}
-        )
+        views = ask_endpoint(inputs, language, out / "answers.jsonl", used=used).views
+        address = f"{language.model_name} at {public_url(str(inputs.model))}"
+        settings = replace(settings, about={"Model": address, **settings.about})
+        new = ["--model", inputs.model, "--model-name", language.model_name]
+        new += ["--options", language.options]
+        new += [word for file in language.template or () for word in ("--template", file)]
+        new += ["--data", "NEW"]
     # A table without --model is more often a mistake than a log.
-    elif is_log(inputs) and (view or not inputs.is_table):
-        found = read_log(inputs, language, used).views
+    elif is_log(inputs) and (language.view or not inputs.is_table):
+        views = read_log(inputs, language, used).views
     else:
         inputs.check_files("calibrate")
-        opt.refuse_unused(f"the model {model}", (*used, *ModelInputs.names(), "pool", "pilot"))
+        opt.refuse_unused(f"the model {inputs.model}", (*used, *Inputs.names(), "pool", "pilot"))
         how = {"pool": check_pool(pool), "pilot": pilot, "resume": not again}
         _calibrate_model(inputs, out, settings, how)
         return
-    if one_rule and found.groups is None:
+    if one_rule and views.groups is None:
         opt.refuse("answers without groups (--group COLUMN)", ("one_rule",))
     from recal.workflow.job import calibrate_views
 
-    result = calibrate_views(found, out, settings)
-    words = [] if found.groups is None else group_words(group)  # a log has no groups
-    new: list[Any] = ["NEW_VIEWS"]
-    if is_endpoint(model):
-        new = ["--model", model, "--model-name", model_name, "--options", options]
-        new += [word for file in template or () for word in ("--template", file)]
-        new += ["--data", "NEW"]
-    _print_result(result, out, shell_line("apply", out, *new, *words, "--out", "answers.csv"))
+    result = calibrate_views(views, out, settings)
+    new += [] if views.groups is None else group_words(inputs.group)  # a log has no groups
+    _print_result(result, out, shell_line("apply", out, *new, "--out", "answers.csv"))
 
 
-def _open_rows(file: Path, inputs: ModelInputs) -> Views:
-    """Return the labelled views in a file, with their groups and clusters."""
-    by: dict[str, Any] = {"rows": inputs.rows, "group": inputs.group, "cluster": inputs.cluster}
-    return open_views(file, inputs.labels, inputs.class_names, inputs.label_column, **by)
-
-
-def _change_folder(folder: Path | None, more: Path | None, inputs: ModelInputs) -> None:
+def _change_folder(folder: Path | None, more: Path | None, inputs: Inputs) -> None:
     """Add later rows to a folder, or go back to the version before."""
     from recal.workflow.folder import CALIBRATION, read_summary, roll_back
     from recal.workflow.more import add_labels
@@ -230,7 +190,7 @@ def _change_folder(folder: Path | None, more: Path | None, inputs: ModelInputs) 
         say(f"{folder} holds the version before the last --more again.")
         return
     check_exists(more)
-    new = more if is_table_of_answers(more) else _open_rows(more, inputs)
+    new = more if is_table_of_answers(more) else inputs.views(more)
     result, changes = add_labels(folder, new, command=SESSION.command, say=say)
     for line in changes:
         say(line)
@@ -239,9 +199,7 @@ def _change_folder(folder: Path | None, more: Path | None, inputs: ModelInputs) 
     _print_result(result, folder, next_line, changes=changes)
 
 
-def _calibrate_model(
-    inputs: ModelInputs, out: Path, settings: Settings, how: dict[str, Any]
-) -> None:
+def _calibrate_model(inputs: Inputs, out: Path, settings: Settings, how: dict[str, Any]) -> None:
     """Run a model on its inputs, and calibrate it."""
     from recal.workflow.job import calibrate as run
 
@@ -259,42 +217,51 @@ def _calibrate_model(
 
 
 def _calibrate_table(
-    table: Path, out: Path, settings: Settings, used: list[str], values: dict[str, Any]
+    table: Path, out: Path, settings: Settings, used: list[str], graded: Graded, inputs: Inputs
 ) -> None:
     """Calibrate a table of graded answers, and decide which answers can be automated."""
     own = ("correct", "signals", "group", "cluster")
     opt.refuse_unused(f"the table of graded answers {table} without --system", (*used, *own))
-    check_correct(table, values["correct"])
+    correct = check_correct(table, graded.correct)
     from recal.workflow.graded import calibrate_table
 
-    columns = {name: values[name] for name in ("correct", "group", "cluster")}
-    columns["signals"] = split_names(values["signals"])
-    result = calibrate_table(table, out, settings, **columns)
+    columns: dict[str, Any] = {"group": inputs.group, "cluster": inputs.cluster}
+    signals = split_names(graded.signals)
+    result = calibrate_table(table, out, settings, correct=correct, signals=signals, **columns)
     new = shell_line("apply", out, f"new{table.suffix}", "--out", f"accepted{table.suffix}")
     _print_result(result, out, new)
 
 
 def _calibrate_panel(
-    table: Path | None, out: Path, settings: Settings, used: list[str], values: dict[str, Any]
+    table: Path | None,
+    out: Path,
+    settings: Settings,
+    used: list[str],
+    graded: Graded,
+    inputs: Inputs,
+    answers: str,
 ) -> None:
     """Calibrate the answers of several systems to the same questions."""
-    if table is None or values["truth"] is None:
+    if table is None or graded.truth is None:
         raise InputError("--system needs the table and --truth, the column of right answers.")
-    own = ("system", "truth", "cost", "cascade", "review_cost", "match", "answers")
-    opt.refuse_unused("--system", (*used, *own, "group", "cluster"))
-    if values["cascade"] is not (values["review_cost"] is not None):
+    own = set(Graded.names()) - {"correct", "signals"}
+    opt.refuse_unused("--system", (*used, *own, "answers", "group", "cluster"))
+    if graded.cascade is not (graded.review_cost is not None):
         raise InputError("A cascade needs both: --cascade and --review-cost PRICE.")
     from recal.workflow.panels import SystemColumns, calibrate_panel
 
-    names = ("truth", "match", "review_cost", "group", "cluster")
     result = calibrate_panel(
         table,
         out,
         settings,
-        systems=[SystemColumns.parse(text) for text in values["system"]],
-        answers=values["answers"] or "free",
-        costs=dict(map(_price, values["cost"] or ())) or None,
-        **{name: values[name] for name in names},
+        truth=graded.truth,
+        systems=[SystemColumns.parse(text) for text in graded.system or ()],
+        answers=answers,
+        match=graded.match,
+        costs=dict(map(_price, graded.cost or ())) or None,
+        review_cost=graded.review_cost,
+        group=inputs.group,
+        cluster=inputs.cluster,
     )
     new = shell_line("apply", out, f"new{table.suffix}", "--out", f"answers{table.suffix}")
     _print_result(result, out, new)

@@ -10,19 +10,17 @@ from typer import Argument, Option
 
 from recal.cli import files
 from recal.cli import options as opt
+from recal.cli.inputs import Inputs
 from recal.cli.printing import print_json, say, working
 from recal.errors import InputError
 
 
 def check(
+    *,
     calibration: opt.CalibrationPath,
     data: Annotated[Path, Argument(help="Fresh labelled rows: views, or a table of answers.")],
     correct: opt.Correct = None,
-    labels: opt.LabelsFile = None,
-    label_column: opt.LabelColumn = None,
-    cluster: opt.ClusterColumn = None,
-    group: opt.GroupColumn = None,
-    rows: opt.RowsTable = None,
+    inputs: Annotated[Inputs, "labels label_column cluster group rows"],
     alpha: Annotated[
         float, Option(help="The probability of refuting a promise that holds.")
     ] = 0.05,
@@ -49,9 +47,7 @@ def check(
     from recal.metrics import evaluate
 
     with working("Checking"):
-        accepted, right, clusters, measured = _answers(
-            file, content, rule, data, correct, (labels, label_column), (rows, group, cluster)
-        )
+        accepted, right, clusters, measured = _answers(file, content, rule, data, correct, inputs)
         verdict = check_promise(rule, accepted, right, clusters, alpha=alpha)
         metrics = evaluate(*measured, clusters=clusters)
     facts: dict[str, Any] = {"file": file, "data": data, **verdict.to_dict()}
@@ -64,37 +60,26 @@ def check(
 
 
 def _answers(
-    file: Path, content: Any, rule: Any, data: Path, correct: str | None, labels: Any, by: Any
+    file: Path, content: Any, rule: Any, data: Path, correct: str | None, inputs: Inputs
 ) -> tuple[Any, Any, Any, tuple[Any, Any]]:
     """Return which rows are accepted and right, their clusters, and what is measured."""
     from recal.copies import warn_of_fitted
 
     better = ("these figures are better than on new inputs", "Check on other samples.")
-    rows, group, cluster = by
     if files.is_panel(content):
-        if labels[1] is None:
+        if inputs.label_column is None:
             raise InputError(f"Name the column of right answers in {data}: --label-column COLUMN.")
         from recal.workflow.panels import graded_panel
 
-        accepted, found, n_fitted = graded_panel(content, file.parent, data, labels[1], cluster)
+        accepted, found, n_fitted = graded_panel(
+            content, file.parent, data, inputs.label_column, inputs.cluster
+        )
         warn_of_fitted(n_fitted, len(accepted), *better)
         return accepted, found.correct, found.clusters, (found.after, found.truth)
     if files.is_signal_calibration(content):
-        from recal.workflow.graded import graded_answers
-
-        found = graded_answers(data, files.check_correct(data, correct), content, cluster=cluster)
-        warn_of_fitted(content.fitted_rows(found.after), len(found.after), *better)
-        accepted = rule.accept(found.after, groups=found.groups if rule.groups else None)
-        return accepted, found.correct, found.clusters, (found.after, found.truth)
-    files.check_calibration(file, content)
-    views = files.open_views(
-        data, labels[0], None, labels[1], rows=rows, group=group, cluster=cluster
-    )
-    if views.labels is None:
-        raise InputError(f"{data} holds no labels: add --labels FILE.")
-    files.check_views(content, file, views, data)
-    warn_of_fitted(content.fitted_rows(views), views.n_samples, *better)
-    probs, confidences = content.predict_both(views)
-    accepted = rule.accept(probs, confidences, views.groups if rule.groups else None)
-    right = probs.argmax(axis=1) == views.labels
-    return accepted, right, views.clusters, (probs, views.labels)
+        one = inputs.graded(data, correct, content)
+    else:
+        one = inputs.calibrated(data, file, files.check_calibration(file, content))
+    warn_of_fitted(one.fitted_rows, len(one.probs), *better)
+    accepted = rule.accept(one.probs, one.confidence, one.groups if rule.groups else None)
+    return accepted, one.correct, one.clusters, (one.probs, one.labels)

@@ -10,7 +10,7 @@ from typer import Option
 
 from recal.cli import options as opt
 from recal.cli.files import check_exists
-from recal.cli.inputs import ModelInputs, Questions, without_none
+from recal.cli.inputs import Inputs, Questions, without_none
 from recal.cli.options import split_names
 from recal.cli.printing import on_interrupt, print_json, say, say_skipped, shell_line, working
 from recal.errors import InputError
@@ -25,45 +25,8 @@ def collect(
     out: Annotated[
         Path, Option(help="Where to write: .zarr (resumable; may be s3://...) or .npz.")
     ],
-    model: opt.ModelSource = None,
-    data: opt.Data = None,
-    label_column: opt.LabelColumn = None,
-    labels: opt.LabelsFile = None,
-    classes: opt.ClassNames = None,
-    outputs: opt.OutputKind = None,
-    cluster: opt.ClusterColumn = None,
-    group: opt.GroupColumn = None,
-    rows: opt.RowsTable = None,
-    weights: opt.WeightsFile = None,
-    trust: opt.Trust = None,
-    device: opt.Device = None,
-    engine: opt.EngineName = None,
-    batch_size: opt.BatchSize = None,
-    read: opt.Read = None,
-    on_error: opt.ErrorPolicy = None,
-    cluster_by: opt.ClusterBy = None,
-    pixels: opt.PixelMode = None,
-    gray: opt.Gray = False,
-    resize: opt.Resize = None,
-    crop: opt.CropSide = None,
-    mean: opt.Mean = None,
-    std: opt.Std = None,
-    divide: opt.Divide = None,
-    channels: opt.ChannelOrder = None,
-    preprocess: opt.PreprocessName = None,
-    seconds: opt.Seconds = None,
-    text_column: opt.TextColumn = None,
-    model_name: opt.ModelName = None,
-    template: opt.TemplateFiles = None,
-    options: opt.Choices = None,
-    view: opt.View = None,
-    scores: opt.Scores = None,
-    permute: opt.Permutations = 0,
-    floor: opt.Floor = None,
-    max_tokens: opt.MaxTokens = 1,
-    top_logprobs: opt.TopLogprobs = 20,
-    concurrency: opt.Concurrency = 8,
-    timeout: opt.Timeout = 60.0,
+    inputs: Inputs,
+    language: Questions,
     system: Annotated[str | None, opt.more(help="Write a table of this system's answers.")] = None,
     samples: Annotated[int, opt.more(help="With --system: further answers for comparison.")] = 0,
     pool: Annotated[
@@ -99,8 +62,6 @@ def collect(
     255 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --channels first --pool zoom:0.5-0.9:10
     --out views.zarr[/bold]
     """
-    values = locals()
-    inputs, language = ModelInputs.of(values), Questions.of(values)
     if system is not None:
         _collect_answers(system, samples, inputs, language, out)
         return
@@ -108,17 +69,17 @@ def collect(
         raise InputError(f"Views go to a name ending in .npz or .zarr, got {str(out)!r}.")
     if is_log(inputs):
         _write_views(read_log(inputs, language), out)
-    elif is_endpoint(model):
+    elif is_endpoint(inputs.model):
         _write_views(ask_endpoint(inputs, language, ledger_of(out)), out)
     else:
         inputs.check_files("collect")
-        used = (*ModelInputs.names(), "pool", "seed", "pilot", "again")
-        opt.refuse_unused(f"the model {model}", used)
+        used = (*Inputs.names(), "pool", "seed", "pilot", "again")
+        opt.refuse_unused(f"the model {inputs.model}", used)
         _run_model(inputs, out, pool, pilot, seed, resume=not again)
 
 
 def _run_model(
-    inputs: ModelInputs, out: Path, pool: str, pilot: int | None, seed: int | None, *, resume: bool
+    inputs: Inputs, out: Path, pool: str, pilot: int | None, seed: int | None, *, resume: bool
 ) -> None:
     """Run a model on its inputs and their views, and store the logits."""
     if pilot is not None and pool == "none":
@@ -186,14 +147,14 @@ def is_endpoint(model: str | None) -> bool:
     return model is not None and model.startswith(("http://", "https://"))
 
 
-def is_log(inputs: ModelInputs) -> bool:
+def is_log(inputs: Inputs) -> bool:
     """Whether there is data without a model, which can be a log of answers."""
     suffixes = (".jsonl", ".ndjson", ".json")
     suffix = "" if inputs.data is None else inputs.data.suffix.lower()
     return inputs.model is None and (inputs.is_table or suffix in suffixes)
 
 
-def read_log(inputs: ModelInputs, language: Questions, used: Iterable[str] = ()) -> JoinedViews:
+def read_log(inputs: Inputs, language: Questions, used: Iterable[str] = ()) -> JoinedViews:
     """Return the views of a log, joined with those of --view; `used` are the command's options."""
     from recal.answers.logs import open_log
 
@@ -224,7 +185,7 @@ def read_log(inputs: ModelInputs, language: Questions, used: Iterable[str] = ())
 
 
 def ask_endpoint(
-    inputs: ModelInputs,
+    inputs: Inputs,
     language: Questions,
     ledger: Path,
     calibrator: Any = None,
@@ -281,7 +242,7 @@ def ask_endpoint(
     return _print_joined(interview.views(floor))
 
 
-def _endpoint(inputs: ModelInputs, language: Questions, **how: Any) -> Endpoint:
+def _endpoint(inputs: Inputs, language: Questions, **how: Any) -> Endpoint:
     from recal.answers.endpoint import Endpoint
 
     return Endpoint(str(inputs.model), str(language.model_name), **(language.asking | how))
@@ -292,7 +253,7 @@ def ledger_of(out: Path) -> Path:
     return Path(f"{out}.answers.jsonl")
 
 
-def _on_error(inputs: ModelInputs) -> str:
+def _on_error(inputs: Inputs) -> str:
     on_error = inputs.on_error or "stop"
     if on_error not in ("stop", "skip"):
         raise InputError(f"--on-error takes stop or skip, got {on_error!r}.")
@@ -300,7 +261,7 @@ def _on_error(inputs: ModelInputs) -> str:
 
 
 def _collect_answers(
-    name: str, samples: int, inputs: ModelInputs, language: Questions, out: Path
+    name: str, samples: int, inputs: Inputs, language: Questions, out: Path
 ) -> None:
     """Ask one system, and write a table with its answers and signals."""
     from recal.answers.endpoint import AnswerLog
@@ -353,7 +314,7 @@ def _needed(askings: list[Any], calibrator: Any) -> list[Any]:
     return [first, *(by_name[name] for name in names)]
 
 
-def _take_labels(inputs: ModelInputs, questions: dict[str, Any], options: list[str]) -> Any:
+def _take_labels(inputs: Inputs, questions: dict[str, Any], options: list[str]) -> Any:
     """Remove the column of labels from the questions, because a prompt must not contain it."""
     from recal.answers.logs import label_array
 

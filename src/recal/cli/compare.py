@@ -8,12 +8,13 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from recal.cli import options as opt
-from recal.cli.files import open_views, row_columns
+from recal.cli.inputs import Inputs
 from recal.cli.printing import SESSION, print_json, print_table, say, shell_line, working
 from recal.errors import InputError
 
 
 def compare(
+    *,
     fit_views: opt.ViewsFile,
     test_views: Annotated[
         Path | None,
@@ -24,8 +25,7 @@ def compare(
     baseline: Annotated[str, Option(help="Show differences to this method.")] = "ts",
     bootstrap: Annotated[int, Option(help="Bootstrap draws, if there is a single split.")] = 500,
     bins: opt.BinCount = 15,
-    cluster: opt.ClusterColumn = None,
-    rows: opt.RowsTable = None,
+    inputs: Annotated[Inputs, "cluster rows"],
     seed: opt.SeedNumber = 0,
     out: Annotated[
         Path | None,
@@ -42,8 +42,9 @@ def compare(
     Example: [bold]recal compare views.npz --methods ts,vs,ms-odir,dir-odir,recal --splits 10 --out
     results[/bold]
     """
-    fit, test = open_views(fit_views), None if test_views is None else open_views(test_views)
-    clusters = row_columns(rows or fit_views, None, cluster).get("clusters")
+    plain = Inputs()
+    fit, test = plain.views(fit_views), None if test_views is None else plain.views(test_views)
+    clusters = inputs.columns(fit_views).get("clusters")
     from recal.comparison import compare as run
     from recal.comparison import recommend
     from recal.comparison.results import MAIN_METRICS, Row, number

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from recal.cli import files
 from recal.cli import options as opt
-from recal.cli.inputs import group_words, without_none
+from recal.cli.inputs import Inputs, group_words, without_none
 from recal.cli.printing import print_json, print_table, say, shell_line, working
 from recal.errors import InputError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def decide(
+    *,
     sources: Annotated[
         list[Path],
         Argument(
@@ -34,13 +35,9 @@ def decide(
     per_class: Annotated[
         bool, Option("--per-class", help="Find a threshold with its own guarantee for each class.")
     ] = False,
-    group: opt.GroupColumn = None,
-    cluster: opt.ClusterColumn = None,
-    rows: opt.RowsTable = None,
+    inputs: Annotated[Inputs, "group cluster rows labels label_column"],
     curve: Annotated[bool, Option("--curve", help="Also show the share at other risks.")] = False,
     more_labels: Annotated[bool, Option("--more-labels", help="Also with more labels.")] = False,
-    labels: opt.LabelsFile = None,
-    label_column: opt.LabelColumn = None,
     out: Annotated[Path | None, Option(help="Save the rule (and the calibration) here.")] = None,
     correct: opt.Correct = None,
     cross_fit: opt.CrossFitting = False,
@@ -72,35 +69,41 @@ def decide(
             "fitted again; it goes without --curve and --more-labels."
         )
     first = sources[0]
-    by = files.columns_of_rows(first, rows, group, cluster)
-    rules: dict[str, Any] = {"per_class": per_class, "guarantee": guarantee, **by}
+    by = inputs.groups_and_clusters(first)
+    rules: dict[str, Any] = {"per_class": per_class, "guarantee": guarantee}
     rules |= {"confidence": confidence, "random_state": seed}
     rules |= without_none(risk=risk, cost_error=cost_error, cost_review=cost_review)
     calibrator: Any = None
+    again = "decide VIEWS --calibration CALIBRATION --cross-fit"
     if calibration is not None:
         file, calibrator = files.load_saved(calibration)
-        if files.is_signal_calibration(calibrator):
-            what = "a calibration of graded answers (recal calibrate TABLE has --cross-fit)"
-            others = ("cross_fit", "curve", "more_labels", "rows", "labels", "label_column")
-            opt.refuse(what, others)
-            _decide_graded(calibrator, first, correct, (group, cluster), out, rules)
-            return
+    graded = files.is_signal_calibration(calibrator)
+    if graded:
+        again = "calibrate TABLE --cross-fit"
+        what = "a calibration of graded answers (recal calibrate TABLE has --cross-fit)"
+        opt.refuse(what, ("cross_fit", "curve", "more_labels", "rows", "labels", "label_column"))
+        _check_group(calibrator, inputs.group)
+    elif calibration is not None:
         files.check_calibration(file, calibrator)
     if cross_fit:
-        _decide_crossfitted(calibrator, first, labels, out, rules)
+        _decide_crossfitted(calibrator, first, inputs, out, rules | by)
         return
     from recal.decisions import decide_each
 
     samples: dict[str, Probabilities] = {}
     has_unique_stems = len({path.stem for path in sources}) == len(sources)
     for path in sources:
-        if calibration is None:
-            one = files.read_labelled_probs(
-                path, labels, label_column, files.typed_columns(group, cluster)
-            )
+        if graded:
+            one = inputs.graded(path, correct, calibrator)
+            by = {"groups": one.groups, "clusters": one.clusters}
+        elif calibration is None:
+            one = inputs.probs(path)
+        elif files.check_kind(path, "views", "probabilities") == "views":
+            one = inputs.calibrated(path, calibration, calibrator)
         else:
-            one = _calibrated(path, labels, calibration, calibrator, by["groups"])
-        again = "decide VIEWS --calibration CALIBRATION --cross-fit"
+            raise InputError(
+                f"{path} holds probabilities, and --calibration is applied to views: leave it out."
+            )
         _refuse_fitted(path, one.fitted_rows, len(one.probs), again)
         try:
             one = one.in_order_of(next(iter(samples.values()), one))
@@ -116,6 +119,7 @@ def decide(
             confidences={name: one.confidence for name, one in samples.items()},
             draws=200 if len(samples) > 1 else 0,
             **rules,
+            **by,
         )
     decision = next(iter(decisions.values()))
     if len(decisions) > 1:
@@ -128,15 +132,9 @@ def decide(
     if more_labels:
         extra["more_labels"] = _print_more_labels(main, decision, seed, by)
     if out is not None:
-        new, words = "NEW_PROBS.npz" if calibration is None else "NEW_VIEWS.npz", group_words(group)
-        if group is not None and rows is None:  # the groups are in the table of probabilities
-            new, words = f"NEW_PROBS{first.suffix}", group_words(group, in_rows=False)
-            words += [] if cluster is None else ["--cluster", cluster]
-        elif decision.rule.groups and group is None and calibration is None:
-            words = group_words()  # views hold groups, probabilities do not
-        line = shell_line("apply", out, new, *words, "--out", "answers.csv")
+        line = _next_line(decision, first, calibration, inputs, out, graded=graded)
         _save(decision, calibrator, out, line)
-    elif decision.possible and len(decisions) == 1:
+    elif decision.possible and len(decisions) == 1 and not graded:
         say("To keep the rule, run the same command with --out rule.recal")
     whole = decision.to_dict() if len(decisions) == 1 else decisions.to_dict()
     print_json({"files": sources, **whole, **extra, "out": out})
@@ -152,46 +150,47 @@ def _save(decision: Decision, calibrator: Any, out: Path, next_line: str) -> Non
     say(f"Written to {out}. Next: {next_line}")
 
 
-def _decide_graded(
-    calibrator: Any,
-    table: Path,
-    correct: str | None,
-    by: tuple[str | None, str | None],
-    out: Path | None,
-    rules: dict[str, Any],
-) -> None:
-    """Find a new threshold for the calibration of graded answers."""
-    from recal import decide as choose
-    from recal.workflow.graded import graded_answers
+def _next_line(
+    decision: Decision,
+    source: Path,
+    calibration: Path | None,
+    inputs: Inputs,
+    out: Path,
+    *,
+    graded: bool,
+) -> str:
+    """Return the command that applies the rule to new inputs."""
+    if graded:
+        new = f"new{source.suffix}"
+        return shell_line("apply", out, new, "--out", f"accepted{source.suffix}")
+    new, words = "NEW_VIEWS.npz", group_words(inputs.group)
+    if calibration is None:
+        new = "NEW_PROBS.npz"
+    if inputs.group is not None and inputs.rows is None:  # in the table of probabilities
+        new, words = f"NEW_PROBS{source.suffix}", group_words(inputs.group, in_rows=False)
+        words += [] if inputs.cluster is None else ["--cluster", inputs.cluster]
+    elif decision.rule.groups and inputs.group is None and calibration is None:
+        words = group_words()  # views hold groups, probabilities do not
+    return shell_line("apply", out, new, *words, "--out", "answers.csv")
 
-    names = calibrator.table_.names
-    if by[0] is not None and not (calibrator.table_.grouped and by[0] == names[-1]):
+
+def _check_group(calibrator: Any, group: str | None) -> None:
+    """Refuse groups that the calibration of graded answers was not fitted with."""
+    table = calibrator.table_
+    if group is not None and not (table.grouped and group == table.names[-1]):
         raise InputError(
-            f"This calibration was not fitted with groups by {by[0]!r}, so its rule cannot have "
-            f"them. Make one that is: recal calibrate TABLE --group {by[0]}"
+            f"This calibration was not fitted with groups by {group!r}, so its rule cannot have "
+            f"them. Make one that is: recal calibrate TABLE --group {group}"
         )
-    found = graded_answers(table, files.check_correct(table, correct), calibrator, cluster=by[1])
-    _refuse_fitted(
-        table, calibrator.fitted_rows(found.after), len(found.after), "calibrate TABLE --cross-fit"
-    )
-    rules |= {"clusters": found.clusters, "groups": found.groups}
-    del rules["random_state"]  # of the intervals between several files
-    with working("Deciding"):
-        decision = choose(found.after, found.truth, **rules)
-    print_json({"files": [table], **decision.to_dict(), "out": out})
-    say(str(decision))
-    if out is not None:
-        line = shell_line("apply", out, f"new{table.suffix}", "--out", f"accepted{table.suffix}")
-        _save(decision, calibrator, out, line)
 
 
 def _decide_crossfitted(
-    calibrator: Any, source: Path, labels: Path | None, out: Path | None, rules: dict[str, Any]
+    calibrator: Any, source: Path, inputs: Inputs, out: Path | None, rules: dict[str, Any]
 ) -> None:
     """Fit the calibration's method again, and decide on the same samples."""
     from recal.decisions import decide_crossfitted
 
-    views = files.open_views(source, labels)
+    views = inputs.views(source)
     with working("Fitting and deciding"):
         fitted, decision = decide_crossfitted(calibrator, views, **rules)
     print_json({"files": [source], **decision.to_dict(), "cross_fitted": True, "out": out})
@@ -202,28 +201,6 @@ def _decide_crossfitted(
     )
     if out is not None:
         _save(decision, fitted, out, shell_line("apply", out, "NEW_VIEWS", "--out", "answers.csv"))
-
-
-def _calibrated(
-    path: Path, labels: Path | None, calibration: Path, calibrator: Any, groups: Any
-) -> Probabilities:
-    """Return the calibrated probabilities of a file of labelled views."""
-    from recal.files.probabilities import Probabilities
-
-    if files.check_kind(path, "views", "probabilities") != "views":
-        raise InputError(
-            f"{path} holds probabilities, and --calibration is applied to views: leave it out."
-        )
-    views = files.open_views(path, labels)
-    if views.labels is None:
-        raise InputError(
-            f"{path} holds no labels, and without them nothing can be guaranteed: add --labels FILE."
-        )
-    files.check_views(calibrator, calibration, views, path)
-    probs, confidences = calibrator.predict_both(views.assign(groups=groups))
-    return Probabilities(
-        probs, views.labels, views.classes, confidences, calibrator.fitted_rows(views)
-    )
 
 
 def _refuse_fitted(path: Path, fitted: int, n_samples: int, again: str) -> None:
@@ -311,6 +288,8 @@ def _cells(part: Any) -> list[str]:
 def _print_decision(decision: Decision, samples: Probabilities) -> None:
     """Print one decision, its costs, and its parts by class or group."""
     say(str(decision))
+    if samples.probs.ndim == 1:
+        return
     if decision.costs is not None:
         errors = float((samples.probs.argmax(axis=1) != samples.labels).mean())
         say(

@@ -9,6 +9,7 @@ from typer import Option
 
 from recal.cli import files
 from recal.cli import options as opt
+from recal.cli.inputs import Inputs
 from recal.cli.printing import SESSION, print_json, print_table, say, shell_line, working
 from recal.errors import InputError
 
@@ -18,14 +19,11 @@ if TYPE_CHECKING:
 
 
 def evaluate(
+    *,
     source: opt.ProbsFile,
     bootstrap: Annotated[int, Option(help="Bootstrap draws for the intervals; 0 for none.")] = 1000,
     bins: opt.BinCount = 15,
-    labels: opt.LabelsFile = None,
-    label_column: opt.LabelColumn = None,
-    cluster: opt.ClusterColumn = None,
-    group: opt.GroupColumn = None,
-    rows: opt.RowsTable = None,
+    inputs: Annotated[Inputs, "labels label_column cluster group rows"],
     correct: opt.Correct = None,
     calibration: Annotated[
         Path | None,
@@ -52,17 +50,15 @@ def evaluate(
     how: dict[str, Any] = {"n_bins": bins, "random_state": seed}
     if correct is not None:
         opt.refuse("graded answers (--correct)", ("labels", "label_column", "rows"))
-        read = _graded(source, correct, calibration)
+        read = _graded(source, correct, calibration, inputs)
     else:
         opt.refuse("probabilities; apply it to views first", ("calibration",))
-        read = files.read_labelled_probs(
-            source, labels, label_column, files.typed_columns(group, cluster)
-        )
+        read = inputs.probs(source)
     assert read.labels is not None
     better = "these metrics are better than on new inputs"
     warn_of_fitted(read.fitted_rows, len(read.probs), better, "Evaluate on other samples.")
     with working("Measuring"):
-        by = files.columns_of_rows(source, rows, group, cluster)
+        by = inputs.groups_and_clusters(source)
         how["confidences"] = read.confidence
         result = measure(read.probs, read.labels, bootstrap, clusters=by["clusters"], **how)
         test = calibration_test(read.probs, read.labels, **how)
@@ -92,8 +88,9 @@ def evaluate(
             of = ("--calibration", calibration, "--correct", correct)
             say(f"Next: {shell_line('decide', source, *of, '--risk', 0.1)}")
         return
+    labels, column = inputs.labels, inputs.label_column
     more: tuple[object, ...] = () if labels is None else ("--labels", labels)
-    more += () if label_column is None else ("--label-column", label_column)
+    more += () if column is None else ("--label-column", column)
     say(f"Next: {shell_line('decide', source, *more, '--risk', 0.01)}")
     say(f"Or a page about it: {shell_line('report', source, *more, '--out', 'report.html')}")
 
@@ -112,22 +109,15 @@ def _print_metrics(result: Evaluation, note: str = "") -> None:
     )
 
 
-def _graded(table: Path, correct: str, calibration: Path | None) -> Probabilities:
+def _graded(table: Path, correct: str, calibration: Path | None, inputs: Inputs) -> Probabilities:
     """Return graded answers with their confidence: its column, or that of a calibration."""
-    from recal.files.probabilities import Probabilities
-    from recal.workflow.graded import graded_answers
-
     files.check_exists(table)
     if calibration is None:
-        found = graded_answers(table, correct)
-        return Probabilities(found.after, found.truth, None)
+        return inputs.graded(table, correct)
     file, content = files.load_saved(calibration)
     if not files.is_signal_calibration(content):
         raise InputError(f"{file} is no calibration of graded answers.")
-    found = graded_answers(table, correct, content)
-    return Probabilities(
-        found.after, found.truth, None, fitted_rows=content.fitted_rows(found.after)
-    )
+    return inputs.graded(table, correct, content)
 
 
 def _by_group(read: Any, groups: Any, bins: int) -> dict[str, Any]:

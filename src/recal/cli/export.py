@@ -10,12 +10,13 @@ from typer import Option
 from recal.cli import options as opt
 from recal.cli.destinations import profile_beside
 from recal.cli.files import check_exists, is_signal_calibration, load_saved
-from recal.cli.inputs import Normalization, without_none
+from recal.cli.inputs import Inputs, without_none
 from recal.cli.printing import print_json, say, working
 from recal.errors import InputError
 
 
 def export(
+    *,
     calibration: opt.CalibrationPath,
     out: Annotated[Path, Option(help="Where to write the ONNX file.")],
     model: Annotated[Path | None, Option(help="The model: an .onnx or .pt2 file.")] = None,
@@ -27,11 +28,7 @@ def export(
         float | None, Option(help="Add an output `accept`: confidence at or above this threshold.")
     ] = None,
     classes: Annotated[int | None, Option(help="The number of classes, for a plan alone.")] = None,
-    mean: opt.Mean = None,
-    std: opt.Std = None,
-    divide: opt.Divide = None,
-    channels: opt.ChannelOrder = None,
-    preprocess: opt.PreprocessName = None,
+    between: Annotated[Inputs, "mean std divide channels preprocess"],
     force: opt.Force = False,
 ) -> None:
     """Write a calibrated model as one ONNX file: inputs in, calibrated probabilities out.
@@ -44,8 +41,7 @@ def export(
 
     Example: [bold]recal export calibration.recal --model model.onnx --out calibrated.onnx[/bold]
     """
-    between = Normalization.of(locals())
-    file, source = load_saved(calibration)
+    _, source = load_saved(calibration)
     from recal import export_onnx, save
 
     if model is None and is_signal_calibration(source):
@@ -63,7 +59,17 @@ def export(
     settings: dict[str, Any] = {}
     with working("Exporting"):
         if model is None:
-            own = ("shape", "dtype", "outputs", "accept", *Normalization.names())
+            own = (
+                "shape",
+                "dtype",
+                "outputs",
+                "accept",
+                "mean",
+                "std",
+                "divide",
+                "channels",
+                "preprocess",
+            )
             opt.refuse("a calibration without --model", own)
             n_classes = len(getattr(source, "classes_", ())) if classes is None else classes
             export_calibration(source, out, n_classes=classes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,6 @@ from recal.files.paths import exists, is_remote
 from recal.workflow.folder import calibration_in
 
 if TYPE_CHECKING:
-    from recal.decisions import Profile
-    from recal.files.probabilities import Probabilities
     from recal.views import Views
 
 _ORIGINS = {
@@ -149,76 +146,6 @@ def check_exists(path: Path) -> None:
     raise FileError(f"There is no file or folder {path}. {hint}")
 
 
-def read_labelled_probs(
-    path: Path,
-    labels: Path | None,
-    label_column: str | None = None,
-    leave_out: Sequence[str] = (),
-    *,
-    need_labels: bool = True,
-) -> Probabilities:
-    """Read probabilities, and labels if there are any;
-    for views, the probabilities of the uncalibrated model.
-    """
-    from recal.checks import check_labels
-    from recal.files.probabilities import probs_of_file, read_prob_table
-
-    is_table = check_kind(path, "probabilities", "views") == "a table"
-    column = label_column or "label"
-    probs = read_prob_table(path, column, leave_out) if is_table else probs_of_file(path)
-    if labels is not None:
-        given = _read_labels(labels, label_column)
-        try:
-            n_samples, n_classes = probs.probs.shape
-            truth = check_labels(given, n_samples, n_classes, probs.classes)
-        except InputError as error:
-            raise error.at(labels) from None
-        return replace(probs, labels=truth)
-    if probs.labels is None and need_labels:
-        where = ""
-        if is_table:
-            where = f", or name their column with --label-column; it has no {column!r}"
-        raise InputError(
-            f"{path} holds no labels, and without them nothing can be measured: add --labels FILE"
-            f"{where}."
-        )
-    return probs
-
-
-def open_views(
-    path: Path,
-    labels: Path | None = None,
-    classes: list[str] | None = None,
-    label_column: str | None = None,
-    *,
-    rows: Path | None = None,
-    group: str | None = None,
-    cluster: str | None = None,
-) -> Views:
-    """Read views with what was typed about them; refuse a file that is something else."""
-    from recal import read_views
-
-    check_kind(path, "views")
-    truth = None if labels is None else _read_labels(labels, label_column)
-    try:
-        views = read_views(path, labels=truth, classes=classes)
-    except InputError as error:
-        if labels is not None and error.argument in ("labels", "classes"):
-            error.where = ""  # the mistake is in the options, not in the file of views
-        raise error.at(path if labels is None or error.argument != "labels" else labels) from None
-    return views.assign(**row_columns(rows or path, group, cluster))
-
-
-def _read_labels(path: Path, column: str | None = None) -> Any:
-    """Read one label per row: from .npy or text, or from a column of a table."""
-    from recal.collecting.files import read_labels
-
-    check_exists(path)
-    if path.suffix == ".parquet" or column is not None:
-        return table_columns(path, [column or "label"])[column or "label"].astype(str)
-    return read_labels(path)
-
-
 def load_saved(path: Path) -> tuple[Path, Any]:
     """Load a calibration, rule or profile, also from a folder of `recal calibrate`;
     return its file and the object.
@@ -287,52 +214,6 @@ def check_views(calibrator: Any, calibration: Path, views: Views, source: Path) 
             "hold. Collect them: recal collect --model MODEL --data INPUTS --pool "
             f"{'+'.join(needs)} --out NAME.npz"
         )
-
-
-def profile_in(path: Path, seed: int) -> Profile:
-    """Return the profile in a file or in a folder of `recal calibrate`, or that of a file of views."""
-    from recal.decisions import Profile
-    from recal.decisions import profile as take
-
-    if check_kind(calibration_in(path), "a calibration", "views") == "views":
-        return take(open_views(path), random_state=seed)
-    path, content = load_saved(path)
-    profile = getattr(content, "profile_", content)
-    if not isinstance(profile, Profile):
-        raise InputError(
-            f"{path} holds no profile; make one from the fit's views: recal watch VIEWS --save "
-            "profile.recal"
-        )
-    return profile
-
-
-def columns_of_rows(
-    source: Path, rows: Path | None, group: str | None, cluster: str | None
-) -> dict[str, Any]:
-    """Return groups and clusters: the columns that were typed, or those of a file of views."""
-    if file_kind(source) == "views":
-        views = open_views(source, rows=rows, group=group, cluster=cluster)
-        return {"groups": views.groups, "clusters": views.clusters}
-    columns = row_columns(rows or source, group, cluster)
-    return {"groups": columns.get("groups"), "clusters": columns.get("clusters")}
-
-
-def typed_columns(*names: str | None) -> list[str]:
-    """Return the columns that were typed."""
-    return [name for name in names if name is not None]
-
-
-def row_columns(path: Path, group: str | None, cluster: str | None) -> dict[str, Any]:
-    """Read the columns of groups and clusters that were typed, as arguments of `decide` and
-    `Views.assign`.
-    """
-    columns = table_columns(path, typed_columns(group, cluster))
-    found = {} if group is None else {"groups": columns[group]}
-    if cluster is not None:
-        from recal.files.tables import Table
-
-        found["clusters"] = Table(columns, path).clusters(cluster)
-    return found
 
 
 def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from recal.cli import options as opt
-from recal.cli.files import check_kind, open_views
-from recal.cli.options import split_names
+from recal.cli.files import check_kind
+from recal.cli.inputs import Inputs
 from recal.cli.printing import SESSION, print_json, say, shell_line, working
 from recal.errors import InputError
 from recal.files.paths import as_path
@@ -25,16 +25,12 @@ _SEED = "random_state"
 
 
 def fit(
+    *,
     views: opt.ViewsFile,
     out: Annotated[Path, Option(help="Where to write the fitted calibration.")],
     method: Annotated[str, Option(help="The method, which may have its own options.")] = "auto",
     seed: opt.SeedNumber = 0,
-    labels: opt.LabelsFile = None,
-    label_column: opt.LabelColumn = None,
-    classes: opt.ClassNames = None,
-    cluster: opt.ClusterColumn = None,
-    group: opt.GroupColumn = None,
-    rows: opt.RowsTable = None,
+    inputs: Annotated[Inputs, "labels label_column classes cluster group rows"],
     force: opt.Force = False,
 ) -> None:
     """Fit a calibration on views with labels.
@@ -55,8 +51,7 @@ def fit(
     from recal import profile, save
 
     calibrator: Any = new_calibrator(method, SESSION.method_options, seed)
-    by: dict[str, Any] = {"rows": rows, "group": group, "cluster": cluster}
-    samples = open_views(views, labels, split_names(classes), label_column, **by)
+    samples = inputs.views(views)
     with working(f"Fitting {method}"):
         calibrator.fit(samples)
         calibrator.profile_ = profile(samples, random_state=seed)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from recal.cli import options as opt
-from recal.cli.files import open_views
+from recal.cli.inputs import Inputs
 from recal.cli.printing import print_json, print_table, say, shell_line, working
 from recal.errors import InputError
 
@@ -37,7 +37,7 @@ def groups(
 
     Example: [bold]recal groups held-out.npz --scaled --confidence-at own[/bold]
     """
-    source = open_views(views)
+    source = Inputs().views(views)
     from recal.reporting.view_studies import FEWEST_RANKED, GROUP_LABELS, group_study
 
     if not source.transforms:

@@ -1,21 +1,31 @@
-"""What the options of a model, of its inputs and of a language model mean.
-
-A command passes its parameters to `ModelInputs.of`, `Normalization.of` or `Questions.of`. One that
-lacks an option, because the calibration knows the answer, leaves it at None.
-"""
+"""The options of a model, of its inputs and of a language model, and what they mean."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
-from recal.cli.files import check_exists, row_columns
-from recal.cli.options import split_names
+from typer import Option
+
+from recal.cli.files import (
+    check_correct,
+    check_exists,
+    check_kind,
+    check_views,
+    file_kind,
+    table_columns,
+)
+from recal.cli.options import GroupColumn, ModelSource, OptionGroup, OutputKind, Trust, split_names
 from recal.cli.printing import SESSION, say
 from recal.errors import InputError
 from recal.files.paths import is_remote
+
+if TYPE_CHECKING:
+    from recal.files.probabilities import Probabilities
+    from recal.views import Views
 
 
 def without_none(**options: Any) -> dict[str, Any]:
@@ -33,30 +43,84 @@ def group_words(group: str | None = "COLUMN", *, in_rows: bool = True) -> list[s
     return [*(("--rows", "NEW_ROWS.csv") if in_rows else ()), "--group", group]
 
 
-@dataclass(frozen=True, kw_only=True)
-class OptionGroup:
-    """Options that belong together."""
-
-    @classmethod
-    def names(cls) -> list[str]:
-        """The parameters of a command that belong to it."""
-        return [field.name for field in fields(cls)]
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """Take these options from the parameters of a command."""
-        return cls(**{name: values[name] for name in cls.names() if name in values})
+_model = partial(Option, rich_help_panel="Model")
+_input = partial(Option, rich_help_panel="Inputs")
+_image = partial(Option, rich_help_panel="Images and preprocessing")
+_language = partial(Option, rich_help_panel="Language models")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Normalization(OptionGroup):
-    """What happens to inputs between the transformations and the model."""
+class Inputs(OptionGroup):
+    """Labelled or new samples: a model, its data and how they are prepared, or a file with columns
+    beside it.
 
-    mean: str | None = None
-    std: str | None = None
-    divide: float | None = None
-    channels: str | None = None
-    preprocess: str | None = None
+    A command that lacks an option, because the calibration knows the answer, leaves it at None.
+    """
+
+    model: ModelSource = None
+    data: Annotated[
+        Path | None,
+        Option(
+            help="A folder of images, sounds or texts (labelled: one folder per class), a table "
+            "(.csv, .parquet), .npz, .npy or .txt."
+        ),
+    ] = None
+    label_column: Annotated[
+        str | None, Option(help="The column of labels in a table.", show_default="label")
+    ] = None
+    labels: Annotated[
+        Path | None, Option(help="Labels, if the data have none: .npy, .txt, a table.")
+    ] = None
+    classes: Annotated[
+        str | None, Option(help="The classes in the model's order: NEGATIVE,POSITIVE.")
+    ] = None
+    outputs: OutputKind = None
+    cluster: Annotated[
+        str | None, Option(help="The column that says which rows belong together.")
+    ] = None
+    group: GroupColumn = None
+    rows: Annotated[
+        Path | None,
+        Option(help="A table with these columns, one row per sample, if the data have none."),
+    ] = None
+    weights: Annotated[Path | None, _model(help="A .safetensors file for the --model.")] = None
+    trust: Trust = None
+    device: Annotated[str | None, _model(help="The device of a torch model, such as cuda.")] = None
+    engine: Annotated[str | None, _model(help="Where to run: local, or ray for a cluster.")] = None
+    batch_size: Annotated[int | None, _model(help="Samples in one forward pass.")] = None
+    read: Annotated[
+        str | None, _input(help="Read a folder's files as images, texts, sounds, bytes.")
+    ] = None
+    on_error: Annotated[str | None, _input(help="If a file cannot be read: stop or skip.")] = None
+    cluster_by: Annotated[str | None, _input(help="Clusters of files: 'parent', or a pattern.")] = (
+        None
+    )
+    pixels: Annotated[str | None, _image(help="Read images as rgb, gray, rgba or gray16.")] = None
+    gray: Annotated[bool, _image("--gray", help="The same as --pixels gray.")] = False
+    resize: Annotated[
+        int | None, _image(help="Resize the shorter side of images to this length.")
+    ] = None
+    crop: Annotated[int | None, _image(help="Crop a square of this side from the middle.")] = None
+    mean: Annotated[
+        str | None, _image(help="Subtract this mean per channel: 0.485,0.456,0.406.")
+    ] = None
+    std: Annotated[
+        str | None, _image(help="Then divide by this standard deviation per channel.")
+    ] = None
+    divide: Annotated[
+        float | None,
+        _image(
+            help="Divide pixels by this first.", show_default="255 with --mean, --std, --channels"
+        ),
+    ] = None
+    channels: Annotated[
+        str | None, _image(help="Where to put the channels: first, last or keep.")
+    ] = None
+    preprocess: Annotated[
+        str | None, _image(help="module:name of a function to run before the model.")
+    ] = None
+    seconds: Annotated[float | None, _input(help="Cut or pad sounds to this length.")] = None
+    text_column: Annotated[str | None, _input(help="The one column to read, as texts.")] = None
 
     def preprocessing(self) -> Any:
         """Return the function that the options describe, or None."""
@@ -82,39 +146,129 @@ class Normalization(OptionGroup):
 
         return Normalize(**values)
 
-
-@dataclass(frozen=True, kw_only=True)
-class ModelInputs(Normalization):
-    """Which model, which inputs, and how inputs are prepared."""
-
-    model: str | None = None
-    data: Path | None = None
-    label_column: str | None = None
-    labels: Path | None = None
-    classes: str | None = None
-    outputs: str | None = None
-    weights: Path | None = None
-    trust: str | None = None
-    device: str | None = None
-    engine: str | None = None
-    batch_size: int | None = None
-    read: str | None = None
-    on_error: str | None = None
-    cluster_by: str | None = None
-    pixels: str | None = None
-    gray: bool = False
-    resize: int | None = None
-    crop: int | None = None
-    seconds: float | None = None
-    text_column: str | None = None
-    cluster: str | None = None
-    group: str | None = None
-    rows: Path | None = None
-
     @property
     def class_names(self) -> list[str] | None:
         """The classes that were typed, in order."""
         return split_names(self.classes)
+
+    @property
+    def column_names(self) -> list[str]:
+        """The columns of groups and clusters that were typed."""
+        return [name for name in (self.group, self.cluster) if name is not None]
+
+    def columns(self, path: Path) -> dict[str, Any]:
+        """Read the groups and clusters that were typed, from --rows or from this table."""
+        path = self.rows or path
+        columns = table_columns(path, self.column_names)
+        found = {} if self.group is None else {"groups": columns[self.group]}
+        if self.cluster is not None:
+            from recal.files.tables import Table
+
+            found["clusters"] = Table(columns, path).clusters(self.cluster)
+        return found
+
+    def groups_and_clusters(self, path: Path) -> dict[str, Any]:
+        """Return both as typed, or as a file of views has them; None if there are none."""
+        if file_kind(path) == "views":
+            views = self.views(path)
+            return {"groups": views.groups, "clusters": views.clusters}
+        return {"groups": None, "clusters": None, **self.columns(path)}
+
+    def views(self, path: Path) -> Views:
+        """Read views with what was typed about them; refuse a file that is something else."""
+        from recal import read_views
+
+        check_kind(path, "views")
+        labels = None if self.labels is None else self._read_labels(self.labels)
+        try:
+            views = read_views(path, labels=labels, classes=self.class_names)
+        except InputError as error:
+            if labels is not None and error.argument in ("labels", "classes"):
+                error.where = ""  # the mistake is in the options, not in the file of views
+            of_labels = labels is not None and error.argument == "labels"
+            raise error.at(self.labels if of_labels else path) from None
+        return views.assign(**self.columns(path))
+
+    def probs(
+        self, path: Path, leave_out: Sequence[str] = (), *, need_labels: bool = True
+    ) -> Probabilities:
+        """Read probabilities, and labels if there are any;
+        for views, the probabilities of the uncalibrated model.
+        """
+        from recal.checks import check_labels
+        from recal.files.probabilities import probs_of_file, read_prob_table
+
+        is_table = check_kind(path, "probabilities", "views") == "a table"
+        column = self.label_column or "label"
+        if is_table:
+            probs = read_prob_table(path, column, [*self.column_names, *leave_out])
+        else:
+            probs = probs_of_file(path)
+        if self.labels is not None:
+            given = self._read_labels(self.labels)
+            try:
+                n_samples, n_classes = probs.probs.shape
+                truth = check_labels(given, n_samples, n_classes, probs.classes)
+            except InputError as error:
+                raise error.at(self.labels) from None
+            return replace(probs, labels=truth)
+        if probs.labels is None and need_labels:
+            where = ""
+            if is_table:
+                where = f", or name their column with --label-column; it has no {column!r}"
+            raise InputError(
+                f"{path} holds no labels, and without them nothing can be measured: add --labels "
+                f"FILE{where}."
+            )
+        return probs
+
+    def calibrated(self, path: Path, file: Path, calibrator: Any) -> Probabilities:
+        """Return the calibrated probabilities of labelled views; `file` holds the calibrator."""
+        from recal.files.probabilities import Probabilities
+
+        views = self.views(path)
+        if views.labels is None:
+            raise InputError(
+                f"{path} holds no labels, and without them nothing can be guaranteed: add --labels "
+                "FILE."
+            )
+        check_views(calibrator, file, views, path)
+        probs, confidences = calibrator.predict_both(views)
+        return Probabilities(
+            probs,
+            views.labels,
+            views.classes,
+            confidences,
+            calibrator.fitted_rows(views),
+            views.groups,
+            views.clusters,
+        )
+
+    def graded(self, path: Path, correct: str | None, calibrator: Any = None) -> Probabilities:
+        """Return graded answers with their confidence, from a calibrator or from its column."""
+        from recal.files.probabilities import Probabilities
+        from recal.workflow.graded import graded_answers
+
+        found = graded_answers(path, check_correct(path, correct), calibrator, cluster=self.cluster)
+        fitted = 0 if calibrator is None else calibrator.fitted_rows(found.after)
+        return Probabilities(
+            found.after,
+            found.truth,
+            None,
+            fitted_rows=fitted,
+            groups=found.groups,
+            clusters=found.clusters,
+        )
+
+    def _read_labels(self, path: Path) -> Any:
+        """Read one label per row: from .npy or text, or from a column of a table."""
+        from recal.collecting.files import read_labels
+
+        check_exists(path)
+        if path.suffix == ".parquet" or self.label_column is not None:
+            column = self.label_column or "label"
+            return table_columns(path, [column])[column].astype(str)
+        return read_labels(path)
 
     @property
     def is_table(self) -> bool:
@@ -187,7 +341,7 @@ class ModelInputs(Normalization):
         reading = self._default_reading(model, stored) | typed
         source = arrange_columns(as_source(self.data, **without_none(**reading)), model, stored)
         if self.rows is not None:
-            for name, values in row_columns(self.rows, self.group, self.cluster).items():
+            for name, values in self.columns(self.rows).items():
                 setattr(source, name, values)
         return source
 
@@ -276,17 +430,33 @@ class ModelInputs(Normalization):
 class Questions(OptionGroup):
     """Logs of language models, and servers to query."""
 
-    model_name: str | None = None
-    template: list[Path] | None = None
-    options: str | None = None
-    view: list[str] | None = None
-    scores: str | None = None
-    permute: int = 0
-    floor: float | None = None
-    max_tokens: int = 1
-    top_logprobs: int = 20
-    concurrency: int = 8
-    timeout: float = 60.0
+    model_name: Annotated[str | None, _language(help="The model's name on the server.")] = None
+    template: Annotated[
+        list[Path] | None,
+        _language(help="A prompt with {column} and {options}; repeat it for views."),
+    ] = None
+    options: Annotated[str | None, _language("--options", help="The answers, such as A,B,C,D.")] = (
+        None
+    )
+    view: Annotated[list[str] | None, _language(help="NAME=FILE: a log of another prompt.")] = None
+    scores: Annotated[
+        str | None,
+        _language(help="For lm-evaluation-harness: acc, or acc_norm.", show_default="acc"),
+    ] = None
+    permute: Annotated[
+        int, _language(help="Ask again with the options in this many other orders.")
+    ] = 0
+    floor: Annotated[
+        float | None,
+        _language(
+            help="The probability of options that were not returned.",
+            show_default="half of the smallest returned one, at most 1e-5",
+        ),
+    ] = None
+    max_tokens: Annotated[int, _language(help="Tokens of an answer; more than 1 to reason.")] = 1
+    top_logprobs: Annotated[int, _language(help="How many likely tokens to ask for.")] = 20
+    concurrency: Annotated[int, _language(help="Requests at the same time.")] = 8
+    timeout: Annotated[float, _language(help="Seconds until a request is repeated.")] = 60.0
 
     @property
     def asking(self) -> dict[str, Any]:

@@ -1,15 +1,17 @@
 """The options that several commands share, each declared once.
 
-A command takes one as ``risk: opt.Risk = 0.01``. Options in a panel are shown by --help-all only.
-A command that has the options of a model passes its parameters to `ModelInputs.of`.
+A command takes one as ``risk: opt.Risk = 0.01``, and many that belong together as an `OptionGroup`. Options
+in a panel are shown by --help-all only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from functools import partial
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from typer import Argument, Option
 from typer.core import TyperCommand
@@ -18,10 +20,6 @@ from recal.cli.printing import SESSION
 from recal.errors import InputError
 
 more = partial(Option, rich_help_panel="More options")
-_model = partial(Option, rich_help_panel="Model")
-_input = partial(Option, rich_help_panel="Inputs")
-_image = partial(Option, rich_help_panel="Images and preprocessing")
-_language = partial(Option, rich_help_panel="Language models")
 
 # Several commands.
 Force = Annotated[bool, Option("--force", help="Overwrite existing files.")]
@@ -35,24 +33,8 @@ ViewsFile = Annotated[Path, Argument(help="Views: an .npz file, a .zarr folder o
 ProbsFile = Annotated[
     Path, Argument(help="Probabilities (.npz, .csv, .parquet) or views.", metavar="PROBS|VIEWS")
 ]
-LabelsFile = Annotated[
-    Path | None, Option(help="Labels, if the data have none: .npy, .txt, a table.")
-]
-LabelColumn = Annotated[
-    str | None, Option(help="The column of labels in a table.", show_default="label")
-]
-ClassNames = Annotated[
-    str | None, Option(help="The classes in the model's order: NEGATIVE,POSITIVE.")
-]
 GroupColumn = Annotated[
     str | None, Option(help="The column of groups; each gets its own guarantee.")
-]
-ClusterColumn = Annotated[
-    str | None, Option(help="The column that says which rows belong together.")
-]
-RowsTable = Annotated[
-    Path | None,
-    Option(help="A table with these columns, one row per sample, if the data have none."),
 ]
 
 # Rules and results.
@@ -74,19 +56,12 @@ MethodNames = Annotated[
 Splits = Annotated[int | None, Option(help="Random splits; by default 10 halves of one file.")]
 Again = Annotated[bool, more("--again", help="Start over instead of resuming.")]
 
-# The model, its inputs, and how they are prepared (`inputs.ModelInputs`).
+# A model.
 ModelSource = Annotated[
     str | None,
     Option(
         help="An .onnx, .pt2 or .skops file, a Hugging Face folder, module:name of an object in "
         "Python, or the address of a server (http://...)."
-    ),
-]
-Data = Annotated[
-    Path | None,
-    Option(
-        help="A folder of images, sounds or texts (labelled: one folder per class), a table "
-        "(.csv, .parquet), .npz, .npy or .txt."
     ),
 ]
 OutputKind = Annotated[
@@ -96,55 +71,47 @@ OutputKind = Annotated[
         show_default="logits",
     ),
 ]
-WeightsFile = Annotated[Path | None, _model(help="A .safetensors file for the --model.")]
-Trust = Annotated[str | None, _model(help="What may be opened although it can run code.")]
-Device = Annotated[str | None, _model(help="The device of a torch model, such as cuda.")]
-EngineName = Annotated[str | None, _model(help="Where to run: local, or ray for a cluster.")]
-BatchSize = Annotated[int | None, _model(help="Samples in one forward pass.")]
-Read = Annotated[str | None, _input(help="Read a folder's files as images, texts, sounds, bytes.")]
-ErrorPolicy = Annotated[str | None, _input(help="If a file cannot be read: stop or skip.")]
-ClusterBy = Annotated[str | None, _input(help="Clusters of files: 'parent', or a pattern.")]
-PixelMode = Annotated[str | None, _image(help="Read images as rgb, gray, rgba or gray16.")]
-Gray = Annotated[bool, _image("--gray", help="The same as --pixels gray.")]
-Resize = Annotated[int | None, _image(help="Resize the shorter side of images to this length.")]
-CropSide = Annotated[int | None, _image(help="Crop a square of this side from the middle.")]
-Mean = Annotated[str | None, _image(help="Subtract this mean per channel: 0.485,0.456,0.406.")]
-Std = Annotated[str | None, _image(help="Then divide by this standard deviation per channel.")]
-Divide = Annotated[
-    float | None,
-    _image(help="Divide pixels by this first.", show_default="255 with --mean, --std, --channels"),
+Trust = Annotated[
+    str | None, Option(help="What may be opened although it can run code.", rich_help_panel="Model")
 ]
-ChannelOrder = Annotated[str | None, _image(help="Where to put the channels: first, last or keep.")]
-PreprocessName = Annotated[
-    str | None, _image(help="module:name of a function to run before the model.")
-]
-Seconds = Annotated[float | None, _input(help="Cut or pad sounds to this length.")]
-TextColumn = Annotated[str | None, _input(help="The one column to read, as texts.")]
 
-# Logs of language models, and servers to query (`inputs.Questions`).
-ModelName = Annotated[str | None, _language(help="The model's name on the server.")]
-TemplateFiles = Annotated[
-    list[Path] | None, _language(help="A prompt with {column} and {options}; repeat it for views.")
-]
-Choices = Annotated[str | None, _language("--options", help="The answers, such as A,B,C,D.")]
-View = Annotated[list[str] | None, _language(help="NAME=FILE: a log of another prompt.")]
-Scores = Annotated[
-    str | None, _language(help="For lm-evaluation-harness: acc, or acc_norm.", show_default="acc")
-]
-Permutations = Annotated[
-    int, _language(help="Ask again with the options in this many other orders.")
-]
-Floor = Annotated[
-    float | None,
-    _language(
-        help="The probability of options that were not returned.",
-        show_default="half of the smallest returned one, at most 1e-5",
-    ),
-]
-MaxTokens = Annotated[int, _language(help="Tokens of an answer; more than 1 to reason.")]
-TopLogprobs = Annotated[int, _language(help="How many likely tokens to ask for.")]
-Concurrency = Annotated[int, _language(help="Requests at the same time.")]
-Timeout = Annotated[float, _language(help="Seconds until a request is repeated.")]
+
+@dataclass(frozen=True, kw_only=True)
+class OptionGroup:
+    """Options that belong together; each field is one.
+
+    A command takes them all as one parameter, ``inputs: Inputs``, or some of them:
+    ``inputs: Annotated[Inputs, "model data"],``.
+    """
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """The names of its options."""
+        return [field.name for field in fields(cls)]
+
+
+def expand(command: Callable[..., None]) -> tuple[Signature, Callable[..., dict[str, Any]]]:
+    """Return the signature of a command with the options of its blocks in place of the blocks, and
+    a function that makes the blocks from the values of such options.
+    """
+    options: list[Parameter] = []
+    blocks: dict[str, tuple[type[OptionGroup], list[str]]] = {}
+    for one in signature(command, eval_str=True).parameters.values():
+        kind, *some = get_args(one.annotation) or (one.annotation,)
+        if isinstance(kind, type) and issubclass(kind, OptionGroup):
+            own = signature(kind, eval_str=True).parameters
+            names = some[0].split() if some else list(own)
+            blocks[one.name] = kind, names
+            options += [own[name] for name in names]
+        else:
+            options.append(one.replace(kind=Parameter.KEYWORD_ONLY))
+
+    def packed(**values: Any) -> dict[str, Any]:
+        for block, (kind, names) in blocks.items():
+            values[block] = kind(**{name: values.pop(name) for name in names})
+        return values
+
+    return Signature(options), packed
 
 
 def split_names(text: str | None) -> list[str] | None:

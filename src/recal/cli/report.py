@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,11 +11,13 @@ from typer import Argument, Option
 from recal.cli import files
 from recal.cli import options as opt
 from recal.cli.compare import method_names
+from recal.cli.inputs import Inputs
 from recal.cli.printing import SESSION, print_json, say, working
 from recal.errors import InputError
 
 
 def report(
+    *,
     source: opt.ProbsFile,
     test_views: Annotated[
         Path | None, Argument(help="Views to test on. By default VIEWS is split into halves.")
@@ -24,15 +27,11 @@ def report(
     splits: opt.Splits = None,
     out: Annotated[Path, Option(help="Where to write the page.")] = Path("report.html"),
     title: Annotated[str, Option(help="The title of the page.")] = "Calibration report",
-    labels: opt.LabelsFile = None,
-    label_column: opt.LabelColumn = None,
+    about: Annotated[Inputs, "labels label_column group cluster rows"],
     by: Annotated[
         list[str] | None,
         Option("--slice", help="Also evaluate each value of this column separately; repeatable."),
     ] = None,
-    group: opt.GroupColumn = None,
-    cluster: opt.ClusterColumn = None,
-    rows: opt.RowsTable = None,
     inputs: Annotated[
         Path | None,
         Option(help="The inputs of the tested views, to show them: a folder, .npy, .npz, ..."),
@@ -49,7 +48,7 @@ def report(
 
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """
-    clusters = files.row_columns(rows or source, None, cluster).get("clusters")
+    clusters = about.columns(source).get("clusters")
     kind = files.check_kind(source, "probabilities", "views")
     from recal.comparison import compare, compare_probs
     from recal.reporting.page import Page
@@ -61,14 +60,13 @@ def report(
                 raise InputError(
                     "--before goes with probabilities; views begin with the uncalibrated model."
                 )
-            test = None if test_views is None else files.open_views(test_views)
-            fit = files.open_views(source, labels)
+            test = None if test_views is None else Inputs().views(test_views)
+            fit = Inputs(labels=about.labels).views(source)
             result = compare(method_names(methods, fit), fit, test, splits=splits, **how)
             n_rows = (fit if test is None else test).n_samples
         else:
             opt.refuse(f"the probabilities {source}", ("test_views", "methods", "splits"))
-            columns = [*(by or ()), *files.typed_columns(group, cluster)]
-            read = _read(source, before, labels, label_column, columns)
+            read = _read(source, before, about, by or ())
             after = read[list(read)[-1]]
             n_rows = len(after.probs)
             result = compare_probs(
@@ -83,8 +81,8 @@ def report(
             title=title,
             command=SESSION.command,
             inputs=None if inputs is None else _Inputs(inputs, n_rows),
-            columns=files.table_columns(rows or source, by or []),
-            groups=files.table_columns(rows or source, files.typed_columns(group)),
+            columns=files.table_columns(about.rows or source, by or []),
+            groups={} if about.group is None else {about.group: about.columns(source)["groups"]},
             risk=risk,
         )
         page.write(out)
@@ -99,22 +97,18 @@ def report(
 
 
 def _read(
-    source: Path,
-    before: Path | None,
-    labels: Path | None,
-    label_column: str | None,
-    columns: list[str],
+    source: Path, before: Path | None, about: Inputs, columns: Sequence[str]
 ) -> dict[str, Any]:
     """Return the probabilities to report on, and those before calibration in the same order."""
     from recal.copies import warn_of_fitted
 
-    after = files.read_labelled_probs(source, labels, label_column, columns)
+    after = about.probs(source, columns)
     better = "the page looks better than new inputs will"
     warn_of_fitted(after.fitted_rows, len(after.probs), better, "Report on other samples.")
     if before is None:
         return {"given": after}
     try:
-        first = files.read_labelled_probs(before, labels, label_column, columns).in_order_of(after)
+        first = about.probs(before, columns).in_order_of(after)
     except InputError as error:
         raise error.at(f"{before} does not go with {source}") from None
     return {"before": first, "after": after}

@@ -10,9 +10,10 @@ from typer import Argument, Option
 
 from recal.cli import files
 from recal.cli import options as opt
-from recal.cli.inputs import ModelInputs
+from recal.cli.inputs import Inputs
 from recal.cli.printing import print_json, print_table, say, shell_line, working
 from recal.errors import InputError
+from recal.workflow.folder import calibration_in
 
 if TYPE_CHECKING:
     from recal.decisions import Profile
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 
 def watch(
+    *,
     reference: Annotated[
         Path,
         Argument(
@@ -37,15 +39,7 @@ def watch(
         bool, Option("--stream", help="Read inputs one by one; the alarm is valid at any time.")
     ] = False,
     save_to: Annotated[Path | None, Option("--save", help="Save the profile here.")] = None,
-    model: opt.ModelSource = None,
-    data: opt.Data = None,
-    cluster: opt.ClusterColumn = None,
-    rows: opt.RowsTable = None,
-    weights: opt.WeightsFile = None,
-    trust: opt.Trust = None,
-    device: opt.Device = None,
-    batch_size: opt.BatchSize = None,
-    preprocess: opt.PreprocessName = None,
+    inputs: Annotated[Inputs, "model data cluster rows weights trust device batch_size preprocess"],
     seed: opt.SeedNumber = 0,
     force: opt.Force = False,
 ) -> None:
@@ -63,17 +57,16 @@ def watch(
 
     Example: [bold]recal watch calibrated --model net.onnx --data new/[/bold]
     """
-    inputs = ModelInputs.of(locals())
     from recal import save
     from recal.decisions import StreamWatch
     from recal.decisions import watch as compare
     from recal.decisions.rule import check_share
 
     check_share(alpha, "alpha")
-    profile = files.profile_in(reference, seed)
+    profile = _profile_in(reference, seed)
     if save_to is not None:
         save(profile, save_to)
-    if views is None and (model is None or data is None):
+    if views is None and (inputs.model is None or inputs.data is None):
         if save_to is None:
             raise InputError(
                 "recal watch takes a profile and new inputs (a file of views, or --model and "
@@ -83,7 +76,7 @@ def watch(
         line = shell_line("watch", save_to, "NEW_VIEWS")
         say(f"A profile of {len(profile.answers):,} samples was written to {save_to}. Next: {line}")
         return
-    source = data if views is None else views
+    source = inputs.data if views is None else views
     batch, more = _new_inputs(reference, views, inputs, profile)
     found = None
     with working("Comparing"):
@@ -103,6 +96,23 @@ def watch(
         alarm = "No alarm" if found.alarm_at is None else f"Alarm at input {found.alarm_at:,}"
         reached = f"{found.highest:.3g} of {1 / alpha:.3g}"
         say(f"As a stream: {alarm}; the evidence against 'no change' reached {reached}.")
+
+
+def _profile_in(path: Path, seed: int) -> Profile:
+    """Return the profile in a file or in a folder of `recal calibrate`, or that of a file of views."""
+    from recal.decisions import Profile
+    from recal.decisions import profile as take
+
+    if files.check_kind(calibration_in(path), "a calibration", "views") == "views":
+        return take(Inputs().views(path), random_state=seed)
+    path, content = files.load_saved(path)
+    profile = getattr(content, "profile_", content)
+    if not isinstance(profile, Profile):
+        raise InputError(
+            f"{path} holds no profile; make one from the fit's views: recal watch VIEWS --save "
+            "profile.recal"
+        )
+    return profile
 
 
 def _print_result(result: WatchResult, batch: Any, graded: bool) -> None:
@@ -131,13 +141,13 @@ def _print_result(result: WatchResult, batch: Any, graded: bool) -> None:
 
 
 def _new_inputs(
-    reference: Path, file: Path | None, inputs: ModelInputs, profile: Profile
+    reference: Path, file: Path | None, inputs: Inputs, profile: Profile
 ) -> tuple[Any, dict[str, Any]]:
     """Return what `watch` compares: views, or the confidences of a table and its signals."""
     if file is None:
         return _collect(reference, inputs), {}
     if not files.is_table_of_answers(file):
-        return files.open_views(file, rows=inputs.rows, cluster=inputs.cluster), {}
+        return inputs.views(file), {}
     _, content = files.load_saved(reference)
     if not files.is_signal_calibration(content):
         raise InputError(f"{file} is a table, and {reference} is no calibration of tables.")
@@ -145,13 +155,13 @@ def _new_inputs(
     from recal.workflow.graded import confidence_of
 
     table = read_table(file)
-    more = files.row_columns(inputs.rows or file, None, inputs.cluster)
+    more = inputs.columns(file)
     if profile.signal_names:
         more["signals"] = {name: table.numbers(name) for name in profile.signal_names}
     return confidence_of(content, table)[0], more
 
 
-def _collect(reference: Path, inputs: ModelInputs) -> Views:
+def _collect(reference: Path, inputs: Inputs) -> Views:
     """Return the logits of new inputs, prepared as they were for the fit."""
     from recal.collecting import collect
 

@@ -45,13 +45,24 @@ _OWN = ("input", "answer", "confidence", "accepted", "group", "passes")
 
 @dataclass(frozen=True)
 class Probabilities:
-    """The contents of a file of probabilities; labels are column indices."""
+    """The contents of a file of probabilities; labels are column indices.
+
+    For graded answers, `probs` is the confidence of each, and `labels` says which are right.
+    """
 
     probs: Floats
     labels: Labels | None
     classes: NDArray[Any] | None
     confidence: NDArray[np.float64] | None = None
     fitted_rows: int = 0  # number of rows that the calibration was fitted on
+    groups: NDArray[Any] | None = None
+    clusters: NDArray[Any] | None = None
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """Which answers are right."""
+        right = self.labels if self.probs.ndim == 1 else self.probs.argmax(axis=1) == self.labels
+        return np.asarray(right)
 
     @property
     def named_labels(self) -> NDArray[Any]:
