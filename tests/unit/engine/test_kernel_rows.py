@@ -24,8 +24,8 @@ def over(function, values, **options):
 )
 def test_exp_is_accurate_to_a_few_units_in_the_last_place(options):
     x = -np.concatenate([np.linspace(0, 2, 20001), np.linspace(0, 707, 20001)])
-    np.testing.assert_allclose(over(rows.exp, x, **options), np.exp(x), rtol=1e-15)
+    np.testing.assert_allclose(over(rows.fast_exp, x, **options), np.exp(x), rtol=1e-15)
 
 
 def test_exp_of_zero_is_one_and_far_below_it_is_zero():
-    assert over(rows.exp, np.array([0.0, -0.0, -1e6])).tolist() == [1.0, 1.0, 0.0]
+    assert over(rows.fast_exp, np.array([0.0, -0.0, -1e6])).tolist() == [1.0, 1.0, 0.0]
