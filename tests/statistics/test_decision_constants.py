@@ -196,7 +196,7 @@ def test_a_member_with_95_per_cent_of_the_weight_is_taken_alone(weight, alone):
     member = TemperatureScaling()
     ensemble = SimpleNamespace(reason_="Mixes methods.", answers="kept")
     fitted = SimpleNamespace(
-        weights={"ts": weight}, members={"ts": member}, plan=None, evidence=object()
+        weights={"ts": weight}, members={"ts": member}, plan=None, losses={"ts": np.ones(2)}
     )
     chosen, _ = auto._simplest(ensemble, fitted)
     assert (chosen is member) is alone
