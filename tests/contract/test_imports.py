@@ -41,9 +41,8 @@ ROOMS = (
     "cli __main__",
 )
 RANK = {room: rank for rank, line in enumerate(ROOMS) for room in line.split()}
-# Allowed exceptions: users expect these as a method or one call, although a lower layer in the list
-# does the work.
-UPWARD = {("views", "files"): "Views.write", ("metrics", "calibrators"): "decompose"}
+# Allowed exception: users expect this as a method, although a lower layer in the list does the work.
+UPWARD = {("views", "files"): "Views.write"}
 HEAVY = """numba scipy sklearn torch onnx onnxruntime ray matplotlib pandas zarr rich typer
 transformers plotly PIL"""
 OPTIONAL = """torch onnx onnxruntime ray transformers plotly matplotlib pyarrow pandas mlxtend

@@ -20,11 +20,9 @@ from recal.metrics.consistency import calibration_test as calibration_test
 from recal.metrics.evaluation import LABELS as LABELS
 from recal.metrics.evaluation import Evaluation as Evaluation
 from recal.metrics.evaluation import evaluate as evaluate
-from recal.metrics.scores import Decomposition as Decomposition
 from recal.metrics.scores import aurc as aurc
 from recal.metrics.scores import auroc as auroc
 from recal.metrics.scores import brier as brier
-from recal.metrics.scores import decompose as decompose
 from recal.metrics.scores import error_rate as error_rate
 from recal.metrics.scores import ks_error as ks_error
 from recal.metrics.scores import nll as nll

@@ -1,21 +1,15 @@
-"""Proper scores, the error rate, scores of the ranking by confidence, and the decomposition of a
-proper score.
-"""
+"""Proper scores, the error rate, and scores of the ranking by confidence."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Vector
-from recal.errors import InputError
 from recal.metrics.calibration_error import first_of_each
-from recal.metrics.row_scores import Classes, RowOptions, RowScores, read_pair, weighted_rows
-from recal.schema import Number, check
-from recal.transforms.preprocessing import PROBABILITY_FLOOR
+from recal.metrics.row_scores import RowOptions, RowScores, weighted_rows
 
 
 def brier(
@@ -178,90 +172,3 @@ def auroc_of(gathered: Runs) -> float:
         return float("nan")
     wrong_below = np.cumsum(wrong) - wrong / 2
     return float(gathered.correct @ wrong_below / pairs)
-
-
-@dataclass(frozen=True)
-class Decomposition:
-    """A loss and its two parts.
-
-    Attributes
-    ----------
-    loss : float
-        Mean loss of the probabilities.
-    refinement : float
-        Loss after cross-validated recalibration. Only a better model, or views, can reduce it.
-    calibration : float
-        ``loss - refinement``: what post-hoc calibration could still gain. It is near 0, or slightly
-        negative, if there is nothing to gain; recalibration on a finite sample then costs a little.
-    """
-
-    loss: float
-    refinement: float
-    calibration: float
-
-
-def decompose(
-    probs: ArrayLike,
-    y: ArrayLike,
-    *,
-    loss: Literal["nll", "brier"] = "nll",
-    calibrator: Any = None,
-    n_folds: int = 5,
-    classes: Classes = None,
-    random_state: int = 0,
-) -> Decomposition:
-    """Split a proper loss into its calibration and refinement parts by cross-validated
-    recalibration.
-
-    Each fold is recalibrated by a method fitted on the other folds. The reduction of the loss is
-    the calibration part. It is a lower bound of what calibration could gain: a better method, or
-    more samples, may gain more.
-
-    Parameters
-    ----------
-    probs : array-like of shape (n_samples, n_classes)
-    y : array-like of shape (n_samples,)
-        Integers are column indices; other labels need `classes`.
-    loss : {"nll", "brier"}
-    calibrator : Calibrator, optional
-        Method of recalibration; a copy is fitted for each fold. By default structured matrix
-        scaling, or structured vector scaling if there are more than 100 classes.
-    n_folds : int
-    classes : sequence of length n_classes, optional
-    random_state : int
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from recal.metrics import decompose
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(2000, 3))
-    >>> y = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> probs = np.exp(3 * logits) / np.exp(3 * logits).sum(axis=1, keepdims=True)  # overconfident
-    >>> parts = decompose(probs, y)
-    >>> round(parts.loss, 2), round(parts.refinement, 2), round(parts.calibration, 2)
-    (1.17, 0.86, 0.32)
-    """
-    from sklearn.base import clone
-
-    from recal.calibrators import StructuredMatrixScaling, StructuredVectorScaling
-    from recal.clusters import stratified_folds
-
-    scores = {"nll": nll, "brier": brier}
-    if loss not in scores:
-        raise InputError(f"must be 'nll' or 'brier', got {loss!r}", argument="loss")
-    array, labels = read_pair(probs, y, classes)
-    array = array.astype(np.float64)
-    check(n_folds, Number(2, len(labels), whole=True), "n_folds")
-    if calibrator is None:
-        calibrator = (
-            StructuredMatrixScaling() if array.shape[1] <= 100 else StructuredVectorScaling()
-        )
-    logs = np.log(np.maximum(array, PROBABILITY_FLOOR))
-    fold_of = stratified_folds(labels, n_folds, np.random.default_rng(random_state))
-    recalibrated = np.empty_like(array)
-    for fold in range(n_folds):
-        fitted = clone(calibrator).fit(logs[fold_of != fold], labels[fold_of != fold])
-        recalibrated[fold_of == fold] = fitted.predict_proba(logs[fold_of == fold])
-    before, after = scores[loss](array, labels), scores[loss](recalibrated, labels)
-    return Decomposition(before, after, before - after)
