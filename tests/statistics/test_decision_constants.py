@@ -14,7 +14,6 @@ from scipy.stats import norm
 from recal import AutoCalibration, TemperatureScaling, decide
 from recal.calibrators import auto, ensemble
 from recal.decisions import curves, decide_each, more_labels
-from recal.decisions.class_shares import learn_classes
 from recal.decisions.crossfit import crossfitted
 from recal.decisions.damage import (
     NOISE,
@@ -156,24 +155,6 @@ def test_the_doubt_about_an_accuracy_is_the_nine_tenths_quantile_over_kinds_left
     assert following._doubts[1] == pytest.approx(
         np.sort(joined[:, 1])[math.ceil(0.9 * (n + 1)) - 1]
     )
-
-
-def test_the_numbers_of_a_class_are_averaged_with_five_usual_samples():
-    rng = np.random.default_rng(2)
-    labels = np.r_[np.zeros(95, int), np.ones(5, int)]
-    logits = rng.normal(size=(100, 2)) + 2 * np.eye(2)[labels]
-    learned = learn_classes(logits, labels, 1.0, 0.7)
-    confidence = 1 / (1 + np.exp(-np.abs(logits[:, 0] - logits[:, 1])))
-    for column, count in ((0, 95), (1, 5)):
-        own = confidence[labels == column]
-        assert learned.numbers[column, 0] == pytest.approx(
-            (own.sum() + 5 * confidence.mean()) / (count + 5)
-        )
-    # The factors give each class its share, which is averaged with that of five usual samples.
-    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    adjusted = probs * learned.offsets
-    shares = (adjusted / adjusted.sum(axis=1, keepdims=True)).mean(axis=0)
-    assert shares == pytest.approx((np.array([95, 5]) + 5 * probs.mean(axis=0)) / 105, abs=1e-4)
 
 
 def test_confidences_that_differ_by_a_millionth_are_read_by_the_rule():

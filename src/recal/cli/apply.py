@@ -48,8 +48,6 @@ def apply(
         bool,
         opt.more("--accept-unlike", help="With --follow: accept inputs unlike all of the fit."),
     ] = False,
-    class_mix: Annotated[str | None, opt.more(help="'follow', or shares: cat=0.6,dog=0.4.")] = None,
-    impossible: Annotated[list[str] | None, opt.more(help="A class that cannot occur.")] = None,
     language: Annotated[
         Questions,
         "model_name template options permute floor max_tokens top_logprobs concurrency timeout",
@@ -77,10 +75,6 @@ def apply(
     recal calibrate does this by default). If the inputs are unlike all that the fit has seen, the
     temperature stays as it is and the rule accepts no answer.
 
-    With --class-mix or --impossible, probabilities are adjusted to another mix of classes than that
-    of the labelled samples. [bold]Predictions can change[/bold], even if the calibration normally
-    keeps them.
-
     Example: [bold]recal apply calibrated --model net.onnx --data new/ --out answers.csv[/bold]
 
     Example: [bold]recal apply calibration.recal new-views.npz --out probs.npz[/bold]
@@ -105,8 +99,7 @@ def apply(
         if views.exists() and not force:
             raise InputError(f"{views} already exists. Use --force to overwrite it.")
         used = ("calibration", "labels", "classes", "group", "cluster", "rows")
-        adapting = ("follow", "accept_unlike", "class_mix", "impossible")
-        how: dict[str, Any] = {"used": (*used, *adapting), "force": force}
+        how: dict[str, Any] = {"used": (*used, "follow", "accept_unlike"), "force": force}
         ask_endpoint(inputs, language, ledger_of(out), calibrator, **how).views.write(views)
         inputs = replace(inputs, model=None, data=None)
     typed = [str(views)] if views is not None else []
@@ -118,12 +111,13 @@ def apply(
         )
     if inputs.class_names is not None:
         _name_classes(calibrator, inputs.class_names, file)
+    from recal.collecting.predictions import profile_of
     from recal.files.probabilities import check_prob_name
 
-    adapts = follow or class_mix is not None or bool(impossible)
-    mix = _class_mix(calibrator, class_mix, impossible) if adapts else None
+    if follow:
+        profile_of(calibrator)  # refuse a calibration without one before the work
     check_prob_name(out if out.suffix else out / "part.parquet")
-    if not out.suffix and (views is not None or adapts or inputs.labels is not None):
+    if not out.suffix and (views is not None or follow or inputs.labels is not None):
         raise InputError(
             f"{out} has no ending, so it would be a folder of tables, which are made in parts from "
             "--model and --data and hold no labels; for one file give a name that ends in .csv, "
@@ -133,7 +127,8 @@ def apply(
     facts: dict[str, Any] = {}
     if views is not None:
         found, facts["groups"] = _answer_views(calibrator, file, views, inputs, force=force)
-        found = found.adapted(calibrator, follow, mix)
+        if follow:
+            found = found.followed(calibrator)
     else:
         inputs.check_files("apply")
         if not hasattr(calibrator, "predict_both"):
@@ -144,7 +139,7 @@ def apply(
             if not out.suffix:
                 _write_parts(calibrator, model, source, out, how)
                 return
-            how |= {"follow": follow, "class_mix": mix, **without_none(labels=inputs.labels)}
+            how |= {"follow": follow, **without_none(labels=inputs.labels)}
             found = _answer_inputs(calibrator, model, source, how)
         except InputError as error:
             if error.argument == "X":  # logits of another number of classes
@@ -153,33 +148,8 @@ def apply(
         facts = {"groups": source.groups, "names": source.names(), "skipped": source.skipped}
     _write(found, rule, out, accept_unlike=accept_unlike, **facts)
     _print_next(found, rule, calibration, out)
-    if not adapts:
+    if not follow:
         _print_alarm(calibrator, found.logits)
-
-
-def _class_mix(calibrator: Any, class_mix: str | None, impossible: list[str] | None) -> Any:
-    """Return the class mix that was typed, "follow" if it is to be estimated, or None."""
-    from recal.collecting.predictions import profile_of
-    from recal.decisions import class_mix as make
-
-    profile = profile_of(calibrator)
-    if class_mix == "follow":
-        if impossible:
-            raise InputError("--class-mix follow and --impossible cannot be combined.")
-        return "follow"
-    if class_mix is None and not impossible:
-        return None
-    shares = None
-    if class_mix is not None:
-        pairs = [part.rpartition("=") for part in class_mix.split(",")]
-        try:
-            shares = {name.strip(): float(share) for name, _, share in pairs}
-        except ValueError:
-            raise InputError(
-                f"--class-mix takes 'follow' or shares such as cat=0.6,dog=0.4, got {class_mix!r}."
-            ) from None
-    classes = getattr(calibrator, "classes_", None)
-    return make(profile, shares=shares, impossible=impossible or (), classes=classes)
 
 
 def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
@@ -322,9 +292,6 @@ def _write(
         facts["accepted"] = int(accept.sum())
     if one.condition is not None:
         facts["condition"] = one.condition.to_dict()
-    if one.class_mix is not None:
-        facts["class_mix"] = one.class_mix.to_dict()
-        facts["predictions_changed"] = one.predictions_changed
     print_json({**facts, "skipped": skipped, "file": out})
     say_skipped(skipped)
     # Any two sets of short texts or small images share a few equal rows.
@@ -339,12 +306,6 @@ def _write(
             say(
                 "The rule accepts no answer to such inputs. Use --accept-unlike to apply it anyway."
             )
-    if one.class_mix is not None:
-        say(one.class_mix.describe(None if one.classes is None else list(one.classes)))
-    if one.class_mix is not None and one.class_mix.changed:
-        say(f"It changes {one.predictions_changed:,} of {n_samples:,} predictions.")
-        if rule is not None:
-            say("The guarantee of the rule holds for the class mix of its own samples.")
     if accept is not None:
         say(_share(int(accept.sum()), n_samples))
 

@@ -134,10 +134,6 @@ def _print_result(result: WatchResult, batch: Any, graded: bool) -> None:
     say(result.accuracy_message)
     if not graded:
         say(result.temperature_message)
-    if result.class_mix is not None and result.class_mix.changed:
-        names = None if getattr(batch, "classes", None) is None else list(batch.classes)
-        say(f"Another class mix alone explains these inputs: {result.class_mix.moves(names)}.")
-        say("To use it: recal apply CALIBRATION NEW_VIEWS --class-mix follow --out probs.npz")
 
 
 def _new_inputs(

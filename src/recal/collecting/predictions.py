@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,6 @@ from recal.collecting.blocks import (
 from recal.collecting.fingerprint import digest
 from recal.collecting.local import Engine, choose_engine, job_of, open_as_fitted
 from recal.collecting.sources import as_indexed
-from recal.decisions.class_shares import ClassMix, adapt_to_class_mix
-from recal.decisions.class_shares import class_mix as class_mix_of
 from recal.decisions.follow import WatchResult, followed_confidences, to_the_power
 from recal.decisions.profiles import Profile
 from recal.errors import InputError
@@ -49,46 +47,16 @@ class Predictions:
     confidences: NDArray[np.float64] | None = None  # the chance that each answer is right
     fitted_rows: int = 0  # how many of the inputs the calibrator was fitted on
     condition: WatchResult | None = None  # the assessment of these inputs, if `follow`
-    class_mix: ClassMix | None = None  # if it differs from the class mix of the fit
-    predictions_changed: int = 0  # by the class mix
     logits: Floats | None = None  # of the originals
 
-    def adapted(
-        self, calibrator: Calibrator, follow: bool, mix: ClassMix | Literal["follow"] | None
-    ) -> Predictions:
-        """Return predictions for the condition of these inputs, and for their class mix.
-
-        If an estimated mix alone explains the inputs, they are not damaged, and the temperature
-        stays. Predictions may change with the class mix.
-        """
-        if not follow and mix is None:
-            return self
-        profile, logits = profile_of(calibrator), self.logits
-        assert logits is not None
-        condition = profile.condition(logits) if follow else None
-        if mix == "follow":
-            mix = class_mix_of(profile, logits)
-            if condition is not None and mix.changed:
-                condition = replace(condition, ratio=1.0, beta=profile.beta)
-        probs = self.probs if condition is None else to_the_power(self.probs, condition.ratio)
-        confidences = self.confidences
-        if condition is not None and confidences is not None:
-            confidences = followed_confidences(confidences, self.probs, probs)
-        adapted = replace(self, probs=probs, confidences=confidences, condition=condition)
-        if mix is None:
-            return adapted
-        mixed = adapt_to_class_mix(probs, mix)
-        changed = mixed.argmax(axis=1) != probs.argmax(axis=1)
+    def followed(self, calibrator: Calibrator) -> Predictions:
+        """Return predictions at the temperature that suits these inputs, taken together."""
+        assert self.logits is not None
+        condition = profile_of(calibrator).condition(self.logits)
+        probs, confidences = to_the_power(self.probs, condition.ratio), self.confidences
         if confidences is not None:
-            followed = followed_confidences(confidences, probs, mixed)
-            confidences = np.where(changed, mixed.max(axis=1), followed)
-        return replace(
-            adapted,
-            probs=mixed,
-            confidences=confidences,
-            class_mix=mix,
-            predictions_changed=int(changed.sum()),
-        )
+            confidences = followed_confidences(confidences, self.probs, probs)
+        return replace(self, probs=probs, confidences=confidences, condition=condition)
 
     @property
     def passes_per_answer(self) -> float | None:
@@ -135,7 +103,6 @@ def apply(
     device: Any = None,
     transforms: Own = (),
     follow: bool = False,
-    class_mix: ClassMix | Literal["follow"] | None = None,
     **files: Any,
 ) -> Predictions:
     """Return calibrated probabilities of inputs; inputs are read batch by batch.
@@ -156,10 +123,6 @@ def apply(
         Judge these inputs, taken together, by their logits, and use the temperature that suits
         them. The calibrator needs a ``profile_`` for this. `Predictions.condition` says what was
         found.
-    class_mix : ClassMix or "follow", optional
-        Adapt probabilities to another class mix than the fit's: one from
-        `recal.decisions.class_mix`, or "follow" to estimate it from these inputs. Predictions can
-        change.
 
     Examples
     --------
@@ -170,14 +133,9 @@ def apply(
     >>> apply(calibrator, lambda batch: batch, np.array([[2.0, -2.0]])).probs.argmax(1)
     array([0])
     """
-    if not (class_mix is None or class_mix == "follow" or isinstance(class_mix, ClassMix)):
-        raise InputError(
-            f"is 'follow', or what recal.decisions.class_mix returned, got {class_mix!r}",
-            argument="class_mix",
-        )
     job = job_of(calibrator, model, preprocess, outputs, device, transforms)
     source = open_as_fitted(calibrator, job.model, inputs, labels, files)
-    if follow or class_mix is not None:
+    if follow:
         profile_of(calibrator)  # refuse a calibrator without one before the work
     names = class_names(calibrator)
     if source.labels is not None:  # refuse bad labels before the work, not after it
@@ -196,7 +154,7 @@ def apply(
     passes, confidences = join("passes"), join("confidences")
     n_known = sum(part.fitted_rows for part in parts)
     predictions = Predictions(probs, *columns, passes, confidences, n_known, logits=join("logits"))
-    return predictions.adapted(calibrator, follow, class_mix)
+    return predictions.followed(calibrator) if follow else predictions
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,6 @@ from .curves import (
 )
 from .rule import DecisionRule as DecisionRule
 from .sets import PredictionSets as PredictionSets, prediction_sets as prediction_sets
-from .class_shares import (
-    ClassMix as ClassMix,
-    adapt_to_class_mix as adapt_to_class_mix,
-    class_mix as class_mix,
-)
 from .profiles import Profile as Profile, profile as profile
 from .follow import (
     Finding as Finding,

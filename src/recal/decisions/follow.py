@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,9 +15,6 @@ from recal.errors import InputError
 from recal.maps.arrays import log_odds, sigmoid
 from recal.maps.guard import bounded, lift_answers
 from recal.metrics.intervals import Interval
-
-if TYPE_CHECKING:
-    from recal.decisions.class_shares import ClassMix
 
 
 @dataclass(frozen=True)
@@ -73,9 +70,6 @@ class WatchResult:
     accuracy_at_fit : float
     views_used : bool
         Whether the views of the profile were available for the comparison.
-    class_mix : ClassMix or None
-        The class shares, if another class mix alone explains the inputs; None without labels at the
-        fit.
     """
 
     n_samples: int
@@ -94,7 +88,6 @@ class WatchResult:
     findings: tuple[Finding, ...] = ()
     accuracy_at_fit: float = math.nan
     views_used: bool = False
-    class_mix: ClassMix | None = None
     whose: str = "the model's own predictions"
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,9 +95,8 @@ class WatchResult:
         plain: dict[str, Any] = {**vars(self), "interval": list(self.interval)}
         plain["accuracy"] = self.accuracy if self.known else None
         plain["accuracy_at_fit"] = finite(self.accuracy_at_fit)
-        plain["class_mix"] = None if self.class_mix is None else self.class_mix.to_dict()
         plain["findings"] = [vars(finding) for finding in self.findings]
-        names = ("alarm", "p_value", "alpha", "views_used", "class_mix", "findings")
+        names = ("alarm", "p_value", "alpha", "views_used", "findings")
         test = {name: plain.pop(name) for name in (*names, "accuracy_at_fit")}
         return plain if self.alarm is None else plain | test
 

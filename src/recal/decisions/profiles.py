@@ -26,7 +26,6 @@ from recal.checks import (
     is_graded,
 )
 from recal.clusters import check_clusters, check_names
-from recal.decisions.class_shares import ByClass, learn_classes
 from recal.decisions.damage import DEVIATIONS, FEWEST_ROWS, Following, learn, row_numbers
 from recal.decisions.follow import WatchResult, unknown
 from recal.errors import InputError
@@ -93,16 +92,11 @@ class Profile(Record):
         See `Reactions`.
     beta : float
         1/T of temperature scaling on the samples of the fit.
-    accuracy, cut : float
-        The accuracy on the samples of the fit (NaN without labels), and the cut: the share of
-        samples above this confidence equals the accuracy (ATC; Garg et al., 2022).
+    accuracy : float
+        On the samples of the fit; NaN without labels.
     following : Following, optional
         What was learned about damage from the views; None without labels or with fewer than 100
         samples.
-    class_shares : array of shape (n_classes,), optional
-        The share of each class in the samples of the fit.
-    by_class : ByClass, optional
-        Numbers about the samples of each class that `class_mix` needs.
     right : array of bool, shape (n_samples,), optional
         Which answers were right, in a profile of confidences.
     clusters : array of int, shape (n_samples,), optional
@@ -119,10 +113,7 @@ class Profile(Record):
     groups: Annotated[NDArray[np.uint8], _Groups("n", "V-1", low=1, high=4)]
     beta: Annotated[float, Number(0.0, ends="()")] = 1.0
     accuracy: Annotated[float, Instance(float)] = math.nan
-    cut: Annotated[float, Instance(float)] = math.nan
     following: Following | None = None
-    class_shares: Annotated[Vector, FloatArray("K")] | None = None
-    by_class: ByClass | None = None
     right: Annotated[NDArray[np.bool_], _Flags("n")] | None = None
     clusters: Annotated[NDArray[np.int64], Integers("n", low=0)] | None = None
     signal_names: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)] = ()
@@ -140,11 +131,6 @@ class Profile(Record):
             raise InputError(f"must name each of {n_signals} columns", argument="signal_names")
         if self.answers.max() >= self.n_classes:
             raise InputError(f"A profile's answers must lie in 0..{self.n_classes - 1}.")
-        offsets = None if self.by_class is None else self.by_class.offsets
-        for one in (self.class_shares, offsets):
-            if one is not None and len(one) != self.n_classes:
-                shape = f"{self.n_classes} numbers"
-                raise InputError(f"A profile's class shares and offsets must be {shape}.")
 
     @property
     def labelled(self) -> bool:
@@ -334,16 +320,8 @@ def profile(
 
     beta = float(fit_betas(ScaledLogits(logits), labels).values[0])
     accuracy = float((numbers.answers == labels).mean())
-    cut = float(np.quantile(np.exp(log_softmax(logits, beta).max(axis=1)), 1 - accuracy))
     return Profile(
-        *seen,
-        beta,
-        accuracy,
-        cut,
-        clusters=together,
-        following=learn(inputs, labels, beta, rng),
-        class_shares=np.bincount(labels, minlength=n_classes) / len(labels),
-        by_class=learn_classes(logits, labels, beta, cut),
+        *seen, beta, accuracy, clusters=together, following=learn(inputs, labels, beta, rng)
     )
 
 

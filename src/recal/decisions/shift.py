@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import Vector
 from recal.copies import count_fitted, kept_hashes, warn_of_fitted
 from recal.decisions.bets import Bets
-from recal.decisions.class_shares import class_mix
 from recal.decisions.follow import Finding, WatchResult
 from recal.decisions.profiles import Profile, Reactions, as_batch, confidence_reactions, reactions
 from recal.decisions.rule import check_share
@@ -126,9 +125,6 @@ def watch(
         findings=findings,
         accuracy_at_fit=profile.accuracy,
         views_used=bool(specs),
-        class_mix=class_mix(profile, batch.logits)
-        if batch is not None and profile.labelled
-        else None,
     )
 
 

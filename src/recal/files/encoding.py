@@ -51,7 +51,6 @@ _RECORDS = {
     "Blend": "maps.blend",
     **dict.fromkeys(("Normalize", "Preprocessing"), "transforms.preprocessing"),
     "GroupOffsets": "calibrators.group_offsets",
-    "ByClass": "decisions.class_shares",
     "CascadeRule": "decisions.cascade",
     "DecisionRule": "decisions.rule",
     "Following": "decisions.damage",

@@ -240,7 +240,7 @@ def test_options_of_calibrate_reach_the_fit_of_views(tmp_path, capsys):
     assert "to fit and to decide" in capsys.readouterr().out
     calibration = load(tmp_path / "out" / "calibration.recal")
     assert type(calibration).__name__ == "TemperatureScaling"
-    assert calibration.profile_ is not None  # for recal watch and --class-mix
+    assert calibration.profile_ is not None  # for recal watch
     assert run([*words, "--cluster", "video", "--group", "camera", "--force"]) == 2
     assert "'camera'" in capsys.readouterr().err
 

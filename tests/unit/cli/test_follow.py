@@ -117,40 +117,6 @@ def test_following_without_a_profile_says_how_to_get_one(files, capsys):
     assert "Fit it again: recal fit VIEWS" in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_another_class_mix_is_followed_given_or_ruled_out(files, capsys):
-    few = np.arange(600) % 2
-    Views(logits(few, "none", 0.0, 8)).write(files / "few.npz")
-    said, probs = apply(capsys, files, "few", "--class-mix", "follow")
-    assert said["class_mix"]["changed"]
-    assert said["class_mix"]["shares"][:2] == pytest.approx([0.5, 0.5], abs=0.02)
-    assert probs[:, 2:].max() < 0.5
-    said, _ = apply(capsys, files, "clean", "--class-mix", "follow", "--follow")
-    assert not said["class_mix"]["changed"]
-    assert said["predictions_changed"] == 0
-    said, probs = apply(capsys, files, "clean", "--impossible", "3")
-    assert probs[:, 3].max() == 0
-    assert said["predictions_changed"] >= 140
-    said, _ = apply(capsys, files, "clean", "--class-mix", "0=0.7")
-    assert said["class_mix"]["shares"] == pytest.approx([0.7, 0.1, 0.1, 0.1], abs=0.002)
-
-
-@pytest.mark.parametrize(
-    ("typed", "message"), [("cat", "got 'cat'"), ("9=0.5", "no class '9'"), ("0=2", "sum is 2")]
-)
-def test_a_class_mix_that_makes_no_sense_is_refused(files, capsys, typed, message):
-    command = [
-        "apply",
-        files / "ready.recal",
-        files / "clean.npz",
-        "--out",
-        files / "x.npz",
-        "--class-mix",
-        typed,
-    ]
-    assert run([str(word) for word in command]) != 0
-    assert message in capsys.readouterr().err
-
-
 def test_watch_takes_the_folder_of_calibrate(files, capsys, tmp_path):
     (tmp_path / "calibration.recal").write_bytes((files / "ts.recal").read_bytes())
     inside = answer(capsys, "watch", tmp_path, files / "faded.npz")

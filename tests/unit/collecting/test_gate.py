@@ -9,7 +9,6 @@ import pytest
 
 from recal import Blend, CalibratedClassifier, Plan, Views, ViewStacking
 from recal.collecting.predictions import apply
-from recal.errors import InputError
 from recal.maps.steps import calibrated_probs
 from recal.transforms import Named
 
@@ -88,8 +87,3 @@ def test_a_bad_row_of_a_view_is_named_by_its_place_among_all_inputs() -> None:
     assert last != needed.sum() - 1
     with pytest.raises(ValueError, match=rf"nan for .*\b{last}\b.*view 'broken'"):
         apply(stacking(plan), model, images, progress=False)
-
-
-def test_a_class_mix_that_is_none_is_refused() -> None:
-    with pytest.raises(InputError, match=r"`class_mix` is 'follow', or what .* got 'folow'"):
-        apply(stacking(), Model(), inputs(3), class_mix="folow")  # type: ignore[arg-type]

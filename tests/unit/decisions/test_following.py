@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from recal import Views, load, profile, save, watch
-from recal.decisions import StreamWatch, class_mix, to_the_power
+from recal.decisions import StreamWatch, to_the_power
 from recal.decisions.damage import (
     NOISE,
     Following,
@@ -313,9 +313,8 @@ def test_small_batches_of_the_inputs_as_they_were_are_hardly_moved(kept):
 def test_logits_that_are_no_numbers_are_refused(kept):
     new = damaged(labels(60, 1), "fading", 0.6, 1)
     new[7, 2] = np.nan
-    for ask in (kept.condition, lambda logits: class_mix(kept, logits)):
-        with pytest.raises(InputError, match="row 7, column 2 is nan"):
-            ask(new)
+    with pytest.raises(InputError, match="row 7, column 2 is nan"):
+        kept.condition(new)
 
 
 @pytest.mark.parametrize(("variance", "known"), [(0.29, True), (0.31, False)])

@@ -32,7 +32,7 @@ def test_a_change_of_confidences_raises_an_alarm_and_hides_the_accuracy():
     assert not changed.known
     assert math.isnan(changed.accuracy)
     assert "may no longer mean the same" in str(changed)
-    assert (same.beta, same.ratio, same.class_mix) == (1.0, 1.0, None)
+    assert (same.beta, same.ratio) == (1.0, 1.0)
 
 
 def test_the_interval_of_the_accuracy_covers_it_as_often_as_promised():
