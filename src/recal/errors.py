@@ -80,7 +80,7 @@ class RecalError(Exception):
     remedy : str, optional
         What to do next, in Python and in a terminal: "pass classes=[...] (--classes A,B)".
     where : str, optional
-        The file, folder or URL that the error is about.
+        The file or folder that the error is about.
 
     Examples
     --------

@@ -371,11 +371,11 @@ class Views:
         )
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write to one ``.npz`` file, or to a zarr folder (or URL) if the name ends in ``.zarr``."""
-        from recal.files.paths import as_path  # files import views, not the other way round
+        """Write to one ``.npz`` file, or to a zarr folder if the name ends in ``.zarr``."""
+        from recal.files.paths import local_path  # files import views, not the other way round
         from recal.files.views import write_views
 
-        return write_views(self, as_path(path))
+        return write_views(self, local_path(path))
 
 
 def _index(rows: Rows) -> slice | NDArray[np.intp]:

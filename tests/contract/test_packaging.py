@@ -13,7 +13,7 @@ import recal
 
 ROOT = Path(__file__).parents[2]
 # Where the import's name is not the distribution's.
-IMPORTED = {"sklearn": "scikit-learn", "PIL": "pillow", "upath": "universal-pathlib"}
+IMPORTED = {"sklearn": "scikit-learn", "PIL": "pillow"}
 # Part of numba, and of the same release.
 WITHIN = {"llvmlite": "numba"}
 

@@ -106,9 +106,6 @@ def wrap_models(images: NDArray[np.uint8], y: NDArray[np.int64], path: Path) -> 
     collecting.as_model(path)
     assert_type(collecting.ImageFolder(path), collecting.ImageFolder)
     assert_type(collecting.RayEngine(), collecting.RayEngine)
-    collecting.apply_distributed(
-        classifier.calibrator_, collecting.OnnxModel(path), images, path / "probs.zarr"
-    )
     return classifier.predict_proba(images)
 
 

@@ -30,7 +30,7 @@ from recal.cli.destinations import check_destinations
 from recal.cli.options import Command, expand, shared, shown_name
 from recal.cli.printing import SESSION, printable
 from recal.errors import InputError, RecalError
-from recal.files.paths import as_path, is_url
+from recal.files.paths import local_path
 
 # In the order in which they are listed.
 COMMANDS = [
@@ -99,13 +99,13 @@ def _parser(function: Callable[..., None], *name: str, **how: Any) -> Any:
 
 
 def _checked(name: str, function: Callable[..., None]) -> Callable[..., None]:
-    """Add what all commands share: blocks of options, URLs as paths, and the rules for outputs."""
+    """Add what all commands share: blocks of options, and the rules for outputs."""
     options, packed = expand(function)
 
     def command(**values: Any) -> None:
-        for key, value in values.items():
-            if isinstance(value, Path) and is_url(value):
-                values[key] = as_path(value)
+        for value in values.values():
+            if isinstance(value, Path):
+                local_path(value)
         check_destinations(name, values, force=values.get("force", False))
         function(**packed(**values))
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def apply(
     *,
     calibration: opt.CalibrationPath,
-    out: Annotated[Path, Option(help="The answers: .csv, .parquet, .npz, or a folder of tables.")],
+    out: Annotated[Path, Option(help="The answers: .csv, .parquet or .npz.")],
     views: Annotated[
         Path | None, Argument(help="Views, probabilities for a rule, or a table of new answers.")
     ] = None,
@@ -65,9 +65,8 @@ def apply(
 
     A .csv table holds just that. A .parquet table also holds the probability of every class, and an
     .npz file holds `probs` (n_samples, n_classes), `answer`, `confidence`, `accepted` and, where
-    known, `labels` and `classes`. A name without an ending is a folder of Parquet tables, one per
-    batch, for very many inputs: with --engine ray the workers write it, and the same command
-    resumes it.
+    known, `labels` and `classes`. For very many inputs, run [bold]recal collect[/bold] into a .zarr
+    store first, which can be resumed, and apply the calibration to the store.
 
     With --follow, the temperature is adjusted to these inputs, taken together, without labels.
     Dark, blurred or noisy inputs get lower confidence. Predictions never change. It needs at least
@@ -116,13 +115,7 @@ def apply(
 
     if follow:
         profile_of(calibrator)  # refuse a calibration without one before the work
-    check_prob_name(out if out.suffix else out / "part.parquet")
-    if not out.suffix and (views is not None or follow or inputs.labels is not None):
-        raise InputError(
-            f"{out} has no ending, so it would be a folder of tables, which are made in parts from "
-            "--model and --data and hold no labels; for one file give a name that ends in .csv, "
-            ".npz or .parquet."
-        )
+    check_prob_name(out)
     rule = getattr(calibrator, "decision_", None)
     facts: dict[str, Any] = {}
     if views is not None:
@@ -136,9 +129,6 @@ def apply(
         try:
             model, source, how = inputs.open_as_fitted(calibrator, refuse=not force)
             _check_groups(rule, source.groups, inputs.data)
-            if not out.suffix:
-                _write_parts(calibrator, model, source, out, how)
-                return
             how |= {"follow": follow, **without_none(labels=inputs.labels)}
             found = _answer_inputs(calibrator, model, source, how)
         except InputError as error:
@@ -203,22 +193,6 @@ def _answer_inputs(calibrator: Any, model: Any, source: Any, how: dict[str, Any]
     note = "To be able to resume, collect first: recal collect --out NAME.zarr"
     with on_interrupt(f"No files were written. {note}"):
         return run(calibrator, model, source, **how)
-
-
-def _write_parts(calibrator: Any, model: Any, source: Any, out: Path, how: dict[str, Any]) -> None:
-    """Write the answers to very many inputs as a folder of tables."""
-    from recal.collecting.predictions import apply_distributed
-
-    with on_interrupt(f"Finished parts are kept in {out}: run the same command again to resume."):
-        parts = apply_distributed(calibrator, model, source, out, **{"engine": "local", **how})
-    facts = {"samples": parts.samples, "written": parts.written, "file": parts.folder}
-    facts |= {"passes_per_answer": parts.passes_per_answer, "skipped": source.skipped}
-    print_json(facts)
-    say_skipped(source.skipped)
-    n_before = parts.samples - parts.written
-    before = f", {n_before:,} of which were there already" if n_before else ""
-    cost = _cost(parts.passes_per_answer)
-    say(f"Tables with {parts.samples:,} samples are in {parts.folder}{before}.{cost}")
 
 
 def _check_groups(rule: Any, groups: Any, data: Any) -> None:

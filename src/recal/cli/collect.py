@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 
 def collect(
-    out: Annotated[
-        Path, Option(help="Where to write: .zarr (resumable; may be s3://...) or .npz.")
-    ],
+    out: Annotated[Path, Option(help="Where to write: .zarr (resumable) or .npz.")],
     inputs: Inputs,
     language: Questions,
     system: Annotated[str | None, opt.more(help="Write a table of this system's answers.")] = None,

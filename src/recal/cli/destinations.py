@@ -3,8 +3,8 @@ needs --force.
 
 `recal.cli.app` calls `check_destinations` before every command. The options in `OUTPUTS` name the
 outputs of the command; every other argument that exists on disk is an input. An existing folder is
-left to the code that writes into it: a store or a folder of parts is resumed, and a folder with
-other contents is refused.
+left to the code that writes into it: a store is resumed, and a folder with other contents is
+refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from recal.errors import InputError
-from recal.files.paths import is_remote
 from recal.workflow.folder import CALIBRATION, PAGE, SUMMARY, is_unfinished
 
 # The options that name an output, and the endings that each may have. A folder has none.
@@ -26,7 +25,7 @@ ENDINGS: dict[tuple[str, str], tuple[str, ...]] = {
     ("evaluate", "report"): (".html",),
     ("groups", "chart"): (".png", ".svg", ".pdf"),
     ("export", "out"): (".onnx",),
-    ("apply", "out"): (".npz", ".parquet", ".csv", ".tsv", ".jsonl", ".ndjson", ""),
+    ("apply", "out"): (".npz", ".parquet", ".csv", ".tsv", ".jsonl", ".ndjson"),
     ("collect", "out"): (".npz", ".zarr", ".jsonl", ".csv", ".tsv", ".parquet"),
     ("audit", "out"): (".csv", ".tsv", ".parquet", ".jsonl"),
     ("watch", "save_to"): (".recal", ""),
@@ -59,17 +58,12 @@ def check_destinations(command: str, values: dict[str, Any], *, force: bool) -> 
                 f"{option} of recal {command} takes a name ending in "
                 f"{' or '.join(filter(None, endings))}, got {str(target)!r}."
             )
-        if is_remote(target):
-            others = [value for value in values.values() if value is not target]
-            _check_url(command, option, target, others)
-            continue
         # The answers of a system may be added to the table of the questions.
         extends = values.get("system") and target == values.get("data")
         for source in () if extends else inputs:
             _check_apart(target, source, option)
-        in_parts = command == "apply" and not target.suffix  # tables by batch
         names = files_of(command)
-        _check_place(target, option, folder=bool(names) or in_parts or target.suffix == ".zarr")
+        _check_place(target, option, folder=bool(names) or target.suffix == ".zarr")
         if force or values.get("again") or (command == "calibrate" and is_unfinished(target)):
             continue
         beside = [profile_beside(target)] if command == "export" else []
@@ -81,19 +75,6 @@ def check_destinations(command: str, values: dict[str, Any], *, force: bool) -> 
 def profile_beside(exported: Path) -> Path:
     """Return the profile that `export` writes next to the ONNX file."""
     return exported.with_suffix(".profile.recal")
-
-
-def _check_url(command: str, option: str, target: Path, others: list[Any]) -> None:
-    """Refuse a URL, except for views written block by block and answers written part by part."""
-    if (command, target.suffix) not in (("collect", ".zarr"), ("apply", "")):
-        raise InputError(
-            f"{option} of recal {command} cannot be a URL, got {target}. Views can be collected "
-            "into s3://.../NAME.zarr, and answers applied into a folder such as s3://.../answers."
-        )
-    if str(target) in map(str, others):
-        raise InputError(
-            f"{option} {target} is also an input, which would be overwritten. Choose another name."
-        )
 
 
 def _paths(value: Any) -> list[Path]:

@@ -101,7 +101,7 @@ def check_package(name: str) -> dict[str, Any]:
     """Return a package's version, and whether it can be imported or why not."""
     number = problem = None
     module = name.replace("-", "_")
-    differing = {"scikit_learn": "sklearn", "pillow": "PIL", "universal_pathlib": "upath"}
+    differing = {"scikit_learn": "sklearn", "pillow": "PIL"}
     try:
         number = version(name)
         importlib.import_module(differing.get(module, module))

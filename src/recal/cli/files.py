@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recal.errors import FileError, InputError
-from recal.files.paths import exists, is_remote
 from recal.workflow.folder import calibration_in
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ _ORIGINS = {
 
 def file_kind(path: Path) -> str:
     """Return what a file or folder is: views, probabilities, missing, empty, or a description."""
-    if exists(path) and path.is_dir():
+    if path.is_dir():
         is_store = path.suffix == ".zarr" or (path / "zarr.json").exists()
         return "views" if is_store else "a folder without views"
     if not path.exists():
@@ -131,12 +130,8 @@ def _remedy(path: Path, kind: str, expected: str) -> str:
 def check_exists(path: Path) -> None:
     """Refuse a file that does not exist, and suggest a similar name."""
     folder = path.parent
-    if exists(path):
+    if path.exists():
         return
-    if is_remote(path):
-        raise FileError(
-            f"There is nothing at {path}. Check the name, and that your credentials may read it."
-        )
     if not folder.is_dir():
         raise FileError(f"There is no file {path}: the folder {folder} is not there.")
     near = get_close_matches(path.name, [file.name for file in folder.iterdir()], n=1, cutoff=0.75)

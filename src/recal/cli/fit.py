@@ -15,7 +15,7 @@ from recal.cli.files import check_kind
 from recal.cli.inputs import Inputs
 from recal.cli.printing import SESSION, print_json, say, shell_line, working
 from recal.errors import InputError
-from recal.files.paths import as_path
+from recal.files.paths import local_path
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
@@ -85,7 +85,7 @@ class FitCommand(opt.Command):
         if args:
             name = SESSION.value("--method") or "auto"
             if not args[0].startswith("-"):  # a wrong file is refused before a method is loaded
-                check_kind(as_path(args[0]), "views")
+                check_kind(local_path(args[0]), "views")
             self.help = "\n\n".join([str(self.help), *method_help(name)])
             SESSION.method_options, args = take_options(name, args)
         try:

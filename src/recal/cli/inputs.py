@@ -21,7 +21,6 @@ from recal.cli.files import (
 from recal.cli.options import GroupColumn, ModelSource, OptionGroup, OutputKind, Trust, split_names
 from recal.cli.printing import SESSION, say
 from recal.errors import InputError
-from recal.files.paths import is_remote
 
 if TYPE_CHECKING:
     from recal.files.probabilities import Probabilities
@@ -283,11 +282,6 @@ class Inputs(OptionGroup):
             were = "were" if absent[1:] else "was"
             raise InputError(
                 f"recal {command} needs --model and --data; {' and '.join(absent)} {were} not given."
-            )
-        if is_remote(self.data):
-            raise InputError(
-                f"--data cannot be a URL, got {self.data}. Copy the inputs to a folder or file of "
-                "this machine."
             )
         if Path(self.model).suffix.lower() in (".onnx", ".pt2", ".skops"):
             check_exists(Path(self.model))

@@ -29,7 +29,7 @@ SeedNumber = Annotated[int, Option(help="Same seed, same result.", min=0)]
 CalibrationPath = Annotated[
     Path, Argument(help="The folder of recal calibrate, or file of recal fit.")
 ]
-ViewsFile = Annotated[Path, Argument(help="Views: an .npz file, a .zarr folder or its URL.")]
+ViewsFile = Annotated[Path, Argument(help="Views: an .npz file or a .zarr folder.")]
 ProbsFile = Annotated[
     Path, Argument(help="Probabilities (.npz, .csv, .parquet) or views.", metavar="PROBS|VIEWS")
 ]

@@ -2,10 +2,6 @@
 
 from .local import collect as collect
 from .predictions import apply as apply
-from .predictions import (
-    PredictionFolder as PredictionFolder,
-    apply_distributed as apply_distributed,
-)
 from .pools import Pilot as Pilot, run_pilot as run_pilot
 from .ray import RayEngine as RayEngine
 from ..transforms.preprocessing import Normalize as Normalize

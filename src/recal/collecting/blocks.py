@@ -56,13 +56,6 @@ class Job:
     preprocessing: Preprocessing | None = None
     # Whether blocks need a digest of their inputs.
     digests: bool = False
-    # What becomes of a block where it was computed, before it is kept or sent.
-    finish: Callable[[Block], Any] | None = None
-
-    def result(self, batch: Batch, describe: Callable[[int], str]) -> Any:
-        """Return the block of one batch, or what `finish` makes of it."""
-        block = self.run(batch, describe)
-        return block if self.finish is None else self.finish(block)
 
     def run(self, batch: Batch, describe: Callable[[int], str]) -> Block:
         """Return the logits of one batch, with one forward pass per view."""

@@ -22,7 +22,7 @@ from recal.collecting.preflight import check_agreement, name_labels
 from recal.collecting.sources import IndexedSource, Source, as_source
 from recal.collecting.tables import arrange_columns
 from recal.errors import InputError
-from recal.files.paths import as_path, refuse_single_file
+from recal.files.paths import local_path
 from recal.progress import counting, shown
 from recal.schema import Number, check
 from recal.transforms import Named, Transform
@@ -151,7 +151,7 @@ def collect(
             check_agreement(adapter, named, **how)
         source = named
     transforms = as_pool(pool, seed, source, adapter)
-    target = None if out is None else as_path(out)
+    target = None if out is None else local_path(out)
     if pilot is not None and transforms and needs_pilot(source, pilot):
         how |= {"classes": classes, "resume": resume, "progress": progress, "engine": engine}
         transforms = run_pilot(
@@ -269,9 +269,7 @@ def _open_sink(
         from recal.collecting.store import StoreSink
 
         return StoreSink(job, source, classes, target, batch_size=batch_size, resume=resume)
-    if target is not None and target.suffix == ".npz":
-        refuse_single_file(target)
-    elif target is not None:
+    if target is not None and target.suffix != ".npz":
         rule = "must end in .zarr (written batch by batch) or .npz (written at the end)"
         raise InputError(f"{rule}, got {target.name!r}", argument="out")
     return nullcontext(MemorySink(job, source, classes, target))
@@ -301,5 +299,5 @@ def run_local(job: Job, source: Source, batch_size: int, sink: Sink, progress: b
             if batch.index in sink.done:
                 sink.meet_again(batch)
                 continue
-            sink.take(batch.index, job.result(batch, source.describe))
+            sink.take(batch.index, job.run(batch, source.describe))
             advance(len(batch))

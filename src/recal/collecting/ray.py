@@ -66,7 +66,7 @@ class Worker:
     def run(self, index: int) -> Any:
         """Return the result of one batch."""
         job, source, batch_size = self.task
-        return job.result(source.batch(index, batch_size), source.describe)
+        return job.run(source.batch(index, batch_size), source.describe)
 
 
 def _set_threads(count: int) -> None:

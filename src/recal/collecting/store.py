@@ -11,6 +11,7 @@ progress. Nothing depends on time, location or engine: two runs of one job give 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -32,8 +33,8 @@ from recal.collecting.fingerprint import digest
 from recal.collecting.sources import Batch, Source, digest_inputs
 from recal.errors import FileError, InputError
 from recal.files import ledger as ledgers
-from recal.files.ledger import FolderLock, Ledger, WriterToken, block_record, read_ledger
-from recal.files.paths import check_file, exists, is_remote, remove_inside
+from recal.files.ledger import FolderLock, Ledger, block_record, read_ledger
+from recal.files.paths import check_file
 from recal.files.views import read_views
 from recal.files.zarr_views import describe_store, description
 from recal.views import Views
@@ -139,7 +140,7 @@ def _writing(target: Path) -> Iterator[None]:
 class StoreSink(ViewsSink):
     """Writes blocks into a zarr folder, and resumes one that is unfinished."""
 
-    _lock: FolderLock | WriterToken  # after `_open`, no other process can write
+    _lock: FolderLock  # after `_open`, no other process can write
 
     def __init__(
         self,
@@ -190,11 +191,10 @@ class StoreSink(ViewsSink):
         self._locks.close()
 
     def _open(self) -> None:
-        if exists(self.target):
+        if self.target.exists():
             self._read_ledger()  # refuse a folder that is not recal's before changing anything
-        if not is_remote(self.target):
-            self.target.mkdir(parents=True, exist_ok=True)
-        self._lock = WriterToken(self.target) if is_remote(self.target) else FolderLock(self.target)
+        self.target.mkdir(parents=True, exist_ok=True)
+        self._lock = FolderLock(self.target)
         self._locks.callback(self._lock.close)
         header, ledger = self._ledger.header, self._read_ledger()
         if self.resume and ledger is not None and ledger.blocks:
@@ -209,8 +209,11 @@ class StoreSink(ViewsSink):
         if not self._ledger.blocks:
             # Keep the folder, because its handle is the lock; write the new ledger first.
             self._ledger = Ledger(self.target, header)
-            self._ledger.start()
-            remove_inside(self.target, ledgers.LEDGER_FILE, ledgers.TOKEN)
+            self._ledger.write()
+            for path in self.target.iterdir():
+                if path.name != ledgers.LEDGER_FILE:
+                    is_folder = path.is_dir() and not path.is_symlink()
+                    shutil.rmtree(path) if is_folder else path.unlink()
             self._arrays = StoreArrays(self.target, self.batch_size)
         changed = first_changed_block(self.source, self.batch_size, self._ledger.blocks)
         if changed is not None:
@@ -249,7 +252,7 @@ class StoreSink(ViewsSink):
         for index in damaged:
             del blocks[index]
         if blocks:
-            for pattern in () if is_remote(self.target) else ("*.partial", "*.part"):
+            for pattern in ("*.partial", "*.part"):
                 for path in list(self.target.rglob(pattern)):  # of zarr, and of recal
                     path.unlink()
             self._ledger.write()

@@ -7,8 +7,7 @@
 
 `collect` writes a block's arrays first and appends its line afterwards. A line that was cut off or
 changed does not match its CRC and is ignored, so its block is computed again. Finishing replaces
-the file by one with sorted lines and the end. In an object store, where files cannot be appended
-to, lines are objects below ``ledger/`` until then.
+the file by one with sorted lines and the end.
 
 `zarr_views.py` compares a block with its checksums when it is first read. CRC-32 detects accidents,
 not forgery.
@@ -19,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,14 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import FileError
-from recal.files.paths import is_remote, remove_tree, replacing
+from recal.files.paths import replacing
 
 LEDGER_FILE = "ledger.txt"
 COLLECTED, WRITTEN = "recal collect", "recal views"
 LEDGER_VERSION = 1
-_OBJECTS = "ledger"
-# The file that holds the writer's token in an object store.
-TOKEN = ".writer.part"
 Entry = dict[str, Any]
 
 
@@ -95,22 +90,11 @@ class Ledger:
         """Return a digest of all checksums; equal views have equal digests."""
         return _digest([self.header["batch_size"], end, self.sums])
 
-    def start(self) -> None:
-        """Begin with only the header. Remove objects of an earlier run first: none may appear under
-        this header.
-        """
-        if is_remote(self.folder):
-            remove_tree(self.folder / _OBJECTS)
-        self.write()
-
     def add(self, index: int, record: Entry) -> None:
         """Append the line of a finished block."""
         entry = {"block": index, **record}
-        if is_remote(self.folder):
-            (self.folder / _OBJECTS / f"{index}.txt").write_bytes(_line(entry))
-        else:
-            with (self.folder / LEDGER_FILE).open("ab") as file:
-                file.write(_line(entry))
+        with (self.folder / LEDGER_FILE).open("ab") as file:
+            file.write(_line(entry))
         self.blocks[index] = entry
 
     def write(self) -> None:
@@ -119,8 +103,6 @@ class Ledger:
         records += [] if self.end is None else [{"end": self.end}]
         with replacing(self.folder / LEDGER_FILE) as file:
             file.write(b"".join(map(_line, records)))
-        if is_remote(self.folder):
-            remove_tree(self.folder / _OBJECTS)
 
 
 def read_ledger(folder: Path) -> Ledger:
@@ -142,8 +124,6 @@ def read_ledger(folder: Path) -> Ledger:
         or not _is_count(header.get("batch_size"))
     ):
         raise ValueError("its first line is damaged")
-    if is_remote(folder) and (folder / _OBJECTS).exists():
-        lines += [place.read_bytes() for place in (folder / _OBJECTS).iterdir()]
     blocks: dict[int, Entry] = {}
     end = None
     for record in filter(None, map(_record, lines[1:])):
@@ -206,38 +186,6 @@ def is_beginning(folder: Path) -> bool:
     return folder.is_dir() and all(
         path.name.startswith(".") and path.name.endswith(".part") for path in folder.iterdir()
     )
-
-
-class WriterToken:
-    """A file in a folder with a random token.
-
-    It locks an object store, which has no locks of its own: the last run to start writes its token,
-    and a run that finds another token stops. It also lets workers write: one that can read the
-    token can reach the folder, and the token is gone once the run has ended or another one has
-    taken over.
-    """
-
-    def __init__(self, folder: Path, name: str = TOKEN) -> None:
-        self.folder, self.token = folder, secrets.token_hex(8)
-        # A run that opens the folder removes files with such names.
-        self.path = folder.absolute() / name
-        self.path.write_text(self.token, encoding="ascii")
-
-    def is_valid(self) -> bool:
-        try:
-            return self.path.read_text(encoding="ascii") == self.token
-        except (OSError, ValueError):
-            return False
-
-    def check(self) -> None:
-        if not self.is_valid():
-            raise FileError(
-                f"Another collect has started to write {self.folder}; this one stops. Let it finish."
-            )
-
-    def close(self) -> None:
-        if self.is_valid():
-            self.path.unlink(missing_ok=True)
 
 
 class Journal:

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recal.errors import FileError, InputError
-from recal.files.paths import sizes_in
 
 LIMIT = "RECAL_MAX_BYTES"
 _SMALL, _RATIO, _LARGE = 256 * 2**20, 200, 4 * 2**30
@@ -71,8 +70,8 @@ def admit_folder(path: Path, n_bytes: int, chunks: int) -> None:
     if not n_bytes and not expected_files:
         return
     size = files = 0
-    for file_size in sizes_in(path):
-        size, files = size + file_size, files + 1
+    for file in path.rglob("*"):
+        size, files = size + file.lstat().st_size, files + file.is_file()
         if n_bytes <= _RATIO * size and expected_files <= files:
             return
     if n_bytes <= _RATIO * size:

@@ -1,9 +1,4 @@
-"""Paths of local files and of objects in a store, and atomic writes to both.
-
-`as_path` returns a path for both. For a URL it comes from universal_pathlib, which gives fsspec's
-file systems the methods of `pathlib`; zarr opens the same URLs itself. An object store has no
-folders, locks, renames or appends, but writing an object is atomic. The store's own package reads
-credentials from the environment or its configuration files; recal never writes them.
+"""Paths of files and folders, and atomic writes to them.
 
 `replacing` writes a file atomically: after a kill or on a full disk it has either its old or its
 new content.
@@ -12,7 +7,6 @@ new content.
 from __future__ import annotations
 
 import ctypes
-import io
 import json
 import math
 import os
@@ -26,98 +20,36 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from recal.errors import FileError, InputError, MissingExtraError
-
-# The package for each protocol, and the extra that installs it.
-_PROTOCOLS = {
-    **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gs")),
-    **dict.fromkeys(("az", "abfs", "abfss"), ("adlfs", "az")),
-    "s3": ("s3fs", "s3"),
-    "memory": ("fsspec", "s3"),
-}
-# A URL that was a `Path` before has one slash, since pathlib merges two.
-_URL = re.compile(rf"((?:{'|'.join(_PROTOCOLS)})(?=:/)|[a-z][a-z0-9+.-]+(?=://)):/{{1,2}}(?=[^/])")
+from recal.errors import FileError, InputError
 
 
-def is_url(path: object) -> bool:
-    """Whether a text or path names an object in a store.
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path; refuse a URL, which `Path` would take for a folder.
 
     Examples
     --------
-    >>> is_url("s3://bucket/views.zarr"), is_url("views.zarr"), is_url("C:/views.zarr")
-    (True, False, False)
+    >>> local_path("views.zarr").name
+    'views.zarr'
     """
-    return not isinstance(path, bytes | int) and _URL.match(str(path)) is not None
-
-
-def as_path(path: Any) -> Path:
-    """Return a path for a text, a path or a URL.
-
-    Examples
-    --------
-    >>> as_path("views.zarr").name, str(as_path("memory://bucket/views.zarr"))
-    ('views.zarr', 'memory://bucket/views.zarr')
-    """
-    match = None if isinstance(path, bytes) else _URL.match(str(path))
-    if match is None:
-        return Path(path)
-    if match[1] not in _PROTOCOLS:
+    if re.match(r"[a-z][a-z0-9+.-]+:/", os.fspath(path)):
         raise InputError(
-            f"{path} is not a URL that can be used. URLs begin with {', '.join(_PROTOCOLS)}."
+            f"{path} is a URL, and recal reads and writes local files only. Mount the bucket, or copy the file."
         )
-    package, extra = _PROTOCOLS[match[1]]
-    try:
-        __import__(package)
-        from upath import UPath
-    except ImportError as error:
-        raise MissingExtraError(package, extra, f"A URL that begins with {match[1]}://") from error
-    # Do not cache listings: zarr and other processes write there, too.
-    remote: Any = UPath(f"{match[1]}://{str(path)[match.end() :]}", use_listings_cache=False)
-    return remote  # it has all methods of a Path that recal uses
+    return Path(path)
 
 
-def is_remote(path: Path) -> bool:
-    """Whether a path is in an object store."""
-    return hasattr(path, "fs")
-
-
-def exists(path: Path) -> bool:
-    """Whether a path exists. If its store cannot be reached, the error says why."""
-    try:
-        return path.exists()
-    except Exception as error:  # each package has its own errors
-        if not is_remote(path):
-            raise
-        raise FileError(
-            f"Cannot reach {path}: {str(error).rstrip('.') or type(error).__name__}. The package of "
-            "the store reads credentials and address from the environment or its configuration files."
-        ) from error
-
-
-def refuse_single_file(path: Path) -> None:
-    """Refuse an .npz file of views at a URL: it can only be read and written as a whole."""
-    if is_remote(path):
-        raise InputError(
-            f"Views at a URL are a zarr folder, got {path}. Choose a name that ends in .zarr."
-        )
-
-
-def version_stamp(path: Path) -> tuple[Any, ...] | None:
+def version_stamp(path: Path) -> tuple[int, ...] | None:
     """Return values that change when a file is written again, or None if it does not exist."""
     try:
-        info: Any = path.stat()
+        info = path.stat()
     except OSError:
         return None
-    if not is_remote(path):
-        return info.st_ino, info.st_mtime_ns, info.st_size
-    details = info.as_info()
-    keys = ("ETag", "etag", "size", "LastModified", "mtime", "updated", "created")
-    return tuple(str(details.get(key)) for key in keys)
+    return info.st_ino, info.st_mtime_ns, info.st_size
 
 
 def check_file(path: Path, folder: Path) -> None:
     """Raise a ValueError for a pipe or a device, and for a link that leads out of the folder."""
-    if is_remote(path) or not os.path.lexists(path):
+    if not os.path.lexists(path):
         return
     mode = path.lstat().st_mode
     if stat.S_ISLNK(mode):
@@ -125,36 +57,6 @@ def check_file(path: Path, folder: Path) -> None:
             raise ValueError(f"{path} is a link to a file outside")
     elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise ValueError(f"{path} is not a regular file")
-
-
-def remove_inside(folder: Path, *kept: str) -> None:
-    """Remove everything in a folder except the given names."""
-    for path in folder.iterdir():
-        if path.name in kept:
-            continue
-        if is_remote(path):
-            remove_tree(path)
-        else:
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-
-
-def remove_tree(folder: Path) -> None:
-    """Remove an object, or all objects below a folder, of an object store, if they exist."""
-    store: Any = folder
-    with suppress(FileNotFoundError):
-        store.fs.rm(store.path, recursive=True)
-
-
-def sizes_in(folder: Path) -> Iterator[int]:
-    """Yield the size of every file below a folder."""
-    if is_remote(folder):
-        store: Any = folder
-        files = store.fs.find(store.path, detail=True).values()
-        yield from (int(info.get("size") or 0) for info in files)
-        return
-    for above, _, names in os.walk(folder):
-        for name in names:
-            yield os.lstat(os.path.join(above, name)).st_size
 
 
 def docs_dir() -> Path:
@@ -191,15 +93,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     >>> path.read_bytes()
     b'whole'
     """
-    remote = is_remote(target := as_path(path))
-    target = target if remote else Path(os.path.realpath(path))  # follow links
+    target = Path(os.path.realpath(local_path(path)))  # follow links
     partial = partial_name(target)
     try:
-        if remote:  # writing an object is atomic
-            content = io.BytesIO()
-            yield content
-            target.write_bytes(content.getvalue())
-            return
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_dir():
             raise IsADirectoryError(21, "it is a folder")
@@ -216,7 +112,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             f"Cannot write {path}: {error.strerror or error}. No files were written."
         ) from error
     finally:
-        if not remote and partial.parent.is_dir():
+        if partial.parent.is_dir():
             partial.unlink(missing_ok=True)
 
 

@@ -5,9 +5,9 @@ An .npz file has `probs` (n, K) and optionally `labels` (n,), `classes` (K,), `c
 fitted on.
 
 A table that recal writes has the columns `input` (if inputs have names), `answer`, `confidence`,
-`accepted` (if the calibration has a rule), `group` (if inputs have groups), `passes` (if forward
-passes were counted), `label` (if known) and, in Parquet, ``p_CLASS`` for every class. A CSV file is
-for people and spreadsheets, so it has no probabilities of the classes.
+`accepted` (if the calibration has a rule), `group` (if inputs have groups), `label` (if known) and,
+in Parquet, ``p_CLASS`` for every class. A CSV file is for people and spreadsheets, so it has no
+probabilities of the classes.
 
 In any other table one column, `label` by default, has the true classes, and every other column is
 named after a class. Labels are names of columns, or numbers of columns from 0.
@@ -15,9 +15,8 @@ named after a class. Labels are names of columns, or numbers of columns from 0.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ from recal.files.views import names_in, read_npz, read_views, write_npz
 from recal.maps.steps import Plan
 
 # The columns of recal's own tables, besides the label and "p_CLASS" for every class.
-_OWN = ("input", "answer", "confidence", "accepted", "group", "passes")
+_OWN = ("input", "answer", "confidence", "accepted", "group")
 
 
 @dataclass(frozen=True)
@@ -145,16 +144,13 @@ def write_prob_file(
     confidence: NDArray[np.float64] | None = None,
     accepted: NDArray[np.bool_] | None = None,
     groups: NDArray[Any] | None = None,
-    passes: NDArray[np.int64] | None = None,
     inputs: Sequence[str] | None = None,
-    job: Mapping[str, Any] | None = None,
     fitted_rows: int = 0,
 ) -> Path:
     """Write answers to an .npz file, a Parquet table or a CSV table, by the ending of the name,
     atomically.
 
-    The confidence is the largest probability of a row by default. The metadata of a Parquet table
-    keeps `job`, the record of what it was computed from, which `read_job` returns.
+    The confidence is the largest probability of a row by default.
     """
     check_prob_name(path)
     names = np.arange(probs.shape[1]) if classes is None else classes
@@ -168,7 +164,7 @@ def write_prob_file(
         write_npz(path, {name: values for name, values in arrays.items() if values is not None})
         return path
     top = probs.max(axis=1) if confidence is None else confidence
-    columns: dict[str, Any] = dict(zip(_OWN, (inputs, answer, top, accepted, groups, passes)))
+    columns: dict[str, Any] = dict(zip(_OWN, (inputs, answer, top, accepted, groups)))
     if path.suffix == ".csv":  # for people: row numbers, and six digits
         columns["input"] = range(len(probs)) if inputs is None else inputs
         columns["confidence"] = [f"{value:.6g}" for value in top.tolist()]
@@ -184,29 +180,8 @@ def write_prob_file(
     for place, name in enumerate(names.tolist()):
         columns[f"p_{name}"] = np.ascontiguousarray(probs[:, place])
     metadata = {b"recal.fitted_rows": str(fitted_rows).encode()} if fitted_rows else {}
-    metadata |= {} if job is None else {b"recal.job": json.dumps(job).encode()}
     write_columns(path, columns, metadata=metadata)
     return path
-
-
-def _metadata(path: Path) -> Mapping[bytes, bytes]:
-    """Return the metadata of a Parquet table; none for any other file."""
-    if path.suffix != ".parquet":
-        return {}
-    try:
-        with path.open("rb") as file:  # the path may be a URL
-            return pyarrow_for("Reading Parquet files")[1].read_schema(file).metadata or {}
-    except Exception:  # not a table, or damaged
-        return {}
-
-
-def read_job(path: Path) -> dict[str, Any] | None:
-    """Return the job that wrote a Parquet table, or None."""
-    try:
-        job = json.loads(_metadata(path).get(b"recal.job", b"null"))
-    except (ValueError, RecursionError):
-        return None
-    return job if isinstance(job, dict) else None
 
 
 def read_prob_table(
@@ -326,6 +301,9 @@ def _probabilities(table: Table, name: str) -> NDArray[np.float64]:
 
 def _fitted_rows(path: Path) -> int:
     """Return how many rows of the table the calibration was fitted on."""
-    number = _metadata(path).get(b"recal.fitted_rows", b"0")
+    if path.suffix != ".parquet":
+        return 0
+    metadata = pyarrow_for("Reading Parquet files")[1].read_schema(path).metadata or {}
+    number = metadata.get(b"recal.fitted_rows", b"0")
     # Python refuses very long numbers.
     return int(number) if number.isdigit() and len(number) < 20 else 0

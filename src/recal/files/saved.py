@@ -31,7 +31,7 @@ from recal.files.encoding import (
     check_params,
     record_named,
 )
-from recal.files.paths import as_path, replacing
+from recal.files.paths import local_path, replacing
 from recal.maps.base import Map
 from recal.transforms.pool import Own, by_name
 
@@ -90,7 +90,7 @@ def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
             f"got a {name}."
         )
     _write(path, {"kind": content.pop("$"), **content}, encoder.arrays)
-    return as_path(path)
+    return Path(path)
 
 
 def load(
@@ -112,7 +112,7 @@ def load(
     -------
     The calibrator, classifier, Plan or DecisionRule, equal to what was saved.
     """
-    source, code = as_path(path), {"model": model, "preprocess": preprocess}
+    source, code = local_path(path), {"model": model, "preprocess": preprocess}
     own = by_name(() if transforms is None else transforms)
     try:
         header, arrays, as_written = _read(source)

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.errors import FileError, InputError
 from recal.files.limits import refuse_bombs
-from recal.files.paths import as_path, exists, is_remote, refuse_single_file, replacing
+from recal.files.paths import local_path, replacing
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
@@ -59,17 +59,15 @@ def read_views(
     >>> read_views(views.write(tempfile.mkdtemp() + "/views.npz"))
     Views: 2 samples, 2 classes, 1 transformation, labelled
     """
-    source = as_path(path)
-    if not exists(source):
-        local = not is_remote(source) and source.parent.is_dir()
-        parts = sorted(source.parent.glob(f".{glob.escape(source.name)}.*.part")) if local else []
+    source = local_path(path)
+    if not source.exists():
+        parts = sorted(source.parent.glob(f".{glob.escape(source.name)}.*.part"))
         hint = f" Writing it was interrupted; what is left of it is {parts[0]}." if parts else ""
         raise FileError(f"There is no file or folder {source}.{hint}")
     if source.is_dir():
         from recal.files.zarr_views import open_folder
 
         return open_folder(source, verify=verify, labels=labels, classes=classes)
-    refuse_single_file(source)
     own = ("logits", "transforms", "transformed", "preprocessing")
     of_rows = ("labels", "classes", "clusters", "groups", "ids")
     arrays = read_npz(source, (*own, *of_rows), required="logits")
@@ -99,7 +97,6 @@ def write_views(views: Views, target: Path) -> Path:
         raise InputError(
             f"Views are written to a name ending in .npz or .zarr, got {target.name!r}."
         )
-    refuse_single_file(target)
     shape = (views.n_samples, views.n_classes)
     slices = list(row_parts(*shape))
     arrays: dict[str, NDArray[Any] | ArrayParts] = {

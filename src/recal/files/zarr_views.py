@@ -33,14 +33,7 @@ from recal.files.ledger import (
     read_ledger,
 )
 from recal.files.limits import admit_folder
-from recal.files.paths import (
-    check_file,
-    is_remote,
-    partial_name,
-    remove_tree,
-    replace_folder,
-    version_stamp,
-)
+from recal.files.paths import check_file, partial_name, replace_folder, version_stamp
 from recal.files.views import check_layout, row_parts, specs, transformed_dtype
 from recal.transforms import as_transform
 from recal.transforms.preprocessing import Preprocessing
@@ -55,34 +48,25 @@ _REPAIR = "Collect again to repair it, or open it with verify=False."
 def write_folder(views: Views, target: Path) -> None:
     """Write a zarr folder under a temporary name and rename it. Only a folder of views without a
     writer is replaced.
-
-    An object store cannot rename. There the description is written last, and without it there are
-    no views.
     """
-    remote = is_remote(target)
-    target = target if remote else Path(os.path.realpath(target))
-    partial = target if remote else partial_name(target)
+    target = Path(os.path.realpath(target))
+    partial = partial_name(target)
     lock = None
     try:
         if target.exists() and not (target.is_dir() and is_store(target)):
             raise FileExistsError(17, "it contains files that recal did not write")
-        if remote:
-            remove_tree(target / "zarr.json")
-            remove_tree(target)
-        else:
-            lock = FolderLock(target) if target.is_dir() else None
-            target.parent.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(target) if target.is_dir() else None
+        target.parent.mkdir(parents=True, exist_ok=True)
         _write(views, partial)
-        if not remote:
-            replace_folder(partial, target)
+        replace_folder(partial, target)
     except OSError as error:
-        state = "It may be incomplete" if remote else "No files were written"
-        raise FileError(f"Cannot write {target}: {error.strerror or error}. {state}.") from error
+        raise FileError(
+            f"Cannot write {target}: {error.strerror or error}. No files were written."
+        ) from error
     finally:
         if lock is not None:
             lock.close()
-        if not remote:
-            shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write(views: Views, path: Path) -> None:
@@ -246,8 +230,6 @@ def open_folder(
 
 def _check_files(folder: Path) -> None:
     """Refuse pipes, devices and links out of the folder, before zarr opens them."""
-    if is_remote(folder):
-        return
     try:
         for above, folders, names in os.walk(folder):
             for name in (*folders, *names):
@@ -423,10 +405,9 @@ class StoredRows:
         self._sum = 0 if layer is None else layer + 1
         self.shape: tuple[int, ...] = stored.shape[len(self._place) :]
         self._step = stored.chunks[len(self._place)]
-        self._is_local = isinstance(getattr(stored.store, "root", None), Path)
         codec = stored.metadata.to_dict()["codecs"][0].get("configuration", {})
         whole_rows = stored.chunks == (*(1 for _ in self._place), self._step, *self.shape[1:])
-        self._is_plain = self._is_local and whole_rows and codec.get("endian") == sys.byteorder
+        self._is_plain = whole_rows and codec.get("endian") == sys.byteorder
         self._scratch: NDArray[Any] | None = None
 
     def __getitem__(self, rows: slice | NDArray[np.intp]) -> NDArray[Any]:
@@ -467,8 +448,7 @@ class StoredRows:
         starts = range(0, n_rows, step)
         pieces = (self._run(range(start, min(start + step, n_rows))) for start in starts)
         dtype = np.float32 if self._stored.dtype == np.float16 else self._stored.dtype
-        beside = not is_remote(self._path) and os.access(self._path.parent, os.W_OK)
-        folder = self._path.parent if beside else None
+        folder = self._path.parent if os.access(self._path.parent, os.W_OK) else None
         # The file has no name: it disappears with its last user, even after a kill.
         with tempfile.TemporaryFile(dir=folder, prefix=".recal-scratch-") as file:
             for piece in pieces:
@@ -498,9 +478,6 @@ class StoredRows:
 
     def _read(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         """Return rows in any order, chunk by chunk."""
-        if not self._is_local and (np.diff(rows) == 1).all() and len(rows):
-            # A store reads the chunks of adjacent rows at the same time.
-            return np.asarray(self._stored[(*self._place, slice(rows[0], rows[-1] + 1))])
         read = np.empty((len(rows), *self.shape[1:]), dtype=self._stored.dtype)
         order = np.argsort(rows, kind="stable")
         breaks = np.flatnonzero(np.diff(rows[order] // self._step)) + 1

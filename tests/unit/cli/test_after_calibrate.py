@@ -89,8 +89,8 @@ def test_watch_takes_a_model_and_data(capsys):
 def test_the_doctor_knows_import_names_and_a_remedy_that_works(monkeypatch):
     monkeypatch.setattr(doctor, "version", lambda name: "1.0")
     with monkeypatch.context() as patch:
-        patch.setattr(doctor.importlib, "import_module", lambda name: {"upath": object()}[name])
-        assert doctor.check_package("universal-pathlib")["works"]
+        patch.setattr(doctor.importlib, "import_module", lambda name: {"sklearn": object()}[name])
+        assert doctor.check_package("scikit-learn")["works"]
 
     class Clone:
         def __init__(self, text):

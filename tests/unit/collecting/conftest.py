@@ -11,6 +11,12 @@ def images():
     return np.random.default_rng(0).integers(0, 256, (20, 8, 8), dtype=np.uint8)
 
 
+def contents(folder):
+    """Return the bytes of every file in a folder, by name."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
 @pytest.fixture
 def labels():
     return np.arange(20) % 3

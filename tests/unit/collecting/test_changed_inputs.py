@@ -12,8 +12,7 @@ import soundfile
 from PIL import Image
 from torch.utils.data import Dataset
 
-from recal import TemperatureScaling, Views, calibrators, collect, load, save
-from recal.collecting import apply_distributed
+from recal import Views, calibrators, collect, load, save
 from recal.collecting.fingerprint import digest
 from recal.errors import InputError
 
@@ -121,27 +120,6 @@ def test_a_dataset_is_read_again_and_compared(tmp_path, changed):
     others[changed][9] = 1 - others[changed][9]
     with pytest.raises(InputError, match="other inputs: batch 2 differs"):
         collect(model, Pairs(**others), None, **store)
-
-
-@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
-def test_parts_of_another_job_are_not_mixed(tmp_path):
-    (tmp_path / "data").mkdir()
-    images(tmp_path / "data", 1)
-    logits = np.array([[3.0, 0.0], [0.0, 3.0], [2.0, 0.0], [0.0, 1.0]] * 8)
-    fits = [TemperatureScaling().fit(logits, np.array(y * 8)) for y in ([0, 1, 1, 1], [0, 0, 0, 1])]
-
-    def run(calibrator=fits[0]):
-        return apply_distributed(
-            calibrator, model, tmp_path / "data", tmp_path / "p", engine="local", batch_size=4
-        )
-
-    assert run().written == 12
-    assert run().written == 0
-    with pytest.raises(InputError, match=r"part-000000\.parquet was made with another"):
-        run(fits[1])
-    Image.new("RGB", (6, 6)).save(tmp_path / "data" / "05.bmp")
-    with pytest.raises(InputError, match=r"part-000001\.parquet was made with another"):
-        run()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ refuse in its words.
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -19,29 +18,18 @@ import ray
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from recal import Blend, CalibratedClassifier, ViewStacking, collect, save
-from recal.cli.app import run
-from recal.collecting import RayEngine, apply, apply_distributed
+from recal import Blend, CalibratedClassifier, ViewStacking, collect
+from recal.collecting import RayEngine, apply
 from recal.errors import InputError, RecalError
 from recal.files.ledger import read_ledger
-from tests.unit.collecting.object_store import contents, s3_server
+from tests.unit.collecting.conftest import contents
 
 ENGINE = RayEngine(workers=2)
 
 
-@pytest.fixture(scope="module")
-def s3():
-    with s3_server() as variables, pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        yield
-
-
 @pytest.fixture(scope="module", autouse=True)
-def cluster(s3):
-    """One small cluster for all tests here, so that they do not each wait for one; its workers know
-    the S3 server.
-    """
+def cluster():
+    """One small cluster for all tests here, so that they do not each wait for one."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault(
         "RAY_worker_niceness", "0"
@@ -90,11 +78,6 @@ def test_a_store_has_the_bytes_of_a_local_run(tmp_path, images):
     assert contents(tmp_path / "ray.zarr") == contents(tmp_path / "local.zarr")
 
 
-def test_an_object_store_is_written(images):
-    views = job(images, out="s3://bucket/ray.zarr", engine=ENGINE, batch_size=6)
-    np.testing.assert_array_equal(views.logits, job(images, batch_size=6).logits)
-
-
 PLAN = Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.6, gated_own=1.2, start=0.6)
 
 
@@ -112,14 +95,6 @@ def counting_model(folder):
 
 def rows_shown(folder):
     return sum(int(line) for path in Path(folder).iterdir() for line in path.read_text().split())
-
-
-@pytest.mark.slow
-def test_answers_are_written_to_an_object_store(images):
-    stack = ViewStacking().set_state({"map_": PLAN, "classes_": np.arange(3)})
-    out = "s3://bucket/answers"
-    done = apply_distributed(stack, make_model(), images, out, engine=ENGINE, batch_size=20)
-    assert done.written == 60
 
 
 @pytest.mark.slow
@@ -269,64 +244,6 @@ def test_a_loader_is_refused_with_the_remedy(images):
     loader = DataLoader(TensorDataset(torch.from_numpy(images)))
     with pytest.raises(InputError, match=r"read in any order.*loader\.dataset"):
         collect(make_model(), loader, None, engine=ENGINE)
-
-
-@pytest.mark.slow
-def test_tables_are_written_by_the_workers(tmp_path, images):
-    import pyarrow.parquet
-
-    calibrator = ViewStacking().set_state({"map_": PLAN, "classes_": np.arange(3)})
-    how = {"batch_size": 16, "progress": False}
-    parts = apply_distributed(
-        calibrator, make_model(), images, tmp_path / "probs", engine=ENGINE, **how
-    )
-    assert sorted(os.listdir(parts)) == [f"part-{index:06d}.parquet" for index in range(4)]
-    expected = apply(calibrator, make_model(), images, **how)
-    table = pyarrow.parquet.read_table(parts).to_pydict()
-    np.testing.assert_array_equal(
-        np.stack([table[f"p_{k}"] for k in range(3)], axis=1), expected.probs
-    )
-    assert table["passes"] == expected.passes.tolist()
-    assert (parts.samples, parts.written, parts.passes) == (60, 60, expected.passes.sum())
-    assert parts.passes_per_answer == expected.passes_per_answer > 1
-    here = apply_distributed(
-        calibrator, make_model(), images, tmp_path / "here", engine="local", **how
-    )
-    assert contents(here.folder) == contents(parts.folder)
-    (parts.folder / "part-000002.parquet").unlink()
-    before = (parts.folder / "part-000001.parquet").stat().st_mtime_ns
-    again = apply_distributed(calibrator, make_model(), images, parts, engine="local", **how)
-    assert (parts.folder / "part-000001.parquet").stat().st_mtime_ns == before
-    assert (again.samples, again.written) == (60, 16)
-    assert contents(here.folder) == contents(parts.folder)
-
-
-def test_apply_on_the_command_line(tmp_path, images, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    save(ViewStacking().set_state({"map_": PLAN, "classes_": np.arange(3)}), "c.recal")
-    np.save("images.npy", images)
-    Path("linear.py").write_text(
-        "import numpy as np\n\ndef model(batch):\n"
-        "    values = np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)\n"
-        "    return values @ np.sin(np.arange(64 * 3, dtype=np.float32)).reshape(64, 3) / 50\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    # The cluster of these tests was started elsewhere; one that is started by the command knows
-    # where to look.
-    import linear
-
-    ray.cloudpickle.register_pickle_by_value(linear)
-    typed = shlex.split("apply c.recal --model linear:model --data images.npy --batch-size 16")
-    assert run([*typed, "--engine", "ray", "--out", "spread"]) == 0
-    assert "Tables with 60 samples are in" in (said := " ".join(capsys.readouterr().out.split()))
-    assert "forward passes" in said
-    assert run([*typed, "--out", "here"]) == 0
-    assert contents(Path("spread")) == contents(Path("here"))
-    capsys.readouterr()
-    assert run([*typed, "--out", "here"]) == 0
-    assert "60 of which were there already" in " ".join(capsys.readouterr().out.split())
-    assert run([*typed, "--labels", "y.npy", "--out", "labelled"]) != 0
-    assert "labelled has no ending" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("address", [None, "10.1.2.3:6379"])

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from recal import collect, read_views
 from recal.errors import FileError, InputError
 from recal.files.ledger import read_ledger
-from tests.unit.collecting.object_store import contents
+from tests.unit.collecting.conftest import contents
 
 POOL = "zoom:0.5-0.9:3"
 
@@ -327,14 +327,11 @@ def test_starting_over_can_be_interrupted_and_repeated(tmp_path, job, whole, mon
     target = tmp_path / "v.zarr"
     job(target, pool=None)
 
-    def stopped(folder, *kept):
-        for path in folder.iterdir():
-            if path.is_file() and path.name not in kept:
-                path.unlink()
+    def stopped(folder):
         raise Stop
 
     with monkeypatch.context() as during:
-        during.setattr("recal.collecting.store.remove_inside", stopped)
+        during.setattr("recal.collecting.store.shutil.rmtree", stopped)
         with pytest.raises(Stop):
             job(target, resume=False)
     job(target, resume=False)

@@ -14,7 +14,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from recal import Views, read_views
+from recal import Plan, Views, load, read_views, save
+from recal.cli.app import run
 from recal.errors import FileError, InputError, RecalError
 from recal.files import views as views_module
 
@@ -307,3 +308,13 @@ def test_a_bad_folder_is_refused_in_one_sentence(name, tmp_path):
     with pytest.raises(RecalError, match=words) as refused:
         _ = read_views(path).logits
     assert str(path) in str(refused.value)
+
+
+def test_a_url_is_refused(tmp_path, capsys):
+    url = "s3://bucket/views.zarr"
+    views = make()
+    for use in (read_views, views.write, load, lambda path: save(Plan(), path)):
+        with pytest.raises(InputError, match=r"s3://bucket/views\.zarr is a URL"):
+            use(url)
+    assert run(["fit", url, "--out", str(tmp_path / "c.recal")]) == 2
+    assert "is a URL" in capsys.readouterr().err
