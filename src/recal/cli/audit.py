@@ -25,13 +25,7 @@ def audit(
     ] = None,
     checks: Annotated[int | None, Option(help="How many answers a person should check.")] = None,
     checked: Annotated[Path | None, Option(help="The table of --checks, filled in.")] = None,
-    correct: Annotated[
-        str | None, Option(help="The column of --checked that says what is right.")
-    ] = None,
     group: opt.GroupColumn = None,
-    uniform: Annotated[
-        bool, Option("--uniform", help="Draw all accepted answers with the same probability.")
-    ] = False,
     update: Annotated[
         bool, Option("--update", help="Write the looser or stricter rule that the grades support.")
     ] = False,
@@ -63,16 +57,17 @@ def audit(
     if is_cascade and update:
         raise InputError("--update cannot change a cascade. Calibrate again with more labels.")
     below = 0.0 if is_cascade else 0.1  # a cascade has no single threshold
-    found = FolderAudit(file.parent, rule, weighted=not uniform, below=below)
+    found = FolderAudit(file.parent, rule, below=below)
     if answers is not None and checks is not None and out is not None:
         n, column = write_checks(found, answers, checks, out, group=group)
-        print_json({"drawn": n, "file": out, **_facts(found)})
+        print_json({"drawn": n, "file": out, **found.facts(), "pending": len(found.pending)})
         say(f"{n} answers to check are in {out}. Fill in the column `{column}` with yes or no.")
         say(f"Next: {shell_line('audit', folder, '--checked', out)}")
         return
-    added = 0 if checked is None else found.add(read_checked(checked, correct))
+    added = 0 if checked is None else found.add(read_checked(checked))
     changed = _update(file, content, found) if update else None
-    print_json({"added": added, "updated": changed is not None, **_facts(found)})
+    facts = {"added": added, "updated": changed is not None, "pending": len(found.pending)}
+    print_json({**facts, **found.facts()})
     say(str(found.audit))
     if found.pending:
         say(f"{len(found.pending)} drawn answers are not graded yet.")
@@ -82,20 +77,6 @@ def audit(
         say(f"Next: {shell_line('audit', folder, '--update')}")
     if found.audit.alarm and changed is None:
         raise typer.Exit(1)
-
-
-def _facts(found: FolderAudit) -> dict[str, Any]:
-    audit = found.audit
-    return {
-        "rule": found.key,
-        "risk": audit.rule.risk,
-        "graded": audit.n_graded,
-        "pending": len(found.pending),
-        "error": audit.error,
-        "interval": list(audit.interval),
-        "alarm": audit.alarm,
-        "verdict": audit.verdict,
-    }
 
 
 def _update(file: Path, content: Any, found: FolderAudit) -> str | None:

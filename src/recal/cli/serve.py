@@ -18,7 +18,6 @@ from recal.errors import InputError, MissingExtraError
 
 def serve(
     folder: opt.CalibrationPath,
-    model: opt.ModelSource = None,
     host: Annotated[str, Option(help="Where to listen; by default on this machine only.")] = (
         "127.0.0.1"
     ),
@@ -27,16 +26,14 @@ def serve(
     check_rate: Annotated[float, Option(help="The share of accepted answers to check.")] = 0.05,
     max_rows: Annotated[int, Option(help="The most rows of one request.", min=1)] = 1000,
     max_bytes: Annotated[int, Option(help="The most bytes of one request.", min=1)] = 4_000_000,
-    outputs: opt.OutputKind = None,
-    trust: opt.Trust = None,
 ) -> None:
     """Serve a calibration over HTTP: scores in, decisions out, grades back.
 
     POST /answers takes one row or a list: {"signals": {...}}, {"answers": {...}, "signals": {...}},
-    {"logits": [...]}, or with --model {"input": [...]}; with "group" if the fit had groups. It
-    returns answer, confidence, accepted, and whether a person should check the answer. POST /grades
-    takes {"id": ..., "right": true}. GET / is a status page, GET /metrics is for Prometheus, GET
-    /healthz says that the service is up. If the environment has RECAL_TOKEN, requests need it.
+    or {"logits": [...]}; with "group" if the fit had groups. It returns answer, confidence,
+    accepted, and whether a person should check the answer. POST /grades takes {"id": ..., "right":
+    true}. GET /status is the state of the audit, GET /metrics is for Prometheus, GET /healthz says
+    that the service is up. If the environment has RECAL_TOKEN, requests need it.
 
     Example: [bold]recal serve calibrated --port 8000[/bold]
     """
@@ -50,23 +47,19 @@ def serve(
     if not (hasattr(content, "predict_confidence") or is_panel(content)):
         raise InputError(f"{file} holds no calibration. See: recal plan {file}")
     settings: dict[str, Any] = {
-        "folder": str(file.parent),
         "file": str(file),
-        "model": model,
-        "outputs": outputs,
-        "trust": trust,
         "check_rate": check_rate,
         "max_rows": max_rows,
         "max_bytes": max_bytes,
     }
-    from recal.serving.app import VARIABLE, make_service
+    from recal.serving import VARIABLE, make_service
 
     service = make_service(settings)  # shows errors before the first process starts
     listening = listen(host, port)
     port = listening.getsockname()[1]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     print_json({"url": url, "rule": service.audit is not None})
-    say(f"Serving {file} at {url} (status page, /answers, /grades, /metrics).")
+    say(f"Serving {file} at {url} (/answers, /grades, /status, /metrics).")
     if host not in ("127.0.0.1", "localhost", "::1") and not os.environ.get("RECAL_TOKEN"):
         say(
             "Warning: anybody who reaches this port can use it. Set RECAL_TOKEN to require a token."
@@ -74,7 +67,7 @@ def serve(
     sys.stdout.flush()  # the process that started it may wait for the address
     os.environ[VARIABLE] = json.dumps(settings)
     uvicorn.run(
-        "recal.serving.app:make",
+        "recal.serving:make",
         factory=True,
         fd=listening.fileno(),
         workers=workers if workers > 1 else None,

@@ -14,7 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class FolderAudit:
     ----------
     folder : the folder of `recal calibrate`
     rule : its rule
-    weighted, below : as in `Audit`
+    below : as in `Audit`
 
     Attributes
     ----------
@@ -56,18 +56,13 @@ class FolderAudit:
     """
 
     def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        rule: DecisionRule,
-        *,
-        weighted: bool = True,
-        below: float = 0.1,
+        self, folder: str | os.PathLike[str], rule: DecisionRule, *, below: float = 0.1
     ) -> None:
         self.journal = Journal(Path(folder) / AUDIT_FILE)
         self.rule, self.key = rule, rule_key(rule)
         records = list(self.journal.read())
         # Every draw is another one.
-        self.audit = Audit(rule, weighted=weighted, below=below, random_state=len(records))
+        self.audit = Audit(rule, below=below, random_state=len(records))
         self.pending: dict[str, Check] = {}
         self.grades: dict[str, bool] = {}
         self._apply(records)
@@ -149,6 +144,19 @@ class FolderAudit:
         self.refresh()
         return len(new)
 
+    def facts(self) -> dict[str, Any]:
+        """Return the state of the audit as plain values for JSON."""
+        audit = self.audit
+        return {
+            "rule": self.key,
+            "risk": audit.rule.risk,
+            "graded": audit.n_graded,
+            "error": audit.error if audit.n_graded else None,
+            "interval": list(audit.interval),
+            "alarm": audit.alarm,
+            "verdict": audit.verdict,
+        }
+
 
 def audited_rule(calibration: Any) -> DecisionRule | None:
     """Return the rule whose promise is audited, or None; for a cascade, one that stands for it.
@@ -206,24 +214,23 @@ def write_checks(
     return len(rows), write_with_columns(picked, out, added)["right"]
 
 
-def read_checked(path: str | os.PathLike[str], correct: str | None = None) -> dict[str, bool]:
+def read_checked(path: str | os.PathLike[str]) -> dict[str, bool]:
     """Read the grades that a person filled in; rows without a grade are left out."""
     table = read_table(path)
     check, right = (
         f"recal_{name}" if f"recal_{name}" in table else name for name in ("check", "right")
     )
-    correct, grades = correct or right, {}
-    for row, (name, word) in enumerate(zip(table[check], table[correct]), 1):
-        if not word.strip():
-            continue
+    grades = {}
+    for row, (name, word) in enumerate(zip(table[check], table[right]), 1):
         known = GRADES.get(word.strip().lower())
-        if known is None:
+        if known is not None:
+            grades[name] = known > 0.5
+        elif word.strip():
             raise InputError(
-                f"{path}, row {row}: the column {correct!r} must say yes or no, got {word!r}."
+                f"{path}, row {row}: the column {right!r} must say yes or no, got {word!r}."
             )
-        grades[name] = known > 0.5
     if not grades:
-        raise InputError(f"{path} holds no grades: fill in the column {correct!r} with yes or no.")
+        raise InputError(f"{path} holds no grades: fill in the column {right!r} with yes or no.")
     return grades
 
 
@@ -248,21 +255,24 @@ class PromiseCheck:
     Attributes
     ----------
     risk : the promised largest share of wrong answers among the accepted ones
-    n_samples, n_accepted, n_errors : int
+    samples, accepted, errors : int
+    error_rate : float, None if nothing was accepted
+    interval : 95 % interval of the error rate, None if nothing was accepted
     p_value : float
         The probability of at least as many errors if exactly the promised share is wrong. Below
         `alpha` the promise is refuted.
-    interval : 95 % interval of the share of errors
+    clusters : the number of clusters with an accepted answer, if there are clusters
     """
 
     risk: float
-    n_samples: int
-    n_accepted: int
-    n_errors: int
+    samples: int
+    accepted: int
+    errors: int
+    error_rate: float | None
+    interval: tuple[float, float] | None
     p_value: float
-    interval: tuple[float, float]
     alpha: float
-    n_clusters: int | None = None
+    clusters: int | None = None
 
     @property
     def refuted(self) -> bool:
@@ -270,36 +280,18 @@ class PromiseCheck:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {
-            "holds": not self.refuted,
-            "risk": self.risk,
-            "samples": self.n_samples,
-            "accepted": self.n_accepted,
-            "errors": self.n_errors,
-            "error_rate": self.n_errors / self.n_accepted if self.n_accepted else None,
-            "interval": list(self.interval) if self.n_accepted else None,
-            "p_value": self.p_value,
-            "alpha": self.alpha,
-            "clusters": self.n_clusters,
-        }
+        return {"holds": not self.refuted, **asdict(self)}
 
     def __str__(self) -> str:
-        if not self.n_accepted:
-            return f"The rule accepts none of these {self.n_samples:,} rows, so nothing is tested."
+        if self.error_rate is None or self.interval is None:
+            return f"The rule accepts none of these {self.samples:,} rows, so nothing is tested."
         low, high = self.interval
-        counts = (
-            f"{self.n_errors:,} of {self.n_accepted:,} accepted answers are wrong "
-            f"({self.n_errors / self.n_accepted:.1%}, 95 % interval {low:.1%} to {high:.1%})"
-        )
-        if self.refuted:
-            return (
-                f"Refuted: {counts}, and at most {self.risk:.3g} were promised. If the promise "
-                f"held, so many errors would have a probability of at most {self.p_value:.2g}."
-            )
+        verdict = "is refuted" if self.refuted else "holds"
         return (
-            f"The promise of at most {self.risk:.3g} holds: {counts}. If exactly the promised "
-            f"share were wrong, at least so many errors would have the probability "
-            f"{self.p_value:.2g}."
+            f"The promise of at most {self.risk:.3g} {verdict}: {self.errors:,} of "
+            f"{self.accepted:,} accepted answers are wrong ({self.error_rate:.1%}, 95 % interval "
+            f"{low:.1%} to {high:.1%}). If exactly the promised share were wrong, at least so many "
+            f"errors would have the probability {self.p_value:.2g}."
         )
 
 
@@ -331,14 +323,23 @@ def check_promise(
     taken = as_array(accepted, "accepted").astype(bool)
     wrong = ~as_array(correct, "correct").astype(bool)[taken]
     n_accepted, n_errors = len(wrong), int(wrong.sum())
+    if not n_accepted:
+        return PromiseCheck(rule.risk, len(taken), 0, 0, None, None, 1.0, alpha)
     n, n_clusters = float(n_accepted), None
-    if clusters is not None and n_accepted:
+    if clusters is not None:
         names = check_clusters(clusters, len(taken))[taken]
         n_clusters = len(np.unique(names))
         n = effective_count(wrong.astype(np.float64), names)
-    k = n_errors * n / max(1, n_accepted)
+    k = n_errors * n / n_accepted
     p_value = float(binom.sf(np.floor(k) - 1, max(1, round(n)), rule.risk)) if n_errors else 1.0
-    interval = rate_interval(k, n) if n_accepted else (0.0, 1.0)
     return PromiseCheck(
-        rule.risk, len(taken), n_accepted, n_errors, p_value, interval, alpha, n_clusters
+        risk=rule.risk,
+        samples=len(taken),
+        accepted=n_accepted,
+        errors=n_errors,
+        error_rate=n_errors / n_accepted,
+        interval=rate_interval(k, n),
+        p_value=p_value,
+        alpha=alpha,
+        clusters=n_clusters,
     )

@@ -1,1 +1,0 @@
-"""One process that scores answers where they are made: `recal serve`."""
