@@ -36,6 +36,8 @@ _ROUND = 6755399441055744.0
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 # How many rows of a stack are summed together.
 CHUNK = 1024
+# How many rows take a step of ReCal together; their numbers stay in the first cache.
+BLOCK = 64
 
 
 @part_of_kernel(fastmath={"contract"})
@@ -171,20 +173,31 @@ def fill_softmax(logits, start, stop, columns, find, scales, probs, confidences,
 
 
 @part_of_kernel()
-def confidence(numbers, gap):  # type: ignore[no-untyped-def]
-    """Return a row's confidence at its current scale by the series, and a bound on its error.
+def fill_confidences(numbers, gaps, values, errors):  # type: ignore[no-untyped-def]
+    """Fill the confidences of a block of rows at their current scales by the series, and bounds on
+    their errors.
 
-    `gap` is how far the logit whose confidence is wanted lies below the largest.
+    The k-th number of row r is at ``numbers[k * BLOCK + r]``. Only with constant distances and a
+    constant number of rows does the compiler use vector instructions. `gaps` say how far the logit
+    whose confidence is wanted lies below the largest.
     """
-    scale = numbers[SCALE]
-    t = scale - numbers[AT]
-    error = _remainder(t, numbers[REACH - 1], numbers[REACH])
-    # NaN, or a bound beyond 1/2, says nothing.
-    error = error if error < 0.5 else 1e300
-    odds = fast_exp(min(numbers[1] + t * numbers[2], 700.0)) * (1.0 + _rise(t, numbers[3:REACH]))
-    share = 1.0 / (1.0 + odds)
-    probability = fast_exp(scale * gap) * share
-    return probability, 2.0 * error * abs(probability * odds * share)
+    n = numbers
+    for r in range(BLOCK):
+        scale = n[SCALE * BLOCK + r]
+        t = scale - n[AT * BLOCK + r]
+        c = (
+            n[3 * BLOCK + r], n[4 * BLOCK + r], n[5 * BLOCK + r], n[6 * BLOCK + r],
+            n[7 * BLOCK + r], n[8 * BLOCK + r], n[9 * BLOCK + r],
+        )  # fmt: skip
+        error = _remainder(t, c[6], n[REACH * BLOCK + r])
+        # NaN, or a bound beyond 1/2, says nothing.
+        error = error if error < 0.5 else 1e300
+        power = fast_exp(min(n[BLOCK + r] + t * n[2 * BLOCK + r], 700.0))
+        odds = power * (1.0 + _rise(t, c))
+        share = 1.0 / (1.0 + odds)
+        value = fast_exp(scale * gaps[r]) * share
+        values[r] = value
+        errors[r] = 2.0 * error * abs(value * odds * share)
 
 
 @kernel()
@@ -193,37 +206,48 @@ def replay(scales, start, stop, stack, columns, lowest, read_own, views, betas):
 
     `stack` holds the originals and their views, (1 + m, n, K); `columns` and `lowest` are the
     column of each row's largest logit and its smallest logit, (1 + m, n). A row is read when it is
-    first compared, and again when its series cannot decide a comparison.
+    first compared, and again when its series cannot decide a comparison. The rows of a block take
+    each step together.
     """
     n_layers = len(stack)
-    numbers, gaps = np.empty((n_layers, NUMBERS)), np.empty(n_layers)
-    for i in range(start, stop):
+    numbers, gaps = np.empty((n_layers, NUMBERS * BLOCK)), np.zeros((n_layers, BLOCK))
+    kept = np.zeros((n_layers, BLOCK), np.bool_)
+    values, errors = np.empty((2, BLOCK)), np.empty((2, BLOCK))
+    for first in range(start, stop, BLOCK):
+        count = min(BLOCK, stop - first)
+        numbers[:] = 0.0
         for layer in range(n_layers):
-            row, column = stack[layer, i], columns[layer, i]
-            top = np.float64(row[column])
-            numbers[layer] = 0.0
-            numbers[layer, REACH] = np.inf
-            numbers[layer, SCALE] = scales[i]
-            numbers[layer, TOP] = top
-            numbers[layer, LOWEST] = np.float64(lowest[layer, i]) - top
-            gaps[layer] = 0.0 if read_own else np.float64(row[columns[0, i]]) - top
+            for r in range(count):
+                row, column = stack[layer, first + r], columns[layer, first + r]
+                top, answer = np.float64(row[column]), columns[0, first + r]
+                kept[layer, r] = column == answer
+                gaps[layer, r] = 0.0 if read_own else np.float64(row[answer]) - top
+                own = numbers[layer, r::BLOCK]
+                own[REACH], own[SCALE], own[TOP] = np.inf, scales[first + r], top
+                own[LOWEST] = np.float64(lowest[layer, first + r]) - top
         for step in range(len(views)):
             layer = views[step] + 1
-            own, doubt = confidence(numbers[0], 0.0)
-            other, more = confidence(numbers[layer], gaps[layer])
-            if not abs(other - own - RISE) > doubt + more:
-                if doubt > 0.0:
-                    read(stack[0, i], columns[0, i], numbers[0])
-                    own, doubt = confidence(numbers[0], 0.0)
-                if more > 0.0:
-                    read(stack[layer, i], columns[layer, i], numbers[layer])
-                    other, more = confidence(numbers[layer], gaps[layer])
-            kept = columns[layer, i] == columns[0, i]
-            beta = betas[step, 2 * kept + (not other - own > RISE)]
-            for place in (0, layer):
-                scale = numbers[place, SCALE] * beta
-                numbers[place, SCALE] = min(max(scale, SCALE_RANGE[0]), SCALE_RANGE[1])
-        scales[i] = numbers[0, SCALE]
+            fill_confidences(numbers[0], gaps[0], values[0], errors[0])
+            fill_confidences(numbers[layer], gaps[layer], values[1], errors[1])
+            n_read = 0
+            for r in range(count):
+                if abs(values[1, r] - values[0, r] - RISE) > errors[0, r] + errors[1, r]:
+                    continue
+                for side, place in ((0, 0), (1, layer)):
+                    if errors[side, r] > 0.0:
+                        row, column = stack[place, first + r], columns[place, first + r]
+                        read(row, column, numbers[place, r::BLOCK])
+                        n_read += 1
+            if n_read:
+                fill_confidences(numbers[0], gaps[0], values[0], errors[0])
+                fill_confidences(numbers[layer], gaps[layer], values[1], errors[1])
+            for r in range(count):
+                beta = betas[step, 2 * kept[layer, r] + (not values[1, r] - values[0, r] > RISE)]
+                for place in (0, layer):
+                    scale = numbers[place, SCALE * BLOCK + r] * beta
+                    scale = min(max(scale, SCALE_RANGE[0]), SCALE_RANGE[1])
+                    numbers[place, SCALE * BLOCK + r] = scale
+        scales[first : first + count] = numbers[0, SCALE * BLOCK : SCALE * BLOCK + count]
 
 
 # Stacked log-probabilities: features are (n_views, n_samples, n_classes) float32, sums are float64.
