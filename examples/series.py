@@ -25,7 +25,7 @@ def margins(batch):
 
 # %% Views: hours are missing, or the day starts an hour earlier or later
 days, season = load_italy_power_demand(split="test")
-pool = "drop:0.2+timeshift:0.05+timeshift:0.05:direction=earlier"
+pool = "drop:0.2+timeshift:0.05+timeshift:0.1"
 views = collect(margins, days, pool, labels=season, classes=[str(name) for name in fitted.classes_])
 fit, rest = views[: len(views) // 2], views[len(views) // 2 :]
 

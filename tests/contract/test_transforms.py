@@ -75,7 +75,6 @@ def options(cls: type[BuiltIn]) -> dict[str, Any]:
     return {
         "median": {"medians": (0.5, -1.25, 3, 1e-7, 12345.678, 2, 0)},
         "permute": {"levels": tuple(range(77))},
-        "tokenmask": {"mask_id": 103},
     }.get(cls.kind, {})
 
 
@@ -293,9 +292,7 @@ def test_rubbish_is_refused(cls: type[BuiltIn]) -> None:
 
 def test_seeds_and_contents_matter() -> None:
     values = np.random.default_rng(0).normal(size=(2, 50))
-    fates = {
-        bits(as_transform(f"drop:0.5:fill=zero:seed={seed}")(values) == 0) for seed in range(5)
-    }
+    fates = {bits(as_transform(f"drop:0.5:seed={seed}")(values) == values) for seed in range(5)}
     assert len(fates) == 5
-    lost = as_transform("drop:0.5:fill=zero")(values) == 0
-    assert (lost[0] != lost[1]).any()
+    kept = as_transform("drop:0.5")(values) == values
+    assert (kept[0] != kept[1]).any()

@@ -122,7 +122,7 @@ def test_texts(tmp_path):
         model,
         (texts[400:middle], y[400:middle]),
         (texts[middle:], y[middle:]),
-        "cut:0.3+tokendrop:0.1-0.5:2+chardrop:0.1+sentencedrop:0.5",
+        "cut:0.3+tokendrop:0.1-0.5:2+chardrop:0.1",
         risk=0.2,
     )
 

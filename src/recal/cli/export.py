@@ -101,7 +101,7 @@ def export(
             f"The profile of the fit's inputs is in {profile}: recal watch compares new ones with it."
         )
     # The ONNX file gets inputs that have already been read from files.
-    names = [name for name in ("read", "pixels", "resize", "crop", "seconds") if name in settings]
+    names = [name for name in ("pixels", "resize", "crop", "seconds") if name in settings]
     if reading := " ".join(f"--{name} {settings[name]}" for name in names):
         say(
             f"Not part of the file: {reading}. Prepare inputs in the same way before you pass them."

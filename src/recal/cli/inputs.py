@@ -88,7 +88,7 @@ class Inputs(OptionGroup):
     engine: Annotated[str | None, _model(help="Where to run: local, or ray for a cluster.")] = None
     batch_size: Annotated[int | None, _model(help="Samples in one forward pass.")] = None
     read: Annotated[
-        str | None, _input(help="Read a folder's files as images, texts, sounds, bytes.")
+        str | None, _input(help="Read a folder's files as images, texts or sounds.")
     ] = None
     on_error: Annotated[str | None, _input(help="If a file cannot be read: stop or skip.")] = None
     cluster_by: Annotated[str | None, _input(help="Clusters of files: 'parent', or a pattern.")] = (
@@ -384,8 +384,7 @@ class Inputs(OptionGroup):
             pixels = getattr(model, "pixels", None)
             return {"pixels": pixels} if self.data.is_dir() and pixels != "rgb" else {}
         if self.data.is_dir():
-            of_images = ("pixels", "resize", "crop")
-            names = ("seconds", "read") if stored.pixels is None else of_images
+            names = ("seconds",) if stored.pixels is None else ("pixels", "resize", "crop")
             return {name: getattr(stored, name) for name in names}
         if not self.is_table:
             return {}

@@ -8,7 +8,7 @@ from ..transforms.preprocessing import Normalize as Normalize
 from ..transforms.preprocessing import PROBABILITY_FLOOR as PROBABILITY_FLOOR
 from .sources import Source as Source, as_source as as_source
 from .folders import ImageFolder as ImageFolder
-from .folders import ByteFolder as ByteFolder, SoundFolder as SoundFolder, TextFolder as TextFolder
+from .folders import SoundFolder as SoundFolder, TextFolder as TextFolder
 from .models.base import Model as Model
 from .models import as_model as as_model
 from .models.huggingface import HuggingFaceModel as HuggingFaceModel

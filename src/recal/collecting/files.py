@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.collecting.folders import ByteFolder, FileFolder, ImageFolder, SoundFolder, TextFolder
+from recal.collecting.folders import FileFolder, ImageFolder, SoundFolder, TextFolder
 from recal.collecting.sources import FILE_OPTIONS, ArraySource, Source
 from recal.collecting.tables import TABLE_SUFFIXES as TABLES
 from recal.collecting.tables import open_table
-from recal.errors import FileError, InputError, RecalError, in_both
+from recal.errors import FileError, InputError, RecalError
 from recal.files.limits import refuse_bombs
 from recal.schema import Choice, check
 
@@ -24,7 +24,6 @@ _FOLDERS: dict[str, type[FileFolder]] = {
     "images": ImageFolder,
     "texts": TextFolder,
     "sounds": SoundFolder,
-    "bytes": ByteFolder,
 }
 
 
@@ -36,7 +35,7 @@ def open_path(path: Path, **options: Any) -> Source:
     **options
         Options that are None are ignored.
 
-        - of a folder: `read` ("images", "texts", "sounds" or "bytes", by default what most file
+        - of a folder: `read` ("images", "texts" or "sounds", by default what most file
           names say), `on_error`,
           and `cluster_by` ("parent", or a regular expression that finds the cluster in a file
           name);
@@ -87,26 +86,12 @@ def open_path(path: Path, **options: Any) -> Source:
 
 
 def _most(path: Path) -> str:
-    """Return the type of most files in a folder, by their names; the error asks for it if most are
-    unknown.
-    """
-    files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
-    counts = {
-        kind: sum(file.suffix.lower() in _FOLDERS[kind].suffixes for file in files)
-        for kind in ("images", "texts", "sounds")
-    }
-    kind = max(counts, key=lambda kind: counts[kind])
-    if len(files) - sum(counts.values()) > counts[kind]:
-        part = (
-            f"only {counts[kind]} of them {kind}"
-            if counts[kind]
-            else "none of them images, sounds or texts"
-        )
-        raise InputError(
-            f"{path} holds {len(files)} files, {part} by their names (.png, .wav, .txt, ...)",
-            remedy=f"Say what to read: {' or '.join(in_both(read=name) for name in _FOLDERS)}, which reads all files",
-        )
-    return kind
+    """Return the type of most files in a folder, by the endings of their names."""
+    endings = [file.suffix.lower() for file in path.rglob("*") if not file.name.startswith(".")]
+    counts = {kind: sum(map(endings.count, _FOLDERS[kind].suffixes)) for kind in _FOLDERS}
+    if not any(counts.values()):
+        raise InputError(f"{path} holds no images, texts or sounds (.png, .txt, .wav, ...).")
+    return max(counts, key=lambda kind: counts[kind])
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Folders of images, texts, sounds or bytes, one folder per class."""
+"""Folders of images, texts or sounds, one folder per class."""
 
 from __future__ import annotations
 
@@ -258,22 +258,6 @@ class TextFolder(FileFolder):
             return path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise FileError(f"The text {path} cannot be read as UTF-8: {error}.") from error
-
-
-class ByteFolder(FileFolder):
-    """Any files as `root/class/name`; a batch is an object array of bytes."""
-
-    kind = "text"
-
-    def __init__(self, root: Path, *, on_error: OnError = "stop") -> None:
-        self.reading = {"read": "bytes"}
-        super().__init__(root, on_error=on_error)
-
-    def read_file(self, path: Path) -> bytes:
-        try:
-            return path.read_bytes()
-        except OSError as error:
-            raise FileError(f"The file {path} cannot be read: {error}.") from error
 
 
 class SoundFolder(FileFolder):

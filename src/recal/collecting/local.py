@@ -121,7 +121,7 @@ def collect(
         views that `ViewStacking` chose there, for all samples. The pilot is kept next to the store
         as ``name.pilot.zarr``. See `recal.collecting.run_pilot`.
     **files
-        For inputs given as a path: `read` ("images", "texts", "sounds" or "bytes") and `on_error`
+        For inputs given as a path: `read` ("images", "texts" or "sounds") and `on_error`
         ("stop" or "skip") of a folder, `resize`, `crop` and `pixels` ("rgb", "gray", "rgba" or
         "gray16") of images, `seconds` of sounds, `label_column` and `text_column` of a table.
 

@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-from recal.transforms.audio import Bits as Bits
-from recal.transforms.audio import Clip as Clip
-from recal.transforms.audio import Echo as Echo
-from recal.transforms.audio import Faster as Faster
-from recal.transforms.audio import HighPass as HighPass
-from recal.transforms.audio import LowPass as LowPass
-from recal.transforms.audio import Noise as Noise
-from recal.transforms.audio import Quieter as Quieter
-from recal.transforms.audio import TimeMask as TimeMask
 from recal.transforms.base import BuiltIn as BuiltIn
 from recal.transforms.base import Named as Named
 from recal.transforms.base import Transform as Transform
@@ -18,7 +9,6 @@ from recal.transforms.base import format_strength as format_strength
 from recal.transforms.image import Blur as Blur
 from recal.transforms.image import Brightness as Brightness
 from recal.transforms.image import Contrast as Contrast
-from recal.transforms.image import Crop as Crop
 from recal.transforms.image import Flip as Flip
 from recal.transforms.image import Jpeg as Jpeg
 from recal.transforms.image import Pixelate as Pixelate
@@ -29,10 +19,14 @@ from recal.transforms.image import ZoomOut as ZoomOut
 from recal.transforms.pool import TRANSFORMS as TRANSFORMS
 from recal.transforms.pool import as_transform as as_transform
 from recal.transforms.pool import pool as pool
+from recal.transforms.series import Bits as Bits
 from recal.transforms.series import Coarse as Coarse
 from recal.transforms.series import DropFrames as DropFrames
 from recal.transforms.series import DropSamples as DropSamples
-from recal.transforms.series import Quantise as Quantise
+from recal.transforms.series import LowPass as LowPass
+from recal.transforms.series import Noise as Noise
+from recal.transforms.series import Quieter as Quieter
+from recal.transforms.series import TimeMask as TimeMask
 from recal.transforms.series import TimeShift as TimeShift
 from recal.transforms.tabular import MedianFill as MedianFill
 from recal.transforms.tabular import Missing as Missing
@@ -40,6 +34,4 @@ from recal.transforms.tabular import Permute as Permute
 from recal.transforms.tabular import Rescale as Rescale
 from recal.transforms.text import Cut as Cut
 from recal.transforms.text import DropCharacters as DropCharacters
-from recal.transforms.text import DropSentences as DropSentences
 from recal.transforms.text import DropTokens as DropTokens
-from recal.transforms.text import MaskTokens as MaskTokens

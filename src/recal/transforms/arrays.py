@@ -160,24 +160,14 @@ def copy(array: Array) -> Array:
     return array.clone() if is_tensor(array) else array.copy()
 
 
-def shift(array: Array, axis: int, by: int, fill: str, *, forward: bool) -> Array:
-    """Shift an array by `by` places along an axis that is counted from the end.
-
-    The free places are filled with the values that left at the other end ("wrap"), with zeros
-    ("zero", "black"), or with the value at the edge.
+def roll(array: Array, axis: int, by: int) -> Array:
+    """Move an array by `by` places along an axis that is counted from the end; what leaves on one
+    side comes back on the other.
     """
-    xp, size = numpy_or_torch(array), int(array.shape[axis])  # the size is a constant when traced
-    by = by % size if fill == "wrap" else min(by, size)
-    if by == 0:
+    size = int(array.shape[axis])  # a constant when traced
+    start = -by % size
+    if start == 0:
         return copy(array)
-
-    def part(start: int, stop: int) -> Array:
-        return array[(..., slice(start, stop), *(slice(None),) * (-axis - 1))]
-
-    if fill == "wrap":
-        new = part(size - by, size) if forward else part(0, by)
-    elif fill in ("zero", "black"):
-        new = xp.zeros_like(part(0, by))
-    else:
-        new = xp.concatenate([part(0, 1) if forward else part(size - 1, size)] * by, axis)
-    return xp.concatenate([new, part(0, size - by)] if forward else [part(by, size), new], axis)
+    rest = (slice(None),) * (-axis - 1)
+    parts = [array[(..., part, *rest)] for part in (slice(start, size), slice(0, start))]
+    return numpy_or_torch(array).concatenate(parts, axis)

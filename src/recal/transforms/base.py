@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from recal.copies import GOLDEN, mix
 from recal.errors import InputError
-from recal.schema import ListOf, Number, Sizes, Text, field_kinds
+from recal.schema import ListOf, Number, Sizes, field_kinds
 
 
 @runtime_checkable
@@ -96,17 +96,6 @@ class Strengths(Number):
         # Specs are read as floats.
         is_whole = self.whole and isinstance(value, float) and value.is_integer()
         return float(super().read(int(value) if is_whole else value, sizes))
-
-
-class SpecText(Text):
-    """Text that is allowed in a spec."""
-
-    rule = "a word without any of + , : = ;"
-
-    def read(self, value: Any, sizes: Sizes) -> str:
-        if not super().read(value, sizes) or set(value) & set("+,:=;\n"):
-            raise ValueError
-        return str(value)
 
 
 class _Numbers(ListOf):

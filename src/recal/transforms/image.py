@@ -6,7 +6,7 @@ fit. Whole numbers are rounded to nearest and clipped to their dtype. Floats run
 (white) unless ``white=`` gives another value, such as 255; it matters only if a result is clipped
 or pixels are drawn.
 
-A mirrored, shifted or cropped image is as good as the original, so stacking gains most from such
+A mirrored or shifted image is as good as the original, so stacking gains most from such
 views (docs/methods.md). Whether the label survives depends on the task: see what each kind
 `assumes`.
 """
@@ -282,8 +282,7 @@ class Flip(ImageTransform):
 class Shift(ImageTransform):
     """Move the image by whole `pixels`; what leaves on one side comes back on the other.
 
-    The bare spec `shift` means 2 pixels down, wrapped. `fill` puts something else into the free
-    pixels: ``edge`` repeats the pixels at the edge, ``black`` is zero.
+    The bare spec `shift` means 2 pixels down.
 
     Examples
     --------
@@ -293,8 +292,6 @@ class Shift(ImageTransform):
     array([[3, 3],
            [1, 1],
            [2, 2]], dtype=uint8)
-    >>> as_transform("shift:1:direction=left:fill=black")(np.array([[[1, 2, 3]]], dtype=np.uint8))[0]
-    array([[2, 3, 0]], dtype=uint8)
     """
 
     kind = "shift"
@@ -304,35 +301,12 @@ class Shift(ImageTransform):
 
     pixels: float = 2
     direction: Literal["down", "up", "left", "right"] = "down"
-    fill: Literal["wrap", "edge", "black"] = "wrap"
     layout: Layout = "auto"
 
     def _transformed(self, images: Array, layout: str) -> Array:
         axis = layout.index("H" if self.direction in ("down", "up") else "W") - len(layout)
-        forward = self.direction in ("down", "right")
-        return arrays.shift(images, axis, int(self.pixels), self.fill, forward=forward)
-
-
-@dataclass(frozen=True)
-class Crop(Resampled):
-    """Keep `share` of each side, at a corner, and enlarge it to the full size: about ``1 - share``
-    is cut off.
-
-    The corner is chosen with `at`; for the centre see `ZoomIn`.
-    """
-
-    kind = "crop"
-    assumes = "the object's telling parts do not lie at the border that is cut off"
-    keeps_information = True
-    strengths = Strengths(0.95, 0.7, identity=1, ends="(]")
-
-    share: float
-    at: Literal["top-left", "top-right", "bottom-left", "bottom-right"] = "top-left"
-    layout: Layout = "auto"
-
-    def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
-        rows = resampling.window(height, self.share, float(self.at.startswith("bottom")))
-        return rows, resampling.window(width, self.share, float(self.at.endswith("right")))
+        by = int(self.pixels)
+        return arrays.roll(images, axis, by if self.direction in ("down", "right") else -by)
 
 
 @dataclass(frozen=True)
@@ -359,4 +333,4 @@ class ZoomIn(Resampled):
 
     def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
         share = 1.0 / self.factor
-        return resampling.window(height, share, 0.5), resampling.window(width, share, 0.5)
+        return resampling.middle(height, share), resampling.middle(width, share)

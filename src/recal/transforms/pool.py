@@ -12,7 +12,7 @@ import numpy as np
 
 from recal.errors import InputError
 from recal.schema import Number, check, field_kinds
-from recal.transforms import audio, image, series, tabular, text
+from recal.transforms import image, series, tabular, text
 from recal.transforms.base import BuiltIn, Named, Transform
 
 DAMAGE: dict[str, str] = {
@@ -21,14 +21,12 @@ DAMAGE: dict[str, str] = {
     "+pixels:0.02+pixels:0.07+pixels:0.2",
     "video": "zoom:0.8+zoom:0.6+zoom:0.4+brightness:0.6+brightness:0.35+brightness:0.18"
     "+frames:0.2+frames:0.5+frames:0.8",
-    "series": "drop:0.1+drop:0.3+drop:0.6+coarse:0.6+coarse:0.3+coarse:0.1+quantise:0.05+quantise:0.15+quantise:0.4"
+    "series": "drop:0.1+drop:0.3+drop:0.6+coarse:0.6+coarse:0.3+coarse:0.1"
     "+noise:25+noise:12+noise:3+timemask:0.1+timemask:0.3+timemask:0.5+quieter:0.6+quieter:0.3+quieter:0.1",
     "audio": "noise:25+noise:12+noise:3+lowpass:0.5+lowpass:0.25+lowpass:0.1+quieter:0.5+quieter:0.2+quieter:0.05"
-    "+bits:8+bits:5+bits:3+timemask:0.1+timemask:0.3+timemask:0.5+drop:0.1+drop:0.3+drop:0.6"
-    "+highpass:0.1+highpass:0.25+highpass:0.45+clip:0.4+clip:0.15+clip:0.05+faster:1.08+faster:1.2+faster:1.4"
-    "+echo:0.4+echo:0.6+echo:0.8",
-    "text": "tokendrop:0.1+tokendrop:0.3+tokendrop:0.6+tokenmask:0.1+tokenmask:0.3+tokenmask:0.6+chardrop:0.05"
-    "+chardrop:0.15+chardrop:0.35+sentencedrop:0.2+sentencedrop:0.4+sentencedrop:0.7+cut:0.2+cut:0.4+cut:0.7",
+    "+bits:8+bits:5+bits:3+timemask:0.1+timemask:0.3+timemask:0.5+drop:0.1+drop:0.3+drop:0.6",
+    "text": "tokendrop:0.1+tokendrop:0.3+tokendrop:0.6+chardrop:0.05+chardrop:0.15+chardrop:0.35"
+    "+cut:0.2+cut:0.4+cut:0.7",
     "tabular": "median:0.1+median:0.3+median:0.6+permute:0.1+permute:0.3+permute:0.6"
     "+missing:0.1+missing:0.3+missing:0.6+rescale:0.1+rescale:0.25+rescale:0.5",
 }
@@ -52,7 +50,7 @@ NAMED: dict[str, dict[str, str]] = {"auto": USUAL, "damage": DAMAGE}
 # contract tests read this.
 TRANSFORMS: tuple[type[BuiltIn], ...] = tuple(
     value
-    for module in (image, series, audio, text, tabular)
+    for module in (image, series, text, tabular)
     for value in vars(module).values()
     if isinstance(value, type)
     and issubclass(value, BuiltIn)
@@ -61,7 +59,7 @@ TRANSFORMS: tuple[type[BuiltIn], ...] = tuple(
 )
 KINDS: dict[str, type[BuiltIn]] = {transform.kind: transform for transform in TRANSFORMS}
 _NUMBER = r"\d+(?:\.\d*)?(?:e-?\d+)?|\.\d+(?:e-?\d+)?"
-_RANGE = re.compile(rf"\s*({_NUMBER})\s*-\s*({_NUMBER})\s*")
+_RANGE = re.compile(rf"({_NUMBER})\s*-\s*({_NUMBER}):0*([1-9]\d{{0,8}})")
 
 # How a user passes the code of transformations that a file knows only by name.
 Own = Mapping[str, Callable[[Any], Any]] | Iterable[Callable[[Any], Any]]
@@ -116,33 +114,29 @@ def by_name(transforms: Own) -> dict[str, Transform]:
 
 
 def _name_callable(value: Any) -> Named:
-    if not callable(value) or isinstance(value, type):
-        raise InputError(
-            f"A transformation is a spec such as 'zoom:0.37' or a callable value, got {value!r}."
-        )
     name = getattr(value, "__name__", None) or getattr(value, "name", None)
-    if not isinstance(name, str) or name == "<lambda>":
+    is_named = isinstance(name, str) and name != "<lambda>"
+    if not callable(value) or isinstance(value, type) or not is_named:
         raise InputError(
-            f"A transformation needs a name under which its logits are stored; {value!r} has none. "
-            "Give it one: recal.transforms.Named('my-name', function)."
+            f"A transformation is a spec such as 'zoom:0.37' or a function with a name, got {value!r}",
+            remedy="Give a function a name with recal.transforms.Named('my-name', function)",
         )
-    return Named(name, value)
+    return Named(str(name), value)
 
 
-def _split(spec: str) -> tuple[type[BuiltIn], list[str], dict[str, Any]]:
+def _split(spec: str) -> tuple[Any, list[str], dict[str, Any]]:
     """Return the class that a spec names, its parts that are not options, and its options."""
     kind, *parts = spec.split(":")
-    plain = [part for part in parts if "=" not in part]
-    if parts[: len(plain)] != plain:
-        raise InputError(
-            f"Options come last, got {spec!r}; write for instance 'zoom:0.1-0.9:20:layout=NHWC'."
-        )
+    plain = [part.strip() for part in parts if "=" not in part]
     names, kinds, options = KINDS[kind].options(), field_kinds(KINDS[kind]), {}
-    for option in parts[len(plain) :]:
-        name, _, value = (part.strip() for part in option.partition("="))
-        if name not in names or name in options:
+    for place, option in enumerate(parts):
+        name, equals, value = (part.strip() for part in option.partition("="))
+        if not equals:
+            continue
+        if name not in names or name in options or place < len(plain):
             raise InputError(
-                f"{kind}'s options are written option=value, each once: {', '.join(names)}; got {option!r}."
+                f"{kind}'s options come last and are written option=value, each once: "
+                f"{', '.join(names)}; got {option!r} in {spec!r}."
             )
         try:
             options[name] = kinds[name].parse(value)
@@ -152,35 +146,38 @@ def _split(spec: str) -> tuple[type[BuiltIn], list[str], dict[str, Any]]:
 
 
 def _build(spec: str, family: Any, plain: list[str], options: dict[str, Any]) -> Transform:
-    if not plain and not family.needs_strength():
-        return family(**options)
-    kind = family.kind
-    if not family.has_strength:
-        raise InputError(
-            f"{kind} has no strength; it is written '{kind}' and nothing more, got {spec!r}."
-        )
+    values: list[float] = []
     try:
-        (strength,) = map(float, plain)
+        values = [float(part) for part in plain]
     except ValueError:
-        raise InputError(
-            f"A {kind} is written '{kind}:strength', a number from {family.strengths.low:g} to "
-            f"{family.strengths.high:g}, got {spec!r}",
-            remedy=f"A range needs a count, and belongs in a pool: {kind}:0.1-0.9:5",
-        ) from None
-    return family(strength, **options)
+        raise _refusal(spec, family) from None
+    if len(values) > family.has_strength or len(values) < family.needs_strength():
+        raise _refusal(spec, family)
+    built: Transform = family(*values, **options)
+    return built
+
+
+def _refusal(spec: str, family: Any) -> InputError:
+    kind, strengths = family.kind, family.strengths
+    if not family.has_strength:
+        return InputError(f"{kind} has no strength; it is written {kind!r} alone, got {spec!r}.")
+    low, high = sorted((strengths.weak, strengths.strong))
+    bounds = f"{strengths.ends[0]}{strengths.low:g}, {strengths.high:g}]"
+    return InputError(
+        f"{kind} takes a strength in {bounds}, such as '{kind}:{low:g}', and in a pool a range and a "
+        f"count of at most one per step of {strengths.step:g}, such as '{kind}:{low:g}-{high:g}:5'; "
+        f"got {spec!r}."
+    )
 
 
 class _Range(NamedTuple):
     """`n` strengths to draw from a grid."""
 
+    spec: str
     family: Any  # a class of TRANSFORMS; mypy does not see its constructor
-    low: float
-    high: float
+    grid: list[float]
     n: int
     options: dict[str, Any]
-
-    def __str__(self) -> str:
-        return f"{self.family.kind}:{self.low:g}-{self.high:g}"
 
 
 def pool(spec: Any, seed: int = 0, *, data: Any = None) -> tuple[Transform, ...]:
@@ -254,57 +251,35 @@ def _parts(item: Any, data: Any) -> list[_Range | Transform]:
 
 
 def _part(spec: str, data: Any) -> _Range | Transform:
-    kind, *rest = spec.split(":")
+    kind = spec.partition(":")[0]
     if kind not in KINDS:
-        if kind.partition("=")[0] in KINDS:
-            raise InputError(
-                f"A strength follows a colon, got {spec!r}; write {spec.replace('=', ':', 1)!r}."
-            )
         near = get_close_matches(kind, KINDS, n=1, cutoff=0.4)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InputError(
             f"There is no transformation {kind!r} in {spec!r}; there are: {', '.join(KINDS)}.{hint}",
             remedy="Your own are passed as callables: pool([your_function, 'zoom:0.5'])",
         )
-    if any(part.partition(",")[2].strip() in KINDS for part in rest):
-        raise InputError(
-            f"Transformations are joined with +, got {spec!r}; write {spec.replace(',', '+')!r}."
-        )
     family, plain, options = _split(spec)
     if data is not None:
         options = {**family.options_from(data), **options}
-    low, high = sorted((family.strengths.weak, family.strengths.strong))
     if not plain and family.needs_strength():
-        return _Range(family, low, high, min(10, len(_grid(family, low, high))), options)
-    span = _RANGE.fullmatch(plain[0]) if plain else None
-    if not family.has_strength or (span is None and len(plain) < 2):
+        grid = _grid(family, *sorted((family.strengths.weak, family.strengths.strong)))
+        return _Range(spec, family, grid, min(10, len(grid)), options)
+    span = _RANGE.fullmatch(":".join(plain))
+    if span is None or not family.has_strength:
         return _build(spec, family, plain, options)
-    count = plain[1].strip() if len(plain) == 2 else ""
-    if span is None or not re.fullmatch(r"0*[1-9]\d{0,8}", count):
-        raise InputError(
-            f"A part of a pool is '{kind}:low-high:count', '{kind}:strength' or '{kind}', got {spec!r}; "
-            f"for instance '{kind}:{low:g}-{high:g}:5'."
-        )
-    return _checked(_Range(family, float(span[1]), float(span[2]), int(count), options))
-
-
-def _checked(part: _Range) -> _Range:
-    if part.low >= part.high:
-        raise InputError(f"A range goes from low to high, got {part!s}.")
-    family, strengths = part.family, part.family.strengths
+    low, high, count, strengths = float(span[1]), float(span[2]), int(span[3]), family.strengths
+    is_above = low > strengths.low if strengths.ends[0] == "(" else low >= strengths.low
     # Check before building a grid: one from 0 to 1e9 would hold a hundred billion strengths.
-    is_open = strengths.ends[0] == "("
-    is_too_low = part.low < strengths.low or (is_open and part.low == strengths.low)
-    if is_too_low or part.high - strengths.step > strengths.high + 1e-9:
-        bounds = f"{strengths.ends[0]}{strengths.low:g}, {strengths.high:g}]"
-        raise InputError(f"{family.kind}'s strengths lie in {bounds}, and {part!s} goes beyond.")
-    count = len(_grid(family, part.low, part.high))
-    if part.n > count:
+    if not is_above or not low < high <= strengths.high + strengths.step + 1e-9:
+        raise _refusal(spec, family)
+    grid = _grid(family, low, high)
+    if count > len(grid):
         raise InputError(
-            f"{part!s} holds {count} strengths (step {strengths.step:g}, upper end excluded), but {part.n} are asked "
-            "for."
+            f"{spec!r} holds {len(grid)} strengths (step {strengths.step:g}, upper end excluded), "
+            f"but {count} are asked for."
         )
-    return part
+    return _Range(spec, family, grid, count, options)
 
 
 def _grid(family: type[BuiltIn], low: float, high: float) -> list[float]:
@@ -315,12 +290,12 @@ def _grid(family: type[BuiltIn], low: float, high: float) -> list[float]:
 
 
 def _draw(part: _Range, seed: int, drawn: set[Transform]) -> list[Transform]:
-    strengths = _grid(part.family, part.low, part.high)
-    grid = [part.family(strength, **part.options) for strength in strengths]
+    grid = [part.family(strength, **part.options) for strength in part.grid]
     free = [transform for transform in grid if transform not in drawn]
     if part.n > len(free):
         raise InputError(
-            f"{part!s} has {len(free)} strengths left that are not in the pool already, but {part.n} are asked for."
+            f"{part.spec!r} has {len(free)} strengths left that are not in the pool already, but "
+            f"{part.n} are asked for."
         )
     rng = np.random.default_rng([seed, crc32(part.family.kind.encode())])
     return [free[index] for index in np.sort(rng.choice(len(free), part.n, replace=False))]

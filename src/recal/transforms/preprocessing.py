@@ -147,7 +147,7 @@ class Preprocessing(Record):
         given again.
     outputs : str
         What the model returned: "logits", "probabilities", "votes" or "probabilities:FLOOR".
-    read, pixels, resize, crop, seconds : optional
+    pixels, resize, crop, seconds : optional
         How files were read, if inputs came from a folder.
     text_column, label_column, cluster_column, group_column : str, optional
         Which columns were read, if inputs came from a table.
@@ -172,7 +172,6 @@ class Preprocessing(Record):
     normalize: Normalize | None = None
     function: str | None = None
     outputs: Outputs = "logits"
-    read: str | None = None
     pixels: str | None = None
     resize: Size | Sides | None = None
     crop: Size | Sides | None = None
@@ -215,7 +214,7 @@ class Preprocessing(Record):
         """Return the same as command-line options, by name; label columns are left out because they
         change no input.
         """
-        steps, reading = ("divide", "mean", "std", "channels"), ("read", "pixels", "resize", "crop")
+        steps, reading = ("divide", "mean", "std", "channels"), ("pixels", "resize", "crop")
         values = {name: getattr(self.normalize, name, None) for name in steps}
         values["preprocess"] = self.function
         values["outputs"] = None if self.outputs == "logits" else self.outputs

@@ -21,47 +21,40 @@ from recal.transforms import arrays
 from recal.transforms.arrays import Array, contiguous
 from recal.transforms.base import BuiltIn
 
-Layout = Literal["auto", "NCHW", "NHWC", "NHW", "CHW", "HWC", "HW"]
+Layout = Literal["auto", "NCHW", "NHWC", "NHW"]
 _CHANNELS = (1, 3, 4)
 
 
 def image_layout(shape: tuple[int, ...], layout: str = "auto") -> str:
-    """Return the layout of an image array; batches of frames (5 axes) are named by their last three
-    axes.
+    """Return the layout of a batch of images; videos (5 axes) are named by their last three axes.
 
-    An axis of length 1, 3 or 4 holds the channels. If both ends or neither have such a length, the
-    two equal axes are height and width. If that does not decide either, channels come first if both
-    ends are possible; otherwise the shape is refused. Three axes are a batch of grey images, or one
-    image if the last has length 1, 3 or 4 and the one before is longer than 4. The batch size does
-    not matter, so a sample is read the same way in any batch.
+    Three axes are grey images. With more, an axis of length 1, 3 or 4 holds the channels. If both
+    ends or neither have such a length, the two equal axes are height and width. If that does not
+    decide either, channels come first if both ends are possible; otherwise the shape is refused.
+    The batch size does not matter, so a sample is read the same way in any batch.
 
     Examples
     --------
     >>> from recal.transforms.resampling import image_layout
-    >>> image_layout((8, 3, 32, 32)), image_layout((8, 32, 32, 3)), image_layout((8, 28, 28)), image_layout((32, 48, 3))
-    ('NCHW', 'NHWC', 'NHW', 'HWC')
+    >>> image_layout((8, 3, 32, 32)), image_layout((8, 32, 32, 3)), image_layout((8, 28, 28))
+    ('NCHW', 'NHWC', 'NHW')
     """
+    axes = len(shape)
     if layout != "auto":
-        axes = len(layout)
-        if len(shape) != axes and not (axes == 4 and len(shape) == 5):
+        if axes != len(layout) and not (len(layout) == 4 and axes == 5):
             raise InputError(
-                f"The layout {layout} has {axes} axes, but the images have the shape {tuple(shape)}."
+                f"The layout {layout} has {len(layout)} axes, but the images have the shape {tuple(shape)}."
             )
         return layout
-    if len(shape) == 3:
-        return "HWC" if shape[2] in _CHANNELS and shape[1] > max(_CHANNELS) else "NHW"
-    if len(shape) in (4, 5):
-        return _with_channels(shape)
-    reshape = "Reshape flat rows first, for instance to (-1, 28, 28), and flatten again in the model or preprocessing"
-    one = "; for one grey image pass layout='HW'" if len(shape) == 2 else "; add or remove axes"
-    raise InputError(
-        "Images need the shape (n, channels, height, width), (n, height, width, channels) or (n, height, width), "
-        f"got {tuple(shape)}",
-        remedy=f"{reshape}{one}",
-    )
-
-
-def _with_channels(shape: tuple[int, ...]) -> str:
+    if axes == 3:
+        return "NHW"
+    if axes not in (4, 5):
+        raise InputError(
+            "Images need the shape (n, channels, height, width), (n, height, width, channels) or (n, height, width), "
+            f"got {tuple(shape)}",
+            remedy="Reshape flat rows first, for instance to (-1, 28, 28), and flatten again in the "
+            "model or preprocessing",
+        )
     a, b, c = shape[-3:]
     first, last = a in _CHANNELS, c in _CHANNELS
     if first != last:
@@ -215,12 +208,9 @@ def in_blocks(size: int, scale: float) -> Bands:
 
 
 @lru_cache(maxsize=256)
-def window(size: int, share: float, place: float) -> Bands:
-    """Enlarge a window to the whole axis, interpolating linearly: (size, size).
-
-    The window covers `share` of the axis; `place` runs from 0 (start of the axis) to 1 (its end).
-    """
-    middles = (size - size * share) * place + (np.arange(size) + 0.5) * share - 0.5
+def middle(size: int, share: float) -> Bands:
+    """Enlarge the middle `share` of an axis to the whole axis, interpolating linearly."""
+    middles = (size - size * share) / 2 + (np.arange(size) + 0.5) * share - 0.5
     gaps = np.abs(np.arange(size) - np.clip(middles, 0, size - 1)[:, None])
     weights = np.maximum(0.0, 1.0 - gaps)
     return Bands(weights / weights.sum(axis=1, keepdims=True))
@@ -267,7 +257,7 @@ class Pointwise(ImageTransform):
     """Changes each value on its own; the result may also depend on the mean of the image."""
 
     def _transformed(self, images: Array, layout: str) -> Array:
-        dtype, axes = arrays.dtype_name(images), len(layout.removeprefix("N"))
+        dtype, axes = arrays.dtype_name(images), len(layout) - 1
         flat = images.reshape((-1, prod(images.shape[-axes:])))
         if dtype == "uint8" and not arrays.is_tensor(images):
             levels = np.arange(256, dtype=np.float64)[None]

@@ -1,5 +1,5 @@
-"""Transformations of time series and videos: they drop or move parts of the time axis, or make
-values coarser.
+"""Transformations of time series, videos and sounds: they drop or move parts of the time axis,
+filter, or add noise.
 
 The first axis counts samples. Time is the last axis, (n, time) or (n, channels, time), unless
 ``axis=`` says otherwise (1 for arrays of the shape (n, time, channels)); frames of a video lie
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from recal.errors import InputError
 from recal.transforms import arrays
 from recal.transforms.arrays import Array
-from recal.transforms.base import BuiltIn, Strengths, choose, content_keys
+from recal.transforms.base import BuiltIn, Strengths, choose, content_keys, uniforms
 
 
 class SeriesTransform(BuiltIn):
@@ -70,8 +71,8 @@ class DropSamples(SeriesTransform):
     """Lose ``round(share * time)`` samples of each series (at least one, never all), in all
     channels at once.
 
-    A lost sample becomes zero, repeats the last value kept, or is interpolated between its
-    neighbours. The choice of samples follows from `seed` and the series' own content.
+    A lost sample is interpolated between its neighbours, or repeats the last value kept. The choice
+    of samples follows from `seed` and the series' own content.
     """
 
     kind = "drop"
@@ -80,30 +81,26 @@ class DropSamples(SeriesTransform):
     traceable = False
 
     share: float
-    fill: Literal["zero", "hold", "interpolate"] = "interpolate"
+    fill: Literal["interpolate", "hold"] = "interpolate"
     seed: int = 0
     axis: int = -1
 
     def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
         lost = choose(content_keys(x, self.kind, self.seed), x.shape[1], self.share)
-        if self.fill == "zero":
-            return np.where(along_time(lost, x), x.dtype.type(0), x)
         filled: NDArray[Any] = _fill(x, lost, self.fill)
         return filled
 
 
 @dataclass(frozen=True)
 class DropFrames(DropSamples):
-    """Lose ``round(share * frames)`` frames of each video: each is replaced by the last frame kept,
-    or by black.
-    """
+    """Lose ``round(share * frames)`` frames of each video: each is replaced by the last frame kept."""
 
     kind = "frames"
     assumes = "the label does not rest on single frames"
     modality = "video"
     strengths = Strengths(0.1, 0.9, identity=0)
 
-    fill: Literal["hold", "zero", "interpolate"] = "hold"
+    fill: Literal["interpolate", "hold"] = "hold"
     axis: int = 1
 
 
@@ -150,34 +147,9 @@ def _fill(x: Array, lost: NDArray[np.bool_], fill: str) -> Array:
 
 
 @dataclass(frozen=True)
-class Quantise(SeriesTransform):
-    """Round values to steps of `share` of the channel's range in this sample, counted from its
-    minimum.
-    """
-
-    kind = "quantise"
-    assumes = "the label does not rest on small differences in value"
-    strengths = Strengths(0.02, 0.5, identity=0)
-
-    share: float
-    axis: int = -1
-
-    def _series(self, x: Array, dtype: str) -> Array:
-        xp = arrays.numpy_or_torch(x)
-        least, most = xp.amin(x, 1)[:, None], xp.amax(x, 1)[:, None]
-        step = (most - least) * arrays.scalar_like(self.share, x)
-        step = xp.where(step > 0, step, xp.ones_like(step))
-        rounded = least + ((x - least) / step).round() * step
-        return xp.minimum(rounded, most + xp.zeros_like(x))
-
-
-@dataclass(frozen=True)
 class TimeShift(SeriesTransform):
-    """Move a series by ``round(share * time)`` samples, at least one; what leaves at one end comes
-    back at the other.
-
-    `fill` puts something else into the free places: ``hold`` repeats the end value, ``zero`` is
-    silence.
+    """Move a series by ``round(share * time)`` samples, at least one; what leaves at the end comes
+    back at the beginning.
 
     Examples
     --------
@@ -193,10 +165,184 @@ class TimeShift(SeriesTransform):
     strengths = Strengths(0.01, 0.2, identity=0)
 
     share: float
-    direction: Literal["later", "earlier"] = "later"
-    fill: Literal["wrap", "hold", "zero"] = "wrap"
     axis: int = -1
 
     def _series(self, x: Array, dtype: str) -> Array:
-        by = max(1, round(self.share * x.shape[1]))
-        return arrays.shift(x, 1 - x.ndim, by, self.fill, forward=self.direction == "later")
+        return arrays.roll(x, 1 - x.ndim, max(1, round(self.share * x.shape[1])))
+
+
+def silence_of(dtype: str) -> float:
+    """Return the value of silence: the middle of the range for unsigned samples, zero for all
+    others.
+    """
+    return 2.0 ** (np.iinfo(dtype).bits - 1) if dtype.startswith("uint") else 0.0
+
+
+@dataclass(frozen=True)
+class LowPass(SeriesTransform):
+    """Damp frequencies above `cutoff`, a share of the highest one (half the sampling rate).
+
+    The damping is smooth (half the amplitude at the cut-off, 72 dB per octave), keeps phases, and
+    mirrors the signal at its ends, so that the end does not leak into the beginning.
+    """
+
+    kind = "lowpass"
+    modality = "audio"
+    assumes = "the label does not rest on the highest frequencies alone"
+    strengths = Strengths(0.9, 0.05, identity=1, ends="(]")
+
+    cutoff: float
+    axis: int = -1
+
+    def _series(self, x: Array, dtype: str) -> Array:
+        length = int(x.shape[1])
+        if arrays.is_tensor(x) and length <= 512:
+            # In a graph, use a matrix product, of at most a megabyte in float32: Fourier transforms
+            # differ between runtimes.
+            filtered = x.swapaxes(1, -1) @ arrays.constant(_filter_matrix(self, length).T, x)
+            return filtered.swapaxes(1, -1)
+        gain = 1 / (1 + (np.linspace(0, 1, length + 1) / self.cutoff) ** 12)
+        xp = arrays.numpy_or_torch(x)
+        spectrum = xp.fft.rfft(xp.concatenate([x, xp.flip(x, (1,))], 1), 2 * length, 1)
+        filtered = spectrum * arrays.constant(along_time(gain[None], x), x)
+        return xp.fft.irfft(filtered, 2 * length, 1)[:, :length]
+
+
+@lru_cache(maxsize=32)
+def _filter_matrix(lowpass: LowPass, length: int) -> NDArray[np.float64]:
+    """Return the filter for a series of this length as a matrix, (length, length)."""
+    matrix: NDArray[np.float64] = lowpass._series(np.eye(length)[None], "float64")[0]
+    return matrix
+
+
+@dataclass(frozen=True)
+class Bits(SeriesTransform):
+    """Keep `bits` bits of each value: floats are rounded to multiples of ``2 * full / 2**bits`` and
+    clipped there.
+
+    Floats run from -`full` to `full`, whole numbers over their dtype. 32 bits change nothing.
+    """
+
+    kind = "bits"
+    modality = "audio"
+    assumes = "the label does not rest on the quietest parts of the sound"
+    strengths = Strengths(12, 2, identity=32, domain=(1, 32), whole=True)
+
+    bits: float
+    full: float = 1.0
+    axis: int = -1
+
+    def full_scale(self, dtype: str) -> float | None:
+        return None if "int" in dtype else self.full
+
+    def _series(self, x: Array, dtype: str) -> Array:
+        if "int" in dtype:
+            limits = np.iinfo(dtype)
+            low, high, full = float(limits.min), float(limits.max), 2.0 ** (limits.bits - 1)
+            if self.bits >= limits.bits:
+                return x
+        else:
+            low, high, full = -self.full, self.full, self.full
+            remedy = "Give the full scale, for instance 'bits:8:full=32768', or divide by it first."
+            arrays.check_full_scale(x, full, self.kind, remedy)
+        step = full * 2.0 ** (1 - self.bits)
+        return (x / step).round().clip(np.ceil(low / step), np.floor(high / step)) * step
+
+
+@dataclass(frozen=True)
+class TimeMask(SeriesTransform):
+    """Silence one stretch of ``round(share * time)`` samples, at least one and never all, in all
+    channels.
+
+    Its position follows from `seed` and the sound itself.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.transforms import TimeMask
+    >>> int((TimeMask(0.25)(np.ones((1, 8))) == 0).sum())
+    2
+    """
+
+    kind = "timemask"
+    modality = "audio"
+    assumes = "the label does not rest on a single stretch of the sound"
+    strengths = Strengths(0.05, 0.6, identity=0)
+    traceable = False
+
+    share: float
+    seed: int = 0
+    axis: int = -1
+
+    def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
+        length = x.shape[1]
+        width = min(max(round(self.share * length), 1), length - 1)
+        starts = uniforms(content_keys(x, self.kind, self.seed), 1) * (length - width + 1)
+        places = np.arange(length) - np.floor(starts).astype(np.intp)
+        masked = along_time((places >= 0) & (places < width), x)
+        return np.where(masked, x.dtype.type(silence_of(dtype)), x)
+
+
+@dataclass(frozen=True)
+class Quieter(SeriesTransform):
+    """Multiply the amplitude by `gain`: 0.5 is 6 dB quieter. Whole numbers are rounded.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.transforms import Quieter
+    >>> Quieter(0.5)(np.array([[100, -40, 7]], dtype=np.int16))
+    array([[ 50, -20,   4]], dtype=int16)
+    """
+
+    kind = "quieter"
+    modality = "audio"
+    assumes = "how loud a recording is says nothing about its label"
+    strengths = Strengths(0.9, 0.05, identity=1, ends="(]")
+
+    gain: float
+    axis: int = -1
+
+    def _series(self, x: Array, dtype: str) -> Array:
+        silence = silence_of(dtype)
+        return (x - silence) * self.gain + silence
+
+
+@dataclass(frozen=True)
+class Noise(SeriesTransform):
+    """Add white noise at a signal-to-noise ratio of `snr` decibels, measured over each sound; 100
+    changes nothing.
+
+    The noise follows from `seed` and the sound itself. Silence stays silent, and whole numbers are
+    clipped.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.transforms import Noise
+    >>> tone = np.sin(np.arange(4000.0))[None]
+    >>> added = Noise(20)(tone) - tone
+    >>> round(10 * np.log10((tone**2).mean() / (added**2).mean()))
+    20
+    """
+
+    kind = "noise"
+    modality = "audio"
+    assumes = "the label does not rest on the quietest parts of the sound"
+    strengths = Strengths(40, 0, identity=100, domain=(0, 100), whole=True)
+    traceable = False
+
+    snr: float
+    seed: int = 0
+    axis: int = -1
+
+    def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
+        silence = silence_of(dtype)
+        sound = (x - silence).reshape(len(x), -1).astype(np.float64)
+        keys = content_keys(x, self.kind, self.seed)
+        # The Box-Muller transform gives the same normal numbers on every machine and in any batch.
+        even, angle = (uniforms(keys, sound.shape[1], stream=stream) for stream in (0, 1))
+        noise = np.sqrt(-2 * np.log1p(-even)) * np.cos(2 * np.pi * angle)
+        power, raw = (sound**2).mean(1, keepdims=True), (noise**2).mean(1, keepdims=True)
+        scale = np.sqrt(power / np.maximum(raw, 1e-300) / 10 ** (self.snr / 10))
+        return (sound + scale * noise + silence).reshape(x.shape).astype(x.dtype)

@@ -100,7 +100,7 @@ def test_a_pattern_of_clusters_matches_the_file_name_alone(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     with pytest.raises(InputError, match="'parent'"):
-        open_path(tmp_path, read="bytes", cluster_by="parent")
+        open_path(tmp_path, cluster_by="parent")
 
 
 def test_follow_leaves_out_damage_that_the_model_refuses():

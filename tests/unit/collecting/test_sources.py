@@ -235,7 +235,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path, name, make, message):
 
 @pytest.mark.parametrize("name", [None, "views.npz", "views.zarr"])
 def test_every_row_can_be_traced_to_its_input(tmp_path, name):
-    for file in ("cat/a.bin", "cat/b.bin", "dog/c.bin"):
+    for file in ("cat/a.txt", "cat/b.txt", "dog/c.txt"):
         (tmp_path / "in" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / file).write_bytes(file.encode())
     out = None if name is None else tmp_path / name
@@ -243,10 +243,8 @@ def test_every_row_can_be_traced_to_its_input(tmp_path, name):
     def model(batch):
         return np.array([[len(item), 1.5] for item in batch])
 
-    views = collect(
-        model, Subset(as_source(tmp_path / "in", read="bytes"), np.array([2, 0])), None, out=out
-    )
-    assert views.ids.tolist() == ["dog/c.bin", "cat/a.bin"]
+    views = collect(model, Subset(as_source(tmp_path / "in"), np.array([2, 0])), None, out=out)
+    assert views.ids.tolist() == ["dog/c.txt", "cat/a.txt"]
     rows = collect(lambda batch: batch, Subset(as_source(np.eye(5) * 9), np.array([4, 1])), None)
     written = rows.write(tmp_path / f"rows{Path(name or 'x.npz').suffix}")
     assert read_views(written)[::-1].ids.tolist() == ["1", "4"]

@@ -37,19 +37,11 @@ IMAGES = (
         "flip",
         "shift",
     ),
-    *("shift:3:direction=left:fill=edge", "shift:1:direction=up:fill=black", "crop:0.7"),
-    *("crop:0.9:at=bottom-right", "zoomin:1.1", "zoomin:1.3"),
+    *("shift:3:direction=left", "shift:1:direction=up", "zoomin:1.1", "zoomin:1.3"),
 )
 SERIES = (
-    *("coarse:0.5", "coarse:0.13:fill=hold", "quantise:0.02", "quantise:0.1", "timeshift:0.1"),
-    *(
-        "timeshift:0.07:direction=earlier:fill=hold",
-        "lowpass:0.5",
-        "lowpass:0.1",
-        "bits:8",
-        "bits:3",
-        "quieter:0.5",
-    ),
+    *("coarse:0.5", "coarse:0.13:fill=hold", "timeshift:0.1"),
+    *("lowpass:0.5", "lowpass:0.1", "bits:8", "bits:3", "quieter:0.5"),
 )
 # One of each kind, for shapes and dtypes beyond the first.
 EACH = (
@@ -60,7 +52,6 @@ EACH = (
     "pixelate:0.17",
     "flip",
     "shift",
-    "crop:0.7",
     "zoomin:1.1",
 )
 # What is summed in another order differs in its last bits; what is only moved or looked up does not
@@ -120,8 +111,8 @@ def test_floats_are_those_of_numpy_to_the_last_bits(tmp_path: Path, specs: tuple
     [
         ((2, 3, 3, 9, 14), EACH),
         ((4, 9, 14), EACH),
-        ((3, 700), ("lowpass:0.3", "timeshift:0.1:fill=zero")),
-        ((3, 40, 2), ("coarse:0.5:axis=1", "quantise:0.1:axis=1", "lowpass:0.3:axis=1")),
+        ((3, 700), ("lowpass:0.3", "timeshift:0.1")),
+        ((3, 40, 2), ("coarse:0.5:axis=1", "lowpass:0.3:axis=1")),
     ],
     ids=["videos", "grey", "a long series", "time in the middle"],
 )

@@ -25,7 +25,7 @@ from recal.transforms.resampling import image_layout
         ((8, 28, 28), "NHW"),
         ((3, 28, 28), "NHW"),
         ((8, 4, 4), "NHW"),
-        ((32, 48, 3), "HWC"),
+        ((32, 48, 3), "NHW"),
         ((2, 16, 3, 32, 48), "NCHW"),
         ((2, 16, 32, 48, 3), "NHWC"),
     ],

@@ -8,16 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from recal.transforms import Crop, Cut, Flip, Shift, TimeShift, ZoomIn
+from recal.transforms import Cut, Flip, Shift, TimeShift, ZoomIn
 
 RNG = np.random.default_rng(0)
-LAYOUTS = [
-    ("NCHW", (4, 3, 6, 5)),
-    ("NHWC", (4, 6, 5, 3)),
-    ("NHW", (4, 6, 5)),
-    ("HWC", (6, 5, 3)),
-    ("HW", (6, 5)),
-]
+LAYOUTS = [("NCHW", (4, 3, 6, 5)), ("NHWC", (4, 6, 5, 3)), ("NHW", (4, 6, 5))]
 
 
 @pytest.mark.parametrize(("layout", "shape"), LAYOUTS)
@@ -30,42 +24,22 @@ def test_pixels_go_where_they_should(layout: str, shape: tuple[int, ...], dtype:
     for pixels, (direction, (axis, sign)) in itertools.product((1, 2, 4, 7), moves.items()):
         moved = Shift(pixels, direction, layout=layout)(images)
         np.testing.assert_array_equal(moved, np.roll(images, sign * pixels, axis))
-        by = min(pixels, shape[axis])
-        black, edge = (
-            np.moveaxis(np.roll(images, sign * by, axis), axis, 0).copy() for _ in range(2)
-        )
-        new = slice(0, by) if sign > 0 else slice(shape[axis] - by, None)
-        black[new] = 0
-        edge[new] = np.moveaxis(images, axis, 0)[0 if sign > 0 else -1]
-        for fill, wanted in (("black", black), ("edge", edge)):
-            got = Shift(pixels, direction, fill=fill, layout=layout)(images)
-            np.testing.assert_array_equal(np.moveaxis(got, axis, 0), wanted)
 
 
 @pytest.mark.parametrize("scale", [0.6, 0.83, 0.95])
-@pytest.mark.parametrize("at", ["top-left", "top-right", "bottom-left", "bottom-right", "centre"])
-def test_windows_are_what_torch_samples_there(scale: float, at: str) -> None:
+def test_an_enlarged_middle_is_what_torch_samples_there(scale: float) -> None:
     images = RNG.uniform(size=(2, 3, 11, 14))
-    transform = ZoomIn(1 / scale) if at == "centre" else Crop(scale, at)
-    # In grid_sample's coordinates the image spans -1..1, so the window's middle lies at +-(1 -
-    # scale).
-    x = 0.0 if at == "centre" else (1 - scale) * (-1 if "left" in at else 1)
-    y = 0.0 if at == "centre" else (1 - scale) * (-1 if "top" in at else 1)
-    theta = torch.tensor([[[scale, 0, x], [0, scale, y]]], dtype=torch.float64).expand(2, -1, -1)
+    theta = torch.tensor([[[scale, 0, 0], [0, scale, 0]]], dtype=torch.float64).expand(2, -1, -1)
     grid = torch.nn.functional.affine_grid(theta, [2, 3, 11, 14], align_corners=False)
     wanted = torch.nn.functional.grid_sample(
         torch.from_numpy(images), grid, mode="bilinear", padding_mode="border", align_corners=False
     )
-    np.testing.assert_allclose(transform(images), wanted.numpy(), atol=1e-10)
+    np.testing.assert_allclose(ZoomIn(1 / scale)(images), wanted.numpy(), atol=1e-10)
 
 
-def test_time_moves_either_way() -> None:
+def test_time_moves_round() -> None:
     series = np.arange(1, 9, dtype=np.int16).reshape(1, 1, 8)
     assert TimeShift(0.25)(series).tolist() == [[[7, 8, 1, 2, 3, 4, 5, 6]]]
-    assert TimeShift(0.25, "earlier")(series).tolist() == [[[3, 4, 5, 6, 7, 8, 1, 2]]]
-    assert TimeShift(0.25, fill="hold")(series).tolist() == [[[1, 1, 1, 2, 3, 4, 5, 6]]]
-    assert TimeShift(0.25, "earlier", "hold")(series).tolist() == [[[3, 4, 5, 6, 7, 8, 8, 8]]]
-    assert TimeShift(0.25, "earlier", "zero")(series).tolist() == [[[3, 4, 5, 6, 7, 8, 0, 0]]]
     assert TimeShift(0.01)(series).tolist() == [[[8, 1, 2, 3, 4, 5, 6, 7]]], "at least one sample"
     rows = np.arange(6, dtype=np.int32).reshape(1, 6, 1)
     assert TimeShift(0.5, axis=1)(rows).ravel().tolist() == [3, 4, 5, 0, 1, 2]

@@ -71,13 +71,10 @@ def test_everything_can_be_mixed() -> None:
         ("", r"no transformation ''"),
         ([], r"at least one"),
         (7, r"got 7"),
-        ("zoom:0.1-0.9", r"'zoom:low-high:count'.*'zoom:0.1-0.9'"),
-        ("zoom:0.1-0.9:0", r"'zoom:low-high:count'"),
-        ("zoom:0.9-0.1:3", r"from low to high, got zoom:0.9-0.1"),
-        ("zoom:0.5-1.5:60", r"\(0, 1\], and zoom:0.5-1.5 goes beyond"),
-        ("zoom:high", r"got 'zoom:high'"),
+        ("zoom:0.1-0.9", r"'zoom:0.1-0.9:5'; got 'zoom:0.1-0.9'"),
+        ("zoom:0.9-0.1:3", r"got 'zoom:0.9-0.1:3'"),
         ("zoom:0.5:size=3", r"options.*layout; got 'size=3'"),
-        ("zoom:layout=NCHW:0.5", r"Options come last"),
+        ("zoom:layout=NCHW:0.5", r"options come last"),
         (lambda x: x, r"Named\('my-name', function\)"),
         (partial(turned), r"Named\('my-name', function\)"),
         ([ZoomOut], r"got <class"),
@@ -104,7 +101,7 @@ def test_a_range_beyond_its_kinds_domain_is_refused_before_a_grid_is_built(
     text = ends.format(
         low=format_strength(least + step), above=format_strength(most), beyond=most + 2 * step
     )
-    with pytest.raises(InputError, match=f"{kind.kind}'s strengths lie in .* goes beyond"):
+    with pytest.raises(InputError, match=f"{kind.kind} takes a strength in .* got"):
         pool(f"{kind.kind}:{text}:3")
 
 
@@ -117,7 +114,7 @@ def test_endless_numbers_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("count", ["9" * 5000, "9" * 10, "\u0664" * 5000])
 def test_a_count_that_nobody_can_compute_is_refused(count: str) -> None:
-    with pytest.raises(InputError, match="'zoom:low-high:count'"):
+    with pytest.raises(InputError, match=f"got 'zoom:0.1-0.9:{count}'"):
         pool(f"zoom:0.1-0.9:{count}")
 
 
