@@ -13,7 +13,7 @@ from recal.engine.grouping import Group
 from paper.results.paper import GROUP_KINDS, GROUP_PARAMETERS
 from recal.metrics import ece
 from recal.reporting import group_study
-from recal.reporting.view_studies import places
+from recal.reporting.figure_data import places
 from recal.transforms import Transform, as_transform, format_strength
 from recal.views import Views
 
@@ -52,7 +52,7 @@ def ranks(rows: Rows) -> dict[str, list[int]]:
     strengths.
 
     Empty groups and those of fewer than 20 samples are not ranked; see
-    `recal.reporting.view_studies.places`.
+    `recal.reporting.figure_data.places`.
 
     Examples
     --------

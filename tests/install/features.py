@@ -121,8 +121,10 @@ def shows_the_demo(folder: Path) -> None:
 
 
 @feature("report", "matplotlib")
-def draws_the_groups(folder: Path) -> None:
-    recal("groups fit.npz --chart groups.png", folder)
+def draws_reliability(folder: Path) -> None:
+    from recal import reliability_diagram
+
+    assert reliability_diagram([0.9, 0.6], [True, False]).get_xlabel() == "confidence"
 
 
 @feature("report", "pyarrow")

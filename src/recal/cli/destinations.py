@@ -37,7 +37,7 @@ def files_of(command: str) -> list[str]:
     if command == "calibrate":
         return [CALIBRATION, PAGE, SUMMARY]
     if command == "compare":
-        return [*(f"comparison.{ending}" for ending in ("md", "tex", "csv", "json")), PAGE]
+        return [*(f"comparison.{ending}" for ending in ("md", "csv", "json")), PAGE]
     if command == "demo":
         return ["summary.png", PAGE, CALIBRATION, "fit.npz", "decide.npz", "new.npz"]
     return []

@@ -70,8 +70,7 @@ def evaluate(
     groups = _by_group(read, by["groups"], bins)
     facts = {"file": source, **result.to_dict(), "calibration_test": test.to_dict()}
     print_json({**facts, "groups": groups, "report": report})
-    disagreement = test.beside(result.intervals["ece"]) if result.intervals else ""
-    _print_metrics(result, f" Calibration test, {test} {disagreement}".rstrip())
+    _print_metrics(result, f" Calibration test, {test}")
     if groups:
         print_table(
             "By group",

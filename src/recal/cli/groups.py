@@ -24,7 +24,7 @@ def groups(
     scaled: Annotated[bool, Option("--scaled", help="First fit one temperature.")] = False,
     bins: opt.BinCount = 15,
     chart: Annotated[
-        Path | None, Option(help="Also draw a bar chart of the groups' ranks (.png, .svg, .pdf).")
+        Path | None, Option(help="Also draw a bar chart of the groups' ranks (.svg).")
     ] = None,
     force: opt.Force = False,
 ) -> None:
@@ -38,7 +38,7 @@ def groups(
     Example: [bold]recal groups held-out.npz --scaled --confidence-at own[/bold]
     """
     source = Inputs().views(views)
-    from recal.reporting.view_studies import FEWEST_RANKED, GROUP_LABELS, group_study
+    from recal.reporting.figure_data import FEWEST_RANKED, GROUP_LABELS, group_study
 
     if not source.transforms:
         raise InputError(f"{views} holds no transformations, so there is nothing to group.")
@@ -46,15 +46,20 @@ def groups(
     with working("Grouping"):
         study = group_study(source, scaled=scaled, n_bins=bins, **how)
     if chart is not None:
-        from recal.reporting.charts import figure_of, ranks_chart, save_figure
+        from recal.files.paths import replacing
+        from recal.reporting.chart import svg
+        from recal.reporting.charts import ranks_chart
 
         if source.labels is None:
             raise InputError(
                 f"{views} holds no labels; without them groups have no error by which to rank them."
             )
+        if chart.suffix.lower() != ".svg":
+            raise InputError(f"--chart must end in .svg, got {chart.name!r}.")
         sized = zip(GROUP_LABELS.values(), study.usual_sizes)
         names = [f"{label} ({size:,})" for label, size in sized]
-        save_figure(figure_of(ranks_chart(study.ranks.tolist(), names)), chart)
+        with replacing(chart) as file:
+            file.write(svg(ranks_chart(study.ranks.tolist(), names), alone=True).encode())
     print_json({"samples": source.n_samples, **study.to_dict()})
     lines = []
     for spec, sizes, errors in study.lines():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Vector
 from recal.metrics.calibration_error import COUNT, assign_bins, equal_mass_edges, first_of_each
-from recal.metrics.intervals import LEVEL, Interval
+from recal.metrics.intervals import LEVEL
 from recal.metrics.row_scores import Classes, RowScores, score
 from recal.schema import check
 
@@ -52,27 +51,6 @@ class CalibrationTest:
             return "the test finds no evidence of miscalibration"
         bound = "at most " if self.p_value <= 1 / (self.draws + 1) else ""
         return f"a calibrated model would give a result this far off in {bound}{100 * self.p_value:.2g} % of samples"
-
-    def beside(self, interval: Interval) -> str:
-        """Explain why the test and the ECE's interval seem to contradict each other; empty if they
-        do not.
-
-        The interval estimates how large the error is and assumes that the observed pattern of gaps
-        is the true one. The test only asks whether there is any error, without that assumption, and
-        also looks at all rows together.
-        """
-        reaches_zero = round(interval[0], 4) == 0.0  # as it is printed
-        if self.rejected and reaches_zero:
-            return (
-                f"The test finds miscalibration ({self.shown}), although the ECE's interval reaches 0. It is small, "
-                "and the noise of 15 bins hides its size. The test also uses all answers together."
-            )
-        if not self.rejected and not reaches_zero and math.isfinite(interval[0]):
-            return (
-                f"The ECE's interval excludes 0, although the test finds no miscalibration ({self.shown}). The "
-                "interval assumes that the observed gaps are the true ones; the test does not."
-            )
-        return ""
 
     def __str__(self) -> str:
         side = "above" if self.mean_gap > 0 else "below"

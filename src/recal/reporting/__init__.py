@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from recal.reporting.figure_data import GroupStudy, group_study
 from recal.reporting.page import report
-from recal.reporting.view_studies import GroupStudy, group_study
 
 __all__ = ["GroupStudy", "group_study", "report"]

@@ -1,8 +1,7 @@
 """A figure as a value: two axes and marks in data coordinates, and its rendering as SVG.
 
 Every figure of recal is one function in `charts` that returns a `Chart`. The page and the
-documentation show it as SVG; `charts` draws the same value into matplotlib axes. Colours are
-named here once, for light and dark ground.
+documentation show it as SVG. Colours are named here once, for light and dark ground.
 """
 
 from __future__ import annotations
@@ -119,18 +118,7 @@ class Dots:
     id: str = ""
 
 
-@dataclass(frozen=True)
-class Caption:
-    """Words at a point of the data."""
-
-    x: float
-    y: float
-    words: str
-    style: str = "tick"
-    anchor: str = "middle"
-
-
-Mark = Line | Area | Boxes | Dots | Caption
+Mark = Line | Area | Boxes | Dots
 
 
 @dataclass(frozen=True)
@@ -282,9 +270,6 @@ class _Frame:
 
     def elements(self, mark: Mark) -> Markup:
         """The SVG elements of one mark."""
-        if isinstance(mark, Caption):
-            place = float(self.x(mark.x)), float(self.y(mark.y)) + 4
-            return self.label(*place, mark.words, mark.style, mark.anchor)
         if isinstance(mark, Area):
             back = list(mark.x)[::-1], list(mark.low)[::-1]
             outline = f"{self.points(mark.x, mark.high)} {self.points(*back)}"

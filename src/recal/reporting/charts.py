@@ -1,5 +1,5 @@
-"""Every figure of recal, each from one object of numbers to one `Chart`, and their drawing with
-matplotlib, for papers and for figures that users change.
+"""Every figure of the page, each from one object of numbers to one `Chart`, and the reliability
+diagram in matplotlib, for papers and for figures that users change.
 
 Nothing here computes statistics. No other module imports matplotlib.
 """
@@ -7,19 +7,15 @@ Nothing here computes statistics. No other module imports matplotlib.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from recal.errors import InputError, MissingExtraError
-from recal.files.paths import replacing
+from recal.errors import MissingExtraError
 from recal.metrics.row_scores import score
 from recal.reporting.chart import (
     PALETTE,
-    WIDTH,
     Area,
     Axis,
     Boxes,
@@ -40,7 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from recal.decisions import RiskCurve
-    from recal.decisions.decision import GroupRisk
 
 
 def shorten(words: str, most: int) -> str:
@@ -54,6 +49,8 @@ def _at(values: Sequence[float], text: object = tick) -> Ticks:
 
 FIFTHS = _at((0, 0.2, 0.4, 0.6, 0.8, 1))
 FIFTHS_PERCENT = _at((0, 0.2, 0.4, 0.6, 0.8, 1), percent_tick)
+# The number of rows is shown in a strip of this height below zero.
+_STRIP = -0.18
 
 
 def reliability_chart(data: Reliability, style: str, name: str = "") -> Chart:
@@ -67,8 +64,7 @@ def reliability_chart(data: Reliability, style: str, name: str = "") -> Chart:
         f"{percent(confidence)}, correct {percent(accuracy)} [{percent(least)}, {percent(most)}]"
         for low, high, count, confidence, accuracy, least, most in rows
     ]
-    base = -0.18  # the number of rows is shown in a strip of this height below zero
-    tops = base + 0.14 * np.maximum(data.counts / data.counts.max(), 0.03)
+    tops = _STRIP + 0.14 * np.maximum(data.counts / data.counts.max(), 0.03)
     marks: list[Mark] = [
         Line((0, 1), (0, 1), "ideal", "A calibrated model lies on this line."),
         Boxes(data.low, data.high, data.band_low, data.band_high, f"band {style}", words, 1),
@@ -77,10 +73,10 @@ def reliability_chart(data: Reliability, style: str, name: str = "") -> Chart:
             Line((low + 0.003, high - 0.003), (accuracy, accuracy), f"mark {style}", word)
             for low, high, accuracy, word in zip(data.low, data.high, data.accuracy, words)
         ),
-        Boxes(data.low, data.high, np.full(len(tops), base), tops, f"count {style}", words, 1),
+        Boxes(data.low, data.high, np.full(len(tops), _STRIP), tops, f"count {style}", words, 1),
         Line((0, 1), (0, 0), "axis"),
     ]
-    y = Axis(base, 1, "accuracy", (*FIFTHS, (base + 0.05, "samples")), grid=False)
+    y = Axis(_STRIP, 1, "accuracy", (*FIFTHS, (_STRIP + 0.05, "samples")), grid=False)
     return Chart(
         f"Reliability diagram, {name}", Axis(0, 1, "confidence", FIFTHS), y, marks, height=340
     )
@@ -191,30 +187,6 @@ def ranks_chart(
     )
 
 
-def group_risk_chart(groups: Sequence[GroupRisk], risk: float, by: str) -> Chart:
-    """The error rate among the accepted answers of each group, with intervals, beside the risk that
-    the rule allows.
-    """
-    size = len(groups)
-    places = [(size - index - 0.5, one) for index, one in enumerate(groups)]
-    ends = [1.6 * one.error_rate for one in groups if one.n_accepted]
-    ends += [1.2 * one.interval[0] for one in groups]
-    edge = min(max(*ends, 3 * risk), 1.0)
-    marks: list[Mark] = [Line((risk, risk), (0, size), "ideal", f"{100 * risk:g} % errors allowed")]
-    for y, one in places:
-        if one.n_accepted:
-            words = f"{one.name}: {one.n_errors:,} errors among {one.n_accepted:,} accepted answers"
-            low, high = one.interval
-            style = "dot before" if one.broken else "dot after"
-            marks.append(Line((low, min(high, edge)), (y, y), "whisker", words))
-            marks.append(Dots((one.error_rate,), (y,), style, (words,), 4.5))
-    names = tuple((y, shorten(one.name, 12) + (" *" if one.broken else "")) for y, one in places)
-    x = Axis(0, edge, "error rate among accepted answers", _at(ticks(0, edge, 4), percent_tick))
-    title = f"Errors among accepted answers by {by}"
-    y_axis = Axis(0, size, "", names, grid=False)
-    return Chart(title, x, y_axis, marks, height=72 + 22 * size, left=106)
-
-
 def reliability_diagram(
     probs: ArrayLike,
     y: ArrayLike,
@@ -248,59 +220,24 @@ def reliability_diagram(
     'confidence'
     """
     data = reliability(score(probs, y, classes), n_bins)
-    return draw(
-        reliability_chart(data, "after"), new_figure(4.6, 3.8).subplots() if ax is None else ax
-    )
-
-
-def draw(chart: Chart, ax: Axes) -> Axes:
-    """Draw a chart into matplotlib axes."""
-    for mark in chart.marks:
-        _draw_mark(ax, mark)
-    ax.set(xlim=(chart.x.low, chart.x.high), ylim=(chart.y.low, chart.y.high))
-    ax.set(xlabel=chart.x.label, ylabel=chart.y.label)
-    for axis, set_ticks in ((chart.x, ax.set_xticks), (chart.y, ax.set_yticks)):
-        set_ticks([place for place, _ in axis.ticks], [words for _, words in axis.ticks])
+    if ax is None:
+        ax = new_figure(4.6, 3.8).subplots()
+    colour, axis = PALETTE["after"][0], PALETTE["axis"][0]
+    width, counts = data.high - data.low, 0.14 * data.counts / data.counts.max()
+    ax.plot((0, 1), (0, 1), color=axis, lw=1, ls="--")
+    for bottom, height, alpha in (
+        (data.band_low, data.band_high - data.band_low, 0.2),
+        (data.accuracy, data.confidence - data.accuracy, 0.4),
+        (np.full(len(counts), _STRIP), counts, 1.0),
+    ):
+        ax.bar(data.low, height, width, bottom, align="edge", color=colour, alpha=alpha)
+    ax.hlines(data.accuracy, data.low, data.high, color=colour, lw=2.6)
+    ax.axhline(0, color=axis, lw=1)
+    ax.set(xlim=(0, 1), ylim=(_STRIP, 1), xlabel="confidence", ylabel="accuracy")
+    ax.set_yticks([_STRIP + 0.05, *(place for place, _ in FIFTHS)])
+    ax.set_yticklabels(["samples", *(words for _, words in FIFTHS)])
     ax.spines[["top", "right"]].set_visible(False)
-    if chart.keys:
-        from matplotlib.patches import Patch
-
-        handles = [
-            Patch(color=PALETTE[style][0], label=words) for style, words in chart.keys.items()
-        ]
-        ax.legend(handles=handles, frameon=False, fontsize=8)
     return ax
-
-
-def _draw_mark(ax: Axes, mark: Mark) -> None:
-    """Draw one mark; the words of its style name its look and its colour, as in chart.css."""
-    look, *colours = mark.style.split()
-    if isinstance(mark, Line):
-        dashes = {"ideal": "--", "reference": ":", "cursor": ":"}
-        width = 2.6 if look == "mark" else 1.4 if colours else 1
-        colour = PALETTE[colours[0] if colours else "axis"][0]
-        ax.plot(mark.x, mark.y, color=colour, lw=width, ls=dashes.get(look, "-"))
-    elif isinstance(mark, Boxes):
-        left, right, bottom, top = map(np.asarray, (mark.left, mark.right, mark.bottom, mark.top))
-        inset = 2 * mark.inset / WIDTH * (ax.get_xlim()[1] if look == "rank" else 1.0)
-        ax.bar(
-            (left + right) / 2,
-            top - bottom,
-            np.maximum(right - left - inset, 0),
-            bottom,
-            color=PALETTE[colours[0]][0],
-            alpha={"band": 0.3, "gap": 0.45}.get(look, 1.0),
-            edgecolor=PALETTE["group-edge"][0],
-            lw=0.5 if look == "rank" else 0,
-        )
-    elif isinstance(mark, Dots):
-        ax.plot(mark.x, mark.y, "o", color=PALETTE[colours[0]][0], ms=1.2 * mark.size, ls="")
-    elif isinstance(mark, Area):
-        colour = PALETTE[colours[0]][0]
-        ax.fill_between(mark.x, mark.low, mark.high, color=colour, alpha=0.15, lw=0)
-    else:
-        sides = {"start": "left", "middle": "center", "end": "right"}
-        ax.text(mark.x, mark.y, mark.words, ha=sides[mark.anchor], va="center", fontsize=8)
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -313,33 +250,3 @@ def new_figure(width: float, height: float) -> Figure:
     except ImportError:
         raise MissingExtraError("matplotlib", "report", "Drawing figures") from None
     return Figure(figsize=(width, height), layout="constrained", dpi=150)
-
-
-def figure_of(chart: Chart) -> Figure:
-    """Draw a chart into a figure of its own."""
-    figure = new_figure(4.6, chart.height / 100 + 0.4)
-    draw(chart, figure.subplots())
-    return figure
-
-
-def save_figure(figure: Figure, path: str | PathLike[str]) -> Path:
-    """Write one figure without a date inside, so that the same numbers give the same bytes."""
-    from matplotlib import rc_context
-
-    target = Path(path)
-    kind = target.suffix.lower().lstrip(".")
-    metadata: dict[str, dict[str, str | None]] = {
-        "png": {"Software": "recal"},
-        "svg": {"Creator": "recal", "Date": None},
-        "pdf": {"Creator": "recal", "CreationDate": None},
-    }
-    if kind not in metadata:
-        raise InputError(
-            f"Figures are written to a name ending in .png, .svg or .pdf, got {target.name!r}."
-        )
-    with (
-        replacing(target) as file,
-        rc_context({"svg.hashsalt": "recal"}),
-    ):  # otherwise ids inside are random
-        figure.savefig(file, format=kind, metadata=metadata[kind])
-    return target

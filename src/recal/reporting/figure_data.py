@@ -1,4 +1,5 @@
-"""Confidence against outcomes: errors expected and made, and the numbers behind the figures.
+"""Confidence against outcomes: errors expected and made, the groups of ReCal, and the numbers
+behind the figures.
 
 Nothing here draws.
 """
@@ -12,13 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Vector
 from recal.decisions.decision import holm
+from recal.engine.grouping import ConfidenceAt, Group, group
 from recal.errors import InputError
-from recal.metrics.calibration_error import BinTable, equal_width_edges, table_of
+from recal.maps.arrays import softmax
+from recal.metrics import bin_table
+from recal.metrics.calibration_error import equal_width_edges, table_of
 from recal.metrics.intervals import LEVEL
 from recal.metrics.row_scores import RowScores
 from recal.reporting.chart import sentences
+from recal.views import Views
 
 ErrorCounts = NDArray[np.int64]
 
@@ -58,9 +64,8 @@ Thresholds = dict[float, Acceptance]
 def threshold_table(rows: RowScores, thresholds: Sequence[float] = THRESHOLDS) -> Thresholds:
     """Count the rows whose confidence reaches each threshold, as `DecisionRule.accept` does."""
     # Rows between two thresholds count alike, so they need not be sorted.
-    sums = _sums(
-        rows, np.searchsorted(thresholds, rows.confidence, side="right"), len(thresholds) + 1
-    )
+    place = np.searchsorted(thresholds, rows.confidence, side="right")
+    sums = _sums(rows, place, len(thresholds) + 1)
     accepted, errors, expected, variance = (np.cumsum(column[::-1])[::-1][1:] for column in sums)
     columns = (accepted, errors, expected, *calibrated_range(expected, variance))
     lines = zip(thresholds, *(column.tolist() for column in columns))
@@ -89,10 +94,7 @@ def calibrated_range(
     the exact ones over a wide range of confidences. Its number of trials need not be whole, so its
     tails are read from the incomplete beta function.
     """
-    means, variances = (
-        np.atleast_1d(np.asarray(mean, np.float64)),
-        np.atleast_1d(np.asarray(variance, np.float64)),
-    )
+    means, variances = (np.atleast_1d(np.asarray(one, np.float64)) for one in (mean, variance))
     tail = (1 - level) / 2
     return _quantile(means, variances, tail), _quantile(means, variances, 1 - tail)
 
@@ -106,28 +108,29 @@ def p_values(errors: NDArray[Any], mean: Vector, variance: Vector) -> Vector:
     return np.minimum(2 * np.minimum(below, above), 1.0)
 
 
-def _quantile(mean: Vector, variance: Vector, probability: float) -> ErrorCounts:
-    """Return the smallest count that is not exceeded with at least this probability, by bisection
-    for all at once.
+def _binomial(mean: Vector, variance: Vector) -> tuple[Vector, Vector, NDArray[np.bool_]]:
+    """Return the trials and the success rate of the binomial, and where it is a Poisson instead,
+    because every single probability is tiny.
     """
-    reach = 12 * np.sqrt(variance) + 12  # twelve standard deviations contain everything
-    low, high = np.floor(np.maximum(mean - reach, 0)) - 1, np.ceil(mean + reach)
-    while (high - low > 1).any():
-        middle = np.floor((low + high) / 2)
-        enough = _below(middle, mean, variance) >= probability
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    return high.astype(np.int64)
+    success = 1 - np.divide(variance, mean, out=np.ones_like(mean), where=mean > 0)
+    rare = success <= 1e-9
+    return np.divide(mean, success, out=np.ones_like(mean), where=~rare), success, rare
+
+
+def _quantile(mean: Vector, variance: Vector, probability: float) -> ErrorCounts:
+    """Return the smallest count that is not exceeded with at least this probability."""
+    from scipy.special import bdtrik, pdtrik
+
+    trials, success, rare = _binomial(mean, variance)
+    found = np.where(rare, pdtrik(probability, mean), bdtrik(probability, trials, success))
+    return np.asarray(np.ceil(found), np.int64)
 
 
 def _below(k: Vector, mean: Vector, variance: Vector) -> Vector:
-    """Return the probability of at most k errors: binomial, or Poisson where every single
-    probability is tiny.
-    """
+    """Return the probability of at most k errors."""
     from scipy.special import betainc, pdtr
 
-    success = 1 - np.divide(variance, mean, out=np.ones_like(mean), where=mean > 0)
-    rare = success <= 1e-9
-    trials = np.divide(mean, success, out=np.full_like(mean, np.inf), where=~rare)
+    trials, success, rare = _binomial(mean, variance)
     inside = (k >= 0) & (k < trials) & ~rare
     probability = np.where(rare, pdtr(np.maximum(k, 0), mean), 1.0)
     probability[inside] = betainc(trials[inside] - k[inside], k[inside] + 1, 1 - success[inside])
@@ -245,13 +248,9 @@ def reliability(rows: RowScores, n_bins: int = 15) -> Reliability:
     The number of correct rows in a resampled bin is binomial, so no draws are needed. Its rate is
     (correct + 1/2) / (rows + 1); otherwise a bin with a few rows, all correct, would look certain.
     """
-    return reliability_of(table_of(rows.confidence, rows.correct, equal_width_edges(n_bins)))
-
-
-def reliability_of(table: BinTable) -> Reliability:
-    """Return the diagram of bins that are already filled; see `reliability`."""
     from scipy.stats import binom
 
+    table = table_of(rows.confidence, rows.correct, equal_width_edges(n_bins))
     filled = table.counts > 0
     counts = table.counts[filled]
     rate = (table.correct[filled] + 0.5) / (counts + 1)
@@ -266,3 +265,147 @@ def reliability_of(table: BinTable) -> Reliability:
         np.minimum(band[0], accuracy),
         np.maximum(band[1], accuracy),
     )
+
+
+GROUP_LABELS = {
+    Group.CHANGED_ROSE: "changed, rose",
+    Group.CHANGED_FELL: "changed, fell",
+    Group.KEPT_ROSE: "kept, rose",
+    Group.KEPT_FELL: "kept, fell",
+}
+
+# The ECE of fewer samples is mostly noise: even with calibrated confidence it is about 0.1.
+FEWEST_RANKED = 20
+
+
+def places(errors: Sequence[float | None], sizes: Sequence[float | None]) -> dict[int, int]:
+    """Return the rank of each group that can be ranked, from 0 for the smallest error to 3 for the
+    largest.
+
+    Groups without an error and groups of fewer than 20 samples have no rank; a size of None counts
+    as large enough. Of three groups the middle one ranks second, of two one is smallest and one
+    largest, and a single group has no rank. Groups with equal errors rank in their own order.
+
+    Examples
+    --------
+    >>> from recal.reporting.figure_data import places
+    >>> places([0.3, 0.1, None, 0.2], [50, 60, 0, 70])
+    {1: 0, 3: 1, 0: 3}
+    """
+    ranked = {
+        index: error
+        for index, (error, size) in enumerate(zip(errors, sizes))
+        if error is not None and not np.isnan(error) and (size is None or size >= FEWEST_RANKED)
+    }
+    order = sorted(ranked, key=lambda index: ranked[index])
+    if len(order) < 2:
+        return {}
+    return {index: 3 if index == order[-1] else place for place, index in enumerate(order)}
+
+
+@dataclass(frozen=True)
+class GroupStudy:
+    """Per transformation (rows) and group (columns, in the order of `Group`): size and calibration
+    error.
+
+    Attributes
+    ----------
+    transforms : specs, m of them
+    sizes : (m, 4)
+    errors : (m, 4), the ECE of the original inputs in the group; NaN for an empty group or without
+    labels confidence_at : at which class the confidence in the transformed copy was read
+    temperature : the temperature that all logits were divided by
+    """
+
+    transforms: tuple[str, ...]
+    sizes: NDArray[np.int64]
+    errors: NDArray[np.float64]
+    confidence_at: ConfidenceAt
+    temperature: float
+
+    @property
+    def ranks(self) -> NDArray[np.int64]:
+        """How often each group (rows) had the smallest to the largest error (columns); see
+        `places`.
+        """
+        counts = np.zeros((4, 4), np.int64)
+        for errors, sizes in zip(self.errors.tolist(), self.sizes.tolist()):
+            for index, place in places(errors, sizes).items():
+                counts[index, place] += 1
+        return counts
+
+    @property
+    def usual_sizes(self) -> list[int]:
+        """The median size of each group over the transformations."""
+        return [int(size) for size in np.median(self.sizes, axis=0)]
+
+    def lines(self) -> list[tuple[str, list[int], list[float]]]:
+        """Return transformation, sizes and errors of the four groups, sorted by transformation."""
+        rows = zip(self.transforms, self.sizes.tolist(), self.errors.tolist())
+        return sorted(rows, key=lambda row: row[0])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON: size and ECE by transformation and group;
+
+        None for an empty group.
+        """
+        names = [member.name.lower() for member in Group]
+        errors = [
+            [None if np.isnan(error) else float(error) for error in row] for row in self.errors
+        ]
+        return {
+            "confidence_at": self.confidence_at,
+            "temperature": self.temperature,
+            "groups": {
+                spec: dict(zip(names, row))
+                for spec, row in zip(self.transforms, self.sizes.tolist())
+            },
+            "ece": {spec: dict(zip(names, row)) for spec, row in zip(self.transforms, errors)},
+            "ranks": dict(zip(names, self.ranks.tolist())),
+            "ranked_from": FEWEST_RANKED,
+        }
+
+
+def group_study(
+    views: Views,
+    *,
+    confidence_at: ConfidenceAt = "original",
+    scaled: bool = False,
+    n_bins: int = 15,
+) -> GroupStudy:
+    """Group the samples by each transformation, and measure the calibration of each group.
+
+    Parameters
+    ----------
+    views : Views with transformations; with labels for the errors
+    confidence_at : see `recal.group`
+    scaled : bool
+        First divide all logits by one temperature, fitted on these views. The paper's group tables
+        do this, with ``confidence_at="own"``.
+    n_bins : int
+
+    Examples
+    --------
+    >>> from recal import Views
+    >>> from recal.reporting.figure_data import group_study
+    >>> views = Views([[2.0, 0.0], [2.0, 0.0]], {"zoom:0.5": [[3.0, 0.0], [0.0, 1.0]]}, labels=[0, 1])
+    >>> group_study(views).sizes
+    array([[0, 1, 1, 0]])
+    """
+    if not views.transforms:
+        raise InputError("These views hold no transformations, so there is nothing to group.")
+    if scaled and views.labels is None:
+        raise InputError("`scaled=True` fits a temperature, which needs labels.")
+    beta = float(TemperatureScaling().fit(views).beta_) if scaled else 1.0
+    original = views.logits * beta
+    probs = softmax(original)
+    sizes = np.zeros((len(views.transforms), 4), np.int64)
+    errors = np.full((len(views.transforms), 4), np.nan)
+    for index, transform in enumerate(views.transforms):
+        numbers = group(original, views.transformed(transform) * beta, confidence_at)
+        for member in Group:
+            rows = numbers == member
+            sizes[index, member - 1] = rows.sum()
+            if views.labels is not None and rows.any():
+                errors[index, member - 1] = bin_table(probs[rows], views.labels[rows], n_bins).ece()
+    return GroupStudy(tuple(map(str, views.transforms)), sizes, errors, confidence_at, 1 / beta)

@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -53,17 +53,11 @@ def report(
     classes: Classes = None,
     bootstrap: int = 500,
     title: str = "Calibration report",
-    about: Mapping[str, str] | None = None,
-    rows: str = "",
     command: str = "",
     inputs: Any = None,
     columns: Mapping[str, ArrayLike] | None = None,
-    groups: ArrayLike | Mapping[str, ArrayLike] | None = None,
+    groups: Mapping[str, ArrayLike] | None = None,
     risk: float = 0.01,
-    decisions: Mapping[str, Decision] | None = None,
-    curves: Mapping[str, RiskCurve] | None = None,
-    change: AnswerChange | None = None,
-    warnings: Sequence[str] = (),
 ) -> Path:
     """Write the report on a comparison, or on probabilities of any origin: one HTML file that needs
     no network.
@@ -78,23 +72,16 @@ def report(
     classes : the columns' names, optional
     bootstrap : number of resamples for the intervals of probabilities; a comparison brings its own
     title : shown at the top
-    about : facts shown below the title, such as ``{"Model": "resnet.onnx", "Data": "photos/"}``
-    rows : what the rows of the page are called, such as "checking inputs"; shown with their number
     command : how to make the report again, shown at its end
     inputs : indexable by the rows of the tested file, optional
         Arrays are shown as images, paths (`pathlib.Path`) are linked, strings are shown as texts.
         A string is a text and never a path.
     columns : mapping of name to one value per row of that file, optional
         Calibration is also judged by the values of each, such as ``{"camera": [...]}``.
-    groups : one value per row of that file, or a mapping of a name to such values, optional
+    groups : mapping of name to one value per row of that file, optional
         Shows the errors among accepted answers in each group, worst first, and warns if one rule
         for all is broken.
     risk : the largest share of errors among automated answers
-    decisions : mapping of method to a `Decision` that was made on other rows, optional
-        By default the rule of each method is searched on the rows of the page.
-    curves : mapping of method to what `recal.decisions.risk_curve` gave for these other rows
-    change : what changed answers would gain, where the caller knows it
-    warnings : what was warned of before; shown at the top, with the warnings of the comparison
 
     Returns
     -------
@@ -119,17 +106,11 @@ def report(
     page = Page(
         comparison,
         title=title,
-        about=about,
-        rows=rows,
         command=command,
         inputs=inputs,
-        columns=columns,
-        groups=groups,
+        columns=columns or {},
+        groups=groups or {},
         risk=risk,
-        decisions=decisions,
-        curves=curves,
-        change=change,
-        warnings=warnings,
     )
     return page.write(path)
 
@@ -151,19 +132,28 @@ def write_results(
 
 @dataclass(frozen=True)
 class Page:
-    """What `report` was given, and everything that the templates read."""
+    """What `report` was given, and everything that the templates read.
+
+    Attributes
+    ----------
+    about : facts shown below the title, such as ``{"Model": "resnet.onnx", "Data": "photos/"}``
+    rows : what the rows of the page are called, such as "checking inputs"; shown with their number
+    decisions, curves : by method, made on other rows; by default they are searched on these rows
+    change : what changed answers would gain, where the caller knows it
+    warnings : shown at the top, with the warnings of the comparison
+    """
 
     comparison: Comparison
     title: str = "Calibration report"
-    about: Mapping[str, str] | None = None
+    about: Mapping[str, str] = field(default_factory=dict)
     rows: str = ""
     command: str = ""
     inputs: Any = None
-    columns: Mapping[str, ArrayLike] | None = None
-    groups: ArrayLike | Mapping[str, ArrayLike] | None = None
+    columns: Mapping[str, ArrayLike] = field(default_factory=dict)
+    groups: Mapping[str, ArrayLike] = field(default_factory=dict)
     risk: float = 0.01
-    decisions: Mapping[str, Decision] | None = None
-    curves: Mapping[str, RiskCurve] | None = None
+    decisions: Mapping[str, Decision] = field(default_factory=dict)
+    curves: Mapping[str, RiskCurve] = field(default_factory=dict)
     change: AnswerChange | None = None
     warnings: Sequence[str] = ()
 
@@ -225,15 +215,14 @@ class Page:
 
     @cached_property
     def automated(self) -> dict[str, Automation]:
-        rules, curves = self.decisions or {}, self.curves or {}
         groups = next(iter(self.group_values.values()), None)
         return {
             name: automation(
                 self.comparison,
                 name,
                 self.risk,
-                decision=rules.get(name),
-                curve=curves.get(name),
+                decision=self.decisions.get(name),
+                curve=self.curves.get(name),
                 groups=groups,
             )
             for name in self.comparison.methods
@@ -322,28 +311,22 @@ class Page:
 
     @cached_property
     def group_values(self) -> dict[str, NDArray[Any]]:
-        single = None if self.groups is None else {"group": self.groups}
-        return self._test_values(self.groups if isinstance(self.groups, Mapping) else single)
+        return self._test_values(self.groups)
 
     @cached_property
     def column_values(self) -> dict[str, NDArray[Any]]:
         return self._test_values(self.columns)
 
-    def _test_values(self, columns: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
+    def _test_values(self, columns: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return the values of columns for the test rows; a column may cover the whole file that
         they come from.
         """
-        rows, shape, values = self.comparison.test_rows, (self.comparison.setup.n_test,), {}
-        for name, whole in (columns or {}).items():
+        rows, values = self.comparison.test_rows, {}
+        for name, whole in columns.items():
             column = np.asarray(whole)
-            if (
-                column.shape != shape
-                and rows is not None
-                and column.ndim == 1
-                and len(column) > int(rows.max())
-            ):
+            if rows is not None and column.ndim == 1 and len(column) > rows.max():
                 column = column[rows]
-            if column.shape != shape:
+            if column.shape != (self.comparison.setup.n_test,):
                 raise InputError(
                     f"The column {name!r} must have one value for each row of the tested file; got {column.shape}."
                 )
@@ -361,29 +344,20 @@ class Page:
 
         A part has the same value of a column; without `values`, the same predicted class.
         """
-        comparison = self.comparison
-        slices = {
-            key: slices_of(
-                comparison.samples[method], comparison.answers[method], by, comparison.classes
-            )
-            if values is None
-            else slices_of(comparison.samples[method], values, by)
-            for key, method in self.pair(name).items()
-        }
+        slices = {}
+        for key, method in self.pair(name).items():
+            rows, answers = self.comparison.samples[method], self.comparison.answers[method]
+            classes = self.comparison.classes if values is None else None
+            slices[key] = slices_of(rows, answers if values is None else values, by, classes)
         names = slices["after"].names
         # A method that changes answers may never predict a class that was predicted before, and the
         # other way round.
-        both = [
-            part
-            for part in names[:_MOST_PARTS]
-            if all(part in one.names for one in slices.values())
-        ]
-        rest = (
-            f" The {len(both)} worst of {len(names):,} are shown." if len(both) < len(names) else ""
-        )
-        return slices["after"].words + rest, {
-            key: one.of(both) for key, one in slices.items()
-        } if both else {}
+        shared = set(names).intersection(*(one.names for one in slices.values()))
+        worst = [part for part in names[:_MOST_PARTS] if part in shared]
+        words = slices["after"].words
+        if len(worst) < len(names):
+            words += f" The {len(worst)} worst of {len(names):,} are shown."
+        return words, {key: one.of(worst) for key, one in slices.items()} if worst else {}
 
     @property
     def metrics(self) -> dict[str, str]:
@@ -416,10 +390,6 @@ class Example:
     before: float
     after: float
     id: str = ""
-
-    @property
-    def right(self) -> bool:
-        return self.answer == self.truth
 
 
 def examples(comparison: Comparison, method: str, most: int = 8) -> tuple[Example, ...]:

@@ -23,22 +23,7 @@ from recal.metrics.row_scores import RowScores
 from recal.reporting.chart import sentences
 from recal.reporting.figure_data import Acceptance, threshold_table
 
-SHOWN_RISKS = (
-    0.001,
-    0.002,
-    0.003,
-    0.005,
-    0.0075,
-    0.01,
-    0.015,
-    0.02,
-    0.03,
-    0.05,
-    0.075,
-    0.1,
-    0.15,
-    0.2,
-)
+SHOWN_RISKS = (0.001, 0.002, 0.003, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +110,6 @@ class AnswerChange:
     changed : number of answers that differ
     kept_accuracy, free_accuracy : with the model's own answers, and with the changed ones
     p_value : of the exact one-sided sign test over the rows on which only one of the two is right
-    method : the method that changes them, where it is not the one shown
     """
 
     changed: int
@@ -133,7 +117,6 @@ class AnswerChange:
     kept_accuracy: float
     free_accuracy: float
     p_value: float
-    method: str = ""
 
     @property
     def clear(self) -> bool:
@@ -147,7 +130,7 @@ class AnswerChange:
 
 
 def answer_change(
-    kept: NDArray[np.intp], free: NDArray[np.intp], labels: NDArray[np.intp], method: str = ""
+    kept: NDArray[np.intp], free: NDArray[np.intp], labels: NDArray[np.intp]
 ) -> AnswerChange:
     """Compare the answers of the model with changed ones on the same labelled rows.
 
@@ -165,29 +148,8 @@ def answer_change(
     lost = int(((kept == labels) & (free != labels)).sum())
     won = int(((kept != labels) & (free == labels)).sum())
     p_value = float(binom.sf(won - 1, won + lost, 0.5)) if won + lost else 1.0
-    accuracies = [float((answers == labels).mean()) for answers in (kept, free)]
-    return AnswerChange(
-        int((kept != free).sum()), len(labels), accuracies[0], accuracies[1], p_value, method
-    )
-
-
-def best_change(comparison: Comparison, method: str) -> AnswerChange | None:
-    """Return what the best method that changes answers would gain over one that keeps them; None if
-    nothing clear.
-
-    The method with the lowest NLL is looked at, so that no search over methods has to be corrected
-    for.
-    """
-    keeps = dict(zip(comparison.methods, comparison.keeps_accuracy))
-    losses = dict(zip(comparison.methods, comparison.values["nll"].mean(axis=0).tolist()))
-    free = [name for name in comparison.methods if not keeps[name]]
-    if not free or not keeps[method]:
-        return None
-    best = min(free, key=lambda name: losses[name])
-    change = answer_change(
-        comparison.answers[method], comparison.answers[best], comparison.test_labels, best
-    )
-    return change if change.clear else None
+    before, after = (float((answers == labels).mean()) for answers in (kept, free))
+    return AnswerChange(int((kept != free).sum()), len(labels), before, after, p_value)
 
 
 @dataclass(frozen=True)
@@ -214,7 +176,6 @@ class Verdict:
     changed: int
     error_rates: tuple[float, ...]
     ece_high: float
-    remark: str
     change: AnswerChange | None = None
 
     @property
@@ -233,8 +194,7 @@ def verdict(comparison: Comparison, method: str, change: AnswerChange | None = N
     """Judge a method against the model before it, by expected and observed errors and by proper
     scores.
 
-    `change` is what the caller knows about changed answers; otherwise the other methods of the
-    comparison tell.
+    `change` is what the caller knows about changed answers.
     """
     first = comparison.methods[0]
     names = [method] if method == first else [first, method]
@@ -244,8 +204,6 @@ def verdict(comparison: Comparison, method: str, change: AnswerChange | None = N
     levels = (0.9, 0.8, 0.7, 0.6, 0.5)
     level = next((v for v in levels if all(table[v].share >= 0.05 for table in tables)), 0.0)
     tests = tuple(comparison.calibration_tests[name] for name in names)
-    interval = comparison.row("ece", method).interval
-    remark = "" if comparison.setup.splits > 1 else tests[-1].beside(interval)
     answers = [comparison.answers[name] for name in names]
     return Verdict(
         method,
@@ -255,9 +213,8 @@ def verdict(comparison: Comparison, method: str, change: AnswerChange | None = N
         tests,
         int((answers[0] != answers[-1]).sum()),
         tuple(1 - float(comparison.samples[name].correct.mean()) for name in names),
-        float(interval[1]),
-        remark,
-        best_change(comparison, method) if change is None else change if change.clear else None,
+        float(comparison.row("ece", method).interval[1]),
+        change if change is not None and change.clear else None,
     )
 
 

@@ -290,7 +290,7 @@ class Result:
             about={**settings.about, "Date": today()},
             rows=f"checking {cls.rows_name}",
             command=settings.command,
-            groups=None if checking.groups is None else {checking.by: checking.groups},
+            groups={} if checking.groups is None else {checking.by: checking.groups},
             risk=settings.risk,
             decisions=decisions,
             curves=curves,

@@ -69,7 +69,7 @@ def test_compare_writes_all_of_its_files_or_none(place, full_disk, capsys):
     np.savez(place / "v.npz", logits=logits, labels=y)
     assert run(["compare", "v.npz", "--methods", "ts", "--splits", "1", "--out", "results"]) == 2
     told = capsys.readouterr().err
-    assert "results/comparison.csv: No space left on device. No files were written" in told
+    assert "results/comparison.json: No space left on device. No files were written" in told
     assert not (place / "results").exists()
 
 
@@ -83,9 +83,9 @@ def test_a_chart_on_a_full_disk_is_named(place, monkeypatch, capsys):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    assert run(["groups", "v.npz", "--chart", "g.png"]) == 2
-    assert "g.png: No space left on device" in capsys.readouterr().err
-    assert not (place / "g.png").exists()
+    assert run(["groups", "v.npz", "--chart", "g.svg"]) == 2
+    assert "g.svg: No space left on device" in capsys.readouterr().err
+    assert not (place / "g.svg").exists()
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ OVER_INPUTS = {
     "report-before": ["report", "p.npz", "--before", "b.html", "--out", "b.html"],
     "evaluate": ["evaluate", "p.npz", "--report", "p.html"],
     "export": ["export", "c.recal", "--model", "net.onnx", "--out", "net.onnx"],
-    "groups": ["groups", "v.npz", "--chart", "v.png"],
+    "groups": ["groups", "v.npz", "--chart", "v.svg"],
     "collect": ["collect", "--model", "net.onnx", "--data", "x.npz", "--out", "x.npz"],
     "collect-around": shlex.split("collect --model net.onnx --data s.zarr/x.npz --out s.zarr"),
     "compare": ["compare", "v.npz", "--out", "v.npz"],
@@ -62,7 +62,7 @@ def test_no_output_replaces_an_input_whatever_its_name(place, name, link, capsys
     for stem, ending, kind in (
         ("v", ".recal", ".npz"),
         ("p", ".html", ".npz"),
-        ("v", ".png", ".npz"),
+        ("v", ".svg", ".npz"),
     ):
         if f"{stem}{ending}" in command:
             (os.link if link == "hard" else os.symlink)(
@@ -95,7 +95,6 @@ WRITES = {
     "p2.parquet": ["apply", "c.recal", "v.npz", "--out"],
     "r2.html": ["evaluate", "p.npz", "--bootstrap", "0", "--report"],
     "g2.svg": ["groups", "v.npz", "--chart"],
-    "g2.png": ["groups", "v.npz", "--chart"],
     "e2.onnx": ["export", "c.recal", "--classes", "3", "--out"],
 }
 

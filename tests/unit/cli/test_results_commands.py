@@ -185,7 +185,7 @@ def test_groups_are_those_of_the_study(files, capsys, reading):
 
 
 def test_groups_draws_the_ranks(files, capsys):
-    assert run(["groups", "test.npz", "--chart", "ranks.png"]) == 0
-    assert (files / "ranks.png").read_bytes().startswith(b"\x89PNG")
+    assert run(["groups", "test.npz", "--chart", "ranks.svg"]) == 0
+    assert (files / "ranks.svg").read_bytes().startswith(b"<svg")
     assert run(["groups", "test.npz", "--chart", "ranks.doc"]) == 2
     assert "'ranks.doc'" in capsys.readouterr().err

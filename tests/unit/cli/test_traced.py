@@ -27,7 +27,7 @@ COMMANDS = [
     ["compare", "v.npz", "--methods", "ts", "--splits", "1", "--out", "results"],
     ["decide", "v.npz", "--risk", "0.3", "--out", "rule.recal"],
     ["watch", "v.npz", "v.npz"],
-    ["groups", "v.npz", "--chart", "g.png"],
+    ["groups", "v.npz", "--chart", "g.svg"],
     ["report", "v.npz", "v.npz", "--methods", "ts", "--inputs", "texts.txt", "--out", "texts.html"],
     ["report", "v.npz", "v.npz", "--methods", "ts", "--inputs", "eps", "--out", "eps.html"],
     ["export", "t.recal", "--classes", "3", "--out", "e.onnx"],

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from recal import Views, group
+from recal import Views
 from recal.errors import InputError
-from recal.metrics import ece
 from recal.reporting import group_study
 
 
@@ -20,31 +19,13 @@ def test_a_study_that_can_be_counted_by_hand():
     assert np.isnan(study.errors[0, 0])
 
 
-@pytest.mark.parametrize("reading", ["original", "own"])
-def test_sizes_and_errors_are_those_of_group(comparison, reading):
-    views = comparison.test
-    study = group_study(views, confidence_at=reading)
-    probs = comparison.probabilities("uncalibrated")
-    for index, transform in enumerate(views.transforms):
-        numbers = group(views.logits, views.transformed(transform), confidence_at=reading)
-        assert study.sizes[index].tolist() == [(numbers == g).sum() for g in (1, 2, 3, 4)]
-        for g in (1, 2, 3, 4):
-            if (numbers == g).any():
-                expected = ece(probs[numbers == g], views.labels[numbers == g])
-                assert study.errors[index, g - 1] == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(
     ("times", "ranks"),
     [
-        (
-            20,
-            [[0, 0, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0], [0, 1, 0, 0]],
-        ),  # three groups: the largest error is the largest
-        (
-            19,
-            [[0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0]],
-        ),  # 19 samples kept and rose: not ranked
+        # Three groups: the largest error is the largest.
+        (20, [[0, 0, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0], [0, 1, 0, 0]]),
+        # 19 samples kept and rose: not ranked.
+        (19, [[0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0]]),
         (9, [[0, 0, 0, 0]] * 4),
     ],
 )
@@ -63,20 +44,6 @@ def test_scaling_first_changes_confidences_and_not_predictions(comparison):
     assert scaled.temperature > 1
     assert plain.sizes[:, :2].sum() == scaled.sizes[:, :2].sum()
     assert not np.array_equal(plain.errors, scaled.errors, equal_nan=True)
-
-
-def test_lines_stand_by_kind_and_strength():
-    copies = {
-        spec: [[1.5, 0.0]] for spec in ("zoom:0.5", "brightness:0.9", "zoom:0.25", "brightness:0.1")
-    }
-    study = group_study(Views([[2.0, 0.0]], copies, labels=[0]))
-    assert [spec for spec, _, _ in study.lines()] == [
-        "brightness:0.1",
-        "brightness:0.9",
-        "zoom:0.25",
-        "zoom:0.5",
-    ]
-    assert all(sizes == [0, 0, 0, 1] for _, sizes, _ in study.lines())
 
 
 def test_without_labels_there_are_sizes_and_no_errors():

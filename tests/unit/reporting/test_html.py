@@ -61,13 +61,6 @@ def test_the_page_is_well_formed_and_needs_no_network(comparison):
     assert "@import" not in text
 
 
-def test_a_page_of_one_set_of_probabilities(alone):
-    text = page(alone)
-    parse(text)
-    assert data_of(text)["before"] is None
-    assert "a calibrated model makes" in text
-
-
 def test_the_data_of_the_slider_are_counts(comparison):
     data = data_of(page(comparison))
     assert data["samples"] == 500
@@ -113,13 +106,6 @@ def test_classes_are_shown_by_their_names():
     assert re.search(">dog( \\*)?</text>", text)
     assert "60 samples, 2 classes." in text
     assert "fitted on" not in text
-
-
-def test_shy_models_are_judged_at_a_threshold_they_reach():
-    rng = np.random.default_rng(0)
-    shy = np.full((100, 10), 0.1)
-    found = compare_probs({"before": shy, "after": shy}, rng.integers(0, 10, 100), bootstrap=0)
-    assert verdict(found, "after").sentences[1].startswith("Before: all 100 answers")
 
 
 def test_all_methods_metrics_and_facts_are_there(comparison):

@@ -53,11 +53,6 @@ def test_in_calibrated_models_some_part_is_found_off_in_at_most_five_per_cent():
     assert alarms <= 18
 
 
-def test_parts_of_a_few_answers_are_not_judged():
-    found = slices_of(calibrated_rows(400), np.arange(400) // 4, "class")
-    assert found.words.startswith("Each class has about 4 answers: too few to judge one by itself.")
-
-
 def test_a_column_of_the_wrong_length_is_refused_with_its_name(comparison):
     with pytest.raises(InputError, match="'camera'"):
         page(comparison, columns={"camera": ["a"] * 3})
@@ -132,6 +127,5 @@ def test_a_rule_with_a_threshold_for_each_group_is_applied_group_by_group():
     result = compare_probs({"given": confidence[2000:]}, correct[2000:], bootstrap=0)
     one = automation(result, "given", 0.1, decision=rule, groups=group[2000:])
     assert np.array_equal(one.accepted, rule.accept(confidence[2000:], groups=group[2000:]))
-    assert (
-        page(result, decisions={"given": rule}, groups=group[2000:], risk=0.1).count(">easy<") >= 2
-    )
+    shown = page(result, decisions={"given": rule}, groups={"kind": group[2000:]}, risk=0.1)
+    assert ">easy<" in shown
