@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from recal import AutoCalibration, TemperatureScaling, decide
 from recal.calibrators import auto, ensemble
-from recal.decisions import curves, decide_each, more_labels
+from recal.decisions import curves, decide_each
 from recal.decisions.crossfit import crossfitted
 from recal.decisions.damage import (
     NOISE,
@@ -59,14 +59,6 @@ def test_the_interval_of_a_gain_has_the_confidence_of_the_decision(monkeypatch, 
     methods = {"one": two_columns(sure), "two": two_columns(sure)}
     gain = decide_each(methods, np.zeros(300, int), risk=0.1, confidence=confidence).gains["two"]
     assert gain.interval == pytest.approx((tail, 1 - tail))
-
-
-def test_the_interval_of_a_promise_holds_95_of_100_draws(monkeypatch):
-    monkeypatch.setattr(curves, "_resampled_shares", lambda *rest: np.linspace(0, 1, 201)[None])
-    sure = np.linspace(0.99, 0.5, 300)
-    decision = decide(two_columns(sure), np.zeros(300, int), risk=0.1)
-    promise = more_labels(two_columns(sure), np.zeros(300, int), decision, (2,), draws=201)[0]
-    assert promise.interval == pytest.approx((0.025, 0.975))
 
 
 def condition(

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from recal.decisions import StreamWatch, profile, watch
+from recal.decisions import profile, watch
 from recal.decisions.certify import growing_sizes, ranked
 from recal.decisions.sets import PredictionSets, prediction_sets
 from recal.errors import FewSamplesWarning
@@ -62,24 +62,3 @@ def test_a_shuffle_as_different_as_today_counts_against_an_alarm():
     other = watch(fit, np.tile([0.0, 9.0], (20, 1)), alpha=0.05, permutations=19)
     assert other.p_value == 0.05
     assert other.alarm
-
-
-def test_ranks_of_a_stream_are_uniform_and_ties_are_drawn():
-    stream = StreamWatch(profile(np.array([[1.0, 0.0], [3.0, 0.0]])), random_state=0)
-    pool = [1.0, 2.0, 2.0, 3.0]
-    ranks = np.array([stream._rank(pool.copy(), 2.0) for _ in range(2000)])
-    assert 0.2 <= ranks.min() < 0.21
-    assert 0.79 < ranks.max() <= 0.8  # one below, and itself and two equals, of five
-    found = []
-    for _ in range(500):
-        stream._counts = np.array([3.0, 1.0])
-        found.append(stream._class_ranks(1))
-        assert stream._counts.tolist() == [3.0, 2.0]
-    own, other = np.array(found)[:, 1], np.array(found)[:, 0]
-    # Of five: its equal and itself above three others; and, not of class 0, one other and itself
-    # below three.
-    assert (own.min(), own.max()) == (pytest.approx(0.6, abs=0.01), pytest.approx(1.0, abs=0.01))
-    assert (other.min(), other.max()) == (
-        pytest.approx(0.0, abs=0.01),
-        pytest.approx(0.4, abs=0.01),
-    )

@@ -93,8 +93,6 @@ def accept(rule: recal.DecisionRule, probs: Floats) -> NDArray[np.bool_]:
 
 def watch_new_inputs(views: recal.Views, new: recal.Views) -> bool:
     known = decisions.profile(views)
-    stream = decisions.StreamWatch(known)
-    assert_type(stream, decisions.StreamWatch)
     return bool(decisions.watch(known, new).alarm)
 
 

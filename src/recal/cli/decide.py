@@ -37,7 +37,6 @@ def decide(
     ] = False,
     inputs: Annotated[Inputs, "group cluster rows labels label_column"],
     curve: Annotated[bool, Option("--curve", help="Also show the share at other risks.")] = False,
-    more_labels: Annotated[bool, Option("--more-labels", help="Also with more labels.")] = False,
     out: Annotated[Path | None, Option(help="Save the rule (and the calibration) here.")] = None,
     correct: opt.Correct = None,
     cross_fit: opt.CrossFitting = False,
@@ -63,10 +62,10 @@ def decide(
         raise InputError("Give both costs, --cost-error and --cost-review, or --risk alone.")
     if out is not None and len(sources) > 1:
         raise InputError(f"--out saves the rule of one file, got {len(sources)}.")
-    if cross_fit and (calibration is None or len(sources) > 1 or curve or more_labels):
+    if cross_fit and (calibration is None or len(sources) > 1 or curve):
         raise InputError(
             "--cross-fit takes one file of labelled views and --calibration, whose method is "
-            "fitted again; it goes without --curve and --more-labels."
+            "fitted again; it goes without --curve."
         )
     first = sources[0]
     by = inputs.groups_and_clusters(first)
@@ -81,7 +80,7 @@ def decide(
     if graded:
         again = "calibrate TABLE --cross-fit"
         what = "a calibration of graded answers (recal calibrate TABLE has --cross-fit)"
-        opt.refuse(what, ("cross_fit", "curve", "more_labels", "rows", "labels", "label_column"))
+        opt.refuse(what, ("cross_fit", "curve", "rows", "labels", "label_column"))
         _check_group(calibrator, inputs.group)
     elif calibration is not None:
         files.check_calibration(file, calibrator)
@@ -129,8 +128,6 @@ def decide(
     extra: dict[str, Any] = {}
     if curve:
         extra["curve"] = _print_curve(samples, main.labels, confidence, by["clusters"])
-    if more_labels:
-        extra["more_labels"] = _print_more_labels(main, decision, seed, by)
     if out is not None:
         line = _next_line(decision, first, calibration, inputs, out, graded=graded)
         _save(decision, calibrator, out, line)
@@ -232,28 +229,6 @@ def _print_curve(
     print_table("Share that can be accepted, guaranteed", ["risk", *curves], table[::3])
     shares = {name: {"coverage": one.coverage, "seen": one.seen} for name, one in curves.items()}
     return {"risks": risks, "methods": shares}
-
-
-def _print_more_labels(
-    first: Probabilities, decision: Decision, seed: int, by: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """Print how much more could be accepted with more labels, and return it for JSON."""
-    from recal.decisions import more_labels
-
-    assert first.labels is not None
-    how: dict[str, Any] = {"confidences": first.confidence, "random_state": seed, **by}
-    with working("Resampling"):
-        estimates = more_labels(first.probs, first.labels, decision, **how)
-    print_table(
-        "What more labels would bring",
-        ["labels", "samples", "share, mean", "succeeds"],
-        [
-            [f"{n.times:g}x", f"{n.n_samples:,}", f"{n.coverage:.1%}", f"{n.possible:.0%}"]
-            for n in estimates
-        ],
-        note="From resamples of these samples; the share that a guarantee can reach, on average.",
-    )
-    return [vars(one) for one in estimates]
 
 
 def _print_side_by_side(decisions: Decisions) -> None:

@@ -35,9 +35,6 @@ def watch(
         Argument(help="Views of new inputs, or a table of new answers. Labels are not read."),
     ] = None,
     alpha: Annotated[float, Option(help="The allowed probability of a false alarm.")] = 0.01,
-    stream: Annotated[
-        bool, Option("--stream", help="Read inputs one by one; the alarm is valid at any time.")
-    ] = False,
     save_to: Annotated[Path | None, Option("--save", help="Save the profile here.")] = None,
     inputs: Annotated[Inputs, "model data cluster rows weights trust device batch_size preprocess"],
     seed: opt.SeedNumber = 0,
@@ -58,7 +55,6 @@ def watch(
     Example: [bold]recal watch calibrated --model net.onnx --data new/[/bold]
     """
     from recal import save
-    from recal.decisions import StreamWatch
     from recal.decisions import watch as compare
     from recal.decisions.rule import check_share
 
@@ -78,24 +74,14 @@ def watch(
         return
     source = inputs.data if views is None else views
     batch, more = _new_inputs(reference, views, inputs, profile)
-    found = None
     with working("Comparing"):
         try:
             more |= {"alpha": alpha, "permutations": max(999, math.ceil(1 / alpha))}
             result = compare(profile, batch, **more, random_state=seed)
         except InputError as error:
             raise error.at(f"{source} does not go with {reference}") from None
-        if stream:
-            reads_views = profile.held_by(batch)
-            watcher = StreamWatch(profile, alpha, use_views=reads_views, random_state=seed)
-            found = watcher.update(batch)
-    facts = None if found is None else {"highest": found.highest, "alarm_at": found.alarm_at}
-    print_json({"file": source, **result.to_dict(), "stream": facts})
-    _print_result(result, batch, profile.graded)
-    if found is not None:
-        alarm = "No alarm" if found.alarm_at is None else f"Alarm at input {found.alarm_at:,}"
-        reached = f"{found.highest:.3g} of {1 / alpha:.3g}"
-        say(f"As a stream: {alarm}; the evidence against 'no change' reached {reached}.")
+    print_json({"file": source, **result.to_dict()})
+    _print_result(result, profile.graded)
 
 
 def _profile_in(path: Path, seed: int) -> Profile:
@@ -115,7 +101,7 @@ def _profile_in(path: Path, seed: int) -> Profile:
     return profile
 
 
-def _print_result(result: WatchResult, batch: Any, graded: bool) -> None:
+def _print_result(result: WatchResult, graded: bool) -> None:
     lines = [
         [one.name, f"{one.at_fit:.3f}", f"{one.today:.3f}", f"{one.p_value:.3g}"]
         for one in result.findings

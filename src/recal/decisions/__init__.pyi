@@ -19,10 +19,8 @@ from .cascade import (
 from .curves import (
     Decisions as Decisions,
     Gain as Gain,
-    Promise as Promise,
     RiskCurve as RiskCurve,
     decide_each as decide_each,
-    more_labels as more_labels,
     risk_curve as risk_curve,
 )
 from .rule import DecisionRule as DecisionRule
@@ -34,4 +32,4 @@ from .follow import (
     accept_followed as accept_followed,
     to_the_power as to_the_power,
 )
-from .shift import StreamWatch as StreamWatch, watch as watch
+from .shift import watch as watch

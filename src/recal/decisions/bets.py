@@ -2,8 +2,7 @@
 
 Players bet a fixed fraction of their capital on each outcome before they see it. If the hypothesis
 holds, an outcome is at most 0 on average, so the capital is a supermartingale: it ever reaches
-1 / alpha with probability at most alpha (Ville's inequality), however often one looks. `StreamWatch`
-bets on the ranks of new inputs, `Audit` on graded answers.
+1 / alpha with probability at most alpha (Ville's inequality), however often one looks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Several decisions side by side: by method, by risk, and by the number of labels."""
+"""Several decisions side by side: by method and by risk."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def decide_each(
     """Decide with the probabilities of each method, and compare the shares that they accept.
 
     A gain is the difference to the first method. Its interval comes from resampled rows, the same
-    for all methods. Each method searches its threshold again on every resampled_rows, so the interval
+    for all methods. Each method searches its threshold again on every resample, so the interval
     includes how the search varies. Each guarantee holds for its own method; choosing the method
     with the largest share afterwards is not covered.
 
@@ -141,34 +141,28 @@ def decide_each(
 
 
 def _resampled_shares(
-    answers: list[JudgedAnswers],
-    like: Decision,
-    draws: int,
-    rng: np.random.Generator,
-    times: float = 1.0,
+    answers: list[JudgedAnswers], like: Decision, draws: int, rng: np.random.Generator
 ) -> Vector:
-    """Return the share that each method accepts in each draw of `times` the number of rows,
-    (n_methods, draws).
-    """
+    """Return the share that each method accepts in each resample, (n_methods, draws)."""
     n_groups = len(answers[0].names)
     terms = Terms(like.risk, like.confidence, like.guarantee, like.costs, n_groups)
     shares = np.empty((len(answers), draws))
     for draw in track(range(draws), "draw"):
-        rows, clusters = resampled_rows(answers[0], times, rng)
+        rows, clusters = resampled_rows(answers[0], rng)
         for index, one in enumerate(answers):
             shares[index, draw] = terms.share(one.take(rows, clusters).parts())
     return shares
 
 
 def resampled_rows(
-    answers: JudgedAnswers, times: float, rng: np.random.Generator
+    answers: JudgedAnswers, rng: np.random.Generator
 ) -> tuple[Counts, Counts | None]:
     """Draw rows with replacement, or whole clusters, and number the drawn clusters."""
     if answers.clusters is None:
-        return np.asarray(rng.integers(len(answers), size=round(times * len(answers)))), None
+        return np.asarray(rng.integers(len(answers), size=len(answers))), None
     order, counts = np.argsort(answers.clusters, kind="stable"), np.bincount(answers.clusters)
     members = np.split(order, np.cumsum(counts)[:-1])
-    chosen = rng.integers(len(counts), size=round(times * len(counts)))
+    chosen = rng.integers(len(counts), size=len(counts))
     drawn = [members[cluster] for cluster in chosen]
     numbers = np.repeat(np.arange(len(drawn)), [len(one) for one in drawn])
     return np.concatenate(drawn), numbers
@@ -233,59 +227,3 @@ def risk_curve(
         seen=tuple(float(ends[-1] / n) if len(ends) else 0.0 for ends in within),
         confidence=confidence,
     )
-
-
-@dataclass(frozen=True)
-class Promise:
-    """The share that could be accepted with several times the labels, on average over resamples."""
-
-    times: float
-    n_samples: int
-    coverage: float
-    interval: Interval  # interval of the accepted share over resamples
-    possible: float  # the share of resamples in which anything could be accepted
-
-
-def more_labels(
-    probs: ArrayLike,
-    y: ArrayLike,
-    like: Decision,
-    times: Sequence[float] = (1.0, 2.0, 4.0),
-    *,
-    confidences: ArrayLike | None = None,
-    groups: ArrayLike | None = None,
-    clusters: ArrayLike | None = None,
-    draws: int = 40,
-    random_state: int | None = 0,
-) -> tuple[Promise, ...]:
-    """Estimate the share that could be accepted with several times the labelled samples.
-
-    The samples represent the population: samples (or clusters) are drawn from them with replacement
-    and decided on.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from recal.decisions import decide, more_labels
-    >>> confidence = np.linspace(0.99, 0.5, 400)
-    >>> probs, y = np.column_stack([confidence, 1 - confidence]), (np.arange(400) % 40 == 39).astype(int)
-    >>> once, often = more_labels(probs, y, decide(probs, y, risk=0.06), times=(1, 16), draws=20)
-    >>> once.coverage <= often.coverage, often.coverage, often.n_samples
-    (True, 1.0, 6400)
-    """
-    if like.rule.groups and groups is None:
-        raise InputError(
-            "This decision was made by group: pass groups=, one per sample.", argument="groups"
-        )
-    answers = read_answers(
-        probs, y, confidences, groups, clusters, per_class=like.rule.per_class, classes=like.classes
-    )
-    rng = np.random.default_rng(random_state)
-    promises = []
-    for factor in track(times, "sizes"):
-        shares = _resampled_shares([answers], like, draws, rng, factor)[0]
-        low, high = np.quantile(shares, [0.025, 0.975]).tolist()
-        possible = float((shares > 0).mean())
-        n, mean = round(factor * len(answers)), float(np.mean(shares))
-        promises.append(Promise(float(factor), n, mean, (low, high), possible))
-    return tuple(promises)

@@ -33,8 +33,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class WatchResult:
-    """What the logits of new inputs say about them; made by `watch`, by `StreamWatch` and by `apply
-    --follow`.
+    """What the logits of new inputs say about them; made by `watch` and by `apply --follow`.
 
     Attributes
     ----------

@@ -25,7 +25,7 @@ from recal.checks import (
     check_logits,
     is_graded,
 )
-from recal.clusters import check_clusters, check_names
+from recal.clusters import check_clusters
 from recal.decisions.damage import DEVIATIONS, FEWEST_ROWS, Following, learn, row_numbers
 from recal.decisions.follow import WatchResult, unknown
 from recal.errors import InputError
@@ -54,12 +54,6 @@ class Reactions(NamedTuple):
         return (
             (self.groups <= 2).mean(axis=1) if self.groups.shape[1] else np.zeros(len(self.answers))
         )
-
-    @property
-    def columns(self) -> list[Vector]:
-        """The numbers of each sample that a stream ranks."""
-        views = [self.changed] if self.groups.shape[1] else []
-        return [self.log_odds, *views, *self.signals.T]
 
     def joined(self, other: Reactions) -> Reactions:
         """Return these rows and those of another set."""
@@ -148,17 +142,6 @@ class Profile(Record):
         signals = np.empty((len(self.answers), 0)) if self.signals is None else self.signals
         return Reactions(self.log_odds, self.answers, groups, signals)
 
-    def cluster_names(self, clusters: ArrayLike | None, n_samples: int) -> list[Any]:
-        """Return the cluster of each new row, which a profile with clusters needs."""
-        if clusters is None:
-            raise InputError(
-                "This profile was made with clusters, so new inputs need them, too",
-                argument="clusters",
-                remedy="Pass clusters= (--cluster COLUMN), or np.arange(n) if every row is its own",
-            )
-        names, index = check_names(clusters, n_samples, "clusters")
-        return [names[number] for number in index]
-
     def units(
         self, clusters: ArrayLike | None, n_samples: int
     ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -171,9 +154,13 @@ class Profile(Record):
                     remedy="Make it with profile(views, y, clusters=clusters), or leave them out",
                 )
             return np.arange(len(self.answers)), np.arange(n_samples)
-        names = self.cluster_names(clusters, n_samples)
-        index = np.unique(names, return_inverse=True)[1]
-        return self.clusters.astype(np.intp), index.astype(np.intp)
+        if clusters is None:
+            raise InputError(
+                "This profile was made with clusters, so new inputs need them, too",
+                argument="clusters",
+                remedy="Pass clusters= (--cluster COLUMN), or np.arange(n) if every row is its own",
+            )
+        return self.clusters.astype(np.intp), check_clusters(clusters, n_samples)
 
     def signal_columns(self, signals: Mapping[str, ArrayLike] | None) -> Vector | None:
         """Return the signals of new answers in the order of the profile; None if it has none."""
@@ -191,22 +178,13 @@ class Profile(Record):
         """Return accuracy and temperature of a batch of logits, or why they are unknown; no test is
         made.
         """
-        return self.condition_of(self.numbers(check_logits(logits)))
-
-    def numbers(self, logits: Floats) -> Vector:
-        """Return what `condition_of` needs from each row, so that logits need not stay in memory."""
+        logits = check_logits(logits)
         self.check_classes(logits.shape[1])
-        return row_numbers(
-            logits, self.beta, math.nan if self.following is None else self.following.cut
-        )
-
-    def condition_of(self, numbers: Vector) -> WatchResult:
-        """Return the same as `condition` for the numbers of a batch."""
         if self.following is not None:
-            return self.following.condition_of(numbers)
+            return self.following.condition_of(row_numbers(logits, self.beta, self.following.cut))
         few = f"the profile was made from fewer than {FEWEST_ROWS} samples"
         reason = few if self.labelled else "the profile was made without labels"
-        return unknown(self.beta, reason, len(numbers))
+        return unknown(self.beta, reason, len(logits))
 
     def graded_condition(self, log_odds: Vector, *, alarm: bool) -> WatchResult:
         """Estimate the accuracy of answers if only their confidence is known.

@@ -107,22 +107,11 @@ def test_decide_by_cost_by_class_and_side_by_side(files, capsys):
     each = answer(capsys, "decide", files / "good.npz", "--risk", 0.05, "--per-class")
     assert len(each["by_class"]) == 3
     both = answer(
-        capsys,
-        "decide",
-        files / "flat.npz",
-        files / "good.npz",
-        "--risk",
-        0.05,
-        "--curve",
-        "--more-labels",
+        capsys, "decide", files / "flat.npz", files / "good.npz", "--risk", 0.05, "--curve"
     )
     assert both["methods"]["good"]["gain"]["interval"][0] > 0
     assert len(both["curve"]["methods"]["good"]["coverage"]) == len(both["curve"]["risks"])
-    assert [row["times"] for row in both["more_labels"]] == [1, 2, 4]
-    for arguments in (
-        ["good.npz", "--per-class"],
-        ["flat.npz", "good.npz", "--curve", "--more-labels"],
-    ):
+    for arguments in (["good.npz", "--per-class"], ["flat.npz", "good.npz", "--curve"]):
         assert (
             run(["decide", *(str(files / a) if a.endswith("npz") else a for a in arguments)]) == 0
         )
@@ -141,15 +130,13 @@ def test_watch_makes_a_profile_and_compares(files, capsys):
     assert run(["watch", str(files / "test.npz"), "--save", str(files / "profile")]) == 0
     assert "2,000 samples" in capsys.readouterr().out
     same = answer(capsys, "watch", files / "profile", files / "fit.npz")
-    worse = answer(capsys, "watch", files / "profile", files / "worse.npz", "--stream")
+    worse = answer(capsys, "watch", files / "profile", files / "worse.npz")
     assert (same["alarm"], worse["alarm"]) == (False, True)
     assert (worse["known"], worse["accuracy"], worse["interval"]) == (False, None, [0.0, 1.0])
     assert "3 are needed" in worse["reason"]
-    assert worse["stream"]["alarm_at"] < 300
-    assert run(["watch", str(files / "profile"), str(files / "worse.npz"), "--stream"]) == 0
+    assert run(["watch", str(files / "profile"), str(files / "worse.npz")]) == 0
     out = capsys.readouterr().out
     assert "differ from those of the fit" in out
-    assert "Alarm at input" in out
     assert out.count(" is unknown") == 1, "one estimate of the accuracy, or none"
 
 

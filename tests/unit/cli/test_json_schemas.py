@@ -49,7 +49,7 @@ LINES = [
     "audit fg",
     "check fv v.npz",
     "check fg g.csv --correct right",
-    "watch c.recal v.npz --stream",
+    "watch c.recal v.npz",
     "watch fg g.csv",
     "watch v.npz --save prof.recal",
     "report p.npz --out r2.html",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from recal import Views, load, profile, save, watch
-from recal.decisions import StreamWatch, to_the_power
+from recal.decisions import to_the_power
 from recal.decisions.damage import (
     NOISE,
     Following,
@@ -221,19 +221,6 @@ def test_a_power_is_a_change_of_temperature_and_keeps_answers():
     assert (to_the_power(tied, 0.01).argmax(1) == tied.argmax(1)).all()
     with pytest.raises(InputError, match="got 0"):
         to_the_power(probs, 0)
-
-
-def test_a_stream_knows_the_condition_of_its_last_thousand(kept):
-    clean, faded = (
-        damaged(labels(1200, 1), "none", 0.0, 1),
-        damaged(labels(1000, 2), "fading", 0.6, 2),
-    )
-    stream = StreamWatch(kept, use_views=False)
-    with pytest.raises(InputError, match="No samples were seen"):
-        assert stream.result
-    for piece in [*np.split(clean, 6), *np.split(faded, 5)]:
-        stream.update(piece)
-    assert stream.result.ratio == pytest.approx(kept.condition(faded).ratio)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from recal import DecisionRule, decide, load, save
-from recal.decisions import decide_each, more_labels, risk_by_group, risk_curve
+from recal.decisions import decide_each, risk_by_group, risk_curve
 from recal.decisions.certify import chance_of_so_few, one_row_per_cluster
 from recal.errors import DependentRowsWarning, GroupRiskWarning, InputError, UnseenGroupsWarning
 from recal.metrics.intervals import rate_interval
@@ -244,12 +244,6 @@ def test_comparisons_and_curves_take_groups_and_clusters():
     assert decisions.gains["two"].interval == (0.0, 0.0)
     curve = risk_curve(confidence, right, risks=(0.1,), clusters=clusters)
     assert curve.thresholds == decide(confidence, right, risk=0.1, clusters=clusters).thresholds
-    more = more_labels(
-        confidence, right, decisions["one"], (1, 4), groups=groups, clusters=clusters, draws=5
-    )
-    assert more[1].coverage > more[0].coverage
-    with pytest.raises(InputError, match="made by group"):
-        more_labels(confidence, right, decisions["one"])
 
 
 def test_groups_and_clusters_are_one_per_sample():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from recal import TemperatureScaling, Views, load, save
-from recal.decisions import Profile, StreamWatch, profile, watch
+from recal.decisions import Profile, profile, watch
 from recal.decisions.profiles import Reactions
 from recal.decisions.shift import _distance, _max_t
 from recal.errors import FileError, InputError, SameRowsWarning
@@ -102,37 +102,6 @@ def test_either_group_is_the_smaller_one():
     assert not watch(profile(looks(60, seed=2).logits), looks(900, seed=3).logits).alarm
 
 
-def test_a_stream_ever_gives_a_false_alarm_as_rarely_as_promised():
-    alarms = []
-    for seed in range(120):
-        one = profile(without_labels(looks(60, seed=seed)))
-        alarms.append(
-            StreamWatch(one, alpha=0.2, random_state=seed).update(looks(120, seed=900 + seed)).alarm
-        )
-    assert np.mean(alarms) <= 0.2
-
-
-def test_a_stream_does_not_depend_on_how_it_is_cut():
-    kept, new = profile(looks(200, seed=0)), looks(100, seed=1)
-    whole, pieces = StreamWatch(kept).update(new), StreamWatch(kept)
-    for start in range(0, 100, 7):
-        pieces.update(new[start : start + 7])
-    assert pieces.capital == whole.capital
-    assert pieces.n_seen == whole.n_seen == 100
-
-
-def test_a_stream_sees_a_change_and_says_when():
-    stream = StreamWatch(profile(looks(1000, seed=0))).update(looks(300, seed=1))
-    assert stream.alarm_at is None
-    stream.update(looks(300, seed=2, strength=1.0))
-    assert stream.alarm_at is not None
-    assert 300 < stream.alarm_at < 500
-    assert stream.highest >= 100
-    with pytest.raises(InputError, match=r"hold no 'zoom:0\.8'"):
-        stream.update(looks(10, seed=3).logits)
-    StreamWatch(profile(looks(100, seed=0)), use_views=False).update(looks(10, seed=3).logits)
-
-
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_a_profile_is_saved_alone_and_with_its_calibrator(tmp_path):
     fit = looks(200, seed=0)
@@ -221,21 +190,7 @@ def test_a_profile_with_clusters_needs_those_of_new_inputs(tmp_path):
     with pytest.raises(InputError, match="clusters"):
         watch(kept, fit)
     with pytest.raises(InputError, match="clusters"):
-        StreamWatch(kept).update(fit)
-    with pytest.raises(InputError, match="clusters"):
         watch(profile(fit), fit, clusters=together)
-
-
-def test_a_stream_uses_the_first_row_of_each_cluster_or_block():
-    fit, together = recordings(60, 0)
-    new, clusters = recordings(60, 1)
-    first = np.unique(clusters, return_index=True)[1]
-    whole = StreamWatch(profile(fit, clusters=together)).update(new, clusters=clusters)
-    order = np.sort(first)
-    some = StreamWatch(profile(fit, clusters=together)).update(new[order], clusters=clusters[order])
-    assert whole.capital == some.capital
-    blocks, rows = StreamWatch(profile(fit), block=10), StreamWatch(profile(fit[::10]))
-    assert blocks.update(new).capital == rows.update(new[::10]).capital
 
 
 def test_signals_of_answers_are_compared():
@@ -248,7 +203,6 @@ def test_signals_of_answers_are_compared():
     result = watch(kept, rng.random(300), signals={"length": longer})
     assert result.alarm
     assert min(result.findings, key=lambda finding: finding.p_value).name == "length"
-    assert StreamWatch(kept).update(rng.random(300), signals={"length": longer}).alarm
     for signals in (None, {"size": longer}, {"length": ["a"] * 300}):
         with pytest.raises(InputError, match="length"):
             watch(kept, rng.random(300), signals=signals)

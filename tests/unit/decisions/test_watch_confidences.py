@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from recal import load, profile, save, watch
-from recal.decisions import StreamWatch
+from recal import profile, watch
 from recal.decisions.profiles import _fit_platt
 from recal.errors import InputError
 
@@ -64,15 +63,6 @@ def test_the_accuracy_is_uncertain_where_no_answer_is_wrong():
     low, high = watch(kept, np.full(30, 0.9)).interval
     assert low < 1 - 3 / 50  # the rule of three
     assert high > 0.99
-
-
-def test_a_stream_of_confidences(tmp_path):
-    kept = load(save(profile(*graded(800, 4)), tmp_path / "profile.recal"))
-    stream = StreamWatch(kept).update(graded(300, 5)[0])
-    assert not stream.alarm
-    assert stream.result.accuracy == pytest.approx(graded(100_000, 6)[1].mean(), abs=0.06)
-    assert stream.update(graded(400, 7, low=0.1)[0]).alarm
-    assert not stream.result.known
 
 
 def test_signals_with_missing_values_are_compared():
