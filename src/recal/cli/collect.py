@@ -89,7 +89,6 @@ def _run_model(
     from recal.collecting import run_pilot
     from recal.collecting.pools import as_pool, needs_pilot
     from recal.collecting.preflight import preflight
-    from recal.collecting.sources import IndexedSource
 
     how = {**inputs.running(), "classes": inputs.class_names}
     adapter = inputs.open_model()
@@ -104,7 +103,7 @@ def _run_model(
         source = inputs.open_labelled_data(adapter)
         transforms = as_pool(check_pool(pool), seed or 0, source, adapter)
         with on_interrupt(note):
-            if inputs.engine is None and isinstance(source, IndexedSource):
+            if inputs.engine is None:
                 preflight(adapter, source, transforms, **checks)
             if pilot is not None and transforms and needs_pilot(source, pilot):
                 trial = run_pilot(adapter, source, transforms, pilot, **how)

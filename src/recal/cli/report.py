@@ -121,14 +121,9 @@ class _Inputs:
         from recal.collecting.sources import as_source
 
         self.source: Any = as_source(path)
-        n_inputs = self.source.n_samples
-        if n_inputs is not None and n_inputs != n_rows:
+        if (n_inputs := self.source.n_samples) != n_rows:
             raise InputError(
                 f"--inputs {path} holds {n_inputs:,} inputs, and {n_rows:,} answers are judged."
-            )
-        if not hasattr(self.source, "paths") and not hasattr(self.source, "read"):
-            raise InputError(
-                f"The inputs in {path} cannot be read one by one; give a folder of images, .npy or .npz."
             )
 
     def __getitem__(self, row: int) -> Any:

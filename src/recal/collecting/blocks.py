@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_classes, check_labels
 from recal.collecting.models.base import Model, as_logits
-from recal.collecting.sources import Batch, IndexedSource, Source, digest_inputs
+from recal.collecting.sources import Batch, Source, digest_inputs
 from recal.errors import FileError, InputError, RecalError, blame
 from recal.maps.base import Map
 from recal.transforms import BuiltIn, Transform
@@ -180,9 +180,6 @@ class Sink:
     def take(self, index: int, result: Any) -> None:
         self.results[index] = result
 
-    def meet_again(self, batch: Batch) -> None:
-        """Compare a batch that is done with the one that was recorded."""
-
     def in_order(self) -> list[Any]:
         return [self.results[index] for index in sorted(self.results)]
 
@@ -291,7 +288,7 @@ class MemorySink(ViewsSink):
 
     def finish(self) -> Views:
         n_samples = sum(map(len, self.results.values()))
-        if self.source.n_samples not in (None, n_samples):
+        if self.source.n_samples != n_samples:
             raise InputError(
                 f"{self.source.n_samples} samples were expected and {n_samples} arrived."
             )
@@ -320,11 +317,8 @@ def first_changed_block(
 ) -> int | None:
     """Return the first finished block whose inputs differ from its record, or None.
 
-    Every finished block has a digest of its inputs, so they are read again. Batches of a loader are
-    compared as they arrive.
+    Every finished block has a digest of its inputs, so they are read again.
     """
-    if not isinstance(source, IndexedSource):
-        return None
     for index, record in sorted(records.items()):
         if index * batch_size >= source.n_samples:
             return index

@@ -19,7 +19,7 @@ from recal.collecting.models import as_model
 from recal.collecting.models.base import Model
 from recal.collecting.pools import as_pool, taken_by
 from recal.collecting.predictions import Predictions, apply
-from recal.collecting.sources import IndexedSource, Source, Subset
+from recal.collecting.sources import Source, Subset
 from recal.decisions.follow import accept_followed
 from recal.decisions.profiles import profile
 from recal.errors import InputError, NotFittedError
@@ -228,7 +228,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         if self.pool is not None and views.transforms:
             return views
         part = source
-        if isinstance(source, IndexedSource) and source.n_samples > 2000:
+        if source.n_samples > 2000:
             rng = np.random.default_rng([self.random_state, 2])
             rows = np.sort(rng.choice(source.n_samples, 2000, replace=False))
             part, y = Subset(source, rows), None if y is None else np.asarray(y)[rows]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest_texts
 from recal.collecting.models.base import Pixels
-from recal.collecting.sources import IndexedSource, as_objects, form_of
+from recal.collecting.sources import Source, as_objects, form_of
 from recal.errors import FileError, InputError, MissingExtraError, in_both
 from recal.files.limits import admit
 from recal.schema import Choice, Number, check
@@ -26,7 +26,7 @@ ImageSize = int | tuple[int, int]
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA", "gray16": "L"}
 
 
-class FileFolder(IndexedSource):
+class FileFolder(Source):
     """Files as `root/class/name`. A label is the index of the class folder in sorted order.
 
     Parameters

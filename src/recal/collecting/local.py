@@ -19,7 +19,7 @@ from recal.collecting.models import as_model
 from recal.collecting.models.base import Model, to_numpy
 from recal.collecting.pools import as_pool, needs_pilot, run_pilot
 from recal.collecting.preflight import check_agreement, name_labels
-from recal.collecting.sources import IndexedSource, Source, as_source
+from recal.collecting.sources import Source, as_source
 from recal.collecting.tables import arrange_columns
 from recal.errors import InputError
 from recal.files.paths import local_path
@@ -43,10 +43,7 @@ def progress_bar(
 ) -> Iterator[Callable[[int], None]]:
     """Yield a function to call with the number of newly finished samples; show their progress."""
     total = source.n_samples
-    done = sum(
-        batch_size if total is None else min(batch_size, total - index * batch_size)
-        for index in sink.done
-    )
+    done = sum(min(batch_size, total - index * batch_size) for index in sink.done)
     with shown(sink.doing, show=show, lines=True), counting("input", total, done) as advance:
         yield advance
 
@@ -81,9 +78,9 @@ def collect(
     model : callable, torch module, fitted scikit-learn classifier, ONNX session, (model,
     processor), or path
         See `recal.collecting.models.as_model`.
-    inputs : array, tensor, torch Dataset or DataLoader, iterable of batches, or path
+    inputs : array, tensor, frame, torch Dataset or DataLoader, or path
         Not yet normalised: transformations act on pixels, and `preprocess` runs after them. A
-        folder, dataset or loader is read batch by batch.
+        folder or dataset is read batch by batch, a DataLoader through its dataset.
     pool : str, sequence of transformations, or None
         As in `recal.pool`; None or "none" for the originals alone; "auto" for the default pool of
         such inputs ("auto:series" if they do not say what they are).
@@ -147,7 +144,7 @@ def collect(
     how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "batch_size": batch_size}
     if engine == "local":
         named = name_labels(source, adapter, classes)
-        if named is not source and isinstance(named, IndexedSource):
+        if named is not source:
             check_agreement(adapter, named, **how)
         source = named
     transforms = as_pool(pool, seed, source, adapter)
@@ -296,8 +293,5 @@ def run_local(job: Job, source: Source, batch_size: int, sink: Sink, progress: b
     """Run the job in this process."""
     with job.model.running(), progress_bar(sink, source, batch_size, show=progress) as advance:
         for batch in source.batches(batch_size, sink.done):
-            if batch.index in sink.done:
-                sink.meet_again(batch)
-                continue
             sink.take(batch.index, job.run(batch, source.describe))
             advance(len(batch))

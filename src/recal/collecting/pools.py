@@ -20,7 +20,7 @@ from recal.calibrators.stacking import ViewStacking
 from recal.collecting.blocks import Job, Preprocess
 from recal.collecting.models import as_model
 from recal.collecting.models.base import Model, to_numpy
-from recal.collecting.sources import FILE_OPTIONS, IndexedSource, Source, Subset
+from recal.collecting.sources import FILE_OPTIONS, Source, Subset
 from recal.collecting.tables import check_labelled
 from recal.errors import DependentRowsWarning, InputError
 from recal.files.views import read_views
@@ -66,11 +66,9 @@ def kind_of_inputs(source: Source, model: Model) -> str:
     known = source.kind or getattr(model, "takes", None)
     if known is not None:
         return str(known)
-    values = to_numpy(_first(source))
+    values = to_numpy(source.read(range(min(source.n_samples, 32))))
     is_objects = values.dtype == object and values.ndim == 1
-    if values.dtype.kind in "US" or (
-        is_objects and all(isinstance(item, str | bytes) for item in values)
-    ):
+    if values.dtype.kind == "U" or (is_objects and all(isinstance(item, str) for item in values)):
         return "text"
     if values.ndim == 2 and hasattr(model, "estimator") and model.n_features == values.shape[1]:
         return "tabular"
@@ -89,19 +87,6 @@ def kind_of_inputs(source: Source, model: Model) -> str:
     )
 
 
-def _first(source: Source, count: int = 32) -> Any:
-    """Return a few inputs, without using up a source that can be read only once."""
-    if isinstance(source, IndexedSource):
-        return source.read(range(min(source.n_samples, count)))
-    loader = getattr(source, "loader", None)
-    if loader is None or iter(loader) is loader:
-        raise InputError(
-            "A generator can be read only once, so its inputs cannot be looked at to choose a pool",
-            remedy="Name it, such as pool='auto:image'; `recal transforms` lists what there is",
-        )
-    return next(iter(source.batches(count))).inputs
-
-
 def taken_by(
     model: Model,
     source: Source,
@@ -114,8 +99,6 @@ def taken_by(
 
     Many models refuse a table with missing values.
     """
-    if not isinstance(source, IndexedSource):
-        return tuple(transforms)
     batch = source.batch(0, min(16, source.n_samples))
     taken = []
     with model.running():
@@ -227,11 +210,6 @@ def run_pilot(
     files: dict[str, Any] = {name: how.pop(name) for name in FILE_OPTIONS if name in how}
     model = as_model(model, outputs=how.get("outputs", "logits"), device=how.pop("device", None))
     source = open_source(inputs, labels, files, model)
-    if not isinstance(source, IndexedSource):
-        raise InputError(
-            "A pilot draws samples at random, so inputs must be readable in any order: an array, a torch dataset, a "
-            "file or a folder, not a loader or a generator, which give theirs one after the other."
-        )
     check_labelled(source)
     candidates = as_pool(pool, seed, source, model)
     rows = np.random.default_rng([seed, 1]).permutation(source.n_samples)[:size]
@@ -259,7 +237,7 @@ def run_pilot(
 
 def needs_pilot(source: Source, size: int) -> bool:
     """Whether there are more samples than the pilot takes; otherwise all views are computed anyway."""
-    return source.n_samples is None or source.n_samples > size
+    return source.n_samples > size
 
 
 def _is_near_paying(stacking: ViewStacking, views: Views) -> bool:

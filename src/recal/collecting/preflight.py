@@ -16,7 +16,7 @@ from recal.calibrators.samples import refuse_constant
 from recal.checks import Floats, Labels
 from recal.collecting.blocks import Job, Preprocess, label_columns
 from recal.collecting.models.base import Model
-from recal.collecting.sources import IndexedSource, Source, Subset
+from recal.collecting.sources import Source, Subset
 from recal.errors import InputError
 from recal.schema import Number, check
 from recal.transforms import Transform
@@ -46,7 +46,7 @@ def name_labels(source: Source, model: Model, classes: Sequence[Any] | None) -> 
 
 def check_agreement(
     model: Model,
-    source: IndexedSource,
+    source: Source,
     *,
     classes: Sequence[Any] | None = None,
     preprocess: Preprocess | None = None,
@@ -151,7 +151,7 @@ def _in_best_order(
 
 def preflight(
     model: Model,
-    source: IndexedSource,
+    source: Source,
     transforms: Sequence[Transform],
     *,
     classes: Sequence[Any] | None = None,

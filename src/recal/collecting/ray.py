@@ -21,7 +21,7 @@ import numpy as np
 
 from recal.collecting.blocks import Job, Sink
 from recal.collecting.local import progress_bar
-from recal.collecting.sources import IndexedSource, Source, as_indexed
+from recal.collecting.sources import Source
 from recal.errors import InputError, MissingExtraError, RecalError
 
 try:
@@ -45,7 +45,7 @@ _LOST = (
 
 
 # A job, its inputs and the batch size: the same for every worker.
-Task = tuple[Job, IndexedSource, int]
+Task = tuple[Job, Source, int]
 
 
 class Worker:
@@ -237,7 +237,6 @@ class RayEngine:
 
     def run(self, job: Job, source: Source, batch_size: int, sink: Sink, progress: bool) -> None:
         """Compute every batch that the sink lacks."""
-        source = as_indexed(source)
         every = range(-(-source.n_samples // batch_size))
         chunks = [index for index in every if index not in sink.done]
         if not chunks:

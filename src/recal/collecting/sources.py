@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,11 @@ class Batch:
 
 
 class Source(ABC):
-    """A finite sequence of inputs.
+    """Inputs that can be read in any order, so that several workers can share them.
 
     Attributes
     ----------
-    n_samples : int or None
-        None if the length is unknown until the end.
+    n_samples : int
     labels : ndarray or None
         One label per sample, if they are known before reading.
     classes : sequence of str or None
@@ -66,7 +65,7 @@ class Source(ABC):
         How files are turned into inputs, by the names of `Preprocessing`.
     """
 
-    n_samples: int | None
+    n_samples: int
     labels: NDArray[Any] | None = None
     classes: tuple[str, ...] | None = None
     skipped: tuple[str, ...] = ()
@@ -82,11 +81,22 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def batches(self, size: int, done: frozenset[int] = frozenset()) -> Iterator[Batch]:
-        """Yield batches of `size` samples; the last may be smaller.
+    def read(self, rows: Sequence[int]) -> Any:
+        """Return the inputs of these rows as one batch."""
 
-        Batches in `done` need not be read.
-        """
+    def take(self, rows: Sequence[int]) -> tuple[Any, NDArray[Any] | None]:
+        """Return the inputs of these rows as one batch, and their labels if they are known."""
+        return self.read(rows), None if self.labels is None else self.labels[list(rows)]
+
+    def batch(self, index: int, size: int) -> Batch:
+        start = index * size
+        return Batch(index, start, *self.take(range(start, min(start + size, self.n_samples))))
+
+    def batches(self, size: int, done: frozenset[int] = frozenset()) -> Iterator[Batch]:
+        """Yield batches of `size` samples, without those in `done`; the last may be smaller."""
+        for index in range(-(-self.n_samples // size)):
+            if index not in done:
+                yield self.batch(index, size)
 
     def names(self) -> Sequence[str] | None:
         """Return what traces each input to its origin, such as its file name."""
@@ -104,43 +114,10 @@ class Source(ABC):
         return None
 
 
-class IndexedSource(Source):
-    """A source whose samples can be read in any order, so that several workers can share it."""
-
-    n_samples: int
-
-    @abstractmethod
-    def read(self, rows: Sequence[int]) -> Any:
-        """Return the inputs of these rows as one batch."""
-
-    def take(self, rows: Sequence[int]) -> tuple[Any, NDArray[Any] | None]:
-        """Return the inputs of these rows as one batch, and their labels if they are known."""
-        return self.read(rows), None if self.labels is None else self.labels[list(rows)]
-
-    def batch(self, index: int, size: int) -> Batch:
-        start = index * size
-        return Batch(index, start, *self.take(range(start, min(start + size, self.n_samples))))
-
-    def batches(self, size: int, done: frozenset[int] = frozenset()) -> Iterator[Batch]:
-        for index in range(-(-self.n_samples // size)):
-            if index not in done:
-                yield self.batch(index, size)
-
-
-def as_indexed(source: Source) -> IndexedSource:
-    """Return a source that workers can share; refuse any other."""
-    if not isinstance(source, IndexedSource):
-        raise InputError(
-            "Workers read their own samples, so engine='ray' needs inputs that can be read in any order: arrays, "
-            "files, folders, or datasets. For a DataLoader pass its dataset: loader.dataset."
-        )
-    return source
-
-
-class Subset(IndexedSource):
+class Subset(Source):
     """Some rows of a source."""
 
-    def __init__(self, source: IndexedSource, rows: NDArray[np.intp]) -> None:
+    def __init__(self, source: Source, rows: NDArray[np.intp]) -> None:
         self.source, self.rows, self.n_samples = source, rows, len(rows)
         self.classes, self.skipped, self.reading = source.classes, source.skipped, source.reading
         self.kind = source.kind
@@ -171,7 +148,7 @@ class Subset(IndexedSource):
         return list(self.rows[list(rows)].tolist())
 
 
-class ArraySource(IndexedSource):
+class ArraySource(Source):
     """Inputs in one array or tensor, in memory or mapped from a file."""
 
     def __init__(self, values: Any, labels: ArrayLike | None = None) -> None:
@@ -215,10 +192,7 @@ def _as_samples(values: Any) -> NDArray[Any]:
     except ValueError:  # samples of different lengths
         array = as_objects(values)
     if array.dtype == object and array.ndim == 0:
-        raise InputError(
-            "Inputs are an array, a torch dataset or loader, an iterable of batches, or the path of a file or folder; "
-            f"got {type(values).__name__}."
-        )
+        raise InputError(f"Inputs must hold at least one sample, got {values!r}.")
     return array
 
 
@@ -236,58 +210,54 @@ def as_source(inputs: Any, **options: Any) -> Source:
             f"There is no option `{unknown[0]}`; besides its own, collect takes those of files and folders: "
             f"{', '.join(FILE_OPTIONS)}."
         )
-    if isinstance(inputs, tuple):
-        if not inputs or not all(isinstance(item, str | bytes) for item in inputs):
-            raise InputError(
-                f"Inputs came as a tuple of {len(inputs)}; pass the inputs alone, and their labels as `labels`."
-            )
-        inputs = list(inputs)
-    is_loader = comes_from(inputs, "torch.utils.data.dataloader")
-    is_iterable = hasattr(inputs, "__iter__") and not hasattr(inputs, "__array__")
-    if isinstance(inputs, Source):
-        source: Source = inputs
-    elif isinstance(inputs, str | os.PathLike):
+    if isinstance(inputs, str | os.PathLike):
         from recal.collecting.files import open_path
 
         return open_path(Path(inputs), **options)
-    elif type(inputs).__name__ in ("DataFrame", "LazyFrame", "Table") and any(
-        comes_from(inputs, package) for package in ("pandas", "polars", "pyarrow")
-    ):
-        from recal.collecting.tables import open_frame
-
-        source = open_frame(inputs)
-    elif comes_from(inputs, "torch.utils.data") and not is_loader:
-        source = open_dataset(inputs)
-    elif is_loader or (is_iterable and not isinstance(inputs, list | dict | set)):
-        source = LoaderSource(inputs)
-    else:
-        source = ArraySource(inputs)
     if names := [name for name, value in options.items() if value is not None]:
         raise InputError(f"{', '.join(names)}: only inputs read from a file or folder take this.")
-    return source
+    if isinstance(inputs, Source):
+        return inputs
+    if isinstance(inputs, tuple):
+        raise InputError(
+            f"Inputs came as a tuple of {len(inputs)}; pass the inputs alone, and their labels as `labels`."
+        )
+    if any(comes_from(inputs, package) for package in ("pandas", "polars", "pyarrow")):
+        from recal.collecting.tables import open_frame
 
-
-def open_dataset(inputs: Any) -> Source:
-    """Return the source for a torch Dataset."""
+        return open_frame(inputs)
+    if comes_from(inputs, "torch.utils.data.dataloader"):
+        return _open_loader(inputs)
+    if hasattr(inputs, "__array__") or isinstance(inputs, list):
+        return ArraySource(inputs)
     if hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"):
         return DatasetSource(inputs)
-    if hasattr(inputs, "__iter__"):
-        return LoaderSource(
-            (_as_batch([item], 0) for item in inputs), name=type(inputs).__qualname__
-        )
     raise InputError(
-        f"{type(inputs).__name__} has neither __getitem__ and __len__ nor __iter__: not a usable dataset."
+        "Inputs are read in any order: pass an array, a frame, a torch dataset with __getitem__ and "
+        f"__len__, or the path of a file or folder; got {type(inputs).__name__}."
     )
 
 
-class DatasetSource(IndexedSource):
+def _open_loader(loader: Any) -> Source:
+    """Return the source for a DataLoader: all of its dataset, in the dataset's order."""
+    samplers = ("SequentialSampler", "RandomSampler")
+    is_whole = type(loader.sampler).__name__ in samplers and loader.batch_size is not None
+    if not is_whole or len(loader.sampler) != len(loader.dataset):
+        raise InputError(
+            "A DataLoader is read through its dataset, without a sampler of its own",
+            remedy="Pass the dataset, or torch.utils.data.Subset(dataset, rows)",
+        )
+    return DatasetSource(loader.dataset, loader.collate_fn)
+
+
+class DatasetSource(Source):
     """A map-style dataset whose items are inputs, or pairs of input and label.
 
-    Items are read when they are needed.
+    Items are read when they are needed, and `collate` makes a batch of them.
     """
 
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None = None) -> None:
+        self.dataset, self.collate = dataset, collate or _collate
         self.n_samples = len(dataset)
         if self.n_samples == 0:
             raise InputError(f"{type(dataset).__name__} is empty; at least one sample is needed.")
@@ -301,97 +271,30 @@ class DatasetSource(IndexedSource):
         return self.take(rows)[0]
 
     def take(self, rows: Sequence[int]) -> tuple[Any, NDArray[Any] | None]:
-        return _as_batch([self.dataset[row] for row in rows], rows[0])
-
-
-class LoaderSource(Source):
-    """An iterable of batches of inputs, or of pairs (inputs, labels), regrouped to the requested
-    batch size.
-    """
-
-    def __init__(self, loader: Any, *, name: str | None = None) -> None:
-        self.loader, self._name = loader, name or type(loader).__qualname__
-        try:
-            self.n_samples = None if getattr(loader, "drop_last", False) else len(loader.dataset)
-        except (AttributeError, TypeError):
-            self.n_samples = None
-
-    def fingerprint(self) -> str:
-        # The contents are unknown before they are read, so a store compares every batch.
-        return digest([self._name, self.n_samples])
-
-    def batches(self, size: int, done: frozenset[int] = frozenset()) -> Iterator[Batch]:
-        pairs: list[tuple[Any, NDArray[Any] | None]] = []
-        count = index = 0
-        for batch in self.loader:
-            pairs.append(self._as_pair(batch))
-            count += len(pairs[-1][0])
-            while count >= size:
-                inputs, labels = _join(pairs)
-                yield Batch(
-                    index, index * size, inputs[:size], None if labels is None else labels[:size]
-                )
-                pairs = [(inputs[size:], None if labels is None else labels[size:])]
-                count -= size
-                index += 1
-        if count:
-            yield Batch(index, index * size, *_join(pairs))
-        elif index == 0:
-            raise InputError(f"{self._name} gave no batch; a generator can be read only once.")
-
-    def _as_pair(self, batch: Any) -> tuple[Any, NDArray[Any] | None]:
-        inputs, labels = _split_item(batch)
-        if not hasattr(inputs, "shape"):
-            inputs = np.asarray(inputs)
-        if len(inputs.shape) == 0:
-            raise InputError(
-                f"{self._name} gave a single number; each batch must have the shape (n_samples, ...)."
-            )
-        labels = None if labels is None else np.atleast_1d(to_numpy(labels))
-        if labels is not None and len(labels) != len(inputs):
-            raise InputError(
-                f"{self._name} gave a batch of {len(inputs)} inputs with {len(labels)} labels."
-            )
-        return inputs, labels
+        inputs, labels = _split_item(self.collate([self.dataset[row] for row in rows]))
+        return inputs, None if labels is None else to_numpy(labels)
 
 
 def _split_item(item: Any) -> tuple[Any, Any]:
     """Return an item or batch as (inputs, labels or None)."""
-    if isinstance(item, dict):
+    if isinstance(item, tuple | list) and len(item) in (1, 2):
+        return item[0], item[1] if len(item) == 2 else None
+    if isinstance(item, tuple | list | dict):
         raise InputError(
-            f"Items are dictionaries with {', '.join(map(repr, item))}; pairs (input, label) are needed. "
-            "Map them first, for instance with a small wrapping dataset."
+            f"Items must be an input or a pair (input, label); got a {type(item).__name__} of {len(item)}."
         )
-    if not isinstance(item, tuple | list):
-        return item, None
-    if len(item) not in (1, 2):
-        raise InputError(f"Items must be an input or a pair (input, label); got {len(item)} parts.")
-    return item[0], item[1] if len(item) == 2 else None
+    return item, None
 
 
-def _as_batch(items: Sequence[Any], start: int) -> tuple[Any, NDArray[Any] | None]:
-    """Return items of a dataset as one batch of inputs and labels; `start` is the first row."""
+def _collate(items: Sequence[Any]) -> tuple[Any, Any]:
+    """Return items of a dataset as one batch of inputs and labels."""
     inputs, labels = zip(*map(_split_item, items))
     arrays = [item if hasattr(item, "detach") else np.asarray(item) for item in inputs]
     shapes = {tuple(array.shape) for array in arrays}
     if len(shapes) > 1:
-        raise InputError(
-            f"Samples from {start} on have different shapes {sorted(shapes)[:3]}; bring them to one."
-        )
+        raise InputError(f"Samples have different shapes {sorted(shapes)[:3]}; bring them to one.")
     values = [to_numpy(label).item() if hasattr(label, "shape") else label for label in labels]
     return namespace(arrays[0]).stack(arrays), None if labels[0] is None else np.array(values)
-
-
-def _join(pairs: Sequence[tuple[Any, NDArray[Any] | None]]) -> tuple[Any, NDArray[Any] | None]:
-    """Return pairs of inputs and labels as one pair."""
-    inputs = [pair[0] for pair in pairs]
-    labels = [pair[1] for pair in pairs if pair[1] is not None]
-    if labels and len(labels) != len(pairs):
-        raise InputError("Some batches came with labels and some without.")
-    if len(inputs) > 1:
-        join = namespace(inputs[0]).concat if hasattr(inputs[0], "detach") else np.concatenate
-        inputs = [join(inputs)]
-    return inputs[0], np.concatenate(labels) if labels else None
 
 
 def digest_inputs(batch: Batch) -> str:

@@ -30,7 +30,7 @@ from recal.collecting.blocks import (
     join_labels,
 )
 from recal.collecting.fingerprint import digest
-from recal.collecting.sources import Batch, Source, digest_inputs
+from recal.collecting.sources import Source
 from recal.errors import FileError, InputError
 from recal.files import ledger as ledgers
 from recal.files.ledger import FolderLock, Ledger, block_record, read_ledger
@@ -68,11 +68,11 @@ class StoreArrays:
         """The number of classes and the dtype of all blocks."""
         return int(self._arrays["logits"].shape[1]), np.dtype(self._arrays["logits"].dtype)
 
-    def create(self, block: Block, attributes: dict[str, Any], n_samples: int | None) -> None:
+    def create(self, block: Block, attributes: dict[str, Any], n_samples: int) -> None:
         """Create arrays for blocks like this one."""
         import zarr
 
-        (m, _, k), b, n = block.transformed.shape, self.batch_size, n_samples or 0
+        (m, _, k), b, n = block.transformed.shape, self.batch_size, n_samples
         root = zarr.open_group(str(self.target), mode="a", zarr_format=3)
         root.attrs["recal"] = attributes
         # Compression saves little on logits, and took nearly half of the time to write a store.
@@ -92,15 +92,6 @@ class StoreArrays:
             return
         root: Any = zarr.open_group(str(self.target), mode="r+")
         self._arrays = {name: root[name] for name in ("logits", "transformed") if name in root}
-
-    def grow(self, block: Block) -> None:
-        """Extend the arrays for a block, if the length of the source is unknown."""
-        end = block.index * self.batch_size + len(block)
-        for array in self._arrays.values():
-            shape = list(array.shape)
-            if shape[-2] < end:
-                shape[-2] = end
-                array.resize(tuple(shape))
 
     def write(self, block: Block) -> None:
         self.open()
@@ -283,15 +274,9 @@ class StoreSink(ViewsSink):
             if not self._arrays:
                 attributes = description(self._ledger.header["pool"], "", self._preprocessing)
                 self._arrays.create(result, attributes, self.source.n_samples)
-            self._arrays.grow(result)
             self._arrays.write(result)
             self._lock.check()
             self._ledger.add(index, record)
-
-    def meet_again(self, batch: Batch) -> None:
-        record = self._ledger.blocks[batch.index]
-        if not is_recorded(record, digest_inputs(batch), batch.labels):
-            raise self._other_inputs(batch.index)
 
     def _compare(self, block: Block, record: dict[str, Any]) -> None:
         stored = self._ledger.blocks[block.index]
@@ -310,8 +295,7 @@ class StoreSink(ViewsSink):
 
     def _other_inputs(self, index: int) -> InputError:
         return InputError(
-            f"{self.target} was made with other inputs: batch {index} differs from the one recorded. A loader must "
-            "give the same order each time (shuffle=False)",
+            f"{self.target} was made with other inputs: batch {index} differs from the one recorded",
             remedy=_REMEDY,
         )
 
@@ -327,7 +311,7 @@ class StoreSink(ViewsSink):
         blocks = self._ledger.blocks
         missing = set(range(max(blocks, default=-1) + 1)) - set(blocks)
         n_samples = sum(record["rows"] for record in blocks.values())
-        if missing or self.source.n_samples not in (None, n_samples):
+        if missing or self.source.n_samples != n_samples:
             raise InputError(
                 f"{self.target}: {self.source.n_samples} samples were expected and {n_samples} arrived."
             )

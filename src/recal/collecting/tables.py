@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest, digest_array
 from recal.collecting.models.base import Model, comes_from
-from recal.collecting.sources import ArraySource, IndexedSource, Source
+from recal.collecting.sources import ArraySource, Source
 from recal.errors import FileError, InputError, MissingExtraError, in_both
 from recal.files.tables import pyarrow_for, read_parquet, read_table
 from recal.transforms.preprocessing import Preprocessing
@@ -23,7 +23,7 @@ from recal.transforms.tabular import is_category
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 
 
-class TableSource(IndexedSource):
+class TableSource(Source):
     """A pandas frame; batches are frames, so that a model finds its columns by name.
 
     Columns of words become categories, as models for tables and the transformations expect.
@@ -336,7 +336,7 @@ def guess_columns(
 
 def check_labelled(source: Source, where: object = "") -> None:
     """Refuse inputs without labels, and say how to provide them."""
-    if not isinstance(source, IndexedSource) or source.batch(0, 1).labels is not None:
+    if source.batch(0, 1).labels is not None:
         return
     text, folders = "The inputs have no labels", "put the files into one folder per class"
     remedy = f"Pass `labels` (--labels FILE), or {folders}"

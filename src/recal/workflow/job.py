@@ -36,7 +36,7 @@ from recal.collecting.pools import (
 )
 from recal.collecting.predictions import passes_of
 from recal.collecting.preflight import name_labels, preflight
-from recal.collecting.sources import IndexedSource, Subset
+from recal.collecting.sources import Source, Subset
 from recal.collecting.tables import check_labelled
 from recal.copies import near_duplicates
 from recal.decisions import profile
@@ -88,14 +88,14 @@ def calibrate(
     with running(Path(out), settings) as folder:
         how |= {"classes": classes, "outputs": outputs}
         adapter = as_model(model, outputs=outputs, device=device)
-        source = copy.copy(cast(IndexedSource, open_source(inputs, labels, {}, adapter)))
+        source = copy.copy(open_source(inputs, labels, {}, adapter))
         return _calibrate_in(folder, adapter, source, settings, pool, pilot, how)
 
 
 def _calibrate_in(
     folder: Path,
     adapter: Model,
-    source: IndexedSource,
+    source: Source,
     settings: Settings,
     pool: Any,
     pilot: int,
@@ -110,7 +110,7 @@ def _calibrate_in(
     # Groups are added to the views below, so that stores can be reused with other groups.
     source.groups = None
     parts = split(source.n_samples, seed, source.clusters, cross_fit)
-    source = cast(IndexedSource, name_labels(source, adapter, how["classes"]))
+    source = name_labels(source, adapter, how["classes"])
     transforms = as_pool(pool, seed, source, adapter)
     local = how.get("engine", "local") == "local"
     stores = folder / CROSS_FIT if cross_fit else folder  # its parts differ from those of others
@@ -198,7 +198,7 @@ def calibrate_views(
         return _finish(method, fitted, (fit_views, decide_views, check_views), settings, folder)
 
 
-def _run_key(model: Model, source: IndexedSource, pool: Any, seed: int) -> dict[str, Any]:
+def _run_key(model: Model, source: Source, pool: Any, seed: int) -> dict[str, Any]:
     """Return the key of a run: if a folder has the same key, the model need not be tested again."""
     return {
         "model": model.fingerprint(),

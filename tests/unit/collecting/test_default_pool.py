@@ -27,7 +27,6 @@ MODEL = CallableModel(lambda batch: batch)
         (np.zeros((2, 8, 32, 32, 3), np.uint8), "video"),
         (["a text", "another"], "text"),
         (np.array(["a text", "another"]), "text"),
-        ([b"\x00\x01", b"\x7fELF"], "text"),
     ],
 )
 def test_inputs_that_tell_what_they_are(batch, expected):
@@ -58,9 +57,3 @@ def test_every_usual_pool_can_be_drawn_and_fits_its_modality():
         allowed = {made_for, {"video": "image", "audio": "series"}.get(made_for, made_for)}
         assert {transform.modality for transform in found} <= allowed
         assert 8 <= len(found) <= 10
-
-
-def test_a_generator_is_not_used_up_by_a_look():
-    source = as_source(batch for batch in [np.zeros((2, 8, 8), np.uint8)])
-    with pytest.raises(InputError, match="can be read only once"):
-        as_pool("auto", 0, source, MODEL)

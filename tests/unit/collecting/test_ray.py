@@ -15,8 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
-import torch
-from torch.utils.data import DataLoader, TensorDataset
 
 from recal import Blend, CalibratedClassifier, ViewStacking, collect
 from recal.collecting import RayEngine, apply
@@ -238,12 +236,6 @@ def test_what_a_worker_refuses_arrives_in_recals_words(images):
 
     with pytest.raises(InputError, match="broken gave nan for sample 0, class 0, in the original"):
         collect(broken, images[:8], None, engine=RayEngine(workers=1))
-
-
-def test_a_loader_is_refused_with_the_remedy(images):
-    loader = DataLoader(TensorDataset(torch.from_numpy(images)))
-    with pytest.raises(InputError, match=r"read in any order.*loader\.dataset"):
-        collect(make_model(), loader, None, engine=ENGINE)
 
 
 @pytest.mark.parametrize("address", [None, "10.1.2.3:6379"])

@@ -14,9 +14,7 @@ import time
 
 import numpy as np
 import pytest
-import torch
 from sklearn.linear_model import LogisticRegression
-from torch.utils.data import DataLoader, TensorDataset
 
 from recal import collect, read_views
 from recal.errors import FileError, InputError
@@ -106,43 +104,6 @@ def test_an_interrupted_store_goes_on_bit_for_bit(tmp_path, job, model, whole, c
     finished = calls // 4
     probe = 4 if finished else 0  # one block is computed again, to know the model by its answers
     assert 1000 - counted.calls == 20 - 4 * finished + probe
-
-
-def test_a_loader_goes_on_too(tmp_path, job, images, labels, model):
-    loader = DataLoader(
-        TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)), batch_size=3
-    )
-    memory = job(None, inputs=loader, labels=None)
-    with pytest.raises(Stop):
-        job(tmp_path / "v.zarr", inputs=loader, labels=None, model=Interrupted(model, 9))
-    views = job(tmp_path / "v.zarr", inputs=loader, labels=None)
-    np.testing.assert_array_equal(views.logits, memory.logits)
-    np.testing.assert_array_equal(views.labels, labels)
-
-
-def test_a_source_of_unknown_length(tmp_path, job, images, labels, model):
-    def batches():
-        return ((images[i : i + 3], labels[i : i + 3]) for i in range(0, 20, 3))
-
-    with pytest.raises(Stop):
-        job(tmp_path / "v.zarr", inputs=batches(), labels=None, model=Interrupted(model, 9))
-    views = job(tmp_path / "v.zarr", inputs=batches(), labels=None)
-    np.testing.assert_array_equal(views.logits, model(images))
-    np.testing.assert_array_equal(views.labels, labels)
-    longer = [(images[:16], labels[:16]), (images, labels)].__iter__()
-    with pytest.raises(InputError, match="other inputs"):
-        job(tmp_path / "v.zarr", inputs=longer, labels=None)
-
-
-def test_a_shuffled_loader_is_noticed(tmp_path, job, images, labels, model):
-    torch.manual_seed(0)
-    loader = DataLoader(
-        TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)), shuffle=True
-    )
-    with pytest.raises(Stop):
-        job(tmp_path / "v.zarr", inputs=loader, labels=None, model=Interrupted(model, 9))
-    with pytest.raises(InputError, match=r"other inputs: batch 0 differs.*shuffle=False"):
-        job(tmp_path / "v.zarr", inputs=loader, labels=None)
 
 
 def other_logits(batch):
