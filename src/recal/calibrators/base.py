@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Self, cast
 
@@ -334,6 +335,10 @@ class Calibrator(Estimator, ABC):
         """Fit to samples that were checked before, as part of another fit."""
         self.set_state({"n_fitted_": len(samples), **self._fit(samples)})
         return self
+
+    def _repr_html_(self) -> str:
+        # Import by name, because reporting imports calibrators, not the other way round.
+        return str(import_module("recal.reporting.notebook").calibrator_html(self))
 
     def check_state(self) -> None:
         """Refuse fitted attributes that no fit produces: wrong shapes or kinds, or numbers that are

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -265,6 +266,10 @@ class PanelCalibration(Estimator):
             raise NotFittedError(
                 "This PanelCalibration is not fitted yet; call fit(answers, truth) first."
             )
+
+    def _repr_html_(self) -> str:
+        # Import by name, because reporting imports calibrators, not the other way round.
+        return str(import_module("recal.reporting.notebook").panel_html(self))
 
 
 def _sentence(gains: Sequence[Mapping[str, Any]], n_questions: int) -> str:

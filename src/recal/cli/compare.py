@@ -28,7 +28,8 @@ def compare(
     inputs: Annotated[Inputs, "cluster rows"],
     seed: opt.SeedNumber = 0,
     out: Annotated[
-        Path | None, Option(help="Folder for the tables (.md .csv .json) and the report (.html).")
+        Path | None,
+        Option(help="Folder for the tables (.md .tex .csv .json) and the report (.html)."),
     ] = None,
     force: opt.Force = False,
 ) -> None:

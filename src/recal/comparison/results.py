@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -339,6 +340,39 @@ class Comparison:
         )
         return "\n".join([*markdown_table(head, body), "", note, *self._left_out()]) + "\n"
 
+    def to_latex(self, metrics: Sequence[str] = MAIN_METRICS) -> str:
+        """The same table for a paper: best in bold, second best underlined; needs the package
+        booktabs.
+        """
+        marks = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
+
+        special: dict[str, int | str | None] = {
+            "\\": r"\textbackslash{}",
+            "^": r"\^{}",
+            "~": r"\~{}",
+            "−": "$-$",
+            "–": "--",
+        }
+        special |= {mark: f"\\{mark}" for mark in "&%_#${}"}
+
+        def escape(text: str) -> str:
+            return text.translate(str.maketrans(special))
+
+        def cell(row: Row, digits: int) -> str:
+            return marks[row.mark] % escape(number(row.value, digits)) + escape(row.change(digits))
+
+        body = self.table(metrics, cell, escape)
+        head = ["method", *(LABELS[metric] for metric in metrics), "fit (CPU)", "passes"]
+        columns = "l" + "r" * (len(head) - 1)
+        lines = [
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            " & ".join(head) + r" \\",
+            r"\midrule",
+        ]
+        lines += [" & ".join(line) + r" \\" for line in body]
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", "% " + self.describe()]) + "\n"
+
     def to_csv(self) -> str:
         """One line for each method and metric, all metrics."""
         target = io.StringIO()
@@ -379,6 +413,10 @@ class Comparison:
             "failures": dict(self.failures),
             "warnings": list(self.warnings),
         }
+
+    def _repr_html_(self) -> str:
+        # Imported by name, because reporting imports comparisons and imports go one way.
+        return str(import_module("recal.reporting.notebook").comparison_html(self))
 
 
 def corrected_interval(values: NDArray[np.float64], test_to_fit: float) -> Interval:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from recal.clusters import check_names, count_of_clusters
 from recal.decisions.certify import chance_of_so_few
 from recal.decisions.rule import DecisionRule, Guarantee, finite, percentage
 from recal.errors import GroupRiskWarning, InputError
+from recal.metrics.calibration_error import BinTable
 from recal.metrics.intervals import Interval, rate_interval
 from recal.metrics.row_scores import score
 from recal.schema import Number, check
@@ -170,6 +172,8 @@ class Decision(Outcome):
     n_fitted : int
         About how many of the samples the calibrator was fitted on; only known if `decide` was given
         the calibrator. Above 0 there is no guarantee.
+    bins : BinTable or None
+        The samples in 15 bins of confidence, which notebooks draw as a reliability diagram.
     """
 
     rule: DecisionRule
@@ -178,6 +182,7 @@ class Decision(Outcome):
     classes: tuple[Any, ...] | None = None
     n_fitted: int = 0
     n_clusters: int | None = None
+    bins: BinTable | None = field(default=None, repr=False, compare=False)
     # The share that a promise accepts at a risk, for what is only computed if somebody asks.
     share_of: Callable[[Guarantee, float], float] = field(repr=False, compare=False)
 
@@ -288,6 +293,10 @@ class Decision(Outcome):
             **plain,
             f"by_{self._each}": [part.to_dict(self._each) for part in parts],
         }
+
+    def _repr_html_(self) -> str:
+        # Import by name, because reporting imports decisions, not the other way round.
+        return str(import_module("recal.reporting.notebook").decision_html(self))
 
     def __str__(self) -> str:
         if not self.possible:

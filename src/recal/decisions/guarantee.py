@@ -19,6 +19,7 @@ from recal.decisions.certify import Counts, Evidence, labels_needed
 from recal.decisions.decision import Costs, Decision, Part
 from recal.decisions.rule import DecisionRule, Guarantee, Reads, check_share
 from recal.errors import DependentRowsWarning, InputError
+from recal.metrics.calibration_error import equal_width_edges, table_of
 from recal.metrics.intervals import rate_interval
 from recal.metrics.row_scores import Classes, score
 from recal.schema import Choice, check
@@ -150,6 +151,7 @@ def decide(
         classes=None if classes is None else tuple(np.asarray(classes).tolist()),
         n_fitted=n_fitted,
         n_clusters=None if answers.clusters is None else int(answers.clusters.max()) + 1,
+        bins=table_of(answers.confidence, ~answers.wrong, equal_width_edges(15)),
         share_of=share_of,
     )
 

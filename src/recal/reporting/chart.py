@@ -1,7 +1,7 @@
 """A figure as a value: two axes and marks in data coordinates, and its rendering as SVG.
 
-Every figure of recal is one function in `charts` that returns a `Chart`. The page and the
-documentation show it as SVG. Colours are named here once, for light and dark ground.
+Every figure of recal is one function in `charts` that returns a `Chart`. The page, notebooks and
+the documentation show it as SVG. Colours are named here once, for light and dark ground.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def read_template(name: str) -> str:
 
 
 def render(name: str, **values: Any) -> Markup:
-    """Fill in one of the templates of the page and its figures."""
+    """Fill in one of the templates of the page, its figures and the cards of notebooks."""
     return Markup(_environment().get_template(name).render(**values))
 
 

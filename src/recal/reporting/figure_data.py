@@ -20,7 +20,7 @@ from recal.engine.grouping import ConfidenceAt, Group, group
 from recal.errors import InputError
 from recal.maps.arrays import softmax
 from recal.metrics import bin_table
-from recal.metrics.calibration_error import equal_width_edges, table_of
+from recal.metrics.calibration_error import BinTable, equal_width_edges, table_of
 from recal.metrics.intervals import LEVEL
 from recal.metrics.row_scores import RowScores
 from recal.reporting.chart import sentences
@@ -242,15 +242,18 @@ class Reliability:
 
 
 def reliability(rows: RowScores, n_bins: int = 15) -> Reliability:
-    """Return the accuracy in bins of confidence. The band contains 95 % of the accuracies of
-    resampled bins.
+    """Return the accuracy in bins of confidence."""
+    return reliability_of(table_of(rows.confidence, rows.correct, equal_width_edges(n_bins)))
+
+
+def reliability_of(table: BinTable) -> Reliability:
+    """Return the accuracy in bins. The band contains 95 % of the accuracies of resampled bins.
 
     The number of correct rows in a resampled bin is binomial, so no draws are needed. Its rate is
     (correct + 1/2) / (rows + 1); otherwise a bin with a few rows, all correct, would look certain.
     """
     from scipy.stats import binom
 
-    table = table_of(rows.confidence, rows.correct, equal_width_edges(n_bins))
     filled = table.counts > 0
     counts = table.counts[filled]
     rate = (table.correct[filled] + 0.5) / (counts + 1)

@@ -118,9 +118,10 @@ def report(
 def write_results(
     comparison: Comparison, folder: str | PathLike[str], command: str = ""
 ) -> tuple[Path, ...]:
-    """Write comparison.md, .csv, .json and report.html, all of them or none."""
+    """Write comparison.md, .tex, .csv, .json and report.html, all of them or none."""
     contents = {
         "comparison.md": f"{comparison.to_markdown()}\n".encode(),
+        "comparison.tex": comparison.to_latex().encode(),
         "comparison.csv": comparison.to_csv().encode(),
         "comparison.json": (
             json.dumps(comparison.to_dict(), indent=2, allow_nan=False) + "\n"

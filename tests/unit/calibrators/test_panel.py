@@ -57,6 +57,7 @@ def test_it_says_what_each_system_adds(panel):
     first, second, third = (gain["automated"] for gain in panel.gains_)
     assert first < second < third
     assert "points for 1" in panel.reason_
+    assert "tiny" in panel._repr_html_()
     assert repr(panel) == "PanelCalibration()"
 
 

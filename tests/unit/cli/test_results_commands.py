@@ -43,7 +43,7 @@ def test_compare_prints_a_table_and_writes_each_format(files, capsys):
     for words in ("uncalibrated", "recal", "NLL", "passes", "report.html"):
         assert words in shown
     assert {path.name for path in (files / "results").iterdir()} == {
-        "comparison.md", "comparison.csv", "comparison.json", "report.html",
+        "comparison.md", "comparison.tex", "comparison.csv", "comparison.json", "report.html",
     }  # fmt: skip
     assert "recal compare" not in shown
 

@@ -90,6 +90,7 @@ def test_noise_in_a_calibrated_models_error_does_not_hide_in_a_difference():
 def test_names_do_not_break_a_table():
     found = compare_probs({r"a|b\c^d~e_f": [[0.9, 0.1]], "g": [[0.8, 0.2]]}, [0], bootstrap=0)
     assert r"| a\|b\c^d~e_f |" in found.to_markdown()
+    assert r"a|b\textbackslash{}c\^{}d\~{}e\_f & " in found.to_latex()
 
 
 def test_scores_that_look_equal_are_marked_equal():
@@ -205,6 +206,7 @@ def test_tables_hold_the_same_numbers(single):
     value = f"{single.row('nll', 'vs').value:.4f}"
     assert value in str(single)
     assert value in single.to_markdown()
+    assert value in single.to_latex()
     lines = list(csv.DictReader(io.StringIO(single.to_csv())))
     assert len(lines) == len(METRICS) * 4
     line = next(line for line in lines if line["method"] == "vs" and line["metric"] == "nll")
@@ -214,10 +216,11 @@ def test_tables_hold_the_same_numbers(single):
     assert back["setup"]["n_fit"] == 800
 
 
-def test_the_best_value_is_bold(single):
+def test_marks_in_each_format(single):
     best = single.best("nll")
     value = f"{single.row('nll', best).value:.4f}"
     assert f"**{value}**" in single.to_markdown()
+    assert rf"\textbf{{{value}}}" in single.to_latex()
 
 
 def test_unknown_metrics_and_methods_are_refused(single):

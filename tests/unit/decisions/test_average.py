@@ -243,5 +243,7 @@ def test_rows_of_a_fit_leave_no_guarantee_in_print_or_in_a_notebook():
     with pytest.warns(UserWarning, match="500"):
         decision = decide(confidence, right, risk=0.2, calibrator=Fitted())
     assert "o guarantee: 500" in str(decision)
+    assert "no guarantee: 500" in decision._repr_html_()
+    assert "confidence, at most" not in decision._repr_html_()
     with pytest.raises(InputError, match="`calibrator` must be a fitted calibrator, got dict"):
         decide(confidence, right, calibrator={})

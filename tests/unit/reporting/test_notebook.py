@@ -1,0 +1,82 @@
+"""What notebooks show: one card for each object, without scripts, and no markup from names."""
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from recal import AutoCalibration, ReCal, TemperatureScaling, decide
+from recal.comparison import compare_probs
+from recal.reporting.notebook import _confidence_chart
+
+
+@pytest.fixture(scope="module")
+def fitted(views):
+    return TemperatureScaling().fit(views)
+
+
+def check_card(text):
+    """A card is well-formed, brings its colours, runs nothing and loads nothing."""
+    ElementTree.fromstring(text.replace("&nbsp;", " "))
+    assert text.startswith('<div class="recal">')
+    assert "prefers-color-scheme: dark" in text
+    assert "<script" not in text
+    assert "http" not in text
+    return text
+
+
+def test_a_fitted_calibrator_shows_its_temperature_and_its_curve(fitted):
+    text = check_card(fitted._repr_html_())
+    assert f"{1 / float(fitted.beta_):.4g}" in text
+    assert "700 samples, 4 classes" in text
+    assert "<svg" in text
+    curve = _confidence_chart(fitted).marks[-1]
+    margin = curve.x[40] + np.log(3)  # the axis has log-odds
+    assert curve.y[40] == pytest.approx(fitted.predict_proba([[margin, 0, 0, 0]]).max())
+
+
+def test_a_calibrator_that_needs_views_has_a_card_without_a_figure(views):
+    fitted = ReCal(max_iter=3).fit(views)
+    text = check_card(fitted._repr_html_())
+    assert str(fitted.needed_transforms()[0]) in text
+    assert "<svg" not in text
+
+
+def test_the_default_says_what_it_chose(views):
+    chosen = AutoCalibration().fit(views.logits, views.labels)
+    assert chosen.reason_.split("(")[0] in check_card(chosen._repr_html_())
+
+
+def test_a_decision_shows_rule_and_reliability(views, fitted):
+    probs = fitted.predict_proba(views)
+    decision = decide(probs, views.labels, risk=0.3)
+    assert decision.bins.counts.sum() == 700
+    inside = (probs.max(1) > 14 / 15).sum()
+    assert decision.bins.counts[-1] == inside
+    text = check_card(decision._repr_html_())
+    assert f"{decision.threshold:.6g}" in text
+    assert "threshold" in text
+    assert decision == decide(probs, views.labels, risk=0.3)
+    none = check_card(decide(probs[:20], views.labels[:20], risk=0.001)._repr_html_())
+    assert ">none<" in none
+
+
+def test_a_comparison_shows_its_metrics_and_no_markup_of_a_name():
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([1, 1], 60)
+    evil = "<script>alert(1)</script>"
+    found = compare_probs({evil: probs, "b": probs[::-1]}, rng.integers(0, 2, 60), bootstrap=0)
+    text = check_card(found._repr_html_())
+    assert "&lt;script&gt;" in text
+    assert f"{found.row('nll', 'b').value:.4f}" in text
+
+
+def test_the_curve_of_an_overconfident_model_reaches_high_confidence(views):
+    sharp = TemperatureScaling().fit(2 * views.logits, views.labels)
+    assert _confidence_chart(sharp).marks[-1].y[-1] > 0.8
+
+
+def test_a_decision_that_guarantees_nothing_says_so():
+    decision = decide(np.full(60, 0.9), np.arange(60) % 2 == 0, risk=0.01)
+    assert not decision.possible
+    assert "<td>none: " in check_card(decision._repr_html_())
