@@ -1,14 +1,11 @@
-"""Asking a language model over HTTP: any server that speaks OpenAI's chat completions and returns
-logprobs.
+"""Asking a language model over HTTP: any server that speaks OpenAI's chat completions.
 
-Questions are asked with templates and with several orders of the options; each way to ask is a
-view. Answers are appended to a JSONL file as they arrive, and a request in that file is never sent
-again. The key comes from the environment variable OPENAI_API_KEY and is never written to disk.
+Answers are appended to a JSONL file as they arrive, and a request in that file is never sent again.
+The key comes from the environment variable OPENAI_API_KEY and is never written to disk.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import os
@@ -16,30 +13,17 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-import numpy as np
-from numpy.typing import NDArray
-
 from recal.answers.logs import token_positions
-from recal.answers.scores import (
-    JoinedViews,
-    OptionScores,
-    answer_rows,
-    check_beginnings,
-    check_options,
-    join_scores,
-    row_ids,
-)
-from recal.answers.templates import Asked, Asking
 from recal.errors import FileError, MissingExtraError, RecalError
 from recal.files.ledger import Journal
 from recal.progress import counting
-from recal.schema import Count, Number, Size, check, check_parameters
+from recal.schema import Count, Number, Size, check_parameters
 
 Tokens = list[tuple[str, dict[str, float]]]
 
@@ -127,13 +111,10 @@ class Endpoint:
         if not positions and isinstance(text, str) and not self.needs_logprobs:
             positions = [(word, {}) for word in re.findall(r"\s*\S+", text)]
         if not positions and not message.get("refusal"):
+            lacks = "no logprobs, which recal needs" if self.needs_logprobs else "an empty answer"
             raise AnswerError(
-                f"{public_url(self.url)} returned no logprobs for {self.model!r}, which recal needs. "
-                "Not every server or model has them. If only some answers lack them, use --on-error "
-                "skip: they count as unanswered."
-                if self.needs_logprobs
-                else f"{public_url(self.url)} returned an empty answer. If only some answers are "
-                "empty, use --on-error skip, or raise --max-tokens."
+                f"{public_url(self.url)} returned {lacks}. If only some answers of "
+                f"{self.model!r} are like this, use --on-error skip: they count as unanswered."
             )
         return positions
 
@@ -161,23 +142,16 @@ class Endpoint:
         )
 
     def _reason(self, error: Any) -> str:
-        import openai
-
-        message = " ".join(str(error.message).split())[:300].rstrip(".") + "."
-        if isinstance(error, openai.AuthenticationError):
-            return f"refuses the key ({error.status_code}). Set OPENAI_API_KEY to a valid one."
-        if isinstance(error, openai.BadRequestError):
-            return f"refuses the request: {message}"
-        if getattr(error, "status_code", 0) in range(300, 400):
+        status = getattr(error, "status_code", None)
+        if status is None:
+            why = str(error.__cause__ or error).rstrip(".")
+            return f"cannot be reached or is too slow, {self.retries + 1} times: {why}."
+        if status in range(300, 400):
             address = public_url(error.response.headers.get("location", "another address"))
             return f"redirects to {address}, which recal does not follow. Ask that address itself."
-        if isinstance(error, openai.NotFoundError):
-            return f"has no model {self.model!r}: {message}"
-        if isinstance(error, openai.APITimeoutError):
-            return f"gave no answer within {self.timeout:g} seconds, {self.retries + 1} times."
-        if isinstance(error, openai.APIConnectionError):
-            return f"cannot be reached: {str(error.__cause__ or error).rstrip('.')}."
-        return f"answered {getattr(error, 'status_code', '')} after {self.retries + 1} attempts: {message}"
+        message = " ".join(str(error.message).split())[:300].rstrip(".")
+        hint = " Set OPENAI_API_KEY to a valid key." if status == 401 else ""
+        return f"answered {status} to {self.model!r}: {message}.{hint}"
 
     def client(self) -> Any:
         """Return the client, which reads the key from the environment; the key is stored nowhere
@@ -276,126 +250,3 @@ class AnswerLog:
             self._journal.path.parent.mkdir(parents=True, exist_ok=True)
             self._journal.append({"key": key, "tokens": tokens})
             self.answers[key] = tokens
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The number of requests of a run and an estimate of their tokens."""
-
-    n_requests: int
-    n_kept: int
-    prompt_tokens: int
-    answer_tokens: int
-
-    def __str__(self) -> str:
-        kept = f" {self.n_kept:,} others are answered already." if self.n_kept else ""
-        return (
-            f"{self.n_requests:,} requests, about {self.prompt_tokens:,} prompt tokens and at most "
-            f"{self.answer_tokens:,} answer tokens.{kept}"
-        )
-
-
-class Interview:
-    """All questions in all ways to ask them, and the answers so far.
-
-    Parameters
-    ----------
-    endpoint : the server
-    questions : columns by name, as `read_table` returns them
-    options : the answers, such as A, B, C, D
-    askings : templates and orders of the options; the first gives the logits, the others are views
-    ledger : the path of the file of answers
-    labels : the right option of each question, optional
-
-    Attributes
-    ----------
-    needed : for each question, whether it is asked in the other ways too
-    """
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        questions: Mapping[str, NDArray[Any]],
-        options: Sequence[str],
-        askings: Sequence[Asking],
-        ledger: Path,
-        labels: NDArray[Any] | None = None,
-    ) -> None:
-        self.endpoint, self.askings, self.labels = endpoint, askings, labels
-        self.options = check_options(options)
-        check_beginnings(self.options, endpoint.max_tokens)
-        check(endpoint.top_logprobs, Number(1, whole=True), "top_logprobs")
-        self.ledger = AnswerLog(ledger)
-        rows = [dict(zip(questions, values)) for values in zip(*questions.values())]
-        self.ids, _ = row_ids(rows)
-        self.needed: Sequence[bool] = [True] * len(rows)
-        self.prompts = [
-            [asking.template.fill(row, self.options, asking.order) for row in rows]
-            for asking in askings
-        ]
-
-    @property
-    def asked(self) -> Asked:
-        """What determines the answers, to be kept with the views."""
-        one = self.endpoint
-        names = ("max_tokens", "top_logprobs", "temperature")
-        settings = [(name, f"{getattr(one, name):g}") for name in names]
-        texts = {f"template {way.template.name}": way.template.text for way in self.askings}
-        first = self.askings[0].template.text
-        return (
-            ("model", one.model),
-            ("options", *self.options),
-            ("first template", first),
-            *texts.items(),
-            *settings,
-        )
-
-    def cost(self) -> Cost:
-        """Return the number of requests left, and an estimate of their tokens."""
-        prompts = {self.endpoint.key_of(prompt): prompt for prompt in self._needed_prompts()}
-        left = [prompt for key, prompt in prompts.items() if key not in self.ledger.answers]
-        tokens = round(sum(map(len, left)) / 4.0)  # characters per token of English text
-        return Cost(
-            len(left), len(prompts) - len(left), tokens, len(left) * self.endpoint.max_tokens
-        )
-
-    def run(self, on_error: str = "stop") -> None:
-        """Send the prompts that have no answer yet.
-
-        After an error or Ctrl-C, the answers so far are kept.
-        """
-        self.endpoint.answer(self._needed_prompts(), self.ledger, on_error)
-
-    def first(self) -> Interview:
-        """Return the same questions, asked in the first way only."""
-        one = copy.copy(self)
-        one.askings, one.prompts = self.askings[:1], self.prompts[:1]
-        return one
-
-    def _needed_prompts(self) -> list[str]:
-        first, *others = self.prompts
-        return first + [
-            prompt for way in others for prompt, needed in zip(way, self.needed) if needed
-        ]
-
-    def views(self, floor: float | None = None) -> JoinedViews:
-        """Return the answers as Views: the options' log-probabilities, mapped back to the original
-        order.
-
-        Questions whose views are not needed have the first answer in their place.
-        """
-        runs: dict[str, OptionScores] = {}
-        unneeded = ~np.array(self.needed, dtype=bool)
-        for asking, prompts in zip(self.askings, self.prompts):
-            keys = map(self.endpoint.key_of, prompts)
-            answers = [self.ledger.answers.get(key, []) for key in keys]
-            rows, named = answer_rows(answers, self.options)
-            shown = asking.columns()
-            rows = rows[:, shown]
-            named = np.array([shown.index(one) if one >= 0 else one for one in named])
-            if runs:
-                main = runs[self.askings[0].name]
-                rows[unneeded] = main.log_probs[unneeded]
-            runs[asking.name] = OptionScores(self.ids, rows, self.options, named=named)
-        main = replace(runs.pop(self.askings[0].name), labels=self.labels)
-        return join_scores(main, runs, floor, self.asked)

@@ -1,11 +1,11 @@
-"""Logs of language models as Views: lm-evaluation-harness samples, OpenAI-style responses, tables
-of options.
+"""Logs of language models as Views: lm-evaluation-harness samples, chat completions, tables of
+options.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from recal.answers.scores import (
     IDS,
     JoinedViews,
     OptionScores,
-    answer_rows,
+    answer_row,
     check_options,
     join_scores,
     row_ids,
@@ -38,8 +38,6 @@ def read_log(
     options: Sequence[str] | None = None,
     labels: str | os.PathLike[str] | None = None,
     label_column: str | None = None,
-    floor: float | None = None,
-    scores: str = "acc",
 ) -> Views:
     """Read the scores of answer options from a log; other runs over the same questions become
     views.
@@ -60,12 +58,6 @@ def read_log(
         row.
     label_column : str, optional
         The column of the right option.
-    floor : float, optional
-        The probability of options that were not returned; by default half of the smallest returned
-        probability, and at most 1e-5.
-    scores : {"acc", "acc_norm"}
-        For lm-evaluation-harness: log-likelihoods, or log-likelihoods per character of the option,
-        as for the harness's metric of this name.
 
     Examples
     --------
@@ -78,7 +70,7 @@ def read_log(
     >>> read_log(path)
     Views: 1 samples, 2 classes, 0 transformations, labelled
     """
-    return open_log(path, views or {}, options, labels, label_column, floor, scores).views
+    return open_log(path, views or {}, options, labels, label_column).views
 
 
 def open_log(
@@ -87,95 +79,78 @@ def open_log(
     options: Sequence[str] | None = None,
     labels: str | os.PathLike[str] | None = None,
     label_column: str | None = None,
-    floor: float | None = None,
-    scores: str = "acc",
 ) -> JoinedViews:
     """Read a log as `read_log` does, and report what was missing."""
-    if scores not in ("acc", "acc_norm"):
-        raise InputError(f"must be acc or acc_norm, got {scores!r}", argument="scores")
     options = None if options is None else check_options(options)
-    truths = None if labels is None else _read_truths(Path(labels), label_column)
-    main = read_scores(Path(path), options, truths, label_column, scores)
+    truths = None if labels is None else Path(labels)
+    main = _read_scores(Path(path), options, truths, label_column)
     others = {
-        name: read_scores(Path(other), options, None, label_column, scores)
+        name: _read_scores(Path(other), options, None, label_column)
         for name, other in views.items()
     }
-    return join_scores(main, others, floor)
+    return join_scores(main, others)
 
 
-def read_scores(
-    path: Path,
-    options: Sequence[str] | None = None,
-    truths: Mapping[str, str] | Sequence[str] | None = None,
-    label_column: str | None = None,
-    kind: str = "acc",
+def _read_scores(
+    path: Path, options: Sequence[str] | None, truths: Path | None, label_column: str | None
 ) -> OptionScores:
     """Read one log in any of the formats."""
-    failed: list[int] = []
+    failed: set[int] = set()
     if path.suffix.lower() not in (".jsonl", ".json", ".ndjson"):
         scores, labels = _read_option_table(path, options, label_column)
     else:
         lines = read_lines(path)
         if "filtered_resps" in lines[0] or "resps" in lines[0]:
-            scores, labels = _read_harness(path, lines, kind)
-        elif body_of(lines[0]) is not None or "error" in lines[0]:
-            if options is None and truths is not None:
-                options = sorted(set(truths.values() if isinstance(truths, Mapping) else truths))
-            by_id = isinstance(truths, Mapping)
-            scores, labels = read_responses(path, lines, options, by_id=by_id)
-            failed = [row for row, line in enumerate(lines) if has_failed(line)]
+            scores, labels = _read_harness(path, lines)
+        elif _body_of(lines[0]) is not None or "error" in lines[0]:
+            scores, labels = _read_responses(path, lines, options, by_id=truths is not None)
+            failed = {row for row, line in enumerate(lines) if _has_failed(line)}
         else:
             raise FileError(
-                f"{path} is no log that recal knows: its first line has {', '.join(list(lines[0])[:8])}. Known are "
-                "lm-evaluation-harness samples (filtered_resps), chat completions (choices), and Batch API output "
-                "(custom_id, response)."
+                f"{path} is no log that recal knows: its first line has "
+                f"{', '.join(list(lines[0])[:8])}. Known are lm-evaluation-harness samples "
+                "(filtered_resps), chat completions (choices), and Batch API output (custom_id, "
+                "response)."
             )
-    if kind != "acc" and scores.asked != (("scores", kind),):
-        raise InputError(f"--scores {kind} is for samples of lm-evaluation-harness, not {path}.")
-    if truths is not None and isinstance(truths, Mapping) != scores.has_ids:
-        lacking = path if isinstance(truths, Mapping) else "the table of labels"
-        raise InputError(
-            f"Labels and answers are joined by ids, and {lacking} has none of {', '.join(IDS)}. "
-            "Give it the ids of the other file; the order of rows proves nothing."
-        )
-    if isinstance(truths, Mapping):
-        if absent := [one for one in scores.ids if one not in truths]:
-            raise InputError(
-                f"The labels lack {len(absent):,} of {len(scores.ids):,} questions of {path}, such as {absent[0]!r}."
-            )
-        truths = [truths[one] for one in scores.ids]
-    labels = labels if truths is None else list(truths)
-    kept = [row for row in range(len(scores.ids)) if row not in set(failed)]
-    if labels is None:
-        return replace(scores.take(kept), n_failed=len(failed))
-    if len(labels) != len(scores.ids):
-        raise InputError(
-            f"There are {len(labels):,} labels for the {len(scores.ids):,} questions of {path}."
-        )
-    array = label_array(path, labels, scores.options, scores.log_probs.shape[1])
-    return replace(replace(scores, labels=array).take(kept), n_failed=len(failed))
+    if truths is not None:
+        labels = _read_truths(truths, label_column, path, scores)
+    kept = [row for row in range(len(scores.ids)) if row not in failed]
+    if labels is not None:
+        array = label_array(path, labels, scores.options, scores.log_probs.shape[1])
+        scores = replace(scores, labels=array)
+    return replace(scores.take(kept), n_failed=len(failed))
 
 
-def _read_truths(path: Path, label_column: str | None = None) -> dict[str, str] | list[str]:
-    """Read the right options: by id if the table has a column of ids, otherwise in the order of the
-    rows.
-    """
-    columns = read_table(path)
-    label = _label_column(path, columns, label_column)
+def _read_truths(
+    path: Path, label_column: str | None, log: Path, scores: OptionScores
+) -> list[str]:
+    """Return the right option of each question from a table, by its ids if both files have ids."""
+    table = read_table(path)
+    label = _label_column(path, table, label_column)
     if label is None:
         raise InputError(
-            f"{path} has no column of labels ({', '.join(LABEL_COLUMNS)}); it has {', '.join(columns)}. Name it with "
-            "--label-column."
+            f"{path} has no column of labels ({', '.join(LABEL_COLUMNS)}); it has "
+            f"{', '.join(table)}. Name it with --label-column."
         )
-    texts = columns[label].tolist()
-    name = next((name for name in IDS if name in columns), None)
+    texts = table[label].tolist()
+    name = next((name for name in IDS if name in table), None)
+    if (name is not None) != scores.has_ids or (name is None and len(texts) != len(scores.ids)):
+        raise InputError(
+            f"{path} holds {len(texts):,} labels for the {len(scores.ids):,} questions of {log}. "
+            f"They are joined by a column of ids ({', '.join(IDS)}), which both or none must have."
+        )
     if name is None:
         return texts
-    ids = columns[name].tolist()
-    truths = dict(zip(ids, texts))
-    if twice := [one for one, text in zip(ids, texts) if truths[one] != text]:
-        raise InputError(f"{path} holds different labels of the question {twice[0]!r}.")
-    return truths
+    truths: dict[str, str] = {}
+    for one, text in zip(table[name].tolist(), texts):
+        if truths.setdefault(one, text) != text:
+            raise InputError(f"{path} holds different labels of the question {one!r}.")
+    if absent := [one for one in scores.ids if one not in truths]:
+        raise InputError(
+            f"The labels lack {len(absent):,} of {len(scores.ids):,} questions of {log}, such as "
+            f"{absent[0]!r}."
+        )
+    return [truths[one] for one in scores.ids]
 
 
 def _label_column(path: Path, columns: Mapping[str, Any], name: str | None) -> str | None:
@@ -207,50 +182,34 @@ def label_array(
     return columns if names is None else np.array(names)[columns]
 
 
-def _read_harness(path: Path, lines: list[dict[str, Any]], kind: str) -> LabelledScores:
+def _read_harness(path: Path, lines: list[dict[str, Any]]) -> LabelledScores:
     """Read samples of lm-evaluation-harness."""
-    rows, choices, places = [], [], []
+    rows, choices, labels = [], [], []
     for number, line in enumerate(lines, 1):
         scores = _likelihoods(line)
         if scores is None:
             raise FileError(
-                f"{path}, line {number} holds generated text and no scores of options. Views need a multiple-choice "
-                "task (log-likelihoods), or chat completions with logprobs."
+                f"{path}, line {number} holds generated text and no scores of options. Views need "
+                "a multiple-choice task (log-likelihoods), or chat completions with logprobs."
             )
         texts = _choices(line)
-        half = len(scores) // 2  # acc_mutual_info scores each option again without the question
-        if (
-            texts is not None
-            and len(texts) == len(scores) == 2 * half
-            and texts[:half] == texts[half:]
-        ):
-            scores, texts = scores[:half], texts[:half]
-        if kind == "acc_norm":
-            if texts is None or len(texts) != len(scores):
-                raise InputError(
-                    f"{path}, line {number} has no texts of the options (arguments), which --scores "
-                    "acc_norm needs to divide by their length."
-                )
-            scores = [score / max(1, len(text)) for score, text in zip(scores, texts)]
+        target = line.get("target")
+        right = target[0] if isinstance(target, list) and target else target
+        label = None if right is None or right == [] else str(right).strip()
+        if label is not None and texts is not None and label in texts:
+            label = str(texts.index(label))
         rows.append(scores)
         choices.append(texts)
-        places.append(_right_place(path, line.get("target"), texts, number))
+        labels.append(label)
     width = max(map(len, rows))
     log_probs = np.array([row + [np.nan] * (width - len(row)) for row in rows], dtype=np.float64)
     log_probs[~np.isfinite(log_probs)] = np.nan
     shared = choices[0] if choices.count(choices[0]) == len(choices) else None
-    options = (
-        tuple(shared) if shared is not None and len(set(shared)) == len(shared) == width else None
-    )
+    named = shared is not None and len(set(shared)) == len(shared) == width
     ids, has_ids = row_ids(lines)
-    how = (("scores", kind),)
-    table = OptionScores(ids, log_probs, options, has_ids=has_ids, asked=how)
-    columns = [place for place in places if place is not None]
-    if len(columns) < len(places):
-        return table, None
-    if not 0 <= min(columns) <= max(columns) < width:
-        raise FileError(f"{path} has the target {max(columns)}, and {width} options.")
-    return table, [str(place) if options is None else options[place] for place in columns]
+    table = OptionScores(ids, log_probs, tuple(shared or ()) if named else None, has_ids=has_ids)
+    known = [label for label in labels if label is not None]
+    return table, known if len(known) == len(labels) else None
 
 
 def _likelihoods(line: Mapping[str, Any]) -> list[float] | None:
@@ -259,21 +218,18 @@ def _likelihoods(line: Mapping[str, Any]) -> list[float] | None:
     """
     for name in ("filtered_resps", "resps"):
         values = line.get(name)
-        if not isinstance(values, list) or len(values) < 2:
-            continue
-        numbers = [number for value in values if (number := _first_number(value)) is not None]
-        if len(numbers) == len(values):
-            return numbers
+        if isinstance(values, list) and len(values) > 1:
+            numbers = [number for value in values if (number := _first_number(value)) is not None]
+            if len(numbers) == len(values):
+                return numbers
     return None
 
 
 def _first_number(value: Any) -> float | None:
     while isinstance(value, list) and value:
         value = value[0]
-    if isinstance(value, bool) or value is None:
-        return None
     try:
-        return float(value)
+        return None if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         return None
 
@@ -296,31 +252,13 @@ def _choices(line: Mapping[str, Any]) -> list[str] | None:
     return [str(one[1]).strip() for one in arguments]
 
 
-def _right_place(path: Path, target: Any, choices: list[str] | None, number: int) -> int | None:
-    """Return the column of the right option: its number, a list of one number, or its text."""
-    value = target[0] if isinstance(target, list) and target else target
-    if value is None or value == []:
-        return None
-    text = str(value).strip()
-    if choices is not None and text in choices:
-        return choices.index(text)
-    try:
-        return int(text)
-    except ValueError:
-        raise FileError(
-            f"{path}, line {number}: the target {text[:40]!r} is none of the options."
-        ) from None
-
-
 def _read_option_table(
     path: Path, options: Sequence[str] | None, label_column: str | None
 ) -> LabelledScores:
     """Read a table with one column per option."""
     columns = read_table(path)
-    name, label = (
-        next((name for name in IDS if name in columns), None),
-        _label_column(path, columns, label_column),
-    )
+    name = next((name for name in IDS if name in columns), None)
+    label = _label_column(path, columns, label_column)
     if options is None:
         options = [one for one in columns if one not in (name, label) and columns.is_numeric(one)]
     columns.check(options)
@@ -334,9 +272,8 @@ def _read_option_table(
         with np.errstate(divide="ignore"):
             values = np.log(values)
     elif len(present) and present.max() > 0.0:
-        top = np.nanmax(
-            values, axis=1, keepdims=True
-        )  # logits, which a softmax turns into probabilities
+        # Logits, which a softmax turns into probabilities.
+        top = np.nanmax(values, axis=1, keepdims=True)
         values = values - top - np.log(np.nansum(np.exp(values - top), axis=1, keepdims=True))
     values[~np.isfinite(values)] = np.nan
     rows = [{}] * len(values) if name is None else [{name: one} for one in columns[name]]
@@ -345,85 +282,68 @@ def _read_option_table(
     return OptionScores(ids, values, tuple(options), has_ids=has_ids), labels
 
 
-def body_of(line: Mapping[str, Any]) -> dict[str, Any] | None:
+def _body_of(line: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the chat completion of a line: the line itself, or the part that the Batch API wraps."""
     response = line if isinstance(line.get("choices"), list) else line.get("response")
     body = response.get("body", response) if isinstance(response, dict) else None
     return body if isinstance(body, dict) else None
 
 
-def read_responses(
+def _read_responses(
     path: Path, lines: list[dict[str, Any]], options: Sequence[str] | None, *, by_id: bool
 ) -> LabelledScores:
-    """Read chat completions, or older completions, with logprobs.
+    """Read chat completions with logprobs.
 
     The id of a completion names the response and not the question, so it counts only for labels
     that are joined `by_id`.
     """
     if options is None:
         raise InputError(f"Name the options that {path} answers with, such as --options A,B,C,D.")
-    answers = [token_positions(body_of(line) or {}) for line in lines]
+    bodies = [_body_of(line) or {} for line in lines]
+    answers = [token_positions(body) for body in bodies]
     if not any(answers):
         raise FileError(
-            f"{path} holds no logprobs. Ask the model with logprobs=true and top_logprobs=20, and log the whole "
-            "response."
+            f"{path} holds no logprobs. Ask the model with logprobs=true and top_logprobs=20, and "
+            "log the whole response."
         )
-    rows, named = answer_rows(answers, options)
+    rows = np.array([answer_row(positions, options)[0] for positions in answers])
     labels = [next((line[name] for name in LABEL_COLUMNS if name in line), None) for line in lines]
     names = [name for name in IDS if name != "id" or by_id or "choices" not in lines[0]]
     ids, has_ids = row_ids(lines, names)
-    models = sorted(
-        {str(body["model"]) for line in lines if "model" in (body := body_of(line) or {})}
-    )
+    models = sorted({str(body["model"]) for body in bodies if "model" in body})
     how = (("options", *options), *([("model", *models)] if models else []))
-    scores = OptionScores(ids, rows, tuple(options), named=named, has_ids=has_ids, asked=how)
+    scores = OptionScores(ids, rows, tuple(options), has_ids=has_ids, asked=how)
     return scores, None if None in labels else [cell_text(label) for label in labels]
 
 
-def has_failed(line: Mapping[str, Any]) -> bool:
+def _has_failed(line: Mapping[str, Any]) -> bool:
     """Whether a line of the Batch API says that a request failed; a filtered one was refused."""
     response, error = line.get("response"), line.get("error")
     status = response.get("status_code", 200) if isinstance(response, dict) else 200
-    body = body_of(line) or {}
-    error = error or body.get("error")
+    error = error or (_body_of(line) or {}).get("error")
     code = error.get("code") if isinstance(error, dict) else None
     return (bool(error) or status != 200) and code != "content_filter"
 
 
 def token_positions(body: Mapping[str, Any]) -> list[tuple[str, dict[str, float]]]:
-    """Return each token of a completion with the likeliest tokens at its position; empty if there
-    are no logprobs.
-
-    Chat completions hold ``logprobs.content``; older completions hold parallel lists ``tokens`` and
-    ``top_logprobs``.
+    """Return each token of a chat completion with the likeliest tokens at its position; empty if
+    there are no logprobs.
     """
-    choices = body.get("choices") or [{}]
-    logprobs = choices[0].get("logprobs") if isinstance(choices[0], dict) else None
-    if not isinstance(logprobs, dict):
-        return []
     try:
-        content, tokens = logprobs.get("content"), logprobs.get("tokens")
-        entries: Iterable[tuple[Any, Any, Any]] = []
-        if isinstance(content, list):
-            tops = [
-                {other["token"]: other["logprob"] for other in one.get("top_logprobs") or []}
-                for one in content
-            ]
-            entries = [(one["token"], one["logprob"], top) for one, top in zip(content, tops)]
-        elif isinstance(tokens, list):
-            entries = zip(
-                tokens,
-                logprobs["token_logprobs"],
-                logprobs.get("top_logprobs") or [{}] * len(tokens),
+        choice = (body.get("choices") or [{}])[0]
+        content = (choice.get("logprobs") or {}).get("content") or []
+        return [
+            (
+                str(one["token"]),
+                {str(one["token"]): float(one["logprob"])}
+                | {
+                    str(other["token"]): float(other["logprob"])
+                    for other in one.get("top_logprobs") or []
+                },
             )
-        positions = []
-        for token, own, top in entries:
-            likeliest = {str(other): float(value) for other, value in (top or {}).items()}
-            if own is not None:
-                likeliest.setdefault(str(token), float(own))
-            positions.append((str(token), likeliest))
+            for one in content
+        ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileError(
             f"A response has logprobs in an unknown form: {type(error).__name__} {error}."
         ) from error
-    return positions

@@ -1,28 +1,23 @@
-"""Scores of answer options: log-probabilities from a log or an endpoint, and how they become Views.
-
-`multiple_choice` is a model for `recal.collect` from any function that scores options.
-"""
+"""Scores of answer options: log-probabilities from a log or an endpoint, and how they become Views."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.answers.templates import Asked
 from recal.checks import Vector
-from recal.collecting.fingerprint import digest
-from recal.collecting.models.base import Model, as_numpy
 from recal.errors import InputError
 from recal.files.tables import cell_text
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
-Score = Callable[[list[str], Sequence[str]], Any]
+# What determined the answers, each a name and its values, such as ("options", "A", "B").
+Asked = tuple[tuple[str, ...], ...]
 
 # An option that was not returned gets half of the smallest returned probability, but at most this.
 MOST_FOR_MISSING = 1e-5
@@ -43,7 +38,6 @@ class OptionScores:
     log_probs : (n_questions, n_options), NaN for options that were not returned
     options : the options' names in the order of the columns, None if columns have only numbers
     labels : the right option of each question, a name or a column; None if unknown
-    named : the column of the option that each answer's text names, -1 for none; None if unknown
     has_ids : whether the ids come from the file; otherwise they are the numbers of its rows
     asked : what is known about how the answers came about
     n_failed : requests that got no answer at all; they are not among the questions
@@ -53,7 +47,6 @@ class OptionScores:
     log_probs: Vector
     options: tuple[str, ...] | None = None
     labels: NDArray[Any] | None = None
-    named: NDArray[np.intp] | None = None
     has_ids: bool = True
     asked: Asked | None = None
     n_failed: int = 0
@@ -65,7 +58,6 @@ class OptionScores:
             ids=tuple(self.ids[row] for row in rows),
             log_probs=self.log_probs[rows],
             labels=None if self.labels is None else self.labels[rows],
-            named=None if self.named is None else self.named[rows],
         )
 
 
@@ -79,9 +71,7 @@ class JoinedViews:
     floor : the probability given to options that were not returned
     n_missing, n_cells : the number of options that were not returned, and of all options
     n_unanswered : questions for which no option was returned at all, such as refusals
-    n_left_out : questions that some of the files lack
-    n_other : answers whose text names another option than the likeliest
-    n_failed : requests that failed and were left out
+    n_left_out : questions that some of the files lack, and requests that failed
     """
 
     views: Views
@@ -90,56 +80,37 @@ class JoinedViews:
     n_cells: int
     n_unanswered: int
     n_left_out: int
-    n_other: int = 0
-    n_failed: int = 0
 
     def __str__(self) -> str:
         sentences = []
         if self.n_left_out:
             sentences.append(
-                f"{self.n_left_out:,} questions are not in every file and were left out."
+                f"{self.n_left_out:,} questions failed or are not in every file; they were left out."
             )
-        if self.n_failed:
-            sentences.append(f"{self.n_failed:,} requests failed and were left out.")
         if self.n_missing:
             sentences.append(
-                f"{self.n_missing:,} of {self.n_cells:,} option scores ({self.n_missing / self.n_cells:.1%}) were not "
-                f"returned; they count as probability {self.floor:.1e} (change it with --floor)."
+                f"{self.n_missing:,} of {self.n_cells:,} option scores "
+                f"({self.n_missing / self.n_cells:.1%}) were not returned; they count as "
+                f"probability {self.floor:.1e}."
             )
         if self.n_unanswered:
             sentences.append(
-                f"{self.n_unanswered:,} answers name no option, such as refusals; all options count as equally likely."
-            )
-        if self.n_other:
-            sentences.append(
-                f"{self.n_other:,} answers name another option in their text than the likeliest; "
-                "the likeliest counts."
+                f"{self.n_unanswered:,} answers name no option, such as refusals; all options "
+                "count as equally likely."
             )
         return " ".join(sentences)
 
 
 def join_scores(
-    scores: OptionScores,
-    others: Mapping[str, OptionScores],
-    floor: float | None = None,
-    asked: Asked | None = None,
+    scores: OptionScores, others: Mapping[str, OptionScores], asked: Asked | None = None
 ) -> JoinedViews:
     """Join runs over the same questions by their ids: the first gives the logits, the others are
     views.
 
-    Parameters
-    ----------
-    floor : float, optional
-        The probability of options that were not returned; by default half of the smallest returned
-        probability, and at most 1e-5.
-    asked : optional
-        How the answers came about; the views keep it. The default is what the first run knows.
+    An option that was not returned gets half of the smallest returned probability, at most 1e-5.
+    The views keep `asked`, how the answers came about; the default is what the first run knows.
     """
     asked = scores.asked if asked is None else asked
-    if floor is not None and not 0.0 < floor < 1.0:
-        raise InputError(
-            f"must be a probability above 0 and below 1, got {floor!r}", argument="floor"
-        )
     for name, other in others.items():
         _check_joinable(scores, other, name)
     places = {
@@ -162,8 +133,7 @@ def join_scores(
         raise InputError(
             "No answer names any of the options. Check --options, and that the log holds logprobs."
         )
-    if floor is None:
-        floor = min(float(np.exp(returned.min())) / 2.0, MOST_FOR_MISSING)
+    floor = min(float(np.exp(returned.min())) / 2.0, MOST_FOR_MISSING)
     floor = max(floor, float(np.finfo(np.float64).tiny))
     missing = {name: ~np.isfinite(run.log_probs) for name, run in runs.items()}
     logits: dict[Any, Vector] = {
@@ -186,33 +156,18 @@ def join_scores(
         n_missing=sum(int(cells.sum()) for cells in missing.values()),
         n_cells=sum(cells.size for cells in missing.values()),
         n_unanswered=sum(int(cells.all(axis=1).sum()) for cells in missing.values()),
-        n_left_out=len(scores.ids) - len(rows),
-        n_other=sum(_count_others(run) for run in runs.values()),
-        n_failed=scores.n_failed + sum(other.n_failed for other in others.values()),
+        n_left_out=scores.n_failed + len(scores.ids) - len(rows),
     )
-
-
-def _count_others(run: OptionScores) -> int:
-    """Return how many answers name another option than the likeliest."""
-    if run.named is None:
-        return 0
-    likeliest = np.where(np.isnan(run.log_probs), -np.inf, run.log_probs).argmax(axis=1)
-    return int(np.sum((run.named >= 0) & (run.named != likeliest)))
 
 
 def _check_joinable(main: OptionScores, other: OptionScores, name: str) -> None:
     """Refuse to join ids with row numbers, or rows of files that differ in length."""
-    if main.has_ids != other.has_ids:
-        lacking = f"the view {name!r}" if main.has_ids else "the first file"
-        raise InputError(
-            f"Only one of two files has ids: {lacking} has none of {', '.join(IDS)}. Give it the "
-            "ids of the other one; the order of rows proves nothing."
-        )
     counts = (len(main.ids) + main.n_failed, len(other.ids) + other.n_failed)
-    if not main.has_ids and counts[0] != counts[1]:
+    if main.has_ids != other.has_ids or (not main.has_ids and counts[0] != counts[1]):
         raise InputError(
-            f"Without ids, files are joined row by row, and the first has {counts[0]:,} rows and "
-            f"the view {name!r} {counts[1]:,}. Add a column of ids, such as {IDS[2]}."
+            f"Only files with ids ({', '.join(IDS)}), or without them but of equal length, can be "
+            f"joined; the first has {counts[0]:,} rows and {name!r} {counts[1]:,}. Give both the "
+            "same ids."
         )
 
 
@@ -221,30 +176,23 @@ def _aligned(other: OptionScores, main: OptionScores, name: str) -> OptionScores
     labels.
     """
     log_probs = other.log_probs
-    if main.options is not None and other.options is not None:
-        if set(other.options) != set(main.options):
-            raise InputError(
-                f"The view {name!r} has the options {', '.join(other.options)}; the first file has "
-                f"{', '.join(main.options)}."
-            )
-        columns = [other.options.index(option) for option in main.options]
+    named = main.options is not None and other.options is not None
+    same = not named or set(other.options or ()) == set(main.options or ())
+    if named and same:
+        columns = [(other.options or ()).index(option) for option in main.options or ()]
         log_probs = log_probs[:, columns]
-        if other.named is not None:
-            places = np.array([*np.argsort(columns), -1])  # -1 stays -1
-            other = replace(other, named=places[other.named])
-    elif log_probs.shape[1] != main.log_probs.shape[1]:
+    if not same or log_probs.shape[1] != main.log_probs.shape[1]:
+        own = [one.options or f"{one.log_probs.shape[1]} options" for one in (main, other)]
         raise InputError(
-            f"The view {name!r} has {log_probs.shape[1]} options per question, and the first file has "
-            f"{main.log_probs.shape[1]}."
+            f"The view {name!r} has {own[1]} per question, and the first file {own[0]}."
         )
-    comparable = (
-        main.labels is not None and other.labels is not None and other.options == main.options
-    )
-    differ = int(np.sum(np.asarray(main.labels) != np.asarray(other.labels))) if comparable else 0
-    if differ:
-        raise InputError(
-            f"The view {name!r} has other labels than the first file for {differ} questions. Do both ask the same?"
-        )
+    if main.labels is not None and other.labels is not None and other.options == main.options:
+        differ = int(np.sum(np.asarray(main.labels) != np.asarray(other.labels)))
+        if differ:
+            raise InputError(
+                f"The view {name!r} has other labels than the first file for {differ} questions. "
+                "Do both ask the same?"
+            )
     return replace(other, log_probs=log_probs, options=main.options)
 
 
@@ -368,14 +316,6 @@ def answer_row(
     return np.where(np.isfinite(row), row, np.nan), named
 
 
-def answer_rows(
-    answers: Iterable[Sequence[tuple[str, Mapping[str, float]]]], options: Sequence[str]
-) -> tuple[Vector, NDArray[np.intp]]:
-    """Return `answer_row` of many answers; -1 if a text names no option."""
-    rows, named = zip(*(answer_row(positions, options) for positions in answers))
-    return np.array(rows), np.array([-1 if one is None else one for one in named])
-
-
 def _find_answer(tokens: Sequence[str], names: Sequence[str]) -> tuple[int, int | None]:
     """Return the token at which the last option named in a text begins, and that option."""
     text = "".join(tokens)
@@ -400,66 +340,3 @@ def check_beginnings(options: Sequence[str], max_tokens: int) -> None:
             f"Several options begin with {shared!r}, and an answer of one token cannot tell them "
             "apart. Ask for longer answers (--max-tokens 5), or for letters such as A, B, C."
         )
-
-
-class MultipleChoice(Model):
-    """Prompts in, one score per answer option out."""
-
-    gives_logits = True
-
-    def __init__(self, score: Score, options: Sequence[str], template: str) -> None:
-        if template.count("{input}") != 1:
-            raise InputError(
-                f"must hold {{input}} once, where the question goes, got {template!r}",
-                argument="template",
-            )
-        self.score, self.options, self.template = score, check_options(options), template
-        self.name = str(getattr(score, "__name__", type(score).__name__))
-        self.classes = np.array(self.options)
-
-    def fingerprint(self) -> str:
-        return digest([self.score, list(self.options), self.template])
-
-    def answer(self, batch: Any) -> NDArray[Any]:
-        prompts = [self.template.replace("{input}", str(text)) for text in batch]
-        scores = np.asarray(
-            as_numpy(self.score(prompts, self.options), self.name), dtype=np.float64
-        )
-        if scores.shape != (len(prompts), len(self.options)):
-            raise InputError(
-                f"{self.name} gave scores of the shape {scores.shape} for {len(prompts)} prompts and "
-                f"{len(self.options)} options; one row per prompt and one column per option are needed."
-            )
-        return scores
-
-
-def multiple_choice(score: Score, options: Sequence[str], *, template: str = "{input}") -> Model:
-    """Return a model from any function that scores answers: an API, a local language model, a
-    search engine.
-
-    Transformations change only the question; the template with its instructions is added
-    afterwards, so a lossy view never loses the list of answers.
-
-    Parameters
-    ----------
-    score : callable
-        ``score(prompts, options)`` returns an array (n_prompts, n_options): log-probabilities, or
-        any scores that are higher for likelier answers.
-    options : sequence of str
-        The answers, which become the classes.
-    template : str
-        Text around the question, with ``{input}`` in place of the question.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from recal import collect
-    >>> from recal.answers import multiple_choice
-    >>> def score(prompts, options):  # stands for a language model
-    ...     return np.array([[prompt.lower().count(option) for option in options] for prompt in prompts], dtype=float)
-    >>> model = multiple_choice(score, ["cat", "dog"], template="Which animal is it? {input}")
-    >>> views = collect(model, ["the cat and the dog and the cat", "a dog"], "tokendrop:0.3", labels=["cat", "dog"])
-    >>> views.logits.tolist(), views.transforms
-    ([[2.0, 1.0], [0.0, 1.0]], (DropTokens(share=0.3, seed=0, pad=0, special=()),))
-    """
-    return MultipleChoice(score, options, template)

@@ -49,8 +49,7 @@ def apply(
         opt.more("--accept-unlike", help="With --follow: accept inputs unlike all of the fit."),
     ] = False,
     language: Annotated[
-        Questions,
-        "model_name template options permute floor max_tokens top_logprobs concurrency timeout",
+        Questions, "model_name template options max_tokens top_logprobs concurrency timeout"
     ],
     force: Annotated[
         bool, Option("--force", help="Overwrite a file; accept a calibration of another model.")
@@ -212,7 +211,7 @@ def _compare_preprocessing(stored: Any, other: Any, path: Path, *, force: bool) 
     """
     if stored is None or other is None:
         return
-    from recal.answers.templates import check_asked
+    from recal.answers.interview import check_asked
     from recal.transforms.preprocessing import check_model
 
     check_asked(stored.asked, other.asked, force=force)

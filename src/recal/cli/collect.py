@@ -156,7 +156,7 @@ def read_log(inputs: Inputs, language: Questions, used: Iterable[str] = ()) -> J
     from recal.answers.logs import open_log
 
     assert inputs.data is not None
-    own = ("data", "labels", "label_column", "view", "options", "floor", "scores")
+    own = ("data", "labels", "label_column", "view", "options")
     opt.refuse_unused(f"the log {inputs.data}", (*own, *used))
     others = {}
     for text in language.view or ():
@@ -169,16 +169,8 @@ def read_log(inputs: Inputs, language: Questions, used: Iterable[str] = ()) -> J
     for file in (inputs.data, *others.values(), inputs.labels):
         if file is not None:
             check_exists(file)
-    options, scores = split_names(language.options), language.scores or "acc"
     labels = (inputs.labels, inputs.label_column)
-    joined = open_log(inputs.data, others, options, *labels, language.floor, scores)
-    stored = joined.views.preprocessing
-    asked = () if stored is None or stored.asked is None else stored.asked
-    if ("scores", "acc") in asked:
-        say("Scores are log-likelihoods (acc); --scores acc_norm divides them by the length.")
-    elif ("scores", "acc_norm") in asked:
-        say("Scores are log-likelihoods per character of the option (acc_norm).")
-    return _print_joined(joined)
+    return _print_joined(open_log(inputs.data, others, split_names(language.options), *labels))
 
 
 def ask_endpoint(
@@ -195,11 +187,10 @@ def ask_endpoint(
     For a `calibrator`, only its views are requested besides the first template, and a server that
     is asked otherwise than for the fit is refused. `used` are the command's own options.
     """
-    from recal.answers.endpoint import Interview
-    from recal.answers.templates import Template, check_asked, ways_to_ask
+    from recal.answers.interview import Interview, Template, check_asked
     from recal.files.tables import read_table
 
-    own = {*Questions.names(), "model", "data", "label_column", "on_error"} - {"view", "scores"}
+    own = {*Questions.names(), "model", "data", "label_column", "on_error"} - {"view"}
     opt.refuse_unused(f"the server {inputs.model}", (*own, *used))
     needs: dict[str, Any] = {"--data": inputs.data, "--model-name": language.model_name}
     needs |= {"--options": language.options, "--template": language.template}
@@ -210,33 +201,30 @@ def ask_endpoint(
     questions, options = dict(read_table(inputs.data)), split_names(language.options) or []
     labels = _take_labels(inputs, questions, options)
     templates = [Template.read(path) for path in language.template or ()]
-    askings = ways_to_ask(templates, options, list(questions), language.permute)
     if calibrator is not None:
-        askings = _needed(askings, calibrator)
+        templates = _needed(templates, calibrator)
     on_error, endpoint = _on_error(inputs), _endpoint(inputs, language)
-    interview = Interview(endpoint, questions, options, askings, ledger, labels)
+    interview = Interview(endpoint, questions, options, templates, ledger, labels)
     if calibrator is not None:
         stored = getattr(calibrator, "preprocessing_", None)
         check_asked(getattr(stored, "asked", None), interview.asked, force=force)
-    floor = language.floor
     note = f"the answers so far are kept in {ledger}; the same command resumes"
     try:
         with on_interrupt(note):
             if calibrator is not None and calibrator.map_.gate is not None:
-                first = interview.first()
-                say(f"First template: {first.cost()}")
+                interview.needed[:] = False
+                say(f"First template: {interview.cost()}")
                 with working("Asking"):
-                    first.run(on_error)
-                found = first.views(floor)
-                floor = found.floor
-                interview.needed = calibrator.map_.needs_views(found.views.logits).tolist()
+                    interview.run(on_error)
+                logits = interview.views().views.logits
+                interview.needed[:] = calibrator.map_.needs_views(logits)
             say(f"{interview.cost()}")
             with working("Asking"):
                 interview.run(on_error)
     except Exception as error:
         error.add_note(note)
         raise
-    return _print_joined(interview.views(floor))
+    return _print_joined(interview.views())
 
 
 def _endpoint(inputs: Inputs, language: Questions, **how: Any) -> Endpoint:
@@ -262,12 +250,11 @@ def _collect_answers(
 ) -> None:
     """Ask one system, and write a table with its answers and signals."""
     from recal.answers.endpoint import AnswerLog
-    from recal.answers.systems import System
-    from recal.answers.templates import Template
+    from recal.answers.interview import System, Template
     from recal.files.tables import read_table
 
     own = {*Questions.names(), "model", "data", "on_error", "system", "samples"}
-    opt.refuse_unused(f"the system {name}", own - {"permute", "view", "scores", "floor"})
+    opt.refuse_unused(f"the system {name}", own - {"view"})
     is_complete = is_endpoint(inputs.model) and inputs.data and language.model_name
     if not is_complete or len(language.template or ()) != 1:
         raise InputError(
@@ -296,17 +283,17 @@ def _collect_answers(
         say(f"{n_asked - n_found:,} questions have no answer, such as refusals.")
 
 
-def _needed(askings: list[Any], calibrator: Any) -> list[Any]:
-    """Return the first way to ask and those that a calibration reads; refuse missing ones."""
-    first, *others = askings
-    by_name = {way.name: way for way in others}
+def _needed(templates: list[Any], calibrator: Any) -> list[Any]:
+    """Return the first template and those that a calibration reads; refuse missing ones."""
+    first, *others = templates
+    by_name = {template.name: template for template in others}
     names = [str(transform) for transform in calibrator.needed_transforms()]
     for name in names:
         if name not in by_name:
             raise InputError(
                 f"The calibration needs the view {name!r}; the first template is {first.name!r}, "
-                f"and the other ways to ask are {', '.join(by_name) or 'none'}. Give the same "
-                "--template and --permute as for the fit, in the same order."
+                f"and the others are {', '.join(by_name) or 'none'}. Give the same --template as "
+                "for the fit, in the same order."
             )
     return [first, *(by_name[name] for name in names)]
 
@@ -336,10 +323,9 @@ def _write_views(joined: JoinedViews, out: Path) -> None:
     facts: dict[str, Any] = {
         "left_out": joined.n_left_out,
         "missing": joined.n_missing,
-        "floor": joined.floor,
+        "unanswered": joined.n_unanswered,
+        "views": list(map(str, views.transforms)),
     }
-    facts |= {"unanswered": joined.n_unanswered, "failed": joined.n_failed}
-    facts |= {"text_names_another": joined.n_other, "views": list(map(str, views.transforms))}
     print_json({**_shape(views), **facts, "file": out})
     next_line = shell_line("apply", "FOLDER", out, "--out", "answers.csv")
     if views.labels is not None:

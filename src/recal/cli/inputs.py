@@ -432,20 +432,6 @@ class Questions(OptionGroup):
         None
     )
     view: Annotated[list[str] | None, _language(help="NAME=FILE: a log of another prompt.")] = None
-    scores: Annotated[
-        str | None,
-        _language(help="For lm-evaluation-harness: acc, or acc_norm.", show_default="acc"),
-    ] = None
-    permute: Annotated[
-        int, _language(help="Ask again with the options in this many other orders.")
-    ] = 0
-    floor: Annotated[
-        float | None,
-        _language(
-            help="The probability of options that were not returned.",
-            show_default="half of the smallest returned one, at most 1e-5",
-        ),
-    ] = None
     max_tokens: Annotated[int, _language(help="Tokens of an answer; more than 1 to reason.")] = 1
     top_logprobs: Annotated[int, _language(help="How many likely tokens to ask for.")] = 20
     concurrency: Annotated[int, _language(help="Requests at the same time.")] = 8

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from recal.answers import read_table
-from recal.answers.systems import split_answer
+from recal.answers.interview import split_answer
 from recal.cli.app import run
 from recal.files.tables import write_columns
 from tests.unit.answers.server import Script, serving

@@ -22,7 +22,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from recal import CalibratedClassifier, TemperatureScaling, collect
-from recal.answers import multiple_choice
 from recal.cli.app import run
 from recal.collecting import apply
 from recal.collecting.models import as_model, import_model
@@ -100,28 +99,6 @@ def test_a_folder_of_hugging_face_text_and_the_command_line(
     typed = shlex.split("collect --model net --data texts.csv --text-column text --pool auto")
     assert run([*typed, "--out", "views.npz"]) == 0
     assert "5 samples, 3 classes, 9 transformations, labelled" in capsys.readouterr().out
-
-
-def test_multiple_choice_loses_words_of_the_question_only():
-    seen = []
-
-    def score(prompts, options):
-        seen.extend(prompts)
-        return np.ones((len(prompts), len(options))) * np.arange(len(options))
-
-    model = multiple_choice(score, ["A", "B", "C"], template="Answer A, B or C.\n{input}\nAnswer:")
-    views = collect(model, TEXTS, "tokendrop:0.5", labels=["A", "B", "C", "A", "B"])
-    assert views.labels.tolist() == [0, 1, 2, 0, 1]
-    assert all(
-        prompt.startswith("Answer A, B or C.\n") and prompt.endswith("\nAnswer:") for prompt in seen
-    )
-    assert len(seen[5]) < len(seen[0])
-    with pytest.raises(InputError, match=r"shape \(5, 2\) for 5 prompts and 3 options"):
-        collect(multiple_choice(lambda p, o: np.zeros((len(p), 2)), ["A", "B", "C"]), TEXTS, None)
-    with pytest.raises(InputError, match="two or more distinct"):
-        multiple_choice(score, ["A", "A"])
-    with pytest.raises(InputError, match="once"):
-        multiple_choice(score, ["A", "B"], template="no place")
 
 
 @pytest.fixture

@@ -1,0 +1,352 @@
+"""Questions put to a language model: templates, options, several ways to ask, or free text.
+
+An `Interview` asks every question with each template; the first gives the logits, the others are
+views. A `System` answers the rows of a table with text and signals, for a panel of systems.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.answers.endpoint import AnswerLog, Endpoint, Tokens
+from recal.answers.scores import (
+    Asked,
+    JoinedViews,
+    OptionScores,
+    answer_row,
+    check_beginnings,
+    check_options,
+    join_scores,
+    row_ids,
+)
+from recal.errors import InputError
+from recal.files.tables import Table, reading, write_with_columns
+from recal.schema import Number, check
+
+_PLACE = re.compile(r"\{\{|\}\}|\{([^{}\n]+)\}")
+OPTIONS = "options"
+_STATED = re.compile(
+    r"confidence(?: level| score)?(?:\s*\([^)]*\))?\W*?(\d*\.?\d+)\s*(?:(%)|/\s*(\d+))?",
+    re.IGNORECASE,
+)
+_LABEL = re.compile(r"^\s*(?:final )?answer\s*:\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Template:
+    """Text with ``{column}`` for a column of the questions, and ``{options}`` for the list of
+    options.
+
+    Double braces give single ones. If the questions have one column per option, such as A, B, C, D
+    with the texts of the answers, ``{options}`` lists one line for each, "A. text"; otherwise it
+    lists the options themselves.
+    """
+
+    name: str
+    text: str
+
+    @classmethod
+    def read(cls, path: Path) -> Template:
+        """Read a template; the file's name without its ending is the name of the view."""
+        with reading(path):
+            return cls(path.stem, path.read_text(encoding="utf-8").rstrip("\n"))
+
+    def names(self) -> list[str]:
+        """Return the columns that the template uses."""
+        return [match[1].strip() for match in _PLACE.finditer(self.text) if match[1] is not None]
+
+    def check(self, columns: Sequence[str]) -> None:
+        """Refuse a template that names no column, or a column that the questions do not have."""
+        names = self.names()
+        unknown = [name for name in names if name != OPTIONS and name not in columns]
+        if unknown or not names:
+            what = f"the column {unknown[0]!r}" if unknown else "no column"
+            raise InputError(
+                f"The template {self.name!r} names {what}; the questions have {', '.join(columns)}. "
+                f"Write {{{columns[0]}}} where a column goes, and {{{{ and }}}} for braces."
+            )
+
+    def fill(self, row: Mapping[str, Any], options: Sequence[str]) -> str:
+        """Return the prompt of one question."""
+        listed = ", ".join(options)
+        if options and all(option in row for option in options):
+            listed = "\n".join(f"{option}. {row[option]}" for option in options)
+        texts = {OPTIONS: listed, **row}
+        braces = {"{{": "{", "}}": "}"}
+        return _PLACE.sub(
+            lambda match: braces.get(match[0]) or str(texts[match[1].strip()]), self.text
+        )
+
+
+class Cost(NamedTuple):
+    """The number of requests of a run, of earlier answers, and an estimate of the tokens."""
+
+    n_requests: int
+    n_kept: int
+    prompt_tokens: int
+    answer_tokens: int
+
+    def __str__(self) -> str:
+        kept = f" {self.n_kept:,} others are answered already." if self.n_kept else ""
+        return (
+            f"{self.n_requests:,} requests, about {self.prompt_tokens:,} prompt tokens and at most "
+            f"{self.answer_tokens:,} answer tokens.{kept}"
+        )
+
+
+class Interview:
+    """All questions with all templates, and the answers so far.
+
+    Parameters
+    ----------
+    endpoint : the server
+    questions : columns by name, as `read_table` returns them
+    options : the answers, such as A, B, C, D
+    templates : the first gives the logits, the others are views
+    ledger : the path of the file of answers
+    labels : the right option of each question, optional
+
+    Attributes
+    ----------
+    needed : for each question, whether it is asked with the other templates too
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        questions: Mapping[str, NDArray[Any]],
+        options: Sequence[str],
+        templates: Sequence[Template],
+        ledger: Path,
+        labels: NDArray[Any] | None = None,
+    ) -> None:
+        self.endpoint, self.templates, self.labels = endpoint, templates, labels
+        self.options = check_options(options)
+        check_beginnings(self.options, endpoint.max_tokens)
+        check(endpoint.top_logprobs, Number(1, whole=True), "top_logprobs")
+        if len({template.name for template in templates}) != len(templates):
+            raise InputError("Templates must have different file names: they name the views.")
+        for template in templates:
+            template.check(list(questions))
+        self.ledger = AnswerLog(ledger)
+        rows = [dict(zip(questions, values)) for values in zip(*questions.values())]
+        self.ids, _ = row_ids(rows)
+        self.needed = np.ones(len(rows), dtype=bool)
+        self.prompts = [
+            [template.fill(row, self.options) for row in rows] for template in templates
+        ]
+
+    @property
+    def asked(self) -> Asked:
+        """What determines the answers, to be kept with the views."""
+        one, first = self.endpoint, self.templates[0].text
+        names = ("max_tokens", "top_logprobs", "temperature")
+        return (
+            ("model", one.model),
+            ("options", *self.options),
+            ("first template", first),
+            *((f"template {each.name}", each.text) for each in self.templates),
+            *((name, f"{getattr(one, name):g}") for name in names),
+        )
+
+    def cost(self) -> Cost:
+        """Return the number of requests left, and an estimate of their tokens."""
+        prompts = {self.endpoint.key_of(prompt): prompt for prompt in self._needed_prompts()}
+        left = [prompt for key, prompt in prompts.items() if key not in self.ledger.answers]
+        tokens = round(sum(map(len, left)) / 4.0)  # characters per token of English text
+        return Cost(
+            len(left), len(prompts) - len(left), tokens, len(left) * self.endpoint.max_tokens
+        )
+
+    def run(self, on_error: str = "stop") -> None:
+        """Send the prompts that have no answer yet.
+
+        After an error or Ctrl-C, the answers so far are kept.
+        """
+        self.endpoint.answer(self._needed_prompts(), self.ledger, on_error)
+
+    def _needed_prompts(self) -> list[str]:
+        first, *others = self.prompts
+        return first + [
+            prompt for way in others for prompt, needed in zip(way, self.needed) if needed
+        ]
+
+    def views(self) -> JoinedViews:
+        """Return the options' log-probabilities as Views.
+
+        Questions whose views are not needed have the first answer in their place.
+        """
+        runs: dict[str, OptionScores] = {}
+        for template, prompts in zip(self.templates, self.prompts):
+            keys = map(self.endpoint.key_of, prompts)
+            answers = [self.ledger.answers.get(key, []) for key in keys]
+            rows = np.array([answer_row(one, self.options)[0] for one in answers])
+            if runs:
+                main = runs[self.templates[0].name]
+                rows = np.where(self.needed[:, None], rows, main.log_probs)
+            runs[template.name] = OptionScores(self.ids, rows, self.options)
+        main = replace(runs.pop(self.templates[0].name), labels=self.labels)
+        return join_scores(main, runs, self.asked)
+
+
+def split_answer(text: str, *, stated: bool) -> tuple[str, float | None]:
+    """Return an answer and the confidence that it states, as a share; None if it states none.
+
+    Examples
+    --------
+    >>> from recal.answers.interview import split_answer
+    >>> split_answer("Answer: Paris\\nConfidence: 85 %", stated=True)
+    ('Paris', 0.85)
+    """
+    found = list(_STATED.finditer(text)) if stated else []
+    confidence = None
+    if found:
+        value, percent, most = found[-1].groups()
+        whole = 100 if percent or float(value) > 1 else 1
+        share = float(value) / max(1, int(most or whole))
+        confidence = share if share <= 1 else None
+        text = text[: found[-1].start()]
+    return _LABEL.sub("", text).strip(), confidence
+
+
+@dataclass(frozen=True)
+class System:
+    """One system that answers the questions of a table.
+
+    Parameters
+    ----------
+    name : the beginning of the names of its columns
+    endpoint : the server
+    template : the prompt; if it asks for a confidence, that is read from the answer
+    options : the possible answers; None for free text
+    samples : how many further answers to draw, to see how many agree
+    """
+
+    name: str
+    endpoint: Endpoint
+    template: Template
+    options: Sequence[str] | None = None
+    samples: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise InputError("must be a name for the columns of the answers", argument="system")
+        check(self.samples, Number(0, whole=True), "samples")
+        if self.options is not None:
+            check_beginnings(check_options(self.options), self.endpoint.max_tokens)
+
+    def rows(self, table: Table) -> list[int]:
+        """Return the rows to ask: all, or those whose column `next` names this system."""
+        if "next" not in table:
+            return list(range(table.n_rows))
+        wanted = (self.name, f"ask {self.name}")
+        return [row for row, value in enumerate(table["next"]) if value in wanted]
+
+    def prompts(self, table: Table) -> dict[int, str]:
+        """Return the prompt of each row to ask."""
+        self.template.check(list(table))
+        columns = dict(table)
+        return {
+            row: self.template.fill(
+                {name: values[row] for name, values in columns.items()}, self.options or ()
+            )
+            for row in self.rows(table)
+        }
+
+    def answer(self, table: Table, out: Path, ledger: AnswerLog, on_error: str = "stop") -> int:
+        """Ask, and write a copy of the table with the answers; return how many there are.
+
+        Other rows keep what the table has in these columns.
+        """
+        prompts = self.prompts(table)
+        servers = [replace(self.endpoint, needs_logprobs=False)]
+        drawn = replace(servers[0], temperature=1.0)
+        servers += [replace(drawn, sample=number) for number in range(1, self.samples + 1)]
+        for server in servers:
+            server.answer(prompts.values(), ledger, on_error)
+        found = {}
+        for row, prompt in prompts.items():
+            tokens = [ledger.answers.get(server.key_of(prompt)) for server in servers]
+            if tokens[0]:
+                found[row] = self._signals(tokens[0], [one for one in tokens[1:] if one])
+        kinds = ["answer", "logprob", "length"]
+        kinds += ["stated"] if self._asks_confidence else []
+        kinds += ["agreement"] if self.samples else []
+        added = {}
+        for kind in kinds:
+            name = f"{self.name}_{kind}"
+            values = np.full(table.n_rows, None, dtype=object)
+            if name in table:
+                earlier = table[name] if kind == "answer" else table.numbers(name)
+                values[:] = [None if one == "" or one != one else one for one in earlier.tolist()]
+            for row, signals in found.items():
+                values[row] = signals[kind]
+            added[name] = values
+        write_with_columns(table.path, out, added, overwrite=True)
+        return len(found)
+
+    @property
+    def _asks_confidence(self) -> bool:
+        return "confidence" in self.template.text.lower()
+
+    def _signals(self, tokens: Tokens, samples: Sequence[Tokens]) -> Mapping[str, Any]:
+        answer, confidence = self._text(tokens)
+        own = [top[token] for token, top in tokens if np.isfinite(top.get(token, np.nan))]
+        same = [_comparable(self._text(sample)[0]) == _comparable(answer) for sample in samples]
+        return {
+            "answer": answer or None,
+            "logprob": float(np.mean(own)) if own else None,
+            "length": len(tokens),
+            "stated": confidence,
+            "agreement": float(np.mean(same)) if same else None,
+        }
+
+    def _text(self, tokens: Tokens) -> tuple[str, float | None]:
+        text = "".join(token for token, _ in tokens)
+        answer, confidence = split_answer(text, stated=self._asks_confidence)
+        if self.options is not None:
+            try:
+                named = answer_row(tokens, self.options)[1]
+            except InputError:  # the beginning of several options
+                named = None
+            answer = "" if named is None else self.options[named]
+        return answer, confidence
+
+
+def _comparable(text: str) -> str:
+    return " ".join(text.casefold().split()).rstrip(".")
+
+
+def check_asked(stored: Asked | None, own: Asked | None, *, force: bool = False) -> None:
+    """Refuse answers that came about in another way than those of a calibration.
+
+    What only one of them has is not compared: a calibration need not use every template.
+
+    Examples
+    --------
+    >>> from recal.answers.interview import check_asked
+    >>> check_asked((("model", "small"),), (("model", "large"),))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    recal.errors.InputError: ... model 'large' in place of 'small'. ...
+    """
+    before = {name: ", ".join(values) for name, *values in stored or ()}
+    now = {name: ", ".join(values) for name, *values in own or ()}
+    differences = [
+        f"{name} {shorten(now[name], 60)!r} in place of {shorten(before[name], 60)!r}"
+        for name in before
+        if name in now and now[name] != before[name]
+    ]
+    if differences and not force:
+        raise InputError(
+            "The calibration was fitted for answers that were asked for otherwise: "
+            f"{'; '.join(differences)}. It says nothing about these answers",
+            remedy="Ask as for the fit, or use --force to apply it all the same",
+        )
