@@ -85,12 +85,12 @@ def test_an_unfinished_store_is_resumed_with_the_same_command(
             "--divide cannot be used with the log log.jsonl",
         ),
         (
-            "collect --model unused_net:net --data data.npz --permute 2 --out v.npz",
-            "--permute cannot be used with the",
+            "collect --model unused_net:net --data data.npz --max-tokens 2 --out v.npz",
+            "--max-tokens cannot be used with the",
         ),
         (
-            "calibrate --model unused_net:net --data data.npz --permute 2 --out out",
-            "--permute cannot be used with the",
+            "calibrate --model unused_net:net --data data.npz --max-tokens 2 --out out",
+            "--max-tokens cannot be used with the",
         ),
         (
             "report probs.npz --methods ts --splits 3 --out r.html",
