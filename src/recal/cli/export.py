@@ -24,9 +24,6 @@ def export(
     dtype: Annotated[str | None, Option(help="The dtype of the inputs, such as uint8.")] = None,
     outputs: opt.OutputKind = None,
     trust: opt.Trust = None,
-    accept: Annotated[
-        float | None, Option(help="Add an output `accept`: confidence at or above this threshold.")
-    ] = None,
     classes: Annotated[int | None, Option(help="The number of classes, for a plan alone.")] = None,
     between: Annotated[Inputs, "mean std divide channels preprocess"],
     force: opt.Force = False,
@@ -53,41 +50,26 @@ def export(
         return
     from recal.export import export_calibration
     from recal.export.calibration import calibration_of
-    from recal.export.onnx_file import measure
 
     parts, profile = calibration_of(source), None
     settings: dict[str, Any] = {}
     with working("Exporting"):
         if model is None:
-            own = (
-                "shape",
-                "dtype",
-                "outputs",
-                "accept",
-                "mean",
-                "std",
-                "divide",
-                "channels",
-                "preprocess",
-            )
+            own = ("shape", "dtype", "outputs", "mean", "std", "divide", "channels", "preprocess")
             opt.refuse("a calibration without --model", own)
-            n_classes = len(getattr(source, "classes_", ())) if classes is None else classes
             export_calibration(source, out, n_classes=classes)
         else:
             network = _open_network(model, trust)
             stored = getattr(source, "preprocessing_", None)
-            more = without_none(outputs=outputs, accept=accept, preprocess=between.preprocessing())
+            more = without_none(outputs=outputs, preprocess=between.preprocessing())
             export_onnx(network, _example(network, shape, dtype, stored), out, plan=source, **more)
-            n_classes = _n_classes(out)
             settings = {} if stored is None else stored.options()
             # A service needs the profile to watch and follow its logits.
             if getattr(source, "profile_", None) is not None:
                 profile = save(source.profile_, profile_beside(out))
-        whole_ms, alone_ms = measure(out, parts, n_classes, with_model=model is not None)
     views = [str(transform) for transform in parts.map.transforms]
     facts = {"file": out, "transforms": views, "steps": len(getattr(parts.map, "steps", ()))}
-    times = {"ms": whole_ms, "calibration_ms": alone_ms}
-    print_json({**facts, "bytes": out.stat().st_size, **times, "profile": profile})
+    print_json({**facts, "bytes": out.stat().st_size, "profile": profile})
     passes = 1 + len(views)
     what = f", {len(views)} views; each answer costs {passes} forward pass{'es' if views else ''}"
     if model is None:
@@ -95,7 +77,7 @@ def export(
     elif parts.map.gate is not None:
         gate = f"{parts.map.gate:g}"
         what = f"; an answer costs 1 forward pass from a confidence of {gate} on, {passes} below"
-    say(f"Written to {out}: {parts.describe()}{what}.")
+    say(f"Written to {out}: {type(source).__name__}{what}.")
     if profile is not None:
         say(
             f"The profile of the fit's inputs is in {profile}: recal watch compares new ones with it."
@@ -106,9 +88,6 @@ def export(
         say(
             f"Not part of the file: {reading}. Prepare inputs in the same way before you pass them."
         )
-    if whole_ms is not None:
-        say(f"One answer takes {whole_ms:.3g} ms on one thread here.")
-    say(f"The calibration alone takes {alone_ms:.2g} ms.")
 
 
 def _open_network(model: Path, trust: str | None) -> Any:
@@ -150,19 +129,8 @@ def _example(model: Any, shape: str | None, dtype: str | None, stored: Any) -> A
                 f"{stored.dtype} inputs. Leave the option out, or collect and fit again."
             )
         kind = np.dtype(stored.dtype)
-    if isinstance(model, Path):
-        from recal.export.network import example_of, read_model
-
-        if sizes is None and kind is None:
-            return None
-        return example_of(read_model(model), kind, sizes)
     if sizes is None:
-        raise InputError("A torch model needs an example input: give --shape, such as 3,32,32.")
+        if kind is None and isinstance(model, Path):
+            return None
+        raise InputError("The file's inputs need a shape: give --shape, such as 3,32,32.")
     return np.zeros((1, *sizes), dtype=kind or "float32")
-
-
-def _n_classes(path: Path) -> int:
-    from recal.export.network import sizes
-    from recal.export.tracer import onnx
-
-    return sizes(next(value for value in onnx.load(path).graph.output if value.name == "probs"))[1]

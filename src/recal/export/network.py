@@ -1,8 +1,7 @@
-"""The parts of an exported file that exist as graphs: the user's network, and code that torch traced.
+"""The user's network as part of an exported file: an ONNX graph with one input and one output.
 
-A part is an ONNX graph with one input and one output. Exporters often fix the batch size of a
-network. This module makes it variable ("opens" it), and runs the changed network to check that its
-answers stay the same.
+Exporters often fix the batch size of a network. This module makes it variable ("opens" it), and
+runs the changed network to check that its answers stay the same.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ from recal.collecting.models.onnx import (
     reason_of,
 )
 from recal.errors import FileError, InputError
-from recal.export.tracer import IR_VERSION, OPEN, OPSET, Symbol, dtype_of, onnx, tensor
-
-# How an exported file is opened to check or to time it: the number of threads, and the providers.
-ON_ONE_THREAD = ("1", ("CPUExecutionProvider",))
+from recal.export.tracer import IR_VERSION, OPEN, OPSET, Shape, Symbol, dtype_of, onnx, tensor
 
 
 @dataclass(frozen=True)
@@ -38,24 +34,13 @@ class NetworkPart:
     model: onnx.ModelProto
     input: onnx.ValueInfoProto
     output: onnx.ValueInfoProto
-    name: str  # the beginning of its constants' names in a file
 
     def __call__(self, rows: Symbol) -> Symbol:
         graph, feeds = rows.device, {self.input.name: rows.to(dtype_of(self.input)).name}
-        name = graph.nodes.splice(self.model.graph, f"{self.name}_", feeds, self.output.name)
+        name = graph.nodes.splice(self.model.graph, feeds, self.output.name)
         return graph.input(
             name, dtype_of(self.output), [size or OPEN for size in sizes(self.output)]
         )
-
-    @property
-    def ends_in_softmax(self) -> bool:
-        """Whether the output comes from a softmax node."""
-        same = ("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout")
-        makers = {name: node for node in self.model.graph.node for name in node.output}
-        node = makers.get(self.output.name)
-        while node is not None and node.op_type in same:  # it does not change values
-            node = makers.get(node.input[0])
-        return node is not None and node.op_type == "Softmax"
 
 
 def sizes(value: onnx.ValueInfoProto) -> list[int]:
@@ -63,68 +48,44 @@ def sizes(value: onnx.ValueInfoProto) -> list[int]:
     return [max(0, int(axis.dim_value)) for axis in value.type.tensor_type.shape.dim]
 
 
-def rows_of(part: NetworkPart) -> int:
-    """Return how many rows the part takes at once; 0 means any number."""
-    return (sizes(part.input) or [0])[0]
+def form_of(part: NetworkPart) -> tuple[Shape, str]:
+    """Return the shape of the part's input, with an open number of rows, and its dtype."""
+    return (OPEN, *(size or OPEN for size in sizes(part.input)[1:])), dtype_of(part.input)
 
 
-def as_part(model: onnx.ModelProto, name: str = "model") -> NetworkPart:
+def as_part(model: onnx.ModelProto) -> NetworkPart:
     """Return a model with one input as a part; if it has several outputs, take the one with the
     class scores.
     """
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
     constants = {constant.name for constant in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in constants]
     if len(inputs) != 1:
         raise InputError(f"The ONNX model must have one input, the batch; it has {len(inputs)}.")
-    listed = [Output(value.name, *_described(value)) for value in model.graph.output]
+    listed = [_described(value) for value in model.graph.output]
     chosen = choose_output("The ONNX model", listed, inputs=inputs[0].name)
-    output = next(value for value in model.graph.output if value.name == chosen.name)
-    return NetworkPart(
-        model, inputs[0], _unzipped(model, output) if chosen.is_zipped else output, name
-    )
-
-
-def _described(value: onnx.ValueInfoProto) -> tuple[str, int | None]:
-    """Return a value's type as onnxruntime writes it, and its number of axes."""
-    if value.type.HasField("sequence_type"):
-        return "seq(map())", None
-    kinds = (
-        onnx.TensorProto.FLOAT,
-        onnx.TensorProto.DOUBLE,
-        onnx.TensorProto.FLOAT16,
-        onnx.TensorProto.BFLOAT16,
-    )
-    names: dict[int, str] = dict(zip(kinds, FLOATS))
-    kind = names.get(value.type.tensor_type.elem_type, "tensor(other)")
-    axes = len(value.type.tensor_type.shape.dim)
-    return kind, axes or None
-
-
-def _unzipped(model: onnx.ModelProto, output: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    """Return the array from which skl2onnx makes one dictionary per row."""
-    node = next((node for node in model.graph.node if output.name in node.output), None)
-    labels = [] if node is None else [list(a.strings) or list(a.ints) for a in node.attribute]
-    if node is None or node.op_type != "ZipMap" or labels[0] != sorted(labels[0]):
+    if chosen.is_zipped:
         raise InputError(
-            f"The ONNX model's output {output.name!r} is a list of dictionaries, which cannot be exported",
+            f"The ONNX model's output {chosen.name!r} is a list of dictionaries, which cannot be exported",
             remedy="Convert the model again with options={'zipmap': False}",
         )
-    inferred = onnx.shape_inference.infer_shapes(model).graph.value_info
-    kinds = {value.name: value.type.tensor_type.elem_type for value in inferred}
-    kind = kinds.get(node.input[0]) or onnx.TensorProto.FLOAT
-    return tensor(node.input[0], kind, ["batch", len(labels[0])])
+    return NetworkPart(model, inputs[0], model.graph.output[listed.index(chosen)])
 
 
-def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> NetworkPart:
+def _described(value: onnx.ValueInfoProto) -> Output:
+    """Return a value's name, its type as onnxruntime writes it, and its number of axes."""
+    if value.type.HasField("sequence_type"):
+        return Output(value.name, "seq(map())", None)
+    kinds = ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16")
+    names = dict(zip(map(onnx.TensorProto.DataType.Value, kinds), FLOATS))
+    kind = names.get(value.type.tensor_type.elem_type, "tensor(other)")
+    return Output(value.name, kind, len(value.type.tensor_type.shape.dim) or None)
+
+
+def read_model(path: str | os.PathLike[str]) -> NetworkPart:
     """Return a user's model, at an opset that the nodes around it can use, too."""
-    if not isinstance(model, onnx.ModelProto):
-        model = _load(model)
-    if model.graph.sparse_initializer:
-        raise InputError(
-            "The ONNX model holds sparse weights, which cannot be exported; write them as dense ones."
-        )
-    if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
+    model = _load(path)
     version = max(
         (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")),
         default=OPSET,
@@ -152,98 +113,77 @@ def _load(path: str | os.PathLike[str]) -> onnx.ModelProto:
         ) from error
 
 
-def example_of(
-    part: NetworkPart, dtype: Any = None, shape: Sequence[int] | None = None
-) -> np.ndarray[Any, Any]:
-    """Return a batch of one row of zeros; shape and dtype default to the model's own."""
-    if shape is None:
-        shape = sizes(part.input)[1:]
-        if not shape or 0 in shape:
-            raise InputError(
-                f"The model's input {part.input.name!r} leaves its shape open: pass an example batch (--shape)."
-            )
-    return np.zeros((1, *shape), dtype_of(part.input) if dtype is None else dtype)
+def versions_of(part: NetworkPart) -> tuple[dict[str, int], int]:
+    """Return the opset of each domain for a file that holds the part, and the IR version.
 
-
-def opsets_of(parts: Sequence[NetworkPart]) -> dict[str, int]:
-    """Return the newest version of each domain that the parts import; ai.onnx gets the empty name.
-
-    A part may import this domain twice, under both names.
+    The domain ai.onnx has the empty name; a part may import it twice, under both names.
     """
-    versions: dict[str, int] = {"": OPSET}
-    for part in parts:
-        for entry in part.model.opset_import:
-            domain = "" if entry.domain == "ai.onnx" else entry.domain
-            versions[domain] = max(versions.get(domain, 0), int(entry.version))
-    return versions
+    opsets: dict[str, int] = {"": OPSET}
+    for entry in part.model.opset_import:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        opsets[domain] = max(opsets.get(domain, 0), int(entry.version))
+    return opsets, max(IR_VERSION, part.model.ir_version)
 
 
-def trace_module(module: Any, example: Any, name: str) -> NetworkPart:
-    """Return a torch module as a part that takes any number of rows."""
-    from recal.export.torch_module import as_onnx
+def open_batch(part: NetworkPart, shape: Shape) -> NetworkPart:
+    """Return the model for any number of rows of this shape.
 
-    model = as_onnx(module, example, "recal_logits")
-    model = onnx.inliner.inline_local_functions(model) if model.functions else model
-    model.ir_version = IR_VERSION  # torch writes a newer version, but uses only its metadata fields
-    return as_part(model, name)
-
-
-def open_batch(part: NetworkPart, shape: tuple[int, ...]) -> NetworkPart:
-    """Return a model with a fixed batch size as one that takes any number of rows and gives the
-    same answers.
-
-    `shape` is the shape of one input. The answers to a few random rows are compared; if they
-    change, the model is refused.
+    If its batch size is fixed, the answers to a few random rows are compared; if they change, the
+    model is refused.
     """
-    fixed = rows_of(part)
-    free = fix_reshapes(part, shape, fixed)
-    rows = _random(fixed + 1, shape, part)
+    fixed = (sizes(part.input) or [0])[0]
+    free = _copy(fix_reshapes(part, fixed) if fixed else part)
+    axes = ["batch", *(None if size == OPEN else size for size in shape)]
+    free.input.CopyFrom(tensor(part.input.name, part.input.type.tensor_type.elem_type, axes))
+    del free.model.graph.value_info[:]
+    for value in free.model.graph.output:
+        if value.type.tensor_type.shape.dim:
+            value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    if not fixed:
+        return free
+    rows = random_rows(fixed + 1, shape, dtype_of(part.input))
     try:
         first, last = (
             run_model(part.model, part.input.name, some)[part.output.name]
             for some in (rows[:-1], rows[1:])
         )
         together = run_model(free.model, free.input.name, rows)[free.output.name]
-        apart = np.concatenate([first, last[-1:]])
-        same = np.allclose(together, apart, rtol=1e-4, atol=1e-4)
+        same = np.allclose(together, [*first, last[-1]], rtol=1e-4, atol=1e-4)
     except InputError:
         same = False
     if not same:
         raise InputError(
             f"The model takes exactly {fixed} {'input' if fixed == 1 else 'inputs'} at a time, and opening its batch "
             "changes its answers or breaks it",
-            remedy="Views need more rows: export the model again with an open batch size (a dynamic first axis)",
+            remedy="Export the model again with an open batch size (a dynamic first axis)",
         )
     return free
 
 
-def fix_reshapes(
-    part: NetworkPart, shape: tuple[int, ...], fixed: int | None = None
-) -> NetworkPart:
-    """Return the model with an open batch, in which every Reshape gives all sizes except the first.
+def _copy(part: NetworkPart) -> NetworkPart:
+    model = onnx.ModelProto()
+    model.CopyFrom(part.model)
+    return as_part(model)
+
+
+def fix_reshapes(part: NetworkPart, fixed: int = 0) -> NetworkPart:
+    """Return the model with Reshapes that give all sizes except the first.
 
     Some exporters write Reshapes that copy the batch size and infer another size, which fails for
     an empty batch. Others write a `fixed` batch size. The other sizes are taken from a run of the
     model.
     """
-    model = onnx.ModelProto()
-    model.CopyFrom(part.model)
+    copy, shape = _copy(part), sizes(part.input)[1:]
     counts = (fixed,) if fixed else (2, 3)
-    inner = _sizes_of_reshapes(part, [_random(count, shape, part) for count in counts])
-    for number, node in enumerate(model.graph.node):
+    batches = [random_rows(count, shape, dtype_of(part.input)) for count in counts]
+    inner = _sizes_of_reshapes(part, batches)
+    for number, node in enumerate(copy.model.graph.node):
         if node.output[0] in inner:
             name = f"recal_shape_{number}"
             values = np.array([-1, *inner[node.output[0]]], np.int64)
-            model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+            copy.model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
             node.input[1] = name
-    del model.graph.value_info[:]
-    first = next(value for value in model.graph.input if value.name == part.input.name)
-    for value in (first, *model.graph.output):
-        if value.type.tensor_type.shape.dim:
-            value.type.tensor_type.shape.dim[0].dim_param = "batch"
-    for axis, size in zip(first.type.tensor_type.shape.dim[1:], shape):
-        axis.dim_value = size
-    return as_part(model)
+    return copy
 
 
 def _sizes_of_reshapes(
@@ -252,8 +192,7 @@ def _sizes_of_reshapes(
     """Return the output shape of every Reshape, without the first size, if it is the same in all
     runs.
     """
-    model = onnx.ModelProto()
-    model.CopyFrom(part.model)
+    model = _copy(part).model
     names = [node.output[0] for node in model.graph.node if node.op_type == "Reshape"]
     listed = {value.name for value in model.graph.output}
     model.graph.output.extend(
@@ -274,7 +213,7 @@ def run_model(
     model.
     """
     try:
-        session = open_session(model.SerializeToString(), *ON_ONE_THREAD)
+        session = open_session(model.SerializeToString(), "1", ["CPUExecutionProvider"])
         names = [value.name for value in session.get_outputs()]
         return {} if batch is None else dict(zip(names, session.run(names, {name: batch})))
     except Exception as error:
@@ -283,8 +222,8 @@ def run_model(
         ) from error
 
 
-def _random(count: int, shape: tuple[int, ...], part: NetworkPart) -> NDArray[Any]:
-    rng, dtype = np.random.default_rng(0), np.dtype(dtype_of(part.input))
+def random_rows(count: int, shape: Sequence[int], dtype: str) -> NDArray[Any]:
+    rng = np.random.default_rng(0)
     if np.issubdtype(dtype, np.floating):
         return rng.random((count, *shape)).astype(dtype)
     return rng.integers(0, 2, (count, *shape)).astype(dtype)  # every vocabulary has two tokens

@@ -1,36 +1,31 @@
-"""ONNX files: a model with its calibration, or the calibration alone (of logits, signals or sets)."""
+"""ONNX files: a model with its calibration, or the calibration alone (of logits or signals)."""
 
 from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from recal.calibrators.signals import SignalCalibration
-from recal.checks import is_single_column
-from recal.collecting.models.onnx import open_session
+from recal.checks import is_single_column, looks_like_probabilities
 from recal.decisions.decision import Decision
 from recal.decisions.rule import DecisionRule
-from recal.decisions.sets import PredictionSets
 from recal.errors import InputError, in_both
 from recal.export import network
 from recal.export import traced_functions as xp
-from recal.export.calibration import Calibration, calibration_of, keep_classes
+from recal.export.calibration import Calibration, calibration_of
 from recal.export.network import NetworkPart, sizes
-from recal.export.tracer import IR_VERSION, OPEN, OPSET, Graph, Nodes, Symbol, dtype_of, onnx
+from recal.export.tracer import OPEN, Graph, Shape, Symbol, onnx
 from recal.files.paths import replacing
 from recal.maps.base import wide
 from recal.maps.guard import bounded, guarded
 from recal.maps.steps import Plan
-from recal.schema import Either, ListOf, Number, check
 from recal.transforms import BuiltIn, Transform
 from recal.transforms.arrays import dtype_name
 from recal.transforms.preprocessing import (
@@ -51,7 +46,7 @@ def export_onnx(
     plan: Plan | Any = None,
     preprocess: Callable[[Any], Any] | None = None,
     outputs: Outputs | None = None,
-    accept: DecisionRule | float | Sequence[float] | None = None,
+    accept: DecisionRule | None = None,
 ) -> Path:
     """Write a model with its transformations and its calibration to one ONNX file.
 
@@ -59,10 +54,9 @@ def export_onnx(
     ----------
     model : CalibratedModule, torch.nn.Module, the path of an ONNX file, or a fitted
     SignalCalibration
-        A CalibratedModule has its own calibration and preprocessing. An ONNX file needs no torch,
-        except for your own transformations or `preprocess`. A fixed batch size is made variable if
-        predictions stay the same. A SignalCalibration needs only `path`; its file reads `signals`
-        and returns `confidence`.
+        A CalibratedModule has its own calibration and preprocessing. A fixed batch size of an ONNX
+        file is made variable if predictions stay the same. A SignalCalibration needs only `path`;
+        its file reads `signals` and returns `confidence`.
     example : array or tensor of shape (n, ...)
         A batch of inputs as the file will get them; only its shape (without n) and dtype matter.
         Not needed if the calibrator knows the inputs of its views, or if an ONNX model has a fixed
@@ -71,28 +65,25 @@ def export_onnx(
     plan : Plan, or a fitted calibrator
         Any of recal's methods.
     preprocess : callable, optional
-        Runs after the transformations and before the model; must consist of torch operations. The
-        default, also for `outputs`, is what the calibrator's views were collected with; a
-        contradiction is refused.
+        Runs after the transformations and before the model: a `Normalize`, or for a torch module
+        any torch operations. The default, also for `outputs`, is what the calibrator's views were
+        collected with; a contradiction is refused.
     outputs : {"logits", "probabilities", "votes"} or "probabilities:FLOOR", optional
         What the model returns, as in `recal.collect`; logits by default.
-    accept : DecisionRule, float, or one number per class, optional
-        The confidence threshold for accepting a prediction, one for all classes or one per
-        predicted class; by default that of the calibrator's `decision_`.
+    accept : DecisionRule, optional
+        Which predictions to accept; by default the calibrator's `decision_`.
 
     Returns
     -------
-    The path. The file has one input, `inputs` (or the ONNX model's own name, if nothing comes
-    before the model), with any number of rows. Its outputs are `probs` (n, n_classes), `prediction`
-    (n,), the index of the class, `confidence` (n,), the chance that it is right, as
-    `predict_confidence` gives it, `passes` (n,), the number of forward passes of each row, `accept`
-    (n,) if there is a threshold, and `logits` (n, n_classes), the model's own, for a watch. If the
-    plan has a gate, views are computed only for the rows below it. Rows that a transformation would
-    refuse in Python, such as floats above white, get NaN and the prediction -1.
+    The path. The file has one input, `inputs`, with any number of rows. Its outputs are `probs` (n,
+    n_classes), `prediction` (n,), the index of the class (-1 for NaN), `confidence` (n,), the
+    chance that it is right, as `predict_confidence` gives it, `passes` (n,), the number of forward
+    passes of each row, `accept` (n,) if there is a rule, and `logits` (n, n_classes), the model's
+    own, for a watch. If the plan has a gate, views are computed only for the rows below it, unless
+    the model cannot take an empty batch.
 
     The file's metadata holds, as JSON: `recal_classes`, `recal_transforms`, `recal_thresholds`,
-    `recal_risk`, `recal_confidence`, `recal_reads` and `recal_preprocessing`, as far as they are
-    known.
+    `recal_risk`, `recal_groups` and `recal_preprocessing`, as far as they are known.
 
     Examples
     --------
@@ -107,105 +98,84 @@ def export_onnx(
         return export_signals(model, example if isinstance(example, str | os.PathLike) else path)
     if outputs is not None:
         check_outputs(outputs)
-    stored = getattr(plan, "preprocessing_", None)
-    preprocess, outputs = match_preprocess(stored, preprocess), match_outputs(stored, outputs)
-    if example is None and stored is not None and stored.shape is not None:
-        example = np.zeros((1, *stored.shape), stored.dtype)
-    if isinstance(model, str | os.PathLike | onnx.ModelProto):
-        calibration = calibration_of(plan)
-        _check_traceable(calibration.map.transforms)
-        own, before, example = _onnx_network(
-            model, calibration.map.transforms, preprocess, example, outputs
-        )
-    else:
-        from recal.export.torch_module import gives_probabilities, logits_of, parts_of
+    is_file = isinstance(model, str | os.PathLike)
+    if not is_file:
+        from recal.export.torch_module import as_onnx, logits_of, parts_of
 
         model, plan, preprocess = parts_of(model, plan, preprocess)
-        calibration = calibration_of(plan)
-        _check_traceable(calibration.map.transforms)
-        if example is None:
-            raise InputError(
-                "A torch model is exported with an example input: pass a batch such as torch.rand(1, 3, 32, 32)."
-            )
-        if outputs == "logits" and gives_probabilities(model, preprocess, example):
-            raise _ends_in_softmax()
-        own = network.trace_module(logits_of(model, preprocess), example, "model")
-        before = []
+    stored = getattr(plan, "preprocessing_", None)
+    preprocess, outputs = match_preprocess(stored, preprocess), match_outputs(stored, outputs)
+    calibration = calibration_of(plan)
+    transforms = calibration.map.transforms
+    _check_traceable(transforms)
+    if example is None and stored is not None and stored.shape is not None:
+        example = np.zeros((1, *stored.shape), stored.dtype)
+    if is_file:
+        own = network.read_model(model)
+        shape, dtype = network.form_of(own) if example is None else _form(example)
+    elif example is None:
+        raise InputError(
+            "A torch model is exported with an example input: pass a batch such as torch.rand(1, 3, 32, 32)."
+        )
+    else:
+        own = network.as_part(as_onnx(logits_of(model, preprocess), example))
+        preprocess, (shape, dtype) = None, _form(example)
+    if transforms and OPEN in shape[1:]:
+        raise InputError(
+            f"The model's input {own.input.name!r} leaves its shape open: pass an example batch (--shape)."
+        )
+    own, before = _prepared(own, preprocess, shape, dtype)
     n_classes = _classes_of(own)
     calibration.check_classes(n_classes)
-    views = _views(calibration.map.transforms, example)
     rule = _rule(getattr(plan, "decision_", None) if accept is None else accept, n_classes)
-    file = _File(own, before, views, calibration, n_classes, outputs, example, rule)
+    file = _File(own, before, calibration, n_classes, outputs, shape, dtype, rule)
     if calibration.map.gate is not None:
         file = _gateable(file)
-    return write(file.run(), path, metadata(plan, calibration.map.transforms, rule))
+    return write(file.run(), path, metadata(plan, transforms, rule))
 
 
 @dataclass(frozen=True)
 class _File:
-    """The pieces of a file: functions from inputs to logits and to views, and the calibration.
+    """The pieces of a file: functions from inputs to logits, and the calibration.
 
-    Parts and functions of arrays are called alike, with the symbol of the rows. `branched` is for
-    models that cannot take an empty batch: views behind a gate are then computed in a branch, which
-    runtimes optimise less than the main graph.
+    Without `gated`, the views of all rows are computed, with the same answers.
     """
 
     network: NetworkPart
     before: Sequence[Callable[[Symbol], Symbol]]
-    views: Callable[[Symbol], Symbol] | None
     calibration: Calibration
     n_classes: int
     outputs: str
-    example: Any = None
-    rule: Any = None
-    branched: bool = False
+    shape: Shape
+    dtype: str
+    rule: DecisionRule | None = None
+    gated: bool = True
 
     @property
-    def gate(self) -> float | None:
-        return self.calibration.map.gate
-
-    def inputs(self, opset: int = OPSET) -> Symbol:
-        """Return the file's input in a new graph, like the example or like the network's own."""
-        if self.example is not None:
-            like = _symbol(self.example, opset)
-        else:
-            shape = (OPEN, *(size or OPEN for size in sizes(self.network.input)[1:]))
-            like = Graph(opset).input("inputs", dtype_of(self.network.input), shape)
-        is_first = not self.before and self.views is None
-        if is_first and not self.is_binary and self.network.input.name != "logits":
-            like.name = self.network.input.name
-        return like
-
-    def model(self) -> onnx.ModelProto:
-        pieces = (*self.before, self.network, self.views)
-        parts = [piece for piece in pieces if isinstance(piece, NetworkPart)]
-        opsets = network.opsets_of(parts)
-        inputs = self.inputs(opsets[""])
-        version = max(IR_VERSION, *(part.model.ir_version for part in parts))
-        results = self._results(*self._answers(inputs))
-        whole = inputs.device.model([inputs], results, opsets, version)
-        if fixed := network.rows_of(self.network):  # a fixed batch that could not be opened
-            whole.graph.input[0].type.tensor_type.shape.dim[0].dim_value = fixed
-        return whole
+    def transforms(self) -> tuple[Transform, ...]:
+        return self.calibration.map.transforms
 
     def run(self) -> onnx.ModelProto:
-        """Return the model after a trial on a row of zeros, if the shape of the rows is known."""
-        whole, inputs = self.model(), self.inputs()
-        shape, rows = inputs.shape[1:], network.rows_of(self.network) or 1
-        is_known = bool(shape) and OPEN not in shape
-        zeros = np.zeros((rows, *shape), inputs.dtype) if is_known else None
-        network.run_model(whole, inputs.name, zeros)
+        """Return the model after a trial on random rows, if the shape of the rows is known."""
+        opsets, version = network.versions_of(self.network)
+        inputs = Graph(opsets[""]).input("inputs", self.dtype, self.shape)
+        results = self._results(*self._answers(inputs))
+        whole = inputs.device.model([inputs], results, opsets, version)
+        is_known = len(self.shape) > 1 and OPEN not in self.shape[1:]
+        rows = network.random_rows(2, self.shape[1:], self.dtype) if is_known else None
+        found = network.run_model(whole, inputs.name, rows)
+        if is_known and self.outputs == "logits" and looks_like_probabilities(found["logits"]):
+            how = in_both(outputs="probabilities")
+            raise InputError(
+                "The model ends in a softmax: it gives probabilities, and logits are needed",
+                remedy=f"Export it without its softmax, or say {how}, as when the views were collected",
+            )
         return whole
-
-    @property
-    def is_binary(self) -> bool:
-        """Whether the network has one output, that of the second of two classes."""
-        return is_single_column(sizes(self.network.output))
 
     def _logits(self, rows: Symbol) -> Symbol:
         """Return the model's logits for rows."""
-        rows = self.network(_prepared(rows, self.before))
-        if self.is_binary:
+        rows = self.network(_applied(self.before, rows))
+        if is_single_column(sizes(self.network.output)):  # that of the second of two classes
             second = rows.reshape((OPEN, 1))
             first = second - second if self.outputs == "logits" else 1 - second
             rows = xp.concat([first, second], axis=1)
@@ -213,56 +183,29 @@ class _File:
             rows = xp.log(xp.maximum(rows, least_probability(self.outputs, self.n_classes)))
         return rows
 
-    def _own(self, logits: Symbol, stack: Symbol | None = None) -> Symbol:
-        """Return the map's own float64 probabilities, from logits and those of all views.
-
-        Without views, all rows count as above the gate; with them, as below.
-        """
-        if stack is None:
-            return self.calibration.map.probs(wide(logits))
-        return self.calibration.map.with_gate(None).probs(wide(logits), _layers(wide(stack)))
-
     def _answers(self, inputs: Symbol) -> tuple[Symbol, Symbol, Symbol]:
         """Return the logits of the originals, the map's own float64 probabilities, and the passes
         of each row.
         """
-        transforms = self.calibration.map.transforms
-        if self.gate is None:
-            rows = inputs
-            if self.views is not None:
-                rows = xp.concat([inputs, self.views(inputs)], axis=0)
-            stack = self._logits(rows).reshape((1 + len(transforms), OPEN, self.n_classes))
-            stack = _refused(stack, transforms, inputs)
-            passes = xp.argmax(stack[0], axis=1) * 0 + stack.shape[0]
-            return stack[0], self._own(stack[0], stack[1:] if transforms else None), passes
-        logits = _refused(self._logits(inputs), transforms, inputs)
-        is_below = self.calibration.map.needs_views(wide(logits))
-        above, passes = self._own(logits), is_below.long() * len(transforms) + 1
-        if not self.branched:
-            return logits, self._below_gate(inputs, logits, is_below, above), passes
-        graph, some = inputs.device, xp.max(is_below.float()) > 0.0
-        then, otherwise = Nodes(graph.nodes), Nodes(graph.nodes)
-        with graph.inside(then):
-            changed = self._below_gate(inputs, logits, is_below, above)
-        with graph.inside(otherwise):
-            same = above.op("Identity", shape=above.shape)
-        branches = {
-            "then_branch": then.as_graph("recal_then", outputs=[changed.described(changed.name)]),
-            "else_branch": otherwise.as_graph("recal_else", outputs=[same.described(same.name)]),
-        }
-        return logits, some.op("If", shape=above.shape, dtype=above.dtype, **branches), passes
-
-    def _below_gate(
-        self, inputs: Symbol, logits: Symbol, is_below: Symbol, above: Symbol
-    ) -> Symbol:
-        """Gather the rows below the gate, run them with their views, and put their probabilities
-        back.
-        """
-        assert self.views is not None
+        fitted, shape = self.calibration.map, (len(self.transforms), OPEN, self.n_classes)
+        if fitted.gate is None or not self.gated:
+            rows = [inputs, *(transform(inputs) for transform in self.transforms)]
+            stack = self._logits(xp.concat(rows) if len(rows) > 1 else inputs)
+            layers = _layers(stack.reshape((1 + shape[0], *shape[1:])))
+            passes = xp.argmax(layers[0], axis=1) * 0 + len(layers)
+            return layers[0], fitted.probs(wide(layers[0]), list(map(wide, layers[1:]))), passes
+        logits = self._logits(inputs)
+        is_below = fitted.needs_views(wide(logits))
+        above = fitted.probs(wide(logits))
+        # Gather the rows below the gate, run them with their views, and put their probabilities
+        # back.
         rows = is_below.op("NonZero", shape=(1, OPEN), dtype="int64").reshape((OPEN,))
-        shape = (len(self.calibration.map.transforms), OPEN, self.n_classes)
-        below = self._own(logits[rows], self._logits(self.views(inputs[rows])).reshape(shape))
-        return above.op("ScatterND", rows[:, None], below, shape=above.shape)
+        some = inputs[rows]
+        stack = self._logits(xp.concat([transform(some) for transform in self.transforms]))
+        views = _layers(wide(stack.reshape(shape)))
+        below = fitted.with_gate(None).probs(wide(logits[rows]), views)
+        probs = above.op("ScatterND", rows[:, None], below, shape=above.shape)
+        return logits, probs, is_below.long() * shape[0] + 1
 
     def _results(self, logits: Symbol, own: Symbol, passes: Symbol) -> dict[str, Symbol]:
         """Return the outputs by name."""
@@ -280,14 +223,13 @@ class _File:
         return results | {"logits": logits.float()}
 
 
-def _symbol(batch: Any, opset: int = OPSET) -> Symbol:
-    """Return the input of a new graph for such batches, of any number of rows."""
-    shape = (OPEN, *(int(size) for size in batch.shape[1:]))
-    return Graph(opset).input("inputs", dtype_name(batch), shape)
+def _form(batch: Any) -> tuple[Shape, str]:
+    """Return the shape and the dtype of such batches, of any number of rows."""
+    return (OPEN, *(int(size) for size in batch.shape[1:])), dtype_name(batch)
 
 
-def _prepared(rows: Symbol, before: Sequence[Callable[[Symbol], Symbol]]) -> Symbol:
-    for step in before:
+def _applied(steps: Sequence[Callable[[Symbol], Symbol]], rows: Symbol) -> Symbol:
+    for step in steps:
         rows = step(rows)
     return rows
 
@@ -296,107 +238,49 @@ def _layers(stack: Symbol) -> list[Symbol]:
     return [stack[number] for number in range(stack.shape[0])]
 
 
-def _refused(logits: Symbol, transforms: tuple[Transform, ...], inputs: Symbol) -> Symbol:
-    """Return logits, (..., n, K), with NaN in the rows of inputs that a transformation would refuse
-    in Python.
-    """
-    scales = [t.full_scale(inputs.dtype) for t in transforms if hasattr(t, "full_scale")]
-    limits = [scale for scale in scales if scale is not None]
-    if not limits:
-        return logits
-    values = abs(inputs.op("Flatten", shape=(OPEN, OPEN), axis=1).to("float64"))
-    # As in Python: values slightly above full scale are rounding errors.
-    fits = xp.max(values, axis=1, keepdims=True) <= 1.001 * min(limits)
-    return xp.where(fits, logits, np.nan)
-
-
 def _gateable(file: _File) -> _File:
-    """Return the file in a form that also works if no row of a batch needs views; use a branch as a
-    last resort.
-    """
+    """Return the file in a form that also works if no row of a batch needs views."""
     never = replace(file.calibration, map=file.calibration.map.with_gate(1e-300))  # none is below
-    inner = _prepared(file.inputs(), file.before).shape[1:]
-    for own in (file.network, network.fix_reshapes(file.network, inner)):
+    for own in (file.network, network.fix_reshapes(file.network)):
         with suppress(InputError):
             replace(file, network=own, calibration=never, rule=None).run()
             return replace(file, network=own)
-    return replace(file, branched=True)
+    return replace(file, gated=False)
 
 
-def _rule(accept: Any, n_classes: int) -> Any:
-    """Return a rule; thresholds given as numbers are a rule without a guarantee."""
-    if accept is None:
-        return None
+def _rule(accept: Any, n_classes: int) -> DecisionRule | None:
+    """Return the rule of a file, which has one threshold or one for each class."""
     rule = accept.rule if isinstance(accept, Decision) else accept
-    if not isinstance(rule, DecisionRule):
-        kind = Either(Number(0.0, 1.0), ListOf(Number(0.0, 1.0)))
-        kind.rule = "a threshold in [0, 1], or one for each class"
-        numbers = np.ravel(check(accept, kind, "accept")).tolist()
-        unknown = {"risk": None, "confidence": None, "groups": ()}
-        rule = SimpleNamespace(thresholds=numbers, reads="confidence", **unknown)
-    if rule.groups:
+    if rule is not None and (
+        not isinstance(rule, DecisionRule)
+        or rule.groups
+        or len(rule.thresholds) not in (1, n_classes)
+    ):
         raise InputError(
-            f"has a threshold for each of {len(rule.groups)} groups, and an ONNX file does not read groups",
+            f"is a DecisionRule with one threshold or one for each of {n_classes} classes, got {rule!r}",
             argument="accept",
-            remedy="Give one number, or one for each class",
-        )
-    count = len(rule.thresholds)
-    if count not in (1, n_classes):
-        raise InputError(
-            f"is one number, or one for each of {n_classes} classes, got {count}", argument="accept"
         )
     return rule
 
 
-def _onnx_network(
-    model: Any, transforms: tuple[Transform, ...], preprocess: Any, example: Any, outputs: str
-) -> tuple[NetworkPart, list[Callable[[Symbol], Symbol]], Any]:
-    """Return the user's network, what comes before it, and an example of the inputs."""
-    own = network.read_model(model)
-    if outputs == "logits" and own.ends_in_softmax:
-        raise _ends_in_softmax()
-    if example is None and (transforms or preprocess is not None):
-        example = network.example_of(own)
-    before: list[Callable[[Symbol], Symbol]] = []
-    if isinstance(preprocess, Normalize):
-        before = [preprocess]
-    elif preprocess is not None:
-        from recal.export.torch_module import Function
-
-        before = [network.trace_module(Function(preprocess), example, "before")]
+def _prepared(
+    own: NetworkPart, preprocess: Any, shape: Shape, dtype: str
+) -> tuple[NetworkPart, list[Callable[[Symbol], Symbol]]]:
+    """Return the network for any number of rows, and what comes before it in the file."""
+    if preprocess is not None and not isinstance(preprocess, Normalize):
+        raise InputError(
+            "is a Normalize for an ONNX file, which cannot hold your own code",
+            argument="preprocess",
+            remedy="Make it part of the model, and export that again",
+        )
+    before: list[Callable[[Symbol], Symbol]] = [] if preprocess is None else [preprocess]
+    inner = _applied(before, Graph().input("inputs", dtype, shape)).shape[1:]
     declared = sizes(own.input)
-    inner = [] if example is None else _prepared(_symbol(example), before).shape[1:]
     if len(inner) == 2 and len(declared) == 4:  # grey images without an axis of channels
         axis = 1 if declared[1] == 1 else 3
         before.append(lambda rows: xp.expand_dims(rows, axis=axis))
         inner = (1, *inner) if axis == 1 else (*inner, 1)
-    if network.rows_of(own):
-        fixed = [size or other for size, other in zip(declared[1:], inner or declared[1:])]
-        try:
-            own = network.open_batch(own, tuple(fixed))
-        except InputError:
-            if transforms:
-                raise
-    return own, before, example
-
-
-def _ends_in_softmax() -> InputError:
-    how = in_both(outputs="probabilities")
-    return InputError(
-        "The model ends in a softmax: it gives probabilities, and logits are needed",
-        remedy=f"Export it without its softmax, or say {how}, as when the views were collected",
-    )
-
-
-def _views(transforms: tuple[Transform, ...], example: Any) -> Callable[[Symbol], Symbol] | None:
-    """Return a function from inputs to the rows of all views, one transformation after the other."""
-    if not transforms:
-        return None
-    if all(isinstance(transform, BuiltIn) for transform in transforms):
-        return lambda inputs: xp.concat([transform(inputs) for transform in transforms], axis=0)
-    from recal.export.torch_module import views_of
-
-    return network.trace_module(views_of(transforms), example, "views")
+    return network.open_batch(own, inner), before
 
 
 def _classes_of(part: NetworkPart) -> int:
@@ -412,7 +296,7 @@ def _classes_of(part: NetworkPart) -> int:
 
 def _check_traceable(transforms: tuple[Transform, ...]) -> None:
     for transform in transforms:
-        if isinstance(transform, BuiltIn) and not transform.traceable:
+        if not isinstance(transform, BuiltIn) or not transform.traceable:
             raise InputError(
                 f"{str(transform)!r} cannot be written as ONNX operations. Calibrate with others (such as zoom, "
                 "brightness, contrast, blur, flip, shift), or export the calibration alone and compute the views "
@@ -482,32 +366,6 @@ def export_signals(calibration: SignalCalibration, path: str | os.PathLike[str])
     return write(model, path, {"signals": columns})
 
 
-def export_sets(sets: PredictionSets, path: str | os.PathLike[str], n_classes: int) -> Path:
-    """Write prediction sets as an ONNX file: `probs` (n, n_classes) float32 in, `sets` (n,
-    n_classes) bool out.
-
-    aps and raps derive random numbers from the bits of the probabilities, which ONNX cannot read.
-    Make such sets with ``randomised=False``, which keeps the guarantee and makes them a little
-    larger.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from recal.decisions import PredictionSets
-    >>> from recal.export import export_sets
-    >>> export_sets(PredictionSets("lac", 0.9, (0.7,)), tempfile.mkdtemp() + "/sets.onnx", n_classes=3).name
-    'sets.onnx'
-    """
-    if sets.method != "lac" and sets.randomised:
-        raise InputError(
-            f"Randomised {sets.method} sets read the bits of the probabilities, which ONNX cannot; "
-            "make them with randomised=False."
-        )
-    graph = Graph()
-    probs = graph.input("probs", "float32", (OPEN, n_classes))
-    return write(graph.model([probs], {"sets": keep_classes(sets, probs)}), path, {})
-
-
 def metadata(source: Any, transforms: tuple[Transform, ...], rule: Any) -> dict[str, Any]:
     """Return what a service needs besides the graph: class names, thresholds, preprocessing."""
     stored = getattr(source, "preprocessing_", None)
@@ -515,11 +373,8 @@ def metadata(source: Any, transforms: tuple[Transform, ...], rule: Any) -> dict[
     if (classes := getattr(source, "classes_", None)) is not None:
         values["classes"] = np.asarray(classes).tolist()
     if rule is not None:
-        values["thresholds"] = [
-            None if np.isinf(limit) else float(limit) for limit in rule.thresholds
-        ]
-        values |= {"reads": rule.reads, "risk": rule.risk, "confidence": rule.confidence}
-        values["groups"] = list(rule.groups) or None
+        limits = [None if np.isinf(limit) else float(limit) for limit in rule.thresholds]
+        values |= {"thresholds": limits, "risk": rule.risk, "groups": list(rule.groups) or None}
     if stored is not None:
         values["preprocessing"] = stored.as_json()
     return {name: value for name, value in values.items() if value is not None}
@@ -532,29 +387,3 @@ def write(model: onnx.ModelProto, path: str | os.PathLike[str], facts: dict[str,
     with replacing(path) as file:
         file.write(model.SerializeToString())
     return Path(path)
-
-
-def measure(
-    path: str | os.PathLike[str], calibration: Calibration, n_classes: int, *, with_model: bool
-) -> tuple[float | None, float]:
-    """Return the milliseconds per row of the whole file (None if it holds no model), and of the
-    calibration alone: medians of a few runs on one thread, with random inputs.
-    """
-    alone = _median(calibration_model(calibration, n_classes).SerializeToString())
-    return _median(os.fspath(path)) if with_model else None, alone
-
-
-def _median(model: str | bytes, n_runs: int = 15) -> float:
-    session, rng, feeds = open_session(model, *network.ON_ONE_THREAD), np.random.default_rng(0), {}
-    for value in session.get_inputs():
-        kind = {"float": "float32", "double": "float64"}
-        dtype = value.type.removeprefix("tensor(").removesuffix(")")
-        shape = [size if isinstance(size, int) else 1 for size in value.shape]
-        feeds[value.name] = rng.random(shape).astype(kind.get(dtype, dtype))
-    session.run(None, feeds)  # warm up
-    times = []
-    for _ in range(n_runs):
-        start = time.perf_counter()
-        session.run(None, feeds)
-        times.append(time.perf_counter() - start)
-    return 1000 * float(np.median(times))

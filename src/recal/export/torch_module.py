@@ -15,7 +15,6 @@ from recal.checks import is_single_column, looks_like_probabilities
 from recal.errors import InputError, MissingExtraError
 from recal.export.calibration import Calibration, calibration_of
 from recal.maps.steps import Plan
-from recal.schema import Number, check
 from recal.transforms import BuiltIn, Named, Transform
 from recal.transforms.arrays import is_plain
 from recal.transforms.preprocessing import match_preprocess
@@ -116,18 +115,6 @@ class CalibratedModule(torch.nn.Module):
         Runs after the transformation and before the model, as in `collect`: normalisation, for
         instance. If `plan` is a calibrator that knows the normalisation of its views, that is the
         default, and a different one is refused.
-    max_batch : int, optional
-        The maximum number of rows per forward pass: views are joined up to it, and a larger batch
-        is split. By default views are joined up to 256 rows, or 32 on a CPU (fewer if inputs are
-        large, to stay within its caches); a larger batch is not split and runs one view at a time.
-
-    Attributes
-    ----------
-    passes : Tensor of shape (n,)
-        The number of forward passes of each answer in the last batch.
-    passes_per_answer : float
-        The same on average over all batches so far.
-
     Notes
     -----
     `torch.export` and `torch.compile` do not see values, so they compute the views of all rows,
@@ -151,7 +138,6 @@ class CalibratedModule(torch.nn.Module):
         model: torch.nn.Module,
         plan: Any,
         preprocess: Callable[[Tensor], Tensor] | None = None,
-        max_batch: int | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(model, torch.nn.Module):
@@ -160,20 +146,11 @@ class CalibratedModule(torch.nn.Module):
             )
         self.model = model
         self.preprocess = match_preprocess(getattr(plan, "preprocessing_", None), preprocess)
-        self.max_batch = None
-        if max_batch is not None:
-            self.max_batch = check(max_batch, Number(1, whole=True), "max_batch")
         self.source, self.layer = plan, CalibrationLayer(plan)
         for transform in self.transforms:
-            if isinstance(transform, Named) and transform.function is None:
-                raise InputError(
-                    f"The plan needs your transformation {transform.name!r}, of which only the name is known. "
-                    f"Give its code when loading: load(path, transforms={{{transform.name!r}: your_function}})."
-                )
+            if isinstance(transform, Named):
+                transform.code()  # refuses one that is known by name only
         self._outputs_checked = False
-        # Use a dictionary, because setting an attribute of a torch module costs more than the
-        # counting.
-        self._counts: dict[str, Any] = {"last": 0, "rows": 0, "passes": 0, "answers": 0}
         self.train(False)
 
     @property
@@ -217,74 +194,44 @@ class CalibratedModule(torch.nn.Module):
             raise InputError(
                 "torch.jit.trace freezes what depends on a batch; use torch.export.export, or export_onnx."
             )
-        inputs = torch.as_tensor(inputs)
-        tracing = torch.compiler.is_compiling()
-        if self.calibration.map.gate is not None and not tracing:
-            return self._gated(inputs)
-        views = (None, *self.transforms)
-        logits = self._logits(inputs, views, tracing)
-        if not tracing:
-            self._check_once(logits[0])
-            self._count(inputs.shape[0], len(views))
-        return logits[0], logits[1:]
-
-    def _gated(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute views only for the rows whose confidence is below the gate."""
-        transforms = self.transforms
-        logits = self._logits(inputs, (None,), False)[0]
-        self._check_once(logits)
-        is_below = self.layer.needs_views(logits)
-        rows = is_below.nonzero()[:, 0]
-        transformed = logits.new_zeros((len(transforms), *logits.shape))
-        if len(rows):
-            transformed = transformed.index_copy(
-                1, rows, self._logits(inputs[rows], transforms, False)
-            )
-        self._count(is_below.shape[0], 1 + len(transforms) * is_below.to(torch.int64).cpu())
+        inputs, transforms = torch.as_tensor(inputs), self.transforms
+        if torch.compiler.is_compiling():
+            # A graph has no sizes to split by, so all views go in one batch.
+            logits = self._logits(inputs, (None, *transforms), 1 + len(transforms))
+            return logits[0], logits[1:]
+        n = max(1, inputs.shape[0])
+        # Larger batches leave the caches of a CPU.
+        most = (
+            256 if inputs.device.type != "cpu" else min(32, 100_000 * n // max(1, inputs.numel()))
+        )
+        joined = max(1, most // n)
+        if self.calibration.map.gate is None:
+            stack = self._logits(inputs, (None, *transforms), joined)
+            logits, transformed = stack[0], stack[1:]
+        else:  # views are computed only for the rows whose confidence is below the gate
+            logits = self._logits(inputs, (None,), 1)[0]
+            rows = self.layer.needs_views(logits).nonzero()[:, 0]
+            transformed = logits.new_zeros((len(transforms), *logits.shape))
+            if len(rows):
+                some = self._logits(inputs[rows], transforms, joined)
+                transformed = transformed.index_copy(1, rows, some)
+        if not self._outputs_checked and len(logits):
+            if looks_like_probabilities(logits.detach().cpu().float().numpy()):
+                raise InputError(
+                    "The model's outputs lie in [0, 1] and sum to 1: these are probabilities, and logits are needed. "
+                    "Wrap the model without its softmax."
+                )
+            self._outputs_checked = True
         return logits, transformed
 
-    def _logits(self, inputs: Tensor, views: tuple[Transform | None, ...], tracing: bool) -> Tensor:
-        """Return the model's logits of all views, (m, n, n_classes), with several views per forward
-        pass.
+    def _logits(self, inputs: Tensor, views: tuple[Transform | None, ...], joined: int) -> Tensor:
+        """Return the model's logits of all views, (m, n, n_classes), with `joined` views per
+        forward pass.
         """
-        joined = len(views) if tracing else self._joined(inputs)  # a graph has no sizes to split by
-        parts = []
-        for start in range(0, len(views), joined):
-            rows = [_view(t, inputs) for t in views[start : start + joined]]
-            together = torch.cat(rows) if len(rows) > 1 else rows[0]
-            count = together.shape[0]
-            most = count if tracing or self.max_batch is None else self.max_batch
-            if count <= most:
-                parts.append(self.logits_of(together))
-            else:
-                starts = range(0, count, most)
-                parts += [self.logits_of(together[start : start + most]) for start in starts]
-        logits = torch.cat(parts) if len(parts) > 1 else parts[0]
+        starts = range(0, len(views), joined)
+        batches = ([_view(one, inputs) for one in views[at : at + joined]] for at in starts)
+        logits = torch.cat([self.logits_of(torch.cat(rows)) for rows in batches])
         return logits.reshape((len(views), inputs.shape[0], logits.shape[-1]))
-
-    def _count(self, rows: int, passes: Tensor | int) -> None:
-        """Count the passes of a batch: one number per row, or the same for all rows."""
-        self._counts.update(last=passes, rows=rows)
-        self._counts["passes"] += passes * rows if isinstance(passes, int) else int(passes.sum())
-        self._counts["answers"] += rows
-
-    @property
-    def passes(self) -> Tensor:
-        last = self._counts["last"]
-        return last if isinstance(last, Tensor) else torch.full((self._counts["rows"],), last)
-
-    @property
-    def passes_per_answer(self) -> float:
-        return float(self._counts["passes"] / max(1, self._counts["answers"]))
-
-    def _joined(self, inputs: Tensor) -> int:
-        """Return how many views are joined into one forward pass."""
-        n, most = max(1, inputs.shape[0]), self.max_batch
-        if most is None:
-            most = 256
-            if inputs.device.type == "cpu":  # larger batches leave its caches
-                most = min(32, 100_000 * n // max(1, inputs.numel()))
-        return max(1, most // n)
 
     def logits_of(self, rows: Tensor) -> Tensor:
         """Return the model's own logits for rows that are already transformed."""
@@ -302,25 +249,12 @@ class CalibratedModule(torch.nn.Module):
             raise InputError(f"The model must give logits of the shape (n, n_classes), got {got}.")
         return logits
 
-    def _check_once(self, logits: Tensor) -> None:
-        if self._outputs_checked or not len(logits):
-            return
-        if looks_like_probabilities(logits.detach().cpu().float().numpy()):
-            raise InputError(
-                "The model's outputs lie in [0, 1] and sum to 1: these are probabilities, and logits are needed. "
-                "Wrap the model without its softmax."
-            )
-        self._outputs_checked = True
-
 
 def _view(transform: Transform | None, inputs: Tensor) -> Tensor:
-    """Return the transformed inputs; code that may work in place gets a copy, because the inputs
-    are still needed.
-    """
-    if isinstance(transform, BuiltIn):
-        return transform(inputs)
-    mine = inputs.clone()
-    return mine if transform is None else transform(mine)
+    """Return the transformed inputs; your own code gets a copy, because it may work in place."""
+    if transform is None:
+        return inputs
+    return transform(inputs if isinstance(transform, BuiltIn) else inputs.clone())
 
 
 # --- modules as ONNX graphs
@@ -340,11 +274,6 @@ class Function(torch.nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.function(inputs)
-
-
-def views_of(transforms: tuple[Transform, ...]) -> Function:
-    """Return a function from inputs to the rows of all views, one transformation after the other."""
-    return Function(lambda inputs: torch.cat([transform(inputs) for transform in transforms]))
 
 
 def logits_of(model: torch.nn.Module, preprocess: Any) -> Function:
@@ -370,24 +299,7 @@ def parts_of(model: Any, plan: Any, preprocess: Any) -> tuple[torch.nn.Module, A
     return model, plan, preprocess
 
 
-def gives_probabilities(model: torch.nn.Module, preprocess: Any, example: Any) -> bool:
-    """Whether the model's answers to a few random inputs are probabilities."""
-    like = torch.as_tensor(example)
-    inputs = torch.rand((8, *like.shape[1:]), generator=torch.Generator().manual_seed(0))
-    if not like.is_floating_point():  # pixels, or token ids (every vocabulary has at least two)
-        inputs = inputs * (256 if like.dtype == torch.uint8 else 2)
-    weight = next(model.parameters(), inputs)
-    try:
-        with torch.no_grad():
-            answers = logits_of(model, preprocess)(inputs.to(weight.device, like.dtype))
-    except InputError:
-        raise
-    except Exception:  # the export itself will say what is wrong with the example
-        return False
-    return looks_like_probabilities(answers.float().cpu().numpy())
-
-
-def as_onnx(module: torch.nn.Module, example: Any, output: str) -> Any:
+def as_onnx(module: torch.nn.Module, example: Any) -> Any:
     """Return a module as an ONNX model with one input, `inputs`, of any number of rows, and one
     output.
     """
@@ -405,7 +317,7 @@ def as_onnx(module: torch.nn.Module, example: Any, output: str) -> Any:
                 dynamo=True,
                 dynamic_shapes={"inputs": {0: torch.export.Dim("batch")}},
                 input_names=["inputs"],
-                output_names=[output],
+                output_names=["logits"],
                 opset_version=18,  # the oldest that torch writes; it has all nodes that recal adds
                 verbose=False,
             )
@@ -418,14 +330,9 @@ def as_onnx(module: torch.nn.Module, example: Any, output: str) -> Any:
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"torch could not write this model as ONNX: {first}") from error
-    model: Any = None if program is None else program.model_proto
-    if model is None:
-        return None
-    if model.graph.input[0].type.tensor_type.shape.dim[0].HasField("dim_value"):
-        raise InputError(
-            "torch wrote this model for a fixed number of rows: its forward takes that number as a constant, with "
-            "len(x) for instance. Write x.shape[0] or x.flatten(1) in its place."
-        )
+    assert program is not None  # nothing was written to a file
+    model = program.model_proto
+    model.ir_version = 8  # torch writes a newer version, but uses only its metadata fields
     return model
 
 

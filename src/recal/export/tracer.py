@@ -98,50 +98,36 @@ class Nodes:
             constants = [value for key, value in self.constants.items() if key in sources]
         return helper.make_graph(nodes, name, list(inputs), list(outputs), initializer=constants)
 
-    def splice(
-        self, graph: onnx.GraphProto, prefix: str, feeds: dict[str, str], output: str
-    ) -> str:
+    def splice(self, graph: onnx.GraphProto, feeds: dict[str, str], output: str) -> str:
         """Copy the nodes of `graph`, with inputs from `feeds`; return the new name of `output`.
 
-        Constants are stored once, under `prefix`, however often the graph is copied.
+        Constants are stored once, however often the graph is copied.
         """
-        names = dict(feeds)
+        names = {"": "", **feeds}
         for constant in graph.initializer:
-            names[constant.name] = prefix + constant.name
+            names[constant.name] = f"model_{constant.name}"
             kept = onnx.TensorProto()
             kept.CopyFrom(constant)
             kept.name = names[constant.name]
             self.root.constants.setdefault(kept.name, kept)
-        self.nodes += [self._renamed(node, names) for node in graph.node]
-        return names[output]
+        copy, prefix = onnx.GraphProto(), self.name()
+        copy.node.extend(graph.node)
+        _rename(copy, lambda name: names.get(name, f"{prefix}_{name}"))
+        self.nodes += copy.node
+        return names.get(output, f"{prefix}_{output}")
 
-    def _renamed(self, node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        del copy.metadata_props[:]
-        copy.input[:] = [names.get(name, name) for name in node.input]
-        for inner in _bodies(copy):
-            self._rename_inside(inner, names)
-        for name in node.output:
-            if name:
-                names[name] = self.name()
-        copy.output[:] = [names[name] if name else "" for name in node.output]
-        copy.name = f"{copy.output[0]}_{node.op_type}"
-        return copy
 
-    def _rename_inside(self, graph: onnx.GraphProto, names: dict[str, str]) -> None:
-        """Rename in the body of a loop or branch, which can read names around it or shadow them
-        with its own.
-        """
-        inner = dict(names)
-        for value in (*graph.input, *graph.initializer):
-            inner[value.name] = self.name()
-            value.name = inner[value.name]
-        nodes = [self._renamed(node, inner) for node in graph.node]
-        del graph.node[:], graph.value_info[:]
-        graph.node.extend(nodes)
-        for value in graph.output:
-            value.name = inner.get(value.name, value.name)
+def _rename(graph: onnx.GraphProto, new: Callable[[str], str]) -> None:
+    """Rename all values in a graph and in the bodies of its loops and branches."""
+    del graph.value_info[:]
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        value.name = new(value.name)
+    for node in graph.node:
+        del node.metadata_props[:]
+        node.input[:], node.output[:] = map(new, node.input), map(new, node.output)
+        node.name = f"{next(filter(None, node.output))}_{node.op_type}"
+        for body in _bodies(node):
+            _rename(body, new)
 
 
 def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:

@@ -343,14 +343,16 @@ def outputs_of(source: Path | bytes, inputs: np.ndarray) -> dict[str, Any]:
 def with_views(path: Path, inputs: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
     """Run an exported file; return the views, which it joins with the inputs, and its answers."""
     model = onnx.load(path)
-    joined = [
-        node for node in model.graph.node if node.op_type == "Concat" and node.input[0] == "inputs"
-    ]
-    views = joined[-1].input[1]
+    views = next(
+        list(node.input[1:])
+        for node in model.graph.node
+        if node.op_type == "Concat" and node.input[0] == "inputs"
+    )
     kind = helper.np_dtype_to_tensor_dtype(inputs.dtype)
-    model.graph.output.append(helper.make_tensor_value_info(views, kind, None))
+    for name in views:
+        model.graph.output.append(helper.make_tensor_value_info(name, kind, None))
     found = outputs_of(model.SerializeToString(), inputs)
-    return found.pop(views), found
+    return np.concatenate([found.pop(name) for name in views]), found
 
 
 IMAGES: dict[str, Callable[[], onnx.ModelProto]] = {

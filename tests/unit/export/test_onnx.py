@@ -71,28 +71,6 @@ def test_rubbish_is_refused(arguments: Any, options: Any, words: str, tmp_path: 
         export_onnx(*arguments, path=tmp_path / "x.onnx", **options)
 
 
-class CountsItsRows(torch.nn.Module):
-    """Flattens by len(x), which torch takes for a constant."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(64, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.linear(x.reshape(len(x), -1))
-        return logits
-
-
-def test_a_network_that_fixes_its_batch_is_refused_with_what_to_write(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"a fixed number of rows.*len\(x\).*Write x.shape\[0\] or x.flatten\(1\)"
-    ):
-        export_onnx(
-            CountsItsRows(), torch.rand(1, 1, 8, 8), tmp_path / "x.onnx", plan=Plan(start=0.5)
-        )
-    assert not (tmp_path / "x.onnx").exists()
-
-
 def test_a_file_that_is_no_onnx_model_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"rubbish")
     with pytest.raises(FileError, match=r"broken\.onnx"):

@@ -92,14 +92,14 @@ def test_bytes_are_those_of_numpy(
     tmp_path: Path, shape: tuple[int, ...], specs: tuple[str, ...]
 ) -> None:
     inputs = pixels(*shape)
-    for transform, view in zip(*written(tmp_path, inputs, specs)):
+    for transform, view in zip(*written(tmp_path, inputs, specs), strict=True):
         np.testing.assert_array_equal(view, transform(inputs), err_msg=str(transform))
 
 
 @pytest.mark.parametrize("specs", [EACH, SERIES], ids=["images", "series"])
 def test_floats_are_those_of_numpy_to_the_last_bits(tmp_path: Path, specs: tuple[str, ...]) -> None:
     inputs: Any = (pixels(6, 1, 11, 18) if specs is EACH else pixels(6, 2, 61)) / np.float32(255)
-    for transform, view in zip(*written(tmp_path, inputs, specs)):
+    for transform, view in zip(*written(tmp_path, inputs, specs), strict=True):
         rounding = 0 if str(transform).startswith(MOVED) else 1e-6
         np.testing.assert_allclose(
             view, transform(inputs), rtol=0, atol=rounding, err_msg=str(transform)
@@ -123,7 +123,7 @@ def test_other_shapes_are_written_too(
         255
     )
     for opset in (18, 21):
-        for transform, view in zip(*written(tmp_path, inputs, specs, opset)):
+        for transform, view in zip(*written(tmp_path, inputs, specs, opset), strict=True):
             np.testing.assert_allclose(
                 view, transform(inputs), rtol=0, atol=1e-6, err_msg=str(transform)
             )
