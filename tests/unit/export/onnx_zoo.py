@@ -343,11 +343,10 @@ def outputs_of(source: Path | bytes, inputs: np.ndarray) -> dict[str, Any]:
 def with_views(path: Path, inputs: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
     """Run an exported file; return the views, which it joins with the inputs, and its answers."""
     model = onnx.load(path)
-    views = next(
-        list(node.input[1:])
-        for node in model.graph.node
-        if node.op_type == "Concat" and node.input[0] == "inputs"
-    )
+    joined = [
+        node for node in model.graph.node if node.op_type == "Concat" and node.input[0] == "inputs"
+    ]
+    views = joined[-1].input[1:]
     kind = helper.np_dtype_to_tensor_dtype(inputs.dtype)
     for name in views:
         model.graph.output.append(helper.make_tensor_value_info(name, kind, None))
