@@ -75,8 +75,9 @@ def difference(comparison: Comparison, metric: str, method: str, other: str) -> 
         one, two = (getattr(comparison.samples[name], metric) for name in (method, other))
         if metric == "brier":
             one, two = one / setup.n_classes, two / setup.n_classes
-    if not (np.isfinite(one).all() and np.isfinite(two).all()):
-        return Difference(metric, _infinite(float(one.mean()), float(two.mean())), 0.0, 1)
+    means = float(one.mean()), float(two.mean())
+    if np.isinf(means).any():
+        return Difference(metric, 0.0 if np.isinf(means).all() else means[0] - means[1], 0.0, 1)
     apart = one - two
     if setup.splits > 1:
         scale = math.sqrt(1 / len(apart) + setup.n_test / setup.n_fit)
@@ -90,11 +91,6 @@ def difference(comparison: Comparison, metric: str, method: str, other: str) -> 
         return Difference(metric, float(apart.mean()), math.inf, 1)
     error = math.sqrt(float(sums @ sums) * len(sums) / (len(sums) - 1)) / len(apart)
     return Difference(metric, float(apart.mean()), error, len(sums) - 1)
-
-
-def _infinite(one: float, two: float) -> float:
-    """Difference of two means of which at least one is infinite; 0 if both are."""
-    return 0.0 if math.isinf(one) and math.isinf(two) else one - two
 
 
 def judge(comparison: Comparison, method: str, other: str, level: float = LEVEL) -> Judgement:
@@ -117,10 +113,10 @@ def judge(comparison: Comparison, method: str, other: str, level: float = LEVEL)
     differences = tuple(difference(comparison, metric, method, other) for metric in PROPER)
     intervals = [one.interval(each) for one in differences]
     better, worse = any(high < 0 for _, high in intervals), any(low > 0 for low, _ in intervals)
-    outcomes: dict[tuple[bool, bool], Outcome] = {
-        (True, False): "better", (False, True): "worse", (True, True): "mixed", (False, False): "no difference"
-    }  # fmt: skip
-    return Judgement(method, other, outcomes[better, worse], differences, each)
+    outcome: Outcome = "mixed" if worse else "better"
+    if not better:
+        outcome = "worse" if worse else "no difference"
+    return Judgement(method, other, outcome, differences, each)
 
 
 @dataclass(frozen=True)

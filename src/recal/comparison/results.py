@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from recal import __version__
 from recal.decisions.rule import finite
 from recal.errors import InputError
-from recal.maps.arrays import softmax
 from recal.metrics import LABELS
 from recal.metrics.consistency import CalibrationTest, calibration_test_of
 from recal.metrics.evaluation import HIGHER_IS_BETTER
@@ -34,7 +33,6 @@ from recal.metrics.row_scores import RowScores
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
-    from recal.views import Views
 
 UNCALIBRATED = "uncalibrated"
 # Metrics of the paper's tables, and those that matter for decisions.
@@ -88,10 +86,8 @@ class Setup:
     n_classes: int
     n_bins: int
     splits: int = 1
-    random_halves: bool = False
     draws: int
     random_state: int
-    fingerprints: Mapping[str, str]
     versions: Mapping[str, str] = field(
         default_factory=lambda: {
             "recal": __version__,
@@ -119,7 +115,7 @@ class Comparison:
     answers : mapping of method to the first split's answers, as column indices
     calibrators : mapping of method to the calibrator fitted on the first split
     failures : mapping of method to why it could not be fitted
-    fit_views, test : the first split's views; None where only probabilities were given, see `probs`
+    probs : mapping of method to its probabilities for the first split's test rows
     test_rows : the test rows' places in the file they come from; None where they are all of it, in
         order
     classes : names of the columns, where they were given
@@ -139,16 +135,14 @@ class Comparison:
     keeps_accuracy: Sequence[bool]
     setup: Setup
     test_labels: NDArray[np.intp]
-    samples: Mapping[str, RowScores] = field(default_factory=dict)
-    answers: Mapping[str, NDArray[np.intp]] = field(default_factory=dict)
+    samples: Mapping[str, RowScores]
+    answers: Mapping[str, NDArray[np.intp]]
+    probs: Mapping[str, NDArray[np.floating[Any]]]
     calibrators: Mapping[str, Calibrator] = field(default_factory=dict)
     intervals: Mapping[str, Sequence[Interval]] = field(default_factory=dict)
     paired: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
-    fit_views: Views | None = None
-    test: Views | None = None
     test_rows: NDArray[np.intp] | None = None
-    probs: Mapping[str, NDArray[np.floating[Any]]] = field(default_factory=dict)
     classes: NDArray[Any] | None = None
     passes_known: bool = True
     graded: bool = False
@@ -163,9 +157,8 @@ class Comparison:
         values = self.values[metric]
         base = self.methods.index(self.baseline)
         marks = self._marks(metric)
-        with np.errstate(
-            invalid="ignore"
-        ):  # NaN where both are infinite: the NLL of a certain, wrong answer
+        # NaN where both are infinite: the NLL of a certain, wrong answer.
+        with np.errstate(invalid="ignore"):
             differences = (values - values[:, [base]]).mean(axis=0).tolist()
         return [
             Row(
@@ -191,9 +184,7 @@ class Comparison:
 
     def digits(self, metric: str) -> int:
         """Number of decimals in tables: enough to tell methods apart."""
-        if (
-            metric == "brier"
-        ):  # divided by the number of classes, a small number where there are many
+        if metric == "brier":  # divided by the number of classes
             return 4 + math.ceil(math.log10(self.setup.n_classes))
         return 5 if metric == "aurc" else 4
 
@@ -204,15 +195,6 @@ class Comparison:
             name: calibration_test_of(rows, self.setup.n_bins)
             for name, rows in self.samples.items()
         }
-
-    def probabilities(self, method: str) -> NDArray[np.floating[Any]]:
-        """A method's probabilities for the first split's test rows."""
-        if method in self.probs:
-            return self.probs[method]
-        assert self.test is not None  # where there are no views there are probabilities
-        if method == UNCALIBRATED:
-            return softmax(self.test.logits)
-        return self.calibrators[method].predict_proba(self.test)
 
     def _interval(self, metric: str, index: int) -> Interval:
         if self.setup.splits > 1:
@@ -273,50 +255,33 @@ class Comparison:
         names = {levels[0]: "best", levels[1]: "second"}
         return [names.get(level, "") for level in losses]
 
-    def table(
-        self,
-        metrics: Sequence[str],
-        cell: Callable[[Row, int], str],
-        escape: Callable[[str], str] = str,
-    ) -> list[list[str]]:
+    def table(self, metrics: Sequence[str], cell: Callable[[Row, int], str]) -> list[list[str]]:
         """Return a line for each method: name, `cell(row, digits)` for each metric, CPU time of the
         fit, passes.
         """
-        unknown = [name for name in metrics if name not in LABELS]
-        if unknown:
-            raise InputError(f"There is no metric {unknown[0]!r}; there are {', '.join(LABELS)}.")
         columns = [
             [cell(row, self.digits(metric)) for row in self.rows(metric)] for metric in metrics
         ]
-        times = [escape(seconds(value)) for value in self.fit_seconds.mean(axis=0).tolist()]
-        return [
-            list(line)
-            for line in zip(map(escape, self.methods), *columns, times, map(passes, self.passes))
-        ]
+        times = map(seconds, self.fit_seconds.mean(axis=0).tolist())
+        return [list(line) for line in zip(self.methods, *columns, times, map(passes, self.passes))]
 
     def describe(self) -> str:
         """One sentence on the data and on where the intervals come from."""
         setup = self.setup
         if setup.n_fit:
             sizes = f"fitted on {setup.n_fit:,} samples, tested on {setup.n_test:,}, {setup.n_classes:,} classes"
-        else:  # probabilities from anywhere
-            classes = "graded answers" if self.graded else f"samples, {setup.n_classes:,} classes"
-            sizes = f"{setup.n_test:,} {classes}"
+        elif self.graded:
+            sizes = f"{setup.n_test:,} graded answers"
+        else:
+            sizes = f"{setup.n_test:,} samples, {setup.n_classes:,} classes"
         if setup.splits > 1:
             return (
                 f"Mean over {setup.splits} random splits, {sizes}; 95 % intervals by t with Nadeau and Bengio's "
                 "correction for overlapping splits."
             )
-        start = "One split, " if setup.n_fit else ""
-        draws = (
-            f"; 95 % intervals from {setup.draws:,} bootstrap draws of the test rows"
-            if setup.draws
-            else ""
-        )
-        return f"{start}{sizes}{draws}."
-
-    def _left_out(self) -> list[str]:
-        return [f"{method} was left out: {why}" for method, why in self.failures.items()]
+        if setup.draws:
+            sizes += f"; 95 % intervals from {setup.draws:,} bootstrap draws of the test rows"
+        return f"{'One split, ' if setup.n_fit else ''}{sizes}."
 
     def __str__(self) -> str:
         return self.to_markdown()
@@ -338,14 +303,14 @@ class Comparison:
             f"**Best**, *second best*; in brackets the difference to {self.baseline} where its interval excludes zero. "
             f"{self.describe()}"
         )
-        return "\n".join([*markdown_table(head, body), "", note, *self._left_out()]) + "\n"
+        left_out = [f"{method} was left out: {why}" for method, why in self.failures.items()]
+        return "\n".join([*markdown_table(head, body), "", note, *left_out]) + "\n"
 
     def to_latex(self, metrics: Sequence[str] = MAIN_METRICS) -> str:
         """The same table for a paper: best in bold, second best underlined; needs the package
         booktabs.
         """
         marks = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
-
         special: dict[str, int | str | None] = {
             "\\": r"\textbackslash{}",
             "^": r"\^{}",
@@ -361,7 +326,7 @@ class Comparison:
         def cell(row: Row, digits: int) -> str:
             return marks[row.mark] % escape(number(row.value, digits)) + escape(row.change(digits))
 
-        body = self.table(metrics, cell, escape)
+        body = [[escape(name), *cells] for name, *cells in self.table(metrics, cell)]
         head = ["method", *(LABELS[metric] for metric in metrics), "fit (CPU)", "passes"]
         columns = "l" + "r" * (len(head) - 1)
         lines = [
@@ -383,24 +348,17 @@ class Comparison:
         )  # fmt: skip
         for metric in self.values:
             for index, row in enumerate(self.rows(metric)):
-                # A spreadsheet would run such a name as a formula.
-                quote = "'" if row.method.startswith(("=", "+", "-", "@", "\t", "\r")) else ""
                 numbers = [row.value, *row.interval, row.difference, *row.difference_interval]
                 cost = [self.fit_seconds[:, index].mean(), self.passes[index]]
-                writer.writerow([quote + row.method, metric, *numbers, row.mark, *cost])
+                writer.writerow([row.method, metric, *numbers, row.mark, *cost])
         return target.getvalue()
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers as plain values for JSON; what is not finite becomes None."""
         rows = {metric: self.rows(metric) for metric in self.values}
-        setup = self.setup
         return {
             "baseline": self.baseline,
-            "setup": {
-                **vars(setup),
-                "fingerprints": dict(setup.fingerprints),
-                "versions": dict(setup.versions),
-            },
+            "setup": vars(self.setup),
             "methods": {
                 method: {
                     "fit_cpu_seconds": float(self.fit_seconds[:, index].mean()),

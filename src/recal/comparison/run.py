@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,14 +17,14 @@ from recal.calibrators.samples import warn_of_copies
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import check_graded, check_labels, is_graded
 from recal.clusters import check_clusters, split_by_cluster
-from recal.collecting.pools import join_views
 from recal.comparison.results import UNCALIBRATED, Comparison, Setup
 from recal.errors import DependentRowsWarning, InputError, RecalError, recorded_warnings
 from recal.maps.arrays import softmax
 from recal.metrics import Evaluation, evaluate
 from recal.metrics.intervals import paired_draws
-from recal.metrics.row_scores import score
+from recal.metrics.row_scores import Classes, score
 from recal.progress import track
+from recal.schema import Number, check
 from recal.views import Views
 
 Methods = Sequence[Calibrator | str] | Mapping[str, Calibrator | str]
@@ -52,8 +51,7 @@ def compare(
     fit, test : Views with labels
         Without `test`, `fit` is cut into random halves.
     splits : int, optional
-        How many random splits: by default 10 halves without `test`. With both, all rows are pooled
-        and split anew.
+        How many random halves of `fit` if there is no `test`: 10 by default.
     baseline : str
         The method to which differences are taken, by its name in the comparison.
     bootstrap : int
@@ -83,24 +81,18 @@ def compare(
     found: list[str] = []
     with recorded_warnings(found):
         named = _named(methods, baseline)
-        pooled, cuts = _cuts(fit, test, splits, random_state, clusters)
-        if cuts[0].test_clusters is None and pooled.clusters is None:
-            warn_of_copies(pooled.logits, _labels(pooled))
-        cut, draws = cuts[0], bootstrap if len(cuts) == 1 else 0
+        cuts = _cuts(fit, test, splits, random_state, clusters)
+        cut = cuts[0]
+        if cut.test.clusters is None:
+            warn_of_copies(fit.logits, _labels(fit))
         setup = Setup(
             n_fit=cut.fit.n_samples,
             n_test=cut.test.n_samples,
-            n_classes=pooled.n_classes,
+            n_classes=fit.n_classes,
             n_bins=n_bins,
             splits=len(cuts),
-            random_halves=cut.rows is not None,
-            draws=draws,
+            draws=bootstrap if len(cuts) == 1 else 0,
             random_state=random_state,
-            fingerprints={
-                name: _digest(views.logits, views.labels, *sorted(map(str, views.transforms)))
-                for name, views in (("fit", fit), ("test", test))
-                if views is not None
-            },
         )
         runs, failures = _fit_all({UNCALIBRATED: None, **named}, cuts, setup)
     if baseline in failures:
@@ -112,12 +104,10 @@ def compare(
         baseline,
         failures=failures,
         warnings=tuple(found),
-        fit_views=cut.fit,
-        test=cut.test,
         test_rows=cut.rows,
         ids=cut.test.known_ids,
-        clusters=cut.test_clusters,
-        classes=pooled.classes,
+        clusters=_clusters(cut.test),
+        classes=fit.classes,
     )
 
 
@@ -145,11 +135,9 @@ def _fit_all(
             if name in failures:
                 continue
             try:
-                run = _run(calibrator, cut, setup, split)
+                runs[name].append(_run(calibrator, cut, setup, split))
             except RecalError as error:
                 failures[name] = str(error)
-                continue
-            runs[name].append(run)
     return {name: some for name, some in runs.items() if name not in failures}, failures
 
 
@@ -169,7 +157,7 @@ def _run(calibrator: Calibrator | None, cut: _Cut, setup: Setup, split: int) -> 
             fresh.set_params(random_state=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DependentRowsWarning)  # `compare` warns once of all
-            fresh.fit(cut.fit, clusters=cut.fit_clusters)
+            fresh.fit(cut.fit)
         seconds = time.process_time() - began
         if views := len(fresh.needed_transforms()):
             # A gate spares confident inputs their views.
@@ -182,7 +170,7 @@ def _run(calibrator: Calibrator | None, cut: _Cut, setup: Setup, split: int) -> 
         setup.draws,
         confidences=confidences,
         n_bins=setup.n_bins,
-        clusters=cut.test_clusters,
+        clusters=cut.test.clusters,
         random_state=setup.random_state,
     )
     return _Run(probs, confidences, result, fresh, seconds, passes, keeps)
@@ -214,9 +202,7 @@ def _gathered(
         methods=tuple(first),
         baseline=baseline,
         values={
-            metric: np.array(
-                [[run.evaluation.get(metric, np.nan) for run in row] for row in columns]
-            )
+            metric: np.array([[run.evaluation[metric] for run in row] for row in columns])
             for metric in evaluations[0]
         },
         fit_seconds=np.array([[run.seconds for run in row] for row in columns]),
@@ -230,6 +216,7 @@ def _gathered(
             name: np.zeros(len(truth), np.intp) if graded else one.probs.argmax(axis=1)
             for name, one in first.items()
         },
+        probs={name: one.probs for name, one in first.items()},
         calibrators={
             name: one.calibrator for name, one in first.items() if one.calibrator is not None
         },
@@ -252,8 +239,7 @@ def compare_probs(
     passes: Mapping[str, float] | None = None,
     baseline: str | None = None,
     bootstrap: int = 500,
-    n_bins: int = 15,
-    classes: Sequence[Any] | NDArray[Any] | None = None,
+    classes: Classes = None,
     clusters: ArrayLike | None = None,
     ids: ArrayLike | None = None,
     random_state: int = 0,
@@ -304,43 +290,27 @@ def compare_probs(
     else:
         truth = check_labels(y, len(first), first.shape[1], classes)
     groups = None if clusters is None else check_clusters(clusters, len(truth))
-    labels = (~truth).astype(np.intp) if graded else truth
     setup = Setup(
         n_test=len(truth),
         n_classes=2 if graded else first.shape[1],
-        n_bins=n_bins,
+        n_bins=15,
         draws=bootstrap,
         random_state=random_state,
-        fingerprints={name: _digest(array, labels) for name, array in arrays.items()},
     )
+    how: dict[str, Any] = {"clusters": groups, "random_state": random_state}
     runs = {}
     for name, array in arrays.items():
         own = (confidences or {}).get(name)
-        result = evaluate(
-            array,
-            truth,
-            bootstrap,
-            confidences=own,
-            n_bins=n_bins,
-            random_state=random_state,
-            clusters=groups,
-        )
-        runs[name] = [
-            _Run(
-                array,
-                own,
-                result,
-                passes=(passes or {}).get(name, 1.0),
-                keeps_accuracy=graded or np.array_equal(array.argmax(axis=1), first.argmax(axis=1)),
-            )
-        ]
+        result = evaluate(array, truth, bootstrap, confidences=own, **how)
+        keeps = graded or np.array_equal(array.argmax(axis=1), first.argmax(axis=1))
+        needed = (passes or {}).get(name, 1.0)
+        runs[name] = [_Run(array, own, result, passes=needed, keeps_accuracy=keeps)]
     return _gathered(
         runs,
         truth,
         setup,
         baseline,
         passes_known=passes is not None,
-        probs=arrays,
         graded=graded,
         clusters=groups,
         ids=None if ids is None else np.asarray(ids).astype(str),
@@ -350,15 +320,13 @@ def compare_probs(
 
 @dataclass(frozen=True)
 class _Cut:
-    """Views to fit on and to test on; `rows` are the test rows in the pooled views, None if the
-    test set was given.
+    """Views to fit on and to test on; `rows` are the test rows in the file that was cut, None if
+    the test set was given.
     """
 
     fit: Views
     test: Views
-    rows: NDArray[np.intp] | None
-    fit_clusters: NDArray[np.intp] | None = None
-    test_clusters: NDArray[np.intp] | None = None
+    rows: NDArray[np.intp] | None = None
 
 
 def _named(methods: Methods, baseline: str) -> dict[str, Calibrator]:
@@ -403,56 +371,42 @@ def method_by_name(name: str) -> Calibrator:
 
 def _cuts(
     fit: Views, test: Views | None, splits: int | None, seed: int, clusters: ArrayLike | None
-) -> tuple[Views, list[_Cut]]:
-    """Return the views from which rows are taken, and the cuts."""
-    if splits is not None and (
-        isinstance(splits, bool) or not isinstance(splits, int) or splits < 1
-    ):
-        raise InputError(f"must be a whole number of at least 1, got {splits!r}", argument="splits")
+) -> list[_Cut]:
     both = [fit] if test is None else [fit, test]
     for views in both:
         if not isinstance(views, Views):
             raise InputError(f"must be Views, got {type(views).__name__}", argument=("fit", "test"))
         _labels(views)
-    if test is not None and fit.n_classes != test.n_classes:
-        raise InputError(
-            f"must have the same classes, got {fit.n_classes} and {test.n_classes}",
-            argument=("fit", "test"),
-        )
-    n = sum(views.n_samples for views in both)
-    own = [views.clusters for views in both if views.clusters is not None]
-    if clusters is None and len(own) == len(both):
-        clusters = np.concatenate(own)
-    groups = None if clusters is None else check_clusters(clusters, n)
-
-    def clusters_of(*parts: Any) -> list[NDArray[np.intp] | None]:
-        return [
-            None if groups is None else np.unique(groups[rows], return_inverse=True)[1]
-            for rows in parts
-        ]
-
-    if test is not None and splits is None:
-        rows = slice(fit.n_samples), slice(fit.n_samples, None)
-        return fit, [_Cut(fit, test, None, *clusters_of(*rows))]
-    pooled = fit if test is None else join_views([fit, test])
-    size = pooled.n_samples // 2 if test is None else fit.n_samples
-    if pooled.n_samples < 2:
-        raise InputError("At least two samples are needed, to fit on one and test on the other.")
+    if clusters is not None:
+        index, count = check_clusters(clusters, sum(map(len, both))), len(fit)
+        parts = (index[:count], index[count:])
+        both = [views.assign(clusters=own) for views, own in zip(both, parts)]
+    if test is not None:
+        if splits is not None:
+            raise InputError("cuts one set of views; leave out `test`", argument="splits")
+        if fit.n_classes != test.n_classes:
+            counts = f"{fit.n_classes} and {test.n_classes}"
+            raise InputError(f"must have the same classes, got {counts}", argument=("fit", "test"))
+        return [_Cut(both[0], both[1])]
+    count = check(10 if splits is None else splits, Number(1, whole=True), "splits")
+    whole, n = both[0], fit.n_samples
     rng = np.random.default_rng(seed)
     cuts = []
-    for _ in range(splits or 10):
-        if groups is None:
-            order = rng.permutation(n)
-            first, second = np.sort(order[:size]), np.sort(order[size:])
+    for _ in range(count):
+        if whole.clusters is None:
+            first, second = map(np.sort, np.split(rng.permutation(n), [n // 2]))
         else:
-            first, second = split_by_cluster(groups, (size / n, 1 - size / n), rng)
-            if not (len(first) and len(second)):
-                raise InputError(
-                    "There are too few clusters to fit on some and test on others.",
-                    argument="clusters",
-                )
-        cuts.append(_Cut(pooled[first], pooled[second], second, *clusters_of(first, second)))
-    return pooled, cuts
+            first, second = split_by_cluster(whole.clusters, (0.5, 0.5), rng)
+        if not (len(first) and len(second)):
+            raise InputError(
+                f"At least two samples or clusters are needed to fit on one and test on the other, got {n} samples."
+            )
+        cuts.append(_Cut(whole[first], whole[second], second))
+    return cuts
+
+
+def _clusters(views: Views) -> NDArray[np.intp] | None:
+    return None if views.clusters is None else check_clusters(views.clusters, len(views))
 
 
 def _labels(views: Views) -> NDArray[np.intp]:
@@ -462,12 +416,3 @@ def _labels(views: Views) -> NDArray[np.intp]:
             remedy="Use views that hold them: an array `labels`",
         )
     return views.labels
-
-
-def _digest(array: NDArray[Any], labels: NDArray[Any] | None, *words: str) -> str:
-    """Return a short hash of the data: equal for equal numbers."""
-    digest = hashlib.sha256(repr((array.shape, words)).encode())
-    digest.update(np.ascontiguousarray(array, dtype=np.float64).tobytes())
-    if labels is not None:
-        digest.update(np.ascontiguousarray(labels, dtype=np.int64).tobytes())
-    return digest.hexdigest()[:16]

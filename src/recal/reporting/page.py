@@ -201,7 +201,7 @@ class Page:
     @property
     def rows_name(self) -> str:
         """What the rows of the page are called, with their number."""
-        name = self.rows or ("test rows" if self.comparison.test is not None else "samples")
+        name = self.rows or ("test rows" if self.comparison.setup.n_fit else "samples")
         return f"{self.comparison.setup.n_test:,} {name}"
 
     @property

@@ -69,7 +69,7 @@ def automation(
     `groups` are those of a decision that has a threshold for each group.
     """
     rows, graded = comparison.samples[method], comparison.graded
-    probs = comparison.probabilities(method)
+    probs = comparison.probs[method]
     if curve is not None:
         curve = _applied(curve, rows.confidence)
     if decision is None:

@@ -8,7 +8,7 @@ import pytest
 
 from recal import ReCal, TemperatureScaling, Views, compare
 from recal.comparison import compare_probs, judge
-from recal.comparison.results import corrected_interval
+from recal.comparison.results import corrected_interval, markdown_table
 from recal.errors import InputError
 from recal.metrics import METRICS, evaluate
 from tests.problems import views
@@ -91,6 +91,7 @@ def test_names_do_not_break_a_table():
     found = compare_probs({r"a|b\c^d~e_f": [[0.9, 0.1]], "g": [[0.8, 0.2]]}, [0], bootstrap=0)
     assert r"| a\|b\c^d~e_f |" in found.to_markdown()
     assert r"a|b\textbackslash{}c\^{}d\~{}e\_f & " in found.to_latex()
+    assert markdown_table(["<b>"], [])[0] == "| &lt;b> |"
 
 
 def test_scores_that_look_equal_are_marked_equal():
@@ -140,11 +141,6 @@ def test_halves_are_random_disjoint_and_repeat_with_the_seed(halves):
     assert len(np.unique(halves.values["nll"][:, 0])) == 4
 
 
-def test_splits_of_given_sets_pool_and_keep_their_sizes():
-    found = compare(["ts"], problem(300), problem(100, seed=1), splits=3)
-    assert (found.setup.n_fit, found.setup.n_test, found.setup.splits) == (300, 100, 3)
-
-
 def test_the_corrected_interval_counts_the_overlap_of_splits():
     values = np.array([1.0, 2.0, 3.0])
     low, high = corrected_interval(values, 1.0)
@@ -156,10 +152,6 @@ def test_names_as_labels():
     names = ["d", "c", "b", "a"]
     plain, named = (compare(["ts"], problem(400, classes=c), splits=2) for c in (None, names))
     assert np.array_equal(plain.values["nll"], named.values["nll"])
-    pooled = compare(
-        ["ts"], problem(200, classes=names), problem(200, seed=1, classes=names), splits=2
-    )
-    assert pooled.setup.n_fit == 200
 
 
 def test_a_method_that_cannot_be_fitted_is_left_out_with_the_reason():
@@ -200,6 +192,8 @@ def test_what_makes_no_sense_is_refused(arguments, words):
 def test_a_senseless_number_of_splits_is_refused(splits):
     with pytest.raises(InputError, match="splits"):
         compare(["ts"], problem(50), splits=splits)
+    with pytest.raises(InputError, match="splits"):
+        compare(["ts"], problem(50), problem(50), splits=2)
 
 
 def test_tables_hold_the_same_numbers(single):

@@ -13,7 +13,7 @@ from recal.reporting.figure_data import reliability
 
 def test_the_reliability_diagram_shows_the_accuracies(comparison):
     data = reliability(comparison.samples["recal"])
-    ax = reliability_diagram(comparison.probabilities("recal"), comparison.test_labels)
+    ax = reliability_diagram(comparison.probs["recal"], comparison.test_labels)
     drawn = ax.collections[0].get_segments()
     assert [points[0, 1] for points in drawn] == pytest.approx(data.accuracy)
     assert [points[:, 0].mean() for points in drawn] == pytest.approx((data.low + data.high) / 2)
@@ -42,4 +42,4 @@ def test_without_matplotlib_the_extra_is_named(comparison, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", no_matplotlib)
     with pytest.raises(MissingExtraError, match=r"pip install .*\[report\]"):
-        reliability_diagram(comparison.probabilities("recal"), comparison.test_labels)
+        reliability_diagram(comparison.probs["recal"], comparison.test_labels)

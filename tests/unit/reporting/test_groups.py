@@ -39,8 +39,8 @@ def test_ranks_leave_out_empty_and_tiny_groups_and_the_largest_error_is_never_th
     assert study.to_dict()["ranked_from"] == 20
 
 
-def test_scaling_first_changes_confidences_and_not_predictions(comparison):
-    plain, scaled = (group_study(comparison.test, scaled=s) for s in (False, True))
+def test_scaling_first_changes_confidences_and_not_predictions(views):
+    plain, scaled = (group_study(views, scaled=s) for s in (False, True))
     assert scaled.temperature > 1
     assert plain.sizes[:, :2].sum() == scaled.sizes[:, :2].sum()
     assert not np.array_equal(plain.errors, scaled.errors, equal_nan=True)

@@ -97,7 +97,7 @@ def test_the_page_shows_the_inputs_of_the_rows_it_names(comparison):
 
 def test_what_can_be_automated_is_what_decide_says(comparison):
     found = automation(comparison, "recal", 0.01)
-    probs, y = comparison.probabilities("recal"), comparison.test_labels
+    probs, y = comparison.probs["recal"], comparison.test_labels
     assert found.decision.threshold == decide(probs, y, risk=0.01, confidence=0.95).threshold
     place = found.curve.risks.index(0.1)
     assert found.curve.coverage[place] == decide(probs, y, risk=0.1).coverage

@@ -45,9 +45,7 @@ def found(named, y, passes=None, fitted=True):
 def test_a_spoiled_model_is_called_worse_though_more_of_its_sure_answers_are_right():
     logits, y = calibrated_logits(4000)
     result = found({"before": soft(logits), "after": soft(logits / 2)}, y, fitted=False)
-    assert (
-        ece(result.probabilities("before"), y) < 0.02 < 0.1 < ece(result.probabilities("after"), y)
-    )
+    assert ece(result.probs["before"], y) < 0.02 < 0.1 < ece(result.probs["after"], y)
     told = verdict(result, "after")
     assert told.after.accuracy > told.before.accuracy  # which is all that the earlier page said
     assert told.outcome == "worse"
