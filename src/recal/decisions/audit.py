@@ -1,21 +1,21 @@
 """An audit: does a rule keep its promise while it is used?
 
 A person checks a few of the accepted answers, drawn with known probabilities. Each grade settles
-bets (`recal.decisions.bets`), so the error rate has an interval, and the promise an alarm, that
-stay valid however often one looks.
+bets, so the error rate has an interval, and the promise an alarm, that stay valid however often one
+looks.
 
 An answer that is likelier to be wrong is drawn more often and counts less: its weight is the mean
 probability of being drawn divided by its own. Weighted grades have the same mean as the error rate
 and vary less. Half of each probability is the same for all answers, so no weight exceeds 2.
 
-Some answers just below the threshold are drawn, too. If the error rate of the accepted answers
-together with this band is below the risk, the rule can be loosened.
+Players bet a fixed fraction of their capital on each grade before they see it. If the hypothesis
+holds, an outcome is at most 0 on average, so the capital is a supermartingale: it ever reaches
+1 / alpha with probability at most alpha (Ville's inequality).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,18 +23,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Vector, check_confidences
 from recal.clusters import check_names
-from recal.decisions.bets import Bets
 from recal.decisions.rule import DecisionRule, check_share
 from recal.errors import InputError
-from recal.schema import Number, check
+
+# Half of the draws are uniform, so no answer counts for more than two.
+LARGEST_WEIGHT = 2.0
 
 
 class Check(NamedTuple):
     """An answer that was drawn for a check."""
 
-    name: Any  # the row among the answers it was drawn from, or the name that the user gave
+    name: Any  # the row among the answers it was drawn from
     confidence: float
-    accepted: bool  # otherwise the answer lies in the band below the threshold
     group: str
     weight: float  # how much its grade counts for the error rate of all accepted answers
     group_weight: float  # the same for the accepted answers of its group
@@ -49,11 +49,6 @@ class Audit:
     confidence : float
         Level of the interval and of the alarm. While the error rate is at most the risk, an alarm
         is ever raised with probability at most 1 - confidence.
-    weighted : bool
-        Draw answers that are likelier to be wrong more often.
-    below : float
-        The share of draws from just below the threshold. The band is chosen at the first draw: the
-        most confident rejected answers, as many as this share of accepted and band together.
     random_state : int
 
     Attributes
@@ -68,10 +63,6 @@ class Audit:
         Whether the promise is refuted: the error rate, or that of a group, exceeds the risk.
     alarm_at : int or None
         The number of grades at the first alarm.
-    can_loosen : bool
-        Whether the answers of the band can be accepted as well.
-    band_from : float or None
-        The lowest confidence of the band.
     graded : list of (Check, wrong)
         All grades in their order; `replay` restores the state from them.
 
@@ -86,29 +77,19 @@ class Audit:
     >>> rows = audit.draw(confidence, 400)
     >>> audit.add(right[rows])
     400
-    >>> audit.alarm, 0.03 < audit.error < 0.07, audit.interval[1] < 0.1
+    >>> audit.alarm, 0.03 < audit.error < 0.07, audit.interval[1] < 0.11
     (False, True, True)
     """
 
-    def __init__(
-        self,
-        rule: Any,
-        *,
-        confidence: float = 0.95,
-        weighted: bool = True,
-        below: float = 0.1,
-        random_state: int = 0,
-    ) -> None:
+    def __init__(self, rule: Any, *, confidence: float = 0.95, random_state: int = 0) -> None:
         self.rule: DecisionRule = getattr(rule, "rule", rule)
         if not isinstance(self.rule, DecisionRule):
             remedy = "Pass the result of recal.decide, or its .rule"
             problem = f"must be a decision rule, got {type(rule).__name__}"
             raise InputError(problem, argument="rule", remedy=remedy)
         self.level = 1.0 - check_share(confidence, "confidence")
-        self.weighted, self.below = weighted, check(below, Number(0.0, 1.0, ends="[)"), "below")
         self.graded: list[tuple[Check, bool]] = []
         self.pending: list[Check] = []
-        self.band_from: float | None = None
         self.alarm_at: int | None = None
         self._rng = np.random.default_rng(random_state)
         # Small fractions win if mistakes are somewhat too frequent, large ones if they are rare.
@@ -117,11 +98,9 @@ class Audit:
         self._alarms = {name: Bets(small, jump=0.001, reserve=0.5) for name in names}
         low = np.geomspace(0.001, 0.5, 120)
         self._rates = np.r_[low, 1.0 - low[-2::-1]]
-        self._largest = 2.0 if weighted else 1.0  # weight
         self._seen: list[float] = []  # weighted mistakes among accepted answers
         self._above = Bets(small, len(self._rates))
         self._below = Bets(large, len(self._rates))
-        self._with_band = Bets(large)
 
     def draw(
         self,
@@ -130,7 +109,6 @@ class Audit:
         *,
         accepted: ArrayLike | None = None,
         groups: ArrayLike | None = None,
-        names: ArrayLike | None = None,
     ) -> NDArray[np.intp]:
         """Draw answers for a check, without replacement; return their rows.
 
@@ -145,8 +123,6 @@ class Audit:
             class cannot decide from confidences alone.
         groups : array-like of shape (n_samples,), optional
             Needed if the rule has a threshold per group.
-        names : array-like of shape (n_samples,), optional
-            Names by which `add` may refer to the answers; by default their rows.
         """
         values = check_confidences(confidence, np.size(confidence))
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
@@ -157,31 +133,22 @@ class Audit:
         if taken.shape != values.shape or taken.dtype != bool:
             problem = f"must be True or False for each of {len(values)} answers"
             raise InputError(problem, argument="accepted")
-        keys = np.arange(len(values)) if names is None else np.asarray(names)
-        if keys.shape != values.shape:
-            raise InputError(f"must name each of {len(values)} answers", argument="names")
         labels = self._groups(groups, taken)
         inside = np.flatnonzero(taken)
         if not len(inside):
             raise InputError(f"The rule accepts none of these {len(values)} answers.")
-        band = self._band(values, taken, len(inside))
-        # As large a share of the draws as of the answers, so that both weigh the same.
-        in_band = int(n * len(band) / (len(band) + len(inside)) + self._rng.random())
-        in_band = min(in_band, len(band), n)
-        chance = self._chances(values[inside], n - in_band)
+        chance = _chances(values[inside], n)
         weights, group_weights = np.ones(len(values)), np.ones(len(values))
         weights[inside] = chance.mean() / chance
         for name in np.unique(labels[inside]):
             own = labels[inside] == name
             group_weights[inside[own]] = chance[own].mean() / chance[own]
-        rows = inside[_systematic(chance, n - in_band, self._rng)]
-        rows = np.r_[rows, self._rng.choice(band, in_band, replace=False)].astype(np.intp)
+        rows = inside[_systematic(chance, n, self._rng)]
         self._rng.shuffle(rows)
+        both = np.column_stack([weights, group_weights])[rows].tolist()
         self.pending += [
-            Check(key, float(values[row]), bool(taken[row]), str(labels[row]), *pair)
-            for key, row, *pair in zip(
-                keys[rows].tolist(), rows, weights[rows].tolist(), group_weights[rows].tolist()
-            )
+            Check(row, float(values[row]), str(labels[row]), *pair)
+            for row, pair in zip(rows.tolist(), both)
         ]
         return rows
 
@@ -199,66 +166,26 @@ class Audit:
             )
         return labels
 
-    def _band(self, values: Vector, taken: NDArray[np.bool_], n_inside: int) -> NDArray[np.intp]:
-        """Return the rejected answers just below the threshold; none if thresholds differ."""
-        if len(self.rule.thresholds) > 1 or self.below == 0.0 or taken.all():
-            return np.empty(0, np.intp)
-        if self.band_from is None:
-            size = round(n_inside * self.below / (1.0 - self.below))
-            rejected = np.sort(values[~taken])[::-1]
-            self.band_from = float(rejected[: max(size, 1)][-1])
-        return np.flatnonzero(~taken & (values >= self.band_from))
-
-    def _chances(self, confidence: Vector, n: int) -> Vector:
-        """Return the probability with which each accepted answer is drawn; their sum is `n`."""
-        odds = np.ones(len(confidence))
-        doubt = 1.0 - confidence
-        if self.weighted and doubt.sum() > 0:
-            odds = 0.5 + 0.5 * doubt / doubt.mean()
-        if n >= len(odds):
-            return np.ones(len(odds))
-        chance = n * odds / odds.sum()
-        while (chance > 1.0).any():  # certain answers leave the others more draws
-            certain = chance >= 1.0
-            rest = odds[~certain].sum()
-            chance = np.where(certain, 1.0, (n - certain.sum()) * odds / rest)
-        return np.asarray(chance if n else odds / odds.sum())
-
-    def add(self, grades: ArrayLike | Mapping[Any, bool]) -> int:
-        """Add grades; return how many were used.
+    def add(self, grades: ArrayLike) -> int:
+        """Add grades; return how many there are.
 
         Parameters
         ----------
-        grades : array-like of bool, or mapping of name to bool
-            Whether answers are right: in the order of the draw, possibly not yet all of them, or
-            by name. Grades of answers that were not drawn, such as reviews of rejected ones, are
-            not used, because nobody knows how they were chosen.
+        grades : array-like of bool
+            Whether answers are right, in the order of the draw; possibly not yet all of them.
         """
-        if isinstance(grades, Mapping):
-            known = [one for one in self.pending if one.name in grades]
-            if len({one.name for one in known}) < len(known):
-                problem = "name answers that were drawn more than once"
-                remedy = "Pass names=, one of its own for each answer, to draw"
-                raise InputError(problem, argument="grades", remedy=remedy)
-            values = np.array([grades[check.name] for check in known], dtype=object)
-        else:
-            values = np.asarray(grades).ravel()
-            if len(values) > len(self.pending):
-                problem = f"{len(values)} grades were given for {len(self.pending)} drawn answers"
-                raise InputError(problem, remedy="Call draw(confidence, n) first")
-            known = self.pending[: len(values)]
+        values = np.asarray(grades).ravel()
+        if len(values) > len(self.pending):
+            problem = f"{len(values)} grades were given for {len(self.pending)} drawn answers"
+            raise InputError(problem, remedy="Call draw(confidence, n) first")
         try:
             right = values.astype(float)
         except (TypeError, ValueError):
             right = np.full(len(values), np.nan)
         if not np.isin(right, (0.0, 1.0)).all():
             raise InputError("must say which answers are right: True or False", argument="grades")
-        if known == self.pending[: len(known)]:
-            del self.pending[: len(known)]
-        else:
-            settled = set(map(id, known))
-            self.pending = [one for one in self.pending if id(one) not in settled]
-        self.replay((one, not is_right) for one, is_right in zip(known, right))
+        known, self.pending = self.pending[: len(right)], self.pending[len(right) :]
+        self.replay(zip(known, (right == 0.0).tolist()))
         return len(known)
 
     def replay(self, graded: Iterable[tuple[Check, bool]]) -> Audit:
@@ -266,8 +193,6 @@ class Audit:
         risk = self.rule.risk
         for one, wrong in graded:
             self.graded.append((one, bool(wrong)))
-            if not one.accepted:
-                continue
             self._seen.append(one.weight * wrong)
             alarm = self._alarms[one.group]
             alarm.play([(one.group_weight * wrong - risk) / risk])
@@ -285,7 +210,7 @@ class Audit:
 
     @property
     def error(self) -> float:
-        weights = [one.weight for one, _ in self.graded if one.accepted]
+        weights = [one.weight for one, _ in self.graded]
         return sum(self._seen) / sum(weights) if weights else float("nan")
 
     @property
@@ -293,55 +218,16 @@ class Audit:
         new = np.array(self._seen[self._above.n_played :])[:, None]
         refuted, rates = 2.0 / self.level, self._rates
         self._above.play((new - rates) / rates)
-        self._below.play((rates - new) / (self._largest - rates))
+        self._below.play((rates - new) / (LARGEST_WEIGHT - rates))
         low = self._rates[self._above.highest >= refuted]
         high = self._rates[self._below.highest >= refuted]
         return float(low.max(initial=0.0)), float(high.min(initial=1.0))
 
     @property
-    def can_loosen(self) -> bool:
-        new = self.graded[self._with_band.n_played :]
-        seen = np.array([one.weight * wrong for one, wrong in new])[:, None]
-        self._with_band.play((self.rule.risk - seen) / (self._largest - self.rule.risk))
-        enough = bool(self._with_band.highest[0] >= 1.0 / self.level)
-        return enough and not self.alarm and self.band_from is not None
-
-    def updated_rule(self) -> DecisionRule | None:
-        """Return a looser rule if the band can be accepted, a stricter one after an alarm, else None.
-
-        The stricter rule comes from `decide` on the checked answers alone, thinned to a uniform
-        sample; without enough evidence it accepts nothing.
-        """
-        if self.can_loosen and self.band_from is not None:
-            return replace(self.rule, thresholds=(self.band_from,))
-        if not self.alarm:
-            return None
-        from recal.decisions import decide
-
-        inside = [pair for pair in self.graded if pair[0].accepted]
-        keep = np.random.default_rng(0).random(len(inside)) * 2.0
-        kept = [one for one, bar in zip(inside, keep) if one[0].weight >= bar or not self.weighted]
-        if not kept:
-            return replace(self.rule, thresholds=(float("inf"),) * len(self.rule.thresholds))
-        decision = decide(
-            [one.confidence for one, _ in kept],
-            [not wrong for _, wrong in kept],
-            self.rule.risk,
-            self.rule.confidence,
-            groups=[one.group for one, _ in kept] if self.rule.groups else None,
-        )
-        stricter = dict(zip(decision.rule.groups or ("",), decision.rule.thresholds))
-        names = self.rule.groups or ("",)
-        thresholds = tuple(stricter.get(name, float("inf")) for name in names)
-        return replace(self.rule, thresholds=thresholds)
-
-    @property
     def verdict(self) -> str:
-        """One of "refuted", "can be loosened", "holds" and "open"."""
+        """One of "refuted", "holds" and "open"."""
         if self.alarm:
             return "refuted"
-        if self.can_loosen:
-            return "can be loosened"
         return "holds" if self.interval[1] <= self.rule.risk else "open"
 
     def __str__(self) -> str:
@@ -355,12 +241,26 @@ class Audit:
         )
         sentences = {
             "refuted": f"The promise of at most {risk} errors is refuted.",
-            "can be loosened": f"The promise of at most {risk} errors holds, also for answers from a "
-            f"confidence of {self.band_from or 0.0:.3g} on: the rule can be loosened.",
             "holds": f"The promise of at most {risk} errors holds.",
             "open": f"The promise of at most {risk} errors is neither confirmed nor refuted yet.",
         }
         return f"{found} {sentences[self.verdict]}"
+
+
+def _chances(confidence: Vector, n: int) -> Vector:
+    """Return the probability with which each accepted answer is drawn; their sum is `n`."""
+    odds = np.ones(len(confidence))
+    doubt = 1.0 - confidence
+    if doubt.sum() > 0:
+        odds = 0.5 + 0.5 * doubt / doubt.mean()
+    if n >= len(odds):
+        return np.ones(len(odds))
+    chance = n * odds / odds.sum()
+    while (chance > 1.0).any():  # certain answers leave the others more draws
+        certain = chance >= 1.0
+        rest = odds[~certain].sum()
+        chance = np.where(certain, 1.0, (n - certain.sum()) * odds / rest)
+    return np.asarray(chance)
 
 
 def _systematic(chance: Vector, n: int, rng: np.random.Generator) -> NDArray[np.intp]:
@@ -373,3 +273,74 @@ def _systematic(chance: Vector, n: int, rng: np.random.Generator) -> NDArray[np.
     ends = np.cumsum(chance[order])
     points = rng.random() + np.arange(min(n, len(chance)))
     return np.asarray(order[np.minimum(np.searchsorted(ends, points), len(order) - 1)])
+
+
+class Bets:
+    """Several games with the same players, each starting with a capital of 1.
+
+    Parameters
+    ----------
+    fractions : sequence of float
+        The fraction of its capital that each player bets; negative ones bet on low outcomes.
+    n_games : int
+    jump : float
+        The share of the capital that moves to the other players before each bet. Above 0, players
+        that lost early take part again after a change.
+    reserve : float
+        The share of the capital that is held back and bet bit by bit. Bets lose while nothing
+        changes; with a reserve, the alarm after n unchanged outcomes comes later by a logarithm of
+        n only, which no test with this guarantee can avoid.
+
+    Examples
+    --------
+    >>> from recal.decisions.audit import Bets
+    >>> bets = Bets((-0.5, 0.5))
+    >>> for _ in range(9):
+    ...     bets.play([1.0])
+    >>> float(bets.capital[0].round(1))
+    19.2
+    """
+
+    def __init__(
+        self, fractions: ArrayLike, n_games: int = 1, *, jump: float = 0.0, reserve: float = 0.0
+    ) -> None:
+        self.fractions = np.asarray(fractions, np.float64)
+        self.jump, self.reserve, self.n_played = jump, reserve, 0
+        size = len(self.fractions)
+        self._players = np.full((n_games, size), (1.0 - reserve) / size)
+        self.highest = np.ones(n_games)
+
+    @property
+    def capital(self) -> NDArray[np.float64]:
+        """The capital of each game, (n_games,); an e-value against its hypothesis."""
+        return np.asarray(self._players.sum(axis=1) + self._held(self.n_played))
+
+    def play(self, outcomes: ArrayLike) -> None:
+        """Settle bets: outcomes of shape (n_games,), or (n_bets, n_games) one after the other.
+
+        Outcomes are -1 or more; where players bet on low outcomes, they are at most 1.
+        """
+        rounds = np.atleast_2d(np.asarray(outcomes, np.float64))
+        # Without jumps, capitals are products, and many bets can be settled at once.
+        at_once = 1 if self.jump or self.reserve else 64
+        for start in range(0, len(rounds), at_once):
+            block = rounds[start : start + at_once]
+            self._move()
+            with np.errstate(over="ignore"):
+                growth = np.cumprod(1.0 + self.fractions * block[:, :, None], axis=0)
+                players = np.minimum(self._players * growth, 1e200)
+            self._players = players[-1]
+            self.n_played += len(block)
+            capital = players.sum(axis=2).max(axis=0) + self._held(self.n_played)
+            np.maximum(self.highest, capital, out=self.highest)
+
+    def _move(self) -> None:
+        """Move capital between the players and from the reserve."""
+        if self.jump or self.reserve:
+            released = self._held(self.n_played) - self._held(self.n_played + 1)
+            moved = self.jump * self._players.sum(axis=1, keepdims=True) + released
+            self._players = (1.0 - self.jump) * self._players + moved / len(self.fractions)
+
+    def _held(self, n_played: int) -> float:
+        """Return the part of the capital that has not been bet yet."""
+        return float(self.reserve * (1.0 + n_played / 20.0) ** -0.2)
