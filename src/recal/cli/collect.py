@@ -34,10 +34,7 @@ def collect(
             "transforms lists them); auto: the default ones for such inputs; or none."
         ),
     ] = "none",
-    seed: Annotated[int | None, opt.more(help="Same seed, same pool and same pilot.")] = None,
-    pilot: Annotated[
-        int | None, opt.more(help="Try the pool on this many samples, then only views that help.")
-    ] = None,
+    seed: Annotated[int | None, opt.more(help="Same seed, same pool.")] = None,
     again: opt.Again = False,
     force: opt.Force = False,
 ) -> None:
@@ -45,8 +42,7 @@ def collect(
 
     Transformations act on the original inputs; normalisation (--divide, --mean, --std, --channels,
     or a function of your own) comes after them. A .zarr store is written batch by batch: run the
-    same command again to resume after an interruption. With --pilot 1000, all views are computed
-    for 1,000 samples only, and those that help for all.
+    same command again to resume after an interruption.
 
     Without --model, --data is a log of a language model: lm-evaluation-harness samples, chat
     completions or Batch API output with logprobs (.jsonl), or a table with one column per option.
@@ -71,24 +67,15 @@ def collect(
         _write_views(ask_endpoint(inputs, language, ledger_of(out)), out)
     else:
         inputs.check_files("collect")
-        used = (*Inputs.names(), "pool", "seed", "pilot", "again")
+        used = (*Inputs.names(), "pool", "seed", "again")
         opt.refuse_unused(f"the model {inputs.model}", used)
-        _run_model(inputs, out, pool, pilot, seed, resume=not again)
+        _run_model(inputs, out, pool, seed, resume=not again)
 
 
-def _run_model(
-    inputs: Inputs, out: Path, pool: str, pilot: int | None, seed: int | None, *, resume: bool
-) -> None:
+def _run_model(inputs: Inputs, out: Path, pool: str, seed: int | None, *, resume: bool) -> None:
     """Run a model on its inputs and their views, and store the logits."""
-    if pilot is not None and pool == "none":
-        raise InputError(
-            "--pilot finds out which transformations help: name them with --pool, such as "
-            "--pool auto."
-        )
     from recal.collecting import collect as run
-    from recal.collecting import run_pilot
-    from recal.collecting.pools import as_pool, needs_pilot
-    from recal.collecting.preflight import preflight
+    from recal.collecting.preflight import as_pool, preflight
 
     how = {**inputs.running(), "classes": inputs.class_names}
     adapter = inputs.open_model()
@@ -98,26 +85,18 @@ def _run_model(
     note = "No files were written; with --out NAME.zarr a run can be resumed."
     if out.suffix == ".zarr":
         note = f"What is done is kept in {out}: run the same command again to resume."
-    cost: dict[str, Any] = {}
     try:
         source = inputs.open_labelled_data(adapter)
         transforms = as_pool(check_pool(pool), seed or 0, source, adapter)
         with on_interrupt(note):
             if inputs.engine is None:
                 preflight(adapter, source, transforms, **checks)
-            if pilot is not None and transforms and needs_pilot(source, pilot):
-                trial = run_pilot(adapter, source, transforms, pilot, **how)
-                say(f"{trial}.")
-                cost = {"passes": trial.passes, "without_pilot": trial.passes_without}
-                transforms = trial.chosen
             views = run(adapter, source, transforms, **how)
     except InputError as error:
         if inputs.labels is not None and error.argument == "labels":
             error.at(inputs.labels)
         raise
-    if cost:
-        cost["pilot"] = pilot
-    facts = {**_shape(views), **cost, "skipped": source.skipped, "file": out}
+    facts = {**_shape(views), "skipped": source.skipped, "file": out}
     print_json({"transforms": list(map(str, views.transforms)), **facts})
     say_skipped(source.skipped)
     missing = () if views.labels is not None else ("--labels", "FILE")

@@ -2,7 +2,6 @@
 
 from .local import collect as collect
 from .predictions import apply as apply
-from .pools import Pilot as Pilot, run_pilot as run_pilot
 from .ray import RayEngine as RayEngine
 from ..transforms.preprocessing import Normalize as Normalize
 from ..transforms.preprocessing import PROBABILITY_FLOOR as PROBABILITY_FLOOR

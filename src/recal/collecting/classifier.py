@@ -17,15 +17,11 @@ from recal.collecting import collect
 from recal.collecting.local import open_as_fitted, open_source
 from recal.collecting.models import as_model
 from recal.collecting.models.base import Model
-from recal.collecting.pools import as_pool, taken_by
 from recal.collecting.predictions import Predictions, apply
-from recal.collecting.sources import Source, Subset
-from recal.decisions.follow import accept_followed
-from recal.decisions.profiles import profile
+from recal.collecting.preflight import as_pool
 from recal.errors import InputError, NotFittedError
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Outputs
-from recal.views import Views
 
 
 class CalibratedClassifier(ClassifierMixin, BaseEstimator):
@@ -51,18 +47,11 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     device : optional
         Where a torch model runs.
     random_state : int
-        For drawing the pool and the pilot.
+        For drawing the pool.
     progress : bool
         Show a bar, if this is a terminal.
-    pilot : int, optional
-        In `fit`, compute the whole pool only for this many samples, and for the others only the
-        views that help, as in `recal.collect`.
     engine : {"local", "ray"} or RayEngine
         Where the model runs. A saved file does not keep it.
-    follow : bool
-        Let confidences follow damage. `fit` then also collects views of up to 2,000 of its inputs
-        with the pool "damage" (or with `pool`, if given). Each call of `predict_proba` judges its
-        inputs together and needs 50.
 
     Attributes
     ----------
@@ -74,9 +63,6 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     pool_ : tuple of transformations
     passes_per_answer_ : float
         The mean number of forward passes per answer in the last `predict_proba`.
-    condition_ : WatchResult
-        With `follow`, the assessment of the last call's inputs; ``print(condition_)`` says what was
-        done and why.
 
     Examples
     --------
@@ -103,9 +89,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         device: Any = None,
         random_state: int = 0,
         progress: bool = False,
-        pilot: int | None = None,
         engine: Any = "local",
-        follow: bool = False,
     ) -> None:
         self.model = model
         self.calibrator = calibrator
@@ -116,9 +100,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         self.device = device
         self.random_state = random_state
         self.progress = progress
-        self.pilot = pilot
         self.engine = engine
-        self.follow = follow
 
     def __sklearn_clone__(self) -> CalibratedClassifier:
         # scikit-learn's own clone would return an untrained copy of the model.
@@ -157,8 +139,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         if calibrator.needs_views or calibrator.reads_views:
             pool = "auto" if self.pool is None else self.pool
             self.pool_ = as_pool(pool, self.random_state, source, self._adapter())
-        how = {"pilot": self.pilot, "seed": self.random_state, **self._how()}
-        views = collect(self.model, source, self.pool_, labels=y, classes=classes, **how)
+        views = collect(self.model, source, self.pool_, labels=y, classes=classes, **self._how())
         if views.labels is None:
             words = f"Pass them as `y`, or use inputs with labels (--labels FILE). {ASIDES['no y'].format(type(self).__name__)}"
             raise InputError("Labels are needed to fit", remedy=words)
@@ -167,9 +148,6 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         self.calibrator_: Calibrator = calibrator.fit(
             views, sample_weight=sample_weight, clusters=clusters
         )
-        if self.follow:
-            damaged = self._damaged(source, y, views.classes if classes is None else classes, views)
-            self.calibrator_.profile_ = profile(damaged, random_state=self.random_state)
         self.classes_ = self.calibrator_.classes_
         self.__dict__.pop("n_features_in_", None)
         if _is_table(X):
@@ -190,16 +168,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
 
     def _apply(self, X: Any) -> Predictions:
         self._check_fitted(X)
-        applied = apply(
-            self.calibrator_,
-            self.model,
-            X,
-            transforms=self.pool_,
-            follow=self.follow,
-            **self._how(),
-        )
+        applied = apply(self.calibrator_, self.model, X, transforms=self.pool_, **self._how())
         self.passes_per_answer_ = applied.passes_per_answer
-        self.condition_ = applied.condition
         return applied
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -217,34 +187,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         """Return whether the rule in the calibrator's `decision_` accepts the answer to each input."""
         self._check_fitted(X)
         rule, applied = self.calibrator_.rule(), self._apply(X)
-        if applied.condition is not None:
-            return accept_followed(rule, applied.probs, applied.condition, applied.confidences)
         return np.asarray(rule.accept(applied.probs, applied.confidences))
-
-    def _damaged(self, source: Source, y: Any, classes: Any, views: Views) -> Views:
-        """Return the views that `follow` learns from: those of `pool`, or of damaged copies of some
-        inputs.
-        """
-        if self.pool is not None and views.transforms:
-            return views
-        part = source
-        if source.n_samples > 2000:
-            rng = np.random.default_rng([self.random_state, 2])
-            rows = np.sort(rng.choice(source.n_samples, 2000, replace=False))
-            part, y = Subset(source, rows), None if y is None else np.asarray(y)[rows]
-        pool: Any = self.pool
-        if pool is None:
-            adapter = self._adapter()
-            pool = taken_by(
-                adapter,
-                source,
-                as_pool("damage", self.random_state, source, adapter),
-                preprocess=self.preprocess,
-                outputs=self.outputs,
-            )
-        return collect(
-            self.model, part, pool, labels=y, classes=classes, seed=self.random_state, **self._how()
-        )
 
     def _adapter(self) -> Model:
         return as_model(self.model, outputs=self.outputs, device=self.device)

@@ -90,7 +90,10 @@ def _most(path: Path) -> str:
     endings = [file.suffix.lower() for file in path.rglob("*") if not file.name.startswith(".")]
     counts = {kind: sum(map(endings.count, _FOLDERS[kind].suffixes)) for kind in _FOLDERS}
     if not any(counts.values()):
-        raise InputError(f"{path} holds no images, texts or sounds (.png, .txt, .wav, ...).")
+        raise InputError(
+            f"{path} holds no images, texts or sounds (.png, .txt, .wav, ...); expected "
+            f"{path.name}/CLASS/NAME, a folder for each class, or {path.name}/NAME."
+        )
     return max(counts, key=lambda kind: counts[kind])
 
 

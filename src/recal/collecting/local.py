@@ -17,8 +17,7 @@ from recal.checks import check_one_each
 from recal.collecting.blocks import Job, MemorySink, Preprocess, Sink, ViewsSink
 from recal.collecting.models import as_model
 from recal.collecting.models.base import Model, to_numpy
-from recal.collecting.pools import as_pool, needs_pilot, run_pilot
-from recal.collecting.preflight import check_agreement, name_labels
+from recal.collecting.preflight import as_pool, check_agreement, name_labels
 from recal.collecting.sources import Source, as_source
 from recal.collecting.tables import arrange_columns
 from recal.errors import InputError
@@ -68,7 +67,6 @@ def collect(
     outputs: Outputs = "logits",
     device: Any = None,
     seed: int = 0,
-    pilot: int | None = None,
     **files: Any,
 ) -> Views:
     """Compute a model's logits for inputs and for transformed copies of them.
@@ -112,11 +110,7 @@ def collect(
     device : optional
         Where a torch model runs; it is moved back afterwards.
     seed : int
-        For drawing the pool, and the pilot's samples.
-    pilot : int, optional
-        Compute all views for this many labelled samples, drawn at random. Then compute only the
-        views that `ViewStacking` chose there, for all samples. The pilot is kept next to the store
-        as ``name.pilot.zarr``. See `recal.collecting.run_pilot`.
+        For drawing the pool.
     **files
         For inputs given as a path: `read` ("images", "texts" or "sounds") and `on_error`
         ("stop" or "skip") of a folder, `resize`, `crop` and `pixels` ("rgb", "gray", "rgba" or
@@ -141,19 +135,14 @@ def collect(
     adapter = as_model(model, outputs=outputs, device=device)
     outputs = adapter.returns(outputs)
     source = open_source(inputs, labels, files, adapter)
-    how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "batch_size": batch_size}
     if engine == "local":
         named = name_labels(source, adapter, classes)
         if named is not source:
-            check_agreement(adapter, named, **how)
+            how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs}
+            check_agreement(adapter, named, batch_size=batch_size, **how)
         source = named
     transforms = as_pool(pool, seed, source, adapter)
     target = None if out is None else local_path(out)
-    if pilot is not None and transforms and needs_pilot(source, pilot):
-        how |= {"classes": classes, "resume": resume, "progress": progress, "engine": engine}
-        transforms = run_pilot(
-            adapter, source, transforms, pilot, out=target, seed=seed, **how
-        ).chosen
     preprocessing = record(
         preprocess, outputs, source.reading or {}, source.sample(), adapter.fingerprint()
     )

@@ -1,26 +1,104 @@
-"""Checks before a run: labels, classes, shapes, kind of outputs, and whether predictions match
-labels.
+"""What is settled and checked before a run: the pool, the names of the classes, and whether the
+predictions of a few inputs match their labels.
 """
 
 from __future__ import annotations
 
 import copy
 import shlex
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from recal.calibrators.samples import refuse_constant
-from recal.checks import Floats, Labels
 from recal.collecting.blocks import Job, Preprocess, label_columns
-from recal.collecting.models.base import Model
+from recal.collecting.models.base import Model, to_numpy
 from recal.collecting.sources import Source, Subset
 from recal.errors import InputError
 from recal.schema import Number, check
 from recal.transforms import Transform
-from recal.transforms.preprocessing import Channels, Normalize, Outputs
+from recal.transforms import pool as draw_pool
+from recal.transforms.pool import NAMED
+from recal.transforms.preprocessing import Outputs
+
+
+def as_pool(
+    pool: str | Sequence[Transform | str] | None, seed: int, source: Source, model: Model
+) -> tuple[Transform, ...]:
+    """Return the transformations of a pool; none for None, "none" and an empty sequence.
+
+    "auto" and "damage" mean the pool of that name for the kind of the inputs ("auto:image"). Kinds
+    that learn from a table, such as "median", take their numbers from the source.
+    """
+    if pool is None or pool == "none":
+        return ()
+    if isinstance(pool, Sized) and not isinstance(pool, str) and not len(pool):
+        return ()
+    if isinstance(pool, str):
+        parts = [part.strip() for part in pool.split("+")]
+        bare = any(part in NAMED for part in parts)
+        kind = kind_of_inputs(source, model) if bare else ""
+        pool = "+".join(f"{part}:{kind}" if part in NAMED else part for part in parts)
+    values = getattr(source, "values", None)
+    is_table = len(getattr(values, "shape", ())) == 2
+    if is_table and hasattr(values, "detach"):
+        values = to_numpy(values)
+    return draw_pool(pool, seed=seed, data=values if is_table else None)
+
+
+def kind_of_inputs(source: Source, model: Model) -> str:
+    """Return "image", "video", "series", "audio", "text" or "tabular"; ask if it is ambiguous.
+
+    No later step would notice a series that was zoomed like a picture.
+    """
+    known = source.kind or getattr(model, "takes", None)
+    if known is not None:
+        return str(known)
+    values = to_numpy(source.read(range(min(source.n_samples, 32))))
+    is_objects = values.dtype == object and values.ndim == 1
+    if values.dtype.kind == "U" or (is_objects and all(isinstance(item, str) for item in values)):
+        return "text"
+    if values.ndim == 2 and hasattr(model, "estimator") and model.n_features == values.shape[1]:
+        return "tabular"
+    if values.ndim in (3, 4) and values.dtype == np.uint8:
+        return "image"
+    if values.ndim == 4 and values.dtype.kind == "f" and 0 <= values.min() <= values.max() <= 1:
+        return "image"
+    if values.ndim == 5:
+        return "video"
+    shape = ", ".join(["n", *map(str, values.shape[1:])])
+    named = "auto:image, auto:series, auto:audio, auto:text or auto:tabular"
+    raise InputError(
+        f"Inputs of dtype {values.dtype} and shape ({shape}) do not say what they are. Pixels are "
+        "uint8, or floats from 0 to 1 in four axes; normalise them in the preprocessing",
+        remedy=f"Say it with pool='auto:KIND' (--pool auto:KIND), one of {named}, or pool=None (--pool none)",
+    )
+
+
+def taken_by(
+    model: Model,
+    source: Source,
+    transforms: Sequence[Transform],
+    *,
+    preprocess: Preprocess | None = None,
+    outputs: str = "logits",
+) -> tuple[Transform, ...]:
+    """Return the transformations whose results the model accepts, tried on a few inputs.
+
+    Many models refuse a table with missing values.
+    """
+    batch = source.batch(0, min(16, source.n_samples))
+    taken = []
+    with model.running():
+        for transform in transforms:
+            job = Job(model, (transform,), preprocess, model.returns(outputs))
+            try:
+                job.run(batch, source.describe)
+            except Exception:  # a model may raise anything for inputs that it was not made for
+                continue
+            taken.append(transform)
+    return tuple(taken)
 
 
 def name_labels(source: Source, model: Model, classes: Sequence[Any] | None) -> Source:
@@ -53,62 +131,43 @@ def check_agreement(
     outputs: Outputs = "logits",
     batch_size: int = 256,
 ) -> None:
-    """Refuse inputs whose predictions match the labels only with another order of classes, or with
-    divided pixels.
+    """Refuse inputs whose predictions match the labels only with another order of classes.
 
-    Orders are tried if only the labels name the classes, and divided pixels if no `preprocess` is
-    given. 500 to 1,000 samples are enough; an order needs ten for each class.
+    Orders are tried if only the labels name the classes. 500 to 1,000 samples are enough, and at
+    least ten for each class.
     """
     names = () if classes is not None or model.classes is not None else _assumed_classes(source)
-    if source.labels is None or not (names or preprocess is None):
-        return
     size = min(source.n_samples, 1000, max(500, 10 * len(names)))
+    if not names or size < 10 * len(names):
+        return
+    from scipy.optimize import linear_sum_assignment
+
     rows = np.sort(np.random.default_rng(0).choice(source.n_samples, size, replace=False))
     some = Subset(source, rows)
-    batches = list(some.batches(batch_size))
-    inputs = batches[0].inputs
-    is_pixels = len(getattr(inputs, "shape", ())) >= 3 and str(inputs.dtype).endswith("uint8")
-    is_pixels = is_pixels and preprocess is None
-    names = names if size >= 10 * len(names) else ()
-    if not (names or is_pixels):
+    job = Job(model, (), preprocess, model.returns(outputs))
+    with model.running():
+        batches = some.batches(batch_size)
+        logits = np.concatenate([job.run(batch, some.describe).logits for batch in batches])
+    truth, _ = label_columns(some.labels, source, model, classes, *logits.shape)
+    if truth is None or len(names) != logits.shape[1]:
         return
-
-    def run(between: Preprocess | None) -> tuple[Floats, Labels]:
-        job = Job(model, (), between, model.returns(outputs))
-        with model.running():
-            logits = np.concatenate([job.run(batch, some.describe).logits for batch in batches])
-        truth, _ = label_columns(some.labels, source, model, classes, *logits.shape)
-        assert truth is not None
-        return logits, truth
-
-    logits, truth = run(preprocess)
-    as_assumed = float((logits.argmax(axis=1) == truth).mean())
-    right, order = _in_best_order(logits, truth, names)
-    divided: Channels | None = None
-    for channels in ("first", "keep") if is_pixels else ():
-        try:
-            trial = _in_best_order(*run(Normalize(channels=channels)), names)
-        except Exception:  # a model may raise anything for a layout that it was not made for
-            continue
-        gain = trial[0].astype(float) - right
-        if gain.mean() > 3 * gain.std() / np.sqrt(len(gain)):
-            (right, order), divided = trial, channels
-        break
-    python, typed, why = [], [], ""
-    if divided is not None:
-        python.append(f"preprocess=Normalize(channels={divided!r})")
-        typed.append(f"--divide 255 --channels {divided}")
-        why += " Pixels were passed as they are, from 0 to 255."
-    if order is not None:
-        python.append(f"classes={order}")
-        typed.append(f"--classes {shlex.quote(','.join(order))}")
-        assumed = " Classes were taken in alphabetical order."
-        why += " The two columns look swapped." if len(names) == 2 else assumed
-    if why:
+    answers = logits.argmax(axis=1)
+    counts = np.zeros((len(names), len(names)), dtype=np.int64)
+    np.add.at(counts, (answers, truth), 1)
+    places = linear_sum_assignment(counts, maximize=True)[1]
+    right, reordered = (answers == truth).mean(), (places[answers] == truth).mean()
+    # Constant predictions match the largest class in some order.
+    largest = np.bincount(truth).max() / size
+    margin = 3 * np.sqrt(largest * (1 - largest) / size)
+    if right <= reordered / 2 and reordered > max(0.5, largest + margin):
+        order = [names[place] for place in places]
+        typed = f"--classes {shlex.quote(','.join(order))}"
+        why = "Classes were taken in alphabetical order"
         raise InputError(
-            f"Only {as_assumed:.0%} of the predictions of {model.name} match the labels of "
-            f"{size} inputs, and {right.mean():.0%} match as suggested below.{why}",
-            remedy=f"Check this and pass {', '.join(python)} ({' '.join(typed)})",
+            f"Only {right:.0%} of the predictions of {model.name} match the labels of {size} inputs, "
+            f"and {reordered:.0%} match in another order of the classes. "
+            + ("The two columns look swapped" if len(names) == 2 else why),
+            remedy=f"Check this and pass classes={order} ({typed})",
         )
 
 
@@ -122,31 +181,6 @@ def _assumed_classes(source: Source) -> tuple[str, ...]:
     labels = np.asarray([] if source.labels is None else source.labels)
     is_binary = labels.dtype.kind in "iu" and np.array_equal(np.unique(labels), [0, 1])
     return ("0", "1") if is_binary else ()
-
-
-def _in_best_order(
-    logits: Floats, truth: Labels, names: Sequence[str]
-) -> tuple[NDArray[np.bool_], list[str] | None]:
-    """Return which predictions match the labels in the order of `names`, and None.
-
-    If another order is clearly better, return the matches in that order, and the order.
-    """
-    answers = logits.argmax(axis=1)
-    right = answers == truth
-    if len(names) != logits.shape[1]:
-        return right, None
-    from scipy.optimize import linear_sum_assignment
-
-    counts = np.zeros((len(names), len(names)), dtype=np.int64)
-    np.add.at(counts, (answers, truth), 1)
-    places = linear_sum_assignment(counts, maximize=True)[1]
-    reordered = places[answers] == truth
-    # Constant predictions match the largest class in some order.
-    largest = np.bincount(truth).max() / len(truth)
-    margin = 3 * np.sqrt(largest * (1 - largest) / len(truth))
-    if right.mean() <= reordered.mean() / 2 and reordered.mean() > max(0.5, largest + margin):
-        return reordered, [names[place] for place in places]
-    return right, None
 
 
 def preflight(

@@ -26,16 +26,9 @@ from recal.collecting.fingerprint import digest
 from recal.collecting.local import collect, open_source
 from recal.collecting.models import as_model
 from recal.collecting.models.base import Model
-from recal.collecting.pools import (
-    as_pool,
-    join_views,
-    needs_pilot,
-    read_finished,
-    run_pilot,
-    taken_by,
-)
+from recal.collecting.pilot import join_views, read_finished, run_pilot
 from recal.collecting.predictions import passes_of
-from recal.collecting.preflight import name_labels, preflight
+from recal.collecting.preflight import as_pool, name_labels, preflight, taken_by
 from recal.collecting.sources import Source, Subset
 from recal.collecting.tables import check_labelled
 from recal.copies import near_duplicates
@@ -48,6 +41,7 @@ from recal.maps.steps import Plan, calibrated_probs
 from recal.reporting.verdict import answer_change
 from recal.schema import Number, check
 from recal.transforms import Transform
+from recal.transforms.base import short_spec
 from recal.views import Views
 from recal.workflow.folder import CHECK, CROSS_FIT, DECIDE, FIT, ROWS_OF_VIEWS, RUN
 from recal.workflow.parts import Parts, split, split_words
@@ -147,7 +141,7 @@ def _calibrate_in(
         return views if groups is None else views.assign(groups=groups[rows.rows])
 
     trial = None
-    if candidates and needs_pilot(fit_part, pilot):
+    if candidates and fit_part.n_samples > pilot:
         say(
             f"     A pilot tries {len(candidates)} transformations on up to {pilot:,} inputs. It finds views that "
             "improve the answers, and teaches recal apply --follow and recal watch to recognise damaged inputs."
@@ -155,7 +149,8 @@ def _calibrate_in(
         trial = run_pilot(
             adapter, fit_part, candidates, pilot, out=stores / FIT, seed=seed, reuse=reuse, **how
         )
-        say(f"     {trial}.")
+        chosen = ", ".join(map(short_spec, trial.chosen)) or "no view"
+        say(f"     On {trial.views.n_samples:,} inputs it chose {chosen}.")
     views = views_of(fit_part, candidates if trial is None else trial.chosen, FIT)
     say("3/4  Fit the calibration.")
     # The pilot has the views of every transformation.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from recal.collecting.pools import join_views
+from recal.collecting.pilot import join_views
 from recal.errors import FileError, InputError
 from recal.files.saved import load
 from recal.files.tables import Table, read_table

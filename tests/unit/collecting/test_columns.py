@@ -101,8 +101,3 @@ def test_a_pattern_of_clusters_matches_the_file_name_alone(tmp_path):
         (tmp_path / name).write_bytes(b"x")
     with pytest.raises(InputError, match="'parent'"):
         open_path(tmp_path, cluster_by="parent")
-
-
-def test_follow_leaves_out_damage_that_the_model_refuses():
-    classifier = CalibratedClassifier(BY_POSITION, TemperatureScaling(), follow=True)
-    assert classifier.fit(FRAME, Y).predict_proba(FRAME[:100]).shape == (100, 2)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from recal.collecting.models.base import CallableModel
-from recal.collecting.pools import as_pool, kind_of_inputs
+from recal.collecting.preflight import as_pool, kind_of_inputs
 from recal.collecting.sources import as_source
 from recal.errors import InputError
 from recal.transforms import pool

@@ -176,7 +176,7 @@ def test_cross_fitting_is_offered_unless_it_was_used(done):
 def test_a_pilot_tries_the_whole_pool_on_some_of_the_fitting_inputs(done):
     _, folder, told = done
     assert read_views(folder / "fit.pilot.zarr").n_samples == 300
-    assert any("pilot of 2 views on 300 samples" in line for line in told)
+    assert any("On 300 inputs it chose" in line for line in told)
 
 
 def test_the_same_command_resumes_what_was_interrupted(problem, tmp_path):

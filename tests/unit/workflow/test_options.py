@@ -12,7 +12,7 @@ import pytest
 
 from recal import AutoCalibration, CalibratedClassifier, collect, load
 from recal.cli.app import run
-from recal.collecting import as_source, run_pilot
+from recal.collecting import as_source
 from recal.collecting.models.base import CallableModel
 from recal.errors import FewSamplesWarning, InputError
 from recal.workflow.job import calibrate, split
@@ -96,31 +96,6 @@ def test_another_risk_asks_the_model_nothing(tmp_path):
     second = Counted(lambda batch: batch)
     assert calibrate(second, s, tmp_path / "out", Settings(risk=0.3), **how).n_passes == 0
     assert second.n_answered == 0
-
-
-@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
-def test_a_pilot_stops_when_no_view_comes_near_paying():
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 2, 3000)
-    images = rng.normal(0, 1, (3000, 4, 4)) + 0.5 * np.where(y == 1, 1, -1)[:, None, None]
-
-    def useless(batch):  # a flip and a shift change nothing that it sees
-        score = batch.sum((1, 2))
-        return np.stack([-score, score], axis=1)
-
-    model = CallableModel(useless)
-    pilot = run_pilot(model, images, "flip+shift:1", 2000, labels=y, progress=False)
-    assert pilot.n_samples == 400
-    assert pilot.chosen == ()
-    assert "stopped early: 2,000 were planned" in str(pilot)
-
-    def left(batch):
-        score = batch[:, :, :2].sum((1, 2))
-        return np.stack([-score, score], axis=1)
-
-    full = run_pilot(CallableModel(left), images, "flip", 1000, labels=y, progress=False)
-    assert full.n_samples == full.views.n_samples == 1000
-    assert [str(view) for view in full.chosen] == ["flip"]
 
 
 def test_clusters_are_never_divided():
