@@ -31,7 +31,7 @@ def rows(columns, some):
 # %% Fit a panel on 500 questions with known answers; systems in the order in which to ask them
 fit, labelled, new = slice(0, 500), slice(500, 2000), slice(2000, None)
 costs = {"small": 0.1, "medium": 0.5, "large": 4.0}
-panel = PanelCalibration().fit(rows(answers, fit), truth[fit], rows(signals, fit), costs=costs)
+panel = PanelCalibration().fit(rows(answers, fit), truth[fit], rows(signals, fit))
 print(panel.reason_)
 
 # %% One answer and one confidence per question

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any, Literal, Self
 
@@ -12,13 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.estimator import RULE, Estimator
 from recal.calibrators.group_offsets import GroupOffsets, fit_group_offsets
-from recal.calibrators.panel_answers import (
-    Match,
-    PanelRows,
-    PanelTable,
-    refuse_unknown,
-    right_answers,
-)
+from recal.calibrators.panel_answers import Match, PanelRows, PanelTable, right_answers
 from recal.calibrators.panel_fit import PanelFit, chosen_answers
 from recal.calibrators.samples import Samples
 from recal.checks import Indices, Vector
@@ -26,7 +20,7 @@ from recal.copies import count_fitted, kept_hashes
 from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from recal.maps.panel import PanelMap
-from recal.schema import Floats, Integers, Number, RandomState, check, check_parameters
+from recal.schema import Floats, Integers, RandomState, check_parameters
 
 
 class PanelCalibration(Estimator):
@@ -47,9 +41,6 @@ class PanelCalibration(Estimator):
     match : {"text", "exact", "number"}
         When two answers are the same. "text" ignores case, spaces, punctuation and how a number is
         written; "number" compares the last number of each text.
-    same : function of two answers, optional
-        Says whether two answers mean the same, in place of `match`. Files do not hold it: set it
-        again after `recal.load`.
     random_state : int, Generator or None
         Decides the folds.
 
@@ -63,7 +54,7 @@ class PanelCalibration(Estimator):
         What each further system adds.
     gains_ : list of dict
         For each system, asked after those before it: cross-validated accuracy, share of answers
-        that can be automated at 5 % errors, whether it is `used`, and its `cost` if given.
+        that can be automated at 5 % errors, and whether it is `used`.
     losses_ : dict of str to float
         Cross-validated negative log-likelihood of "the first system is right": of the panel, of the
         first system alone, and of its SignalCalibration if there was a comparison.
@@ -94,7 +85,6 @@ class PanelCalibration(Estimator):
     losses_: dict[str, float]
     stage_confidence_: Annotated[Vector, Floats(None, None, low=0.0, high=1.0)]
     n_fitted_: int
-    own_equality_: bool
     row_hashes_: Annotated[NDArray[np.uint64], Integers(None)]
     group_offsets_: GroupOffsets
     decision_: Annotated[Any, RULE]
@@ -103,12 +93,10 @@ class PanelCalibration(Estimator):
         self,
         answers: Literal["free", "kept"] = "free",
         match: Match = "text",
-        same: Callable[[Any, Any], bool] | None = None,
         random_state: RandomState = 0,
     ) -> None:
         self.answers = answers
         self.match = match
-        self.same = same
         self.random_state = random_state
 
     @one_thread()
@@ -120,8 +108,6 @@ class PanelCalibration(Estimator):
         groups: ArrayLike | None = None,
         clusters: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
-        *,
-        costs: Mapping[str, float] | Sequence[float] | None = None,
     ) -> Self:
         """Learn the weights of the systems from questions with known answers.
 
@@ -135,20 +121,18 @@ class PanelCalibration(Estimator):
             The right answers; or grades (True or False) of each system's answer; or, as booleans of
             shape (n_questions,), grades of the main system's answers, which are then always kept.
         signals : {system: columns}, optional
-            Numbers that come with an answer, as `SignalCalibration` reads them: a mapping, a data
-            frame or an array. Missing values and systems without signals are normal.
+            What comes with an answer, as `SignalCalibration` reads it: a mapping, a data frame or
+            an array. Missing values and systems without signals are normal.
         groups : array-like of shape (n_questions,), optional
             Each group gets an offset on the log-odds of the confidence, if offsets pay.
         clusters : array-like of shape (n_questions,), optional
             Names of questions that belong together; cross-validation never divides them.
         sample_weight : array-like of shape (n_questions,), optional
-        costs : {system: cost}, or one cost per system, optional
-            Price of asking each system; `reason_` then says what each adds for it.
         """
         check_parameters(self)
         table = PanelTable.of(answers, signals)
         everyone = len(table.systems)
-        rows = table.rows(answers, signals, match=self.match, same=self.same, asked=everyone)
+        rows = table.rows(answers, signals, self.match, everyone)
         if len(rows) < 10:
             raise InputError(
                 f"must have at least 10 questions, got {len(rows)}", argument="answers"
@@ -157,7 +141,7 @@ class PanelCalibration(Estimator):
             raise InputError(
                 f"of {table.systems[0]!r}, the main system, are all missing", argument="answers"
             )
-        right, merged = right_answers(rows, table, truth, self.match, self.same)
+        right, merged = right_answers(rows, table, truth, self.match)
         if not right[:, :-1].any():
             raise InputError(
                 "is the answer of no system in any row, so there is nothing to learn",
@@ -167,7 +151,6 @@ class PanelCalibration(Estimator):
         _refuse_leaks(rows, right, table)
         samples = Samples.checked(rows, right, sample_weight, clusters, groups)
         weights = np.ones(len(rows)) if samples.weights is None else samples.weights
-        prices = read_costs(costs, table.systems)
         if len(rows) < 50:
             warnings.warn(
                 f"{len(rows)} questions with known answers are few: weights depend on single ones.",
@@ -179,7 +162,7 @@ class PanelCalibration(Estimator):
         fit = PanelFit(rows, table, right, weights, samples.clusters, rng, merged=merged, kept=kept)
         used = fit.best_systems()
         confidence, correct = fit.outcomes(used)
-        gains = _gains(table.systems, used, confidence, correct, prices)
+        gains = _gains(table.systems, used, confidence, correct)
         state: dict[str, Any] = {
             "map_": fit.fit(used),
             "table_": table,
@@ -188,7 +171,6 @@ class PanelCalibration(Estimator):
             "gains_": gains,
             "reason_": _sentence(gains, len(rows)),
             "stage_confidence_": confidence,
-            "own_equality_": self.same is not None,
             "row_hashes_": kept_hashes(rows.digits()),
         }
         some = samples[fit.rows]
@@ -236,12 +218,7 @@ class PanelCalibration(Estimator):
     def read(self, answers: Any, signals: Any = None, asked: Any = None) -> PanelRows:
         """Return the rows that the map reads."""
         self._check_fitted()
-        if self.own_equality_ and self.same is None:
-            raise InputError(
-                "This panel compares answers by a function, which its file does not hold: set "
-                "panel.same to that function."
-            )
-        return self.table_.rows(answers, signals, match=self.match, same=self.same, asked=asked)
+        return self.table_.rows(answers, signals, self.match, asked)
 
     def chosen(self, rows: PanelRows, probs: Vector) -> tuple[Indices, Vector]:
         """Return the place of each question's answer, -1 if there is none, and its confidence."""
@@ -252,9 +229,6 @@ class PanelCalibration(Estimator):
         """Return about how many of these questions the panel was fitted on, by their hashes."""
         kept = getattr(self, "row_hashes_", np.empty(0, np.uint64))  # older files have none
         return count_fitted(rows.digits(), kept, self.n_fitted_)
-
-    def stored_params(self) -> dict[str, Any]:
-        return {**super().stored_params(), "same": None}
 
     def check_state(self) -> None:
         super().check_state()
@@ -272,44 +246,17 @@ class PanelCalibration(Estimator):
         return str(import_module("recal.reporting.notebook").panel_html(self))
 
 
-def _sentence(gains: Sequence[Mapping[str, Any]], n_questions: int) -> str:
-    first, *others = gains
-    text = f"Fitted on {n_questions:,} questions. {first['system']} alone: {_gain_text(first)}"
-    for gain in others:
-        if gain["used"]:
-            text += f"; with {gain['system']}: {_gain_text(gain)}"
-    dropped = [gain["system"] for gain in others if not gain["used"]]
+def _sentence(gains: Sequence[dict[str, Any]], n_questions: int) -> str:
+    told = [
+        f"{gain['system']}: accuracy {gain['accuracy']:.1%}, {gain['automated']:.0%} automated at "
+        "5 % errors"
+        for gain in gains
+        if gain["used"]
+    ]
+    text = f"Fitted on {n_questions:,} questions. Alone, {'; then with '.join(told)}."
+    dropped = [gain["system"] for gain in gains if not gain["used"]]
     left_out = f" Left out, because the panel predicts better without: {', '.join(dropped)}."
-    return f"{text}.{left_out if dropped else ''}"
-
-
-def _gain_text(gain: Mapping[str, Any]) -> str:
-    text = f"accuracy {gain['accuracy']:.1%}, {gain['automated']:.0%} automated at 5 % errors"
-    if gain["points"] is None or gain["cost"] is None:
-        return text
-    points = 100 * gain["points"]
-    each = f", {points / gain['cost']:+.3g} per 1" if gain["cost"] > 0 else ""
-    return f"{text} ({points:+.1f} points for {gain['cost']:g}{each})"
-
-
-def read_costs(
-    costs: Mapping[str, float] | Sequence[float] | None, systems: Sequence[str]
-) -> tuple[float, ...] | None:
-    """Return the cost of asking each system."""
-    if costs is None:
-        return None
-    if isinstance(costs, Mapping):
-        refuse_unknown(costs, systems, "costs")
-        if absent := [name for name in systems if name not in costs]:
-            raise InputError(f"lack the system {absent[0]!r}", argument="costs")
-        values = [costs[name] for name in systems]
-    else:
-        values = list(costs)
-    if len(values) != len(systems):
-        raise InputError(f"must be one for each of {', '.join(systems)}", argument="costs")
-    for value in values:
-        check(value, Number(0.0), "costs")
-    return tuple(map(float, values))
+    return f"{text}{left_out if dropped else ''}"
 
 
 def _refuse_leaks(rows: PanelRows, right: Vector, table: PanelTable) -> None:
@@ -335,24 +282,14 @@ def automated_share(confidence: Vector, correct: NDArray[np.bool_], risk: float)
 
 
 def _gains(
-    systems: Sequence[str],
-    used: Sequence[int],
-    confidence: Vector,
-    correct: NDArray[np.bool_],
-    prices: Sequence[float] | None,
+    systems: Sequence[str], used: Sequence[int], confidence: Vector, correct: NDArray[np.bool_]
 ) -> list[dict[str, Any]]:
-    gains: list[dict[str, Any]] = []
-    last = None
-    for place, name in enumerate(systems):
-        share = automated_share(confidence[:, place], correct[:, place], 0.05)
-        gain = {
+    return [
+        {
             "system": name,
             "used": place in used,
-            "accuracy": float(correct[:, place].mean()),
-            "automated": share,
-            "points": None if last is None else share - last,
-            "cost": None if prices is None else prices[place],
+            "accuracy": float(right.mean()),
+            "automated": automated_share(sure, right, 0.05),
         }
-        last = share
-        gains.append(gain)
-    return gains
+        for place, (name, sure, right) in enumerate(zip(systems, confidence.T, correct.T))
+    ]

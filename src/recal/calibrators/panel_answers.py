@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from zlib import crc32
@@ -17,12 +17,11 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.signal_table import GRADES, SignalTable, columns_of
+from recal.calibrators.signal_table import SignalTable, columns_of
 from recal.errors import InputError
 from recal.schema import Record
 
 Match = Literal["text", "exact", "number"]
-Same = Callable[[Any, Any], bool]
 Objects = NDArray[Any]
 
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.IGNORECASE)
@@ -42,8 +41,6 @@ def normalised(answer: Any, match: Match = "text") -> str:
     """
     if is_missing(answer):
         return ""
-    if isinstance(answer, bytes):
-        answer = answer.decode(errors="replace")
     if match == "exact":
         return str(answer)
     if isinstance(answer, int | float | np.number) and not isinstance(answer, bool):
@@ -133,39 +130,30 @@ class PanelTable(Record):
         table = SignalTable.of(flat) if flat else None
         return cls(systems, samples, tuple(owner) if flat else (0,), named, table)
 
-    def rows(
-        self,
-        answers: Any,
-        signals: Any,
-        *,
-        match: Match,
-        same: Same | None = None,
-        asked: Any = None,
-    ) -> PanelRows:
+    def rows(self, answers: Any, signals: Any, match: Match, asked: Any = None) -> PanelRows:
         """Read new answers and signals; systems that are absent were not asked."""
         columns, named = _answer_columns(answers)
-        if named and self.named:
-            refuse_unknown(columns, self.systems, "answers")
-            if self.systems[0] not in columns:
-                raise InputError(
-                    f"lack the main system {self.systems[0]!r}; they have {', '.join(columns)}",
-                    argument="answers",
-                )
-        elif len(columns) > len(self.systems):
+        if not (named and self.named) and len(columns) <= len(self.systems):
+            columns = dict(zip(self.systems, columns.values()))
+        _refuse_unknown(columns, self.systems, "answers")
+        if self.systems[0] not in columns:
             raise InputError(
-                f"must be of at most {len(self.systems)} systems ({', '.join(self.systems)}), "
-                f"got {len(columns)}",
+                f"lack the main system {self.systems[0]!r}; they have {', '.join(columns)}",
                 argument="answers",
             )
-        else:
-            columns = dict(zip(self.systems, columns.values()))
-        n = len(next(iter(columns.values())))
-        parts = [
-            _fitted_width(columns.get(name), n, width, name)
-            for name, width in zip(self.systems, self.samples)
-        ]
+        n = len(columns[self.systems[0]])
+        parts = []
+        for name, width in zip(self.systems, self.samples):
+            own = columns.get(name, np.empty((n, 0), dtype=object))
+            if own.shape[1] > width:
+                raise InputError(
+                    f"of {name!r} must be at most {width} samples as in the fit, got {own.shape[1]}",
+                    argument="answers",
+                )
+            absent = np.full((n, width - own.shape[1]), None, dtype=object)
+            parts += [own, absent]
         raw = np.concatenate(parts, axis=1)
-        codes = codes_of(raw, match, same)
+        codes = codes_of(raw, match)
         first = (codes[:, :, None] == codes[:, None, :]).argmax(axis=2)
         slots = np.where(codes >= 0, first, np.nan)
         numbers = self._signals(signals, n)
@@ -215,10 +203,8 @@ class PanelTable(Record):
         return np.where(present, system + 1.0, 0.0).max(axis=1)
 
 
-def codes_of(raw: Objects, match: Match, same: Same | None = None) -> NDArray[np.int64]:
+def codes_of(raw: Objects, match: Match) -> NDArray[np.int64]:
     """Return numbers that are equal for equal answers of a row, -1 for missing ones."""
-    if same is not None:
-        return _codes_by_function(raw, same)
     known: dict[Any, int] = {}
     texts: dict[str, int] = {"": -1}
     codes = np.empty(raw.size, dtype=np.int64)
@@ -228,27 +214,13 @@ def codes_of(raw: Objects, match: Match, same: Same | None = None) -> NDArray[np
             code = known.get(key)
         except TypeError:
             raise InputError(
-                f"must be text, numbers or None, got a {type(answer).__name__}",
-                argument="answers",
-                remedy="Pass same=, a function that compares two answers, for anything else",
+                f"must be text, numbers or None, got a {type(answer).__name__}", argument="answers"
             ) from None
         if code is None:
             text = normalised(answer, match)
             code = known[key] = texts.setdefault(text, len(texts) - 1)
         codes[place] = code
     return codes.reshape(raw.shape)
-
-
-def _codes_by_function(raw: Objects, same: Same) -> NDArray[np.int64]:
-    """Compare the answers of each row by the user's function; the first of equal ones counts."""
-    codes = np.full(raw.shape, -1, dtype=np.int64)
-    for row, answers in enumerate(raw.tolist()):
-        for place, answer in enumerate(answers):
-            if answer is not None:
-                firsts = [other for other in range(place) if codes[row, other] == other]
-                equal = (other for other in firsts if bool(same(answers[other], answer)))
-                codes[row, place] = next(equal, place)
-    return codes
 
 
 def is_missing(answer: Any) -> bool:
@@ -261,7 +233,7 @@ def is_missing(answer: Any) -> bool:
 
 def _answer_columns(answers: Any) -> tuple[dict[str, Objects], bool]:
     """Return each system's answers as (n, n_samples) objects, and whether systems have names."""
-    columns, named = columns_of(answers, _answer_samples, argument="answers", most_axes=3)
+    columns, named = columns_of(answers, _answer_samples, argument="answers", dtype=object)
     if not columns:
         raise InputError("must hold at least one system", argument="answers")
     lengths = {name: len(column) for name, column in columns.items()}
@@ -289,45 +261,23 @@ def _answer_samples(column: Any) -> Objects:
     return result
 
 
-def _fitted_width(column: Objects | None, n: int, width: int, name: str) -> Objects:
-    """Return the answers of a system with the number of samples of the fit; None if not asked."""
-    result = np.full((n, width), None, dtype=object)
-    if column is None:
-        return result
-    if column.shape[1] > width:
-        raise InputError(
-            f"of {name!r} must be at most {width} samples as in the fit, got {column.shape[1]}",
-            argument="answers",
-        )
-    result[:, : column.shape[1]] = column
-    return result
-
-
 def system_columns(signals: Any, systems: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the columns of each system's signals by name; systems without signals are absent."""
     if signals is None:
         return {}
     if not isinstance(signals, Mapping):
-        array = np.asarray(signals)
-        if array.ndim != 3 or array.shape[1] > len(systems):
-            raise InputError(
-                "must be {system: columns}, or an array of shape (n_questions, n_systems, "
-                f"n_signals), got {type(signals).__name__}",
-                argument="signals",
-            )
-        signals = {name: array[:, place] for place, name in enumerate(systems[: array.shape[1]])}
-    refuse_unknown(signals, systems, "signals")
-    found: dict[str, dict[str, Any]] = {}
-    for system in systems:
-        own = signals.get(system)
-        if isinstance(own, Mapping):
-            found[system] = {str(name): column for name, column in own.items()}
-        elif own is not None:
-            found[system] = dict(columns_of(own)[0])
-    return found
+        raise InputError(
+            f"must be {{system: columns}}, got {type(signals).__name__}", argument="signals"
+        )
+    _refuse_unknown(signals, systems, "signals")
+    return {
+        system: dict(columns_of(signals[system])[0])
+        for system in systems
+        if signals.get(system) is not None
+    }
 
 
-def refuse_unknown(given: Mapping[Any, Any], systems: Sequence[str], argument: str) -> None:
+def _refuse_unknown(given: Mapping[Any, Any], systems: Sequence[str], argument: str) -> None:
     if unknown := [str(name) for name in given if str(name) not in systems]:
         raise InputError(
             f"name the system {unknown[0]!r}, which the panel does not have; it has "
@@ -337,28 +287,46 @@ def refuse_unknown(given: Mapping[Any, Any], systems: Sequence[str], argument: s
 
 
 def right_answers(
-    rows: PanelRows, table: PanelTable, truth: Any, match: Match, same: Same | None
+    rows: PanelRows, table: PanelTable, truth: Any, match: Match
 ) -> tuple[NDArray[np.float64], bool]:
     """Return which candidate is right, (n, n_answers + 1), and whether only the main one is graded.
 
     The last column is "none of these". If several candidates are right, they share the row.
     """
     n, n_answers = rows.raw.shape
-    right = np.zeros((n, n_answers + 1))
-    grades, merged = _grades(truth, table, rows)
-    if grades is None:
-        both = np.concatenate([_truth_column(truth, n), rows.raw], axis=1)
-        codes = codes_of(both, match, same)
-        equal = codes[:, 1:] == codes[:, :1]
-    elif merged:
-        equal = grades & (rows.slots == main_places(rows.slots, table.samples[0])[:, None])
-    else:
+    column = np.asarray(truth, dtype=object)
+    column = column[:, None] if column.ndim == 1 else column
+    if column.shape not in ((n, 1), (n, len(table.systems))):
+        raise InputError(
+            f"must be right answers ({n},), or grades of shape ({n}, {len(table.systems)}), got the "
+            f"shape {np.shape(truth)}",
+            argument="truth",
+        )
+    missing = np.array([[is_missing(one) for one in row] for row in column.tolist()])
+    main = main_places(rows.slots, table.samples[0])
+    known = [one for one in column[~missing].tolist() if not isinstance(one, bool)]
+    answers = [one for one in rows.raw[:, 0].tolist() if one is not None]
+    merged = column.shape[1] == 1 and not (
+        known or missing.all() or all(isinstance(one, bool) for one in answers)
+    )
+    if merged:
+        grades = _read_grades(column, missing, ~np.isnan(main)[:, None], table.systems)
+        equal = grades & (rows.slots == main[:, None])
+    elif column.shape[1] > 1:
+        starts = np.r_[0, np.cumsum(table.samples)[:-1]]
+        given = np.logical_or.reduceat(~np.isnan(rows.slots), starts, axis=1)
+        grades = _read_grades(column, missing, given, table.systems)
         equal = np.repeat(grades, table.samples, axis=1)
+    else:
+        if missing.any():
+            raise InputError(f"is missing in row {missing[:, 0].argmax()}", argument="truth")
+        codes = codes_of(np.concatenate([column, rows.raw], axis=1), match)
+        equal = codes[:, 1:] == codes[:, :1]
     equal &= ~np.isnan(rows.slots)
+    right = np.zeros((n, n_answers + 1))
     places = np.where(equal, rows.slots, n_answers).astype(np.intp)
     np.put_along_axis(right, places, 1.0, axis=1)
-    none = ~equal.any(axis=1)
-    right[:, -1] = none
+    right[:, -1] = ~equal.any(axis=1)
     return right / right.sum(axis=1, keepdims=True), merged
 
 
@@ -369,67 +337,13 @@ def main_places(slots: NDArray[np.float64], n_samples: int) -> NDArray[np.float6
     return np.asarray(own[np.arange(len(own)), counts.argmax(axis=1)])
 
 
-def _grade(value: Any) -> bool:
-    """Read one grade; a missing one means that there is no right answer."""
-    if is_missing(value):
-        return False
-    word = str(value).strip().lower()
-    if word not in GRADES:
-        raise InputError(f"must be graded True or False, got {value!r}", argument="truth")
-    return GRADES[word] > 0.5
-
-
-def _truth_column(truth: Any, n: int) -> Objects:
-    values = truth.tolist() if hasattr(truth, "tolist") else list(truth)
-    if len(values) != n:
-        raise InputError(
-            f"must hold the right answer of each of the {n} questions, got {len(values)}",
-            argument="truth",
-        )
-    column = np.full((n, 1), None, dtype=object)
-    for place, value in enumerate(values):
-        if is_missing(value):
-            raise InputError(f"is missing in row {place}", argument="truth")
-        column[place, 0] = value
-    return column
-
-
-def _grades(truth: Any, table: PanelTable, rows: PanelRows) -> tuple[Any, bool]:
-    """Return grades per system or of the main one, and whether they are only of the main one."""
-    n, n_systems = len(rows), len(table.systems)
-    if isinstance(truth, Mapping) or hasattr(truth, "columns"):
-        names = [str(name) for name in (truth if isinstance(truth, Mapping) else truth.columns)]
-        if set(names) != set(table.systems):
-            raise InputError(
-                f"must grade the systems {', '.join(table.systems)}, got {', '.join(names)}",
-                argument="truth",
-            )
-        truth = np.column_stack([np.asarray(truth[name]) for name in table.systems])
-    array = np.asarray(truth)
-    if array.ndim == 2 and array.shape[1] > 1:
-        if array.shape != (n, n_systems):
-            raise InputError(
-                f"must be right answers (n,), or grades of shape ({n}, {n_systems}), got the shape "
-                f"{array.shape}",
-                argument="truth",
-            )
-        starts = np.r_[0, np.cumsum(table.samples)[:-1]]
-        given = np.logical_or.reduceat(~np.isnan(rows.slots), starts, axis=1)
-        return _read_grades(array, given, table.systems), False
-    column = array[:, None] if array.ndim == 1 else array
-    grades = [one for one in column.ravel().tolist() if not is_missing(one)]
-    booleans = column.shape == (n, 1) and grades and all(isinstance(one, bool) for one in grades)
-    answers = [one for one in rows.raw[:, 0].tolist() if one is not None]
-    if booleans and not all(isinstance(one, bool) for one in answers):
-        main = main_places(rows.slots, table.samples[0])
-        return _read_grades(column, ~np.isnan(main)[:, None], table.systems), True
-    return None, False
-
-
-def _read_grades(array: Objects, given: NDArray[np.bool_], systems: Sequence[str]) -> Objects:
+def _read_grades(
+    grades: Objects, missing: NDArray[np.bool_], given: NDArray[np.bool_], systems: Sequence[str]
+) -> NDArray[np.bool_]:
     """Read grades, which only missing answers may lack."""
-    lacking = given & np.array([[is_missing(one) for one in row] for row in array.tolist()])
-    if lacking.any():
-        row, place = np.argwhere(lacking)[0].tolist()
+    if (missing & given).any():
+        row, place = np.argwhere(missing & given)[0].tolist()
         raise InputError(f"lacks the grade of {systems[place]!r} in row {row}", argument="truth")
-    return np.array([[_grade(one) for one in row] for row in array.tolist()])
+    if odd := [one for one in grades[~missing].tolist() if one not in (0, 1)]:
+        raise InputError(f"must be graded True or False, got {odd[0]!r}", argument="truth")
+    return np.where(missing, False, grades).astype(bool)

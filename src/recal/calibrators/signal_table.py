@@ -161,10 +161,6 @@ class SignalTable(Record):
             picked.append(_named_groups(groups)[1])
         return picked
 
-    def group_names(self, groups: Any) -> NDArray[np.str_]:
-        """Return the group of each answer as text."""
-        return np.array(_texts(_named_groups(groups)[1]), dtype=np.str_)
-
     @cached_property
     def _bounds(self) -> tuple[Vector, Vector]:
         """The values beyond which a number is far outside the range of the fit."""
@@ -174,44 +170,34 @@ class SignalTable(Record):
         highs = np.where(share, 1.0, self.highs + width)
         return np.where(category, -np.inf, lows), np.where(category, np.inf, highs)
 
-    def unlike(self, values: Vector, signals: Any, groups: Any = None) -> NDArray[np.bool_]:
-        """Return which values are levels that were not in the fit or lie far outside its range.
+    def warn_of_unlike(self, values: Vector, signals: Any, groups: Any = None) -> None:
+        """Warn of levels that were not in the fit and of numbers far outside its range.
 
         Far outside means below or above the range by more than five times its width; for a signal
         in [0, 1], it means outside [0, 1].
         """
         lows, highs = self._bounds
-        found = np.isfinite(values) & ((values < lows) | (values > highs))
+        far = np.isfinite(values) & ((values < lows) | (values > highs))
         unknown = np.isnan(values) & (self.n_levels > 0)
-        if unknown.any():
-            picked = self._picked(signals, groups)
-            for place in np.flatnonzero(unknown.any(axis=0)).tolist():
-                missing = [text == "" for text in _texts(picked[place])]
-                found[:, place] |= unknown[:, place] & ~np.array(missing)
-        return np.asarray(found)
-
-    def warn_of_unlike(self, values: Vector, signals: Any, groups: Any = None) -> None:
-        """Warn of values unlike those of the fit."""
-        odd = self.unlike(values, signals, groups)
-        if not odd.any():
+        if not (far.any() or unknown.any()):
             return
-        picked = self._picked(signals, groups)
-        told = []
-        for place in np.flatnonzero(odd.any(axis=0)).tolist():
-            name, rows = self.names[place], np.flatnonzero(odd[:, place])
-            if self.levels[place]:
-                new = min(_texts(picked[place][rows]))
-                told.append(f"{name!r} is {new!r}, which was not in the fit")
-            else:
-                low, high = self.lows[place], self.highs[place]
-                told.append(
-                    f"{name!r} is {values[rows[0], place]:g}, and {low:g} to {high:g} in the fit"
+        picked, told = self._picked(signals, groups), []
+        for place, name in enumerate(self.names):
+            if far[:, place].any():
+                odd, low, high = (
+                    values[far[:, place], place][0],
+                    self.lows[place],
+                    self.highs[place],
                 )
-        warnings.warn(
-            f"Values unlike those of the fit: {'; '.join(told)}. Their confidence may be wrong.",
-            UnseenValuesWarning,
-            stacklevel=3,
-        )
+                told.append(f"{name!r} is {odd:g}, and {low:g} to {high:g} in the fit")
+            if texts := set(_texts(picked[place][unknown[:, place]])) - {""}:
+                told.append(f"{name!r} is {min(texts)!r}, which was not in the fit")
+        if told:
+            warnings.warn(
+                f"Values unlike those of the fit: {'; '.join(told)}. Their confidence may be wrong.",
+                UnseenValuesWarning,
+                stacklevel=3,
+            )
 
     def refuse_leaks(self, values: Vector, right: Vector) -> None:
         """Refuse a column that tells the grades: a confidence learned from it means nothing.
@@ -256,14 +242,11 @@ def columns_of(
     read: Callable[[Any], NDArray[Any]] = as_column,
     *,
     argument: str = "signals",
-    most_axes: int = 2,
+    dtype: type | None = None,
 ) -> tuple[dict[str, NDArray[Any]], bool]:
-    """Return the columns of a mapping, data frame, list of mappings or array by name, and whether
-    the names are the user's own.
+    """Return the columns of a mapping, data frame or array by name, and whether the names are the
+    user's own.
     """
-    if isinstance(table, list) and table and all(isinstance(row, Mapping) for row in table):
-        every = dict.fromkeys(name for row in table for name in row)
-        table = {name: [row.get(name) for row in table] for name in every}
     if isinstance(table, Mapping):
         return {str(name): read(column) for name, column in table.items()}, True
     if hasattr(table, "columns") and hasattr(table, "__getitem__"):  # pandas, polars
@@ -273,10 +256,10 @@ def columns_of(
                 f"must have columns with distinct names, got {', '.join(names)}", argument=argument
             )
         return {str(name): read(table[name]) for name in table.columns}, True
-    array = as_array(table, argument, dtype=object if most_axes > 2 else None)
+    array = as_array(table, argument, dtype)
     if array.ndim == 1:
         array = array[:, None]
-    if not 2 <= array.ndim <= most_axes:
+    if array.ndim != 2:
         raise InputError(
             "must be a mapping of names to columns, a data frame, or an array of shape (n, "
             f"n_{argument}), got the shape {array.shape}",

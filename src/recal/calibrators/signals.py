@@ -28,7 +28,7 @@ from recal.engine.compiled import one_thread
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError, NotFittedError
 from recal.maps.arrays import sigmoid
 from recal.maps.signals import SignalMap
-from recal.schema import Instance, Integers, RandomState, check, check_parameters
+from recal.schema import Instance, Integers, RandomState, check_parameters
 from recal.solvers.convex import mixture_weights, without_light_ones
 
 # With fewer graded answers, or fewer of the rarer kind, only Platt scaling of the best signal is
@@ -69,7 +69,7 @@ class SignalCalibration(Estimator):
     losses_ : dict of str to float
         Cross-fitted negative log-likelihood of each model and of the mixture.
     decision_ : DecisionRule, if one was set
-        Which answers `accept` accepts; saved with the calibration, and a new fit removes it.
+        Saved with the calibration; a new fit removes it.
     profile_ : Profile, if one was set
         What answers looked like at the fit, for `recal.watch`.
 
@@ -172,18 +172,6 @@ class SignalCalibration(Estimator):
         values = self.table_.values(signals, groups)
         self.table_.warn_of_unlike(values, signals, groups)
         return self._confidence(values)
-
-    def accept(self, signals: Any, groups: Any = None) -> NDArray[np.bool_]:
-        """Return whether the rule in `decision_` accepts each answer, (n_samples,)."""
-        confidence = self.predict_confidence(signals, groups)
-        if "decision_" not in vars(self):
-            raise NotFittedError(
-                "This SignalCalibration has no decision rule; set decision_ = "
-                "recal.decide(confidence, correct).rule."
-            )
-        rule: Any = check(self.decision_, RULE, "decision_")
-        names = self.table_.group_names(groups) if rule.groups else None
-        return np.asarray(rule.accept(confidence, groups=names))
 
     def fitted_rows(self, confidence: ArrayLike) -> int:
         """Return about how many of these confidences belong to answers of the fit."""

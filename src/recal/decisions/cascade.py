@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.panel import PanelCalibration, read_costs
+from recal.calibrators.panel import PanelCalibration
 from recal.calibrators.panel_answers import PanelRows, right_answers
 from recal.calibrators.panel_fit import PanelFit
 from recal.checks import Flags, Vector
@@ -295,8 +295,8 @@ def plan_cascade(
         "Plan the cascade on other questions.",
     )
     table = panel.table_
-    right, _ = right_answers(rows, table, truth, panel.match, panel.same)
-    prices = np.array(read_costs(costs, table.systems))
+    right, _ = right_answers(rows, table, truth, panel.match)
+    prices = _prices(costs, table.systems)
     stages = [place for place, gain in enumerate(panel.gains_) if gain["used"]]
     places, sure = stage_answers(panel, rows, stages)
     picked = np.take_along_axis(right, np.maximum(places, 0), axis=1)
@@ -347,6 +347,21 @@ def plan_cascade(
         other_shares=np.array(shares),
         other_costs=np.r_[spent[-1], prices],
     )
+
+
+def _prices(costs: Mapping[str, float] | Sequence[float], systems: Sequence[str]) -> Vector:
+    """Return the cost of asking each system."""
+    complete = (
+        set(costs) == set(systems) if isinstance(costs, Mapping) else len(costs) == len(systems)
+    )
+    if not complete:
+        raise InputError(
+            f"must be one for each of {', '.join(systems)}, got {costs}", argument="costs"
+        )
+    costs = [costs[name] for name in systems] if isinstance(costs, Mapping) else costs
+    for value in costs:
+        check(value, Number(0.0), "costs")
+    return np.array(costs, dtype=np.float64)
 
 
 def stage_answers(

@@ -155,7 +155,6 @@ def calibrate_panel(
             _rows(signals, fit),
             groups=None if groups is None else groups[fit],
             clusters=None if clusters is None else clusters[fit],
-            costs=costs,
         )
         predicted, confidence = panel.predict_both(given, signals, groups)
         right = _is_right(predicted, key, match)

@@ -229,16 +229,6 @@ def test_one_answer_as_a_mapping_of_single_values(fitted, problem):
     np.testing.assert_array_equal(found, fitted.predict_confidence(signals, groups)[[3]])
 
 
-def test_rows_of_json_are_a_table(fitted, problem):
-    signals, _, groups, _ = problem
-    rows = [dict(zip(signals, values)) for values in zip(*signals.values())][:50]
-    del rows[3]["judge"]
-    found = fitted.predict_confidence(rows, groups[:50])
-    some = {name: column[:50].copy() for name, column in signals.items()}
-    some["judge"][3] = np.nan
-    np.testing.assert_array_equal(found, fitted.predict_confidence(some, groups[:50]))
-
-
 def test_groups_are_needed_if_and_only_if_the_fit_had_them(fitted, problem):
     signals, correct, groups, _ = problem
     with pytest.raises(InputError, match="Pass groups="):
@@ -273,25 +263,6 @@ def test_unseen_groups_are_flagged_and_missing_values_are_not(fitted, problem):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fitted.predict_confidence(signals, groups)  # the judge's score is often missing
-
-
-def test_accept_uses_the_rule(fitted, problem, tmp_path):
-    new, right, groups, _ = graded_answers(900, seed=5)
-    with pytest.raises(NotFittedError, match="decision_"):
-        fitted.accept(new, groups)
-    again = load(save(fitted, tmp_path / "signals.recal"))
-    confidence = again.predict_confidence(new, groups)
-    again.decision_ = decide(confidence, right, risk=0.25).rule
-    np.testing.assert_array_equal(
-        again.accept(new, groups), confidence >= again.decision_.thresholds[0]
-    )
-    by_group = decide(confidence, right, risk=0.3, groups=groups).rule
-    again.decision_ = by_group
-    np.testing.assert_array_equal(
-        again.accept(new, groups), by_group.accept(confidence, groups=groups)
-    )
-    signals, correct, names, _ = problem
-    assert not hasattr(again.fit(signals, correct, names), "decision_")
 
 
 def test_deciding_on_the_rows_of_the_fit_is_noticed(fitted, problem):
