@@ -354,23 +354,11 @@ class Inputs(OptionGroup):
         return model, self.open_data(model, stored), self.running(stored)
 
     def open_labelled_data(self, model: Any) -> Any:
-        """Return the source of inputs to calibrate on.
-
-        If only one guess is possible, columns and the order of classes are guessed and printed.
-        """
+        """Return the source of inputs to calibrate on; an assumed order of classes is printed."""
         from recal.collecting.local import open_source
         from recal.collecting.preflight import name_labels
-        from recal.collecting.tables import guess_columns
 
-        assert self.data is not None
-        columns: dict[str, Any] = {}
-        if self.is_table and self.labels is None and self.text_column is None:
-            classes = self.class_names or getattr(model, "classes", None)
-            columns = guess_columns(self.data, classes, self.label_column, model.features or ())
-        for name, column in columns.items():
-            what = f"{name.removesuffix('_column').capitalize()}s"
-            say(f"{what} are read from the column {column!r} of {self.data}.")
-        source = open_source(replace(self, **columns).open_data(model), self.labels, {}, model)
+        source = open_source(self.open_data(model), self.labels, {}, model)
         named = name_labels(source, model, self.class_names)
         if named is not source and named.classes is not None:
             names = ", ".join(named.classes[:8]) + (", ..." if len(named.classes) > 8 else "")

@@ -222,7 +222,7 @@ def as_source(inputs: Any, **options: Any) -> Source:
         raise InputError(
             f"Inputs came as a tuple of {len(inputs)}; pass the inputs alone, and their labels as `labels`."
         )
-    if any(comes_from(inputs, package) for package in ("pandas", "polars", "pyarrow")):
+    if type(inputs).__name__ in ("DataFrame", "Table"):
         from recal.collecting.tables import open_frame
 
         return open_frame(inputs)

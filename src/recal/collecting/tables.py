@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest, digest_array
-from recal.collecting.models.base import Model, comes_from
+from recal.collecting.models.base import Model
 from recal.collecting.sources import ArraySource, Source
 from recal.errors import FileError, InputError, MissingExtraError, in_both
 from recal.files.tables import pyarrow_for, read_parquet, read_table
@@ -72,20 +71,16 @@ class TableSource(Source):
         return self.values.iloc[list(rows)]
 
     def arranged(
-        self,
-        columns: Sequence[str] | None,
-        levels: Sequence[Sequence[str]] = (),
-        n_features: int | None = None,
+        self, columns: Sequence[str] | None, levels: Sequence[Sequence[str]] = ()
     ) -> TableSource:
         """Return the table with these columns in this order; refuse missing and unknown ones.
 
-        Without `columns`, the columns `aside` are left out, unless the model takes `n_features`
-        and these are all columns. `levels` are the categories of each column at the fit.
+        Without `columns`, the columns `aside` are left out. `levels` are the categories of each
+        column at the fit.
         """
         names = {str(name): name for name in self.values.columns}
         if columns is None:
-            whole = n_features == len(names)
-            columns = [name for name in names if whole or name not in self.aside]
+            columns = [name for name in names if name not in self.aside]
         if not set(columns) <= set(names):  # LightGBM stores its names without blanks
             names = {re.sub(r"\s", "_", name): own for name, own in names.items()}
         if missing := [name for name in columns if name not in names]:
@@ -153,7 +148,7 @@ def arrange_columns(source: Source, model: Model, stored: Preprocessing | None =
     if columns is None and model.features is None:
         _refuse_texts(source)
     columns = model.features if columns is None else columns
-    return source.arranged(columns, levels, model.n_features)
+    return source.arranged(columns, levels)
 
 
 def _refuse_texts(source: TableSource) -> None:
@@ -161,7 +156,7 @@ def _refuse_texts(source: TableSource) -> None:
     if "text_column" not in (source.reading or {}):
         return
     frame = source.values
-    texts = [str(name) for name in frame.columns if holds_texts(frame[name])]
+    texts = [str(name) for name in frame.columns if _holds_texts(frame[name])]
     others = [str(name) for name in frame.columns if str(name) not in texts]
     if texts and len(others) <= 1:
         columns = {"text_column": texts[0]}
@@ -174,15 +169,9 @@ def _refuse_texts(source: TableSource) -> None:
 
 
 def open_frame(inputs: Any) -> TableSource:
-    """Return the source of a frame.
-
-    Frames of polars and pyarrow become pandas, which most models take.
-    """
-    if comes_from(inputs, "pandas"):
-        return TableSource(inputs)
-    is_lazy = hasattr(inputs, "collect") and comes_from(inputs, "polars")
+    """Return the source of a frame of pandas, or of one of polars or pyarrow, which becomes pandas."""
     try:
-        return TableSource((inputs.collect() if is_lazy else inputs).to_pandas())
+        return TableSource(inputs.to_pandas() if hasattr(inputs, "to_pandas") else inputs)
     except ImportError as error:
         raise MissingExtraError(
             "pandas and pyarrow", "tables", "Reading a polars or pyarrow table"
@@ -240,7 +229,7 @@ def open_table(
     return source
 
 
-def _read_frame(path: Path) -> Any:
+def _read_frame(path: Path, **options: Any) -> Any:
     try:
         import pandas
     except ImportError as error:
@@ -248,7 +237,7 @@ def _read_frame(path: Path) -> Any:
     try:
         if path.suffix.lower() == ".parquet":
             return read_parquet(path).to_pandas()
-        return pandas.read_csv(path, **_csv_format(path))
+        return pandas.read_csv(path, **_csv_format(path), **options)
     except (OSError, ValueError) as error:
         raise FileError(f"{path} cannot be read as a table: {str(error).rstrip('.')}.") from error
 
@@ -289,97 +278,26 @@ def _filled(path: Path, name: str, values: NDArray[Any], empty: NDArray[np.bool_
 
 def column_names(path: Path) -> list[str]:
     """Return the names of a table's columns, without reading its rows."""
-    try:
-        if path.suffix.lower() == ".parquet":
-            return list(pyarrow_for("Reading Parquet files")[1].read_schema(path).names)
-    except (OSError, ValueError):  # `open_table` reports it
-        return []
-    frame = _first_rows(path, 0)
-    return [] if frame is None else [str(name) for name in frame.columns]
-
-
-def guess_columns(
-    path: Path,
-    classes: Sequence[Any] | None,
-    label_column: str | None = None,
-    features: Sequence[str] = (),
-) -> dict[str, str]:
-    """Return which columns hold labels and texts, if there is only one way to read a table.
-
-    The labels are in `label_column`, in the only column that is not one of the model's `features`,
-    or in the only column whose values are mostly classes of the model. The texts are in the only
-    other column, if it holds texts. A column called "label" needs no guess.
-    """
-    frame = _first_rows(path)
-    if frame is None or not len(frame) or label_column not in (None, *frame.columns):
-        return {}
-    label = label_column
-    beyond = [str(name) for name in frame.columns if str(name) not in features]
-    if label is None and features and len(beyond) == 1 and len(frame.columns) == len(features) + 1:
-        return {"label_column": beyond[0]}
-    if label is None:
-        if classes is None or np.asarray(classes).dtype.kind not in "UO" or "label" in frame:
-            return {}
-        names = {str(name) for name in classes}
-        # A misspelt label is reported later, by name.
-        shares = {name: frame[name].map(str).isin(names).mean() for name in frame.columns}
-        candidates = [name for name, share in shares.items() if share > 0.5]
-        if len(candidates) != 1:
-            return {}
-        (label,) = candidates
-    others = [name for name in frame.columns if name != label]
-    found = {} if label_column is not None else {"label_column": label}
-    if len(others) == 1 and holds_texts(frame[others[0]], words=1):
-        found["text_column"] = others[0]
-    return found
+    if path.suffix.lower() == ".parquet":
+        return list(pyarrow_for("Reading Parquet files")[1].read_schema(path).names)
+    return list(map(str, _read_frame(path, nrows=0).columns))
 
 
 def check_labelled(source: Source, where: object = "") -> None:
     """Refuse inputs without labels, and say how to provide them."""
     if source.batch(0, 1).labels is not None:
         return
-    text, folders = "The inputs have no labels", "put the files into one folder per class"
-    remedy = f"Pass `labels` (--labels FILE), or {folders}"
+    text = "The inputs have no labels"
+    remedy = "Pass `labels` (--labels FILE), or put the files into one folder per class"
     if isinstance(source, TableSource):
-        text += f"; the columns are {', '.join(str(name) for name in source.values.columns)}"
-        likely, which = _likely_labels(source.values), "Say which column holds them: "
-        python, typed = ("...", "NAME") if likely is None else (repr(likely), shlex.quote(likely))
-        remedy = f"{which}label_column={python} (--label-column {typed})"
+        text += f"; the columns are {', '.join(map(str, source.values.columns))}"
+        remedy = f"Say which column holds them: {in_both(label_column='NAME')}"
     error = InputError(text, remedy=remedy)
     raise error.at(where) if where else error
 
 
-def _likely_labels(frame: Any) -> str | None:
-    """Return the only column that looks like labels (few values, each in many rows)."""
-    named = [
-        str(name)
-        for name in frame.columns
-        if 2 <= frame[name].nunique() <= max(2, len(frame) // 10) and frame[name].dtype.kind != "f"
-    ]
-    return named[0] if len(named) == 1 else None
-
-
-def _first_rows(path: Path, count: int = 1000) -> Any:
-    """Return the first rows of a .csv or .tsv file, or None if it cannot be read;
-
-    `open_table` reports the error.
-    """
-    if path.suffix.lower() == ".parquet":
-        return None
-    try:
-        import pandas
-
-        return pandas.read_csv(path, **_csv_format(path), nrows=count)
-    except (ImportError, OSError, ValueError):
-        return None
-
-
-def holds_texts(column: Any, words: float = 3) -> bool:
-    """Whether most values of a column are unique texts of at least this many words, not categories
-    or numbers.
-    """
-    if getattr(column.dtype, "kind", "O") in "biufcmM":
-        return False
-    values = [str(value) for value in column.head(1000).tolist()]
-    mean = sum(len(value.split()) for value in values) / max(1, len(values))
-    return mean >= words and len(set(values)) > len(values) / 2
+def _holds_texts(column: Any) -> bool:
+    """Whether most values of a column are unique texts of three words or more."""
+    values = column.head(1000).astype(str)
+    is_unique = values.nunique() > len(values) / 2
+    return bool(is_unique and values.str.split().str.len().mean() >= 3)

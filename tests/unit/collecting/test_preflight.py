@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 import numpy as np
 import pandas
@@ -13,7 +12,6 @@ from recal.cli.app import run
 from recal.collecting.models import as_model
 from recal.collecting.preflight import preflight
 from recal.collecting.sources import ArraySource
-from recal.collecting.tables import guess_columns
 from recal.errors import InputError
 from recal.transforms import pool
 
@@ -68,36 +66,6 @@ def test_a_csv_of_texts_is_not_silently_a_table(place, capsys):
     assert not (place / "asked.txt").exists()
     columns = ["--text-column", "text", "--label-column", "topic", "--classes", "a,b,c"]
     assert run([*command, *columns]) == 0
-
-
-def test_the_only_column_beside_the_labels_is_read_as_texts_even_if_they_are_short(place, capsys):
-    rows = {"word": [f"w{number}" for number in range(30)], "topic": ["a", "b", "c"] * 10}
-    pandas.DataFrame(rows).to_csv("t.csv", index=False)
-    command = [
-        *shlex.split("collect --model taught:model --data t.csv --label-column topic --classes"),
-        "a,b,c",
-    ]
-    assert run([*command, "--out", "v.npz"]) == 0
-    assert "Texts are read from the column 'word'" in capsys.readouterr().out
-
-
-def test_the_labels_are_in_the_only_column_that_the_model_does_not_take(place):
-    pandas.DataFrame({"size": [1.0, 2.0], "cut": ["a", "b"], "colour": ["x", "y"]}).to_csv(
-        "t.csv", index=False
-    )
-    assert guess_columns(Path("t.csv"), None, None, ["size", "colour"]) == {"label_column": "cut"}
-    assert guess_columns(Path("t.csv"), None, None, ["size"]) == {}
-    assert guess_columns(Path("t.csv"), None, None, ["size", "colour", "weight"]) == {}
-
-
-def test_the_message_for_absent_labels_names_the_column_that_looks_like_labels(place, capsys):
-    rows = {"word": [f"w{number}" for number in range(60)], "topic": ["a", "b", "c"] * 20}
-    pandas.DataFrame(rows).to_csv("t.csv", index=False)
-    assert run(["calibrate", "--model", "taught:model", "--data", "t.csv", "--out", "made"]) == 2
-    assert (
-        "columns are word, topic. Say which column holds them: label_column='topic' (--label-column topic)."
-        in capsys.readouterr().err
-    )
 
 
 def test_logits_that_are_all_equal_are_told(place, capsys):
