@@ -1,4 +1,4 @@
-"""Audits by simulation: false alarms, and checks until an alarm.
+"""Audits by simulation: false alarms, checks until an alarm, and rules that can be loosened.
 
     python -m benchmarks.audits --streams 500 --checks 5000
 
@@ -25,11 +25,11 @@ def answers(rng: np.random.Generator, n: int, factor: float) -> tuple[np.ndarray
     return confidence, rng.random(n) >= factor * (1 - confidence)
 
 
-def stream(seed: int, checks: int, change: int | None) -> tuple[int, bool]:
+def stream(seed: int, checks: int, *, weighted: bool, change: int | None) -> tuple[int, bool]:
     """Return the number of checks after the change until the alarm, and whether it came before."""
     rng = np.random.default_rng(seed)
     rule = DecisionRule((THRESHOLD,), risk=RISK, confidence=0.95)
-    audit = Audit(rule, random_state=seed)
+    audit = Audit(rule, weighted=weighted, below=0.0, random_state=seed)
     done = 0
     while done < checks and not audit.alarm:
         size = 50 if change is None or done >= change else min(50, change - done)
@@ -68,7 +68,8 @@ def main() -> None:
     seeds = range(given.streams)
     changes = np.random.default_rng(1).integers(1, 2000, given.streams)
     monitors: dict[str, Callable[[int, int | None], tuple[int, bool]]] = {
-        "audit": lambda seed, change: stream(seed, given.checks, change),
+        "uniform": lambda seed, change: stream(seed, given.checks, weighted=False, change=change),
+        "weighted": lambda seed, change: stream(seed, given.checks, weighted=True, change=change),
         "running mean": lambda seed, change: running_mean(seed, given.checks, change),
     }
     for name, monitor in monitors.items():
@@ -80,6 +81,30 @@ def main() -> None:
             f"; errors doubled: median {np.median(delays):.0f} checks until the alarm "
             f"(90 %: {np.quantile(delays, 0.9):.0f})"
         )
+    loosen()
+
+
+def loosen(n_rules: int = 40) -> None:
+    """Audit a rule that accepts half of what is possible, and count how it is loosened."""
+    shares, errors, checks = [], [], []
+    for seed in range(n_rules):
+        rng = np.random.default_rng(seed)
+        rule = DecisionRule((0.97,), risk=RISK, confidence=0.95)
+        audit = Audit(rule, below=0.3, random_state=seed)
+        while not audit.can_loosen and audit.n_graded < 3000:
+            confidence, right = answers(rng, 2000, 1.0)
+            audit.add(right[audit.draw(confidence, 50)])
+        confidence, right = answers(rng, 100_000, 1.0)
+        looser = audit.updated_rule()
+        if looser is not None:
+            accepted = looser.accept(confidence)
+            shares.append(accepted.mean() / rule.accept(confidence).mean())
+            errors.append(1 - right[accepted].mean())
+            checks.append(len(audit.graded))
+    print(
+        f"loosened {len(shares)} of {n_rules} rules after a median of {np.median(checks):.0f} checks: "
+        f"{np.mean(shares):.2f} times the share, errors at most {np.max(errors):.1%} (risk 5 %)"
+    )
 
 
 if __name__ == "__main__":

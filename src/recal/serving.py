@@ -222,7 +222,7 @@ class Service:
         self._lock = threading.Lock()
         self._journal = Journal(folder / AUDIT_FILE)
         rule = audited_rule(calibration)
-        self.audit = None if rule is None else FolderAudit(folder, rule)
+        self.audit = None if rule is None else FolderAudit(folder, rule, below=0.0)
         self.key = "" if self.audit is None else self.audit.key
 
     def answer(self, rows: Sequence[Any]) -> list[JsonRow]:

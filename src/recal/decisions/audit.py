@@ -2,20 +2,21 @@
 
 A person checks a few of the accepted answers, drawn with known probabilities. Each grade settles
 bets, so the error rate has an interval, and the promise an alarm, that stay valid however often one
-looks.
+looks: if the hypothesis holds, an outcome is at most 0 on average, so the capital of the players is
+a supermartingale and ever reaches 1 / alpha with probability at most alpha (Ville's inequality).
 
 An answer that is likelier to be wrong is drawn more often and counts less: its weight is the mean
 probability of being drawn divided by its own. Weighted grades have the same mean as the error rate
 and vary less. Half of each probability is the same for all answers, so no weight exceeds 2.
 
-Players bet a fixed fraction of their capital on each grade before they see it. If the hypothesis
-holds, an outcome is at most 0 on average, so the capital is a supermartingale: it ever reaches
-1 / alpha with probability at most alpha (Ville's inequality).
+Some answers just below the threshold are drawn, too. If the error rate of the accepted answers
+together with this band is below the risk, the rule can be loosened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,9 +26,7 @@ from recal.checks import Vector, check_confidences
 from recal.clusters import check_names
 from recal.decisions.rule import DecisionRule, check_share
 from recal.errors import InputError
-
-# Half of the draws are uniform, so no answer counts for more than two.
-LARGEST_WEIGHT = 2.0
+from recal.schema import Number, check
 
 
 class Check(NamedTuple):
@@ -35,6 +34,7 @@ class Check(NamedTuple):
 
     name: Any  # the row among the answers it was drawn from
     confidence: float
+    accepted: bool  # otherwise the answer lies in the band below the threshold
     group: str
     weight: float  # how much its grade counts for the error rate of all accepted answers
     group_weight: float  # the same for the accepted answers of its group
@@ -49,6 +49,11 @@ class Audit:
     confidence : float
         Level of the interval and of the alarm. While the error rate is at most the risk, an alarm
         is ever raised with probability at most 1 - confidence.
+    weighted : bool
+        Draw answers that are likelier to be wrong more often.
+    below : float
+        The share of draws from just below the threshold. The band is chosen at the first draw: the
+        most confident rejected answers, as many as this share of accepted and band together.
     random_state : int
 
     Attributes
@@ -63,6 +68,10 @@ class Audit:
         Whether the promise is refuted: the error rate, or that of a group, exceeds the risk.
     alarm_at : int or None
         The number of grades at the first alarm.
+    can_loosen : bool
+        Whether the answers of the band can be accepted as well.
+    band_from : float or None
+        The lowest confidence of the band.
     graded : list of (Check, wrong)
         All grades in their order; `replay` restores the state from them.
 
@@ -77,19 +86,29 @@ class Audit:
     >>> rows = audit.draw(confidence, 400)
     >>> audit.add(right[rows])
     400
-    >>> audit.alarm, 0.03 < audit.error < 0.07, audit.interval[1] < 0.11
+    >>> audit.alarm, 0.03 < audit.error < 0.07, audit.interval[1] < 0.1
     (False, True, True)
     """
 
-    def __init__(self, rule: Any, *, confidence: float = 0.95, random_state: int = 0) -> None:
+    def __init__(
+        self,
+        rule: Any,
+        *,
+        confidence: float = 0.95,
+        weighted: bool = True,
+        below: float = 0.1,
+        random_state: int = 0,
+    ) -> None:
         self.rule: DecisionRule = getattr(rule, "rule", rule)
         if not isinstance(self.rule, DecisionRule):
             remedy = "Pass the result of recal.decide, or its .rule"
             problem = f"must be a decision rule, got {type(rule).__name__}"
             raise InputError(problem, argument="rule", remedy=remedy)
         self.level = 1.0 - check_share(confidence, "confidence")
+        self.weighted, self.below = weighted, check(below, Number(0.0, 1.0, ends="[)"), "below")
         self.graded: list[tuple[Check, bool]] = []
         self.pending: list[Check] = []
+        self.band_from: float | None = None
         self.alarm_at: int | None = None
         self._rng = np.random.default_rng(random_state)
         # Small fractions win if mistakes are somewhat too frequent, large ones if they are rare.
@@ -98,9 +117,11 @@ class Audit:
         self._alarms = {name: Bets(small, jump=0.001, reserve=0.5) for name in names}
         low = np.geomspace(0.001, 0.5, 120)
         self._rates = np.r_[low, 1.0 - low[-2::-1]]
+        self._largest = 2.0 if weighted else 1.0  # weight
         self._seen: list[float] = []  # weighted mistakes among accepted answers
         self._above = Bets(small, len(self._rates))
         self._below = Bets(large, len(self._rates))
+        self._with_band = Bets(large)
 
     def draw(
         self,
@@ -137,17 +158,22 @@ class Audit:
         inside = np.flatnonzero(taken)
         if not len(inside):
             raise InputError(f"The rule accepts none of these {len(values)} answers.")
-        chance = _chances(values[inside], n)
+        band = self._band(values, taken, len(inside))
+        # As large a share of the draws as of the answers, so that both weigh the same.
+        in_band = int(n * len(band) / (len(band) + len(inside)) + self._rng.random())
+        in_band = min(in_band, len(band), n)
+        chance = self._chances(values[inside], n - in_band)
         weights, group_weights = np.ones(len(values)), np.ones(len(values))
         weights[inside] = chance.mean() / chance
         for name in np.unique(labels[inside]):
             own = labels[inside] == name
             group_weights[inside[own]] = chance[own].mean() / chance[own]
-        rows = inside[_systematic(chance, n, self._rng)]
+        rows = inside[_systematic(chance, n - in_band, self._rng)]
+        rows = np.r_[rows, self._rng.choice(band, in_band, replace=False)].astype(np.intp)
         self._rng.shuffle(rows)
         both = np.column_stack([weights, group_weights])[rows].tolist()
         self.pending += [
-            Check(row, float(values[row]), str(labels[row]), *pair)
+            Check(row, float(values[row]), bool(taken[row]), str(labels[row]), *pair)
             for row, pair in zip(rows.tolist(), both)
         ]
         return rows
@@ -166,13 +192,39 @@ class Audit:
             )
         return labels
 
+    def _band(self, values: Vector, taken: NDArray[np.bool_], n_inside: int) -> NDArray[np.intp]:
+        """Return the rejected answers just below the threshold; none if thresholds differ."""
+        if len(self.rule.thresholds) > 1 or self.below == 0.0 or taken.all():
+            return np.empty(0, np.intp)
+        if self.band_from is None:
+            size = round(n_inside * self.below / (1.0 - self.below))
+            rejected = np.sort(values[~taken])[::-1]
+            self.band_from = float(rejected[: max(size, 1)][-1])
+        return np.flatnonzero(~taken & (values >= self.band_from))
+
+    def _chances(self, confidence: Vector, n: int) -> Vector:
+        """Return the probability with which each accepted answer is drawn; their sum is `n`."""
+        odds = np.ones(len(confidence))
+        doubt = 1.0 - confidence
+        if self.weighted and doubt.sum() > 0:
+            odds = 0.5 + 0.5 * doubt / doubt.mean()
+        if n >= len(odds):
+            return np.ones(len(odds))
+        chance = n * odds / odds.sum()
+        while (chance > 1.0).any():  # certain answers leave the others more draws
+            certain = chance >= 1.0
+            rest = odds[~certain].sum()
+            chance = np.where(certain, 1.0, (n - certain.sum()) * odds / rest)
+        return np.asarray(chance if n else odds / odds.sum())
+
     def add(self, grades: ArrayLike) -> int:
         """Add grades; return how many there are.
 
         Parameters
         ----------
         grades : array-like of bool
-            Whether answers are right, in the order of the draw; possibly not yet all of them.
+            Whether answers are right, in the order of the draw; possibly not yet all of them. Nobody
+            knows how other answers were chosen, so grades of these do not count.
         """
         values = np.asarray(grades).ravel()
         if len(values) > len(self.pending):
@@ -193,6 +245,8 @@ class Audit:
         risk = self.rule.risk
         for one, wrong in graded:
             self.graded.append((one, bool(wrong)))
+            if not one.accepted:
+                continue
             self._seen.append(one.weight * wrong)
             alarm = self._alarms[one.group]
             alarm.play([(one.group_weight * wrong - risk) / risk])
@@ -210,7 +264,7 @@ class Audit:
 
     @property
     def error(self) -> float:
-        weights = [one.weight for one, _ in self.graded]
+        weights = [one.weight for one, _ in self.graded if one.accepted]
         return sum(self._seen) / sum(weights) if weights else float("nan")
 
     @property
@@ -218,16 +272,55 @@ class Audit:
         new = np.array(self._seen[self._above.n_played :])[:, None]
         refuted, rates = 2.0 / self.level, self._rates
         self._above.play((new - rates) / rates)
-        self._below.play((rates - new) / (LARGEST_WEIGHT - rates))
+        self._below.play((rates - new) / (self._largest - rates))
         low = self._rates[self._above.highest >= refuted]
         high = self._rates[self._below.highest >= refuted]
         return float(low.max(initial=0.0)), float(high.min(initial=1.0))
 
     @property
+    def can_loosen(self) -> bool:
+        new = self.graded[self._with_band.n_played :]
+        seen = np.array([one.weight * wrong for one, wrong in new])[:, None]
+        self._with_band.play((self.rule.risk - seen) / (self._largest - self.rule.risk))
+        enough = bool(self._with_band.highest[0] >= 1.0 / self.level)
+        return enough and not self.alarm and self.band_from is not None
+
+    def updated_rule(self) -> DecisionRule | None:
+        """Return a looser rule if the band can be accepted, a stricter one after an alarm, else None.
+
+        The stricter rule comes from `decide` on the checked answers alone, thinned to a uniform
+        sample; without enough evidence it accepts nothing.
+        """
+        if self.can_loosen and self.band_from is not None:
+            return replace(self.rule, thresholds=(self.band_from,))
+        if not self.alarm:
+            return None
+        from recal.decisions import decide
+
+        inside = [pair for pair in self.graded if pair[0].accepted]
+        keep = np.random.default_rng(0).random(len(inside)) * 2.0
+        kept = [one for one, bar in zip(inside, keep) if one[0].weight >= bar or not self.weighted]
+        if not kept:
+            return replace(self.rule, thresholds=(float("inf"),) * len(self.rule.thresholds))
+        decision = decide(
+            [one.confidence for one, _ in kept],
+            [not wrong for _, wrong in kept],
+            self.rule.risk,
+            self.rule.confidence,
+            groups=[one.group for one, _ in kept] if self.rule.groups else None,
+        )
+        stricter = dict(zip(decision.rule.groups or ("",), decision.rule.thresholds))
+        names = self.rule.groups or ("",)
+        thresholds = tuple(stricter.get(name, float("inf")) for name in names)
+        return replace(self.rule, thresholds=thresholds)
+
+    @property
     def verdict(self) -> str:
-        """One of "refuted", "holds" and "open"."""
+        """One of "refuted", "can be loosened", "holds" and "open"."""
         if self.alarm:
             return "refuted"
+        if self.can_loosen:
+            return "can be loosened"
         return "holds" if self.interval[1] <= self.rule.risk else "open"
 
     def __str__(self) -> str:
@@ -241,26 +334,12 @@ class Audit:
         )
         sentences = {
             "refuted": f"The promise of at most {risk} errors is refuted.",
+            "can be loosened": f"The promise of at most {risk} errors holds, also for answers from a "
+            f"confidence of {self.band_from or 0.0:.3g} on: the rule can be loosened.",
             "holds": f"The promise of at most {risk} errors holds.",
             "open": f"The promise of at most {risk} errors is neither confirmed nor refuted yet.",
         }
         return f"{found} {sentences[self.verdict]}"
-
-
-def _chances(confidence: Vector, n: int) -> Vector:
-    """Return the probability with which each accepted answer is drawn; their sum is `n`."""
-    odds = np.ones(len(confidence))
-    doubt = 1.0 - confidence
-    if doubt.sum() > 0:
-        odds = 0.5 + 0.5 * doubt / doubt.mean()
-    if n >= len(odds):
-        return np.ones(len(odds))
-    chance = n * odds / odds.sum()
-    while (chance > 1.0).any():  # certain answers leave the others more draws
-        certain = chance >= 1.0
-        rest = odds[~certain].sum()
-        chance = np.where(certain, 1.0, (n - certain.sum()) * odds / rest)
-    return np.asarray(chance)
 
 
 def _systematic(chance: Vector, n: int, rng: np.random.Generator) -> NDArray[np.intp]:

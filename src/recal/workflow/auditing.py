@@ -29,6 +29,7 @@ from recal.decisions.cascade import CascadeRule
 from recal.decisions.rule import DecisionRule, check_share
 from recal.errors import InputError
 from recal.files.ledger import Journal
+from recal.files.paths import replacing
 from recal.files.tables import Table, read_table, write_with_columns
 from recal.metrics.intervals import rate_interval
 
@@ -42,6 +43,7 @@ class FolderAudit:
     ----------
     folder : the folder of `recal calibrate`
     rule : its rule
+    below : as in `Audit`
 
     Attributes
     ----------
@@ -53,12 +55,14 @@ class FolderAudit:
     grades : dict of id to bool
     """
 
-    def __init__(self, folder: str | os.PathLike[str], rule: DecisionRule) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], rule: DecisionRule, *, below: float = 0.1
+    ) -> None:
         self.journal = Journal(Path(folder) / AUDIT_FILE)
         self.rule, self.key = rule, rule_key(rule)
         records = list(self.journal.read())
         # Every draw is another one.
-        self.audit = Audit(rule, random_state=len(records))
+        self.audit = Audit(rule, below=below, random_state=len(records))
         self.pending: dict[str, Check] = {}
         self.grades: dict[str, bool] = {}
         self._apply(records)
@@ -77,6 +81,8 @@ class FolderAudit:
                     self.pending[name] = Check(name, *record["check"])
                 except (KeyError, TypeError):
                     continue  # somebody else wrote it
+                if self.audit.band_from is None:
+                    self.audit.band_from = record.get("band_from")
             elif record.get("kind") == "grade" and name in self.pending:
                 self.grades[name] = bool(record.get("right"))
                 self.audit.replay([(self.pending.pop(name), not self.grades[name])])
@@ -107,12 +113,13 @@ class FolderAudit:
             free = name is not None and name not in taken and not self.knows(name)
             taken.add(name)
             label = group if self.rule.groups else ""
-            new.append(Check(name if free else None, float(value), label, 1.0, 1.0))
+            new.append(Check(name if free else None, float(value), True, label, 1.0, 1.0))
         return self._record(new)
 
     def _record(self, checks: Iterable[Check]) -> list[str]:
         """Write draws to the journal; return their ids, which are random if they have none."""
         common: dict[str, Any] = {"kind": "draw", "rule": self.key, "time": _now()}
+        common["band_from"] = self.audit.band_from
         drawn = [
             {**common, "id": check.name or f"{self.key}-{secrets.token_hex(6)}", "check": check[1:]}
             for check in checks
@@ -229,6 +236,16 @@ def read_checked(path: str | os.PathLike[str]) -> dict[str, bool]:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def keep_previous(file: Path) -> Path:
+    """Copy a calibration to the first free name beside it, such as calibration.previous-1.recal."""
+    number = 1
+    while (target := file.with_suffix(f".previous-{number}{file.suffix}")).exists():
+        number += 1
+    with replacing(target) as copy:
+        copy.write(file.read_bytes())
+    return target
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,7 @@ def test_a_cascade_asks_cheap_systems_first_and_continues(place, capsys):
     assert run(["audit", "out", "final.csv", "--checks", "20", "--out", "checks.csv"]) == 0
     checks = read_table(place / "checks.csv")
     assert set(checks["next"]) == {"accept"}
+    assert run(["audit", "out", "--update"]) == 2
 
 
 def test_a_cascade_goes_past_systems_that_refuse(place, capsys):

@@ -32,7 +32,7 @@ def answers(n: int = 4000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def test_every_answer_is_drawn_with_the_probability_that_its_weight_says(confidence, n, n_certain):
     counts, weights = np.zeros(len(confidence)), np.ones(len(confidence))
     for seed in range(2000):
-        audit = Audit(RULE, random_state=seed)
+        audit = Audit(RULE, below=0.0, random_state=seed)
         rows = audit.draw(confidence, n)
         assert len(set(rows)) == n
         counts[rows] += 1
@@ -46,15 +46,31 @@ def test_every_answer_is_drawn_with_the_probability_that_its_weight_says(confide
 def test_mistakes_of_a_large_weight_leave_any_high_error_rate_possible() -> None:
     """No bet may lose more than its stake, or two lost bets would look like a won one."""
     audit = Audit(RULE)
-    check = Check("answer", 0.99, group="", weight=1.9, group_weight=1.9)
+    check = Check("answer", 0.99, accepted=True, group="", weight=1.9, group_weight=1.9)
     audit.replay([(check, True)] * 10)
     assert audit.interval[1] == 1.0
     assert audit.interval[0] > 0.1
 
 
-def test_error_and_interval_are_near_the_truth() -> None:
+def test_uniform_draws_weigh_the_same() -> None:
+    audit = Audit(RULE, weighted=False)
+    audit.draw(answers()[0], 50)
+    assert {check.weight for check in audit.pending} == {1.0}
+
+
+def test_some_answers_just_below_the_threshold_are_drawn() -> None:
+    confidence, _ = answers()
+    audit = Audit(RULE, below=0.2)
+    rows = audit.draw(confidence, 200)
+    below = confidence[rows] < 0.8
+    assert 35 <= below.sum() <= 45
+    assert confidence[rows].min() >= audit.band_from > 0.68
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_error_and_interval_are_near_the_truth(weighted: bool) -> None:
     confidence, right = answers(50_000)
-    audit = Audit(RULE)
+    audit = Audit(RULE, weighted=weighted)
     audit.add(right[audit.draw(confidence, 2000)])
     truth = 1 - right[confidence >= 0.8].mean()
     low, high = audit.interval
@@ -71,6 +87,21 @@ def test_more_mistakes_than_promised_raise_the_alarm() -> None:
     assert audit.verdict == "refuted"
     assert audit.alarm_at is not None
     assert audit.alarm_at < 400
+    stricter = audit.updated_rule()
+    assert stricter is not None
+    assert stricter.thresholds[0] > 0.6
+
+
+def test_a_rule_that_accepts_too_little_can_be_loosened() -> None:
+    confidence, right = answers(20_000)
+    audit = Audit(DecisionRule((0.95,), risk=0.1, confidence=0.95), below=0.3)
+    audit.add(right[audit.draw(confidence, 600)])
+    assert audit.verdict == "can be loosened"
+    looser = audit.updated_rule()
+    assert looser is not None
+    assert looser.thresholds == (audit.band_from,)
+    accepted = looser.accept(confidence)
+    assert 1 - right[accepted].mean() <= 0.1
 
 
 def test_without_evidence_the_rule_stays() -> None:
@@ -80,6 +111,7 @@ def test_without_evidence_the_rule_stays() -> None:
     assert audit.interval == (0.0, 1.0)
     audit.add(right[audit.draw(confidence, 20)])
     assert audit.verdict == "open"
+    assert audit.updated_rule() is None
 
 
 def test_grades_may_come_in_parts_and_be_replayed() -> None:
@@ -103,6 +135,11 @@ def test_each_group_has_its_own_alarm() -> None:
     audit = Audit(rule)
     audit.add(right[audit.draw(confidence, 600, groups=groups)])
     assert audit.alarm
+    stricter = audit.updated_rule()
+    assert stricter is not None
+    thresholds = dict(zip(stricter.groups, stricter.thresholds))
+    assert thresholds["bad"] == np.inf
+    assert thresholds["good"] <= 0.9
 
 
 def test_a_decision_can_be_audited() -> None:
@@ -114,6 +151,7 @@ def test_a_decision_can_be_audited() -> None:
     ("call", "named"),
     [
         (lambda: Audit("rule"), "str"),
+        (lambda: Audit(RULE, below=1.0), "1.0"),
         (lambda: Audit(RULE).draw([0.9, 0.95], 0), "0"),
         (lambda: Audit(RULE).draw([0.1, 0.2], 1), "none"),
         (lambda: Audit(RULE).draw([0.9, 1.2], 1), "1.2"),
