@@ -5,7 +5,6 @@ A check returns the value in the form that the code uses internally.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from math import isfinite
 from typing import Any, Literal
@@ -35,6 +34,7 @@ ASIDES = {
     "continuous": "Unknown label type: continuous",
 }
 
+_NAME_CLASSES = "pass classes=[...] (--classes A,B,C) in the columns' order"
 _SOFTMAX = "If these are logits, pass softmax(logits); an .npz file may hold them as `logits`"
 
 MULTI_LABEL = (
@@ -54,10 +54,7 @@ def is_array(value: Any) -> bool:
 
 def as_array(values: ArrayLike, name: str, dtype: type | None = None) -> NDArray[Any]:
     """Return a numpy array; refuse masked arrays, and values that numpy cannot read."""
-    # numpy.ma loads on first use; before that nothing is masked. While another thread loads it, the
-    # class is missing.
-    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
-    if masked is not None and isinstance(values, masked):
+    if type(values).__name__ == "MaskedArray":
         raise InputError(
             "is a masked array; drop or fill the masked values, and pass a plain array",
             argument=name,
@@ -252,12 +249,8 @@ def check_probs(values: ArrayLike, name: str = "probs", *, binary: bool = False)
     if low < 0 or high > 1:
         row = int(np.argwhere((array < 0) | (array > 1))[0][0])
         worst = array[row].min() if array[row].min() < 0 else array[row].max()
-        percent = np.allclose(array.sum(axis=1), 100, atol=0.1)
-        raise InputError(
-            f"must lie in [0, 1]; row {row} holds {worst:.6g}",
-            argument=name,
-            remedy="They sum to 100: divide percentages by 100" if percent else _SOFTMAX,
-        )
+        rule = f"must lie in [0, 1]; row {row} holds {worst:.6g}"
+        raise InputError(rule, argument=name, remedy=_SOFTMAX)
     sums = array.sum(axis=1, dtype=np.float64)
     worst_row = int(np.argmax(np.abs(sums - 1)))
     if abs(sums[worst_row] - 1) > SUM_TOLERANCE:
@@ -286,26 +279,23 @@ def check_labels(
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     check_one_each(labels, n_samples)
+    integers = labels.dtype.kind in "iu"
     if classes is not None:
         names = check_classes(classes, n_classes)
         # If class names are words, integer labels are column indices; if they are like "1" and "0",
         # labels are names.
-        integers, words = labels.dtype.kind in "iu", names.dtype.kind in "US"
+        words = names.dtype.kind in "US"
         if integers and words and all(str(name).isdecimal() for name in names):
-            return _look_up(labels, names.astype(np.int64))
+            names, words = names.astype(np.int64), False
         if not (integers and words):
             return _look_up(labels, names)
-    if labels.dtype.kind not in "iu":
+    if not integers:
         raise _of_another_kind(labels, n_classes)
     if len(labels) and not 0 <= labels.min() <= labels.max() < n_classes:
         row = int(np.argmax((labels < 0) | (labels >= n_classes)))
-        remedy = _name_classes("If the labels are names that happen to be numbers,")
-        if labels.min() == 1 and labels.max() == n_classes:
-            why = f"They go from 1 to {n_classes}, and columns are counted from 0:"
-            remedy = f"{why} subtract 1 from each"
         raise label_error(
             f"must lie in 0..{n_classes - 1}, one for each column; row {row} has {labels[row]}",
-            remedy=remedy,
+            remedy=f"If they count from 1, subtract 1 from each. If they are names, {_NAME_CLASSES}",
         )
     return labels.astype(np.intp, copy=False)
 
@@ -334,10 +324,10 @@ def _check_column(values: ArrayLike, n_samples: int, name: str) -> NDArray[np.fl
 def check_one_each(labels: NDArray[Any], n_samples: int | None) -> None:
     """Refuse labels that are not one per sample; None means that the number of samples is unknown."""
     if labels.ndim != 1:
-        remedy: str = MULTI_LABEL
-        if labels.ndim != 2 or labels.dtype.kind not in "iufb" or (labels.sum(axis=1) == 1).all():
-            remedy = "For one-hot rows pass y.argmax(1), the column of the 1"
-        raise label_error(f"must be one per sample, got the shape {labels.shape}", remedy=remedy)
+        raise label_error(
+            f"must be one per sample, got the shape {labels.shape}",
+            remedy=f"For one-hot rows pass y.argmax(1), the column of the 1. {MULTI_LABEL}",
+        )
     if n_samples is not None and len(labels) != n_samples:
         raise label_error(
             f"must be one per sample; there are {n_samples} samples but {len(labels)} labels"
@@ -349,30 +339,14 @@ def label_error(rule: str, *, remedy: str = "") -> InputError:
     return InputError(f"Labels {rule}", argument="labels", remedy=remedy)
 
 
-def _name_classes(when: str) -> str:
-    return f"{when} pass classes=[...] (--classes A,B,C) in the columns' order"
-
-
 def _of_another_kind(labels: NDArray[Any], n_classes: int) -> InputError:
-    words = f"dtype {labels.dtype}"
-    remedy: str = _name_classes("For other labels")
-    if labels.dtype.kind == "f" and np.isfinite(labels).all() and (labels == np.rint(labels)).all():
-        words = f"numbers such as {float(labels[0]) if len(labels) else 1.0} ({words})"
-        whole = "Their values are whole numbers:"
-        remedy = f"{whole} pass y.astype(int), or store them as whole numbers"
-    elif labels.dtype.kind == "b":
-        true = "If True stands for the second column,"
-        remedy = (
-            f"{true} pass y.astype(int); otherwise classes=[True, False] (--classes True,False)"
-        )
-    elif labels.dtype.kind == "f" and (missing := np.isnan(labels)).any():
-        words = f"{missing.sum()} missing ones, first in row {int(missing.argmax())}"
-        remedy = "Leave out the samples without a label"
-    elif labels.dtype.kind == "f":
-        remedy = "A classifier's labels are classes"
-        remedy = f"{remedy}. {ASIDES['continuous']}"
+    words, remedy = f"dtype {labels.dtype}", f"For other labels {_NAME_CLASSES}"
+    if labels.dtype.kind == "f":
+        remedy = f"Pass y.astype(int) if they are whole numbers. {ASIDES['continuous']}"
+        if (missing := np.isnan(labels)).any():
+            words = f"{missing.sum()} missing ones, first in row {int(missing.argmax())}"
+            remedy = "Leave out the samples without a label"
     elif labels.dtype.kind in "UOST":
-        words = f"words ({words})"
         names = sorted({str(label) for label in labels.tolist()})
         if len(names) == n_classes <= 30:
             first = "If the columns are in alphabetical order,"
@@ -471,11 +445,10 @@ def check_graded(
     if right.ndim == 2 and right.shape[1] == 1:
         right = right[:, 0]
     check_one_each(right, len(array))
-    is_binary = right.dtype.kind == "b" or (
-        right.dtype.kind in "iuf" and bool(np.isin(right, (0, 1)).all())
-    )
-    if not is_binary:
-        row = int(np.argmax(~np.isin(right, (0, 1)))) if right.dtype.kind in "iuf" else 0
+    numbers = right.dtype.kind in "biuf"
+    inside = np.isin(right, (0, 1)) if numbers else np.zeros(len(right), np.bool_)
+    if not inside.all():
+        row = int(np.argmin(inside))
         raise label_error(
             "must say which answers are right (booleans, or 0 and 1), since the first argument is 1-D, "
             f"got {right[row]} in row {row}",

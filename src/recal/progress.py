@@ -22,18 +22,16 @@ Item = TypeVar("Item")
 class Stage:
     """A running loop: what it does, how many rounds it has, and how many are finished.
 
-    `first` rounds were finished before, by an earlier run. `total` is None if it is not known.
+    `first` rounds were finished before, by an earlier run.
     """
 
     what: str
-    total: int | None
+    total: int
     done: int = 0
     first: int = 0
     began: float = field(default_factory=time.monotonic)
 
     def __str__(self) -> str:
-        if self.total is None:
-            return f"{self.what} {self.done:,}"
         return f"{self.what} {min(self.done + 1, self.total):,} of {self.total:,}"
 
 
@@ -44,30 +42,16 @@ class Watcher:
     thread: int
     stages: list[Stage] = field(default_factory=list)
 
-    def share(self) -> float | None:
+    def share(self) -> float:
         """Return the finished share of the outermost loop, including the inner loops."""
         share = 0.0
         for stage in reversed(tuple(self.stages)):
-            if stage.total is None:
-                return None
             share = min(1.0, (stage.done + share) / max(1, stage.total))
         return share
 
-    def seconds_left(self) -> float | None:
-        """Return how many seconds the outermost loop still needs at its average speed; None before
-        its first round.
-        """
-        stages, share = tuple(self.stages), self.share()
-        if not stages or share is None:
-            return None
-        earlier = stages[0].first / max(1, stages[0].total or 1)
-        if share <= earlier:
-            return None
-        return (time.monotonic() - stages[0].began) * (1.0 - share) / (share - earlier)
-
     def line(self, what: str, seconds: float) -> str:
-        """Return one line: what is running, how much of it is done, the time left, and the current
-        loops.
+        """Return one line: what is running, how much of it is done, the time left at the average
+        speed of the outermost loop, and the current loops.
 
         Examples
         --------
@@ -77,14 +61,15 @@ class Watcher:
         >>> Watcher(0, [Stage("trying methods", 4, 1)]).line("Fitting auto", 12.0)
         'Fitting auto: 25 % in 12 s, about 0 s left; trying methods 2 of 4'
         """
-        stages, share, left = tuple(self.stages), self.share(), self.seconds_left()
+        stages, share = tuple(self.stages), self.share()
         if not stages:
             return f"{what}, {_duration(seconds)}"
-        text = (
-            _duration(seconds) if share is None else f"{100 * share:.0f} % in {_duration(seconds)}"
-        )
-        rest = "" if left is None else f", about {_duration(left)} left"
-        return f"{what}: {text}{rest}; {', '.join(map(str, stages[:2]))}"
+        text = f"{what}: {100 * share:.0f} % in {_duration(seconds)}"
+        now = share - stages[0].first / max(1, stages[0].total)  # finished by this run
+        if now > 0:
+            left = (time.monotonic() - stages[0].began) * (1.0 - share) / now
+            text += f", about {_duration(left)} left"
+        return f"{text}; {', '.join(map(str, stages[:2]))}"
 
 
 def _duration(seconds: float) -> str:
@@ -132,24 +117,23 @@ def shown(
         return
     started, end = time.monotonic(), threading.Event()
 
-    def print_lines() -> None:
-        while not end.wait(every):
-            line = watcher.line(what, time.monotonic() - started)
-            print(f"recal: {line}", file=sys.stderr, flush=True)
+    def line() -> str:
+        return watcher.line(what, time.monotonic() - started)
 
-    def update_line() -> None:
-        if end.wait(patience):
-            return
-        from rich.console import Console
-        from rich.text import Text
+    def display() -> None:
+        if not terminal:
+            while not end.wait(every):
+                print(f"recal: {line()}", file=sys.stderr, flush=True)
+        elif not end.wait(patience):
+            from rich.console import Console
+            from rich.text import Text
 
-        with Console(stderr=True, highlight=False).status(what) as status:
-            while not end.wait(0.25):
-                line = watcher.line(what, time.monotonic() - started)
-                status.update(Text(line, no_wrap=True, overflow="ellipsis"))
+            with Console(stderr=True, highlight=False).status(what) as status:
+                while not end.wait(0.25):
+                    status.update(Text(line(), no_wrap=True, overflow="ellipsis"))
 
     with watching() as watcher:
-        thread = threading.Thread(target=update_line if terminal else print_lines, daemon=True)
+        thread = threading.Thread(target=display, daemon=True)
         thread.start()
         try:
             yield
@@ -159,7 +143,7 @@ def shown(
 
 
 @contextmanager
-def counting(what: str, total: int | None, done: int = 0) -> Iterator[Callable[[int], None]]:
+def counting(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
     """Yield a function to call with the number of newly finished items; `done` were so before."""
     watcher = _watched
     if watcher is None or watcher.thread != threading.get_ident():

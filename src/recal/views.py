@@ -88,10 +88,8 @@ class Views:
         n_samples, n_classes = self._logits.shape
         self._transformed: dict[Transform, Any] = {}
         if transformed is not None and not isinstance(transformed, Mapping):
-            raise InputError(
-                "`transformed` must map each transformation to its logits, as in {'zoom:0.5': array}, "
-                f"got a {type(transformed).__name__}."
-            )
+            rule = "must map each transformation to its logits, as in {'zoom:0.5': array}"
+            raise InputError(f"{rule}, got a {type(transformed).__name__}", argument="transformed")
         for key, values in (transformed or {}).items():
             transform = as_transform(key)
             array = check_logits(values, f"transformed[{str(transform)!r}]")
@@ -107,20 +105,13 @@ class Views:
         self._labels = (
             None if labels is None else check_labels(labels, n_samples, n_classes, self.classes)
         )
-        if preprocessing is not None and not isinstance(preprocessing, Preprocessing):
-            raise InputError(
-                f"must be a Preprocessing, got a {type(preprocessing).__name__}",
-                argument="preprocessing",
-            )
         self.preprocessing = preprocessing
-        self._clusters = None if clusters is None else row_names(clusters, n_samples, "clusters")
-        self._groups = None if groups is None else row_names(groups, n_samples, "groups")
-        self._ids = None if ids is None else row_names(ids, n_samples, "ids")
+        self._clusters = row_names(clusters, n_samples, "clusters")
+        self._groups = row_names(groups, n_samples, "groups")
+        self._ids = row_names(ids, n_samples, "ids")
         self._rows: Rows = range(n_samples)
-        given: dict[Transform | None, Any] = dict(
-            zip(self._transformed, (transformed or {}).values())
-        )
-        given[None] = logits
+        given: dict[Transform | None, Any] = {None: logits}
+        given |= zip(self._transformed, (transformed or {}).values())
         self._tensors = given if all(map(is_array, given.values())) else None
         self._checked: set[Transform | None] = {None, *self._transformed}
 
@@ -270,17 +261,17 @@ class Views:
     @property
     def labels(self) -> Labels | None:
         """The true classes as column indices, (n_samples,), or None."""
-        return None if self._labels is None else self._labels[_index(self._rows)]
+        return self._picked(self._labels)
 
     @property
     def clusters(self) -> Names | None:
         """The name of each row's cluster, (n_samples,), or None."""
-        return None if self._clusters is None else self._clusters[_index(self._rows)]
+        return self._picked(self._clusters)
 
     @property
     def groups(self) -> Names | None:
         """The name of each row's group, (n_samples,), or None."""
-        return None if self._groups is None else self._groups[_index(self._rows)]
+        return self._picked(self._groups)
 
     @property
     def ids(self) -> Names:
@@ -293,9 +284,12 @@ class Views:
     @property
     def known_ids(self) -> Names | None:
         """The ids, or None if they are the numbers of these rows."""
-        if self._ids is not None:
-            return self._ids[_index(self._rows)]
-        return None if self._is_whole else self._numbers.astype(str)
+        if self._ids is None and not self._is_whole:
+            return self._numbers.astype(str)
+        return self._picked(self._ids)
+
+    def _picked(self, column: NDArray[Any] | None) -> NDArray[Any] | None:
+        return None if column is None else column[_index(self._rows)]
 
     @property
     def _numbers(self) -> NDArray[np.intp]:
@@ -335,8 +329,7 @@ class Views:
         index = np.asarray(rows)
         if index.size == 0 and index.ndim == 1:
             return range(0)
-        is_flag = index.ndim == 0 and index.dtype.kind == "b"
-        if index.ndim > 1 or index.dtype.kind not in "iub" or is_flag:
+        if index.ndim > 1 or index.dtype.kind not in "iub" or rows is True or rows is False:
             raise InputError(
                 f"Rows are a number, a slice, a mask or a list of numbers, got {rows!r}."
             )

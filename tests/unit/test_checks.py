@@ -93,9 +93,9 @@ def test_integers_are_column_indices(dtype):
     [
         ([0, 3], None, r"0\.\.2, one for each column; row 1 has 3"),
         ([-1, 0], None, "row 0 has -1"),
-        ([0.0, 1.0], None, "got numbers such as 0.0 .dtype float64"),
+        ([0.0, 1.0], None, "got dtype float64"),
         ([0.0, np.nan], None, "got 1 missing ones, first in row 1"),
-        (["a", "b"], None, "got words .dtype <U1"),
+        (["a", "b"], None, "got dtype <U1"),
         ([True, False], None, "got dtype bool"),
         ([[0, 1], [1, 0]], None, r"the shape \(2, 2\)"),
         ([0], None, "2 samples but 1 labels"),
@@ -139,7 +139,7 @@ def test_logits_whose_differences_overflow_are_refused():
 
 
 @pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
-@pytest.mark.parametrize("name", ["numpy.ma", "torch", "pandas"])
+@pytest.mark.parametrize("name", ["torch", "pandas"])
 def test_a_package_that_another_thread_is_loading_just_now_does_no_harm(monkeypatch, name):
     monkeypatch.setitem(
         sys.modules, name, ModuleType(name)
