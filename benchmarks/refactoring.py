@@ -41,9 +41,6 @@ _SLOW = ("gp", "ms-odir", "dir-odir")
 _OPTIONS: dict[str, list[dict[str, Any]]] = {
     "ms-odir": [{"penalty": [1.0, 10.0], "intercept_penalty": [1.0]}],
     "dir-odir": [{"penalty": [1.0, 10.0], "intercept_penalty": [1.0]}],
-    "iop": [{}, {"variant": "diagonal"}],
-    "imax": [{}, {"share": "none"}],
-    "tta": [{}, {"temperature": True}],
     "recal": [
         {"max_iter": 30},
         {"max_iter": 8, "confidence_at": "own"},

@@ -45,17 +45,23 @@ def slow_bound(log_probs, labels, mean, covariance):
     return total - divergence
 
 
+def bound(data, mean, covariance):
+    process = LatentProcess(*data, POINTS, LENGTH)
+    process.variance = VARIANCE
+    return process.bound(mean, covariance)
+
+
 def test_the_bound_is_the_plain_sum(data):
     rng = np.random.default_rng(0)
     factor = rng.normal(size=(4, 4))
     mean, covariance = rng.normal(size=4), factor @ factor.T + 0.1 * np.eye(4)
-    value, _ = LatentProcess(*data, POINTS, LENGTH).bound(mean, covariance, VARIANCE)
+    value, _ = bound(data, mean, covariance)
     assert value == pytest.approx(slow_bound(*data, mean, covariance), rel=1e-9)
 
 
 def test_the_slope_is_the_bounds(data):
     mean, covariance = np.array([0.3, -0.2, 0.5, 0.1]), np.diag([0.3, 0.2, 0.4, 0.1])
-    _, slope = LatentProcess(*data, POINTS, LENGTH).bound(mean, covariance, VARIANCE)
+    _, slope = bound(data, mean, covariance)
     for i, nudge in enumerate(1e-5 * np.eye(4)):
         ahead, behind = (
             slow_bound(*data, mean + nudge, covariance),

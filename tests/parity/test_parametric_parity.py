@@ -70,7 +70,7 @@ def test_structured_vector_scaling_finds_the_minimum_that_scipy_finds():
     logits, labels = waves()
     n, k = logits.shape
     model = StructuredVectorScaling(scale_penalty=0.7, shift_penalty=1.4).fit(logits, labels)
-    features = robust(logits, model.beta_, n)
+    features = robust(logits, model.map_.beta, n)
 
     def objective(theta):
         logs = log_softmax(features * theta[:k] + theta[k:], axis=1)
@@ -80,8 +80,7 @@ def test_structured_vector_scaling_finds_the_minimum_that_scipy_finds():
     found = minimize(
         objective, np.r_[np.ones(k), np.zeros(k)], method="BFGS", options={"gtol": 1e-7}
     )
-    assert model.loss_ == pytest.approx(found.fun, abs=1e-8)
-    np.testing.assert_allclose(np.r_[model.scales_, model.shifts_], found.x, atol=1e-4)
+    np.testing.assert_allclose(np.r_[model.map_.scale, model.map_.shift], found.x, atol=1e-4)
 
 
 def test_structured_matrix_scaling_finds_the_minimum_that_scipy_finds():
@@ -93,10 +92,9 @@ def test_structured_matrix_scaling_finds_the_minimum_that_scipy_finds():
     ridge = np.full((k, k + 1), 0.2 * k * (k - 1) / n)
     ridge[np.arange(k), np.arange(k)] = 0.7 * k / n
     ridge[:, -1] = 1.4 * k / n
-    loss, theta = scipy_minimum(robust(logits, model.beta_, n), labels, ridge, np.eye(k, k + 1))
-    assert model.loss_ == pytest.approx(loss, abs=1e-8)
-    np.testing.assert_allclose(model.weights_, theta[:, :-1], atol=1e-4)
-    np.testing.assert_allclose(model.intercept_, theta[:, -1], atol=1e-4)
+    _, theta = scipy_minimum(robust(logits, model.map_.beta, n), labels, ridge, np.eye(k, k + 1))
+    np.testing.assert_allclose(model.map_.weights, theta[:, :-1], atol=1e-4)
+    np.testing.assert_allclose(model.map_.intercept, theta[:, -1], atol=1e-4)
 
 
 @pytest.mark.parametrize(("lam", "mu"), [(0.01, 0.01), (1.0, 100.0), (300.0, 0.1), (1e4, 1e4)])
@@ -121,7 +119,9 @@ def test_odir_finds_the_minimum_that_scipy_finds(method, lam, mu):
     least, theta = scipy_minimum(features, labels, ridge, 0.0)
     assert objective(theta[:, :-1], theta[:, -1]) == pytest.approx(least, abs=1e-12)
     model = method(penalty=lam, intercept_penalty=mu).fit(logits, labels)
-    assert objective(model.weights_[0], model.intercepts_[0]) == pytest.approx(least, abs=1e-7)
+    assert objective(model.map_.weights[0], model.map_.intercepts[0]) == pytest.approx(
+        least, abs=1e-7
+    )
     expected = softmax(features @ theta[:, :-1].T + theta[:, -1], axis=1)
     np.testing.assert_allclose(model.predict_proba(logits), expected, atol=2e-3)
 

@@ -13,11 +13,12 @@ from recal import AutoCalibration, TemperatureScaling, Views
 from recal.calibrators import auto, view_selection
 from recal.calibrators.ensemble import EnsembleFit
 from recal.calibrators.samples import LossGain, Samples
-from recal.calibrators.view_selection import GrowingStack, StackData, _lowest_gate, _pays
+from recal.calibrators.view_selection import GrowingStack, StackData, _pays
 from recal.clusters import effective_count
 from recal.comparison.judgement import PROPER, recommend
 from recal.errors import DependentRowsWarning
 from recal.solvers.softmax import Stack
+from recal.transforms import Named
 from tests.problems import logits_and_labels, nll
 
 
@@ -112,28 +113,23 @@ def test_a_view_must_gain_the_least_that_its_pass_is_worth():
     assert view_selection._LEAST_SHARE == 0.005
 
 
-def test_the_lowest_gate_keeps_95_per_cent_of_the_gain():
-    confidence, gains = np.array([0.55, 0.85, 0.96]), np.array([94.0, 1.0, 5.0])
-    assert _lowest_gate(confidence, gains) == 0.9
-    assert _lowest_gate(confidence, np.array([94.9, 0.0, 5.1])) == 0.97
-    assert _lowest_gate(confidence, np.array([95.0, 0.0, 5.0])) == 0.6
-    assert _lowest_gate(np.array([0.5, 0.9995]), np.array([1.0, 1.0])) is None
-
-
-def data_of(lossless=(), confidence=(), rows=4):
+def data_of(candidates=(), confidence=(), rows=4):
     samples = Samples(Views(np.tile([3.0, 0.0], (rows, 1))), np.zeros(rows, int))
-    return StackData(samples, np.zeros((1, rows, 2)), np.array(confidence), None, lossless, False)
+    features = np.zeros((1, rows, 2))
+    return StackData(
+        samples, candidates, features, np.array(confidence), None, 1.0, 1e-4, "free", 0.99
+    )
 
 
 def test_a_sample_at_the_gate_needs_no_view():
-    data = data_of(confidence=[0.98, 0.99, 0.995])
-    assert data.above(0.99).tolist() == [False, True, True]
-    assert not data.above("auto").any()
+    gated = data_of(confidence=[0.98, 0.99, 0.995]).gated(np.zeros(3), np.ones(3))
+    assert gated.tolist() == [1.0, 0.0, 0.0]
 
 
 def growing(lossless, rows=4):
     one = object.__new__(GrowingStack)
-    one.data, one.rows = data_of(lossless, rows=rows), np.ones(rows, bool)
+    names = tuple(Named("flip" if gentle else "blur") for gentle in lossless)
+    one.data, one.rows = data_of(names, rows=rows), np.ones(rows, bool)
     return one
 
 

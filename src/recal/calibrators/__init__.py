@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -36,7 +35,7 @@ _HOMES = {
     "OrderPreserving": ("iop", "order_preserving"),
     "PlattScaling": ("platt", "logistic"),
     "ReCal": ("recal", "recal"),
-    "SplineCalibration": ("spline", "spline"),
+    "SplineCalibration": ("spline", "isotonic"),
     "StructuredMatrixScaling": ("sms", "scaling"),
     "StructuredVectorScaling": ("svs", "scaling"),
     "TemperatureScaling": ("ts", "temperature"),
@@ -51,12 +50,6 @@ _OF_SIGNALS = {"SignalCalibration": "signals", "PanelCalibration": "panel"}
 __all__ = ["CALIBRATORS", "Calibrator", "calibrator_named", *_HOMES, *_OF_SIGNALS]
 
 CALIBRATORS: tuple[type[Calibrator], ...]
-
-# `svs (kept)` and `svs:kept`
-_WITH_ANSWERS = re.compile(
-    r"\s*(?P<name>[^\s(:]+)\s*(?:\(\s*(?P<option>\w+)\s*\)|:(?P<short>\w+))?\s*"
-)
-_WORDS = re.compile(r"[A-Z][a-z]+")
 
 
 def calibrator_named(name: str) -> type[Calibrator] | None:
@@ -82,13 +75,10 @@ def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
     (<class 'recal.calibrators.scaling.StructuredVectorScaling'>, {'answers': 'kept'})
     """
     by_name = short_names()
-    match = _WITH_ANSWERS.fullmatch(name)
-    plain = match["name"] if match else name
-    answers = (match["option"] or match["short"]) if match else None
+    match = re.fullmatch(r"\s*([^\s(:]+)\s*(?:\(\s*(\w+)\s*\)|:(\w+))?\s*", name)
+    plain, answers = (match[1], match[2] or match[3]) if match else (name, None)
     if plain not in by_name:
-        raise InputError(
-            f"There is no method {name!r}; the methods are {', '.join(by_name)}.{_hint(plain, by_name)}"
-        )
+        raise InputError(f"There is no method {name!r}; the methods are {', '.join(by_name)}.")
     method = calibrator_named(by_name[plain])
     if answers is None:
         return method, {}
@@ -99,19 +89,6 @@ def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
     if answers not in ("kept", "free"):
         raise InputError(f"A method's answers are 'kept' or 'free', got {name!r}.")
     return method, {"answers": answers}
-
-
-def _hint(typed: str, by_name: dict[str, str]) -> str:
-    """Suggest the method with the most similar short or long name, if one is similar enough."""
-    names = {short: short for short in by_name}
-    names |= {
-        word.lower(): short
-        for short, family in by_name.items()
-        for word in _WORDS.findall(family)[:1]
-    }
-    names |= {family.lower(): short for short, family in by_name.items()}
-    near = get_close_matches(typed.lower(), names, n=1)
-    return f" Did you mean {names[near[0]]}?" if near else ""
 
 
 def name_of(calibrator: Calibrator) -> str:

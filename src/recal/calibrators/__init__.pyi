@@ -19,7 +19,7 @@ from .binning import MutualInformationBinning as MutualInformationBinning
 from .order_preserving import OrderPreserving as OrderPreserving
 from .logistic import PlattScaling as PlattScaling
 from .recal import ReCal as ReCal
-from .spline import SplineCalibration as SplineCalibration
+from .isotonic import SplineCalibration as SplineCalibration
 from .scaling import StructuredMatrixScaling as StructuredMatrixScaling
 from .scaling import StructuredVectorScaling as StructuredVectorScaling
 from .temperature import TemperatureScaling as TemperatureScaling

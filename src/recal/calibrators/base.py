@@ -18,7 +18,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Self, cast
 
 import numpy as np
@@ -55,11 +54,6 @@ class _KeptAnswers:
 
     def __get__(self, instance: Any, owner: Any) -> bool:
         return bool((owner if instance is None else instance).answers == "kept")
-
-
-def from_map(name: str) -> Any:
-    """Return a fitted attribute that is a field of the map: `scales_ = from_map("scale")`."""
-    return property(attrgetter(f"map_.{name}"))
 
 
 class Calibrator(Estimator, ABC):
@@ -148,7 +142,7 @@ class Calibrator(Estimator, ABC):
         check_parameters(self)
         name = type(self).__name__
         views = as_views(X, needs_views=self.needs_views, method=name)
-        samples = read_samples(X, y, views, name, classes, sample_weight, groups, clusters)
+        samples = read_samples(X, y, views, classes, sample_weight, groups, clusters, name)
         # Exponentials of classes far below the largest underflow. A decorator would hide the caller
         # from warnings.
         with np.errstate(under="ignore"):
@@ -156,10 +150,6 @@ class Calibrator(Estimator, ABC):
             used = samples.without_zeros() if self.takes_weights else samples.repeated(name)
             record = self._fit(used)
             self.set_state({"classes_": samples.classes, "n_fitted_": len(used), **record})
-            if not isinstance(getattr(self, "map_", None), Map):
-                raise InputError(
-                    f"{name} has no map_ after its fit", remedy="Return a Map under map_ in _fit"
-                )
             self._attach(samples)
         return self
 
@@ -168,12 +158,12 @@ class Calibrator(Estimator, ABC):
         views = samples.views
         hashes = row_hashes(views.logits)
         self.row_hashes_ = np.sort(hashes)[:MOST_HASHES]
-        probs = self._answer_views(views[sampled_rows(hashes)])[0]
+        probs = self._answer(views[sampled_rows(hashes)])[0]
         self.prob_hashes_ = np.sort(row_hashes(probs))
         if views.preprocessing is not None:
             self.preprocessing_ = views.preprocessing
         if samples.groups is not None:
-            probs, confidence = self._answer_views(views)
+            probs, confidence = self._answer(views)
             right = probs.argmax(axis=1) == samples.labels
             self.group_offsets_ = fit_group_offsets(
                 confidence, right, samples.groups, samples.weights, clusters=samples.clusters
@@ -217,8 +207,6 @@ class Calibrator(Estimator, ABC):
         them.
         """
         offsets = getattr(self, "group_offsets_", None)
-        if groups is None and offsets is not None and isinstance(X, Views):
-            groups = X.groups
         if groups is not None and offsets is None:
             raise InputError(
                 f"This {type(self).__name__} was fitted without groups",
@@ -228,17 +216,14 @@ class Calibrator(Estimator, ABC):
         self._check_width(X)
         with np.errstate(under="ignore"):
             tensors = X.tensors if isinstance(X, Views) else {None: X} if is_array(X) else None
-            if tensors is not None:
-                arrays = {key: check_tensor(array) for key, array in tensors.items()}
-                logits = arrays.pop(None)
-                probs, confidence = self._answer_tensors(logits, arrays)
+            if tensors is None:
+                probs, confidence = self._answer(X if isinstance(X, Views) else Views(X))
             else:
-                views = X if isinstance(X, Views) else Views(X)
-                # With a gate, confident samples need no views.
-                lacks_views = self.map_.transforms and not views.transforms
-                if lacks_views and self.map_.needs_views(views.logits).any():
-                    as_views(X, needs_views=True, method=type(self).__name__)  # raises the error
-                probs, confidence = self._answer_views(views)
+                arrays = {key: check_tensor(array) for key, array in tensors.items()}
+                how: dict[str, Any] = {"kept": self.keeps_accuracy, "method": type(self).__name__}
+                probs, confidence = answer_array(self.map_, arrays.pop(None), arrays, **how)
+        if groups is None and isinstance(X, Views):
+            groups = X.groups
         if offsets is None or groups is None:
             return probs, confidence
         return probs, offsets.apply(confidence, groups)
@@ -258,12 +243,14 @@ class Calibrator(Estimator, ABC):
         )
         return count_fitted(rows, hashes, getattr(self, "n_fitted_", 0))
 
-    def _answer_tensors(self, logits: Any, others: Mapping[Any, Any]) -> tuple[Any, Any]:
-        return answer_array(
-            self.map_, logits, others, kept=self.keeps_accuracy, method=type(self).__name__
-        )
-
-    def _answer_views(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _answer(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        # With a gate, confident samples need no views.
+        if (
+            self.map_.transforms
+            and not views.transforms
+            and self.map_.needs_views(views.logits).any()
+        ):
+            as_views(views.logits, needs_views=True, method=type(self).__name__)  # raises the error
         return answer_views(self.map_, views, kept=self.keeps_accuracy)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
@@ -318,11 +305,6 @@ class Calibrator(Estimator, ABC):
         self._check_fitted()
         return self.map_.transforms
 
-    @property
-    def transforms_(self) -> list[str]:
-        """The specs of the transformations that the map reads."""
-        return [str(transform) for transform in self.needed_transforms()]
-
     @abstractmethod
     def _fit(self, samples: Samples) -> Mapping[str, Any]:
         """Return the fitted attributes by name: `map_`, and those that the method declares.
@@ -367,14 +349,12 @@ class Calibrator(Estimator, ABC):
         if isinstance(X, Views):
             shape = X.n_samples, X.n_classes
         name, expected = type(self).__name__, len(self.classes_)
-        columns = shape[-1] if len(shape) == 2 else expected
-        if is_single_column(shape):
-            columns = 2
-        if columns != expected:
+        given = 2 if is_single_column(shape) else shape[-1] if len(shape) == 2 else expected
+        if given != expected:
             width = ASIDES["width"].format(shape[-1], name, expected)
             aside = width if len(shape) == 2 else ASIDES["shape"]
             raise InputError(
-                f"This {name} was fitted on {expected} classes, got {columns} columns",
+                f"This {name} was fitted on {expected} classes, got {given} columns",
                 argument="X",
                 remedy=f"Fit a calibration on logits of this model. {aside}",
             )

@@ -4,22 +4,20 @@ keep as much information about the label as possible (I-Max).
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, from_fit, from_map
-from recal.calibrators.samples import Samples, warn_if_few
-from recal.checks import Vector
+from recal.calibrators.base import Calibrator, from_fit
+from recal.calibrators.samples import Samples
+from recal.checks import Indices, Vector
 from recal.maps.arrays import class_log_odds, class_scores, log_softmax
 from recal.maps.blend import Answers
 from recal.maps.curves import CERTAIN, Bins, InformativeBins, Steps
-from recal.schema import Count, NotNegative, Number
+from recal.schema import Count, NotNegative
 from recal.solvers.isotonic import pack, smooth
-
-Index = NDArray[np.intp]
 
 
 class HistogramBinning(Calibrator):
@@ -34,13 +32,10 @@ class HistogramBinning(Calibrator):
     Parameters
     ----------
     n_bins : int, optional
-        Bins per class. By default 15 for equal width; for equal mass, three times the number of
-        classes, limited to the range from 15 to 30 and to at least ten samples per bin.
-    strategy : {"mass", "width"}
-        Bins with equal numbers of samples, or of equal width. A class is predicted for about 1
-        sample in n_classes, so with few bins of equal mass, all of its predictions fall into the
-        last bin. With bins of equal width, all small probabilities fall into the first bin, which
-        raises the NLL.
+        Bins per class, with equal numbers of samples. By default three times the number of classes,
+        limited to the range from 15 to 30 and to at least ten samples per bin: a class is predicted
+        for about 1 sample in n_classes, so with few bins, all of its predictions fall into the last
+        bin.
     penalty : float
         The number of samples, spread evenly over the classes, that are added to every bin so that
         no share is 0 or 1. The value of an empty bin is its middle.
@@ -48,100 +43,66 @@ class HistogramBinning(Calibrator):
         "kept": predictions never change: a guard keeps the model's prediction the likeliest class
         at the lowest cost.
 
-    Attributes
-    ----------
-    edges_ : ndarray of shape (n_classes, n_bins - 1)
-        The inner edges, in log-odds; a bin includes its upper edge.
-    values_ : ndarray of shape (n_classes, n_bins)
-        The share of hits in each bin.
-
     Examples
     --------
     >>> from recal.calibrators import HistogramBinning
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [2.5, 0.0], [0.0, 2.0]]
-    >>> HistogramBinning(n_bins=2, strategy="width").fit(logits, [0, 1, 0, 1]).predict_proba([[2.2, 0.0]]).round(3)
-    array([[0.625, 0.375]])
+    >>> HistogramBinning(n_bins=2).fit(logits, [0, 1, 0, 1]).predict_proba([[2.2, 0.0]]).round(3)
+    array([[0.167, 0.833]])
     """
 
     short_name = "histogram"
 
     answers: Answers = "free"
     n_bins: Count | None = None
-    strategy: Literal["mass", "width"] = "mass"
     penalty: NotNegative = 1.0
 
     map_: Bins = from_fit()
-    edges_ = from_map("edges")
-    values_ = from_map("values")
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
-        warn_if_few(self, samples, mistakes=True)
-        strategy, n_bins = self.strategy, self._count_bins(len(samples), samples.n_classes)
-        labels = samples.labels
-        columns = np.ascontiguousarray(class_scores(samples.logits).T)
-        all_edges, values = np.empty((len(columns), n_bins - 1)), np.empty((len(columns), n_bins))
-        for k, scores in enumerate(columns):
+        labels, count, n_classes = samples.labels, len(samples), samples.n_classes
+        n_bins = self.n_bins or max(1, min(max(15, 3 * n_classes), 30, count // 10))
+        # Halfway between two neighbours, so that rounding at predict time moves no sample across.
+        position = np.arange(1, n_bins) * count // n_bins
+        all_edges, values = np.empty((n_classes, n_bins - 1)), np.empty((n_classes, n_bins))
+        for k, scores in enumerate(np.ascontiguousarray(class_scores(samples.logits).T)):
             ordered = np.sort(scores)
-            edges = log_odds_of_equal_width(n_bins)
-            if strategy == "mass":
-                edges = log_odds_of_equal_mass(ordered, n_bins)
+            edges = halfway(ordered[np.maximum(position - 1, 0)], ordered[position])
             ends = scipy.special.expit(with_ends(edges))
-            middles = (ends[1:] + ends[:-1]) / 2
             # The positions of the edges among the sorted scores give the counts; only hits are
             # looked up one by one.
-            counts = np.diff(
-                np.searchsorted(ordered, edges, side="right"), prepend=0, append=len(ordered)
-            )
-            hits = np.bincount(
-                np.searchsorted(edges, scores[labels == k], side="left"), minlength=n_bins
-            )
+            below = np.searchsorted(ordered, edges, side="right")
+            counts = np.diff(below, prepend=0, append=count)
+            own = np.searchsorted(edges, scores[labels == k], side="left")
+            hits = np.bincount(own, minlength=n_bins)
+            added = np.maximum(counts + self.penalty, np.finfo(np.float64).tiny)
+            shares = (hits + self.penalty / n_classes) / added
             all_edges[k] = edges
-            values[k] = frequencies(counts, hits, middles, len(columns), self.penalty)
+            # The value of a bin without samples is its middle.
+            values[k] = np.where(counts > 0, shares, (ends[1:] + ends[:-1]) / 2)
         return {"map_": Bins(all_edges, values)}
-
-    def _count_bins(self, n_samples: int, n_classes: int) -> int:
-        if self.n_bins is not None:
-            return self.n_bins
-        if self.strategy == "width":
-            return 15
-        return max(1, min(max(15, 3 * n_classes), 30, n_samples // 10))
 
 
 class BayesianBinning(Calibrator):
     """Average histograms of all sizes, each weighted by its Bayesian score, class by class.
 
-    For each class, histograms of `n^(1/3) / spread` to `n^(1/3) * spread` bins are scored by the
-    marginal likelihood of the labels under a beta prior in each bin. The result is their weighted
-    mean, and rows are normalised. There is no number of bins to choose, and the average is smoother
-    than one histogram; predictions may change. Reference: Naeini, Cooper and Hauskrecht, *Obtaining
-    well calibrated probabilities using Bayesian binning* (AAAI 2015).
+    For each class, histograms of `n^(1/3) / 10` to `10 n^(1/3)` bins are scored by the marginal
+    likelihood of the labels under a beta prior of two samples, shared by the bins. The result is
+    their weighted mean, and rows are normalised. There is no number of bins to choose, and the
+    average is smoother than one histogram; predictions may change. Besides bins with equal numbers
+    of samples, as published, there are bins of equal width, which help for classes that are rarely
+    predicted: equal mass puts their few likely samples into one bin. Equal width is left out if
+    nearly all probabilities are 0 or 1. Reference: Naeini, Cooper and Hauskrecht, *Obtaining well
+    calibrated probabilities using Bayesian binning* (AAAI 2015).
 
     Parameters
     ----------
-    strategy : {"both", "mass"}
-        "mass" uses bins with equal numbers of samples, as published. "both" adds bins of equal
-        width, which help for classes that are rarely predicted: equal mass puts their few likely
-        samples into one bin. Equal width is left out if nearly all probabilities are 0 or 1.
-    spread : float
-        The range of the number of bins around the cube root of the number of samples; C in the
-        publication.
-    prior_samples : float
-        The prior's strength in samples, shared by all bins of a histogram; N' in the publication. A
-        bin's prior mean is its middle.
     penalty : float
         The number of samples, spread evenly over the classes, that are added at the end so that no
         value is nearly 0 or 1.
     answers : {"free", "kept"}
         "kept": predictions never change: a guard keeps the model's prediction the likeliest class
         at the lowest cost.
-
-    Attributes
-    ----------
-    edges_, values_ : ndarray
-        Each class's averaged histogram as a step function of its log-odds: the upper edge of every
-        step (the last is infinite) and its value. The functions of all classes are concatenated.
-    offsets_ : ndarray of shape (n_classes + 1,)
-        The index at which each class's steps begin.
 
     Examples
     --------
@@ -158,39 +119,30 @@ class BayesianBinning(Calibrator):
     short_name = "bbq"
 
     answers: Answers = "free"
-    strategy: Literal["both", "mass"] = "both"
-    spread: Annotated[float, Number(1.0)] = 10.0
-    prior_samples: Annotated[float, Number(1e-6)] = 2.0
     penalty: NotNegative = 1.0
 
     map_: Steps = from_fit()
-    edges_ = from_map("edges")
-    values_ = from_map("values")
-    offsets_ = from_map("offsets")
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
-        warn_if_few(self, samples, mistakes=True)
         labels, count = samples.labels, len(samples)
         root = count ** (1 / 3)
-        most = max(1, min(int(np.ceil(root * self.spread)), count))
-        sizes = range(max(1, int(root / self.spread)), most + 1)
+        sizes = range(max(1, int(root / 10)), max(1, min(int(np.ceil(root * 10)), count)) + 1)
         ranks = [np.arange(size + 1) * count // size for size in sizes]
-        widths = []
-        if self.strategy == "both":  # with a single bin, equal width and equal mass are the same
-            widths = [with_ends(log_odds_of_equal_width(size)) for size in sizes if size > 1]
+        # With a single bin, equal width and equal mass are the same.
+        inner = [np.linspace(0.0, 1.0, size + 1)[1:-1] for size in sizes if size > 1]
+        widths = [with_ends(scipy.special.logit(edges)) for edges in inner]
         curves = []
         for k, column in enumerate(np.ascontiguousarray(class_scores(samples.logits).T)):
             # Bins of equal width need a few probabilities between 0.001 and 0.999.
             inside = (np.abs(column) < scipy.special.logit(0.999)).sum()
-            wide = widths if inside >= 5 else []
-            curves.append(_average(column, labels == k, ranks, wide, self.prior_samples))
+            curves.append(_average(column, labels == k, ranks, widths if inside >= 5 else []))
         edges, values, offsets = pack(curves)
         values = smooth(values, count, samples.n_classes, self.penalty)
         return {"map_": Steps(edges, values, offsets)}
 
 
 def _average(
-    scores: Vector, hits: NDArray[np.bool_], ranks: list[Index], widths: list[Vector], prior: float
+    scores: Vector, hits: NDArray[np.bool_], ranks: list[Indices], widths: list[Vector]
 ) -> tuple[Vector, Vector]:
     """Return the weighted mean of all histograms as a step function: upper edges and values.
 
@@ -209,7 +161,7 @@ def _average(
     hits_to = np.concatenate([[0], np.cumsum(hits[order])])
     counts, positives = within - below, hits_to[within] - hits_to[below]
     middles = np.clip((scipy.special.expit(low) + scipy.special.expit(high)) / 2, 1e-12, 1 - 1e-12)
-    strength = np.repeat(prior / sizes, sizes)
+    strength = np.repeat(2.0 / sizes, sizes)
     alpha, beta = strength * middles, strength * (1 - middles)
     log_gamma = scipy.special.gammaln
     evidence = log_gamma(strength) - log_gamma(counts + strength)
@@ -228,17 +180,6 @@ def _average(
     return union, mean / weights[kept].sum()
 
 
-def log_odds_of_equal_mass(ordered: Vector, n_bins: int) -> Vector:
-    """Return the n_bins - 1 inner edges that divide sorted scores evenly; edges between equal
-    scores are equal.
-
-    An edge lies halfway between two neighbours, so that rounding at predict time does not move a
-    sample across it.
-    """
-    position = np.arange(1, n_bins) * len(ordered) // n_bins
-    return halfway(ordered[np.maximum(position - 1, 0)], ordered[position])
-
-
 def halfway(low: Vector, high: Vector) -> Vector:
     """Return the log-odds halfway between two, measured in probabilities if these differ, else in
     log-odds.
@@ -250,27 +191,6 @@ def halfway(low: Vector, high: Vector) -> Vector:
 def with_ends(edges: Vector) -> Vector:
     """Return the inner edges of bins with both infinite ends."""
     return np.concatenate([[-np.inf], edges, [np.inf]])
-
-
-def log_odds_of_equal_width(n_bins: int) -> Vector:
-    """Return the log-odds of the n_bins - 1 inner edges that divide the range of probabilities
-    evenly.
-    """
-    return scipy.special.logit(np.linspace(0.0, 1.0, n_bins + 1)[1:-1])
-
-
-def frequencies(
-    counts: Index, hits: Index, middles: Vector, n_classes: int, smoothing: float
-) -> Vector:
-    """Return each bin's share of hits after adding `smoothing` samples, spread evenly over the
-    classes.
-
-    The value of a bin without samples is its middle.
-    """
-    shares = (hits + smoothing / n_classes) / np.maximum(
-        counts + smoothing, np.finfo(np.float64).tiny
-    )
-    return np.where(counts > 0, shares, middles)
 
 
 class MutualInformationBinning(Calibrator):
@@ -289,24 +209,12 @@ class MutualInformationBinning(Calibrator):
     ----------
     n_bins : int
         The largest number of bins; there are fewer if the scores have fewer distinct values.
-    share : {"all", "none"}
-        One set of bins for all classes, or one for each (which needs many samples of each).
     penalty : float
         The number of samples, spread evenly over the classes, that are added to every bin so that
         no share is 0 or 1.
     answers : {"free", "kept"}
         "kept": predictions never change: a guard keeps the model's prediction the likeliest class
         at the lowest cost.
-
-    Attributes
-    ----------
-    edges_ : ndarray of shape (1 or n_classes, n_bins - 1)
-        The inner edges of the log-odds; a bin includes its upper edge.
-    values_ : ndarray of shape (1 or n_classes, n_bins)
-        The share of hits in each bin.
-    information_ : ndarray of shape (1 or n_classes,)
-        The mutual information of bin and label, in nats, if the model's own probabilities were
-        right.
 
     Examples
     --------
@@ -316,7 +224,7 @@ class MutualInformationBinning(Calibrator):
     >>> logits = rng.normal(size=(1000, 3))
     >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     >>> model = MutualInformationBinning(n_bins=8).fit(3 * logits, labels)
-    >>> model.edges_.shape
+    >>> model.map_.edges.shape
     (1, 7)
     """
 
@@ -324,39 +232,23 @@ class MutualInformationBinning(Calibrator):
 
     answers: Answers = "free"
     n_bins: Count = 15
-    share: Literal["all", "none"] = "all"
     penalty: NotNegative = 1.0
 
     map_: InformativeBins = from_fit()
-    information_: Vector = from_fit()
-    edges_ = from_map("edges")
-    values_ = from_map("values")
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
-        n_bins, labels = self.n_bins, samples.labels
         odds = np.clip(class_log_odds(log_softmax(samples.logits)), -CERTAIN, CERTAIN)
-        if self.share == "all":
-            pooled = np.zeros(odds.shape, dtype=bool)
-            pooled[np.arange(len(labels)), labels] = True
-            groups = [(odds.ravel(), pooled.ravel())]
-        else:
-            warn_if_few(self, samples)
-            columns = enumerate(np.ascontiguousarray(odds.T))
-            groups = [(column, labels == k) for k, column in columns]
-        all_edges = np.full((len(groups), n_bins - 1), np.inf)
-        values, information = np.zeros((len(groups), n_bins)), np.empty(len(groups))
-        for g, (scores, hits) in enumerate(groups):
-            edges, information[g] = informative_edges(scores, n_bins)
-            all_edges[g, : len(edges)] = edges
-            bins = np.searchsorted(edges, scores, side="left")
-            counts, hit = (
-                np.bincount(some, minlength=len(edges) + 1) for some in (bins, bins[hits])
-            )
-            # No bin is empty, so none needs the middle as its value.
-            middles = np.zeros(len(edges) + 1)
-            shares = frequencies(counts, hit, middles, samples.n_classes, self.penalty)
-            values[g, : len(shares)] = shares
-        return {"map_": InformativeBins(all_edges, values), "information_": information}
+        hits = odds[np.arange(len(samples)), samples.labels]
+        edges = informative_edges(odds.ravel(), self.n_bins)
+        counts, right = (
+            np.bincount(np.searchsorted(edges, some, side="left"), minlength=len(edges) + 1)
+            for some in (odds.ravel(), hits)
+        )
+        all_edges, values = np.full((1, self.n_bins - 1), np.inf), np.zeros((1, self.n_bins))
+        all_edges[0, : len(edges)] = edges
+        shares = (right + self.penalty / samples.n_classes) / (counts + self.penalty)
+        values[0, : len(shares)] = shares
+        return {"map_": InformativeBins(all_edges, values)}
 
 
 class _Sums:
@@ -377,16 +269,14 @@ class _Sums:
         return np.diff(self.hit[ends]), -np.diff(self.miss[ends])
 
 
-def informative_edges(scores: Vector, n_bins: int) -> tuple[Vector, float]:
-    """Return at most n_bins - 1 edges without empty bins, and the mutual information that they
-    keep.
+def informative_edges(scores: Vector, n_bins: int) -> Vector:
+    """Return at most n_bins - 1 edges without empty bins that keep the most information.
 
     The published search finds a local optimum. Here it starts from the best bins on a grid of
     candidate edges. If the scores have few distinct values, the grid contains all possible edges.
     """
     sums = _Sums(scores)
-    edges, history = climb(sums, best_on_grid(sums, _candidates(sums), n_bins))
-    return edges, history[-1]
+    return climb(sums, best_on_grid(sums, _candidates(sums), n_bins))
 
 
 def _candidates(sums: _Sums, count: int = 240) -> Vector:
@@ -429,21 +319,18 @@ def best_on_grid(sums: _Sums, candidates: Vector, n_bins: int) -> Vector:
     return candidates[np.sort(chosen) - 1]
 
 
-def climb(sums: _Sums, edges: Vector) -> tuple[Vector, list[float]]:
-    """Raise the mutual information until it no longer changes; return the edges and its value after
-    each step.
-    """
+def climb(sums: _Sums, edges: Vector) -> Vector:
+    """Move the edges until the mutual information no longer rises."""
     edges = _drop_empty(sums, edges)
-    history = [information(*sums.between(edges))]
+    highest = information(*sums.between(edges))
     for _ in range(100):
         hit, miss = sums.between(edges)
         moved = _drop_empty(sums, best_edges(np.log(hit) - np.log(miss)))
         value = information(*sums.between(moved))
-        if not value > history[-1] * (1 + 1e-9):
+        if not value > highest * (1 + 1e-9):
             break
-        edges = moved
-        history.append(value)
-    return edges, history
+        edges, highest = moved, value
+    return edges
 
 
 def _drop_empty(sums: _Sums, edges: Vector) -> Vector:

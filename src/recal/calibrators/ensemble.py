@@ -13,21 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
-from recal.calibrators.class_weights import choose_class_weights
 from recal.calibrators.isotonic import IsotonicCalibration
 from recal.calibrators.logistic import BetaCalibration
 from recal.calibrators.samples import LossGain, Samples
 from recal.calibrators.scaling import StructuredMatrixScaling, StructuredVectorScaling
-from recal.calibrators.stacking import (
-    Gate,
-    report_of,
-    share_of_chance,
-    shortlist,
-    stack_data,
-    stack_plan,
-)
+from recal.calibrators.stacking import report_of, share_of_chance, stack_data, stack_plan
 from recal.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling
-from recal.calibrators.view_selection import WORTH, choose_views, judged_stack
+from recal.calibrators.view_selection import choose_class_weights, choose_views, judged_stack
 from recal.checks import Indices, Vector
 from recal.clusters import each_fold, effective_count
 from recal.engine.compiled import one_thread
@@ -36,7 +28,7 @@ from recal.maps.arrays import log_softmax, safe_log
 from recal.maps.base import Map, wide
 from recal.maps.blend import Answers, Blend, Mixture, member_probs
 from recal.progress import track
-from recal.schema import Instance, RandomState, Size, check
+from recal.schema import Instance, RandomState, check
 from recal.solvers.convex import mixture_weights, without_light_ones
 from recal.solvers.temperature import fit_beta
 from recal.transforms.base import short_spec
@@ -132,7 +124,7 @@ class CalibrationEnsemble(Calibrator):
     of the weight.
 
     If there are views, the log-probabilities of the mixture, of temperature scaling and of a few
-    views are weighted together, as in `ViewStacking`, if samples left out show that views are worth
+    views (at most 3) are weighted together, as in `ViewStacking`, if samples left out show that views are worth
     their forward passes. If there are two samples for each entry of a matrix of weights per view,
     such matrices are tried, shrunk towards the single weight of `ViewStacking`. They are used if
     they gain more than one standard error on samples left out. With at most eight candidates, all
@@ -142,11 +134,6 @@ class CalibrationEnsemble(Calibrator):
     ----------
     answers : {"kept", "free"}
         "kept": predictions never change. "free": they may change if another class is more likely.
-    max_views : int, optional
-        The largest number of views; 0 uses none. By default 3, or up to 8 with class-wise weights.
-    gate : float in (0, 1], "auto" or None
-        Samples with at least this confidence (after temperature scaling) need no views, as in
-        `ViewStacking`.
     random_state : int, Generator or None
         Seed of the folds.
 
@@ -186,8 +173,6 @@ class CalibrationEnsemble(Calibrator):
     takes_weights: ClassVar[bool] = True
 
     answers: Answers = "kept"
-    max_views: Size | None = None
-    gate: Gate = 0.99
     random_state: RandomState = 0
 
     map_: Mixture = from_fit()
@@ -324,7 +309,7 @@ def fit_ensemble(
     probs = _cross_fitted(fit)
     with one_thread():
         _weigh(fit, probs, method.answers == "kept")
-    if samples.views.transforms and method.max_views != 0:
+    if samples.views.transforms:
         mixed = np.tensordot([fit.weights.get(name, 0.0) for name in members], probs, axes=1)
         _stack_views(fit, method, mixed, rng)
     if fit.plan is None:
@@ -402,44 +387,23 @@ def _stack_views(
     """Set the plan of the mixture with the views that `ViewStacking` chooses, or that class-wise
     weights can use; no plan if they are not worth their forward passes.
     """
-    samples, kept, max_views = fit.samples, method.answers == "kept", method.max_views
-    views, epsilon = samples.views, share_of_chance(len(samples))
+    samples, kept = fit.samples, method.answers == "kept"
+    epsilon = share_of_chance(len(samples))
     beta = float(fit.members["ts"].beta_)  # type: ignore[attr-defined]
-    candidates, _ = shortlist(samples, views.transforms, beta, epsilon)
-    data = stack_data(samples, candidates, beta, epsilon, kept=kept)
-    most = 3 if max_views is None else max_views
-    choice = choose_views(
-        data, rng, max_views=most, gate=method.gate, no_harm=True, worth=WORTH[method.answers]
-    )
+    data = stack_data(samples, samples.views.transforms, beta, epsilon, method.answers, gate=0.99)
+    choice = choose_views(data, rng, max_views=3, no_harm=True)
     used = () if choice.stack is None else choice.stack.views
     features = np.concatenate([data.features[[0, 0]], data.features[1:]])
     features[1] = np.log((1.0 - epsilon) * mixed + epsilon / mixed.shape[1])
     plain = samples.losses(mixed, kept=kept)
     data = replace(data, features=features, plain_losses=plain, n_base=2)
-    seed, best = int(rng.integers(2**31)), None
-    if used:
-        chosen = replace(data, features=features[[0, 1, *(1 + view for view in used)]], lossless=())
-        best = judged_stack(chosen, choice.gate, np.random.default_rng(seed))
-    by_class = choose_class_weights(
-        data, used, best is not None, choice.gate, seed, max_views=max_views
-    )
+    seed = int(rng.integers(2**31))
+    best = judged_stack(data.only(used), np.random.default_rng(seed)) if used else None
+    by_class = choose_class_weights(data, used, best is not None, seed)
     if by_class is not None:
         used, best = by_class
     if best is not None:
-        transforms = tuple(candidates[view - 1] for view in used)
-        fit.plan = cast(
-            Blend,
-            stack_plan(
-                best.base,
-                best.stack,
-                transforms,
-                beta,
-                epsilon,
-                method.answers,
-                choice.gate,
-                best.matrices,
-            ),
-        )
-        fit.losses["ensemble with views"] = best.losses
-        fit.passes = len(fit.plan.transforms) * float(fit.plan.needs_views(views.logits).mean())
-    fit.views_report = report_of(candidates, choice, fit.plan)
+        plan = cast(Blend, stack_plan(data.only(used), best.base, best.stack, best.matrices))
+        fit.plan, fit.losses["ensemble with views"] = plan, best.losses
+        fit.passes = len(plan.transforms) * float(plan.needs_views(samples.logits).mean())
+    fit.views_report = report_of(data, choice, fit.plan)

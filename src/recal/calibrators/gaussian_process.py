@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import scipy
 
-from recal.calibrators.base import Calibrator, from_fit, from_map
+from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.samples import Samples
 from recal.checks import Labels
 from recal.maps.arrays import log_softmax
 from recal.maps.blend import Answers
 from recal.maps.scaling import LatentFunction
 from recal.progress import track
-from recal.schema import Count, RandomState
+from recal.schema import RandomState
 from recal.solvers.convex import minimise
 
 # Rows are processed in parts of this many values, so that they stay in or near the processor's
@@ -35,7 +36,8 @@ class Posterior:
 
 
 class LatentProcess:
-    """The bound of one data set for one length scale.
+    """Minus the bound of one data set for one length scale, as a function of m; S follows from m in
+    closed form.
 
     Parameters
     ----------
@@ -52,82 +54,31 @@ class LatentProcess:
     ) -> None:
         self.log_probs, self.labels, self.points, self.length = log_probs, labels, points, length
         step = max(1, _PART // (log_probs.shape[1] * len(points)))
-        self._parts = [slice(first, first + step) for first in range(0, len(labels), step)]
-        self._kept = None
+        self._rows = [slice(first, first + step) for first in range(0, len(labels), step)]
+        self._kept: list[np.ndarray | None] = [None] * len(self._rows)
         # Up to 160 MB, phi is kept between the hundred passes; computing it takes most of a pass.
         if log_probs.size * len(points) <= 20_000_000:
-            self._kept = [kernel_features(log_probs[part], points, length) for part in self._parts]
+            self._kept = [kernel_features(log_probs[rows], points, length) for rows in self._rows]
 
     def fit(self, variance: float, start: Posterior | None = None) -> Posterior:
-        """Maximise the bound over m; S follows from m in closed form."""
-        problem = _NegativeBound(self, variance)
+        """Maximise the bound over m."""
+        self.variance = variance
         first = np.zeros(len(self.points)) if start is None else start.mean
         # The bound is a sum over samples.
-        found = minimise(problem, first, tol=1e-4, warn=False)
-        return Posterior(found.point, problem.covariance, self.length, variance, -found.loss)
-
-    def bound(
-        self, mean: np.ndarray, covariance: np.ndarray, variance: float
-    ) -> tuple[float, np.ndarray]:
-        """Return the bound and its gradient in `mean` for a fixed covariance."""
-        value, slope = 0.0, np.zeros(len(mean))
-        root = np.linalg.cholesky(covariance)
-        for part in range(len(self._parts)):
-            phi, probs, at_truth, labels = self._at(part, mean)
-            spread = (phi.reshape(-1, len(mean)) @ root).reshape(phi.shape)
-            by_class = np.square(spread).sum(axis=2)
-            centre = np.einsum("nk,nkm->nm", probs, spread)
-            within = np.einsum("nk,nk->n", probs, by_class)
-            between = np.square(centre).sum(axis=1)
-            value += float(at_truth.sum() - 0.5 * (within - between).sum())
-            along = np.einsum("nkm,nm->nk", spread, centre)
-            pull = -probs - 0.5 * probs * (
-                by_class - within[:, None] - 2.0 * (along - between[:, None])
-            )
-            pull[np.arange(len(labels)), labels] += 1.0
-            slope += np.einsum("nk,nkm->m", pull, phi)
-        value -= 0.5 * (float(mean @ mean + np.trace(covariance)) / variance - len(mean))
-        value -= 0.5 * len(mean) * np.log(variance) - np.log(np.diagonal(root)).sum()
-        return value, slope - mean / variance
-
-    def curvature(self, mean: np.ndarray) -> np.ndarray:
-        """Return G, the negative Hessian of the log-likelihood in w at `mean`."""
-        total = np.zeros((len(mean), len(mean)))
-        for part in range(len(self._parts)):
-            phi, probs, _, _ = self._at(part, mean)
-            flat = (phi * np.sqrt(probs)[:, :, None]).reshape(-1, len(mean))
-            centre = np.einsum("nk,nkm->nm", probs, phi)
-            total += flat.T @ flat - centre.T @ centre
-        return total
-
-    def _at(self, part: int, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, Labels]:
-        logs, labels = self.log_probs[self._parts[part]], self.labels[self._parts[part]]
-        phi = (
-            kernel_features(logs, self.points, self.length)
-            if self._kept is None
-            else self._kept[part]
-        )
-        scores = logs + phi @ mean
-        scores -= scores.max(axis=1, keepdims=True)
-        at_truth = scores[np.arange(len(labels)), labels]
-        np.exp(scores, out=scores)
-        totals = scores.sum(axis=1)
-        scores /= totals[:, None]
-        return phi, scores, at_truth - np.log(totals), labels
-
-
-class _NegativeBound:
-    """Minus the bound as a function of m, with the best S for each m."""
-
-    def __init__(self, process: LatentProcess, variance: float) -> None:
-        self.process, self.variance = process, variance
+        found = minimise(self, first, tol=1e-4, warn=False)
+        return Posterior(found.point, self.covariance, self.length, variance, -found.loss)
 
     def evaluate(self, point: np.ndarray) -> float:
-        precision = self.process.curvature(point) + np.eye(len(point)) / self.variance
+        precision = np.eye(len(point)) / self.variance
+        # The negative Hessian of the log-likelihood in w.
+        for phi, probs, _, _ in self._parts(point):
+            flat = (phi * np.sqrt(probs)[:, :, None]).reshape(-1, len(point))
+            centre = np.einsum("nk,nkm->nm", probs, phi)
+            precision += flat.T @ flat - centre.T @ centre
         self.precision = 0.5 * (precision + precision.T)
         inverse = np.linalg.inv(self.precision)
         self.covariance = 0.5 * (inverse + inverse.T)
-        value, self.slope = self.process.bound(point, self.covariance, self.variance)
+        value, self.slope = self.bound(point, self.covariance)
         return -value
 
     def gradient(self) -> np.ndarray:
@@ -138,6 +89,37 @@ class _NegativeBound:
 
     def precondition(self, residual: np.ndarray) -> np.ndarray:
         return self.covariance @ residual
+
+    def bound(self, mean: np.ndarray, covariance: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the bound and its gradient in `mean` for a fixed covariance."""
+        value, slope = 0.0, np.zeros(len(mean))
+        root = np.linalg.cholesky(covariance)
+        for phi, probs, at_truth, labels in self._parts(mean):
+            spread = (phi.reshape(-1, len(mean)) @ root).reshape(phi.shape)
+            by_class = np.square(spread).sum(axis=2)
+            centre = np.einsum("nk,nkm->nm", probs, spread)
+            within = np.einsum("nk,nk->n", probs, by_class)
+            between = np.square(centre).sum(axis=1)
+            value += float(at_truth.sum() - 0.5 * (within - between).sum())
+            along = np.einsum("nkm,nm->nk", spread, centre)
+            excess = by_class - within[:, None] - 2.0 * (along - between[:, None])
+            pull = -probs - 0.5 * probs * excess
+            pull[np.arange(len(labels)), labels] += 1.0
+            slope += np.einsum("nk,nkm->m", pull, phi)
+        value -= 0.5 * (float(mean @ mean + np.trace(covariance)) / self.variance - len(mean))
+        value -= 0.5 * len(mean) * np.log(self.variance) - np.log(np.diagonal(root)).sum()
+        return value, slope - mean / self.variance
+
+    def _parts(
+        self, mean: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, Labels]]:
+        """Yield phi, the probabilities, the log-probability of each label, and the labels."""
+        for rows, phi in zip(self._rows, self._kept):
+            logs, labels = self.log_probs[rows], self.labels[rows]
+            if phi is None:
+                phi = kernel_features(logs, self.points, self.length)
+            scores = log_softmax(logs + phi @ mean)
+            yield phi, np.exp(scores), scores[np.arange(len(labels)), labels], labels
 
 
 def gaussian_kernel(log_probs: np.ndarray, points: np.ndarray, length: float) -> np.ndarray:
@@ -174,35 +156,16 @@ class GaussianProcessCalibration(Calibrator):
 
     After temperature scaling, a class with the log-probability x gets the score x + g(x). The
     probabilities are the softmax of the scores, averaged over draws of g from its posterior. g is a
-    Gaussian process in one variable with a sparse variational posterior on `n_points` inducing
+    Gaussian process in one variable with a sparse variational posterior on 16 inducing
     points. Its length scale and variance maximise the bound on the evidence.
 
     Parameters
     ----------
-    n_points : int
-        Inducing points, spread evenly over the log-probabilities that matter.
-    n_draws : int
-        The number of functions drawn from the posterior; the probabilities are the mean over them.
-    max_search : int
-        The length scale and the variance are chosen on at most this many log-probabilities (samples
-        times classes, drawn at random); the posterior itself always uses every sample.
     random_state : int, optional
-        Seed of the draws and of the random choice for `max_search`.
+        Seed of the draws, and of the 200,000 log-probabilities on which the kernel is chosen.
     answers : {"free", "kept"}
         "kept": predictions never change: a guard keeps the model's prediction the likeliest class
         at the lowest cost.
-
-    Attributes
-    ----------
-    beta_ : float
-        The scale 1/T of the temperature scaling that comes first.
-    points_ : ndarray of shape (n_points,)
-    draws_ : ndarray of shape (n_draws, n_points)
-        Each drawn g as weights of the kernels at the points.
-    length_, variance_ : float
-        The kernel's length scale and variance.
-    bound_ : float
-        The bound on the log evidence, a sum over samples.
 
     Notes
     -----
@@ -221,25 +184,16 @@ class GaussianProcessCalibration(Calibrator):
     >>> scores = rng.normal(size=(300, 3))
     >>> y = (scores + rng.gumbel(size=(300, 3))).argmax(axis=1)
     >>> model = GaussianProcessCalibration(random_state=0).fit(3.0 * scores, y)
-    >>> model.draws_.shape
+    >>> model.map_.draws.shape
     (32, 16)
     """
 
     short_name: ClassVar[str] = "gp"
 
     answers: Answers = "free"
-    n_points: Count = 16
-    n_draws: Count = 32
-    max_search: Count = 200000
     random_state: RandomState = 0
 
     map_: LatentFunction = from_fit()
-    variance_: float = from_fit()
-    bound_: float = from_fit()
-    beta_ = from_map("beta")
-    length_ = from_map("length")
-    points_ = from_map("points")
-    draws_ = from_map("draws")
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
         rng = np.random.default_rng(self.random_state)
@@ -247,22 +201,18 @@ class GaussianProcessCalibration(Calibrator):
         log_probs = log_softmax(np.multiply(samples.logits, beta, dtype=np.float64))
         # A class with a probability below e^-12 hardly affects the softmax.
         lowest = max(float(log_probs.min()), -12.0)
-        points = np.linspace(min(lowest, -1.0), 0.0, self.n_points)
-        most = max(1, self.max_search // samples.n_classes)
-        some = np.sort(rng.permutation(len(labels))[:most])
+        points = np.linspace(min(lowest, -1.0), 0.0, 16)
+        # The kernel is chosen on a part; the posterior itself uses every sample.
+        some = np.sort(rng.permutation(len(labels))[: max(1, 200_000 // samples.n_classes)])
         best = _best_kernel(log_probs[some], labels[some], points)
         process = LatentProcess(log_probs, labels, points, best.length)
         posterior = process.fit(best.variance, start=best)
-        normal = rng.standard_normal((self.n_draws, self.n_points))
         # Antithetic pairs: the mean of the draws equals the mean of the posterior.
-        normal[self.n_draws // 2 : 2 * (self.n_draws // 2)] = -normal[: self.n_draws // 2]
+        normal = rng.standard_normal((32, len(points)))
+        normal[16:] = -normal[:16]
         weights = posterior.mean + normal @ np.linalg.cholesky(posterior.covariance).T
         draws = weights @ whitening(points, posterior.length)
-        return {
-            "map_": LatentFunction(beta, posterior.length, points, draws),
-            "variance_": posterior.variance,
-            "bound_": posterior.bound,
-        }
+        return {"map_": LatentFunction(beta, posterior.length, points, draws)}
 
 
 def _best_kernel(log_probs: np.ndarray, labels: Labels, points: np.ndarray) -> Posterior:

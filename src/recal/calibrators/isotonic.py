@@ -1,5 +1,5 @@
 """Isotonic regression: an increasing curve for each class or one for all classes, and the intervals
-of Venn-Abers.
+of Venn-Abers; and a spline, whose slope is the confidence.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.base import Calibrator, from_fit, from_map
-from recal.calibrators.samples import Samples, warn_if_few
+from recal.calibrators.base import Calibrator, from_fit
+from recal.calibrators.samples import Samples
 from recal.checks import Floats, Labels
 from recal.engine.series import ScaledLogits
-from recal.maps.arrays import class_scores, row_max, row_sum
+from recal.maps.arrays import class_scores, row_max, row_sum, softmax
 from recal.maps.base import wide
 from recal.maps.blend import Answers
-from recal.maps.curves import ENDLESS, Brackets, Lines, SharedLine
+from recal.maps.curves import ENDLESS, Brackets, Lines, SharedLine, TopLine
 from recal.schema import NotNegative, Number
 from recal.solvers.convex import Array
-from recal.solvers.isotonic import fit_increasing, pack, smooth
+from recal.solvers.isotonic import fit_increasing, merge_ties, pack, smooth
 from recal.solvers.temperature import fit_betas
 from recal.views import Views
 
@@ -44,14 +44,6 @@ class IsotonicCalibration(Calibrator):
         "kept": predictions never change: a guard keeps the model's prediction the likeliest class
         at the lowest cost.
 
-    Attributes
-    ----------
-    knots_, values_ : ndarray
-        The corners of the curves, as log-odds and probabilities; the curves of all classes are
-        concatenated.
-    offsets_ : ndarray of shape (n_classes + 1,)
-        The index at which each class's curve begins.
-
     Examples
     --------
     >>> from recal.calibrators import IsotonicCalibration
@@ -66,12 +58,8 @@ class IsotonicCalibration(Calibrator):
     penalty: NotNegative = 1.0
 
     map_: Lines = from_fit()
-    knots_ = from_map("knots")
-    values_ = from_map("values")
-    offsets_ = from_map("offsets")
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
-        warn_if_few(self, samples, mistakes=True)
         labels = samples.labels
         beta = self._first_beta(samples.logits, labels)
         columns = np.ascontiguousarray(class_scores(samples.logits, beta).T)
@@ -93,27 +81,16 @@ class IsotonicOneVsAll(IsotonicCalibration):
     The temperature makes the main correction with one parameter, and isotonic regression corrects
     the rest. The combination therefore needs fewer samples than isotonic regression alone if a
     network is badly overconfident. Reference: Zhang, Kailkhura and Han, *Mix-n-Match* (ICML 2020):
-    IROvA-TS and, without the temperature, IROvA.
+    IROvA-TS.
 
     Parameters
     ----------
-    temperature : bool
-        Whether to scale by a temperature first (IROvA-TS) or not (IROvA, which is
-        `IsotonicCalibration`).
     penalty : float
         The number of samples, spread evenly over the classes, that are added so that no frequency
         is 0 or 1.
     answers : {"free", "kept"}
         "kept": predictions never change: a guard keeps the model's prediction the likeliest class
         at the lowest cost.
-
-    Attributes
-    ----------
-    beta_ : float
-        The inverse of the temperature with the lowest Brier score, as its authors use; 1 if none is
-        fitted.
-    knots_, values_, offsets_ : ndarray
-        The classes' curves, as in `IsotonicCalibration`.
 
     Examples
     --------
@@ -125,18 +102,12 @@ class IsotonicOneVsAll(IsotonicCalibration):
 
     short_name = "irova-ts"
 
-    temperature: bool = True
-
-    beta_ = from_map("beta")
-
     def _first_beta(self, logits: Floats, labels: Labels) -> float:
         """Return the beta with the lowest Brier score, which the authors use before the curves.
 
         The search stays within a factor of 50 of the maximum likelihood beta, which confident
         mistakes lower.
         """
-        if not self.temperature:
-            return 1.0
         likeliest = float(fit_betas(ScaledLogits(logits), labels).values[0])
         drops = wide(logits) - row_max(logits)
         rows = np.arange(len(labels))
@@ -168,13 +139,6 @@ class IsotonicMulticlass(Calibrator):
     penalty : float
         The number of samples, spread evenly over the classes, that are added so that no frequency
         is 0 or 1.
-    slope : float
-        The slope per unit of probability that is added to make the function strictly increasing.
-
-    Attributes
-    ----------
-    knots_, values_ : ndarray of shape (n_knots,)
-        The corners of the shared function, log-odds and probabilities, before the slope is added.
 
     Examples
     --------
@@ -188,11 +152,8 @@ class IsotonicMulticlass(Calibrator):
     keeps_accuracy = True
 
     penalty: NotNegative = 1.0
-    slope: Annotated[float, Number(1e-12, 1.0)] = 1e-9
 
     map_: SharedLine = from_fit()
-    knots_ = from_map("knots")
-    values_ = from_map("values")
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
         scores = class_scores(samples.logits)
@@ -200,7 +161,80 @@ class IsotonicMulticlass(Calibrator):
         hits[np.arange(len(samples)), samples.labels] = True
         knots, values = fit_increasing(scores.ravel(), hits.ravel())
         values = smooth(values, len(samples), samples.n_classes, self.penalty)
-        return {"map_": SharedLine(knots, values, self.slope)}
+        return {"map_": SharedLine(knots, values, 1e-9)}
+
+
+class SplineCalibration(Calibrator):
+    """Calibrate the confidence by the slope of a spline through the cumulative hits, without any
+    bins.
+
+    Sort the samples by confidence and add up hits minus confidence, starting from the lowest. For a
+    calibrated model the sum stays near zero. A natural cubic spline with few knots is fitted to it
+    by least squares. The calibrated confidence of a sample is its confidence plus the spline's
+    slope at its rank; between samples it is interpolated.
+
+    Only the probability of the predicted class is calibrated. The other classes share the rest in
+    proportion to their probabilities after temperature scaling. If the second class would then
+    overtake the predicted one, a temperature for this row shrinks the differences between the
+    others just enough. Predictions therefore never change, and the confidence equals the curve;
+    only a confidence below 1 / n_classes is raised to it. Reference: Gupta et al.,
+    *Calibration of neural networks using splines* (ICLR 2021).
+
+    Parameters
+    ----------
+    n_knots : int
+        Knots of the spline, spread evenly over the ranks.
+    penalty : float
+        The number of samples, right only by chance, that are added so that no confidence is 0 or 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.calibrators import SplineCalibration
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(1000, 3))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    >>> model = SplineCalibration().fit(3 * logits, labels)  # overconfident: three times too large
+    >>> bool(model.predict_proba(3 * logits).max(axis=1).mean() < 0.65)
+    True
+    """
+
+    short_name = "spline"
+    keeps_accuracy = True
+
+    n_knots: Annotated[int, Number(2, whole=True)] = 6
+    penalty: NotNegative = 1.0
+
+    map_: TopLine = from_fit()
+
+    def _fit(self, samples: Samples) -> dict[str, Any]:
+        n_samples, logits = len(samples), samples.logits
+        # Fewer samples than knots would leave the spline undetermined; two knots make a straight
+        # line.
+        n_knots = min(self.n_knots, max(2, n_samples // 2))
+        confidence = softmax(logits)[np.arange(n_samples), samples.answers]
+        order = np.argsort(confidence, kind="stable")
+        confidence, hits = confidence[order], (samples.answers == samples.labels)[order]
+        ranks = np.arange(n_samples + 1) / n_samples
+        excess = np.concatenate([[0.0], np.cumsum(hits - confidence)]) / n_samples
+        knots = np.linspace(0.0, 1.0, n_knots)
+        coefficients = np.linalg.lstsq(_basis(knots)(ranks), excess, rcond=None)[0]
+        # Half a rank lower is the middle of a sample's step in the sum.
+        slopes = _basis(knots)(ranks[1:] - 0.5 / n_samples, 1) @ coefficients
+        # Confidences that differ by a few units in the last place count as equal.
+        scores, tied, counts = np.unique(
+            merge_ties(confidence, 1e-15), return_inverse=True, return_counts=True
+        )
+        calibrated = scores + np.bincount(tied, weights=slopes) / counts
+        values = smooth(np.clip(calibrated, 0.0, 1.0), n_samples, samples.n_classes, self.penalty)
+        return {"map_": TopLine(scores, values, samples.beta)}
+
+
+def _basis(knots: NDArray[np.float64]) -> Any:
+    """Return the natural splines that are 1 at one knot and 0 at the others, as one vector-valued
+    function.
+    """
+    return scipy.interpolate.CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
 
 
 class VennAbers(Calibrator):
@@ -222,14 +256,6 @@ class VennAbers(Calibrator):
         "kept": predictions never change: a guard keeps the model's prediction the likeliest class
         at the lowest cost.
 
-    Attributes
-    ----------
-    low_edges_, low_values_, low_offsets_ : ndarray
-        p0 of each class as a step function of its log-odds: the upper edge of every step (the last
-        one is the largest float64) and its value. The functions of all classes are concatenated.
-    high_edges_, high_values_, high_offsets_ : ndarray
-        p1, likewise.
-
     Examples
     --------
     >>> from recal.calibrators import VennAbers
@@ -247,15 +273,8 @@ class VennAbers(Calibrator):
     answers: Answers = "free"
 
     map_: Brackets = from_fit()
-    low_edges_ = from_map("low_edges")
-    low_values_ = from_map("low_values")
-    low_offsets_ = from_map("low_offsets")
-    high_edges_ = from_map("high_edges")
-    high_values_ = from_map("high_values")
-    high_offsets_ = from_map("high_offsets")
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
-        warn_if_few(self, samples, mistakes=True)
         columns = np.ascontiguousarray(class_scores(samples.logits).T)
         low, high = zip(*(bracket(column, samples.labels == k) for k, column in enumerate(columns)))
         return {"map_": Brackets(*pack(low), *pack(high))}

@@ -9,8 +9,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, from_fit, from_map
-from recal.calibrators.samples import Samples, warn_if_few
+from recal.calibrators.base import Calibrator, from_fit
+from recal.calibrators.samples import Samples
 from recal.checks import Labels
 from recal.maps.arrays import class_scores
 from recal.maps.blend import Answers
@@ -32,19 +32,15 @@ class PlattScaling(Calibrator):
     ----------
     penalty : float
         The strength s of smoothed targets: (N+ + s) / (N+ + 2s) and s / (N- + 2s) instead of 1 and
-        0. They keep the curve moderate if a class has few samples, and finite if it has none. 1 (or
-        True) is Platt's choice, 0 (or False) means hard targets; 0.1 is better than both on most
-        real data sets.
+        0. They keep the curve moderate if a class has few samples, and finite if it has none. 1 is
+        Platt's choice, 0 means hard targets; 0.1 is better than both on most real data sets.
     answers : {"free", "kept"}
         "kept": predictions never change: a guard keeps the model's prediction the likeliest class
         at the lowest cost.
 
-    Attributes
-    ----------
-    slopes_, intercepts_ : ndarray of shape (n_classes,)
-        a and c.
-    limit_ : float
-        Log-odds are clipped at this size: 36, or twice their median if that is more.
+    Notes
+    -----
+    Log-odds are clipped at 36, or at twice their median if that is more.
 
     Examples
     --------
@@ -57,32 +53,22 @@ class PlattScaling(Calibrator):
     short_name: ClassVar[str] = "platt"
 
     answers: Answers = "free"
-    penalty: NotNegative | bool = 0.1
+    penalty: NotNegative = 0.1
 
     map_: LogisticCurves = from_fit()
-    limit_ = from_map("limit")
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
-        warn_if_few(self, samples)
         labels, n_classes = samples.labels, samples.n_classes
         scores = class_scores(samples.logits)
         limit = _largest_score(scores)
         scores = np.clip(scores, -limit, limit)
-        high, low = _targets(labels, n_classes, float(self.penalty))
+        high, low = _targets(labels, n_classes, self.penalty)
         if n_classes == 2:  # the curve of the second class mirrors the first
             slope, shift = fit_logistic([scores[:, :1]], labels, high[:1], low[:1])[:, 0]
             coefficients = np.array([[slope, slope], [shift, -shift]])
         else:
             coefficients = fit_logistic([scores], labels, high, low)
         return {"map_": LogisticCurves(coefficients, limit)}
-
-    @property
-    def slopes_(self) -> Array:
-        return self.map_.coefficients[0]
-
-    @property
-    def intercepts_(self) -> Array:
-        return self.map_.coefficients[1]
 
 
 class BetaCalibration(Calibrator):
@@ -100,9 +86,8 @@ class BetaCalibration(Calibrator):
     ----------
     penalty : float
         The strength s of smoothed targets: (N+ + s) / (N+ + 2s) and s / (N- + 2s) instead of 1 and
-        0. They keep the map moderate if a class has few samples, and finite if it has none. 1 (or
-        True) is Platt's choice, 0 (or False) means hard targets; 0.1 is better than both on most
-        real data sets.
+        0. They keep the map moderate if a class has few samples, and finite if it has none. 1 is
+        Platt's choice, 0 means hard targets; 0.1 is better than both on most real data sets.
     joint : bool
         Whether the curves move together at the end. False is one class against the rest, as
         published.
@@ -110,13 +95,9 @@ class BetaCalibration(Calibrator):
         "kept": predictions never change: a guard keeps the model's prediction the likeliest class
         at the lowest cost.
 
-    Attributes
-    ----------
-    coefficients_ : ndarray of shape (3, n_classes)
-        a, b and c of each class.
-    limit_ : float
-        Log p and -log(1 - p) are clipped at this size: 36, or twice the median log-odds if that is
-        larger.
+    Notes
+    -----
+    Log p and -log(1 - p) are clipped at 36, or at twice the median log-odds if that is larger.
 
     Examples
     --------
@@ -129,21 +110,18 @@ class BetaCalibration(Calibrator):
     short_name: ClassVar[str] = "beta"
 
     answers: Answers = "free"
-    penalty: NotNegative | bool = 0.1
+    penalty: NotNegative = 0.1
     joint: bool = True
 
     map_: BetaCurves = from_fit()
-    coefficients_ = from_map("coefficients")
-    limit_ = from_map("limit")
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
-        warn_if_few(self, samples)
         start = getattr(samples.near, "coefficients", None)
         labels, n_classes = samples.labels, samples.n_classes
         scores = class_scores(samples.logits)
         limit = _largest_score(scores)
         features = beta_features(scores, limit)
-        high, low = _targets(labels, n_classes, float(self.penalty))
+        high, low = _targets(labels, n_classes, self.penalty)
         if n_classes == 2:  # the curve of the second class mirrors the first
             start = start if start is None else start[:, :1]
             first = [feature[:, :1] for feature in features]

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -13,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_fit
-from recal.calibrators.samples import FEWEST_MISTAKES, Samples
+from recal.calibrators.samples import Samples
 from recal.checks import Labels, Vector
 from recal.engine.grouping import ConfidenceAt, GroupIndex, group_indices
 from recal.engine.series import ScaledLogits, ScaledRows
-from recal.errors import FewSamplesWarning, InputError
+from recal.errors import InputError
 from recal.maps.steps import NEUTRAL, OneTransform, Plan, Step
 from recal.progress import track
 from recal.schema import Count, NotNegative, RandomState, Record, Size
@@ -51,9 +50,6 @@ class _Fit:
         self.original: ScaledRows = ScaledLogits(views.logits, tolerance=_TOLERANCE)
         self.correct = (self.original.columns == labels).astype(np.float64)
         self.drops = self.original.drop_at(labels)
-        # The growth in confidence of groups with few mistakes, and the size and mistakes of the
-        # largest such group.
-        self.growth, self.largest = 1.0, (0, 0)
         # Each view that was drawn, and how far the logit whose confidence is read lies below its
         # largest.
         self.tracks: dict[Transform, tuple[ScaledRows, Vector | float]] = {}
@@ -115,15 +111,6 @@ class _Fit:
             view.rescale(factors)
             self._refresh()
             self.rejected.clear()
-            mistakes = sizes - losses.by_group(self.correct)
-            # A group with less than a hundredth of the samples shrinks to almost no change and has
-            # no effect.
-            grown = (100 * sizes >= sizes.sum()) & (mistakes < FEWEST_MISTAKES) & (betas > 1.0)
-            if grown.any():
-                self.growth *= float(betas[grown].max())
-                most = int(np.argmax(np.where(grown, sizes, 0)))
-                if sizes[most] > self.largest[0]:
-                    self.largest = int(sizes[most]), int(mistakes[most])
         iteration = Iteration.made(
             transform=transform,
             sizes=tuple(sizes.astype(int).tolist()),
@@ -159,11 +146,6 @@ class _Fit:
             if members.any() and self._ece(after, members) > self._ece(self.log_partition, members):
                 kept[k] = 1.0
         return kept, True
-
-
-# The fit warns if groups with fewer than ten mistakes become more confident than this over all
-# iterations.
-_HARMLESS = 1.25
 
 
 class ReCal(Calibrator):
@@ -213,13 +195,6 @@ class ReCal(Calibrator):
         accepted or not.
     n_iter_ : int
 
-    Warns
-    -----
-    FewSamplesWarning
-        If groups with fewer than ten mistakes become much more confident: new mistakes can raise
-        the NLL sharply. Too few held-out samples are the usual cause; see `sizes` and `raw_betas`
-        in `history_`.
-
     Examples
     --------
     >>> import numpy as np
@@ -268,16 +243,6 @@ class ReCal(Calibrator):
         fitted = Plan.made(
             steps=steps, start=fit.start, finish=finish, confidence_at=self.confidence_at
         )
-        if fit.growth > _HARMLESS:
-            remedy = ', separable="pooled"' if self.separable == "bound" else ""
-            warnings.warn(
-                f"{views.n_samples} samples are few for this ReCal: groups with fewer than {FEWEST_MISTAKES} mistakes, "
-                f"such as {fit.largest[0]} samples with {fit.largest[1]}, became up to {fit.growth:.3g} times more "
-                f"confident. New mistakes there can raise the NLL sharply: compare with TemperatureScaling. "
-                f'Use more samples{remedy} or guard="ece".',
-                FewSamplesWarning,
-                stacklevel=3,
-            )
         return {"map_": fitted, "history_": tuple(history), "n_iter_": len(history)}
 
     def _draws(self, views: Views) -> Iterator[Transform]:

@@ -20,7 +20,6 @@ from recal.checks import (
     check_classes,
     check_labels,
     check_weights,
-    is_single_column,
 )
 from recal.clusters import check_clusters, cluster_sums, stratified_folds
 from recal.copies import copies_of, near_duplicates
@@ -30,9 +29,6 @@ from recal.maps.base import Array, Map
 from recal.maps.guard import keep_answers
 from recal.solvers.temperature import fit_beta
 from recal.views import Views
-
-# Temperatures are learned from mistakes; with fewer, the result depends on individual samples.
-FEWEST_MISTAKES = 10
 
 
 @dataclass(frozen=True)
@@ -249,18 +245,24 @@ def read_samples(
     X: Views | ArrayLike,
     y: ArrayLike | None,
     views: Views,
-    method: str,
     classes: Sequence[Any] | None,
     sample_weight: ArrayLike | None,
     groups: ArrayLike | None,
     clusters: ArrayLike | None,
+    method: str,
 ) -> Samples:
     """Return the arguments of `Calibrator.fit` as samples; views may hold what was not passed."""
+    names = views.classes if classes is None else classes
+    labels, count = views.labels, views.n_classes
+    if y is not None:
+        labels = check_labels(y, views.n_samples, count, names)
+    elif labels is None:
+        raise InputError(
+            "Labels are needed to fit",
+            remedy=f"Pass them as `y`, or use views that hold them (--labels FILE). {ASIDES['no y'].format(method)}",
+        )
     groups = views.groups if groups is None else groups
     clusters = views.clusters if clusters is None else clusters
-    names = classes if classes is not None else views.classes
-    labels = _read_labels(X, y, views, names, method)
-    count = views.n_classes
     columns = np.arange(count) if names is None else check_classes(names, count)
     return Samples.checked(views, labels, sample_weight, clusters, groups, columns)
 
@@ -269,67 +271,31 @@ def as_views(X: Views | ArrayLike, *, needs_views: bool, method: str) -> Views:
     """Return X as Views; plain logits become views without transformations."""
     views = X if isinstance(X, Views) else Views(X)
     if needs_views and not views.transforms:
-        given = "these views hold none" if isinstance(X, Views) else "got an array"
         raise InputError(
-            f"{method} needs Views with logits of transformed inputs; {given}",
+            f"{method} needs Views with logits of transformed inputs; these hold none",
             remedy="Make them with collect(..., pool=...) (recal collect --pool)",
         )
     return views
 
 
-def _read_labels(X: Any, y: Any, views: Views, names: Any, method: str) -> Labels:
-    """Return the labels as column indices, from `y` or else from the views."""
-    if y is None and views.labels is None:
-        raise InputError(
-            "Labels are needed to fit",
-            remedy=f"Pass them as `y`, or use views that hold them (--labels FILE). {ASIDES['no y'].format(method)}",
-        )
-    if y is None:
-        return cast(Labels, views.labels)
-    try:
-        labels = check_labels(y, views.n_samples, views.n_classes, names)
-    except InputError as error:
-        if not isinstance(X, Views) and is_single_column(np.shape(X)):
-            error.args = (f"{error} {ASIDES['columns'].format(1, np.shape(X))}.",)
-        raise
-    if not isinstance(X, Views):
-        refuse_codes(views.logits, y, labels, names)
-    return labels
-
-
-def refuse_codes(logits: Floats, y: Any, labels: Labels, names: Any) -> None:
-    """Refuse integers that number the sorted names rather than the columns.
-
-    scikit-learn's `cross_val_predict` turns text labels into such numbers before a calibrator sees
-    them. If the class names are not in alphabetical order, the numbers would be read as column
-    indices and the fit would be wrong.
-    """
-    words = np.asarray([] if names is None else names)
-    integers = np.asarray(y).dtype.kind in "iu"
-    if words.dtype.kind not in "US" or not integers or (words[:-1] <= words[1:]).all():
-        return
-    answers = np.asarray(logits).argmax(axis=1)
-    as_columns, as_codes = answers == labels, answers == np.argsort(words)[labels]
-    gain = as_codes.astype(float) - as_columns
-    if gain.mean() > 0.1 and gain.mean() > 4.0 * gain.std() / np.sqrt(len(labels)):
-        raise InputError(
-            "These integers seem to number the sorted class names, not the columns: accuracy is "
-            f"{as_codes.mean():.3g} so, and {as_columns.mean():.3g} as columns. Pass the names "
-            "themselves; where scikit-learn numbers them (cross_val_predict), give `classes` and "
-            "the columns in sorted order."
-        )
-
-
 def check_samples(samples: Samples, stacklevel: int = 3) -> None:
     """Refuse constant predictions, and warn of the most serious problem with these samples."""
+    doubt = ""
     if len(samples) >= 20:
         refuse_constant(samples.logits)
-    doubt = _doubtful_labels(samples) if len(samples) >= 20 else ""
-    few = "" if doubt else _few_mistakes(samples)
+        doubt = _doubtful_labels(samples)
     if doubt:
         warnings.warn(doubt, DoubtfulLabelsWarning, stacklevel=stacklevel)
-    elif few:
-        warnings.warn(few, FewSamplesWarning, stacklevel=stacklevel)
+    elif samples.n_mistakes < 10:
+        count = len(samples)
+        own = " If the model was trained on these samples, use others." if count >= 100 else ""
+        warnings.warn(
+            f"{samples.n_mistakes} of {count} predictions are wrong. With fewer than about 200 "
+            f"samples or 20 mistakes, results depend on individual samples.{own} Fit on more "
+            "held-out samples.",
+            FewSamplesWarning,
+            stacklevel=stacklevel,
+        )
     if samples.clusters is None:
         warn_of_copies(samples.logits, samples.labels, stacklevel + 1)
 
@@ -357,15 +323,12 @@ def refuse_constant(logits: Floats) -> None:
     """
     some = np.asarray(logits[:: max(1, len(logits) // 1000)], dtype=np.float64)
     drops = some.max(axis=1, keepdims=True) - some
-    varies = drops.std(axis=0) > 1e-3 * drops.mean(axis=0)
-    if varies.any():
-        return
-    same = "the same" if not drops.std(axis=0).any() else "nearly the same"
-    raise InputError(
-        f"The model gives {same} logits for all {len(logits):,} inputs, so there is nothing to "
-        "calibrate. Check how inputs are prepared for the model: its range (0 to 1, not 0 to 255), "
-        "normalisation, colour order and column order."
-    )
+    if not (drops.std(axis=0) > 1e-3 * drops.mean(axis=0)).any():
+        raise InputError(
+            f"The model gives nearly the same logits for all {len(logits):,} inputs, so there is "
+            "nothing to calibrate. Check how inputs are prepared for the model: its range (0 to 1, "
+            "not 0 to 255), normalisation, colour order and column order."
+        )
 
 
 def _doubtful_labels(samples: Samples) -> str:
@@ -378,13 +341,6 @@ def _doubtful_labels(samples: Samples) -> str:
         )
     accuracy = float((answers == labels).mean())
     truth, predicted = (np.bincount(one, minlength=samples.n_classes) for one in (labels, answers))
-    usual = int(predicted.argmax())
-    if predicted[usual] >= 0.99 * count and truth[usual] < 0.5 * count:
-        return (
-            f"The model predicts column {usual} for {predicted[usual] / count:.0%} of the inputs, "
-            f"but only {truth[usual] / count:.0%} have this label. Check how inputs are prepared "
-            "for the model: its range (0 to 1, not 0 to 255), normalisation, colour order."
-        )
     # The accuracy of the same labels in any other order, its deviation, and the best order.
     by_chance = float(truth @ predicted) / count**2
     deviation = np.sqrt(by_chance * (1.0 - by_chance) / count)
@@ -402,41 +358,4 @@ def _doubtful_labels(samples: Samples) -> str:
     return (
         f"Accuracy is at chance: {accuracy:.3g}, where the same labels in any other order would "
         f"give {by_chance:.3g}. Are labels and rows in the same order?"
-    )
-
-
-def _few_mistakes(samples: Samples) -> str:
-    mistakes, count = samples.n_mistakes, len(samples)
-    if mistakes >= FEWEST_MISTAKES:
-        return ""
-    own = " If the model was trained on these samples, use others." if count >= 100 else ""
-    if mistakes == 0:
-        return (
-            f"All {count} predictions are right, so no finite temperature is best. The fit uses "
-            f"the temperature that one more, wrong, sample would give.{own} Fit on more held-out "
-            "samples."
-        )
-    return (
-        f"{mistakes} of {count} predictions are wrong. With fewer than about 200 samples or 20 "
-        f"mistakes, results depend on individual samples.{own} Fit on more held-out samples."
-    )
-
-
-def warn_if_few(method: object, samples: Samples, *, mistakes: bool = False) -> None:
-    """Warn if a method with parameters per class has fewer than ten samples per class.
-
-    With `mistakes`, the method also needs as many mistakes: it does harm to a nearly perfect model.
-    """
-    count, n_classes = len(samples), samples.n_classes
-    few_mistakes = mistakes and samples.n_mistakes < 10 * n_classes
-    if count >= 10 * n_classes and not few_mistakes:
-        return
-    have = f"{samples.n_mistakes} mistakes among {count}" if few_mistakes else f"{count}"
-    warnings.warn(
-        f"{type(method).__name__} learns from each class alone, and {have} samples of {n_classes} "
-        "classes are fewer than 10 per class: expect worse probabilities than the model's own. "
-        "Use a method that shares its parameters, such as TemperatureScaling or "
-        "IsotonicMulticlass.",
-        FewSamplesWarning,
-        stacklevel=4,
     )

@@ -9,15 +9,14 @@ Their diagonal has no penalty, so a strong lambda and mu leave one scale for eac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from recal.calibrators.base import Calibrator, from_fit, from_map
-from recal.calibrators.samples import Samples, warn_if_few
+from recal.calibrators.base import Calibrator, from_fit
+from recal.calibrators.samples import Samples
 from recal.checks import Floats, Labels
 from recal.clusters import each_fold
-from recal.errors import InputError
 from recal.maps.arrays import linear, log_softmax, soft_log_probs
 from recal.maps.base import wide
 from recal.maps.blend import Answers
@@ -30,7 +29,7 @@ from recal.maps.scaling import (
     within,
 )
 from recal.progress import track
-from recal.schema import Number, RandomState, Strength
+from recal.schema import RandomState, Strength
 from recal.solvers.softmax import NEAR_TOL, DiagonalMap, LinearMap
 from recal.solvers.temperature import fit_beta
 
@@ -50,16 +49,11 @@ class VectorScaling(Calibrator):
         "kept": predictions never change: a guard keeps the model's prediction the likeliest class
         at the lowest cost.
 
-    Attributes
-    ----------
-    scales_, shifts_ : ndarray of shape (n_classes,)
-        v and b.
-    loss_ : float
-        The penalised loss at the minimum.
-    limit_ : float
-        20 times the largest logit of a typical row, and at least 100. If a row has larger logits,
-        such as a row filled with the lowest float32, its maximum is subtracted, and lower values
-        are then clipped at minus the limit.
+    Notes
+    -----
+    The limit of the map is 20 times the largest logit of a typical row, and at least 100. If a row
+    has larger logits, such as a row filled with the lowest float32, its maximum is subtracted, and
+    lower values are then clipped at minus the limit.
 
     Examples
     --------
@@ -76,24 +70,17 @@ class VectorScaling(Calibrator):
     penalty: Strength = 1e-7
 
     map_: Affine = from_fit()
-    loss_: float = from_fit()
-    scales_ = from_map("scale")
-    shifts_ = from_map("shift")
-    limit_ = from_map("limit")
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
-        warn_if_few(self, samples, mistakes=True)
         labels, weights = samples.labels, samples.weights
         logits: Floats = np.array(samples.logits, dtype=np.float64, order="C")
         limit = max(100.0, 20.0 * float(np.median(np.abs(logits).max(axis=1))))
         logits = within(logits, limit)
         start = np.zeros((2, samples.n_classes))
         start[0] = fit_beta(logits, labels, weights)
-        solution = DiagonalMap(
-            logits, labels, ridge=self.penalty, centre=start, weights=weights
-        ).solve(start)
-        scale, shift = solution.point
-        return {"map_": Affine(scale, shift, limit), "loss_": solution.loss}
+        problem = DiagonalMap(logits, labels, ridge=self.penalty, centre=start, weights=weights)
+        scale, shift = problem.solve(start).point
+        return {"map_": Affine(scale, shift, limit)}
 
 
 class StructuredVectorScaling(Calibrator):
@@ -114,17 +101,6 @@ class StructuredVectorScaling(Calibrator):
         "kept": predictions never change: a guard keeps the model's prediction the likeliest class
         at the lowest cost.
 
-    Attributes
-    ----------
-    beta_ : float
-        The scale 1/T of the temperature scaling that comes first.
-    scales_, shifts_ : ndarray of shape (n_classes,)
-        v and b.
-    n_fitted_ : int
-        The number of samples of the fit, which sets the share of the uniform distribution.
-    loss_ : float
-        The penalised loss at the minimum.
-
     Examples
     --------
     >>> from recal.calibrators import StructuredVectorScaling
@@ -140,10 +116,6 @@ class StructuredVectorScaling(Calibrator):
     shift_penalty: Strength = 1.0
 
     map_: StructuredAffine = from_fit()
-    loss_: float = from_fit()
-    beta_ = from_map("beta")
-    scales_ = from_map("scale")
-    shifts_ = from_map("shift")
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
         beta, labels, near = samples.beta, samples.labels, samples.near
@@ -156,8 +128,7 @@ class StructuredVectorScaling(Calibrator):
         start, tol = identity, 1e-7
         if isinstance(near, StructuredAffine):
             start, tol = np.stack([near.scale, near.shift]), NEAR_TOL
-        solution = problem.solve(start, tol=tol)
-        return {"map_": StructuredAffine(beta, uniform, *solution.point), "loss_": solution.loss}
+        return {"map_": StructuredAffine(beta, uniform, *problem.solve(start, tol=tol).point)}
 
 
 class StructuredMatrixScaling(Calibrator):
@@ -179,19 +150,6 @@ class StructuredMatrixScaling(Calibrator):
         "kept": predictions never change: a guard keeps the model's prediction the likeliest class
         at the lowest cost.
 
-    Attributes
-    ----------
-    beta_ : float
-        The scale 1/T of the temperature scaling that comes first.
-    weights_ : ndarray of shape (n_classes, n_classes)
-        W; row k gives the score of class k.
-    intercept_ : ndarray of shape (n_classes,)
-        b.
-    n_fitted_ : int
-        The number of samples of the fit, which sets the share of the uniform distribution.
-    loss_ : float
-        The penalised loss at the minimum.
-
     Examples
     --------
     >>> from recal.calibrators import StructuredMatrixScaling
@@ -208,10 +166,6 @@ class StructuredMatrixScaling(Calibrator):
     mix_penalty: Strength = 1.0
 
     map_: StructuredLinear = from_fit()
-    loss_: float = from_fit()
-    beta_ = from_map("beta")
-    weights_ = from_map("weights")
-    intercept_ = from_map("intercept")
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
         beta, labels, near = samples.beta, samples.labels, samples.near
@@ -227,10 +181,9 @@ class StructuredMatrixScaling(Calibrator):
         start, tol = identity, 1e-7
         if isinstance(near, StructuredLinear):
             start, tol = np.column_stack([near.weights, near.intercept]), NEAR_TOL
-        solution = problem.solve(start, tol=tol)
-        weights, intercept = solution.point[:, :-1].copy(), solution.point[:, -1].copy()
-        fitted = StructuredLinear(beta, uniform, weights, intercept)
-        return {"map_": fitted, "loss_": solution.loss}
+        point = problem.solve(start, tol=tol).point
+        weights, intercept = point[:, :-1].copy(), point[:, -1].copy()
+        return {"map_": StructuredLinear(beta, uniform, weights, intercept)}
 
 
 def _robust_features(samples: Samples) -> tuple[np.ndarray, float]:
@@ -243,20 +196,6 @@ def _robust_features(samples: Samples) -> tuple[np.ndarray, float]:
 _TRACE = 1e-9
 # A search compares losses that differ in the third digit.
 _SEARCH_TOL = 1e-4
-
-
-def _candidates(
-    values: float | Sequence[float] | None, name: str, defaults: np.ndarray
-) -> tuple[float, ...]:
-    """Return the values to try, strongest first."""
-    numbers = np.unique(np.asarray(defaults if values is None else values, dtype=np.float64))
-    if not numbers.size:  # the annotation of the parameter refuses other numbers
-        raise InputError(
-            f"must hold positive numbers, got {values!r}",
-            argument=name,
-            remedy="A tiny one stands for none",
-        )
-    return tuple(numbers[::-1].tolist())
 
 
 def _search(
@@ -324,13 +263,9 @@ class MatrixScaling(Calibrator):
         The strengths lambda and mu to try. By default eight lambdas from 1e-4 to 1e3 times K(K-1),
         which is 1e-4 to 1e3 for each weight, and five mus from 1e-4 to 1e2 times K. With more than
         200 classes, one fit takes long, so the default is four lambdas from 1 to 1e3 times K(K-1)
-        and two mus, 0.1 and 100 times K. With one value of each there is no search.
-    n_folds : int
-        The number of stratified folds of the search, which keeps the pair with the lowest held-out
-        NLL.
-    final : {"average", "refit"}
-        Use the mean of the probabilities of the folds' maps at the best pair, as in the original
-        experiments, or one map fitted to all samples. Without a search there is always one map.
+        and two mus, 0.1 and 100 times K. Five stratified folds choose the pair with the lowest
+        held-out NLL, and the result is the mean of the probabilities of the folds' maps, as in the
+        original experiments. With one value of each, one map is fitted to all samples.
     random_state : int, optional
         Seed of the folds.
     answers : {"free", "kept"}
@@ -339,15 +274,8 @@ class MatrixScaling(Calibrator):
 
     Attributes
     ----------
-    weights_ : ndarray of shape (n_maps, n_classes, n_classes)
-        W of each map; row k gives the score of class k. n_maps is the number of folds, or 1.
-    intercepts_ : ndarray of shape (n_maps, n_classes)
     lambda_, mu_ : float
         The chosen strengths.
-    search_ : dict
-        The grid: ``"lambdas"`` and ``"mus"``, strongest first, and the held-out ``"nll"`` as a list
-        of rows, one row for each lambda. Entries are None after a path ended because its loss had
-        risen by a tenth. Empty without a search.
 
     Notes
     -----
@@ -365,7 +293,7 @@ class MatrixScaling(Calibrator):
     >>> scores = rng.normal(size=(300, 3))
     >>> y = (scores + rng.gumbel(size=(300, 3))).argmax(axis=1)
     >>> model = MatrixScaling(random_state=0).fit(3.0 * scores, y)
-    >>> model.weights_.shape
+    >>> model.map_.weights.shape
     (5, 3, 3)
     """
 
@@ -375,48 +303,35 @@ class MatrixScaling(Calibrator):
     answers: Answers = "free"
     penalty: Strength | Sequence[Strength] | None = None
     intercept_penalty: Strength | Sequence[Strength] | None = None
-    n_folds: Annotated[int, Number(2, whole=True)] = 5
-    final: Literal["average", "refit"] = "average"
     random_state: RandomState = 0
 
     map_: Linear = from_fit()
     lambda_: float = from_fit()
     mu_: float = from_fit()
-    search_: dict[str, Any] = from_fit()
-    weights_ = from_map("weights")
-    intercepts_ = from_map("intercepts")
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
         rng = np.random.default_rng(self.random_state)
-        warn_if_few(self, samples)
         labels, count = samples.labels, samples.n_classes
         # Powers of ten per weight and per intercept that suit 10 to 1,000 classes; the result
         # depends little on mu.
         weights_by, intercepts_by = np.arange(-4.0, 4.0), np.array([-4.0, -2.5, -1.0, 0.5, 2.0])
         if count > 200:  # a fit takes long, and weak penalties only overfit
             weights_by, intercepts_by = np.arange(0.0, 4.0), np.array([-1.0, 2.0])
-        lambdas = _candidates(self.penalty, "penalty", count * (count - 1) * 10.0**weights_by)
-        mus = _candidates(self.intercept_penalty, "intercept_penalty", count * 10.0**intercepts_by)
+        lambdas = _strongest_first(self.penalty, count * (count - 1) * 10.0**weights_by)
+        mus = _strongest_first(self.intercept_penalty, count * 10.0**intercepts_by)
         features = linear_features(wide(samples.logits), self.features)
         beta = fit_beta(features, labels)
         # With a single sample or cluster nothing can be left out: use the strongest penalties.
         lam, mu = lambdas[0], mus[0]
-        search: dict[str, Any] = {}
         folds: list[np.ndarray] = [np.ones(len(labels), dtype=bool)]
         n_units = samples.n_units
         if len(lambdas) * len(mus) > 1 and n_units > 1:
-            n_folds = min(self.n_folds, n_units)
-            fold = samples.folds(n_folds, rng)
+            fold = samples.folds(min(5, n_units), rng)
             scores = _search(features, labels, fold, beta, lambdas, mus)
             # Among equal scores, the strongest penalty is used.
             row, column = np.unravel_index(int(np.argmin(scores)), scores.shape)
             lam, mu = lambdas[row], mus[column]
-            nll = [
-                [float(score) if np.isfinite(score) else None for score in line] for line in scores
-            ]
-            search = {"lambdas": list(lambdas), "mus": list(mus), "nll": nll}
-            if self.final == "average":
-                folds = [rows for rows, _ in each_fold(fold)]
+            folds = [rows for rows, _ in each_fold(fold)]
         maps = []
         for rows in folds:
             problem = LinearMap(features[rows], labels[rows], count)
@@ -424,7 +339,15 @@ class MatrixScaling(Calibrator):
             maps.append(problem.solve(_starting_point(problem, beta, mu), max_iter=100).point)
         weights = np.stack(maps)
         fitted = Linear(weights[:, :, :-1], weights[:, :, -1], self.features)
-        return {"map_": fitted, "lambda_": lam, "mu_": mu, "search_": search}
+        return {"map_": fitted, "lambda_": lam, "mu_": mu}
+
+
+def _strongest_first(
+    values: float | Sequence[float] | None, defaults: np.ndarray
+) -> tuple[float, ...]:
+    """Return the strengths to try; the defaults if none are given."""
+    given = defaults if values is None or np.size(values) == 0 else values
+    return tuple(np.unique(np.asarray(given, dtype=np.float64))[::-1].tolist())
 
 
 class DirichletCalibration(MatrixScaling):

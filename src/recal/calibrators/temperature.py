@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from recal.calibrators.base import Calibrator, from_fit, from_map
+from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.samples import Samples
 from recal.checks import Labels, Vector
 from recal.engine.compiled import one_thread
@@ -46,7 +46,6 @@ class TemperatureScaling(Calibrator):
     short_name: ClassVar[str] = "ts"
     keeps_accuracy: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
-    beta_ = from_map("beta")
     map_: Temperature = from_fit()
     converged_: bool = from_fit()
 
@@ -55,6 +54,10 @@ class TemperatureScaling(Calibrator):
             return {"map_": Temperature(samples.known_beta), "converged_": True}
         solution = fit_temperature(samples.logits, samples.labels, samples.weights)
         return {"map_": Temperature(float(solution.values[0])), "converged_": solution.converged}
+
+    @property
+    def beta_(self) -> float:
+        return self.map_.beta
 
     @property
     def temperature_(self) -> float:
@@ -78,14 +81,6 @@ class EnsembleTemperatureScaling(Calibrator):
     so predictions never change. If every prediction is right, only a temperature is fitted.
     Reference: Zhang, Kailkhura and Han, *Mix-n-Match* (ICML 2020).
 
-    Attributes
-    ----------
-    beta_ : float
-        The inverse of the fitted temperature.
-    weights_ : ndarray of shape (3,)
-        The weights of the fitted temperature, of the model's own probabilities, and of the uniform
-        distribution.
-
     Examples
     --------
     >>> from recal.calibrators import EnsembleTemperatureScaling
@@ -98,8 +93,6 @@ class EnsembleTemperatureScaling(Calibrator):
     keeps_accuracy = True
 
     map_: TemperatureMixture = from_fit()
-    beta_ = from_map("beta")
-    weights_ = from_map("weights")
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
         with one_thread():
@@ -182,9 +175,8 @@ class _Loss:
 
     def descend(self, beta: float) -> float:
         """Return the beta of the local minimum near `beta`."""
-        from scipy.optimize import (
-            minimize_scalar,  # slow to import, and of no use to one temperature
-        )
+        # Slow to import, and of no use to one temperature.
+        from scipy.optimize import minimize_scalar
 
         # A factor of e on either side reaches beyond the neighbouring multiples.
         low, high = np.log(beta) - 1.0, np.log(beta) + 1.0

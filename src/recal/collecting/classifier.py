@@ -11,7 +11,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
-from recal.calibrators.samples import refuse_codes
 from recal.checks import ASIDES
 from recal.collecting import collect
 from recal.collecting.local import open_as_fitted, open_source
@@ -143,8 +142,6 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         if views.labels is None:
             words = f"Pass them as `y`, or use inputs with labels (--labels FILE). {ASIDES['no y'].format(type(self).__name__)}"
             raise InputError("Labels are needed to fit", remedy=words)
-        if y is not None:
-            refuse_codes(views.logits, y, views.labels, views.classes)
         self.calibrator_: Calibrator = calibrator.fit(
             views, sample_weight=sample_weight, clusters=clusters
         )

@@ -21,7 +21,6 @@ from recal.maps.arrays import (
     largest_columns,
     linear,
     log_softmax,
-    pieces_at,
     put,
     row_max,
     soft_log_probs,
@@ -163,34 +162,6 @@ class LatentFunction(Map):
         for draw in range(len(self.draws)):
             total = total + softmax(logs + xp.reshape(bends[:, draw], (-1, z.shape[1])))
         return total / len(self.draws)
-
-
-class RisingCurve(Map):
-    """One increasing, piecewise linear curve for the log-probabilities of all classes.
-
-    Pieces are numbered from 0 downwards: piece j lies between knots[j] and knots[j + 1] and has the
-    slope exp(log_slopes[j]); the last piece has no end.
-    """
-
-    knots: Annotated[Vector, Floats("N", high=0.0)]
-    log_slopes: Annotated[Vector, Floats("N", low=-_LARGEST_EXPONENT, high=_LARGEST_EXPONENT)]
-
-    keeps_order: ClassVar[bool] = True
-
-    def check(self) -> None:
-        if (self.knots[1:] > self.knots[:-1]).any():
-            raise InputError("must not rise", argument="knots")
-
-    def probs(self, z: Array, views: Views = ()) -> Array:
-        return softmax(self.scores(z))
-
-    def scores(self, z: Array) -> Array:
-        """Return new logits in the same order."""
-        logs = log_softmax(z)
-        slopes = np.exp(self.log_slopes)
-        ends = np.concatenate([[0.0], -np.cumsum(slopes[:-1] * -np.diff(self.knots))])
-        end, slope, knot = pieces_at(-logs, -self.knots[1:], (ends, slopes, self.knots))
-        return end - slope * (knot - logs)
 
 
 class GapNetwork(Map):

@@ -9,9 +9,8 @@ from scipy.special import log_softmax
 
 from recal import AutoCalibration, Views
 from recal.calibrators import CalibrationEnsemble, ensemble
-from recal.calibrators.class_weights import Refinement, can_fit
 from recal.calibrators.samples import Samples
-from recal.calibrators.view_selection import StackData
+from recal.calibrators.view_selection import Refinement, StackData, can_fit
 from tests import problems
 
 
@@ -23,7 +22,9 @@ def stack_data(n=240, n_classes=3, seed=0):
     features = log_softmax(logits, axis=2).astype(np.float32)
     plain = -features[0][np.arange(n), labels].astype(np.float64)
     samples, confidence = Samples(views, labels), np.exp(features[0].max(axis=1))
-    return StackData(samples, features, confidence, plain, (True, True), False, n_base=2)
+    return StackData(
+        samples, views.transforms, features, confidence, plain, 1.0, 1e-4, "free", None, n_base=2
+    )
 
 
 @pytest.mark.parametrize("strength", [0.3, 10.0])
@@ -67,11 +68,6 @@ def test_views_that_know_one_class_each_get_matrices_and_a_lower_loss(monkeypatc
     without = AutoCalibration().fit(views, y)
     losses = [problems.nll(one.predict_proba(fresh), truth) for one in (fitted, without)]
     assert losses[0] < 0.97 * losses[1]
-
-
-def test_a_user_limits_the_number_of_views():
-    views, y = problems.prompts()
-    assert len(CalibrationEnsemble(max_views=2).fit(views, y).map_.transforms) <= 2
 
 
 @pytest.mark.parametrize("n_classes", [3, 10])

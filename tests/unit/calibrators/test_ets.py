@@ -64,7 +64,9 @@ def test_temperature_and_weights_are_as_good_as_a_plain_search_over_all_four(pro
         key=lambda answer: answer.fun,
     )
     model = EnsembleTemperatureScaling().fit(logits, labels)
-    ours = -np.log(model.predict_proba(logits)[rows, labels]).mean() + prior(np.log(model.beta_))
+    ours = -np.log(model.predict_proba(logits)[rows, labels]).mean() + prior(
+        np.log(model.map_.beta)
+    )
     assert ours <= free.fun + 1e-5
 
 
@@ -80,15 +82,15 @@ def test_one_or_two_mistakes_do_not_let_the_temperature_run_away(n_mistakes):
     ]  # confident mistakes, which only the uniform answer explains
     labels[wrong] = (labels[wrong] + 1) % 4
     single = TemperatureScaling().fit(logits, labels).beta_
-    assert EnsembleTemperatureScaling().fit(logits, labels).beta_ < 10 * single
+    assert EnsembleTemperatureScaling().fit(logits, labels).map_.beta < 10 * single
 
 
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_where_every_answer_is_right_only_a_temperature_is_fitted():
     logits, _ = draw()
     model = EnsembleTemperatureScaling().fit(1e6 * logits, logits.argmax(axis=1))
-    assert model.weights_.tolist() == [1.0, 0.0, 0.0]
-    assert model.beta_ == TemperatureScaling().fit(1e6 * logits, logits.argmax(axis=1)).beta_
+    assert model.map_.weights.tolist() == [1.0, 0.0, 0.0]
+    assert model.map_.beta == TemperatureScaling().fit(1e6 * logits, logits.argmax(axis=1)).beta_
 
 
 def test_a_truth_of_probability_zero_is_survived():

@@ -38,32 +38,22 @@ def quantile_edges(n_bins):
     return edges
 
 
-@pytest.mark.parametrize(
-    ("strategy", "edges_of"),
-    [("width", lambda scores: np.arange(1, 10) / 10), ("mass", quantile_edges(10))],
-    ids=["width", "mass"],
-)
-def test_values_are_the_bins_smoothed_shares(strategy, edges_of):
+def test_values_are_the_bins_smoothed_shares():
     logits, labels = problem()
     fresh, _ = problem(seed=1)
-    model = HistogramBinning(n_bins=10, strategy=strategy, penalty=2.0).fit(logits, labels)
-    expected = reference(softmax(logits), labels, softmax(fresh), edges_of, 3, 2.0)
+    model = HistogramBinning(n_bins=10, penalty=2.0).fit(logits, labels)
+    expected = reference(softmax(logits), labels, softmax(fresh), quantile_edges(10), 3, 2.0)
     np.testing.assert_allclose(model.predict_proba(fresh), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
-def test_a_bin_holds_its_upper_edge():
-    logits = np.log([[0.5, 0.5], [0.2, 0.8]])
-    model = HistogramBinning(n_bins=2, strategy="width", penalty=0).fit(logits, [0, 1])
-    assert model.values_.tolist() == [
-        [0.5, 0.75],
-        [0.0, 1.0],
-    ]  # 0.5 lies in the first; an empty bin has its middle
+def test_a_bin_holds_its_upper_edge_and_an_empty_one_has_its_middle():
+    logits = np.log([[0.4, 0.6], [0.4, 0.6], [0.4, 0.6]])
+    model = HistogramBinning(n_bins=2, penalty=0).fit(logits, [0, 1, 1])
+    np.testing.assert_allclose(model.map_.values, [[1 / 3, 0.7], [2 / 3, 0.8]])
 
 
-@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_the_number_of_bins_follows_the_classes():
     logits, labels = problem(n=1000, n_classes=8)
-    assert HistogramBinning().fit(logits, labels).values_.shape == (8, 24)
-    assert HistogramBinning().fit(logits[:100], labels[:100]).values_.shape == (8, 10)
-    assert HistogramBinning(strategy="width").fit(logits, labels).values_.shape == (8, 15)
+    assert HistogramBinning().fit(logits, labels).map_.values.shape == (8, 24)
+    assert HistogramBinning().fit(logits[:100], labels[:100]).map_.values.shape == (8, 10)

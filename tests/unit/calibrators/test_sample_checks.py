@@ -93,19 +93,6 @@ def test_constant_predictions_are_an_error_of_their_own(noise, scale):
         TemperatureScaling().fit(scale * z, rng.integers(0, 3, 300))
 
 
-def test_nearly_always_the_same_answer_is_doubted_unless_the_label_is_as_frequent():
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 300)
-    z = np.array([9.0, 0.0, 0.0]) + 2 * np.eye(3)[y] + rng.normal(size=(300, 3))
-    with pytest.warns(DoubtfulLabelsWarning, match="prepared for the model"):
-        TemperatureScaling().fit(z, y)
-    rare = rng.random(300) < 0.1
-    z = np.column_stack([np.full(300, 5.0), 3.0 * rare + rng.normal(size=300)])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DoubtfulLabelsWarning)
-        TemperatureScaling().fit(z, rare.astype(int))
-
-
 def test_a_masked_class_does_not_hide_that_predictions_vary():
     z, y = draw(500, 4)
     z[:, 3] = -1e6

@@ -40,7 +40,6 @@ def test_takes_the_view_that_helps_and_says_what_the_others_would_do():
     noise = np.random.default_rng(9).normal(size=own.shape)
     views = Views(own, {"zoom:0.3": noise, "mine": good, "zoom:0.5": poor})
     fitted = ViewStacking(random_state=0).fit(views[:1000], y[:1000])
-    assert fitted.accepted_
     assert fitted.plan_.transforms[0] == Named("mine")
     report = {record["view"]: record for record in fitted.views_report_}
     assert next(iter(report)) == "mine"
@@ -69,14 +68,13 @@ def test_free_answers_make_fewer_errors():
 
 @pytest.mark.parametrize("n", [300, 1000])
 def test_a_calibrated_model_is_left_alone(n):
-    accepted = [ViewStacking().fit(*calibrated(seed, n)).accepted_ for seed in range(8)]
-    assert sum(accepted) <= 1
+    accepted = [ViewStacking().fit(*calibrated(seed, n)).plan_.transforms for seed in range(8)]
+    assert sum(map(bool, accepted)) <= 1
 
 
 def test_what_is_refused_costs_no_pass_and_is_temperature_scaling():
     views, y = calibrated(3, 600)
     fitted = ViewStacking().fit(views, y)
-    assert not fitted.accepted_
     assert fitted.plan_.transforms == ()
     assert fitted.plan_ == TemperatureScaling().fit(views, y).plan_
     fitted.predict_proba(np.asarray(views.logits))
@@ -89,11 +87,9 @@ def test_offsets_are_found_where_views_give_nothing():
         {t: views.transformed(t) for t in views.transforms},
     )
     fitted = ViewStacking(answers="free", max_views=0).fit(tilted, y)
-    assert not fitted.accepted_
     assert fitted.plan_.offsets[0] - np.mean(fitted.plan_.offsets[1:]) == pytest.approx(
         1.5, abs=0.25
     )
-    assert fitted.offsets_gain_ > 0.01
     kept = ViewStacking(max_views=0).fit(tilted, y)
     assert (kept.predict_proba(tilted).argmax(1) == tilted.logits.argmax(1)).all()
 
@@ -110,21 +106,14 @@ def test_of_two_views_that_help_alike_the_one_that_loses_nothing_is_taken():
     assert [str(t) for t in clearly.plan_.transforms] == ["zoom:0.5"]
 
 
-def test_the_gate_spares_the_sure_and_auto_finds_one_that_keeps_the_gain():
+def test_the_gate_spares_the_sure():
     (own, good, _), y = looks(n=3000)
     views = Views(2.0 * own, {"mine": 2.0 * good})
     always = ViewStacking(gate=None).fit(views, y)
     gated = ViewStacking(gate=0.8).fit(views, y)
-    chosen = ViewStacking(gate="auto").fit(views, y)
     assert always.plan_.gate is None
     assert always.plan_.needs_views(views.logits).all()
     assert 0.05 < gated.plan_.needs_views(views.logits).mean() < 0.95
-    assert 0.5 <= chosen.plan_.gate < 1.0
-    plain, best, found = (
-        metrics.nll(m.predict_proba(views), y)
-        for m in (TemperatureScaling().fit(views, y), always, chosen)
-    )
-    assert plain - found > 0.85 * (plain - best)
 
 
 def test_the_same_seed_gives_the_same_plan_from_memory_and_from_disk(tmp_path):
@@ -151,4 +140,4 @@ def test_too_many_values_are_shortlisted_and_drawn(monkeypatch):
     monkeypatch.setattr("recal.calibrators.stacking._MOST_VALUES", 9 * 5 * 800)
     fitted = ViewStacking().fit(views, y)
     assert [str(t) for t in fitted.plan_.transforms] == ["mine"]
-    assert len(fitted.views_report_) == 31
+    assert len(fitted.views_report_) == 8

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 
 from recal import ReCal, TemperatureScaling, Views
-from recal.errors import ConvergenceWarning, FewSamplesWarning
+from recal.errors import ConvergenceWarning
 from recal.solvers import temperature
 from recal.solvers.temperature import LARGEST_BETA, LEAST_BETA, solve_betas
 
@@ -145,25 +143,6 @@ def test_a_large_group_without_a_mistake_gets_the_temperature_of_all():
     assert iteration.sizes == (0, 100, 0, 300)
     assert iteration.raw_betas[3] == pytest.approx(everyone, abs=1e-9)
     assert iteration.raw_betas[1] != pytest.approx(everyone, abs=1e-2)
-
-
-def test_a_large_group_without_a_mistake_is_warned_of_where_it_becomes_certain():
-    with pytest.warns(
-        FewSamplesWarning, match=r'400 samples .* 300 samples with 0, .* separable="pooled"'
-    ) as caught:
-        fit = ReCal(max_iter=1, separable="bound").fit(sorted_by_a_view(0))
-    assert fit.history_[0].raw_betas[3] == pytest.approx(LARGEST_BETA)
-    assert caught[0].filename == __file__
-
-
-@pytest.mark.parametrize(("mistakes", "warned"), [(5, True), (30, False)])
-def test_groups_that_grow_surer_on_few_mistakes_are_warned_of(mistakes, warned):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        ReCal(max_iter=1).fit(sorted_by_a_view(mistakes))
-    assert [f"300 samples with {mistakes}," in str(said.message) for said in caught] == [
-        True
-    ] * warned
 
 
 def test_a_group_without_a_mistake_does_not_grow_surer_without_end():
