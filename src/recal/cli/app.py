@@ -339,7 +339,6 @@ def as_typed(error: RecalError, arguments: Sequence[str]) -> str:
     other_names = {
         "n_bins": ("--bins",),
         "random_state": ("--seed",),
-        "pixels": ("--pixels", "--gray"),
         "save_to": ("--save",),
         "groups": ("--group",),
         "clusters": ("--cluster", "--cluster-by"),

@@ -38,7 +38,7 @@ def apply(
     ] = None,
     inputs: Annotated[
         Inputs,
-        "model data labels classes outputs cluster group rows weights trust device engine "
+        "model data labels classes outputs cluster group rows trust device engine "
         "batch_size on_error preprocess",
     ],
     follow: Annotated[

@@ -82,7 +82,6 @@ class Inputs(OptionGroup):
         Path | None,
         Option(help="A table with these columns, one row per sample, if the data have none."),
     ] = None
-    weights: Annotated[Path | None, _model(help="A .safetensors file for the --model.")] = None
     trust: Trust = None
     device: Annotated[str | None, _model(help="The device of a torch model, such as cuda.")] = None
     engine: Annotated[str | None, _model(help="Where to run: local, or ray for a cluster.")] = None
@@ -94,8 +93,7 @@ class Inputs(OptionGroup):
     cluster_by: Annotated[str | None, _input(help="Clusters of files: 'parent', or a pattern.")] = (
         None
     )
-    pixels: Annotated[str | None, _image(help="Read images as rgb, gray, rgba or gray16.")] = None
-    gray: Annotated[bool, _image("--gray", help="The same as --pixels gray.")] = False
+    pixels: Annotated[str | None, _image(help="Read images as rgb or gray.")] = None
     resize: Annotated[
         int | None, _image(help="Resize the shorter side of images to this length.")
     ] = None
@@ -293,7 +291,7 @@ class Inputs(OptionGroup):
 
         assert self.model is not None
         trusted = () if self.trust is None else self.trust.split(",")
-        model = import_model(self.model, weights=self.weights, trusted=trusted, device=self.device)
+        model = import_model(self.model, trusted=trusted, device=self.device)
         how = without_none(outputs=self._outputs(stored), device=self.device)
         try:
             adapter = as_model(model, **how)
@@ -317,10 +315,8 @@ class Inputs(OptionGroup):
         from recal.collecting.tables import arrange_columns
 
         assert self.data is not None
-        if self.gray and self.pixels not in (None, "gray"):
-            raise InputError(f"--gray and --pixels {self.pixels} contradict each other.")
         typed = without_none(
-            pixels="gray" if self.gray else self.pixels,
+            pixels=self.pixels,
             resize=self.resize,
             crop=None if self.crop is None else (self.crop, self.crop),
             seconds=self.seconds,
@@ -401,7 +397,7 @@ class Inputs(OptionGroup):
 
     def words(self) -> list[str]:
         """Return the words that another command needs again to open the same model."""
-        names = ("model", "weights", "trust", "preprocess", "device", "engine")
+        names = ("model", "trust", "preprocess", "device", "engine")
         values = without_none(**{name: getattr(self, name) for name in names})
         words = [word for name, value in values.items() for word in (f"--{name}", str(value))]
         return words + group_words(self.group, in_rows=self.rows is not None)

@@ -36,7 +36,7 @@ def watch(
     ] = None,
     alpha: Annotated[float, Option(help="The allowed probability of a false alarm.")] = 0.01,
     save_to: Annotated[Path | None, Option("--save", help="Save the profile here.")] = None,
-    inputs: Annotated[Inputs, "model data cluster rows weights trust device batch_size preprocess"],
+    inputs: Annotated[Inputs, "model data cluster rows trust device batch_size preprocess"],
     seed: opt.SeedNumber = 0,
     force: opt.Force = False,
 ) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OnError = Literal["stop", "skip"]
 ImageSize = int | tuple[int, int]
-_MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA", "gray16": "L"}
+_MODES = {"rgb": "RGB", "gray": "L"}
 
 
 class FileFolder(Source):
@@ -123,9 +123,8 @@ class ImageFolder(FileFolder):
         The part kept from the middle, after resizing.
     on_error : {"stop", "skip"}
         As in `FileFolder`.
-    pixels : {"rgb", "gray", "rgba", "gray16"}
-        What the model was trained on. Grey images come as (n, height, width); sixteen bits as
-        uint16.
+    pixels : {"rgb", "gray"}
+        What the model was trained on. Grey images come as (n, height, width).
     """
 
     suffixes: ClassVar[tuple[str, ...]] = (
@@ -204,13 +203,11 @@ def _pair(size: ImageSize | None, name: str) -> tuple[int, int] | None:
 
 
 def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Image:
-    """Return an image file, rotated upright, in the mode `pixels`: "rgb", "gray", "rgba" with its
-    alpha, or "gray16".
+    """Return an image file, rotated upright, in colour ("rgb") or grey.
 
     Sixteen-bit grey keeps its high byte, as sixteen-bit colours do in Pillow. Palettes become their
     colours, CMYK and grey become RGB, alpha is dropped, and only the first of several frames is
     read. Thirty-two-bit pixels are refused, because nothing in the file says which value is white.
-    "gray16" keeps sixteen bits and scales eight bits up to them.
     """
     from PIL import Image, ImageOps  # loaded late: most runs read no image
 
@@ -225,20 +222,15 @@ def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Im
             # version 11.
             is_misnamed = image.mode == "I" and file.format in ("PNG", "PPM")
             if image.mode.startswith("I;16") or is_misnamed:
-                values = np.asarray(image).astype(np.uint16)
-                if pixels == "gray16":
-                    return Image.fromarray(values)
-                return Image.fromarray((values >> 8).astype(np.uint8)).convert(_MODES[pixels])
+                values = np.asarray(image).astype(np.uint16) >> 8
+                return Image.fromarray(values.astype(np.uint8)).convert(_MODES[pixels])
             if image.mode in ("I", "F"):
                 raise ValueError(
                     "its pixels have 32 bits, and nothing says which is white; store it with 8 or 16 bits"
                 )
             if image.mode in ("P", "PA") and "transparency" in image.info:
                 image = image.convert("RGBA")  # Pillow warns without this step
-            image = image.convert(_MODES[pixels])
-            if pixels == "gray16":
-                return Image.fromarray(np.asarray(image).astype(np.uint16) * 257)
-            return image
+            return image.convert(_MODES[pixels])
     except unreadable as error:
         raise FileError(
             f"The image {os.fspath(path)} cannot be read: {str(error).rstrip('.')}",

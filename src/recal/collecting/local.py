@@ -113,8 +113,8 @@ def collect(
         For drawing the pool.
     **files
         For inputs given as a path: `read` ("images", "texts" or "sounds") and `on_error`
-        ("stop" or "skip") of a folder, `resize`, `crop` and `pixels` ("rgb", "gray", "rgba" or
-        "gray16") of images, `seconds` of sounds, `label_column` and `text_column` of a table.
+        ("stop" or "skip") of a folder, `resize`, `crop` and `pixels` ("rgb" or "gray") of
+        images, `seconds` of sounds, `label_column` and `text_column` of a table.
 
     Returns
     -------

@@ -64,7 +64,7 @@ def as_part(model: onnx.ModelProto) -> NetworkPart:
     if len(inputs) != 1:
         raise InputError(f"The ONNX model must have one input, the batch; it has {len(inputs)}.")
     listed = [_described(value) for value in model.graph.output]
-    chosen = choose_output("The ONNX model", listed, inputs=inputs[0].name)
+    chosen = choose_output("The ONNX model", listed)
     if chosen.is_zipped:
         raise InputError(
             f"The ONNX model's output {chosen.name!r} is a list of dictionaries, which cannot be exported",

@@ -81,7 +81,6 @@ def test_sigterm_ends_a_command_in_one_line_and_writes_nothing_half(folder, caps
     [
         ("batch_size", ["--batch-size=0"], "--batch-size"),
         ("n_bins", ["--bins", "0"], "--bins"),
-        ("pixels", ["--gray"], "--gray"),
         ("seed", ["--batch-size", "0"], "`seed`"),
         (("cost_error", "cost_review"), ["--cost-error", "5"], "--cost-error and --cost-review"),
     ],

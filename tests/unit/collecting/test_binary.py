@@ -89,7 +89,7 @@ def test_what_is_no_log_odds_is_refused():
     s, _ = scores()
     with pytest.raises(InputError, match=r"lies in \[0, 1\].*outputs='probabilities'"):
         collect(lambda batch: batch, sigmoid(s), None)
-    with pytest.raises(InputError, match=r"must lie in \[0, 1\].*If these are log-odds"):
+    with pytest.raises(InputError, match=r"must lie in \[0, 1\].*If these are logits"):
         collect(lambda batch: batch, s, None, outputs="probabilities")
     with pytest.raises(InputError, match=r"lies in \[0, 1\]: these are probabilities"):
         Views(sigmoid(s))

@@ -288,11 +288,6 @@ def test_inputs_that_a_model_of_scikit_learn_was_not_fitted_on_are_named_with_th
             "was not fitted on the column 'name', 'sick'.*--label-column sick",
         ),
         ("texts.skops", "texts.csv", "holds texts.*--text-column said"),
-        (
-            "grey.skops",
-            "RGB",
-            r"rows of 64 numbers, and an input of the shape \(8, 8, 3\) has 192. .*--pixels gray",
-        ),
     ]:
         assert (
             run(["collect", "--model", model, "--data", data, "--out", "views.npz", "--force"]) == 2
@@ -318,56 +313,6 @@ def test_a_type_of_someones_own_must_be_trusted(tmp_path):
     assert as_model(import_model(str(path), trusted=[name])).name == "Pipeline"
 
 
-NET = """
-import torch
-
-def net():
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
-
-def sized(width):
-    return torch.nn.Linear(width, 3)
-
-number = 3
-"""
-
-
-def test_a_torch_network_and_its_weights_by_the_command_line(tmp_path, monkeypatch, capsys):
-    from safetensors.torch import save_file
-
-    (tmp_path / "my_net.py").write_text(NET)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    layer = torch.nn.Linear(64, 3)
-    save_file(
-        {"1.weight": layer.weight.detach(), "1.bias": layer.bias.detach()},
-        tmp_path / "w.safetensors",
-    )
-    images = RNG.random((12, 8, 8)).astype(np.float32)
-    np.savez(tmp_path / "data.npz", images=images, labels=np.arange(12) % 3)
-    typed = shlex.split("collect --data data.npz --out views.npz --force --model my_net:net")
-    assert run([*typed, "--weights", "w.safetensors"]) == 0
-    from recal import read_views
-
-    expected = layer(torch.from_numpy(images).flatten(1)).detach().numpy()
-    np.testing.assert_allclose(read_views("views.npz").logits, expected, atol=1e-6)
-    for weights, said in [
-        ("w.pt", "takes a .safetensors file"),
-        ("none.safetensors", "There is no file"),
-    ]:
-        assert run([*typed, "--weights", weights]) == 2
-        assert said in capsys.readouterr().err
-    save_file({"2.weight": layer.weight.detach()}, tmp_path / "other.safetensors")
-    assert run([*typed, "--weights", "other.safetensors"]) == 2
-    assert "do not fit my_net:net" in capsys.readouterr().err
-    assert run([*typed[:-1], "my_net:number", "--weights", "w.safetensors"]) == 2
-    assert "gave a int" in capsys.readouterr().err
-    assert run([*typed[:-1], "my_net:sized", "--weights", "w.safetensors"]) == 2
-    assert (
-        "my_net:sized must build the network when called without arguments"
-        in capsys.readouterr().err
-    )
-
-
 def folder_of_images(root: Path, mode: str) -> Path:
     for row in range(4):
         path = root / mode / "ab"[row % 2] / f"{row}.png"
@@ -382,22 +327,12 @@ def folder_of_images(root: Path, mode: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("pixels", "shape", "dtype"),
-    [
-        ("gray", (4, 8, 8), "uint8"),
-        ("rgb", (4, 8, 8, 3), "uint8"),
-        ("rgba", (4, 8, 8, 4), "uint8"),
-        ("gray16", (4, 8, 8), "uint16"),
-    ],
+    ("pixels", "shape", "dtype"), [("gray", (4, 8, 8), "uint8"), ("rgb", (4, 8, 8, 3), "uint8")]
 )
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "I;16"])
 def test_images_as_the_model_wants_them(tmp_path, pixels, shape, dtype, mode):
     batch = as_source(folder_of_images(tmp_path, mode), pixels=pixels).read(range(4))
     assert (batch.shape, batch.dtype) == (shape, dtype)
-    if mode == "I;16" and pixels == "gray16":
-        assert batch[0, 7, 7] == 63000
-    if mode == "L" and pixels == "gray16":
-        assert (batch // 257 == as_source(tmp_path / mode, pixels="gray").read(range(4))).all()
 
 
 def test_the_command_line_reads_grey_where_the_model_is_grey(tmp_path, onnx_file, monkeypatch):

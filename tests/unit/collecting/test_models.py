@@ -267,13 +267,13 @@ def test_onnx_names_the_shape_it_wants(exported, images):
 def test_onnx_with_several_outputs_asks_which(tmp_path, onnx_file):
     nodes = [("Identity", ["x"], "a"), ("Neg", ["x"], "b")]
     onnx_file("two.onnx", nodes, {"x": [None, 3]}, {"a": [None, 3], "b": [None, 3]}, {})
-    with pytest.raises(InputError, match=r"several outputs \(a, b\).*output="):
+    with pytest.raises(InputError, match=r"the outputs a, b, and none is called logits.*output="):
         as_model(tmp_path / "two.onnx")
     X = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     np.testing.assert_array_equal(
         collect(OnnxModel(tmp_path / "two.onnx", output="b"), X, None).logits, -X
     )
-    with pytest.raises(InputError, match="no output 'c'; it has: a, b"):
+    with pytest.raises(InputError, match="the outputs a, b, and no output 'c'"):
         OnnxModel(tmp_path / "two.onnx", output="c")
 
 
@@ -289,9 +289,9 @@ def test_pickles_are_refused_unopened(tmp_path, name):
         (
             "net.onnx",
             b"rubbish",
-            "cannot be read as an ONNX model: it is cut short, damaged or of another kind. Copy",
+            "cannot be read as an ONNX model.* damaged or of another kind. Copy",
         ),
-        ("net.onnx", b"", "cannot be read as an ONNX model: it is empty. Copy"),
+        ("net.onnx", b"", "cannot be read as an ONNX model: it is empty"),
         ("net.pt2", b"rubbish", "can run code"),
         ("net.txt", b"", "ends in .onnx, .pt2"),
         ("missing.onnx", None, "There is no model file"),

@@ -155,21 +155,6 @@ def skl2onnx(*, zipmap: bool) -> onnx.ModelProto:
     return g.model([None, 4], outputs, domains={"ai.onnx.ml": 1})
 
 
-def columns() -> onnx.ModelProto:
-    """One input per column, of texts and of numbers: logits are (size, 10 for red and 20 for blue)."""
-    g = Graph()
-    mapped = g.op(
-        "LabelEncoder", "colour", domain="ai.onnx.ml", keys_strings=["red", "blue"], values_floats=[10.0, 20.0],
-        default_float=0.0,
-    )  # fmt: skip
-    g.op("Concat", "size", mapped, to="scores", axis=1)
-    model = g.model([None, 1], {"scores": [None, 2]}, domains={"ai.onnx.ml": 2})
-    del model.graph.input[:]
-    model.graph.input.append(helper.make_tensor_value_info("size", FLOAT, [None, 1]))
-    model.graph.input.append(helper.make_tensor_value_info("colour", TensorProto.STRING, [None, 1]))
-    return model
-
-
 def torch_dynamo(opset: int = 18) -> onnx.ModelProto:
     """`x.view(x.size(0), -1)`: the batch's size is read from the shape."""
     g = Graph()

@@ -142,28 +142,11 @@ def test_an_output_that_is_called_probabilities_needs_no_option(tmp_path: Path) 
     assert OnnxModel(path).returns("logits") == "logits"
 
 
-def test_inputs_that_are_columns_of_a_table_are_found_by_name(tmp_path: Path) -> None:
-    """As skl2onnx writes a pipeline that was fitted on a frame."""
-    pandas = pytest.importorskip("pandas")
-    path = tmp_path / "net.onnx"
-    onnx.save(zoo.columns(), path)
-    frame = pandas.DataFrame(
-        {"unused": [0, 0], "size": [1.0, 2.0], "colour": pandas.Categorical(["red", "blue"])}
-    )
-    np.testing.assert_allclose(OnnxModel(path).answer(frame), [[1.0, 10.0], [2.0, 20.0]])
-    with pytest.raises(
-        InputError, match=r"2 inputs \(size, colour\).*the table has no column colour"
-    ):
-        OnnxModel(path).answer(frame[["size"]])
-    with pytest.raises(InputError, match="the inputs are not a table"):
-        OnnxModel(path).answer(np.zeros((2, 2)))
-
-
 def test_of_two_outputs_that_could_be_logits_none_is_guessed(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     onnx.save(zoo.tf2onnx(both=True), path)
     for use in (OnnxModel, lambda path: export_onnx(path, path=tmp_path / "out.onnx", plan=Plan())):
-        with pytest.raises(InputError, match=r"several outputs \(dense/BiasAdd:0, Softmax:0\)"):
+        with pytest.raises(InputError, match="the outputs dense/BiasAdd:0, Softmax:0"):
             use(path)
     assert OnnxModel(path, output="dense/BiasAdd:0").answer(
         np.zeros((2, 8, 8, 3), np.float32)

@@ -72,15 +72,11 @@ def _open_model(path: Path, device: Any) -> Model:
         raise InputError(
             f"{path.name} is a pickle, which may run any code when opened, so recal does not open it. Build the module "
             "yourself, load its weights, and pass it; or write it with torch.export.save (.pt2), torch.onnx.export, or "
-            "skops.io.dump (.skops) for scikit-learn. With the command line: --model module:function that builds the "
-            "network, and --weights FILE.safetensors."
+            "skops.io.dump (.skops) for scikit-learn. With the command line: --model module:NAME of a network that the "
+            "module has built."
         )
     if not path.exists():
         raise InputError(f"There is no model file {path}. For a model in Python write {path}:NAME.")
-    if suffix == ".py":
-        raise InputError(
-            f"{path} is a program: name the model in it as {path.stem}:NAME, a function or a network."
-        )
     if suffix in (".onnx", ".pt2") and not path.is_file():
         raise InputError(f"{path} is not a regular file.")
     if suffix == ".pt2":
@@ -96,20 +92,15 @@ def _open_model(path: Path, device: Any) -> Model:
         return _adapter("huggingface", "open_pretrained")(path, device=device)
     raise InputError(
         "A model file ends in .onnx, .pt2 (torch.export) or .skops (scikit-learn), or is a Hugging Face folder with "
-        f"config.json; got {path}."
+        f"config.json; got {path}. A model in Python is named module:NAME."
     )
 
 
-def import_model(
-    spec: str, *, weights: Path | None = None, trusted: Sequence[str] = (), device: Any = None
-) -> Any:
+def import_model(spec: str, *, trusted: Sequence[str] = (), device: Any = None) -> Any:
     """Return the model at a path, or the Python object that `package.module:name` names.
 
     Parameters
     ----------
-    weights : path, optional
-        A .safetensors file for the torch module that `spec` names, or that the function it names
-        returns.
     trusted : sequence of str
         Types beyond scikit-learn's and numpy's that a .skops file may hold, by their full names;
         "pt2" to open a .pt2 file, which may run code.
@@ -117,15 +108,10 @@ def import_model(
     module, separator, _ = spec.partition(":")
     is_module = all(part.isidentifier() for part in module.split("."))
     if not separator or Path(spec).exists() or not is_module:
-        if weights is not None:
-            raise InputError(
-                f"--weights go with --model module:function, which builds the network; got {spec}."
-            )
         if spec.lower().endswith(".pt2") and "pt2" in trusted:
             return _adapter("torch", "ExportedModel")(Path(spec), device=device)
         return read_skops(Path(spec), trusted) if spec.lower().endswith(".skops") else Path(spec)
-    model = import_object(spec)
-    return model if weights is None else _adapter("torch", "with_weights")(model, weights, spec)
+    return import_object(spec)
 
 
 def read_skops(path: Path, trusted: Sequence[str] = ()) -> Any:
@@ -168,11 +154,9 @@ def import_object(spec: str) -> Any:
             raise InputError(
                 f"The module {module} imports {absent!r}, which is not installed: pip install it."
             ) from error
-        hint = _hint(module.split(".")[0], [path.stem for path in Path().glob("*.py")])
-        written = spec.replace(".py:", ":") if module.endswith(".py") else "package.module:name"
         raise InputError(
-            f"Cannot import {spec!r}: there is no module {absent!r}.{hint} A model is named by its "
-            f"module and its name: write {written}."
+            f"Cannot import {spec!r}: there is no module {absent!r}. A model is named by its module "
+            "and its name: write package.module:name."
         ) from error
     except SystemExit as stop:
         raise InputError(
@@ -184,13 +168,8 @@ def import_object(spec: str) -> Any:
         raise
     for part in name.split("."):
         if not hasattr(value, part):
-            before = spec.removesuffix(name) + name.partition(part)[0]
-            hint = _hint(part, dir(value), before)
-            raise InputError(f"{before.rstrip(':.')} has no {part!r}.{hint}")
+            near = get_close_matches(part, dir(value), n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"{spec!r}: there is no {part!r} in {module}.{hint}")
         value = getattr(value, part)
     return value
-
-
-def _hint(word: str, known: Sequence[str], before: str = "") -> str:
-    near = get_close_matches(word, known, n=1)
-    return f" Did you mean {before}{near[0]}?" if near else ""

@@ -24,7 +24,7 @@ from recal.collecting.fingerprint import digest
 from recal.errors import InputError, in_both
 from recal.transforms.preprocessing import Outputs, least_probability
 
-Pixels = Literal["rgb", "gray", "rgba", "gray16"]
+Pixels = Literal["rgb", "gray"]
 _GRADED = (
     "If it returns only an answer and a confidence, grade its answers and use recal calibrate graded.csv --correct "
     "COLUMN, or SignalCalibration in Python."
@@ -72,7 +72,7 @@ class Model(ABC):
         """The kind of image that the model takes, by the channels of its input, or None if the
         shape is ambiguous.
         """
-        kinds: dict[Any, Pixels] = {1: "gray", 3: "rgb", 4: "rgba"}
+        kinds: dict[Any, Pixels] = {1: "gray", 3: "rgb"}
         counts = [side for side in self.shape[1::2] if side in kinds]
         return kinds[counts[0]] if len(self.shape) == 4 and len(counts) == 1 else None
 
@@ -138,15 +138,11 @@ class EstimatorModel(Model):
                 f"{self.name} has several outputs; recal calibrates one classifier at a time."
             )
         self.classes = np.asarray(classes)
-        # An SVC with one-vs-one margins returns one per pair of classes, not one per class.
-        pairs = (
-            getattr(estimator, "decision_function_shape", None) == "ovo" and len(self.classes) > 2
-        )
-        if pairs and not hasattr(estimator, "predict_proba"):
+        if getattr(estimator, "decision_function_shape", None) == "ovo" and len(classes) > 2:
             raise InputError(
                 f"{self.name} gives one margin per pair of classes; set decision_function_shape='ovr'."
             )
-        is_scorer = outputs == "logits" and hasattr(estimator, "decision_function") and not pairs
+        is_scorer = outputs == "logits" and hasattr(estimator, "decision_function")
         self.method = "decision_function" if is_scorer else "predict_proba"
         if not hasattr(estimator, self.method):
             remedy = f"Use {in_both(outputs='logits')} for its decision_function"
@@ -183,16 +179,8 @@ class EstimatorModel(Model):
         batch = to_numpy(batch)
         if expected is None:  # a pipeline whose first step takes any input
             return batch
-        size = int(np.prod(batch.shape[1:]))
-        if batch.ndim > 2 and batch.shape[-1] in (3, 4) and expected * batch.shape[-1] == size:
-            raise InputError(
-                f"{self.name} was fitted on rows of {expected} numbers, and an input of the shape {batch.shape[1:]} "
-                f"has {size}",
-                remedy=f"In grey it would fit: {in_both(pixels='gray')}",
-            )
-        if batch.ndim <= 2 or expected != size:
-            return batch
-        return batch.reshape(len(batch), -1)
+        is_flat = batch.ndim <= 2 or expected != int(np.prod(batch.shape[1:]))
+        return batch if is_flat else batch.reshape(len(batch), -1)
 
 
 def comes_from(value: Any, package: str) -> bool:
@@ -256,12 +244,6 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
             f"{in_both(outputs='probabilities')} to take their logarithms",
         )
     is_finite = bool(np.isfinite(values).all())
-    if is_probs and is_single and is_finite and not 0 <= values.min() <= values.max() <= 1:
-        raise InputError(
-            f"What {model.name} returns as the probability of the second class must lie in [0, 1], "
-            f"got {values.min():.4g} to {values.max():.4g}",
-            remedy=f"If these are log-odds, leave {in_both(outputs='probabilities')} out",
-        )
     if is_single:
         values = two_columns(values, probs=is_probs)
     if not is_probs or not is_finite:
@@ -271,12 +253,6 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
 
 def log_of(probs: Floats, name: str, floor: float) -> Floats:
     """Return the logarithms of probabilities; warn if some are below the floor."""
-    empty = np.flatnonzero((probs == 0).all(axis=1))
-    if len(empty):
-        raise InputError(
-            f"{name} gave no class a probability above 0 for row {empty[0]}. Return 1 / n_classes for every class "
-            "where the model has no answer."
-        )
     try:
         check_probs(probs)
     except InputError as error:

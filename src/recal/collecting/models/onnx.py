@@ -56,38 +56,21 @@ class Output:
         return self.is_zipped or (self.type in FLOATS and self.axes in (None, 1, 2))
 
 
-def choose_output(
-    model: str,
-    outputs: Sequence[Output],
-    name: str | None = None,
-    *,
-    file: str = "net.onnx",
-    inputs: str = "x",
-) -> Output:
+def choose_output(model: str, outputs: Sequence[Output], name: str | None = None) -> Output:
     """Return the output of this name, the only one, the one called logits, or the only one that can
     be scores.
-
-    The error shows a command with `file` and `inputs`, the name of the model's input.
     """
-    names = [output.name for output in outputs]
-    if name is not None:
-        if name not in names:
-            raise InputError(f"{model} has no output {name!r}; it has: {', '.join(names)}.")
-        return outputs[names.index(name)]
-    if len(outputs) == 1:
-        return outputs[0]
-    if "logits" in names:
-        return outputs[names.index("logits")]
     scores = [output for output in outputs if output.may_be_scores]
-    named = [output for output in scores if "logits" in output.name.lower()]
-    for candidates in (scores, named):
+    named = [output for output in outputs if output.name == (name or "logits")]
+    logits = [output for output in scores if "logits" in output.name.lower()]
+    for candidates in (named,) if name is not None else (outputs, named, scores, logits):
         if len(candidates) == 1:
             return candidates[0]
-    code = f"import onnx.utils; onnx.utils.extract_model({file!r}, 'one.onnx', [{inputs!r}], [{names[0]!r}])"
     raise InputError(
-        f"{model} has several outputs ({', '.join(names)}) and none is called logits",
-        remedy="Say which: recal.collecting.OnnxModel(path, output=...), or write a file with the "
-        f'one that holds logits: python -c "{code}"',
+        f"{model} has the outputs {', '.join(output.name for output in outputs)}, and "
+        + ("none is called logits" if name is None else f"no output {name!r}"),
+        remedy="Say which: recal.collecting.OnnxModel(path, output=...), or write a file with one "
+        "output: onnx.utils.extract_model",
     )
 
 
@@ -114,15 +97,13 @@ def external_files(path: Path) -> set[str]:
         raise FileError(f"Cannot read {path}: {error.strerror or error}.") from error
     try:
         model = onnx.ModelProto.FromString(content)
+        if not content:  # protobuf reads an empty file as a model without fields
+            raise ValueError
     except Exception as error:  # protobuf's own errors do not say what to do
-        why = "it is cut short, damaged or of another kind"
         raise FileError(
-            f"{path} cannot be read as an ONNX model: {why}. Copy or export it again."
+            f"{path} cannot be read as an ONNX model: it is empty, cut short, damaged or of another "
+            "kind. Copy or export it again."
         ) from error
-    if not content:  # protobuf reads an empty file as a model without fields
-        raise FileError(
-            f"{path} cannot be read as an ONNX model: it is empty. Copy or export it again."
-        )
     return set(_locations(model))
 
 
@@ -172,8 +153,7 @@ def open_session(model: str | bytes, threads: str, providers: Sequence[str]) -> 
 
 
 class OnnxModel(Model):
-    """An ONNX file or an open session with one input, the batch; or with one input per column of a
-    table.
+    """An ONNX file or an open session with one input, the batch.
 
     Outputs whose name says that they are probabilities are taken as such.
 
@@ -190,46 +170,40 @@ class OnnxModel(Model):
         self._use(model)
 
     def _use(self, model: Any) -> None:
+        self.name = "the ONNX session" if self.path is None else self.path.name
         if self.path is not None:
-            self.name = self.path.name
             check_external_data(self.path)
             try:
                 threads = os.environ.get("OMP_NUM_THREADS", "")
                 providers = onnxruntime.get_available_providers()
                 model = open_session(str(self.path), threads, providers)
             except Exception as error:
-                why, again = reason_of(error), "Copy or export it again"
-                if "is not a registered function/op" in why:
-                    again = "Open a session that has this operation's library, and pass the session"
                 raise FileError(
-                    f"{self.path} cannot be read as an ONNX model: {why}. {again}."
+                    f"{self.path} cannot be read as an ONNX model: {reason_of(error)}. If it needs a "
+                    "library of operations, open a session with it and pass the session."
                 ) from error
-        else:
-            self.name = "the ONNX session"
         self.session = model
         inputs = model.get_inputs()
-        self.columns = (
-            {} if len(inputs) == 1 else {one.name: _DTYPES.get(one.type) for one in inputs}
-        )
-        self.features = tuple(self.columns) or None
+        if len(inputs) != 1:
+            raise InputError(
+                f"{self.name} takes {len(inputs)} inputs; recal passes one, the batch",
+                remedy="Wrap the model in a function",
+            )
         self.input = inputs[0].name
         self.dtype = _DTYPES.get(inputs[0].type)
-        shape = inputs[0].shape
-        self.shape = tuple(shape or ())
+        self.shape = tuple(inputs[0].shape or ())
         if len(self.shape) == 2 and isinstance(self.shape[1], int):
             self.n_features = self.shape[1]
-        self.fixed = shape[0] if shape and isinstance(shape[0], int) and shape[0] > 0 else None
+        first = self.shape[0] if self.shape else None
+        self.fixed = first if isinstance(first, int) and first > 0 else None
         outputs = [
             Output(one.name, one.type, len(one.shape) if one.shape else None)
             for one in model.get_outputs()
         ]
-        file = self.name if self.path is None else str(self.path)
-        chosen = choose_output(self.name, outputs, self.requested, file=file, inputs=self.input)
-        self.output, self.zipped = chosen.name, chosen.is_zipped
-        self.named_probs = chosen.holds_probs
+        self.output = choose_output(self.name, outputs, self.requested)
 
     def returns(self, outputs: Outputs) -> Outputs:
-        return "probabilities" if self.named_probs and outputs == "logits" else outputs
+        return "probabilities" if self.output.holds_probs and outputs == "logits" else outputs
 
     def __getstate__(self) -> dict[str, Any]:
         if self.path is None:
@@ -244,70 +218,27 @@ class OnnxModel(Model):
 
     def fingerprint(self) -> str:
         if self.path is not None:
-            return digest([digest_file(self.path), self.output])
+            return digest([digest_file(self.path), self.output.name])
         ends = (*self.session.get_inputs(), *self.session.get_outputs())
         described = [(one.name, one.type, one.shape) for one in ends]
-        return digest([repr(described), self.output])
+        return digest([repr(described), self.output.name])
 
     def answer(self, batch: Any) -> NDArray[Any]:
-        if self.columns:
-            return self._run(self._columns_of(batch))
         array = with_channel(to_numpy(batch), self.shape)
         if self.dtype is not None:
             array = to_dtype(array, self.dtype, self.name)
-        array = np.ascontiguousarray(array)
-        return in_pieces(lambda piece: self._run({self.input: piece}), array, self.fixed)
+        return in_pieces(self._run, np.ascontiguousarray(array), self.fixed)
 
-    def _columns_of(self, frame: Any) -> dict[str, NDArray[Any]]:
-        """Return the column for each input, by name; skl2onnx exports pipelines fitted on frames in
-        this form.
-        """
-        named = getattr(frame, "columns", None)
-        absent = [name for name in self.columns if named is not None and name not in named]
-        if named is None or absent:
-            why = f"the table has no column {absent[0]}" if absent else "the inputs are not a table"
-            raise InputError(
-                f"{self.name} takes {len(self.columns)} inputs ({', '.join(self.columns)}), one per "
-                f"column of a table; {why}",
-                remedy="Bring the columns under these names, or wrap the model in a function",
-            )
-        return {
-            name: np.asarray(frame[name])[:, None].astype(dtype or object)
-            for name, dtype in self.columns.items()
-        }
-
-    def _run(self, arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    def _run(self, array: NDArray[Any]) -> NDArray[Any]:
         try:
-            answers = self.session.run([self.output], arrays)[0]
+            answers = self.session.run([self.output.name], {self.input: array})[0]
         except Exception as error:
-            why = reason_of(error)
-            if self.columns:
-                types = ", ".join(f"{name} {values.dtype}" for name, values in arrays.items())
-                raise InputError(f"{self.name} refused the columns {types}: {why}.") from error
-            (array,) = arrays.values()
             raise InputError(
                 f"{self.name} expects the shape {list(self.shape)} and refused a batch of {array.shape}, dtype "
-                f"{array.dtype}: {why}",
-                remedy=_remedy(self.shape, array.shape),
+                f"{array.dtype}: {reason_of(error)}",
+                remedy="Bring inputs into that shape with preprocess=...; Normalize(channels='first') "
+                "(--channels first) places the channels and divides pixels by 255",
             ) from error
-        if (
-            self.zipped
-        ):  # one dictionary per row, from class to probability; all have the same order
+        if self.output.is_zipped:  # one dictionary per row, from class to probability, in one order
             answers = [list(row.values()) for row in answers]
         return np.asarray(answers)
-
-
-def _remedy(expected: Any, got: tuple[int, ...]) -> str:
-    """Name the option if only the channels are at the wrong end."""
-    for where, order in (("first", (0, 3, 1, 2)), ("last", (0, 2, 3, 1))):
-        if len(expected) != 4 or len(got) != 4:
-            break
-        pairs = [(got[axis], size) for axis, size in zip(order[1:], expected[1:])]
-        fits = all(own == size or not isinstance(size, int) or size < 1 for own, size in pairs)
-        if fits and [own for own, _ in pairs] != list(got[1:]):
-            return (
-                f"The model expects channels {where}: pass "
-                f"preprocess=Normalize(channels={where!r}) (--channels {where}), which also "
-                "divides pixels by 255; divide=1 (--divide 1) keeps them as they are"
-            )
-    return "Bring inputs into that shape in the preprocessing"

@@ -120,42 +120,6 @@ class ExportedModel(TorchModel):
             yield
 
 
-def with_weights(module: Any, weights: Path, spec: str) -> torch.nn.Module:
-    """Return a torch module, or the one that a function builds, with the weights of a safetensors
-    file.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    if callable(module) and not isinstance(module, torch.nn.Module):
-        try:
-            module = module()
-        except Exception as error:
-            raise InputError(
-                f"With --weights, {spec} must build the network when called without arguments; "
-                f"it raised {type(error).__name__}: {error}."
-            ) from error
-    if not isinstance(module, torch.nn.Module):
-        raise InputError(
-            f"{spec} gave a {type(module).__name__}; --weights need a torch module or what builds one."
-        )
-    if weights.suffix != ".safetensors":
-        raise InputError(
-            f"--weights takes a .safetensors file, got {weights}. Other weights are pickles, which may run any code; "
-            "write them with safetensors.torch.save_file(module.state_dict(), path)."
-        )
-    if not weights.exists():
-        raise InputError(f"There is no file {weights}.")
-    try:
-        module.load_state_dict(load_file(weights))
-    except (SafetensorError, OSError) as error:
-        raise FileError(f"{weights} cannot be read as safetensors: {error}.") from error
-    except RuntimeError as error:  # names or shapes that do not fit: torch lists all of them
-        reason = " ".join(str(error).split())[:300]
-        raise InputError(f"The weights in {weights} do not fit {spec}: {reason}") from error
-    return module
-
-
 def as_device(device: Any) -> torch.device:
     """Return a device of this machine; refuse any other."""
     try:
