@@ -19,7 +19,7 @@ from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipp
 from recal.errors import InputError
 
 if TYPE_CHECKING:
-    from recal.workflow.result import Settings
+    from recal.workflow.run import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ def calibrate(
         raise InputError("Name the folder to write: --out FOLDER.")
     if source is not None:
         check_exists(source)
-    from recal.workflow.result import Settings
+    from recal.workflow.run import Settings
 
     settings = Settings(
         risk=risk,
@@ -246,8 +246,11 @@ def _calibrate_panel(
         raise InputError("--system needs the table and --truth, the column of right answers.")
     own = set(Graded.names()) - {"correct", "signals"}
     opt.refuse_unused("--system", (*used, *own, "answers", "group", "cluster"))
-    if graded.cascade is not (graded.review_cost is not None):
-        raise InputError("A cascade needs both: --cascade and --review-cost PRICE.")
+    costs = dict(map(_price, graded.cost or ()))
+    if len({graded.cascade, graded.review_cost is not None, bool(costs)}) > 1:
+        raise InputError(
+            "A cascade needs --cascade, --review-cost PRICE, and --cost NAME=PRICE for each system."
+        )
     from recal.workflow.panels import SystemColumns, calibrate_panel
 
     result = calibrate_panel(
@@ -256,10 +259,10 @@ def _calibrate_panel(
         settings,
         truth=graded.truth,
         systems=[SystemColumns.parse(text) for text in graded.system or ()],
-        answers=answers,
-        match=graded.match,
-        costs=dict(map(_price, graded.cost or ())) or None,
-        review_cost=graded.review_cost,
+        answers=answers,  # type: ignore[arg-type]
+        match=graded.match,  # type: ignore[arg-type]
+        costs=costs or None,
+        review_cost=graded.review_cost or 0.0,
         group=inputs.group,
         cluster=inputs.cluster,
     )

@@ -71,11 +71,11 @@ def _answers(
             raise InputError(f"Name the column of right answers in {data}: --label-column COLUMN.")
         from recal.workflow.panels import graded_panel
 
-        accepted, found, n_fitted = graded_panel(
+        accepted, found = graded_panel(
             content, file.parent, data, inputs.label_column, inputs.cluster
         )
-        warn_of_fitted(n_fitted, len(accepted), *better)
-        return accepted, found.correct, found.clusters, (found.after, found.truth)
+        warn_of_fitted(found.fitted_rows, len(accepted), *better)
+        return accepted, found.correct, found.clusters, (found.probs, found.labels)
     if files.is_signal_calibration(content):
         one = inputs.graded(data, correct, content)
     else:

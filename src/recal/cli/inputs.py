@@ -243,19 +243,9 @@ class Inputs(OptionGroup):
 
     def graded(self, path: Path, correct: str | None, calibrator: Any = None) -> Probabilities:
         """Return graded answers with their confidence, from a calibrator or from its column."""
-        from recal.files.probabilities import Probabilities
         from recal.workflow.graded import graded_answers
 
-        found = graded_answers(path, check_correct(path, correct), calibrator, cluster=self.cluster)
-        fitted = 0 if calibrator is None else calibrator.fitted_rows(found.after)
-        return Probabilities(
-            found.after,
-            found.truth,
-            None,
-            fitted_rows=fitted,
-            groups=found.groups,
-            clusters=found.clusters,
-        )
+        return graded_answers(path, check_correct(path, correct), calibrator, cluster=self.cluster)
 
     def _read_labels(self, path: Path) -> Any:
         """Read one label per row: from .npy or text, or from a column of a table."""

@@ -50,7 +50,7 @@ class Probabilities:
     """
 
     probs: Floats
-    labels: Labels | None
+    labels: NDArray[Any] | None
     classes: NDArray[Any] | None
     confidence: NDArray[np.float64] | None = None
     fitted_rows: int = 0  # number of rows that the calibration was fitted on

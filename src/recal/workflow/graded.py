@@ -7,7 +7,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,41 +20,22 @@ from recal.checks import Floats, Vector
 from recal.decisions import profile
 from recal.decisions.crossfit import crossfitted, take_rows
 from recal.errors import InputError
+from recal.files.probabilities import Probabilities
 from recal.files.tables import Table, read_table, write_with_columns
 from recal.workflow.folder import ROWS_OF_TABLE
-from recal.workflow.parts import extend, split, split_words
-from recal.workflow.result import HeldOut, Result, Settings, running
+from recal.workflow.run import (
+    HeldOut,
+    Result,
+    Settings,
+    extend,
+    finish,
+    running,
+    split,
+    split_words,
+)
 
 # Columns that are never signals.
 _NOT_SIGNALS = ("id", "custom_id", "doc_id", "question_id", "index", "confidence", "accepted")
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradedResult(Result):
-    """The result for graded answers; the calibrator is a `SignalCalibration`.
-
-    `before` evaluates the signal `before_name`, if one of the signals is a probability.
-    """
-
-    before_name: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **super().to_dict(),
-            "signals": list(self.calibrator.table_.names),
-            "importance": self.calibrator.signal_importance_,
-        }
-
-    def _measured(self) -> list[str]:
-        nll, ece, was = self.after["nll"], self.after["ece"], ""
-        if self.before is not None:
-            was = f" ({self.before_name!r} as it is: {self.before['ece']:.3f})"
-        importance = self.calibrator.signal_importance_.items()
-        names = ", ".join(name for name, rise in importance if rise > 0.0)
-        return [
-            f"Checked on {self.sizes[2]:,} other answers: NLL {nll:.3f}, ECE {ece:.3f}{was}.",
-            f"Signals that matter, most important first: {names}." if names else "",
-        ]
 
 
 def calibrate_table(
@@ -66,7 +47,7 @@ def calibrate_table(
     signals: Sequence[str] | None = None,
     group: str | None = None,
     cluster: str | None = None,
-) -> GradedResult:
+) -> Result:
     """Learn the confidence of graded answers from their signals, and decide which answers can be
     automated.
 
@@ -99,7 +80,7 @@ def calibrate_answers(
     settings: Settings,
     named: Mapping[str, Any],
     sizes_before: Sequence[int] | None = None,
-) -> GradedResult:
+) -> Result:
     """Calibrate the answers of a table, whose columns are `named`.
 
     With `sizes_before`, its first rows are those of an earlier run, in the order fit, decide,
@@ -147,21 +128,28 @@ def calibrate_answers(
             random_state=seed,
         )
         before_name, before = _probability(calibrator, signals, right, fit)
-        answers = HeldOut(before, after, right > 0.5, None, groups, clusters, by=str(group))
+        answers = HeldOut(after, right > 0.5, None, groups=groups, clusters=clusters, before=before)
         say("3/3  Write the report.")
         if settings.keep_rows:
             rows = np.concatenate((fit, check_on) if cross_fit else parts)
             columns = {name: signals[name] if name in signals else table[name] for name in used}
             write_rows(folder / ROWS_OF_TABLE, take_rows(columns, rows))
-        return GradedResult.of(
+        importance = calibrator.signal_importance_
+        matter = ", ".join(name for name, rise in importance.items() if rise > 0.0)
+        return finish(
             calibrator,
-            replace(answers.take(decide_on), after=deciding),
+            replace(answers.take(decide_on), probs=deciding),
             answers.take(check_on),
             settings,
             folder,
+            by=str(group),
+            columns=named,
             sizes=(len(fit), len(decide_on), len(check_on)),
-            before_name=before_name,
-            columns=dict(named),
+            facts={"signals": list(calibrator.table_.names), "importance": importance},
+            notes=[
+                f"Signals that matter, most important first: {matter}." if matter else "",
+                f"Before calibration: {before_name!r} as it is." if before_name else "",
+            ],
         )
 
 
@@ -245,7 +233,7 @@ def graded_answers(
     calibrator: SignalCalibration | None = None,
     *,
     cluster: str | None = None,
-) -> HeldOut:
+) -> Probabilities:
     """Return the confidence of graded answers in a table, and which of them are right; without a
     calibrator, the confidence is in the column `confidence`.
     """
@@ -257,11 +245,12 @@ def graded_answers(
             "name it with --calibration FOLDER."
         )
     if calibrator is None:
-        confidence, groups = table.numbers("confidence"), None
+        confidence, groups, fitted = table.numbers("confidence"), None, 0
     else:
         confidence, groups = confidence_of(calibrator, table)
+        fitted = calibrator.fitted_rows(confidence)
     right = _grades(path, table, correct) > 0.5
-    return HeldOut(None, confidence, right, None, groups, table.clusters(cluster))
+    return Probabilities(confidence, right, None, None, fitted, groups, table.clusters(cluster))
 
 
 def apply_table(

@@ -44,8 +44,7 @@ from recal.transforms import Transform
 from recal.transforms.base import short_spec
 from recal.views import Views
 from recal.workflow.folder import CHECK, CROSS_FIT, DECIDE, FIT, ROWS_OF_VIEWS, RUN
-from recal.workflow.parts import Parts, split, split_words
-from recal.workflow.result import CalibrationResult, HeldOut, Settings, running
+from recal.workflow.run import HeldOut, Parts, Result, Settings, finish, running, split, split_words
 
 
 def calibrate(
@@ -61,7 +60,7 @@ def calibrate(
     outputs: Any = "logits",
     device: Any = None,
     **how: Any,
-) -> CalibrationResult:
+) -> Result:
     """Calibrate a model on labelled inputs, decide which answers can be automated, and write both
     into a folder.
 
@@ -94,7 +93,7 @@ def _calibrate_in(
     pool: Any,
     pilot: int,
     how: dict[str, Any],
-) -> CalibrationResult:
+) -> Result:
     """Do the work of `calibrate` in the folder of the run."""
     seed, say, cross_fit = settings.random_state, settings.say, settings.cross_fit
     check(pilot, Number(1, whole=True), "pilot")
@@ -169,7 +168,7 @@ def _calibrate_in(
 
 def calibrate_views(
     views: Views, out: str | os.PathLike[str], settings: Settings, parts: Parts | None = None
-) -> CalibrationResult:
+) -> Result:
     """Do what `calibrate` does for views that were collected before, such as those of a language
     model's log.
 
@@ -236,7 +235,7 @@ def _finish(
     settings: Settings,
     folder: Path,
     n_passes: int | None = None,
-) -> CalibrationResult:
+) -> Result:
     """Choose the rules on one part, check them on another, and write the folder."""
     fit_views, decide_views, check_views = parts
     if settings.cross_fit:
@@ -262,24 +261,37 @@ def _finish(
         join_views(kept).write(folder / ROWS_OF_VIEWS)
     # Before the guard keeps the model's answers.
     own = fitted._predict_proba(check_views).argmax(axis=1)
-    return CalibrationResult.of(
+    change = answer_change(checking.probs.argmax(axis=1), own, cast(Labels, check_views.labels))
+    passes = float(passes_of(fitted, check_views.logits).mean())
+    told = "--answers free" in getattr(fitted, "reason_", "")
+    made = "" if n_passes is None else f" This run made {n_passes:,} in all."
+    return finish(
         fitted,
         deciding,
         checking,
         settings,
         folder,
+        change=change,
+        passes=passes,
+        rows_name="inputs",
         sizes=tuple(views.n_samples for views in parts),
-        change=answer_change(checking.after.argmax(axis=1), own, checking.truth),
-        passes_per_answer=float(passes_of(fitted, check_views.logits).mean()),
-        n_passes=n_passes,
+        facts={
+            "method": getattr(fitted, "choice_", fitted.short_name),
+            "passes_per_answer": passes,
+            "passes": n_passes,
+        },
+        notes=[
+            change.words if change.clear and not told else "",
+            f"Forward passes per answer: {passes:.2f}.{made}",
+        ],
     )
 
 
-def _answers(views: Views, probs: Floats, confidences: Floats) -> HeldOut:
+def _answers(views: Views, probs: Floats, confidence: Any) -> HeldOut:
+    labels, clusters = cast(Labels, views.labels), views.clusters
     before = calibrated_probs(Plan(), views)
-    labels = cast(Labels, views.labels)
-    rows = views.groups, views.clusters, views.classes, views.ids
-    return HeldOut(before, probs, labels, confidences, *rows)
+    rows = (probs, labels, views.classes, confidence, 0, views.groups, clusters)
+    return HeldOut(*rows, before=before, ids=views.ids)
 
 
 def _warn_of_copies(parts: Sequence[Views]) -> None:

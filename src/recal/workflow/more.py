@@ -25,8 +25,7 @@ from recal.workflow.folder import (
 )
 from recal.workflow.graded import calibrate_answers
 from recal.workflow.job import calibrate_views
-from recal.workflow.parts import extend
-from recal.workflow.result import Result, Settings
+from recal.workflow.run import Result, Settings, extend
 
 # What the settings of a summary hold besides the names of columns.
 _SETTINGS = ("risk", "confidence", "guarantee", "one_rule", "cross_fit", "keep_rows", "seed")
@@ -107,44 +106,32 @@ def _more_views(folder: Path, new: Views, settings: Settings, sizes: list[int]) 
 
 def _kept(folder: Path, name: str) -> Path:
     """Return the file of a folder's labelled rows."""
-    path = folder / name
-    if path.is_file():
-        return path
-    others = {ROWS_OF_TABLE: "a table of graded answers", ROWS_OF_VIEWS: "labelled views"}
-    given = others.pop(name)
-    ((other, needed),) = others.items()
-    if (folder / other).is_file():
-        raise InputError(
-            f"{folder} was made from {needed}, and --more names {given}. If these are inputs of the "
-            "model: recal collect --model MODEL --data INPUTS --out new.npz, then --more new.npz."
-        )
+    if (folder / name).is_file():
+        return folder / name
+    kinds = {ROWS_OF_TABLE: "a table of graded answers", ROWS_OF_VIEWS: "labelled views"}
+    found = [kind for other, kind in kinds.items() if (folder / other).is_file()]
     raise InputError(
-        f"{folder} keeps no labelled rows, so none can be added to them. Calibrate again, without "
-        "--drop-rows."
+        f"{folder} keeps {found[0] if found else 'no labelled rows'}, and --more names "
+        f"{kinds[name]}. It takes rows of the kind that the folder was made from (recal collect "
+        "makes views of a model's inputs), and a folder made without --drop-rows."
     )
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any], folder: Path) -> list[str]:
     """Return what changed: rows, method, threshold and share."""
 
-    def threshold(summary: dict[str, Any]) -> str:
+    def facts(summary: dict[str, Any]) -> str:
         decision = summary["decision"]
-        found = decision.get("thresholds", [decision.get("threshold")])
-        return ", ".join("none" if one is None else f"{one:.4g}" for one in found)
+        thresholds = decision.get("thresholds", [decision.get("threshold")])
+        shown = ", ".join("none" if one is None else f"{one:.4g}" for one in thresholds)
+        method = f"method {summary['method']}, " if "method" in summary else ""
+        return (
+            f"{sum(summary['parts'].values()):,} labelled rows, {method}threshold {shown}, "
+            f"{decision['coverage']:.1%} accepted where the rule was chosen"
+        )
 
-    rows = [sum(one["parts"].values()) for one in (before, after)]
-    shares = [f"{one['decision']['coverage']:.1%}" for one in (before, after)]
-    lines = [f"Labelled rows: {rows[0]:,} -> {rows[1]:,}."]
-    if "method" in before:
-        same = before["method"] == after["method"]
-        moved = "as before" if same else f"before: {before['method']}"
-        lines.append(f"Method: {after['method']} ({moved}).")
-    lines.append(
-        f"Threshold: {threshold(before)} -> {threshold(after)}. Share accepted where the rule was "
-        f"chosen: {shares[0]} -> {shares[1]}."
-    )
-    lines.append(
+    return [
+        f"Before: {facts(before)}. Now: {facts(after)}.",
         f"The previous version is in {folder / PREVIOUS}. To go back: recal calibrate {folder} "
-        "--rollback"
-    )
-    return lines
+        "--rollback",
+    ]

@@ -1,32 +1,29 @@
 """From a table with the answers of several systems to automated answers, and to a cascade.
 
-The folder also holds ``columns.json``: which column has the answer of which system.
+The summary in the folder says which column has the answer of which system.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.panel import PanelCalibration
-from recal.calibrators.panel_answers import normalised
+from recal.calibrators.panel_answers import Match, normalised
+from recal.checks import Flags
 from recal.decisions.cascade import CascadeOutcome, CascadeRule, plan_cascade
 from recal.errors import FileError, InputError
-from recal.files.paths import replacing
+from recal.files.probabilities import Probabilities
 from recal.files.saved import save
 from recal.files.tables import Table, read_table, write_with_columns
-from recal.workflow.folder import CALIBRATION
-from recal.workflow.parts import split
-from recal.workflow.result import HeldOut, Result, Settings, running
-
-COLUMNS = "columns.json"
+from recal.workflow.folder import CALIBRATION, SUMMARY, read_summary
+from recal.workflow.run import HeldOut, Result, Settings, finish, running, split, split_words
 
 
 @dataclass(frozen=True)
@@ -48,39 +45,6 @@ class SystemColumns:
                 f"got {text!r}."
             )
         return cls(name.strip(), answer, tuple(signals))
-
-
-@dataclass(frozen=True, kw_only=True)
-class PanelResult(Result):
-    """The result for several systems; the calibrator is a `PanelCalibration`."""
-
-    may_cross_fit: ClassVar[bool] = False
-    rule: CascadeRule | None
-    cascade_checked: tuple[int, int] = (0, 0)  # accepted and wrong among the checking questions
-
-    def to_dict(self) -> dict[str, Any]:
-        plain = {**super().to_dict(), "systems": self.calibrator.gains_}
-        if self.rule is not None:
-            plain["cascade"] = cascade_facts(self.rule)
-            accepted, errors = self.cascade_checked
-            plain["cascade"]["checked"] = {"accepted": accepted, "errors": errors}
-        return plain
-
-    def lines(self) -> list[str]:
-        if self.rule is None:
-            return super().lines()
-        accepted, errors = self.cascade_checked
-        return [
-            self.reason,
-            *self._measured(),
-            *str(self.rule).splitlines(),
-            f"On the checking questions the cascade accepts {accepted:,} of {self.sizes[2]:,}, "
-            f"and {errors:,} of these are wrong.",
-        ]
-
-    def _measured(self) -> list[str]:
-        nll, ece = self.after["nll"], self.after["ece"]
-        return [f"Checked on {self.sizes[2]:,} other questions: NLL {nll:.3f}, ECE {ece:.3f}."]
 
 
 def cascade_facts(rule: CascadeRule) -> dict[str, Any]:
@@ -106,13 +70,13 @@ def calibrate_panel(
     *,
     truth: str,
     systems: Sequence[SystemColumns],
-    answers: str = "free",
-    match: str = "text",
+    answers: Literal["free", "kept"] = "free",
+    match: Match = "text",
     costs: Mapping[str, float] | None = None,
-    review_cost: float | None = None,
+    review_cost: float = 0.0,
     group: str | None = None,
     cluster: str | None = None,
-) -> PanelResult:
+) -> Result:
     """Learn one confidence from the answers of several systems, and decide what can be automated.
 
     Parameters
@@ -122,87 +86,86 @@ def calibrate_panel(
     truth : the column of right answers
     systems : the columns of each system; the first is the main one
     answers, match : as in `PanelCalibration`
-    costs : the price of asking each system, optional
-    review_cost : the price of a review; with it, a cascade asks cheap systems first
+    costs : the price of asking each system; with them, a cascade asks cheap systems first
+    review_cost : the price of a review, for the cascade
     group, cluster : columns, as in `calibrate_table`
     """
     seed, say = settings.random_state, settings.say
     if len({one.name for one in systems}) < len(systems):
         raise InputError("Systems need different names, one --system each.")
-    cascade = review_cost is not None
-    if cascade:
-        absent = [one.name for one in systems if one.name not in (costs or {})]
-        if absent:
+    if costs is not None:
+        if absent := [one.name for one in systems if one.name not in costs]:
             raise InputError(f"A cascade needs the cost of each system: add --cost {absent[0]}=...")
-        assert costs is not None
-        systems = sorted(systems, key=lambda one: costs[one.name])
+        prices = costs
+        systems = sorted(systems, key=lambda one: prices[one.name])
     table = read_table(path)
     key = _right_answers(table, truth)
     given, signals = read_systems(table, systems)
     groups = None if group is None else table[group]
     clusters = table.clusters(cluster)
-    fit, decide_on, check_on = split(table.n_rows, seed, clusters)
-    sizes = len(fit), len(decide_on), len(check_on)
+    parts = split(table.n_rows, seed, clusters)
     names = ", ".join(one.name for one in systems)
     say(f"1/3  Read {table.n_rows:,} questions with the answers of {names}.")
-    say(f"2/3  Fit on {sizes[0]:,} questions, decide on {sizes[1]:,}, check on {sizes[2]:,}.")
+    say(f"2/3  {split_words(parts, clusters, cross_fit=False)}")
+
+    def some(columns: Any, rows: NDArray[np.intp]) -> Any:
+        """Return some rows of columns, which may be grouped by system."""
+        if isinstance(columns, Mapping):
+            return {name: some(values, rows) for name, values in columns.items()}
+        return None if columns is None else columns[rows]
+
+    def read(rows: NDArray[np.intp]) -> tuple[Any, Any, Any]:
+        return some(given, rows), key[rows], some(signals, rows)
+
     with running(Path(out), settings) as folder:
-        kind: Any = match
-        panel = PanelCalibration(answers, match=kind, random_state=seed)  # type: ignore[arg-type]
-        panel.fit(
-            _rows(given, fit),
-            key[fit],
-            _rows(signals, fit),
-            groups=None if groups is None else groups[fit],
-            clusters=None if clusters is None else clusters[fit],
-        )
+        fit, decide_on, check_on = parts
+        panel = PanelCalibration(answers, match, random_state=seed)
+        panel.fit(*read(fit), groups=some(groups, fit), clusters=some(clusters, fit))
         predicted, confidence = panel.predict_both(given, signals, groups)
         right = _is_right(predicted, key, match)
-        scored = HeldOut(None, confidence, right, None, groups, clusters, by=str(group))
-        rule, checked = None, (0, 0)
-        if review_cost is not None:
-            assert costs is not None
+        scored = HeldOut(confidence, right, None, groups=groups, clusters=clusters)
+        facts: dict[str, Any] = {"systems": panel.gains_}
+        rule, automated = None, []
+        if costs is not None:
+            by = None if settings.one_rule else groups
             rule = plan_cascade(
                 panel,
-                _rows(given, decide_on),
-                key[decide_on],
-                _rows(signals, decide_on),
+                *read(decide_on),
                 costs=costs,
                 review_cost=review_cost,
                 risk=settings.risk,
                 confidence=settings.confidence,
                 guarantee=settings.guarantee,
-                groups=None if groups is None or settings.one_rule else groups[decide_on],
-                clusters=None if clusters is None else clusters[decide_on],
+                groups=some(by, decide_on),
+                clusters=some(clusters, decide_on),
             )
-            everyone = None if groups is None or settings.one_rule else groups[check_on]
-            outcome = rule.apply(_rows(given, check_on), _rows(signals, check_on), everyone)
-            accepted = outcome.next == "accept"
-            wrong = accepted & ~_is_right(outcome.answer, key[check_on], match)
-            checked = int(accepted.sum()), int(wrong.sum())
+            found = rule.apply(some(given, check_on), some(signals, check_on), some(by, check_on))
+            accepted = found.next == "accept"
+            wrong = accepted & ~_is_right(found.answer, key[check_on], match)
+            counts = {"accepted": int(accepted.sum()), "errors": int(wrong.sum())}
+            facts["cascade"] = {**cascade_facts(rule), "checked": counts}
+            automated = [
+                *str(rule).splitlines(),
+                f"On the checking questions the cascade accepts {counts['accepted']:,} of "
+                f"{len(check_on):,}, and {counts['errors']:,} of these are wrong.",
+            ]
         say("3/3  Write the report.")
-        write_systems(folder, systems, match, group)
-        result = PanelResult.of(
+        result = finish(
             panel,
             scored.take(decide_on),
             scored.take(check_on),
             settings,
             folder,
-            sizes=sizes,
-            rule=rule,
-            cascade_checked=checked,
+            by=str(group),
+            columns={"systems": [vars(one) for one in systems], "group": group},
+            rows_name="questions",
+            sizes=tuple(map(len, parts)),
+            facts=facts,
+            automated=automated,
         )
         if rule is not None:
             save(rule, folder / CALIBRATION)
         return result
-
-
-def _rows(columns: Mapping[str, Any], rows: NDArray[np.intp]) -> dict[str, Any]:
-    """Return some rows of columns, which may be grouped by system."""
-    return {
-        name: _rows(values, rows) if isinstance(values, Mapping) else values[rows]
-        for name, values in columns.items()
-    }
 
 
 def _right_answers(table: Table, name: str) -> NDArray[Any]:
@@ -214,11 +177,10 @@ def _right_answers(table: Table, name: str) -> NDArray[Any]:
     return key
 
 
-def _is_right(answers: NDArray[Any], key: NDArray[Any], match: str) -> NDArray[np.bool_]:
-    kind: Any = match
+def _is_right(answers: NDArray[Any], key: NDArray[Any], match: Match) -> Flags:
     return np.array(
         [
-            one is not None and normalised(one, kind) == normalised(other, kind)
+            one is not None and normalised(one, match) == normalised(other, match)
             for one, other in zip(answers, key)
         ]
     )
@@ -250,28 +212,19 @@ def read_systems(
     return answers, signals
 
 
-def write_systems(
-    folder: Path, systems: Sequence[SystemColumns], match: str, group: str | None
-) -> None:
-    """Write which columns belong to which system."""
-    facts = {"systems": [vars(one) for one in systems], "match": match, "group": group}
-    with replacing(folder / COLUMNS) as file:
-        file.write(json.dumps(facts, indent=1).encode())
-
-
 def read_columns(folder: Path) -> tuple[list[SystemColumns], str | None]:
     """Return the columns of each system, and the column of groups."""
     try:
-        facts = json.loads((folder / COLUMNS).read_bytes())
+        facts = read_summary(folder)["settings"]
         systems = [
             SystemColumns(str(one["name"]), str(one["answer"]), tuple(map(str, one["signals"])))
             for one in facts["systems"]
         ]
         group = facts["group"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (KeyError, TypeError) as error:
         raise FileError(
-            f"{folder / COLUMNS} cannot be read ({type(error).__name__}). It says which column has "
-            "the answers of which system; recal calibrate writes it."
+            f"{folder / SUMMARY} does not say which column has the answers of which system; recal "
+            "calibrate writes it."
         ) from error
     return systems, None if group is None else str(group)
 
@@ -307,9 +260,8 @@ def graded_panel(
     path: str | os.PathLike[str],
     truth: str,
     cluster: str | None = None,
-) -> tuple[NDArray[np.bool_], HeldOut, int]:
-    """Return which answers to labelled questions are accepted, which are right, and on about how
-    many of the questions the panel was fitted.
+) -> tuple[Flags, Probabilities]:
+    """Return which answers to labelled questions are accepted, and which are right.
 
     `truth` names the column of right answers.
     """
@@ -319,9 +271,10 @@ def graded_panel(
     found, steps, _ = panel_steps(calibration, folder, table)
     panel = calibration.panel if isinstance(calibration, CascadeRule) else calibration
     answers, signals, _ = _read_questions(panel, folder, table)
-    n_fitted = panel.fitted_questions(panel.read(answers, signals))
+    fitted = panel.fitted_questions(panel.read(answers, signals))
     right = _is_right(found.answer, key, panel.match)
-    return steps == "accept", HeldOut(None, found.confidence, right, clusters=clusters), n_fitted
+    graded = Probabilities(found.confidence, right, None, None, fitted, clusters=clusters)
+    return steps == "accept", graded
 
 
 def panel_steps(

@@ -21,7 +21,7 @@ from recal.answers.interview import Template
 from recal.cli.app import run
 from recal.cli.collect import _needed
 from recal.errors import InputError
-from recal.workflow.job import split
+from recal.workflow.run import split
 from tests.problems import graded_answers
 from tests.unit.answers.server import Script, serving
 from tests.unit.cli.commands import typed

@@ -11,7 +11,7 @@ from recal.collecting.preflight import check_agreement
 from recal.collecting.sources import ArraySource
 from recal.errors import InputError
 from recal.workflow.job import calibrate
-from recal.workflow.result import Settings
+from recal.workflow.run import Settings
 
 
 def pictures(n=600, classes=("apple", "bee", "cat")):

@@ -14,7 +14,7 @@ from recal import TemperatureScaling, Views, decide, load, read_views
 from recal.cli.app import run
 from recal.collecting import as_source
 from recal.workflow.job import calibrate, calibrate_views
-from recal.workflow.result import Settings, broken_groups, broken_line, group_lines
+from recal.workflow.run import Settings, group_lines
 
 
 def settings(**more):
@@ -188,16 +188,18 @@ def test_a_table_keeps_its_columns_of_clusters_and_groups_from_collect_to_apply(
     assert not any(np.array(accepted)[views.groups == "night"])
 
 
-def test_one_rule_names_the_groups_in_which_it_is_broken():
+def test_one_rule_names_the_groups_in_which_it_is_broken(tmp_path):
     rng = np.random.default_rng(0)
-    groups = np.repeat(["law", "physics"], [200, 800])
-    right = rng.random(1000) < np.where(groups == "law", 0.7, 0.99)
-    decision = decide(np.full(1000, 0.9), right, risk=0.1)
-    assert decision.possible
-    names = broken_groups(decision, np.full(1000, 0.9), right, groups)
-    assert names == ("law",)
-    assert "more than 10 % errors in law. Leave out --one-rule" in broken_line(names, 0.1)
-    assert broken_groups(decision, np.full(1000, 0.9), right, None) == ()
+    groups = np.repeat(["law", "physics"], [600, 2400])
+    y = rng.integers(0, 2, 3000)
+    shown = np.where(rng.random(3000) < np.where(groups == "law", 0.7, 0.99), y, 1 - y)
+    views = Views(3 * np.eye(2)[shown] + 0.1 * rng.normal(size=(3000, 2)), labels=y, groups=groups)
+    method = TemperatureScaling()
+    rules = [Settings(risk=0.12, calibrator=method, one_rule=one) for one in (True, False)]
+    result, other = (calibrate_views(views, tmp_path / str(one.one_rule), one) for one in rules)
+    assert result.broken_groups == ("law",)
+    assert "more than 12 % errors in law. Leave out --one-rule" in " ".join(result.lines())
+    assert other.broken_groups == ()
 
 
 def test_the_groups_that_need_most_labels_come_first():

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from recal import Views, decide, load, read_views
+from recal import Views, load, read_views
 from recal.calibrators import TemperatureScaling
-from recal.decisions.curves import Gain
 from recal.errors import FileError, InputError
-from recal.reporting.verdict import AnswerChange
 from recal.workflow.folder import calibration_in
 from recal.workflow.job import calibrate, calibrate_views
-from recal.workflow.parts import split
-from recal.workflow.result import Settings, today
+from recal.workflow.run import Settings, split, today
 
 
 def overconfident(batch):
@@ -65,8 +61,8 @@ def test_too_few_inputs_to_split_are_refused_with_the_number():
 
 def test_confidence_improves_and_no_answer_changes(done):
     found, _, _ = done
-    assert found.after["nll"] < found.before["nll"]
-    assert found.after["error_rate"] == found.before["error_rate"]
+    assert found.scores["after"]["nll"] < found.scores["before"]["nll"]
+    assert found.scores["after"]["error_rate"] == found.scores["before"]["error_rate"]
     assert found.decision.coverage > 0.9
 
 
@@ -113,41 +109,17 @@ def test_page_and_terminal_use_the_checking_inputs_and_name_them(done, monkeypat
         f"{result.n_accepted} of the 160 checking inputs accepted, {result.n_errors} wrong" in lines
     )
     assert f'for="threshold">{result.decision.threshold:.6g}</output>' in page
-    accuracy = 100 * (1 - result.after["error_rate"])
+    accuracy = 100 * (1 - result.scores["after"]["error_rate"])
     assert f"{accuracy:.1f}\u00a0% on 160 checking inputs" in page
     assert f"Accuracy {accuracy:.1f}%" in lines
-    assert f"{result.after['nll']:.4f}" in page
-    assert f"{result.after['nll']:.4f}" in lines
+    assert f"{result.scores['after']['nll']:.4f}" in page
+    assert f"{result.scores['after']['nll']:.4f}" in lines
     assert "<small>160 checking inputs</small>" in page
 
 
 def test_the_date_of_the_page_can_be_fixed(monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1000000000")
     assert today() == "2001-09-09"
-
-
-def test_changed_answers_are_mentioned_where_they_clearly_help(done):
-    result = done[0]
-    change = AnswerChange(40, 160, 0.633, 0.732, 0.001)
-    result.calibrator.reason_ = (
-        "Chosen: ensemble."  # which may say so, too, and then nothing is said twice
-    )
-    assert "--answers free" not in " ".join(
-        replace(result, change=replace(change, p_value=0.2)).lines()
-    )
-    (line,) = [line for line in replace(result, change=change).lines() if "--answers free" in line]
-    assert "40 of 160 answers and raise the accuracy from 63.3 % to 73.2 %" in line
-
-
-def test_a_share_that_may_not_have_grown_is_called_uncertain(done):
-    found = replace(done[0], gain=Gain(-0.25, (-0.4, 0.2)), sizes=(500, 300, 200))
-    (line,) = [line for line in found.lines() if "can be automated" in line]
-    assert (
-        "uncertain: -40 to +20 percentage points in resamples of the 300 inputs that choose the threshold."
-        in line
-    )
-    assert "--cross-fit" in line
-    assert "uncertain" not in " ".join(replace(found, gain=Gain(0.3, (0.1, 0.5))).lines())
 
 
 def test_a_pilot_without_inputs_is_refused(problem, tmp_path):
@@ -162,15 +134,6 @@ def test_a_pilot_without_inputs_is_refused(problem, tmp_path):
             pilot=-1,
         )
     assert not (tmp_path / "out").exists()
-
-
-def test_cross_fitting_is_offered_unless_it_was_used(done):
-    none = decide([[0.6, 0.4]] * 20, [0] * 20, risk=0.1)
-    for used in (False, True):
-        result = replace(done[0], decision=none, sizes=(120, 20, 10), cross_fit=used)
-        text = "\n".join(result.lines())
-        assert ("--cross-fit" in text) is not used
-        assert all(line in text for line in none.suggestions(result._share)), "what can be had"
 
 
 def test_a_pilot_tries_the_whole_pool_on_some_of_the_fitting_inputs(done):

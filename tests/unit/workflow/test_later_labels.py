@@ -15,7 +15,7 @@ import pytest
 from recal import Views, load
 from recal.cli.app import run
 from recal.workflow.folder import folder_of_run, publishing
-from recal.workflow.parts import extend
+from recal.workflow.run import extend
 
 RNG = np.random.default_rng(0)
 
@@ -69,7 +69,7 @@ def test_later_labels_join_the_old_ones(place, capsys, command):
     assert sum(before["parts"].values()) == 900
     assert sum(after["parts"].values()) == 1200
     assert after["parts"]["fit"] == before["parts"]["fit"] + 150
-    assert any("Threshold" in line for line in after["changes"])
+    assert any("threshold" in line for line in after["changes"])
     previous = (place / "f/previous/calibration.recal").read_bytes()
     assert (place / "f/calibration.recal").read_bytes() != previous
     assert run(["calibrate", "f", "--rollback"]) == 0
@@ -134,7 +134,7 @@ def test_the_promise_on_average_accepts_more(place, capsys):
 def test_a_kill_leaves_the_folder_as_it_was(place, capsys, step):
     assert run([*TABLE, "--out", "f"]) == 0
     held = {path.name: path.read_bytes() for path in (place / "f").iterdir()}
-    module = "graded" if step == "write_rows" else "result"
+    module = "graded" if step == "write_rows" else "run"
     code = (
         "import os, signal, sys\nfrom recal.cli.app import run\n"
         f"import recal.workflow.{module} as module\n"

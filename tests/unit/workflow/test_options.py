@@ -15,8 +15,8 @@ from recal.cli.app import run
 from recal.collecting import as_source
 from recal.collecting.models.base import CallableModel
 from recal.errors import FewSamplesWarning, InputError
-from recal.workflow.job import calibrate, split
-from recal.workflow.result import Settings
+from recal.workflow.job import calibrate
+from recal.workflow.run import Settings, split
 
 
 def shifted(n=2000, seed=0):
@@ -92,9 +92,9 @@ def test_another_risk_asks_the_model_nothing(tmp_path):
     s, y = shifted(600)
     first = Counted(lambda batch: batch)
     how = {"labels": y, "pool": None, "progress": False}
-    assert calibrate(first, s, tmp_path / "out", Settings(risk=0.2), **how).n_passes == 600
+    assert calibrate(first, s, tmp_path / "out", Settings(risk=0.2), **how).facts["passes"] == 600
     second = Counted(lambda batch: batch)
-    assert calibrate(second, s, tmp_path / "out", Settings(risk=0.3), **how).n_passes == 0
+    assert calibrate(second, s, tmp_path / "out", Settings(risk=0.3), **how).facts["passes"] == 0
     assert second.n_answered == 0
 
 
