@@ -30,7 +30,7 @@ from recal.calibrators.signals import SignalCalibration
 from recal.checks import Flags, Vector
 from recal.decisions.cascade import CascadeRule
 from recal.errors import InputError, RecalError
-from recal.files.ledger import Journal
+from recal.files.paths import Journal
 from recal.files.saved import load
 from recal.views import Views
 from recal.workflow.auditing import AUDIT_FILE, FolderAudit, audited_rule

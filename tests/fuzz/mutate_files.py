@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import hashlib
 import io
 import json
 import os
@@ -42,9 +43,9 @@ def readers() -> dict[str, Callable[[bytes], object]]:
     from recal import Views, load, pool
     from recal.collecting.files import open_path
     from recal.collecting.models.onnx import check_external_data
-    from recal.files.ledger import read_ledger
     from recal.files.probabilities import probs_of_file, read_prob_table
     from recal.files.views import read_views
+    from recal.files.zarr_views import read_ledger
     from recal.transforms import as_transform
 
     def held(name: str, content: bytes) -> Path:
@@ -61,21 +62,21 @@ def readers() -> dict[str, Callable[[bytes], object]]:
         held("v.zarr/ledger.txt", tail)
         read_views(held("v.zarr/zarr.json", head).parent)
 
-    def array(content: bytes) -> None:
-        """Views in a folder whose description is the fuzzer's; all of their rows are read."""
+    def forged(content: bytes) -> None:
+        """Views in a folder whose description is the fuzzer's, sealed with its digest."""
         if not (FOLDER / "a.zarr").exists():
             Views([[2.0, 0.5], [0.1, 0.3]]).write(FOLDER / "a.zarr")
-            root = json.loads((FOLDER / "a.zarr" / "zarr.json").read_text())
-            del root["attributes"]["recal"]["generation"]
-            (FOLDER / "a.zarr" / "zarr.json").write_text(json.dumps(root))
-        (FOLDER / "a.zarr" / "logits" / "zarr.json").write_bytes(content)
+        found = read_ledger(FOLDER / "a.zarr")
+        found.end = hashlib.blake2b(content, digest_size=16).hexdigest()
+        found.write()
+        (FOLDER / "a.zarr" / "zarr.json").write_bytes(content)
         _ = read_views(FOLDER / "a.zarr").logits
 
     def in_folder(name: str, content: bytes, **how: Any) -> None:
         open_path(held(name, content).parent, **how).read(range(1))  # type: ignore[attr-defined]
 
     return {
-        "array": array,
+        "forged": forged,
         "parquet": lambda content: open_path(held("t.parquet", content)),
         "image": lambda content: in_folder("images/a.png", content, resize=8),
         "sound": lambda content: in_folder("sounds/a.wav", content, seconds=1.0),
@@ -122,7 +123,12 @@ def valid_files() -> dict[str, list[bytes]]:
         file.setparams((1, 2, 8000, 0, "NONE", "none"))
         file.writeframes(bytes(16))
     return {
-        "array": [(FOLDER / "seed.zarr" / "logits" / "zarr.json").read_bytes()],
+        "forged": [
+            Views([[1.0, 0.5], [0.2, 0.3]], labels=[0, 1])
+            .write(FOLDER / "bare.zarr")
+            .joinpath("zarr.json")
+            .read_bytes()
+        ],
         "parquet": [(FOLDER / "seed.parquet").read_bytes()],
         "image": pictures,
         "sound": [(FOLDER / "seed.wav").read_bytes()],

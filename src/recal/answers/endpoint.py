@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from recal.answers.logs import token_positions
 from recal.errors import FileError, MissingExtraError, RecalError
-from recal.files.ledger import Journal
+from recal.files.paths import Journal
 from recal.progress import counting
 from recal.schema import Count, Number, Size, check_parameters
 

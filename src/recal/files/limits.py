@@ -59,31 +59,6 @@ def refuse_bombs(path: Path, members: Sequence[zipfile.ZipInfo] | None = None) -
     admit(path, total, packed)
 
 
-def admit_folder(path: Path, n_bytes: int, chunks: int) -> None:
-    """Refuse a folder whose arrays declare far more bytes, or far more chunks, than its files have.
-
-    A folder is read in pieces, so its size has no limit. Each chunk is a file, and looking for a
-    file takes time.
-    """
-    n_bytes = 0 if n_bytes <= max(_SMALL, _user_limit() or 0) else n_bytes
-    expected_files = 0 if chunks <= 1000 else chunks // 2
-    if not n_bytes and not expected_files:
-        return
-    size = files = 0
-    for file in path.rglob("*"):
-        size, files = size + file.lstat().st_size, files + file.is_file()
-        if n_bytes <= _RATIO * size and expected_files <= files:
-            return
-    if n_bytes <= _RATIO * size:
-        raise FileError(
-            f"{path}: its arrays declare {chunks:,} chunks, but it has {files:,} files: most are missing."
-        )
-    raise FileError(
-        f"{path}: its {size:,} bytes declare arrays of {n_bytes:,}, so nearly all of their values are missing. If you "
-        f"trust the folder, set {LIMIT}={n_bytes}."
-    )
-
-
 def _user_limit() -> int | None:
     text = os.environ.get(LIMIT, "").strip()
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE)

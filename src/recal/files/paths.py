@@ -1,7 +1,8 @@
-"""Paths of files and folders, and atomic writes to them.
+"""Paths, and writes that survive a kill at any moment.
 
 `replacing` writes a file atomically: after a kill or on a full disk it has either its old or its
-new content.
+new content. A `Journal` only grows, and an incomplete last line is not read. `folder_lock` keeps a
+second writer away.
 """
 
 from __future__ import annotations
@@ -38,24 +39,11 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def version_stamp(path: Path) -> tuple[int, ...] | None:
-    """Return values that change when a file is written again, or None if it does not exist."""
-    try:
-        info = path.stat()
-    except OSError:
-        return None
-    return info.st_ino, info.st_mtime_ns, info.st_size
-
-
 def check_file(path: Path, folder: Path) -> None:
-    """Raise a ValueError for a pipe or a device, and for a link that leads out of the folder."""
-    if not os.path.lexists(path):
-        return
-    mode = path.lstat().st_mode
-    if stat.S_ISLNK(mode):
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise ValueError(f"{path} is a link to a file outside")
-    elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    """Raise a ValueError for a pipe or a device, and for a file outside of its folder."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{path} is a link to a file outside")
+    if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError(f"{path} is not a regular file")
 
 
@@ -198,6 +186,107 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+# --- journals and locks
+
+
+class Journal:
+    """Append-only records that survive a kill at any moment.
+
+    A line that a kill cut off is left as it is, and is not read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from recal.files.paths import Journal
+    >>> journal = Journal(Path(tempfile.mkdtemp()) / "audit.jsonl")
+    >>> journal.append({"id": 1}, {"id": 2})
+    >>> [record["id"] for record in journal.read()]
+    [1, 2]
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read = 0  # bytes
+
+    def append(self, *records: dict[str, Any], sync: bool = True) -> None:
+        """Write records in one piece, while no other process writes.
+
+        Without `sync` they survive a kill of the process, but not a power cut.
+        """
+        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        content = lines.encode()
+        try:
+            with self.path.open("ab+") as file:
+                lock(file.fileno())
+                file.seek(0, os.SEEK_END)
+                if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+                    content = b"\n" + content  # after a line that a kill cut off
+                file.write(content)
+                file.flush()
+                if sync:
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise FileError(f"Cannot write {self.path}: {error.strerror or error}.") from error
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Yield the records that were added since the last call, without incomplete lines."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                content = file.read()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise FileError(f"Cannot read {self.path}: {error.strerror or error}.") from error
+        complete = content[: content.rfind(b"\n") + 1]  # another process may be writing the rest
+        self._read += len(complete)
+        for line in complete.splitlines():
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(record, dict):
+                yield record
+
+
+def lock(handle: int, *, wait: bool = True) -> None:
+    """Lock an open file or folder until it is closed, where the system has locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:  # some network file systems have no locks
+        return
+
+
+@contextmanager
+def folder_lock(folder: Path, refusal: str = "") -> Iterator[None]:
+    """Lock a folder by its own handle: no file is left behind, and the lock ends with the process."""
+    if os.name == "nt":  # which cannot open folders
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            lock(handle, wait=False)
+        except BlockingIOError as error:
+            raise FileError(
+                refusal
+                or f"Another collect is writing {folder} now; wait for it, or choose another name."
+            ) from error
+        yield
+    finally:
+        os.close(handle)
+
+
+# --- JSON
 
 
 def json_text(value: Any) -> str:

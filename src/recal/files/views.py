@@ -31,12 +31,12 @@ from recal.views import Views
 npy: Any = numpy_format  # it has no type annotations
 # About 4 MB of float32: large enough to be fast, small enough to keep several in memory.
 _PART_VALUES = 1_000_000
+_OF_ROWS = ("labels", "classes", "clusters", "groups", "ids")
 
 
 def read_views(
     path: str | os.PathLike[str],
     *,
-    verify: bool = True,
     labels: ArrayLike | None = None,
     classes: Sequence[Any] | NDArray[Any] | None = None,
 ) -> Views:
@@ -45,9 +45,6 @@ def read_views(
     Parameters
     ----------
     path : the file or folder
-    verify : bool
-        Compare each block of a folder with its checksum when it is first read. Files are always
-        checked.
     labels, classes : optional
         Replace those in the file; as in `Views`.
 
@@ -67,18 +64,27 @@ def read_views(
     if source.is_dir():
         from recal.files.zarr_views import open_folder
 
-        return open_folder(source, verify=verify, labels=labels, classes=classes)
-    own = ("logits", "transforms", "transformed", "preprocessing")
-    of_rows = ("labels", "classes", "clusters", "groups", "ids")
-    arrays = read_npz(source, (*own, *of_rows), required="logits")
-    logits, names = arrays["logits"], arrays.get("transforms", np.array([], dtype=np.str_))
+        return open_folder(source, labels=labels, classes=classes)
+    names = ("logits", "transformed", "transforms", "preprocessing", *_OF_ROWS)
+    arrays = read_npz(source, names, required="logits")
+    logits, specs = arrays["logits"], arrays.get("transforms", np.array([], dtype=np.str_))
     transformed = arrays.get("transformed", np.empty((0, *logits.shape)))
-    check_layout(source, logits.shape, names, transformed.shape)
+    if specs.ndim != 1 or (len(specs) and specs.dtype.kind != "U"):
+        raise FileError(
+            f"{source}: `transforms` must be a list of specs, got dtype {specs.dtype}, shape {specs.shape}."
+        )
+    if len(set(specs.tolist())) != len(specs):
+        raise FileError(f"{source}: `transforms` names a transformation twice.")
+    if transformed.shape != (len(specs), *logits.shape):
+        raise FileError(
+            f"{source}: `transformed` must have the shape {(len(specs), *logits.shape)}, got "
+            f"{transformed.shape}."
+        )
     given: dict[str, Any] = {"labels": labels, "classes": classes}
-    more = {name: arrays.get(name) if given.get(name) is None else given[name] for name in of_rows}
+    more = {name: arrays.get(name) if given.get(name) is None else given[name] for name in _OF_ROWS}
     try:
         prepared = _read_preprocessing(arrays.get("preprocessing"))
-        views = dict(zip(names.tolist(), transformed))
+        views = dict(zip(specs.tolist(), transformed))
         return Views(logits, views, preprocessing=prepared, **more)
     except InputError as error:
         raise error.at(source) from None
@@ -97,47 +103,38 @@ def write_views(views: Views, target: Path) -> Path:
         raise InputError(
             f"Views are written to a name ending in .npz or .zarr, got {target.name!r}."
         )
-    shape = (views.n_samples, views.n_classes)
+    shape, first = (views.n_samples, views.n_classes), views[:1]
     slices = list(row_parts(*shape))
-    arrays: dict[str, NDArray[Any] | ArrayParts] = {
-        "logits": ArrayParts(
-            shape, views[:1].logits.dtype, (views[rows].logits for rows in slices)
-        ),
-        "transforms": specs(views),
-    }
+    logits = (views[rows].logits for rows in slices)
+    arrays: dict[str, Any] = {"logits": ArrayParts(shape, first.logits.dtype, logits)}
     if views.transforms:
         stack = (views[rows].transformed(view) for view in views.transforms for rows in slices)
-        dtype = transformed_dtype(views)
+        dtype = np.result_type(*(first.transformed(view) for view in views.transforms))
         arrays["transformed"] = ArrayParts((len(views.transforms), *shape), dtype, stack)
-    if views.labels is not None:
-        # Write names of classes, not columns: with numeric names, a column number would be read as
-        # a name.
-        arrays["labels"] = views.labels if views.classes is None else views.classes[views.labels]
-    if views.classes is not None:
-        arrays["classes"] = views.classes
-    names = {"clusters": views.clusters, "groups": views.groups, "ids": views.known_ids}
-    arrays |= {name: values for name, values in names.items() if values is not None}
+    arrays |= details(views)
     if views.preprocessing is not None:
-        arrays["preprocessing"] = np.array(json.dumps(views.preprocessing.as_json()))
+        arrays["preprocessing"] = np.array(json.dumps(arrays["preprocessing"]))
     write_npz(target, arrays)
     return target
 
 
-def specs(views: Views) -> NDArray[np.str_]:
-    """Return the specs of the transformations."""
-    return np.array([str(transform) for transform in views.transforms], dtype=np.str_)
+def details(views: Views) -> dict[str, Any]:
+    """Return what files hold besides logits, by name."""
+    found: dict[str, Any] = {name: getattr(views, name) for name in _OF_ROWS if name != "ids"}
+    if views.classes is not None and views.labels is not None:
+        # With numeric names, a column number would be read as a name.
+        found["labels"] = views.classes[views.labels]
+    found["ids"] = views.known_ids
+    found["transforms"] = np.array([str(view) for view in views.transforms], dtype=np.str_)
+    if views.preprocessing is not None:
+        found["preprocessing"] = views.preprocessing.as_json()
+    return {name: values for name, values in found.items() if values is not None}
 
 
 def row_parts(n_samples: int, n_classes: int) -> Iterator[slice]:
     """Return slices that cover all rows, about a million values each."""
     step = max(1, min(n_samples, _PART_VALUES // n_classes))
     return (slice(start, start + step) for start in range(0, n_samples, step))
-
-
-def transformed_dtype(views: Views) -> np.dtype[Any]:
-    """Return a dtype that can represent the logits of every transformation exactly."""
-    first = views[:1]
-    return np.result_type(*(first.transformed(view).dtype for view in views.transforms))
 
 
 def _read_preprocessing(text: NDArray[Any] | None) -> Preprocessing | None:
@@ -151,22 +148,6 @@ def _read_preprocessing(text: NDArray[Any] | None) -> Preprocessing | None:
     except (ValueError, RecursionError) as error:
         raise InputError(f"`preprocessing` must be JSON: {error}.") from None
     return Preprocessing.from_json(values)
-
-
-def check_layout(
-    path: Path, shape: tuple[int, ...], names: NDArray[Any], transformed: tuple[int, ...]
-) -> None:
-    """Refuse a file whose arrays do not fit together."""
-    if names.ndim != 1 or (len(names) and names.dtype.kind != "U"):
-        raise FileError(
-            f"{path}: `transforms` must be a list of specs, got dtype {names.dtype}, shape {names.shape}."
-        )
-    if len(set(names.tolist())) != len(names):
-        raise FileError(f"{path}: `transforms` names a transformation twice.")
-    if transformed != (len(names), *shape):
-        raise FileError(
-            f"{path}: `transformed` must have the shape {(len(names), *shape)}, got {transformed}."
-        )
 
 
 # --- arrays in an .npz file

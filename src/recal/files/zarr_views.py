@@ -1,508 +1,404 @@
-"""Views in a zarr folder: written block by block, and opened without reading logits.
+"""Views in a folder: written block by block, and opened without reading logits.
 
-Only the requested rows are read, and each block is compared with its checksum once.
+    name.zarr/zarr.json             transformations, labels, and names of classes and of rows
+    name.zarr/logits/c/0/0          the logits of the originals, row by row
+    name.zarr/transformed/c/I/0/0   those of transformation I
+    name.zarr/ledger.txt            each line is a CRC-32 of its text and a JSON record:
+        header  kind, version, batch_size and, for a store of `collect`, the identity of the job
+        block   its number, shape and dtype, and CRC-32 of the logits and of each view
+        end     a digest of zarr.json; only in a finished folder
+
+The folder is a zarr group of version 3 whose arrays are one chunk each, so that rows can be mapped
+from their files. Other programs can read it with zarr, which recal does not need.
+
+A block's rows are written before its line. A line that was cut off or changed does not match its
+CRC and is ignored, so its block is computed again. Finishing replaces the ledger by one with sorted
+lines and the end. A reader compares each block with its checksums once. CRC-32 detects accidents,
+not forgery.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import math
 import os
 import shutil
-import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import check_classes, check_labels, check_matrix
+from recal.checks import Floats, check_classes, check_labels
 from recal.clusters import row_names
 from recal.errors import FileError, InputError
-from recal.files import ledger as ledgers
-from recal.files.ledger import (
-    FolderLock,
-    Ledger,
-    attributes,
-    checksum,
-    description_digest,
-    is_store,
-    read_ledger,
-)
-from recal.files.limits import admit_folder
-from recal.files.paths import check_file, partial_name, replace_folder, version_stamp
-from recal.files.views import check_layout, row_parts, specs, transformed_dtype
+from recal.files.paths import check_file, folder_lock, partial_name, replace_folder, replacing
+from recal.files.views import details, row_parts
 from recal.transforms import as_transform
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
-_ROW_NAMES = ("clusters", "groups", "ids")
-_REPAIR = "Collect again to repair it, or open it with verify=False."
+LEDGER_FILE, DESCRIPTION = "ledger.txt", "zarr.json"
+COLLECTED, WRITTEN = "recal collect", "recal views"
+VERSION = 2
+# Larger arrays stay on disk when all of their rows are used.
+_LARGE_BYTES = 250_000_000
+Entry = dict[str, Any]
+
+# --- the ledger
+
+
+@dataclass
+class Ledger:
+    """The ledger of one folder; `end` is None while it is unfinished."""
+
+    folder: Path
+    header: Entry
+    blocks: dict[int, Entry] = field(default_factory=dict)
+    end: str | None = None
+
+    @property
+    def batch_size(self) -> int:
+        return int(self.header["batch_size"])
+
+    @property
+    def n_samples(self) -> int:
+        return sum(record["shape"][0] for record in self.blocks.values())
+
+    @property
+    def n_classes(self) -> int:
+        return int(self._any_block["shape"][1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self._any_block["dtype"]).newbyteorder("<")
+
+    @property
+    def n_layers(self) -> int:
+        """The number of arrays: the logits, and one for each transformation."""
+        return len(self._any_block["sums"])
+
+    @property
+    def _any_block(self) -> Entry:
+        return next(iter(self.blocks.values()))
+
+    def layer(self, number: int) -> Path:
+        """Return the file of the logits (0), or of a transformation (from 1 on)."""
+        if number == 0:
+            return self.folder / "logits" / "c" / "0" / "0"
+        return self.folder / "transformed" / "c" / str(number - 1) / "0" / "0"
+
+    def make_files(self, n_layers: int) -> None:
+        """Make the files that blocks are written into, if they do not exist."""
+        for number in range(n_layers):
+            self.layer(number).parent.mkdir(parents=True, exist_ok=True)
+            self.layer(number).touch()
+
+    def write_block(self, index: int, layers: Sequence[Floats], **more: Any) -> None:
+        """Write the rows of a block; its line is not written yet."""
+        self.blocks[index] = {"block": index, **block_record(layers), **more}
+        n_bytes = self.batch_size * self.n_classes * self.dtype.itemsize
+        for number, values in enumerate(layers):
+            with self.layer(number).open("r+b") as file:
+                file.seek(index * n_bytes)
+                file.write(np.ascontiguousarray(values, self.dtype).data)
+
+    def read_block(self, index: int) -> list[Floats]:
+        """Return the rows of a block from every layer."""
+        record, dtype = self.blocks[index], self.dtype
+        n_rows, n_classes = record["shape"]
+        start = index * self.batch_size * n_classes * dtype.itemsize
+        count, read = n_rows * n_classes, []
+        for number in range(len(record["sums"])):
+            check_file(self.layer(number), self.folder)
+            values = np.fromfile(self.layer(number), dtype, count, offset=start)
+            read.append(values.reshape(n_rows, n_classes))
+        return read
+
+    def add_line(self, index: int) -> None:
+        """Append the line of a finished block."""
+        with (self.folder / LEDGER_FILE).open("ab") as file:
+            file.write(_line(self.blocks[index]))
+
+    def write(self) -> None:
+        """Replace the file by a new one with sorted lines."""
+        records = [self.header, *(self.blocks[index] for index in sorted(self.blocks))]
+        records += [] if self.end is None else [{"end": self.end}]
+        with replacing(self.folder / LEDGER_FILE) as file:
+            file.write(b"".join(map(_line, records)))
+
+    def finish(self, views: Views) -> None:
+        """Write the description of the views, and the end."""
+        n_samples, n_classes, count = self.n_samples, self.n_classes, self.n_layers - 1
+        for number in range(self.n_layers):  # a killed run may have written more rows
+            os.truncate(self.layer(number), n_samples * n_classes * self.dtype.itemsize)
+        _write_array(self.folder / "logits", (n_samples, n_classes), self.dtype)
+        if count:
+            _write_array(self.folder / "transformed", (count, n_samples, n_classes), self.dtype)
+        described = {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in details(views).items()
+        }
+        attributes = {"recal": {"kind": "views", "version": VERSION, **described}}
+        group = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+        self.end = _write_json(self.folder / DESCRIPTION, group)
+        self.write()
+
+
+def read_ledger(folder: Path) -> Ledger:
+    """Return a folder's ledger.
+
+    Raise ValueError or OSError if there is none, or if its header is damaged.
+    """
+    path = folder / LEDGER_FILE
+    check_file(path, folder)
+    if path.stat().st_size > 2**30:
+        raise ValueError(f"{LEDGER_FILE} is too large")
+    lines = path.read_bytes().splitlines()
+    header = _record(lines[0]) if lines else None
+    if header is None or not _is_count(header.get("batch_size")):
+        raise ValueError(f"the first line of {LEDGER_FILE} is damaged")
+    if header.get("kind") not in (COLLECTED, WRITTEN) or header.get("version") != VERSION:
+        raise ValueError(f"{LEDGER_FILE} is of another kind or version")
+    ledger = Ledger(folder, header)
+    for record in filter(None, map(_record, lines[1:])):
+        if _is_block(record):
+            ledger.blocks[record["block"]] = record
+        elif isinstance(record.get("end"), str):
+            ledger.end = record["end"]
+    return ledger
+
+
+def block_record(layers: Iterable[Floats]) -> Entry:
+    """Return what the ledger says about the values of a block."""
+    arrays = list(layers)
+    shape, dtype = list(arrays[0].shape), arrays[0].dtype.name
+    return {"shape": shape, "dtype": dtype, "sums": [checksum(values) for values in arrays]}
+
+
+def checksum(values: NDArray[Any]) -> int:
+    """Return the CRC-32 of an array's bytes in little-endian order."""
+    plain = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+    return zlib.crc32(plain.reshape(-1).view(np.uint8).data)
+
+
+def _line(record: Entry) -> bytes:
+    text = json.dumps(record).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _record(line: bytes) -> Entry | None:
+    text = line[9:]
+    try:
+        record = json.loads(text) if int(line[:8], 16) == zlib.crc32(text) else None
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _is_block(record: Entry) -> bool:
+    sums, shape, number = record.get("sums"), record.get("shape"), record.get("block")
+    return (
+        isinstance(sums, list)
+        and len(sums) > 0
+        and isinstance(shape, list)
+        and len(shape) == 2
+        and all(map(_is_count, shape))
+        and record.get("dtype") in ("float16", "float32", "float64")
+        and type(number) is int
+        and number >= 0
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def is_beginning(folder: Path) -> bool:
+    """Whether a folder holds only what `collect` leaves if it is stopped before its ledger is
+    written.
+    """
+    return folder.is_dir() and all(
+        path.name.startswith(".") and path.name.endswith(".part") for path in folder.iterdir()
+    )
+
 
 # --- writing
 
 
 def write_folder(views: Views, target: Path) -> None:
-    """Write a zarr folder under a temporary name and rename it. Only a folder of views without a
-    writer is replaced.
+    """Write a folder under a temporary name and rename it. Only a folder of views without a writer
+    is replaced.
     """
     target = Path(os.path.realpath(target))
     partial = partial_name(target)
-    lock = None
     try:
-        if target.exists() and not (target.is_dir() and is_store(target)):
-            raise FileExistsError(17, "it contains files that recal did not write")
-        lock = FolderLock(target) if target.is_dir() else None
+        if target.exists() and not is_beginning(target):
+            try:
+                read_ledger(target)
+            except (OSError, ValueError):
+                raise FileExistsError(17, "it contains files that recal did not write") from None
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write(views, partial)
-        replace_folder(partial, target)
+        with folder_lock(target) if target.is_dir() else nullcontext():
+            _write(views, partial)
+            replace_folder(partial, target)
     except OSError as error:
         raise FileError(
             f"Cannot write {target}: {error.strerror or error}. No files were written."
         ) from error
     finally:
-        if lock is not None:
-            lock.close()
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write(views: Views, path: Path) -> None:
-    import zarr
-
-    n, k = views.n_samples, views.n_classes
-    slices = list(row_parts(n, k))
-    rows = slices[0].stop
-    root = zarr.open_group(str(path), mode="w", zarr_format=3)
-    # A lost chunk reads as NaN, which is refused. Compression saves little on logits.
-    options: Any = {"fill_value": float("nan"), "compressors": None}
-    dtype = views[:1].logits.dtype
-    arrays = [root.create_array("logits", shape=(n, k), chunks=(rows, k), dtype=dtype, **options)]
-    if views.transforms:
-        shape, chunks = (len(views.transforms), n, k), (1, rows, k)
-        dtype = transformed_dtype(views)
-        arrays.append(
-            root.create_array("transformed", shape=shape, chunks=chunks, dtype=dtype, **options)
-        )
-    ledger = Ledger(
-        path, {"kind": ledgers.WRITTEN, "version": ledgers.LEDGER_VERSION, "batch_size": rows}
-    )
+def _write(views: Views, folder: Path) -> None:
+    slices = list(row_parts(views.n_samples, views.n_classes))
+    header = {"kind": WRITTEN, "version": VERSION, "batch_size": slices[0].stop}
+    ledger, first = Ledger(folder, header), views[:1]
+    layers = [first.logits, *(first.transformed(one) for one in views.transforms)]
+    dtype = np.result_type(*layers)
+    ledger.make_files(len(layers))
     for index, part in enumerate(slices):
         block = views[part]
-        values = block.logits.astype(arrays[0].dtype, copy=False)
-        arrays[0][part] = values
-        sums = [checksum(values)]
-        for layer, transform in enumerate(views.transforms):
-            values = block.transformed(transform).astype(arrays[1].dtype, copy=False)
-            arrays[1][layer, part] = values
-            sums.append(checksum(values))
-        ledger.blocks[index] = {"block": index, "rows": len(values), "sums": sums}
-    preprocessing = None if views.preprocessing is None else views.preprocessing.as_json()
-    rows_of = {"clusters": views.clusters, "groups": views.groups, "ids": views.known_ids}
-    ledger.end = describe_store(
-        root, specs(views).tolist(), views.classes, views.labels, (n, k), preprocessing, rows_of
-    )
-    ledger.write()
-    generation = ledger.generation(ledger.end)
-    root.attrs["recal"] = description(specs(views).tolist(), generation, preprocessing)
+        layers = [block.logits, *(block.transformed(one) for one in views.transforms)]
+        ledger.write_block(index, [values.astype(dtype, copy=False) for values in layers])
+    ledger.finish(views)
 
 
-def describe_store(
-    root: Any,
-    transforms: list[str],
-    classes: NDArray[Any] | None,
-    labels: NDArray[Any] | None,
-    shape: tuple[int, int],
-    preprocessing: dict[str, Any] | None,
-    names_of_rows: Mapping[str, NDArray[Any] | None] = MappingProxyType({}),
-) -> ledgers.Entry:
-    """Write labels, clusters, groups and names of classes into a store, and return the end of its
-    ledger.
-    """
-    names = None if classes is None else classes.tolist()
-    stored = None if labels is None else labels.astype(np.int64)
-    options: Any = {"compressors": None, "overwrite": True}
-    if stored is not None:
-        root.create_array("labels", data=stored, chunks=(shape[0],), fill_value=-1, **options)
-    if names is not None:
-        root.attrs["classes"] = names
-    digest = description_digest(transforms, names, (len(transforms), *shape), preprocessing)
-    end: ledgers.Entry = {
-        "description": digest,
-        "labels": None if stored is None else checksum(stored),
-    }
-    for name, values in names_of_rows.items():
-        if values is not None:
-            text = np.frombuffer(json.dumps(values.tolist()).encode(), np.uint8)
-            root.create_array(name, data=text, chunks=text.shape, fill_value=0, **options)
-            end[name] = checksum(text)
-    return end
+def _write_array(folder: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Describe an array for zarr: each matrix is one chunk."""
+    chunk = {"chunk_shape": [1, *shape[1:]] if len(shape) == 3 else shape}
+    about = {"zarr_format": 3, "node_type": "array", "shape": shape, "data_type": dtype.name}
+    about |= {"fill_value": "NaN", "attributes": {}}
+    about["chunk_grid"] = {"name": "regular", "configuration": chunk}
+    about["chunk_key_encoding"] = {"name": "default", "configuration": {"separator": "/"}}
+    about["codecs"] = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    _write_json(folder / "zarr.json", about)
 
 
-def description(
-    transforms: list[str], generation: str, preprocessing: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return the attributes that mark a zarr folder as views."""
-    own = {"kind": "views", "version": 1, "transforms": transforms, "generation": generation}
-    return own if preprocessing is None else {**own, "preprocessing": preprocessing}
+def _write_json(path: Path, value: Entry) -> str:
+    """Write a JSON file; return a digest of it."""
+    content = json.dumps(value).encode()
+    with replacing(path) as file:
+        file.write(content)
+    return _digest(content)
 
 
-# --- opening
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+# --- reading
 
 
 def open_folder(
-    path: Path,
-    *,
-    verify: bool,
-    labels: ArrayLike | None,
-    classes: Sequence[Any] | NDArray[Any] | None,
+    path: Path, *, labels: ArrayLike | None, classes: Sequence[Any] | NDArray[Any] | None
 ) -> Views:
     """Open views without reading their logits; `labels` and `classes` replace those of the folder."""
-    import zarr
-
-    ledger, problem = None, ""
+    if not (path / LEDGER_FILE).exists() and not (path / DESCRIPTION).exists():
+        raise FileError(f"{path} is a folder, but not one of recal's views.")
     try:
         ledger = read_ledger(path)
-    except (OSError, ValueError) as error:
-        problem = str(error)
-    if ledger is not None and ledger.end is None:
-        raise FileError(
-            f"{path} is unfinished: collect was interrupted",
-            remedy="Run the same collect again to resume where it stopped",
-        )
-    _check_files(path)
-    try:
-        root: Any = zarr.open_group(str(path), mode="r", zarr_format=3)
-        header, names = root.attrs.get("recal"), root.attrs.get("classes")
-        known = ("logits", "labels", "transformed", *_ROW_NAMES)
-        arrays = {name: root[name] for name in known if name in root}
-    except Exception as error:  # zarr has no common error for broken folders
-        raise FileError(f"{path} is not a zarr folder of views: {error}.") from error
-    transforms = _check_header(path, header)
-    _check_arrays(path, arrays)
-    logits = _check_array(path, arrays, "logits", 2)
-    stack = _check_array(path, arrays, "transformed", 3) if "transformed" in arrays else None
-    shape = (0, *logits.shape) if stack is None else stack.shape
-    check_layout(path, logits.shape, transforms, shape)
-    generation, stored = header.get("generation"), header.get("preprocessing")
-    try:
-        columns = None if names is None else check_classes(names, logits.shape[1])
-        preprocessing = None if stored is None else Preprocessing.from_json(stored)
-        if isinstance(generation, str) and verify:
-            digest = description_digest(
-                transforms.tolist(), names, (len(transforms), *logits.shape), stored
+        if ledger.end is None:
+            raise FileError(
+                f"{path} is unfinished: collect was interrupted",
+                remedy="Run the same collect again to resume where it stopped",
             )
-            if ledger is None or ledger.end is None:
-                raise FileError(
-                    f"{path} is damaged: its {ledgers.LEDGER_FILE} cannot be used ({problem}). {_REPAIR}"
-                )
-            described = ledger.end.get("description")
-            if ledger.generation(ledger.end) != generation or described != digest:
-                raise FileError(
-                    f"{path} is damaged: what it says about its views is not what was written with them. {_REPAIR}"
-                )
-        else:  # a folder that recal did not write has no checksums
-            ledger = None
-        snapshot = Snapshot(path, generation, ledger)
-        values = _read_column("labels", arrays, snapshot, ledger)
-        truth = None if values is None else check_labels(values, *logits.shape)
-        rows = []
-        for name in _ROW_NAMES:
-            text = _read_column(name, arrays, snapshot, ledger)
-            rows.append(_row_names(path, name, text, logits.shape[0]))
-        layers = {
-            as_transform(str(spec)): StoredRows(snapshot, stack, index)
-            for index, spec in enumerate(transforms)
-        }
+        check_file(path / DESCRIPTION, path)
+        content = (path / DESCRIPTION).read_bytes()
+        if _digest(content) != ledger.end:
+            raise ValueError("what it says about its views is not what was written with them")
+        described = json.loads(content)["attributes"]["recal"]
+        layers = open_layers(ledger)
+        transforms = [as_transform(spec) for spec in described["transforms"]]
+        if len(set(transforms)) != len(layers) - 1:
+            raise ValueError("it names another number of transformations")
+    except FileError:
+        raise
+    except Exception as error:  # a forged description may be anything
+        raise _damaged(path, error) from error
+    shape, stored = layers[0].shape, described.get("preprocessing")
+    classes = described.get("classes") if classes is None else classes
+    labels = described.get("labels") if labels is None else labels
+    try:
+        columns = None if classes is None else check_classes(classes, shape[1])
+        return Views.unchecked(
+            layers[0],
+            dict(zip(transforms, layers[1:])),
+            None if labels is None else check_labels(labels, *shape, columns),
+            columns,
+            None if stored is None else Preprocessing.from_json(stored),
+            *(
+                row_names(described.get(name), shape[0], name)
+                for name in ("clusters", "groups", "ids")
+            ),
+        )
     except InputError as error:
         raise error.at(path) from None
-    if len(layers) != len(transforms):
-        raise FileError(f"{path}: `transforms` names a transformation twice.")
-    if classes is not None:
-        columns = check_classes(classes, logits.shape[1])
-    if labels is not None:
-        truth = check_labels(labels, logits.shape[0], logits.shape[1], columns)
-    originals = StoredRows(snapshot, logits)
-    return Views.unchecked(originals, layers, truth, columns, preprocessing, *rows)
 
 
-def _check_files(folder: Path) -> None:
-    """Refuse pipes, devices and links out of the folder, before zarr opens them."""
-    try:
-        for above, folders, names in os.walk(folder):
-            for name in (*folders, *names):
-                check_file(Path(above, name), folder)
-    except (OSError, ValueError) as error:
-        raise FileError(f"{folder} is damaged: {error}.") from error
+def _damaged(path: Path, problem: object) -> FileError:
+    return FileError(f"{path} is damaged: {problem}. Collect again to repair it.")
 
 
-def _check_arrays(path: Path, arrays: dict[str, Any]) -> None:
-    """Refuse arrays that are packed, or that declare far more than the folder's files hold.
-
-    Packed chunks could unpack to any size, and one of zarr's codecs is pickle.
-    """
-    total = count = 0
-    for array in arrays.values():
-        packed = set(_codecs(array.metadata.to_dict())) - {"bytes", "crc32c", "sharding_indexed"}
-        if packed:
-            raise FileError(
-                f"{path} is packed with {min(packed)!r}, and only plain arrays are read. Write "
-                "them with zarr's compressors=None, or with Views.write."
-            )
-        chunk, itemsize = array.shards or array.chunks, np.dtype(array.dtype).itemsize
-        if 0 in chunk:
-            raise FileError(f"{path} is damaged: it declares chunks that hold nothing.")
-        total += itemsize * max(math.prod(array.shape), math.prod(chunk))
-        count += math.prod(-(-n // size) for n, size in zip(array.shape, chunk))
-    admit_folder(path, total, count)
-
-
-def _codecs(metadata: dict[str, Any]) -> list[str]:
-    """Return the names of all codecs, including those inside other codecs."""
-    names = []
-    for codec in (*metadata.get("codecs", ()), *metadata.get("index_codecs", ())):
-        names += [codec["name"], *_codecs(codec.get("configuration", {}))]
-    return names
-
-
-def _check_header(path: Path, header: Any) -> NDArray[Any]:
-    if not isinstance(header, dict) or header.get("kind") != "views":
-        raise FileError(f"{path} is a zarr folder, but not one of recal's views.")
-    version, transforms = header.get("version"), header.get("transforms", [])
-    if type(version) is not int or version > 1:
-        raise FileError(
-            f"{path} has the format {version!r} and this recal reads up to 1; update recal."
-        )
-    if not isinstance(transforms, list) or not all(isinstance(spec, str) for spec in transforms):
-        raise FileError(f"{path}: `transforms` must be a list of specs, got {transforms!r}.")
-    return np.array(transforms, dtype=np.str_)
-
-
-def _check_array(path: Path, arrays: dict[str, Any], name: str, ndim: int) -> Any:
-    array = arrays.get(name)
-    if array is None or array.ndim != ndim or np.dtype(array.dtype).kind != "f":
-        content = "nothing" if array is None else f"{array.dtype}, shape {array.shape}"
-        raise FileError(
-            f"{path}: `{name}` must be an array of floats with {ndim} dimensions, got {content}."
-        )
-    return array
-
-
-def _read_column(
-    name: str, arrays: dict[str, Any], snapshot: Snapshot, ledger: Ledger | None
-) -> NDArray[Any] | None:
-    """Return the labels, or the text of the clusters or groups, after comparing them with their
-    checksum.
-    """
-    path, stored = snapshot.folder, arrays.get(name)
-    expected = None if ledger is None or ledger.end is None else ledger.end.get(name)
-    if stored is None:
-        if expected is not None:
-            raise FileError(f"{path} is damaged: its {name} are missing. {_REPAIR}")
-        return None
-    if stored.ndim != 1 or np.dtype(stored.dtype).kind not in "iu":
-        raise FileError(
-            f"{path}: `{name}` must be one row of integers, got {stored.dtype}, shape {stored.shape}."
-        )
-    values = StoredRows(snapshot, stored, compared=False)[:]
-    if ledger is not None and checksum(values) != expected:
-        raise FileError(f"{path} is damaged: its {name} are not what was written. {_REPAIR}")
-    return values
-
-
-def _row_names(
-    path: Path, name: str, text: NDArray[Any] | None, n_samples: int
-) -> NDArray[np.str_] | None:
-    """Return clusters or groups from the bytes of a JSON list."""
-    if text is None:
-        return None
-    try:
-        values = json.loads(text.tobytes())
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{path}: `{name}` must be JSON: {error}.") from None
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise FileError(f"{path}: `{name}` must be a list of texts.")
-    return row_names(values, n_samples, name)
-
-
-# --- reading rows
-
-
-class Snapshot:
-    """The state of a store when it was opened: notices if the store is written again, and checks
-    each block once.
-    """
-
-    def __init__(self, folder: Path, generation: str, ledger: Ledger | None) -> None:
-        self.folder, self.generation = folder, generation
-        self.rows = 0 if ledger is None else ledger.header["batch_size"]
-        self.sums = None if ledger is None else ledger.sums
-        self._stamp = version_stamp(folder / "zarr.json")
-        self._checked: set[tuple[int, int]] = set()
-
-    def check_unchanged(self) -> None:
-        """Refuse to continue if the folder is not the one that was opened."""
-        stamp = version_stamp(self.folder / "zarr.json")
-        if stamp == self._stamp and stamp is not None:
-            return
-        if stamp is None or attributes(self.folder).get("generation") != self.generation:
-            raise FileError(
-                f"{self.folder} was written again, or removed, since it was opened, so these views no longer belong to "
-                "it. Open it again with read_views."
-            )
-        self._stamp = stamp
-
-    def unchecked(self, layer: int, first: int, last: int) -> list[int]:
-        """Return the blocks from first to last that are not compared yet; layer 0 is the logits, 1
-        the first view.
-        """
-        if self.sums is None:
-            return []
-        return [block for block in range(first, last + 1) if (layer, block) not in self._checked]
-
-    def compare(self, layer: int, block: int, values: NDArray[Any]) -> None:
-        """Compare the rows of one block with its checksum."""
-        assert self.sums is not None
-        sums = self.sums[layer] if layer < len(self.sums) else []
-        if block >= len(sums) or checksum(values) != sums[block]:
-            part = f"view {layer - 1}" if layer else "the logits"
-            raise FileError(
-                f"{self.folder} is damaged: rows {block * self.rows} and on of {part} are not what was written. "
-                "Collect again to repair it, or open it with verify=False."
-            )
-        self._checked.add((layer, block))
+def open_layers(ledger: Ledger) -> list[StoredRows]:
+    """Return all arrays of a folder; raise ValueError or OSError if blocks or rows are missing."""
+    n_blocks = -(-ledger.n_samples // ledger.batch_size)
+    shapes = {(*record["shape"][1:], record["dtype"]) for record in ledger.blocks.values()}
+    counts = {len(record["sums"]) for record in ledger.blocks.values()}
+    if set(ledger.blocks) != set(range(n_blocks)) or len(shapes) != 1 or len(counts) != 1:
+        raise ValueError(f"{LEDGER_FILE} lacks blocks, so rows are not what was written")
+    return [StoredRows(ledger, number) for number in range(ledger.n_layers)]
 
 
 class StoredRows:
-    """A stored array, or one layer of a stack, that reads only the requested rows.
+    """One array of a folder, of which only the requested rows are read.
 
-    Parameters
-    ----------
-    snapshot : the store
-    stored : zarr array
-    layer : the number of the view, if the array is a stack
-    compared : whether blocks of rows have checksums
-    max_bytes : larger arrays are mapped from a file instead of being read into memory
+    A block is compared with its checksum when some of its rows are first read.
     """
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        stored: Any,
-        layer: int | None = None,
-        *,
-        compared: bool = True,
-        max_bytes: int = 250_000_000,
-    ) -> None:
-        self._snapshot, self._stored, self._max_bytes = snapshot, stored, max_bytes
-        self._path = snapshot.folder
-        self._place = () if layer is None else (layer,)
-        # The number of rows per checksum (0 without checksums), and the position of the checksum
-        # in a record.
-        self._block_rows = snapshot.rows if compared and snapshot.sums is not None else 0
-        self._sum = 0 if layer is None else layer + 1
-        self.shape: tuple[int, ...] = stored.shape[len(self._place) :]
-        self._step = stored.chunks[len(self._place)]
-        codec = stored.metadata.to_dict()["codecs"][0].get("configuration", {})
-        whole_rows = stored.chunks == (*(1 for _ in self._place), self._step, *self.shape[1:])
-        self._is_plain = whole_rows and codec.get("endian") == sys.byteorder
-        self._scratch: NDArray[Any] | None = None
+    def __init__(self, ledger: Ledger, number: int) -> None:
+        self._folder, self._path, self._number = ledger.folder, ledger.layer(number), number
+        self.shape, self._step = (ledger.n_samples, ledger.n_classes), ledger.batch_size
+        self._sums = [ledger.blocks[index]["sums"][number] for index in sorted(ledger.blocks)]
+        self._is_checked = np.zeros(len(self._sums), dtype=bool)
+        check_file(self._path, self._folder)
+        self._state = self._file_state()
+        expected = self.shape[0] * self.shape[1] * ledger.dtype.itemsize
+        if self._state is None or self._state[1] != expected:
+            raise ValueError(f"{self._path} does not have the {expected:,} bytes that were written")
+        self._mapped = np.memmap(self._path, ledger.dtype, "r", shape=self.shape)
 
-    def __getitem__(self, rows: slice | NDArray[np.intp]) -> NDArray[Any]:
-        self._snapshot.check_unchanged()
-        try:
-            if isinstance(rows, slice):
-                run = range(*rows.indices(self.shape[0]))
-                if run.step == 1:
-                    return self._mapped() if self._is_too_large(run) else self._run(run)
-                rows = np.arange(run.start, run.stop, run.step)
-            size = self._block_rows
-            for block in np.unique(rows // size).tolist() if size else ():
-                if self._snapshot.unchecked(self._sum, block, block):
-                    self._run(range(block * size, min((block + 1) * size, self.shape[0])))
-            return self._read(rows)
-        except (FileError, InputError):
-            raise
-        except MemoryError as error:
+    def __getitem__(self, rows: slice | NDArray[np.intp]) -> Floats:
+        if self._file_state() != self._state:
             raise FileError(
-                f"{self._path} does not fit in memory; select fewer rows at a time."
-            ) from error
-        except Exception as error:
-            self._snapshot.check_unchanged()  # it may have been removed just now
-            raise FileError(f"{self._path} is damaged: {error}.") from error
+                f"{self._folder} was written again, or removed, since it was opened, so these views no longer "
+                "belong to it. Open it again with read_views."
+            )
+        if not self._is_checked.all():
+            blocks = np.unique(np.arange(self.shape[0])[rows] // self._step)
+            for block in blocks[~self._is_checked[blocks]].tolist():
+                self._compare(block)
+        values = self._mapped[rows].view(np.ndarray)  # numba compiles for plain arrays
+        if isinstance(rows, slice) and values.nbytes > _LARGE_BYTES:
+            return values
+        return np.array(values, dtype=values.dtype.newbyteorder("="))
 
-    def _is_too_large(self, run: range) -> bool:
-        size = math.prod(self.shape) * self._stored.dtype.itemsize
-        return len(self.shape) == 2 and len(run) == self.shape[0] and size > self._max_bytes
-
-    def _mapped(self) -> NDArray[Any]:
-        """Return all rows as an array that is mapped from a scratch file."""
-        if self._scratch is not None:
-            return self._scratch
-        n_rows, width = self.shape
-        step = max(1, 32_000_000 // width)
-        # Whole blocks, which are compared as they are read.
-        step = max(step - step % self._step, self._step)
-        starts = range(0, n_rows, step)
-        pieces = (self._run(range(start, min(start + step, n_rows))) for start in starts)
-        dtype = np.float32 if self._stored.dtype == np.float16 else self._stored.dtype
-        folder = self._path.parent if os.access(self._path.parent, os.W_OK) else None
-        # The file has no name: it disappears with its last user, even after a kill.
-        with tempfile.TemporaryFile(dir=folder, prefix=".recal-scratch-") as file:
-            for piece in pieces:
-                check_matrix(piece, "logits").astype(dtype, copy=False).tofile(file)
-            file.flush()
-            scratch = np.memmap(file, dtype, mode="r", shape=self.shape)
-        mapped = scratch.view(np.ndarray)  # numba compiles for plain arrays
-        if not self._place:
-            self._scratch = mapped  # the originals are needed repeatedly
-        return mapped
-
-    def _run(self, run: range) -> NDArray[Any]:
-        """Read adjacent rows. Blocks are compared as they are read, so no block is read twice."""
-        start, stop, size = run.start, run.stop, self._block_rows
-        blocks = []
-        if size and len(run):
-            blocks = self._snapshot.unchecked(self._sum, start // size, (stop - 1) // size)
-        if not blocks:
-            return self._read(np.arange(start, stop))
-        first = min(start, blocks[0] * size)
-        last = min(max(stop, (blocks[-1] + 1) * size), self.shape[0])
-        values = self._read(np.arange(first, last))
-        for block in blocks:
-            at = block * size - first
-            self._snapshot.compare(self._sum, block, values[at : at + size])
-        return values[start - first : stop - first]
-
-    def _read(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        """Return rows in any order, chunk by chunk."""
-        read = np.empty((len(rows), *self.shape[1:]), dtype=self._stored.dtype)
-        order = np.argsort(rows, kind="stable")
-        breaks = np.flatnonzero(np.diff(rows[order] // self._step)) + 1
-        for part in np.split(order, breaks) if len(rows) else ():
-            first = int(rows[part[0]])
-            values = self._chunk(first // self._step)
-            if values is None:
-                stop = int(rows[part[-1]]) + 1
-                values = self._stored[(*self._place, slice(first, stop))]
-                read[part] = values[rows[part] - first]
-            else:
-                read[part] = values[rows[part] % self._step]
-        return read
-
-    def _chunk(self, number: int) -> NDArray[Any] | None:
-        """Return a local chunk mapped from its file, or None if only zarr can read it.
-
-        A fit on disk reads a few rows in a hundred repeatedly. zarr reads and copies whole chunks;
-        reading single rows is fifty times faster.
-        """
-        if not self._is_plain:
+    def _file_state(self) -> tuple[int, int] | None:
+        """Return what changes when the file is replaced; mapped rows beyond its end would crash."""
+        try:
+            info = self._path.stat()
+        except OSError:
             return None
-        index = (*self._place, number, *(0 for _ in self.shape[1:]))
-        key = self._stored.metadata.encode_chunk_key(index)
-        path = self._stored.store.root / self._stored.path / key
-        if not path.exists():
-            return None
-        return np.memmap(path, self._stored.dtype, "r", shape=(self._step, *self.shape[1:]))
+        return info.st_ino, info.st_size
+
+    def _compare(self, block: int) -> None:
+        first = block * self._step
+        if checksum(self._mapped[first : first + self._step]) != self._sums[block]:
+            part = f"view {self._number - 1}" if self._number else "the logits"
+            problem = f"rows {first} and on of {part} are not what was written"
+            raise _damaged(self._folder, problem)
+        self._is_checked[block] = True

@@ -28,8 +28,7 @@ from recal.decisions.audit import Audit, Check
 from recal.decisions.cascade import CascadeRule
 from recal.decisions.rule import DecisionRule, check_share
 from recal.errors import InputError
-from recal.files.ledger import Journal
-from recal.files.paths import replacing
+from recal.files.paths import Journal, replacing
 from recal.files.tables import Table, read_table, write_with_columns
 from recal.metrics.intervals import rate_interval
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from recal.errors import FileError
-from recal.files.paths import replace_folder
+from recal.files.paths import folder_lock, replace_folder
 
 CALIBRATION, PAGE, SUMMARY = "calibration.recal", "report.html", "summary.json"
 # The labelled rows, in the order fit, decide, check: `recal calibrate FOLDER --more` adds to them.
@@ -78,31 +78,28 @@ def publishing(out: Path, *, keep_previous: bool = False) -> Iterator[Path]:
     Stores of an earlier run in `out` are moved to the run. Files that are not results, such as a
     ledger, stay. With `keep_previous` the earlier results are kept in the folder `previous`.
     """
-    from recal.files.ledger import FolderLock  # loads numpy, which a list of commands does not need
-
     work = folder_of_run(out)
     try:
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"Cannot write {out}: {error.strerror or error}.") from error
-    lock = FolderLock(work, f"Another run is writing {out} now; wait for it, or name another one.")
-    try:
-        for name in _STORES:
-            if (out / name).exists() and not (work / name).exists():
-                os.rename(out / name, work / name)
-        yield work
-        lock.check()
-        if out.is_dir():
-            _carry_over(out, work, keep_previous)
-        replace_folder(work, out)
-    except OSError as error:
-        raise FileError(
-            f"Cannot write {out}: {error.strerror or error}. It was not changed."
-        ) from error
-    finally:
-        lock.close()
-        if work.is_dir() and not any((work / name).exists() for name in _STORES):
-            shutil.rmtree(work, ignore_errors=True)
+    refusal = f"Another run is writing {out} now; wait for it, or name another one."
+    with folder_lock(work, refusal):
+        try:
+            for name in _STORES:
+                if (out / name).exists() and not (work / name).exists():
+                    os.rename(out / name, work / name)
+            yield work
+            if out.is_dir():
+                _carry_over(out, work, keep_previous)
+            replace_folder(work, out)
+        except OSError as error:
+            raise FileError(
+                f"Cannot write {out}: {error.strerror or error}. It was not changed."
+            ) from error
+        finally:
+            if work.is_dir() and not any((work / name).exists() for name in _STORES):
+                shutil.rmtree(work, ignore_errors=True)
 
 
 def _carry_over(out: Path, work: Path, keep_previous: bool) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from recal import DecisionRule, SignalCalibration, load, save
 from recal.cli.app import run
-from recal.files.ledger import Journal
+from recal.files.paths import Journal
 from recal.files.tables import read_table
 from tests.unit.cli.commands import typed
 

@@ -19,7 +19,7 @@ import ray
 from recal import Blend, CalibratedClassifier, ViewStacking, collect
 from recal.collecting import RayEngine, apply
 from recal.errors import InputError, RecalError
-from recal.files.ledger import read_ledger
+from recal.files.zarr_views import read_ledger
 from tests.unit.collecting.conftest import contents
 
 ENGINE = RayEngine(workers=2)

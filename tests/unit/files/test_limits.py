@@ -18,10 +18,9 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-import zarr
 from safetensors.numpy import save
 
-from recal import TemperatureScaling, Views
+from recal import TemperatureScaling
 from recal import save as save_file
 from recal.errors import InputError
 from recal.files.limits import LIMIT, allowance
@@ -65,31 +64,6 @@ def one_long_text(folder):
 def zeros(megabytes):
     """Packed zeros: the members of a gzip file follow each other."""
     return gzip.compress(bytes(10**7), 9) * (megabytes // 10)
-
-
-def empty_zarr(folder, rows=4 * 10**8, step=10**6):
-    Views([[2.0, 0.0]] * 4).write(folder / "v.zarr")
-    path = folder / "v.zarr" / "logits" / "zarr.json"
-    held = json.loads(path.read_text())
-    held["shape"], held["chunk_grid"]["configuration"]["chunk_shape"] = [rows, 2], [step, 2]
-    path.write_text(json.dumps(held))
-    root = json.loads((folder / "v.zarr" / "zarr.json").read_text())
-    root["attributes"]["recal"].pop("generation")
-    (folder / "v.zarr" / "zarr.json").write_text(json.dumps(root))
-    return "v.zarr"
-
-
-def packed_chunk(folder):
-    """A chunk of eight numbers that unpacks to half a gigabyte."""
-    root = zarr.open_group(str(folder / "v.zarr"), mode="w", zarr_format=3)
-    root.attrs["recal"] = {"kind": "views", "version": 1, "transforms": []}
-    packing = zarr.codecs.GzipCodec()
-    root.create_array(
-        "logits", data=np.zeros((4, 2)), chunks=(4, 2), compressors=packing, fill_value=1.0
-    )
-    (chunk,) = [path for path in (folder / "v.zarr" / "logits" / "c").rglob("*") if path.is_file()]
-    chunk.write_bytes(zeros(500))
-    return "v.zarr"
 
 
 def png(width, height, content=b""):
@@ -139,12 +113,6 @@ HOSTILE = {
         "from recal.files.probabilities import read_prob_table\nread_prob_table({!r})",
     ),
     "parquet-inputs": (constant_rows, OPEN + "open_path(Path({!r}))"),
-    "zarr": (empty_zarr, "import recal\nrecal.read_views({!r}).logits.sum()"),
-    "zarr-many-chunks": (
-        lambda folder: empty_zarr(folder, 10**6, 2),
-        "import recal\nrecal.read_views({!r}).logits.sum()",
-    ),
-    "zarr-chunk": (packed_chunk, "import recal\nrecal.read_views({!r}).logits.sum()"),
     "image": (large_image, OPEN + "open_path(Path({!r})).read(range(1))"),
     "sound": (fast_sound, OPEN + "open_path(Path({!r}), seconds=2.0).read(range(1))"),
     "npz": (packed_npz, OPEN + "open_path(Path({!r}))"),

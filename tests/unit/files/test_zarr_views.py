@@ -1,71 +1,382 @@
-"""Folders of views that other programs wrote, damaged chunks, and fits from disk."""
+"""Folders of views: read row by row, and damage or a second writer is noticed."""
 
 from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pytest
 import zarr
 
-from recal import read_views
-from recal.errors import FileError
-from tests.problems import views
+from recal import ReCal, TemperatureScaling, Views, ViewStacking, collect, read_views
+from recal.engine import series
+from recal.errors import FileError, InputError
+from recal.files.zarr_views import COLLECTED, WRITTEN, Ledger, read_ledger
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(size=(20, 3)).astype(np.float32)
+IMAGES = RNG.integers(0, 256, (20, 8, 8), dtype=np.uint8)
+POOL = "zoom:0.5-0.9:2"
+LOGITS_FILE = "logits/c/0/0"
 
 
-def made_with_zarr(folder, dtype="float32", chunks=(10, 7), **packing):
-    """A folder of views that zarr alone wrote."""
-    root = zarr.open_group(str(folder / "v.zarr"), mode="w", zarr_format=3)
-    root.attrs["recal"] = {"kind": "views", "version": 1, "transforms": ["flip"]}
-    values = np.random.default_rng(0).normal(size=(2, 25, 7)).astype(dtype)
-    root.create_array("logits", data=values[0], chunks=chunks, **{"compressors": None, **packing})
-    root.create_array("transformed", data=values[1:], chunks=(1, *chunks), compressors=None)
-    return values
+def three_logits(batch):
+    return np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)[:, 27:30] / 20
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"dtype": "float16"},
-        {},
-        {"dtype": "float64"},
-        {"chunks": (10, 4)},
-        {"serializer": zarr.codecs.BytesCodec(endian="big")},
-    ],
-    ids=str,
-)
-def test_any_rows_of_a_foreign_folder_in_any_order(tmp_path, how):
-    values = made_with_zarr(tmp_path, **how)
-    opened = read_views(tmp_path / "v.zarr")
-    for rows in (np.arange(25), np.arange(24, -1, -1), [3, 3, 9, 10, 24, 0], [7], slice(5, 25, 3)):
-        np.testing.assert_array_equal(opened[rows].logits, values[0][rows])
-        np.testing.assert_array_equal(opened[rows].transformed("flip"), values[1][rows])
+def make(seed=0) -> Views:
+    rng = np.random.default_rng(seed)
+    seen = {spec: rng.normal(size=(20, 3)).astype(np.float32) for spec in ("zoom:0.3", "zoom:0.7")}
+    return Views(LOGITS, seen, labels=np.arange(20) % 3, classes=["a", "b", "c"])
 
 
-@pytest.mark.parametrize(
-    "packing",
-    [
-        {"compressors": zarr.codecs.BloscCodec()},
-        {"compressors": zarr.codecs.GzipCodec()},
-        {"filters": zarr.codecs.TransposeCodec(order=(1, 0))},
-    ],
-    ids=["blosc", "gzip", "transposed"],
-)
-def test_packed_chunks_are_refused(tmp_path, packing):
-    made_with_zarr(tmp_path, **packing)
-    with pytest.raises(FileError, match="compressors=None"):
-        read_views(tmp_path / "v.zarr")
+@pytest.fixture(params=["written", "collected"])
+def store(request, tmp_path, monkeypatch):
+    """A folder of four rows a block, from each of the two writers."""
+    path = tmp_path / "v.zarr"
+    if request.param == "written":
+        monkeypatch.setattr("recal.files.views._PART_VALUES", 12)
+        make().write(path)
+    else:
+        collect(three_logits, IMAGES, POOL, labels=np.arange(20) % 3, batch_size=4, out=path)
+    return path
 
 
-def test_what_recal_writes_is_uncompressed(tmp_path):
-    path = views(20).assign(groups=["a"] * 20).write(tmp_path / "v.zarr")
-    for held in path.rglob("zarr.json"):
-        assert "zstd" not in held.read_text()
+def everything(path):
+    views = read_views(path)
+    return [
+        views.logits,
+        *(views.transformed(transform) for transform in views.transforms),
+        views.labels,
+    ]
 
 
-@pytest.mark.parametrize("place", ["v.zarr/logits/c/0/0", "v.zarr/logits/c/0"])
-def test_a_chunk_is_not_read_from_outside_the_store(tmp_path, place):
-    made_with_zarr(tmp_path)
-    chunk = tmp_path / place
-    chunk.rename(tmp_path / "secret")
-    chunk.symlink_to(tmp_path / "secret")
+def chunks(path):
+    return sorted(file for file in path.rglob("*") if file.is_file() and "/c/" in file.as_posix())
+
+
+def flip(file, place=5):
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[:-4])
+
+
+def empty(file):
+    file.write_bytes(bytes(len(file.read_bytes())))
+
+
+def remove(file):
+    file.unlink()
+
+
+@pytest.mark.parametrize("damage", [flip, cut, empty, remove])
+def test_damage_in_any_chunk_is_told_when_it_is_read(store, damage):
+    before = everything(store)
+    for file in chunks(store):
+        whole = file.read_bytes()
+        damage(file)
+        with pytest.raises(FileError, match=r"v\.zarr is damaged"):
+            everything(store)
+        file.write_bytes(whole)
+    for old, new in zip(before, everything(store)):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_swapped_chunks_are_told(store):
+    content = (store / LOGITS_FILE).read_bytes()
+    (store / LOGITS_FILE).write_bytes(content[48:96] + content[:48] + content[96:])
+    with pytest.raises(FileError, match="not what was written"):
+        everything(store)
+
+
+@pytest.mark.parametrize("name", ["transforms", "labels"])
+def test_names_that_were_changed_are_told(store, name):
+    path = store / "zarr.json"
+    held = json.loads(path.read_text())
+    held["attributes"]["recal"][name] = ["zoom:0.7", "zoom:0.3"]
+    path.write_text(json.dumps(held))
+    with pytest.raises(FileError, match="what it says about its views is not what was written"):
+        read_views(store)
+
+
+def test_zarr_reads_what_recal_wrote(store):
+    root, views = zarr.open_group(str(store), mode="r"), read_views(store)
+    np.testing.assert_array_equal(root["logits"][:], views.logits)
+    for number, transform in enumerate(views.transforms):
+        np.testing.assert_array_equal(root["transformed"][number], views.transformed(transform))
+
+
+@pytest.mark.parametrize("content", [b"", b"[" * 100_000, b'{"rows": 0}', None])
+def test_a_list_of_checksums_that_was_damaged_or_lost_is_told(store, content):
+    (store / "ledger.txt").unlink()
+    if content is not None:
+        (store / "ledger.txt").write_bytes(content)
+    with pytest.raises(FileError, match=r"v\.zarr is damaged"):
+        read_views(store)
+
+
+def test_only_blocks_that_are_read_are_compared_and_each_once(store, monkeypatch):
+    compared = []
+    views = read_views(store)
+    views._logits._sums[:] = [-1] * 5
+    monkeypatch.setattr(
+        "recal.files.zarr_views.checksum", lambda values: compared.append(len(values)) or -1
+    )
+    for rows in ([5, 6], slice(4, 8), 7, slice(5, 6), slice(7, 4, -1)):
+        _ = views[rows].logits
+    assert compared == [4]
+    _ = views.logits
+    assert compared == [4] * 5
+
+
+def test_a_part_of_a_damaged_block_is_not_read_either(store):
+    before = everything(store)[0]
+    flip(store / LOGITS_FILE, 50)
+    views = read_views(store)
+    for rows in ([0, 3, 2], slice(0, 4), slice(19, 7, -3)):
+        np.testing.assert_array_equal(views[rows].logits, before[rows])
+    for rows in ([7], slice(6, 7), slice(3, 6), slice(0, 20, 3)):
+        with pytest.raises(FileError, match="rows 4 and on of the logits"):
+            _ = views[rows].logits
+
+
+# --- collecting again
+
+
+def counted(path, calls):
+    """A collect that leaves in `calls` how many rows the model was shown each time."""
+
+    def three_logits(batch):
+        calls.append(len(batch))
+        return np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)[:, 27:30] / 20
+
+    def run():
+        calls.clear()
+        return collect(three_logits, IMAGES, POOL, labels=np.arange(20) % 3, batch_size=4, out=path)
+
+    return run
+
+
+@pytest.mark.parametrize("damage", [flip, cut, remove])
+@pytest.mark.parametrize("place", [LOGITS_FILE, "transformed/c/1/0/0", "zarr.json"])
+def test_collecting_again_mends_what_was_damaged(tmp_path, damage, place):
+    path = tmp_path / "v.zarr"
+    calls = []
+
+    run = counted(path, calls)
+    run()
+    whole = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    damage(path / place)
+    run()
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == whole
+    if damage is flip and place != "zarr.json":
+        assert len(calls) == 2 * 3, "the damaged block, and the one by which the model is known"
+
+
+@pytest.mark.parametrize("line", [1, 3, -1])
+def test_a_damaged_line_of_the_ledger_costs_its_block_alone(tmp_path, line):
+    path, calls = tmp_path / "v.zarr", []
+
+    run = counted(path, calls)
+    run()
+    whole = (path / "ledger.txt").read_bytes()
+    lines = whole.splitlines(keepends=True)
+    digit = re.search(rb'"([0-9a-f])[0-9a-f]{31}"', lines[line]).start(
+        1
+    )  # of a digest: the line stays valid JSON
+    lines[line] = (
+        lines[line][:digit]
+        + (b"1" if lines[line][digit : digit + 1] == b"0" else b"0")
+        + lines[line][digit + 1 :]
+    )
+    (path / "ledger.txt").write_bytes(b"".join(lines))
+    with pytest.raises(FileError, match="unfinished" if line == -1 else "lacks blocks"):
+        read_views(path)
+    run()
+    assert len(calls) == (3 if line == -1 else 2 * 3), (
+        "the block without a line, and the one that is compared"
+    )
+    assert (path / "ledger.txt").read_bytes() == whole
+
+
+# --- written again while it is open
+
+
+@pytest.mark.parametrize("again", ["written", "collected", "removed"])
+def test_open_views_refuse_to_go_on_when_the_folder_was_written_again(store, again):
+    views = read_views(store)
+    part = views[[1, 5]]
+    first = views[:4].logits
+    if again == "written":
+        make(seed=1).write(store)
+    elif again == "removed":
+        for file in sorted(store.rglob("*"), reverse=True):
+            file.unlink() if file.is_file() else file.rmdir()
+    elif read_ledger(store).header["kind"] == COLLECTED:
+        collect(three_logits, IMAGES, "zoom:0.1-0.4:2", batch_size=4, out=store, resume=False)
+    else:
+        return
+    for read in (
+        lambda: views.logits,
+        lambda: part.logits,
+        lambda: views.transformed(views.transforms[0]),
+    ):
+        with pytest.raises(
+            FileError, match=r"was written again, or removed, since it was opened.*read_views"
+        ):
+            read()
+    assert len(first) == 4
+
+
+# --- who writes
+
+
+class Waiting:
+    """A model that waits in its second batch until it is told to go on."""
+
+    def __init__(self):
+        self.__name__ = self.__qualname__ = "three_logits"
+        self.there, self.go, self.calls = threading.Event(), threading.Event(), 0
+
+    def __call__(self, batch):
+        self.calls += 1
+        if self.calls == 4:
+            self.there.set()
+            self.go.wait(30)
+        return three_logits(batch)
+
+
+@pytest.mark.parametrize("again", [{"resume": False}, {"resume": True}, None])
+def test_a_store_that_another_run_writes_is_neither_removed_nor_mixed(tmp_path, again):
+    path, model = tmp_path / "v.zarr", Waiting()
+    run = threading.Thread(target=lambda: collect(model, IMAGES, POOL, batch_size=4, out=path))
+    run.start()
+    assert model.there.wait(30)
+
+    def other():
+        if again is None:
+            return make().write(path)
+        return collect(
+            lambda batch: -three_logits(batch), IMAGES, "zoom:0.3", batch_size=4, out=path, **again
+        )
+
+    try:
+        with pytest.raises(FileError, match="Another collect is writing"):
+            other()
+    finally:
+        model.go.set()
+        run.join()
+    np.testing.assert_array_equal(read_views(path).logits, three_logits(IMAGES))
+
+
+def test_a_store_that_was_removed_under_way_is_told(tmp_path):
+    path = tmp_path / "v.zarr"
+    calls = []
+
+    def model(batch):
+        calls.append(0)
+        if len(calls) == 7:
+            path.rename(tmp_path / "elsewhere")
+        return three_logits(batch)
+
+    with pytest.raises(FileError, match="Cannot write"):
+        collect(model, IMAGES, POOL, batch_size=4, out=path)
+
+
+FILES = [LOGITS_FILE, "transformed/c/1/0/0", "zarr.json", "ledger.txt"]
+
+
+@pytest.mark.parametrize("place", FILES)
+def test_a_pipe_in_place_of_a_file_is_refused_at_once(store, place):
+    (store / place).unlink()
+    os.mkfifo(store / place)
+    with pytest.raises(FileError, match="is not a regular file"):
+        everything(store)
+
+
+@pytest.mark.parametrize("place", [*FILES, "logits/c"])
+def test_a_file_outside_the_folder_is_not_read(store, tmp_path, place):
+    (store / place).rename(tmp_path / "secret")
+    (store / place).symlink_to(tmp_path / "secret")
     with pytest.raises(FileError, match="outside"):
-        _ = read_views(tmp_path / "v.zarr").logits
+        read_views(store)
+
+
+def test_answers_that_differ_by_more_than_rounding_are_another_models(tmp_path):
+    path = tmp_path / "v.zarr"
+
+    def shifted(step):
+        def model(batch):
+            return three_logits(batch) + np.float32(step)
+
+        return model
+
+    collect(shifted(0.0), IMAGES, None, batch_size=4, out=path)
+    collect(shifted(2e-6), IMAGES, None, batch_size=4, out=path)
+    with pytest.raises(ValueError, match="another model or another preprocess"):
+        collect(shifted(1e-4), IMAGES, None, batch_size=4, out=path)
+
+
+# --- killed while it is replaced
+
+KILLED = """
+import os, sys
+import numpy as np
+import recal.files.zarr_views as folders
+from recal import Views
+
+views = Views(np.full((4, 3), 7.0), {"zoom:0.5": np.full((4, 3), 8.0)})
+rename = os.rename
+os.rename = lambda *names: (rename(*names), os._exit(9))
+views.write(sys.argv[1])
+os._exit(9)
+"""
+
+
+def test_killed_between_its_renames_a_folder_is_still_there(tmp_path):
+    path = make().write(tmp_path / "v.zarr")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], env=environment, check=False)
+    assert done.returncode == 9
+    assert read_views(path).n_samples in (4, 20)
+
+
+# --- fits from disk
+
+
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
+@pytest.mark.parametrize(
+    "method", [TemperatureScaling(), ReCal(random_state=0, max_iter=12), ViewStacking()]
+)
+def test_fits_are_those_of_views_in_memory(tmp_path, monkeypatch, method):
+    monkeypatch.setattr("recal.files.zarr_views._LARGE_BYTES", 1000)
+    monkeypatch.setattr(series, "_PIECE", 700)
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 60, 900)
+    seen = [(4 * np.eye(60)[y] + 1.5 * rng.normal(size=(900, 60))).astype("f4") for _ in range(3)]
+    views = Views(2 * seen[0], {"zoom:0.5": seen[1], "flip": seen[2]}, y)
+    stored = read_views(views.write(tmp_path / "v.zarr"))
+    assert method.fit(stored).plan_ == method.fit(views).plan_
+    assert isinstance(stored.logits.base, np.memmap)
+    assert type(stored.logits) is type(stored.logits[[3, 4]]) is np.ndarray
+    assert not stored.logits.flags.writeable
+
+
+def test_values_that_are_not_finite_are_refused_as_in_memory(tmp_path):
+    ledger = Ledger(tmp_path, {"kind": WRITTEN, "version": 2, "batch_size": 20})
+    ledger.make_files(1)
+    logits = LOGITS.copy()
+    logits[5, 1] = np.nan
+    ledger.write_block(0, [logits])
+    ledger.finish(Views(LOGITS))
+    with pytest.raises(InputError, match="row 5, column 1 is nan"):
+        _ = read_views(tmp_path).logits
