@@ -20,8 +20,7 @@ from recal import __version__
 from recal.decisions.rule import finite
 from recal.errors import InputError
 from recal.metrics import LABELS
-from recal.metrics.consistency import CalibrationTest, calibration_test_of
-from recal.metrics.evaluation import HIGHER_IS_BETTER
+from recal.metrics.evaluation import HIGHER_IS_BETTER, CalibrationTest, calibration_test_of
 from recal.metrics.intervals import (
     CALIBRATION_ERRORS,
     NO_INTERVAL,

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, Labels, Vector, check_weights, is_graded
+from recal.checks import Floats, Labels, Vector, is_graded
 from recal.errors import InputError
-from recal.metrics.row_scores import RowOptions, RowScores, read_pair, score_labelled, weighted_rows
+from recal.metrics.row_scores import (
+    Classes,
+    RowScores,
+    first_of_each,
+    read_pair,
+    score,
+    score_labelled,
+)
 from recal.schema import Number, check
 
 COUNT = Number(1, whole=True)
@@ -23,31 +30,12 @@ COUNT = Number(1, whole=True)
 
 @dataclass(frozen=True)
 class BinTable:
-    """Sums per bin from which the binned errors are computed: weights (rows), confidences and right
-    answers.
-
-    `squares` holds the sums of squared weights, if rows are weighted; only the proportions of
-    weights matter.
-    """
+    """Sums per bin from which the binned errors are computed: rows, confidences and right answers."""
 
     edges: Vector
     counts: Vector
     confidence_sums: Vector
     correct: Vector
-    squares: Vector | None = None
-
-    @property
-    def effective(self) -> Vector:
-        """Effective number of rows in each bin (Kish): the number of equally weighted rows with the
-        same variance.
-        """
-        if self.squares is None:
-            return self.counts
-        return self.counts**2 / np.where(self.squares > 0, self.squares, 1.0)
-
-    @property
-    def total(self) -> float:
-        return float(self.counts.sum())
 
     @property
     def gaps(self) -> Vector:
@@ -55,37 +43,27 @@ class BinTable:
         return (self.confidence_sums - self.correct) / np.where(self.counts > 0, self.counts, 1.0)
 
     @property
-    def shares(self) -> Vector:
-        return self.counts / self.total
-
-    @property
     def accuracy(self) -> Vector:
         """Share of right answers in each bin; NaN in an empty one."""
-        return self._mean(self.correct)
+        return self.correct / np.where(self.counts > 0, self.counts, np.nan)
 
     @property
     def confidence(self) -> Vector:
         """Mean confidence in each bin; NaN in an empty one."""
-        return self._mean(self.confidence_sums)
-
-    def _mean(self, sums: Vector) -> Vector:
-        return sums / np.where(self.counts > 0, self.counts, np.nan)
+        return self.confidence_sums / np.where(self.counts > 0, self.counts, np.nan)
 
     def ece(self) -> float:
-        return float(np.abs(self.confidence_sums - self.correct).sum() / self.total)
+        return float(np.abs(self.confidence_sums - self.correct).sum() / self.counts.sum())
 
     def mce(self) -> float:
         return float(np.abs(self.gaps).max())
 
     def debiased(self) -> float:
         """Return the debiased error; see `debiased_ece`."""
-        filled = self.counts > 0
-        rows, gaps, shares = self.effective[filled], self.gaps[filled], self.shares[filled]
-        variance = self.accuracy[filled] * (1 - self.accuracy[filled])
-        single = rows <= 1 + 1e-9
-        noise = variance / np.where(single, 1.0, rows - 1)
-        squares = np.where(single, 0.0, gaps**2 - noise)
-        return float(np.sqrt(max(float(shares @ squares), 0.0)))
+        several = self.counts > 1
+        rows, accuracy = self.counts[several], self.accuracy[several]
+        squares = self.gaps[several] ** 2 - accuracy * (1 - accuracy) / (rows - 1)
+        return float(np.sqrt(max(float(rows @ squares) / self.counts.sum(), 0.0)))
 
 
 def equal_width_edges(n_bins: int) -> Vector:
@@ -93,21 +71,14 @@ def equal_width_edges(n_bins: int) -> Vector:
     return np.arange(check(n_bins, COUNT, "n_bins") + 1) / n_bins
 
 
-def equal_mass_edges(confidence: Vector, n_bins: int, weights: Vector | None = None) -> Vector:
+def equal_mass_edges(confidence: Vector, n_bins: int) -> Vector:
     """Edges of bins with equal numbers of rows, as far as ties allow: equal confidences share a
     bin.
     """
     numbers = np.arange(1, check(n_bins, COUNT, "n_bins") + 1)
-    if weights is not None and np.ptp(weights) > 0:
-        order = np.argsort(confidence)
-        ordered = confidence[order]
-        shares = np.cumsum(weights[order]) / weights.sum()
-        last = np.searchsorted(shares[:-1], numbers / n_bins * (1 - 1e-12))
-    else:
-        ordered = np.sort(confidence)
-        share, extra = divmod(len(confidence), n_bins)
-        last = numbers * share + np.minimum(numbers, extra) - 1  # `extra` bins have one row more
-    inner = np.unique(ordered[last[last >= 0]])
+    share, extra = divmod(len(confidence), n_bins)
+    last = numbers * share + np.minimum(numbers, extra) - 1  # `extra` bins have one row more
+    inner = np.unique(np.sort(confidence)[last[last >= 0]])
     return np.concatenate([[0.0], inner[:-1], [1.0]])
 
 
@@ -118,19 +89,12 @@ def assign_bins(values: NDArray[Any], edges: Vector) -> NDArray[np.intp]:
     return np.searchsorted(edges[1:-1], values, side="left")
 
 
-def table_of(
-    confidence: Vector, correct: NDArray[np.bool_], edges: Vector, weights: Vector | None = None
-) -> BinTable:
+def table_of(confidence: Vector, correct: NDArray[np.bool_], edges: Vector) -> BinTable:
     """Bin rows by their confidence, between any edges."""
-    bin_of = assign_bins(confidence, edges)
-
-    def total(values: NDArray[Any] | None) -> Vector:
-        if weights is not None:
-            values = weights if values is None else weights * values
-        return np.bincount(bin_of, weights=values, minlength=len(edges) - 1).astype(np.float64)
-
-    squares = None if weights is None else total(weights)
-    return BinTable(edges, total(None), total(confidence), total(correct), squares)
+    bin_of, size = assign_bins(confidence, edges), len(edges) - 1
+    counts = np.bincount(bin_of, minlength=size).astype(np.float64)
+    sums = [np.bincount(bin_of, column, size).astype(float) for column in (confidence, correct)]
+    return BinTable(edges, counts, sums[0], sums[1])
 
 
 def classwise_gaps(
@@ -139,7 +103,6 @@ def classwise_gaps(
     edges: Vector,
     part: NDArray[np.intp] | None = None,
     n_parts: int = 1,
-    weights: Vector | None = None,
 ) -> Vector:
     """Sums of probability minus outcome for each part of the rows, class and bin, (n_parts,
     n_classes, n_bins).
@@ -153,8 +116,6 @@ def classwise_gaps(
         row, column = np.nonzero(values > edges[1])
         place = (part[rows][row] * k + column) * n_bins + assign_bins(values[row, column], edges)
         values[np.arange(len(values)), labels[rows]] -= 1.0
-        if weights is not None:
-            values *= weights[rows, None]
         np.add.at(gaps.reshape(-1), place, values[row, column])
         values[row, column] = 0.0
         starts = first_of_each(part[rows])
@@ -172,21 +133,16 @@ def _blocks(
         yield rows, np.array(probs[rows], np.float64, order="C")
 
 
-def first_of_each(numbers: NDArray[Any]) -> NDArray[np.intp]:
-    """The index at which each run of equal numbers begins."""
-    return np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
-
-
 def bin_table(
-    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, **options: Unpack[RowOptions]
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None
 ) -> BinTable:
     """Bin rows by the confidence of their prediction, in bins of equal width."""
     edges = equal_width_edges(n_bins)
-    rows, weights = weighted_rows(probs, y, **options)
-    return table_of(rows.confidence, rows.correct, edges, weights)
+    rows = score(probs, y, classes)
+    return table_of(rows.confidence, rows.correct, edges)
 
 
-def ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, **options: Unpack[RowOptions]) -> float:
+def ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:
     """Expected calibration error: the mean gap between confidence and accuracy over bins, weighted
     by their rows.
 
@@ -201,8 +157,6 @@ def ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, **options: Unpack[RowO
         Bins of equal width (lo, hi] over [0, 1].
     classes : sequence of length n_classes, optional
         Names of the columns, in order.
-    sample_weight : array-like of shape (n_samples,), optional
-        Relative weights: multiplying all of them by a number changes nothing.
 
     Examples
     --------
@@ -210,10 +164,10 @@ def ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, **options: Unpack[RowO
     >>> round(ece([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)  # two bins: |0.9 - 1| / 2 + |0.8 - 0| / 2
     0.45
     """
-    return bin_table(probs, y, n_bins, **options).ece()
+    return bin_table(probs, y, n_bins, classes=classes).ece()
 
 
-def mce(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, **options: Unpack[RowOptions]) -> float:
+def mce(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:
     """Maximum calibration error: the largest gap between mean confidence and accuracy over all bins
     with rows.
 
@@ -223,11 +177,11 @@ def mce(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, **options: Unpack[RowO
     >>> round(mce([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
     0.8
     """
-    return bin_table(probs, y, n_bins, **options).mce()
+    return bin_table(probs, y, n_bins, classes=classes).mce()
 
 
 def debiased_ece(
-    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, **options: Unpack[RowOptions]
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None
 ) -> float:
     """Calibration error without most of the upward bias of finite samples (Kumar, Liang and Ma,
     2019).
@@ -237,9 +191,8 @@ def debiased_ece(
     squared gap and returns the square root of the weighted sum, or 0 if the sum is negative. It is
     an L2 error: it may exceed `ece`, an L1 error, if gaps differ a lot between bins.
 
-    Bins are those of `ece`. A bin with one row counts 0, because its noise cannot
-    be estimated. With weights, the count of a bin is its effective number of rows. The authors'
-    package gives other values, because it uses bins of equal mass and all classes by default.
+    Bins are those of `ece`. A bin with one row counts 0, because its noise cannot be estimated. The
+    authors' package gives other values, because it uses bins of equal mass and all classes by default.
 
     Examples
     --------
@@ -247,11 +200,11 @@ def debiased_ece(
     >>> round(debiased_ece([[0.9, 0.1]] * 100, [0] * 70 + [1] * 30), 4)
     0.1946
     """
-    return bin_table(probs, y, n_bins, **options).debiased()
+    return bin_table(probs, y, n_bins, classes=classes).debiased()
 
 
 def adaptive_ece(
-    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, **options: Unpack[RowOptions]
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None
 ) -> float:
     """ECE with bins of equal numbers of rows, so that no bin is nearly empty.
 
@@ -264,13 +217,12 @@ def adaptive_ece(
     >>> round(adaptive_ece([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]], [0, 0, 0, 1], n_bins=2), 3)
     0.15
     """
-    rows, weights = weighted_rows(probs, y, **options)
-    edges = equal_mass_edges(rows.confidence, n_bins, weights)
-    return table_of(rows.confidence, rows.correct, edges, weights).ece()
+    rows = score(probs, y, classes)
+    return table_of(rows.confidence, rows.correct, equal_mass_edges(rows.confidence, n_bins)).ece()
 
 
 def classwise_ece(
-    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, **options: Unpack[RowOptions]
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None
 ) -> float:
     """Mean over all classes of the binary ECE of the class's probability.
 
@@ -288,24 +240,16 @@ def classwise_ece(
             "Class-wise ECE needs the probabilities of all classes, shape (n_samples, n_classes), got the confidence "
             "of each answer only."
         )
-    array, labels = read_pair(probs, y, options.get("classes"))
+    array, labels = read_pair(probs, y, classes)
     score_labelled(array, labels)  # refuses what is no probability
-    given = options.get("sample_weight")
-    weights = None if given is None else check_weights(given, len(array))
-    return classwise_ece_of(array, labels, edges, weights)
+    return classwise_ece_of(array, labels, edges)
 
 
-def classwise_ece_of(
-    probs: Floats, labels: Labels, edges: Vector, weights: Vector | None = None
-) -> float:
-    total = len(probs) if weights is None else float(weights.sum())
-    return float(
-        np.abs(classwise_gaps(probs, labels, edges, weights=weights)).sum()
-        / (total * probs.shape[1])
-    )
+def classwise_ece_of(probs: Floats, labels: Labels, edges: Vector) -> float:
+    return float(np.abs(classwise_gaps(probs, labels, edges)).sum() / probs.size)
 
 
-def smooth_ece(probs: ArrayLike, y: ArrayLike, **options: Unpack[RowOptions]) -> float:
+def smooth_ece(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
     """Smooth ECE of the prediction's confidence: no bins (Blasiok and Nakkiran, 2023).
 
     The residuals, confidence minus outcome, are smoothed over [0, 1] with a Gaussian kernel that is
@@ -319,12 +263,11 @@ def smooth_ece(probs: ArrayLike, y: ArrayLike, **options: Unpack[RowOptions]) ->
     >>> round(smooth_ece([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
     0.35
     """
-    return smooth_ece_of(*weighted_rows(probs, y, **options))
+    return smooth_ece_of(score(probs, y, classes))
 
 
-def smooth_ece_of(rows: RowScores, weights: Vector | None = None) -> float:
-    shares = 1.0 / len(rows) if weights is None else weights / weights.sum()
-    return fixed_point(cosine_coefficients(rows.confidence, rows.gap * shares))
+def smooth_ece_of(rows: RowScores) -> float:
+    return fixed_point(cosine_coefficients(rows.confidence, rows.gap / len(rows)))
 
 
 def cosine_coefficients(confidence: Vector, weights: Vector, grid_size: int = 4096) -> Vector:

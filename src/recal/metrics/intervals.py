@@ -29,19 +29,17 @@ from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels, Vector
 from recal.clusters import effective_count
-from recal.errors import InputError
 from recal.metrics.calibration_error import (
     assign_bins,
     classwise_gaps,
     cosine_coefficients,
     equal_mass_edges,
     equal_width_edges,
-    first_of_each,
     fixed_point,
     smooth_residuals,
     transform_grid,
 )
-from recal.metrics.row_scores import RowScores, score_labelled
+from recal.metrics.row_scores import RowScores, first_of_each, score_labelled
 
 Interval = tuple[float, float]
 Units = NDArray[np.intp]
@@ -466,8 +464,6 @@ def paired_draws(
     Draws of a calibration error are centred at the error without the bias from noise. This bias is
     large for a calibrated model and small for a miscalibrated one, so it would not cancel.
     """
-    if len({len(rows) for rows in methods}) > 1:
-        raise InputError("Methods can be paired only on the same rows.")
     weights = draw_weights(methods[0], clusters, draws, np.random.default_rng(random_state))
     result = {name: np.empty((len(methods), draws)) for name in PAIRED}
     for index, rows in enumerate(methods):

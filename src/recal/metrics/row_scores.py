@@ -1,4 +1,5 @@
-"""Scores of rows: each row's confidence, whether it is right, and two proper scores.
+"""Scores of rows: each row's confidence, whether it is right, and two proper scores; and the
+metrics that are their means, or scores of the ranking by confidence.
 
 One pass checks the probabilities and computes all of them. Metrics, intervals and decisions read
 the arrays of `RowScores` and never the probabilities, except for the class-wise error.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,20 +24,12 @@ from recal.checks import (
     check_graded,
     check_labels,
     check_probs,
-    check_weights,
     is_graded,
 )
 from recal.engine import rows as kernels
 from recal.engine.compiled import SMALL, over_rows
 
 Classes = Sequence[Any] | NDArray[Any] | None
-
-
-class RowOptions(TypedDict, total=False):
-    """Options of every metric; see `recal.metrics.ece`."""
-
-    classes: Classes
-    sample_weight: ArrayLike | None
 
 
 @dataclass(frozen=True)
@@ -135,22 +128,6 @@ def score_labelled(
     return RowScores(confidence, correct, brier, _negative_log(own), n_classes)
 
 
-def weighted_rows(
-    probs: ArrayLike, y: ArrayLike, classes: Classes = None, sample_weight: ArrayLike | None = None
-) -> tuple[RowScores, Vector | None]:
-    """Return the rows with a positive weight, and their weights; None means equal weights."""
-    rows = score(probs, y, classes)
-    if sample_weight is None:
-        return rows, None
-    return positive_rows(rows, check_weights(sample_weight, len(rows)))
-
-
-def positive_rows(rows: RowScores, weights: Vector) -> tuple[RowScores, Vector]:
-    """Leave out rows of weight 0: 0 times an infinite loss would be NaN."""
-    positive = weights > 0.0
-    return rows[positive], weights[positive]
-
-
 def read_pair(probs: ArrayLike, y: ArrayLike, classes: Classes) -> tuple[Floats, Labels]:
     """Check shapes and labels; the pass over the rows checks the probabilities."""
     array = check_form(probs, "probs")
@@ -162,3 +139,144 @@ def _negative_log(values: Vector) -> Vector:
     with np.errstate(divide="ignore", invalid="ignore"):  # a label with the probability 0
         np.log(values, out=values)
     return np.negative(values, out=values)
+
+
+def brier(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
+    """Mean squared distance between the probabilities and the one-hot label, divided by the number
+    of classes.
+
+    Tables call it "Brier / K". Most libraries do not divide if there are more than two classes.
+
+    Parameters
+    ----------
+    probs : array-like of shape (n_samples, n_classes) or (n_samples,)
+        Probabilities. A 1-D array is the confidence of each answer; the two outcomes are then right
+        and wrong.
+    y : array-like of shape (n_samples,)
+        Integers are column indices; other labels need `classes`. With a 1-D `probs`: which answers
+        are right.
+    classes : sequence of length n_classes, optional
+
+    Examples
+    --------
+    >>> from recal.metrics import brier
+    >>> round(brier([[0.9, 0.1]], [0]), 4)
+    0.01
+    """
+    rows = score(probs, y, classes)
+    return float(rows.brier.mean()) / rows.n_classes
+
+
+def nll(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
+    """Mean negative log-likelihood of the label, in nats; infinite if a label has the probability
+    0.
+
+    Examples
+    --------
+    >>> from recal.metrics import nll
+    >>> round(nll([[0.5, 0.5]], [0]), 4)
+    0.6931
+    """
+    return float(score(probs, y, classes).nll.mean())
+
+
+def error_rate(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
+    """Share of rows whose most probable class is not the label; among ties, the first class counts.
+
+    Examples
+    --------
+    >>> from recal.metrics import error_rate
+    >>> error_rate([[0.9, 0.1], [0.8, 0.2]], [0, 1])
+    0.5
+    """
+    return 1.0 - float(score(probs, y, classes).correct.mean())
+
+
+class Runs(NamedTuple):
+    """Runs of rows with equal confidence, least confident first."""
+
+    sizes: NDArray[np.intp]
+    correct: Vector
+    confidence: Vector
+
+
+def runs(rows: RowScores) -> Runs:
+    """Gather rows of equal confidence, so that metrics do not depend on the order of rows."""
+    order = np.argsort(rows.confidence)
+    confidence, correct = rows.confidence[order], rows.correct[order].astype(np.float64)
+    starts = first_of_each(confidence)
+    sizes = np.diff(starts, append=len(order))
+    return Runs(sizes, np.add.reduceat(correct, starts), confidence[starts])
+
+
+def first_of_each(numbers: NDArray[Any]) -> NDArray[np.intp]:
+    """The index at which each run of equal numbers begins."""
+    return np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
+
+
+def ks_error(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
+    """Kolmogorov-Smirnov calibration error (Gupta et al., 2021): no bins.
+
+    Rows are sorted by confidence. The error is the largest distance between the cumulative sums of
+    confidence and of right answers, divided by the number of rows.
+
+    Examples
+    --------
+    >>> from recal.metrics import ks_error
+    >>> round(ks_error([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
+    0.4
+    """
+    return ks_of(runs(score(probs, y, classes)))
+
+
+def ks_of(gathered: Runs) -> float:
+    gaps = np.cumsum(gathered.sizes * gathered.confidence - gathered.correct)
+    return float(np.abs(gaps).max() / gathered.sizes.sum())
+
+
+def aurc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
+    """Area under the risk-coverage curve: the error rate among the i most confident rows, averaged
+    over i = 1..n.
+
+    Low if wrong predictions have low confidence; 0 if every row is right and 1 if every row is
+    wrong. Rows of equal confidence count with the expectation over their order.
+
+    Examples
+    --------
+    >>> from recal.metrics import aurc
+    >>> aurc([[0.9, 0.1], [0.8, 0.2]], [0, 1])  # risks 0 and 1/2
+    0.25
+    """
+    return aurc_of(runs(score(probs, y, classes)))
+
+
+def aurc_of(gathered: Runs) -> float:
+    """The mean of the risk at each row's coverage; the rows of a run share its errors equally."""
+    sizes = gathered.sizes[::-1]
+    wrong = np.repeat(1.0 - gathered.correct[::-1] / sizes, sizes)
+    return float((np.cumsum(wrong) / np.arange(1, len(wrong) + 1)).mean())
+
+
+def auroc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
+    """How well confidence separates right from wrong predictions: the chance that a right one has
+    more confidence.
+
+    Equal confidences count one half. NaN if every row is right or every row is wrong, because there
+    is no pair.
+
+    Examples
+    --------
+    >>> from recal.metrics import auroc
+    >>> auroc([[0.9, 0.1], [0.8, 0.2]], [0, 1])
+    1.0
+    """
+    return auroc_of(runs(score(probs, y, classes)))
+
+
+def auroc_of(gathered: Runs) -> float:
+    wrong = gathered.sizes - gathered.correct
+    pairs = gathered.correct.sum() * wrong.sum()
+    if pairs == 0:
+        return float("nan")
+    wrong_below = np.cumsum(wrong) - wrong / 2
+    return float(gathered.correct @ wrong_below / pairs)

@@ -88,14 +88,6 @@ def test_one_row_gives_a_number(metric):
     assert np.isnan(value) == (metric is auroc)
 
 
-@every_metric
-def test_the_input_is_left_as_it_was(metric, problem):
-    probs, y = problem[0].copy(), problem[1].copy()
-    metric(probs, y)
-    assert np.array_equal(probs, problem[0])
-    assert np.array_equal(y, problem[1])
-
-
 @pytest.mark.parametrize("metric", [ece, mce, adaptive_ece, classwise_ece, debiased_ece])
 @pytest.mark.parametrize("n_bins", [0, -1, 2.5, True])
 def test_a_senseless_number_of_bins_is_refused(metric, n_bins):
@@ -127,22 +119,6 @@ def test_confidence_of_exactly_one_shares_the_last_bin():
     probs = [[1.0, 0.0], [0.95, 0.05]]
     assert mce(probs, [0, 1], n_bins=10) == pytest.approx(0.475)
     assert ece(probs, [0, 1], n_bins=10) == pytest.approx(0.475)
-
-
-def test_a_probability_of_exactly_zero_shares_the_first_bin():
-    # Class 1 holds 0 and 0.01; one of the two happens. Together |0.01 - 1| / 2, apart (0 + 0.99) /
-    # 2: so make 0 happen.
-    value = classwise_ece([[1.0, 0.0], [0.99, 0.01]], [1, 0], n_bins=10)
-    assert value == pytest.approx((abs(0.01 - 1) / 2 + abs(1.99 - 1) / 2) / 2)
-
-
-def test_float32_confidences_meet_edges_as_the_numbers_they_are():
-    above = np.float32(0.6)  # 0.60000002...: in (0.6, 0.7]
-    below = np.float32(0.7)  # 0.69999998...: in (0.6, 0.7]
-    probs = np.array([[above, 1 - above], [below, 1 - below]], dtype=np.float32)
-    assert mce(probs, [0, 1], n_bins=10) == pytest.approx(
-        abs(float(above) + float(below) - 1) / 2, abs=1e-9
-    )
 
 
 def test_adaptive_bins_hold_equal_numbers_of_rows():
@@ -207,69 +183,9 @@ def test_rows_of_equal_confidence_count_in_expectation_over_their_order():
     assert auroc(probs, [0, 1, 1]) == pytest.approx(0.75)
 
 
-def test_plain_brier_is_the_normalised_times_the_number_of_classes(problem):
-    assert brier(*problem, normalised=False) == pytest.approx(4 * brier(*problem))
-
-
 def test_equal_tops_predict_the_first_of_them():
     assert error_rate([[0.5, 0.5]], [0]) == 0.0
     assert error_rate([[0.5, 0.5]], [1]) == 1.0
-
-
-def weighted_problem():
-    rng = np.random.default_rng(0)
-    return rng.dirichlet(np.ones(4), 60), rng.integers(0, 4, 60), rng.integers(0, 4, 60)
-
-
-# The debiased error and the AURC depend on the number of rows as well, and repeated rows are not
-# more rows.
-@pytest.mark.parametrize("metric", [one for one in METRICS if one not in (debiased_ece, aurc)])
-def test_whole_weights_give_what_repeated_rows_give(metric):
-    probs, y, whole = weighted_problem()
-    whole[0] += -whole.sum() % 15  # bins of equal mass can then be filled evenly
-    repeated = metric(np.repeat(probs, whole, axis=0), np.repeat(y, whole))
-    assert metric(probs, y, sample_weight=whole) == pytest.approx(repeated, rel=1e-9)
-
-
-@every_metric
-def test_weights_need_one_number_per_sample(metric):
-    probs, y, whole = weighted_problem()
-    with pytest.raises(InputError, match="`sample_weight`"):
-        metric(probs, y, sample_weight=whole[:-1])
-
-
-@every_metric
-@pytest.mark.parametrize("scale", [2e-4, 0.1, 7.0, 1e6])
-def test_only_the_proportions_of_weights_matter(metric, scale):
-    probs, y, whole = weighted_problem()
-    for weights in (whole, np.random.default_rng(1).random(60)):
-        expected = metric(probs, y, sample_weight=weights)
-        assert metric(probs, y, sample_weight=scale * weights) == pytest.approx(expected, rel=1e-9)
-
-
-@every_metric
-def test_equal_weights_give_what_no_weights_give(metric):
-    probs, y, _ = weighted_problem()
-    probs = np.round(probs, 1) + 1e-9  # ties
-    probs /= probs.sum(1, keepdims=True)
-    assert metric(probs, y, sample_weight=np.full(60, 0.3)) == pytest.approx(
-        metric(probs, y), rel=1e-9
-    )
-
-
-def test_the_debiased_error_of_weighted_rows_uses_the_effective_number_of_rows():
-    probs, y, weights = [[0.9, 0.1]] * 4, [0, 0, 0, 1], np.array([3.0, 1.0, 1.0, 1.0])
-    rows = 36 / 12  # Kish: (sum of weights)^2 / sum of squares
-    assert debiased_ece(probs, y, sample_weight=weights) == 0.0
-    far = debiased_ece([[0.99, 0.01]] * 4, [0, 1, 1, 1], sample_weight=weights)
-    assert far == pytest.approx(np.sqrt((0.99 - 0.5) ** 2 - 0.25 / (rows - 1)))
-
-
-def test_the_weighted_area_is_the_weighted_mean_of_the_weighted_risks():
-    probs, y, weights = top([0.9, 0.8, 0.7]), [0, 1, 0], [1.0, 2.0, 3.0]
-    assert aurc(probs, y, sample_weight=weights) == pytest.approx(
-        (1 * 0 + 2 * (2 / 3) + 3 * (2 / 6)) / 6
-    )
 
 
 @pytest.mark.parametrize("metric", [one for one in METRICS if one is not classwise_ece])
@@ -283,10 +199,6 @@ def test_confidence_and_correctness_give_what_two_classes_give(metric):
     assert metric(confidence, correct) == pytest.approx(expected, rel=1e-12)
     assert metric(confidence.tolist(), correct.astype(int).tolist()) == pytest.approx(
         expected, rel=1e-12
-    )
-    weights = rng.random(200)
-    assert metric(confidence, correct, sample_weight=weights) == pytest.approx(
-        metric(probs, (~correct).astype(int), sample_weight=weights), rel=1e-9
     )
 
 

@@ -38,12 +38,12 @@ def test_a_row_that_is_no_probability_is_refused(bad, small, monkeypatch):
 
 def test_classwise_gaps_are_probability_minus_outcome_by_part_class_and_bin():
     probs, y = probs_with_ties(60)
-    part, weights, edges = RNG.integers(0, 3, len(y)), RNG.random(len(y)), equal_width_edges(10)
+    part, edges = RNG.integers(0, 3, len(y)), equal_width_edges(10)
     expected = np.zeros((3, 7, 10))
-    for row, of_part, weight, label in zip(probs, part, weights, y):
+    for row, of_part, label in zip(probs, part, y):
         for column, value in enumerate(row):
             place = max(int(np.ceil(round(10 * value, 9))) - 1, 0)
-            expected[of_part, column, place] += weight * (value - (column == label))
+            expected[of_part, column, place] += value - (column == label)
     np.testing.assert_allclose(
-        classwise_gaps(probs, y, edges, part, 3, weights), expected, rtol=0, atol=1e-12
+        classwise_gaps(probs, y, edges, part, 3), expected, rtol=0, atol=1e-12
     )
