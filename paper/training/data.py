@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from paper.stages import digest_arrays
 from paper.training.layouts import LAYOUTS, Images
 from recal.checks import Labels
-from recal.collecting.folders import ImageFolder
+from recal.collecting.files import ImageFolder
 from recal.errors import FileError, InputError
 from recal.transforms.preprocessing import Normalize
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from recal.checks import Labels
-from recal.collecting.folders import ImageFolder
+from recal.collecting.files import ImageFolder
 from recal.errors import FileError
 
 # ImageNet's pictures stay on disk.

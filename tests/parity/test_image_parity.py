@@ -10,7 +10,7 @@ import pytest
 
 from recal.engine.compiled import SMALL
 from recal.transforms import as_transform
-from recal.transforms.resampling import Bands, blurred, in_blocks, middle, zoomed
+from recal.transforms.image import Bands, blurred, in_blocks, middle, zoomed
 
 HEIGHT, WIDTH = 61, 90
 RESAMPLED: dict[str, tuple[Bands, Bands]] = {

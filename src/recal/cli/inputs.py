@@ -308,7 +308,7 @@ class Inputs(OptionGroup):
         typed = without_none(
             pixels=self.pixels,
             resize=self.resize,
-            crop=None if self.crop is None else (self.crop, self.crop),
+            crop=self.crop,
             seconds=self.seconds,
             read=self.read,
             on_error=self.on_error,

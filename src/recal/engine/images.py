@@ -27,7 +27,7 @@ def weighted_sums(  # type: ignore[no-untyped-def]
     steps,
     out,
 ):
-    """Fill images `start` to `stop` of `out`; `recal.transforms.resampling.Bands` explains the
+    """Fill images `start` to `stop` of `out`; `recal.transforms.image.Bands` explains the
     arguments.
 
     `lines` is (n, height, width * channels). Sums are taken in the dtype of the weights, tap after

@@ -428,7 +428,7 @@ def shown_input(inputs: Any, row: int) -> Markup:
 
 
 def _linked(path: Path) -> Markup:
-    from recal.collecting.folders import read_image
+    from recal.collecting.files import read_image
 
     inside: Markup | str
     try:

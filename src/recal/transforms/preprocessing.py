@@ -173,8 +173,8 @@ class Preprocessing(Record):
     function: str | None = None
     outputs: Outputs = "logits"
     pixels: str | None = None
-    resize: Size | Sides | None = None
-    crop: Size | Sides | None = None
+    resize: Size | None = None
+    crop: Size | None = None
     seconds: float | None = None
     text_column: str | None = None
     label_column: str | None = None

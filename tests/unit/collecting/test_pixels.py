@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from recal.collecting.folders import read_image
+from recal.collecting.files import read_image
 from recal.collecting.models.base import to_dtype
 from recal.errors import FileError, InputError
 

@@ -120,9 +120,8 @@ def test_a_missing_class_folder_does_not_shift_columns(folder, model):
 
 def test_resize_and_crop(folder):
     assert gather(as_source(folder, resize=20)).shape == (9, 24, 20, 3)
-    assert gather(as_source(folder, resize=(6, 5))).shape == (9, 6, 5, 3)
-    cropped = gather(as_source(folder, crop=(4, 6)))
-    np.testing.assert_array_equal(cropped, gather(as_source(folder))[:, 4:8, 2:8])
+    cropped = gather(as_source(folder, crop=4))
+    np.testing.assert_array_equal(cropped, gather(as_source(folder))[:, 4:8, 3:7])
 
 
 def test_images_of_different_sizes_are_named(folder):
@@ -130,7 +129,7 @@ def test_images_of_different_sizes_are_named(folder):
     with pytest.raises(InputError, match=r"9\.png is \(7, 7\).*resize="):
         gather(as_source(folder))
     with pytest.raises(
-        InputError, match=r"`crop` 8x8 is larger than the image .*9\.png, which is 7x7"
+        InputError, match=r"`crop` 8 is larger than the image .*9\.png, which is 7x7"
     ):
         gather(as_source(folder, crop=8))
 
@@ -162,8 +161,8 @@ def test_a_nan_names_the_image(folder):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"resize": 0}, "`resize` must be a positive"),
-        ({"crop": (1, 2, 3)}, "`crop` must be"),
+        ({"resize": 0}, "`resize` must be"),
+        ({"crop": (1, 2)}, "`crop` must be"),
         ({"on_error": "hope"}, "'stop', 'skip', got 'hope'"),
     ],
 )

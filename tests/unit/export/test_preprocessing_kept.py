@@ -201,7 +201,7 @@ def test_another_model_than_that_of_the_fit_is_told(
 @pytest.mark.parametrize("name", ["views.npz", "views.zarr"])
 def test_views_and_calibrators_keep_it_in_files_and_rows(tmp_path: Path, name: str) -> None:
     kept = Preprocessing(
-        NORMALIZE, outputs="probabilities", pixels="rgb", resize=256, crop=(224, 200), shape=(2, 2)
+        NORMALIZE, outputs="probabilities", pixels="rgb", resize=256, crop=224, shape=(2, 2)
     )
     views = Views([[1.0, 2.0], [2.0, 1.0], [0.0, 1.0]], labels=[0, 0, 1], preprocessing=kept)
     read = read_views(views.write(tmp_path / name))

@@ -7,7 +7,7 @@ import pytest
 
 from recal.errors import InputError
 from recal.transforms import ZoomOut
-from recal.transforms.resampling import image_layout
+from recal.transforms.image import image_layout
 
 
 @pytest.mark.parametrize(

@@ -32,12 +32,7 @@ def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> 
     if isinstance(model, str | os.PathLike):
         return _open_model(Path(model), device)
     if isinstance(model, tuple) and len(model) == 2:
-        return _adapter("huggingface", "HuggingFaceModel")(*model, device=device)
-    if comes_from(model, "transformers.pipelines"):
-        names = ("image_processor", "feature_extractor", "tokenizer")
-        processors = [getattr(model, name, None) for name in names]
-        processor = next((one for one in processors if one is not None), None)
-        return _adapter("huggingface", "HuggingFaceModel")(model.model, processor, device=device)
+        return _adapter("torch", "HuggingFaceModel")(*model, device=device)
     if type(model).__name__ == "ExportedProgram" and comes_from(model, "torch.export"):
         return _adapter("torch", "ExportedModel")(model, device=device)
     if comes_from(model, "torch.nn"):
@@ -89,7 +84,7 @@ def _open_model(path: Path, device: Any) -> Model:
     if suffix == ".skops":
         return as_model(read_skops(path))
     if path.is_dir() and (path / "config.json").exists():
-        return _adapter("huggingface", "open_pretrained")(path, device=device)
+        return _adapter("torch", "open_pretrained")(path, device=device)
     raise InputError(
         "A model file ends in .onnx, .pt2 (torch.export) or .skops (scikit-learn), or is a Hugging Face folder with "
         f"config.json; got {path}. A model in Python is named module:NAME."

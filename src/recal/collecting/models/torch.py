@@ -1,18 +1,21 @@
-"""torch modules and torch.export files."""
+"""torch modules, torch.export files, and Hugging Face classifiers with their processors."""
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.collecting.fingerprint import digest_array, digest_file, digest_texts
-from recal.collecting.models.base import Model, as_numpy, in_pieces, with_channel
+from recal.checks import MULTI_LABEL
+from recal.collecting.fingerprint import digest, digest_array, digest_file, digest_texts
+from recal.collecting.models.base import Model, as_numpy, in_pieces, to_numpy, with_channel
 from recal.errors import FileError, InputError, MissingExtraError
 
 try:
@@ -177,3 +180,179 @@ def _digest_tensor(tensor: torch.Tensor) -> str:
         return repr(tensor)
     values = tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0)
     return digest_array(values)
+
+
+class HuggingFaceModel(TorchModel):
+    """A model for images, texts or sounds, with the processor that it was trained with.
+
+    The processor resizes, normalises or tokenizes, so it runs after the transformation. It takes
+    images as uint8 with channels first or last, texts as strings, and sounds as floats of one rate.
+    Transformations run in numpy.
+
+    Texts are sorted by length and run in small batches, so that short texts are not padded to the
+    longest one. Sounds are batched only with others of the same length.
+    """
+
+    _AT_A_TIME = 32
+
+    def __init__(self, model: Any, processor: Any, *, device: Any = None) -> None:
+        if not callable(processor) or not hasattr(model, "state_dict"):
+            raise InputError(
+                "A pair must be (model, processor) from transformers, such as (AutoModelForImageClassification, "
+                "AutoImageProcessor) or (AutoModelForSequenceClassification, AutoTokenizer); "
+                f"got {type(model).__name__}, {type(processor).__name__}."
+            )
+        super().__init__(model, device=device)
+        self.processor = processor
+        self.takes: Literal["image", "text", "audio"] = "image"
+        if hasattr(processor, "convert_tokens_to_ids"):
+            self.takes = "text"
+        elif hasattr(processor, "sampling_rate"):
+            self.takes = "audio"
+        self.classes = _class_names(model)
+
+    def fingerprint(self) -> str:
+        settings = self.processor.to_dict() if hasattr(self.processor, "to_dict") else {}
+        return digest(
+            [super().fingerprint(), {key: repr(value) for key, value in settings.items()}]
+        )
+
+    def prepare(self, inputs: Any) -> Any:
+        if self.takes == "text" and isinstance(inputs, list):
+            return inputs
+        return to_numpy(inputs)
+
+    def answer(self, batch: Any) -> NDArray[Any]:
+        if self.takes == "image":
+            encoded = self.processor(images=list(batch), return_tensors="pt")
+            return super().answer(encoded["pixel_values"])
+        items = list(batch)
+        if self.takes == "audio":
+            items = [np.asarray(item, dtype=np.float32) for item in items]
+        if self.takes == "text" and not all(isinstance(item, str) for item in items):
+            kind = next(type(item).__name__ for item in items if not isinstance(item, str))
+            raise InputError(f"{self.name} with its tokenizer takes strings, got {kind}.")
+        order = np.argsort([len(item) for item in items], kind="stable")
+        pieces = self._pieces(order, [len(item) for item in items])
+        answers = np.concatenate([self._ask([items[row] for row in piece]) for piece in pieces])
+        return answers[np.argsort(order)]
+
+    def _pieces(self, order: NDArray[np.intp], lengths: list[int]) -> list[NDArray[np.intp]]:
+        """Split the sorted samples into batches. Sounds in a batch have one length: padding changes
+        many outputs.
+        """
+        starts = np.flatnonzero(np.diff(np.array(lengths)[order])) + 1
+        runs, size = [order] if self.takes == "text" else np.split(order, starts), self._AT_A_TIME
+        return [run[start : start + size] for run in runs for start in range(0, len(run), size)]
+
+    def _ask(self, items: list[Any]) -> NDArray[Any]:
+        if self.takes == "text":
+            pad = getattr(self.processor, "pad_token", None) is not None
+            if not pad and len(items) > 1:
+                raise InputError(
+                    f"The tokenizer of {self.name} has no pad_token; set one, as the model was trained."
+                )
+            encoded = self.processor(items, return_tensors="pt", padding=pad, truncation=True)
+        else:
+            rate = self.processor.sampling_rate
+            encoded = self.processor(items, sampling_rate=rate, return_tensors="pt", padding=True)
+        tensors = {name: value.to(self.device) for name, value in encoded.items()}
+        tensors = {
+            name: t.to(self.dtype) if t.is_floating_point() and self.dtype else t
+            for name, t in tensors.items()
+        }
+        return as_numpy(self.module(**tensors), self.name)
+
+
+def _class_names(model: Any) -> NDArray[Any] | None:
+    """Return the names of the columns from the model's configuration (`id2label`), or None if they
+    are numbers.
+    """
+    config = getattr(model, "config", None)
+    if getattr(config, "problem_type", None) == "multi_label_classification":
+        raise InputError(
+            f"{type(model).__name__} was trained for several labels per input. {MULTI_LABEL}."
+        )
+    names = getattr(config, "id2label", None) or {}
+    ordered = [str(names[key]) for key in sorted(names, key=int)]
+    generic = all(re.fullmatch(r"LABEL_\d+", name) for name in ordered)
+    if generic or len(ordered) < 2 or len(set(ordered)) < len(ordered):
+        return None
+    return np.array(ordered)
+
+
+def open_pretrained(path: Path, *, device: Any = None) -> HuggingFaceModel:
+    """Open a folder written by `save_pretrained`: only safetensors weights are read, and none of
+    its code is run.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingExtraError(
+            "transformers", "huggingface", f"Opening the folder {path}"
+        ) from error
+    check_folder(path)
+    safely: Any = {"local_files_only": True, "trust_remote_code": False}
+    settings, what = _settings(path / "preprocessor_config.json"), "image"
+    models, processors = "AutoModelForImageClassification", "AutoImageProcessor"
+    is_extractor = "feature_extractor_type" in settings and "image_processor_type" not in settings
+    if is_extractor and "sampling_rate" in settings:
+        what, models = "audio", "AutoModelForAudioClassification"
+        processors = "AutoFeatureExtractor"
+    elif not settings and (path / "tokenizer_config.json").exists():
+        what, models, processors = "text", "AutoModelForSequenceClassification", "AutoTokenizer"
+    try:
+        model = getattr(transformers, models).from_pretrained(path, use_safetensors=True, **safely)
+        processor = getattr(transformers, processors).from_pretrained(path, **safely)
+    except Exception as error:  # safetensors has errors of its own
+        raise FileError(
+            f"{path} is not a Hugging Face {what} classifier with its processor: {error}"
+        ) from error
+    return HuggingFaceModel(model, processor, device=device)
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that has only pickled weights, has code of its own, or names files elsewhere."""
+    weights = "model.safetensors"
+    if not (path / weights).is_file() and not (path / f"{weights}.index.json").is_file():
+        raise FileError(
+            f"{path} is not opened: it holds no {weights}. Other weights (.bin) are pickles, which may run any code; "
+            "write it again with save_pretrained(folder, safe_serialization=True)."
+        )
+    if (path / "adapter_config.json").exists():
+        raise FileError(
+            f"{path} is not opened: it is an adapter to another model. Merge the two, and save the result."
+        )
+    processors = ("preprocessor_config.json", "processor_config.json", "tokenizer_config.json")
+    for name in ("config.json", *processors, f"{weights}.index.json"):
+        settings = _settings(path / name)
+        own = ("auto_map", "transformers_weights", "custom_pipelines")
+        code = [key for key in own if key in settings]
+        if code:
+            raise FileError(
+                f"{path} is not opened: `{code[0]}` in its {name} asks for code or files of its own. If you "
+                "trust it, load it yourself and pass (model, processor)."
+            )
+        shards = settings.get("weight_map", {})
+        outside = [one for one in shards.values() if Path(str(one)).name != one]
+        if outside:
+            raise FileError(
+                f"{path} is not opened: its {name} keeps weights in {outside[0]!r}, outside the folder."
+            )
+        kernels = [value for key, value in settings.items() if "attn_implementation" in key]
+        if any(value is not None and "/" in str(value) for value in kernels):
+            raise FileError(
+                f"{path} is not opened: its {name} asks for code from elsewhere, {kernels[0]!r}."
+            )
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(settings, dict) or not isinstance(settings.get("weight_map", {}), dict):
+        raise FileError(f"{path} is not an object of settings.")
+    return settings
