@@ -15,14 +15,7 @@ from recal import AutoCalibration, TemperatureScaling, decide
 from recal.calibrators import auto, ensemble
 from recal.decisions import curves, decide_each
 from recal.decisions.crossfit import crossfitted
-from recal.decisions.damage import (
-    NOISE,
-    UNKNOWN_FROM,
-    Following,
-    TwoReadings,
-    _Reading,
-    row_numbers,
-)
+from recal.decisions.following import NOISE, UNKNOWN_FROM, Following, TwoReadings, row_numbers
 from recal.views import Views
 from tests.problems import logits_and_labels
 
@@ -69,10 +62,10 @@ def condition(
         damaging=("zoom", "blur", "noise"),
         beta=2.0,
         n_samples=n_samples,
+        accuracy=0.9 + 0.4 / n_samples,  # nine to one, half a hit and half a miss added
         _doubts=doubts,
-        clean_log_odds=math.log(9.0),
         _chance=lambda rows: np.zeros(2),
-        _read=lambda rows: _Reading(np.array(change), variance, 0.0, np.array(disputed)),
+        _read=lambda rows: (change, variance, 0.0, disputed),
     )
     logits = 3 * np.random.default_rng(0).normal(size=(n, 4))
     return Following.condition_of(following, row_numbers(logits, 1.0, 0.5))

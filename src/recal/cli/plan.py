@@ -135,7 +135,7 @@ def _print_record(file: Path, record: Any) -> None:
         groups = group_words() if rule["groups"] else []
         next_line = shell_line("apply", file, "NEW_PROBS.npz", *groups, "--out", "answers.csv")
     elif isinstance(record, Profile):
-        what, taken_from = "a profile for recal watch", f"{len(record.answers):,} samples"
+        what, taken_from = "a profile for recal watch", f"{len(record.numbers):,} samples"
         next_line = shell_line("watch", file, "NEW_VIEWS")
     print_json({"file": file, "what": what, **rule})
     say(f"{file}: {what}")

@@ -17,7 +17,7 @@ from recal.workflow.folder import calibration_in
 
 if TYPE_CHECKING:
     from recal.decisions import Profile
-    from recal.decisions.follow import WatchResult
+    from recal.decisions.following import WatchResult
     from recal.views import Views
 
 
@@ -42,8 +42,8 @@ def watch(
 ) -> None:
     """Compare new inputs with those of the fit, without labels, and estimate today's accuracy.
 
-    The test compares confidence, class mix and, if there are views, how answers react to them. The
-    probability of a false alarm is at most --alpha. Calibrations of [bold]recal fit[/bold] have a
+    The test compares confidence, class mix and the signals of graded answers. The probability of a
+    false alarm is at most --alpha. Calibrations of [bold]recal fit[/bold] have a
     profile. If it was fitted on views of three or more kinds of damage, accuracy and temperature of
     the new inputs are estimated from their logits; [bold]recal apply --follow[/bold] uses them. The
     exit code is 0 with or without an alarm.
@@ -68,9 +68,9 @@ def watch(
                 "recal watch takes a profile and new inputs (a file of views, or --model and "
                 "--data), or --save FILE."
             )
-        print_json({"profile": save_to, "samples": len(profile.answers)})
+        print_json({"profile": save_to, "samples": len(profile.numbers)})
         line = shell_line("watch", save_to, "NEW_VIEWS")
-        say(f"A profile of {len(profile.answers):,} samples was written to {save_to}. Next: {line}")
+        say(f"A profile of {len(profile.numbers):,} samples was written to {save_to}. Next: {line}")
         return
     source = inputs.data if views is None else views
     batch, more = _new_inputs(reference, views, inputs, profile)
@@ -109,8 +109,6 @@ def _print_result(result: WatchResult, graded: bool) -> None:
     shown = "mean confidence; the share of the class that moved most"
     if graded:
         shown = "means, without missing values"
-    elif len(lines) > 2:
-        shown += "; the share of answers that views change; the share in which confidence rose"
     print_table(
         result.test_message,
         ["compared", "at the fit", "today", "p"],

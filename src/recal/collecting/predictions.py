@@ -12,7 +12,7 @@ from recal.calibrators.base import Calibrator
 from recal.checks import Floats
 from recal.collecting.blocks import Block, Preprocess, Sink, join_labels, label_columns
 from recal.collecting.local import Engine, choose_engine, job_of, open_as_fitted
-from recal.decisions.follow import WatchResult, followed_confidences, to_the_power
+from recal.decisions.following import WatchResult, followed_confidences, to_the_power
 from recal.decisions.profiles import Profile
 from recal.errors import InputError
 from recal.transforms import Transform

@@ -26,7 +26,7 @@ from .curves import (
 from .rule import DecisionRule as DecisionRule
 from .sets import PredictionSets as PredictionSets, prediction_sets as prediction_sets
 from .profiles import Profile as Profile, profile as profile
-from .follow import (
+from .following import (
     Finding as Finding,
     WatchResult as WatchResult,
     accept_followed as accept_followed,

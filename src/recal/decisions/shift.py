@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Vector
 from recal.copies import count_fitted, kept_hashes, warn_of_fitted
-from recal.decisions.follow import Finding, WatchResult
-from recal.decisions.profiles import Profile, Reactions, as_batch, confidence_reactions, reactions
+from recal.decisions.following import Finding, WatchResult
+from recal.decisions.profiles import Profile
 from recal.decisions.rule import check_share
 from recal.errors import InputError
 from recal.maps.arrays import sigmoid
@@ -36,9 +36,8 @@ def watch(
 ) -> WatchResult:
     """Compare a batch of new inputs with those of the fit, without labels.
 
-    The test compares confidence, class mix and, if the views are available, how often views change
-    the prediction and the four groups of ReCal. If new inputs are like those of the fit, the two
-    can be shuffled. The p-value counts how many shuffles look at least as different in whichever
+    The test compares confidence, class mix and further signals. If new inputs are like those of the
+    fit, the two can be shuffled. The p-value counts how many shuffles look at least as different in whichever
     quantity differs most (Westfall and Young's max-T). It is exact for any batch size, so the
     probability of a false alarm is at most `alpha`.
 
@@ -81,54 +80,47 @@ def watch(
         raise InputError(
             f"{permutations} shuffles cannot show p <= {alpha:g}; take {math.ceil(1 / alpha) - 1} or more."
         )
-    batch = as_batch(profile, views)
-    specs = () if batch is None or not profile.held_by(batch) else profile.transforms
-    if batch is None:
-        today = confidence_reactions(views, profile.signal_columns(signals))
-    else:
-        today = reactions(batch, specs)
-        clusters = batch.clusters if clusters is None else clusters
-    fit = profile.reactions(views=bool(specs))
+    if not isinstance(profile, Profile):
+        raise InputError(
+            f"must be a Profile, got {type(profile).__name__}",
+            argument="profile",
+            remedy="Pass its profile_"
+            if hasattr(profile, "profile_")
+            else "Make one with recal.profile(views, y)",
+        )
+    fit, (today, logits) = profile.numbers, profile.read(views, signals)
+    if clusters is None and isinstance(views, Views):
+        clusters = views.clusters
     # Rows of the fit are recognised by their log-odds, which agree to the last digit.
     warn_of_fitted(
-        count_fitted(_digits(today), kept_hashes(_digits(fit)), len(fit.answers)),
-        len(today.answers),
+        count_fitted(_digits(today), kept_hashes(_digits(fit)), len(fit)),
+        len(today),
         "comparing them with the fit says nothing about new inputs",
         "Pass new inputs.",
     )
     # Logits say how confident the model was before any calibration.
     first = "confidence" if profile.graded else "confidence of the model"
-    names = (first, *profile.signal_names)
-    units = profile.units(clusters, len(today.answers))
-    p_value, findings = _max_t(
-        fit, today, units, names, permutations, np.random.default_rng(random_state)
-    )
+    units = profile.units(clusters, len(today))
+    rng = np.random.default_rng(random_state)
+    p_value, findings = _max_t(fit, today, units, (first, *profile.signal_names), permutations, rng)
     alarm = p_value <= alpha
-    result = (
-        profile.graded_condition(today.log_odds, alarm=alarm)
-        if batch is None
-        else profile.condition(batch.logits)
-    )
-    return replace(
-        result,
-        alarm=alarm,
-        p_value=p_value,
-        alpha=alpha,
-        findings=findings,
-        accuracy_at_fit=profile.accuracy,
-        views_used=bool(specs),
-    )
+    if logits is None:
+        found = profile.graded_condition(today[:, 0], alarm=alarm)
+    else:
+        found = profile.condition(logits)
+    test: dict[str, Any] = {"alarm": alarm, "p_value": p_value, "alpha": alpha}
+    return replace(found, **test, findings=findings, accuracy_at_fit=profile.accuracy)
 
 
-def _digits(rows: Reactions) -> Vector:
+def _digits(numbers: Vector) -> Vector:
     """Return log-odds as two float32 numbers, because rows are hashed as float32, and predictions."""
-    rough = rows.log_odds.astype(np.float32).astype(np.float64)
-    return np.column_stack([rough, rows.log_odds - rough, rows.answers])
+    rough = numbers[:, 0].astype(np.float32).astype(np.float64)
+    return np.column_stack([rough, numbers[:, 0] - rough, numbers[:, 1]])
 
 
 def _max_t(
-    fit: Reactions,
-    today: Reactions,
+    fit: Vector,
+    today: Vector,
     units: tuple[NDArray[np.intp], NDArray[np.intp]],
     names: tuple[str, ...],
     permutations: int,
@@ -141,7 +133,7 @@ def _max_t(
     is drawn, so a shuffle of a million new inputs costs no more than one of the rows of the fit.
     """
     quantities = _quantities(fit, today, names)
-    n_fit = len(fit.answers)
+    n_fit = len(fit)
     at_fit, now = (int(numbers.max()) + 1 for numbers in units)
     unit = np.r_[units[0], units[1] + at_fit]
     single = at_fit + now == len(unit)
@@ -180,28 +172,24 @@ Statistic = Callable[[NDArray[np.intp]], float]
 
 
 def _quantities(
-    fit: Reactions, today: Reactions, names: tuple[str, ...]
+    fit: Vector, today: Vector, names: tuple[str, ...]
 ) -> dict[str, tuple[Statistic, NDArray[Any]]]:
     """Return the compared quantities: a statistic, and numbers of each row whose means are shown
     beside the p-value.
     """
-    rows = fit.joined(today)
+    confidence, predictions, *signals = np.concatenate([fit, today]).T
     quantities: dict[str, tuple[Statistic, NDArray[Any]]] = {
-        names[0]: (_distance(rows.log_odds), sigmoid(rows.log_odds))
+        names[0]: (_distance(confidence), sigmoid(confidence))
     }
-    if highest := int(rows.answers.max()):
+    if highest := int(predictions.max()):
+        classes = predictions.astype(np.intp)
         at_fit, now = (
-            np.bincount(one.answers, minlength=highest + 1) / len(one.answers)
-            for one in (fit, today)
+            np.bincount(part, minlength=highest + 1) / len(part)
+            for part in np.split(classes, [len(fit)])
         )
         most = int(np.argmax(np.abs(now - at_fit)))
-        quantities["class mix"] = _counts(rows.answers[:, None]), rows.answers == most
-    if rows.groups.shape[1]:
-        quantities["answers that views change"] = _distance(rows.changed), rows.changed
-        cells = rows.groups.astype(np.intp) + 4 * np.arange(rows.groups.shape[1])
-        rises = rows.groups % 2 == 1  # in groups 1 and 3
-        quantities["groups"] = _counts(cells), rises
-    for name, column in zip(names[1:], rows.signals.T):
+        quantities["class mix"] = _counts(classes), classes == most
+    for name, column in zip(names[1:], signals):
         # The largest numbers stand for missing and infinite ones.
         finite = np.abs(column) < LARGEST
         quantities[name] = _distance(column), np.where(finite, column, np.nan)
@@ -229,20 +217,18 @@ def _distance(values: Vector) -> Statistic:
     return statistic
 
 
-def _counts(cells: NDArray[np.integer]) -> Statistic:
-    """Return Pearson's chi-square of some rows' counts against those of all rows; columns are
-    counted separately.
+def _counts(classes: NDArray[np.intp]) -> Statistic:
+    """Return Pearson's chi-square of some rows' counts against those of all rows.
 
     The counts of two groups deviate by the same numbers, so the two statistics differ by a constant
     factor.
     """
-    n_cells = int(cells.max()) + 1
-    share = np.bincount(cells.ravel(), minlength=n_cells) / len(cells)
+    share = np.bincount(classes) / len(classes)
     used = share > 0
 
     def statistic(rows: NDArray[np.intp]) -> float:
         expected = share[used] * len(rows)
-        counts = np.bincount(cells[rows].ravel(), minlength=n_cells)[used]
+        counts = np.bincount(classes[rows], minlength=len(share))[used]
         return float(((counts - expected) ** 2 / expected).sum())
 
     return statistic

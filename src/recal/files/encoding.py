@@ -53,7 +53,7 @@ _RECORDS = {
     "GroupOffsets": "calibrators.group_offsets",
     "CascadeRule": "decisions.cascade",
     "DecisionRule": "decisions.rule",
-    "Following": "decisions.damage",
+    "Following": "decisions.following",
     "Iteration": "calibrators.recal",
     "PredictionSets": "decisions.sets",
     "Profile": "decisions.profiles",

@@ -11,7 +11,7 @@ import pytest
 
 from recal import Views, load, profile, save, watch
 from recal.decisions import to_the_power
-from recal.decisions.damage import (
+from recal.decisions.following import (
     NOISE,
     Following,
     Process,
@@ -247,7 +247,7 @@ def test_what_rests_on_one_kind_of_view_is_held_back(monkeypatch):
     "no change".
     """
     far = np.full(9, 30.0)
-    monkeypatch.setattr("recal.decisions.damage.statistics", lambda rows: far)
+    monkeypatch.setattr("recal.decisions.following.statistics", lambda rows: far)
     statistics_ = (
         np.zeros((4, 9))
         + np.outer([0, 1, 0, 0], far)
@@ -265,12 +265,10 @@ def test_what_rests_on_one_kind_of_view_is_held_back(monkeypatch):
         changes=np.array([[0.0, 0.0], [-1.0, -2.0], [0.0, 0.0], [0.0, 0.0]]),
         sizes=np.zeros(4, np.int64),
     )
-    reading = following._read(np.zeros((80, 10)))
-    assert reading.changes == pytest.approx(np.array([-1.0, -2.0]) / (1 + NOISE))
-    assert reading.disputed == pytest.approx((2 / 3 * reading.changes) ** 2)
-    assert held_back(reading.changes[0], reading.disputed[0], 0.0) == pytest.approx(
-        reading.changes[0] / (1 + 4 / 9)
-    )
+    changes, _, _, disputes = following._read(np.zeros((80, 10)))
+    assert changes == pytest.approx(np.array([-1.0, -2.0]) / (1 + NOISE))
+    assert disputes == pytest.approx((2 / 3 * np.array(changes)) ** 2)
+    assert held_back(changes[0], disputes[0], 0.0) == pytest.approx(changes[0] / (1 + 4 / 9))
 
 
 def test_other_class_mixes_do_not_make_damage_known(kept):

@@ -16,17 +16,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, Labels, Vector
-from recal.decisions.follow import WatchResult, unknown
+from recal.checks import Floats, Labels, Vector, check_probs
+from recal.decisions.rule import DecisionRule
 from recal.errors import InputError
-from recal.maps.arrays import log_softmax, sigmoid
+from recal.maps.arrays import log_odds, log_softmax, sigmoid
+from recal.maps.guard import bounded, lift_answers
+from recal.metrics.intervals import Interval
 from recal.schema import SMALLEST, Count, Integers, ListOf, Number, Record, Text
 from recal.schema import Floats as FloatArray
 from recal.transforms import as_transform
@@ -52,6 +54,119 @@ _GRID = np.arange(-20, 9) * 0.15
 
 # The columns of `row_numbers` that hold the predicted class, and those of `labelled_rows` after it.
 _ANSWER, _RIGHT, _LOSSES = 9, 10, 11
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One quantity that was compared: its value at the fit and today, and how surprising the
+    difference is.
+
+    `p_value` is already corrected for the other quantities that were compared.
+    """
+
+    name: str
+    at_fit: float
+    today: float
+    p_value: float
+
+
+@dataclass(frozen=True)
+class WatchResult:
+    """What the logits of new inputs say about them; made by `watch` and by `apply --follow`.
+
+    Attributes
+    ----------
+    n_samples : int
+    beta, ratio : float
+        The inverse temperature that suits these inputs, and its ratio to the beta of the fit.
+        `to_the_power(probs, ratio)` applies it to the probabilities of any calibrator. If too
+        little is known, beta is the beta of the fit and the ratio is 1.
+    reason : str
+        Why the accuracy is unknown; empty if it is known.
+    accuracy, interval : float, (low, high)
+        The estimated accuracy and its 95 % interval; NaN, and from 0 to 1, if unknown. Of the
+        model's own predictions if logits were watched, of the answers if confidences were.
+    variance : float
+        How far the inputs are from everything seen at the fit: 0 (very similar) to 1 (unlike
+        anything).
+    kinds_disagree : bool
+        Whether the kinds of damage at the fit disagree about the temperature, so that the
+        temperature of the fit stays.
+    unlike : bool
+        Whether the inputs are unlike every view of the fit. Do not rely on any decision rule for
+        them.
+    alarm : bool or None
+        Whether the inputs differ from those of the fit. The probability of a false alarm is at most
+        `alpha`. None if no test was made.
+    p_value, alpha : float
+        P-value and level of the test; NaN if none was made.
+    findings : tuple of Finding
+        Everything that was compared.
+    accuracy_at_fit : float
+    """
+
+    n_samples: int
+    beta: float
+    ratio: float = 1.0
+    reason: str = ""
+    accuracy: float = math.nan
+    interval: Interval = (0.0, 1.0)
+    variance: float = 1.0
+    unlike: bool = False
+    kinds_disagree: bool = False
+    alarm: bool | None = None
+    p_value: float = math.nan
+    alpha: float = math.nan
+    findings: tuple[Finding, ...] = ()
+    accuracy_at_fit: float = math.nan
+    whose: str = "the model's own predictions"
+
+    @property
+    def known(self) -> bool:
+        """Whether the inputs resemble those of the fit, or a view of them, closely enough to
+        estimate their accuracy.
+        """
+        return not self.reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        findings = [vars(finding) for finding in self.findings]
+        return {**vars(self), "known": self.known, "findings": findings}
+
+    @property
+    def test_message(self) -> str:
+        """One sentence about the test; empty if none was made."""
+        if self.alarm is None:
+            return ""
+        differ = "differ from" if self.alarm else "do not differ detectably from"
+        return f"{self.n_samples:,} new inputs {differ} those of the fit (p = {self.p_value:.3g})."
+
+    @property
+    def accuracy_message(self) -> str:
+        """One sentence about the accuracy."""
+        if not self.known:
+            return f"The accuracy of {self.whose} is unknown: {self.reason}."
+        at_fit = (
+            "" if math.isnan(self.accuracy_at_fit) else f"; at the fit {self.accuracy_at_fit:.1%}"
+        )
+        low, high = self.interval
+        return (
+            f"Estimated accuracy of {self.whose}: {self.accuracy:.1%} (95 % interval {low:.1%} to "
+            f"{high:.1%}){at_fit}."
+        )
+
+    @property
+    def temperature_message(self) -> str:
+        """One sentence about the temperature."""
+        if self.kinds_disagree:
+            return "The temperature of the fit stays, because the views of the fit disagree about these inputs."
+        if abs(self.ratio - 1) < 0.005:
+            return "The temperature of the fit stays."
+        return f"The temperature is multiplied by {1 / self.ratio:.2f}."
+
+    def __str__(self) -> str:
+        sentences = (self.test_message, self.temperature_message, self.accuracy_message)
+        return " ".join(sentence for sentence in sentences if sentence)
 
 
 def row_numbers(logits: Floats, beta: float, cut: float, block_size: int = 2_000_000) -> Vector:
@@ -89,7 +204,7 @@ def statistics(rows: Vector, weights: Vector | None = None) -> Vector:
     Examples
     --------
     >>> import numpy as np
-    >>> from recal.decisions.damage import row_numbers, statistics
+    >>> from recal.decisions.following import row_numbers, statistics
     >>> logits = 3 * np.random.default_rng(0).normal(size=(500, 4))
     >>> statistics(row_numbers(logits, beta=1.0, cut=0.5)).shape
     (9,)
@@ -119,7 +234,7 @@ class Process:
     Examples
     --------
     >>> import numpy as np
-    >>> from recal.decisions.damage import Process
+    >>> from recal.decisions.following import Process
     >>> process = Process(np.array([[0.0], [1.0]]), np.array([[0.0], [-1.0]]))
     >>> near, far = process(np.array([[1.0], [50.0]]))[1]
     >>> bool(near < 0.1), float(far)
@@ -167,15 +282,6 @@ def _without_class_mix(places: Vector) -> Vector:
 def _kernel(first: Vector, second: Vector) -> Vector:
     squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1) - 2 * first @ second.T
     return np.asarray(np.exp(-np.maximum(squares, 0.0) / 8.0))
-
-
-class _Reading(NamedTuple):
-    """What the process predicts for a batch."""
-
-    changes: Vector  # of log(beta) and of the log-odds of the accuracy
-    variance: float
-    as_damage: float  # the variance if undamaged inputs with other class mixes do not count
-    disputed: Vector  # how much both changes depend on single kinds of view, as a variance
 
 
 class Following(Record):
@@ -229,68 +335,65 @@ class Following(Record):
                 f"the fit had views of {len(self.damaging)} damaging kinds and {FEWEST_KINDS} are "
                 "needed: collect with the pool 'damage'"
             )
-            return unknown(self.beta, reason, n)
+            return WatchResult(n, self.beta, reason=reason)
         if n < SMALLEST_BATCH:
-            return unknown(self.beta, too_few(n), n)
-        reading, chance = self._read(rows), self._chance(rows)
-        errors = np.square(self._doubts) * (reading.variance + NOISE)
-        change, dispute = float(reading.changes[0]), float(reading.disputed[0])
+            reason = f"{n} inputs are too few to judge by; {SMALLEST_BATCH} are needed"
+            return WatchResult(n, self.beta, reason=reason)
+        (change, odds), variance, as_damage, disputes = self._read(rows)
+        chance = self._chance(rows)
+        errors = np.square(self._doubts) * (variance + NOISE)
         # If leaving out single kinds of view changes log(beta) by this share of its predicted
         # change, the kinds disagree. Sounds with crackle had 1.1, and following raised their NLL by
         # a quarter; twenty damages of photographs had less than 0.8.
-        disputed = math.sqrt(dispute) >= 0.9 * abs(change)
-        disagree = disputed and held_back(change, 0.0, chance[0]) != 0
-        ratio = 1.0 if disagree else math.exp(held_back(change, errors[0] + dispute, chance[0]))
-        unlike, reason = reading.variance >= UNKNOWN_FROM, ""
+        disputed = math.sqrt(disputes[0]) >= 0.9 * abs(change)
+        disagree = bool(disputed and held_back(change, 0.0, chance[0]) != 0)
+        step = held_back(change, errors[0] + disputes[0], chance[0])
+        ratio = 1.0 if disagree else math.exp(step)
+        unlike, reason = variance >= UNKNOWN_FROM, ""
         if unlike:
             reason = (
                 "these inputs are unlike every view of the fit; label some, or fit with views of "
                 "what happened to them"
             )
-        elif reading.as_damage >= UNKNOWN_FROM:
+        elif as_damage >= UNKNOWN_FROM:
             reason = (
                 "the mix of predicted classes is that of another class mix, or of damage unlike "
                 "every view of the fit"
             )
         found = WatchResult(
             n,
-            not reason,
-            reason,
-            ratio,
             self.beta * ratio,
-            variance=reading.variance,
+            ratio,
+            reason,
+            variance=variance,
             unlike=unlike,
             kinds_disagree=disagree,
         )
         if reason:
             return found
-        centre = self.clean_log_odds + float(reading.changes[1])
+        centre = log_odds_of(self.accuracy * self.n_samples, self.n_samples) + odds
         accuracy = float(sigmoid(np.array(centre)))
         outcomes = (1 / n + 1 / self.n_samples) / max(accuracy * (1 - accuracy), 0.5 / n)
-        variance = outcomes + chance[1] + reading.disputed[1]
-        spread = math.sqrt(errors[1] + DEVIATIONS**2 * variance)
+        spread = math.sqrt(errors[1] + DEVIATIONS**2 * (outcomes + chance[1] + disputes[1]))
         low, high = sigmoid(np.array([centre - spread, centre + spread])).tolist()
         return replace(found, accuracy=accuracy, interval=(low, high))
 
-    def _read(self, rows: Vector) -> _Reading:
-        """Evaluate the process over all sets, and the processes that leave out one kind of view
-        each.
+    def _read(self, rows: Vector) -> tuple[list[float], float, float, Vector]:
+        """Return what the process predicts for a batch.
+
+        The changes of log(beta) and of the log-odds of the accuracy; the variance; the variance if
+        undamaged inputs with other class mixes do not count; and how much both changes depend on
+        single kinds of view, as a jackknife variance.
         """
         place, size = self._place(statistics(rows))[None], nearest_size(len(rows))
         changes, variance = self._process(size)(place)
         without = np.array([self._process(size, kind)(place)[0][0] for kind in self._view_kinds])
         as_damage = float(self._process(size, _CLASS_MIXES)(place)[1][0])
-        # The jackknife variance over kinds of view.
-        disputed = (len(without) - 1) * without.var(axis=0)
-        return _Reading(changes[0], float(variance[0]), as_damage, disputed)
+        disputes = (len(without) - 1) * without.var(axis=0)
+        return changes[0].tolist(), float(variance[0]), as_damage, disputes
 
     def _place(self, numbers: Vector) -> Vector:
         return np.asarray((numbers - self.statistics[0]) / self.spread)
-
-    @property
-    def clean_log_odds(self) -> float:
-        """The log-odds of the accuracy of undamaged inputs, to which `changes` are added."""
-        return log_odds_of(self.accuracy * self.n_samples, self.n_samples)
 
     def _process(self, size: int, without: str = "") -> TwoReadings:
         """Return the process for batches of one of `SIZES`, without the sets of one kind of view."""
@@ -350,11 +453,6 @@ class Following(Record):
         counts = rng.multinomial(n, np.full(n, 1 / n), size=50).astype(np.float64)
         places = np.array([self._place(statistics(rows, weights)) for weights in counts])
         return self._process(nearest_size(n))(places)[0].var(axis=0)
-
-
-def too_few(n_samples: int) -> str:
-    """Return the reason why a small batch is not judged."""
-    return f"{n_samples} inputs are too few to judge by; {SMALLEST_BATCH} are needed"
 
 
 def log_odds_of(hits: float, n_samples: int) -> float:
@@ -490,3 +588,85 @@ def _class_mixes(labels: Labels, rng: np.random.Generator) -> Iterator[NDArray[n
         # A concentration below 1 lets a few classes dominate.
         shares = rng.dirichlet(np.full(len(classes), 0.5))[members]
         yield rng.choice(len(labels), len(labels) // 2, p=shares / shares.sum())
+
+
+def to_the_power(probs: ArrayLike, ratio: float) -> NDArray[np.float64]:
+    """Raise probabilities to a power and normalise: a ratio below 1 makes them less confident, one
+    above 1 more.
+
+    For temperature scaling this is the same as multiplying beta = 1/T by the ratio. For other
+    calibrators it makes the same change to their final probabilities. The order of the classes in a
+    row does not change.
+
+    Parameters
+    ----------
+    probs : array-like of shape (n_samples, n_classes)
+    ratio : float
+        Above 0; `WatchResult.ratio` suits a batch.
+
+    Examples
+    --------
+    >>> from recal.decisions import to_the_power
+    >>> to_the_power([[0.9, 0.1]], 0.5).round(3)
+    array([[0.75, 0.25]])
+    """
+    array = np.asarray(check_probs(probs), dtype=np.float64)
+    if not (np.isfinite(ratio) and ratio > 0):
+        raise InputError(f"`ratio` must be a number above 0, got {ratio!r}.")
+    if ratio == 1.0:
+        return array
+    logs = np.log(np.maximum(array, np.finfo(np.float64).tiny))
+    weights = np.exp(ratio * (logs - logs.max(axis=1, keepdims=True)))
+    probs = bounded(weights / weights.sum(axis=1, keepdims=True))
+    return lift_answers(probs, array.argmax(axis=1)[:, None])
+
+
+def followed_confidences(
+    confidences: NDArray[np.float64], probs: NDArray[np.float64], followed: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Shift the log-odds of each confidence by the same amount as following shifted those of the
+    prediction.
+    """
+    predictions, rows = probs.argmax(axis=1), np.arange(len(probs))
+    shift = log_odds(followed[rows, predictions]) - log_odds(probs[rows, predictions])
+    return np.asarray(sigmoid(log_odds(confidences) + shift))
+
+
+def accept_followed(
+    rule: DecisionRule,
+    probs: ArrayLike,
+    result: WatchResult,
+    confidences: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    *,
+    accept_unlike: bool = False,
+) -> NDArray[np.bool_]:
+    """Apply a rule to followed probabilities; it accepts nothing if the batch is unlike every view
+    of the fit.
+
+    Parameters
+    ----------
+    rule : DecisionRule
+    probs : array-like of shape (n_samples, n_classes)
+        Already followed: `to_the_power(probs, result.ratio)`.
+    result : WatchResult
+    confidences : array-like of shape (n_samples,), optional
+        Followed, too; needed if the rule reads confidences.
+    groups : array-like of shape (n_samples,), optional
+        Needed if the rule has a threshold per group.
+    accept_unlike : bool
+        Apply the rule anyway.
+
+    Examples
+    --------
+    >>> from recal import DecisionRule
+    >>> from recal.decisions import WatchResult, accept_followed
+    >>> rule = DecisionRule((0.9,), risk=0.01, confidence=0.95)
+    >>> strange = WatchResult(100, 1.0, reason="unlike every view", unlike=True)
+    >>> accept_followed(rule, [[0.95, 0.05]], strange)
+    array([False])
+    >>> accept_followed(rule, [[0.95, 0.05]], strange, accept_unlike=True)
+    array([ True])
+    """
+    accepted = rule.accept(probs, confidences, groups)
+    return np.zeros_like(accepted) if result.unlike and not accept_unlike else accepted
