@@ -15,14 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.collecting.models.onnx import (
-    FLOATS,
-    Output,
-    check_external_data,
-    choose_output,
-    open_session,
-    reason_of,
-)
+from recal.collecting.models.onnx import OnnxModel, open_session, reason_of
 from recal.errors import FileError, InputError
 from recal.export.tracer import IR_VERSION, OPEN, OPSET, Shape, Symbol, dtype_of, onnx, tensor
 
@@ -53,64 +46,38 @@ def form_of(part: NetworkPart) -> tuple[Shape, str]:
     return (OPEN, *(size or OPEN for size in sizes(part.input)[1:])), dtype_of(part.input)
 
 
-def as_part(model: onnx.ModelProto) -> NetworkPart:
-    """Return a model with one input as a part; if it has several outputs, take the one with the
-    class scores.
-    """
+def as_part(model: onnx.ModelProto, output: str) -> NetworkPart:
+    """Return a model with one input, and one of its outputs, as a part."""
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     constants = {constant.name for constant in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in constants]
     if len(inputs) != 1:
         raise InputError(f"The ONNX model must have one input, the batch; it has {len(inputs)}.")
-    listed = [_described(value) for value in model.graph.output]
-    chosen = choose_output("The ONNX model", listed)
-    if chosen.is_zipped:
-        raise InputError(
-            f"The ONNX model's output {chosen.name!r} is a list of dictionaries, which cannot be exported",
-            remedy="Convert the model again with options={'zipmap': False}",
-        )
-    return NetworkPart(model, inputs[0], model.graph.output[listed.index(chosen)])
-
-
-def _described(value: onnx.ValueInfoProto) -> Output:
-    """Return a value's name, its type as onnxruntime writes it, and its number of axes."""
-    if value.type.HasField("sequence_type"):
-        return Output(value.name, "seq(map())", None)
-    kinds = ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16")
-    names = dict(zip(map(onnx.TensorProto.DataType.Value, kinds), FLOATS))
-    kind = names.get(value.type.tensor_type.elem_type, "tensor(other)")
-    return Output(value.name, kind, len(value.type.tensor_type.shape.dim) or None)
+    return NetworkPart(
+        model, inputs[0], next(value for value in model.graph.output if value.name == output)
+    )
 
 
 def read_model(path: str | os.PathLike[str]) -> NetworkPart:
     """Return a user's model, at an opset that the nodes around it can use, too."""
-    model = _load(path)
-    version = max(
-        (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")),
-        default=OPSET,
-    )
-    if version < OPSET:
-        try:
-            model = onnx.version_converter.convert_version(model, OPSET)
-        except Exception as error:
-            raise InputError(
-                f"The ONNX model's operations (version {version}) cannot be brought to version {OPSET}: "
-                f"{reason_of(error)}. Export the model again at opset {OPSET} or later."
-            ) from error
-    return as_part(model)
-
-
-def _load(path: str | os.PathLike[str]) -> onnx.ModelProto:
-    check_external_data(Path(path))
+    source = OnnxModel(Path(path))
+    if source.output.is_zipped:
+        raise InputError(
+            f"The ONNX model's output {source.output.name!r} is a list of dictionaries, which cannot be exported",
+            remedy="Convert the model again with options={'zipmap': False}",
+        )
     try:
-        return onnx.load(os.fspath(path))
-    except OSError as error:
-        raise FileError(f"Cannot read {path}: {error.strerror or error}.") from error
+        model = onnx.load(os.fspath(path))
+        versions = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
+        if max(versions, default=OPSET) < OPSET:
+            model = onnx.version_converter.convert_version(model, OPSET)
     except Exception as error:
         raise FileError(
-            f"{path} is not an ONNX model: {reason_of(error)}. Copy or export it again."
+            f"{path} cannot be brought to opset {OPSET}: {reason_of(error)}. Export the model "
+            f"again at opset {OPSET} or later."
         ) from error
+    return as_part(model, source.output.name)
 
 
 def versions_of(part: NetworkPart) -> tuple[dict[str, int], int]:
@@ -143,12 +110,9 @@ def open_batch(part: NetworkPart, shape: Shape) -> NetworkPart:
         return free
     rows = random_rows(fixed + 1, shape, dtype_of(part.input))
     try:
-        first, last = (
-            run_model(part.model, part.input.name, some)[part.output.name]
-            for some in (rows[:-1], rows[1:])
-        )
+        source = OnnxModel(_session(part.model), output=part.output.name)
         together = run_model(free.model, free.input.name, rows)[free.output.name]
-        same = np.allclose(together, [*first, last[-1]], rtol=1e-4, atol=1e-4)
+        same = np.allclose(together, source.answer(rows), rtol=1e-4, atol=1e-4)
     except InputError:
         same = False
     if not same:
@@ -163,7 +127,7 @@ def open_batch(part: NetworkPart, shape: Shape) -> NetworkPart:
 def _copy(part: NetworkPart) -> NetworkPart:
     model = onnx.ModelProto()
     model.CopyFrom(part.model)
-    return as_part(model)
+    return as_part(model, part.output.name)
 
 
 def fix_reshapes(part: NetworkPart, fixed: int = 0) -> NetworkPart:
@@ -213,13 +177,17 @@ def run_model(
     model.
     """
     try:
-        session = open_session(model.SerializeToString(), "1", ["CPUExecutionProvider"])
+        session = _session(model)
         names = [value.name for value in session.get_outputs()]
         return {} if batch is None else dict(zip(names, session.run(names, {name: batch})))
     except Exception as error:
         raise InputError(
             f"onnxruntime cannot run this model: {reason_of(error)}. No file was written."
         ) from error
+
+
+def _session(model: onnx.ModelProto) -> Any:
+    return open_session(model.SerializeToString(), "1", ["CPUExecutionProvider"])
 
 
 def random_rows(count: int, shape: Sequence[int], dtype: str) -> NDArray[Any]:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from recal.export import network
 from recal.export import traced_functions as xp
 from recal.export.calibration import Calibration, calibration_of
 from recal.export.network import NetworkPart, sizes
-from recal.export.tracer import OPEN, Graph, Shape, Symbol, onnx
+from recal.export.tracer import OPEN, Graph, Shape, Symbol, dtype_of, onnx
 from recal.files.paths import replacing
 from recal.maps.base import wide
 from recal.maps.guard import bounded, guarded
@@ -118,7 +118,7 @@ def export_onnx(
             "A torch model is exported with an example input: pass a batch such as torch.rand(1, 3, 32, 32)."
         )
     else:
-        own = network.as_part(as_onnx(logits_of(model, preprocess), example))
+        own = network.as_part(as_onnx(logits_of(model, preprocess), example), "logits")
         preprocess, (shape, dtype) = None, _form(example)
     if transforms and OPEN in shape[1:]:
         raise InputError(
@@ -128,9 +128,10 @@ def export_onnx(
     n_classes = _classes_of(own)
     calibration.check_classes(n_classes)
     rule = _rule(getattr(plan, "decision_", None) if accept is None else accept, n_classes)
-    file = _File(own, before, calibration, n_classes, outputs, shape, dtype, rule)
-    if calibration.map.gate is not None:
-        file = _gateable(file)
+    gated = None if calibration.map.gate is None else _gateable(own)
+    file = _File(
+        gated or own, before, calibration, n_classes, outputs, shape, dtype, rule, gated is not None
+    )
     return write(file.run(), path, metadata(plan, transforms, rule))
 
 
@@ -138,7 +139,7 @@ def export_onnx(
 class _File:
     """The pieces of a file: functions from inputs to logits, and the calibration.
 
-    Without `gated`, the views of all rows are computed, with the same answers.
+    If `gated`, views are computed only for the rows that need them, with the same answers.
     """
 
     network: NetworkPart
@@ -148,8 +149,8 @@ class _File:
     outputs: str
     shape: Shape
     dtype: str
-    rule: DecisionRule | None = None
-    gated: bool = True
+    rule: DecisionRule | None
+    gated: bool
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
@@ -188,7 +189,7 @@ class _File:
         of each row.
         """
         fitted, shape = self.calibration.map, (len(self.transforms), OPEN, self.n_classes)
-        if fitted.gate is None or not self.gated:
+        if not self.gated:
             rows = [inputs, *(transform(inputs) for transform in self.transforms)]
             stack = self._logits(xp.concat(rows) if len(rows) > 1 else inputs)
             layers = _layers(stack.reshape((1 + shape[0], *shape[1:])))
@@ -203,7 +204,7 @@ class _File:
         some = inputs[rows]
         stack = self._logits(xp.concat([transform(some) for transform in self.transforms]))
         views = _layers(wide(stack.reshape(shape)))
-        below = fitted.with_gate(None).probs(wide(logits[rows]), views)
+        below = fitted.probs(wide(logits[rows]), views)
         probs = above.op("ScatterND", rows[:, None], below, shape=above.shape)
         return logits, probs, is_below.long() * shape[0] + 1
 
@@ -238,14 +239,14 @@ def _layers(stack: Symbol) -> list[Symbol]:
     return [stack[number] for number in range(stack.shape[0])]
 
 
-def _gateable(file: _File) -> _File:
-    """Return the file in a form that also works if no row of a batch needs views."""
-    never = replace(file.calibration, map=file.calibration.map.with_gate(1e-300))  # none is below
-    for own in (file.network, network.fix_reshapes(file.network)):
+def _gateable(own: NetworkPart) -> NetworkPart | None:
+    """Return the network in a form that takes an empty batch; None if there is none."""
+    empty = network.random_rows(0, sizes(own.input)[1:], dtype_of(own.input))
+    for one in (own, network.fix_reshapes(own)):
         with suppress(InputError):
-            replace(file, network=own, calibration=never, rule=None).run()
-            return replace(file, network=own)
-    return replace(file, gated=False)
+            network.run_model(one.model, one.input.name, empty)
+            return one
+    return None
 
 
 def _rule(accept: Any, n_classes: int) -> DecisionRule | None:

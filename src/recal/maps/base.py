@@ -89,10 +89,6 @@ class Map(Record):
         """Samples with at least this confidence need no views; None if there is no gate."""
         return None
 
-    def with_gate(self, gate: float | None) -> Map:
-        """Return the map with another gate, if it has one; with None, all samples need their views."""
-        return self
-
     @property
     def plan(self) -> Plan | Blend | None:
         """The plan or the blend that the map is or contains; None if there is none."""

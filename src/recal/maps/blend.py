@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -144,10 +143,6 @@ class Blend(Map):
     @property
     def n_classes(self) -> int | None:
         return len(self.offsets) or len(self.gated_offsets) or None
-
-    def with_gate(self, gate: float | None) -> Blend:
-        """Return the same blend with another gate; None computes the views of all samples."""
-        return replace(self, gate=gate)
 
     def needs_views(self, logits: Array) -> Array:
         """Return for each sample whether its confidence is below the gate, so that it needs its
@@ -317,10 +312,6 @@ class Mixture(Map):
     def gate(self) -> float | None:
         """Samples with at least this confidence need no views; None if there is no gate."""
         return None if self.plan is None else self.plan.gate
-
-    def with_gate(self, gate: float | None) -> Mixture:
-        """Return the same map with another gate; None computes the views of all samples."""
-        return self if self.plan is None else replace(self, plan=self.plan.with_gate(gate))
 
     def needs_views(self, logits: Array) -> Array:
         return super().needs_views(logits) if self.plan is None else self.plan.needs_views(logits)
