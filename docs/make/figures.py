@@ -67,10 +67,10 @@ def flow() -> str:
     """From an input to a decision: input, views, model, map, rule."""
     drawing = _Diagram("From an input to a decision: model, views, map and rule", 330)
     drawing.box(10, 44, 118, "input")
-    drawing.box(171, 44, 118, "model", key="g4")
+    drawing.box(171, 44, 118, "model", key="r1")
     drawing.box(332, 44, 118, "logits")
     drawing.box(10, 118, 118, "views", "zoomed, shifted, …")
-    drawing.box(171, 118, 118, "model", "unchanged", key="g4")
+    drawing.box(171, 118, 118, "model", "unchanged", key="r1")
     drawing.box(332, 118, 118, "their logits")
     drawing.box(332, 204, 118, "map", "fitted once", key="after")
     drawing.box(171, 204, 118, "probabilities", "calibrated")
@@ -97,10 +97,10 @@ def groups() -> str:
     drawing.text(66, 105, "prediction kept", "label")
     drawing.text(66, 195, "prediction changed", "label")
     cells = (
-        (130, 64, "g3", "kept, rose", "logits × β3"),
-        (292, 64, "g4", "kept, fell", "logits × β4"),
-        (130, 154, "g1", "changed, rose", "logits × β1"),
-        (292, 154, "g2", "changed, fell", "logits × β2"),
+        (130, 64, "r4", "kept, rose", "logits × β3"),
+        (292, 64, "r1", "kept, fell", "logits × β4"),
+        (130, 154, "r3", "changed, rose", "logits × β1"),
+        (292, 154, "r2", "changed, fell", "logits × β2"),
     )
     for x, y, key, name, words in cells:
         drawing.box(x, y, 154, name, words, key=key, height=80, swatch=True)

@@ -130,12 +130,6 @@ class Browser:
         taken = self.send("Page.captureScreenshot", captureBeyondViewport=True, format="png")
         path.write_bytes(base64.b64decode(taken["data"]))
 
-    def press_left(self) -> None:
-        """Press and release the left arrow key."""
-        for kind in ("keyDown", "keyUp"):
-            key = {"key": "ArrowLeft", "code": "ArrowLeft", "windowsVirtualKeyCode": 37}
-            self.send("Input.dispatchKeyEvent", type=kind, **key)
-
     def close(self) -> None:
         self._process.terminate()
         try:

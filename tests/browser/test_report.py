@@ -1,6 +1,5 @@
 """The report in a real browser: what people see when they move the slider is what numpy says."""
 
-import base64
 import importlib.util
 import json
 import os
@@ -87,15 +86,6 @@ def test_the_slider_shows_what_numpy_counts(browser, report, comparison, thresho
     check_numbers(browser, comparison.samples[shown], "after", threshold)
 
 
-def test_a_key_press_moves_the_slider(browser, report, comparison):
-    browser.open(report)
-    assert browser.text("threshold-value") == "0.9"
-    browser.ask("document.getElementById('threshold').focus()")
-    browser.press_left()
-    assert browser.text("threshold-value") == "0.89"
-    check_numbers(browser, comparison.samples["uncalibrated"], "before", 0.89)
-
-
 def test_the_page_says_the_same_before_and_after_its_script_ran(browser, report, comparison):
     static = report.read_text()
     browser.open(report)
@@ -118,22 +108,6 @@ def test_choosing_a_method_changes_numbers_verdict_and_figures(browser, report, 
         assert set(visible) == {method}
 
 
-def test_the_dot_sits_on_the_curve_at_the_threshold(browser, report):
-    browser.open(report)
-    move(browser, place_of(report, 0.6))
-    cursor = float(browser.ask("document.getElementById('cursor').getAttribute('x1')"))
-    for key in ("before", "after"):
-        x, y = (
-            float(browser.ask(f"document.getElementById('dot-{key}').getAttribute('{a}')"))
-            for a in ("cx", "cy")
-        )
-        points = browser.ask(
-            f"document.getElementById('line-{key}').getAttribute('points')"
-        ).split()
-        assert x == cursor
-        assert f"{x:.1f},{y:.1f}" in points
-
-
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_sticks_out_of_the_screen_fails_or_is_fetched(browser, report, tmp_path, width):
     browser.open(report, width=width)
@@ -149,29 +123,6 @@ def test_nothing_sticks_out_of_the_screen_fails_or_is_fetched(browser, report, t
     folder = Path(os.environ.get("RECAL_SCREENSHOTS", tmp_path))
     browser.screenshot(folder / f"report-{width}.png")
     assert (folder / f"report-{width}.png").stat().st_size > 20_000
-
-
-@pytest.mark.parametrize("width", [1300, 390])
-def test_no_open_table_is_cut_off(browser, tmp_path, width):
-    rng = np.random.default_rng(0)
-    names = [f"a class with a long name {i}" for i in range(12)]
-    logits = rng.normal(0, 2, (900, 12))
-    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    y = (probs.cumsum(1) > rng.random((900, 1))).argmax(1)
-    sharper = probs**2 / (probs**2).sum(1, keepdims=True)
-    options = {
-        "classes": names,
-        "groups": {"camera": rng.integers(0, 4, 900)},
-        "risk": 0.3,
-        "bootstrap": 20,
-    }
-    path = write_report(probs, tmp_path / "r.html", y=np.array(names)[y], before=sharper, **options)
-    browser.open(path, width=width)
-    cut = browser.ask(
-        "[...document.querySelectorAll('.scroll')].filter(e => e.offsetParent && !e.closest('details'))"
-        ".filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.ariaLabel)"
-    )
-    assert cut == []
 
 
 _UNREADABLE = """(() => {
@@ -197,14 +148,6 @@ def test_no_words_of_a_figure_are_cut_off_or_lie_on_others(browser, report, widt
     assert browser.ask(_UNREADABLE) == []
 
 
-def test_it_prints_to_at_most_eight_pages(browser, report):
-    browser.open(report)
-    pdf = base64.b64decode(
-        browser.send("Page.printToPDF", printBackground=True, preferCSSPageSize=True)["data"]
-    )
-    assert 2 <= len(re.findall(rb"/Type ?/Page\b", pdf)) <= 8
-
-
 def test_a_screen_reader_hears_the_numbers_and_no_symbols(browser, report, comparison):
     static = re.search('aria-valuetext="(.*?)"', report.read_text())[1]
     browser.open(report)
@@ -214,13 +157,6 @@ def test_a_screen_reader_hears_the_numbers_and_no_symbols(browser, report, compa
     above = comparison.samples["uncalibrated"].confidence >= 0.5
     assert browser.ask(said).startswith(
         f"at least 0.5 confidence; uncalibrated: {100 * above.mean():.1f} % accepted"
-    )
-    shown = "[...document.querySelectorAll('td span')].filter(e => '▼▲'.includes(e.textContent) && e.textContent)"
-    assert browser.ask(f"{shown}.length") == browser.ask(
-        f"{shown}.filter(e => e.ariaHidden === 'true').length"
-    )
-    assert browser.ask(
-        "[...document.querySelectorAll('figure.card svg')].every(e => e.getAttribute('aria-label'))"
     )
     figures = (
         "[...document.querySelectorAll('section')].filter(e => e.querySelector('figure.card'))"
@@ -243,20 +179,7 @@ def test_colours_are_read_on_their_ground_and_groups_told_apart_in_grey(browser,
         "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
     )
     browser.open(report)
-    names = [
-        "ink",
-        "soft",
-        "link",
-        "better",
-        "worse",
-        "before",
-        "after",
-        "paper",
-        "g1",
-        "g2",
-        "g3",
-        "g4",
-    ]
+    names = ["ink", "soft", "link", "worse", "before", "after", "paper", "r1", "r2", "r3", "r4"]
     colours = {
         name: browser.ask(
             f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim()"
@@ -270,11 +193,11 @@ def test_colours_are_read_on_their_ground_and_groups_told_apart_in_grey(browser,
     def contrast(one, other):
         return (max(light[one], light[other]) + 0.05) / (min(light[one], light[other]) + 0.05)
 
-    for name in ("ink", "soft", "link", "better", "worse"):
+    for name in ("ink", "soft", "link", "worse"):
         assert contrast(name, "paper") >= 4.5, name
     for name in ("before", "after"):
         assert contrast(name, "paper") >= 3, name
-    for one, other in pairwise(["g1", "g2", "g3", "g4"]):
+    for one, other in pairwise(["r1", "r2", "r3", "r4"]):
         assert contrast(one, other) >= 1.5, (one, other)
 
 

@@ -61,13 +61,6 @@ def test_the_readme_prints_what_it_shows(tmp_path):
     assert shares[0] == pytest.approx(shares[1], abs=1.0)
 
 
-def test_the_readme_shows_the_two_commands_and_a_picture_on_its_first_screen():
-    lines = (ROOT / "README.md").read_text().splitlines()[:40]
-    for wanted in ("make demo", "make test", "pip install", "!["):
-        assert any(line.startswith(wanted) for line in lines), wanted
-    assert blocks(ROOT / "README.md")
-
-
 def test_links_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):

@@ -36,14 +36,6 @@ def test_clusters_are_one_whole_name_per_row(clusters: list[float]) -> None:
         check_clusters(clusters, 3)
 
 
-def test_a_missing_value_of_pandas_names_no_cluster() -> None:
-    pandas = pytest.importorskip("pandas")
-    names = np.array(["a", pandas.NA, "b"], dtype=object)
-    with pytest.raises(InputError, match="row 1"):
-        check_clusters(names, 3)
-    assert check_names(names, 3, "groups")[0] == ("", "a", "b")
-
-
 def test_numbers_are_named_alike_whatever_their_type() -> None:
     for values in ([1, 2, 1], [1.0, 2.0, 1.0], np.array([1.0, 2, 1], dtype=object)):
         assert check_names(values, 3, "groups")[0] == ("1", "2")
@@ -63,12 +55,6 @@ def test_parts_and_folds_never_divide_a_cluster() -> None:
     for cluster in range(60):
         assert len(set(fold[clusters == cluster].tolist())) == 1
         assert sum(bool((clusters[part] == cluster).any()) for part in parts) == 1
-
-
-def test_folds_spread_classes_evenly() -> None:
-    labels = np.repeat([0] * 45 + [1] * 5, 4)
-    fold = cluster_folds(np.repeat(np.arange(50), 4), labels, 5, np.random.default_rng(1))
-    assert np.bincount(fold[labels == 1], minlength=5).tolist() == [4] * 5
 
 
 def test_too_few_clusters_for_the_folds_are_refused() -> None:

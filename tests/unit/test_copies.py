@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recal import TemperatureScaling, decide, load, prediction_sets, save
+from recal import TemperatureScaling, decide, prediction_sets
 from recal.calibrators import HistogramBinning, IsotonicCalibration
 from recal.copies import (
     MOST_HASHES,
@@ -21,7 +21,6 @@ from recal.copies import (
     matters,
     row_hashes,
 )
-from recal.decisions import decide_crossfitted
 from recal.errors import SameRowsWarning
 from recal.files.probabilities import read_prob_table, read_probs, write_prob_file
 from tests.problems import logits_and_labels
@@ -51,13 +50,6 @@ def test_a_decision_on_rows_of_the_fit_says_that_nothing_is_guaranteed() -> None
         found = decide(calibrator.predict_proba(logits), y, risk=0.1, calibrator=calibrator)
     assert found.n_fitted == 400
     assert "No guarantee: 400 of these samples were used in the fit." in str(found)
-
-
-def test_a_file_keeps_the_hashes_and_float32_gives_the_same(tmp_path: Path) -> None:
-    logits, y = problem(400)
-    again = load(save(TemperatureScaling().fit(logits, y), tmp_path / "ts.recal"))
-    assert again.fitted_rows(logits.astype(np.float32)) == 400
-    assert again.fitted_rows(problem(400, seed=1)[0]) == 0
 
 
 def test_a_large_fit_keeps_a_sample_of_its_hashes_and_still_counts() -> None:
@@ -101,18 +93,6 @@ def test_a_large_fit_keeps_the_hashes_of_some_probabilities_and_still_counts() -
     assert calibrator.fitted_rows(calibrator.predict_proba(problem(4000, seed=1)[0])) == 0
 
 
-def test_a_small_part_of_the_fit_is_recognised_though_the_fit_holds_many_pairs() -> None:
-    kinds = np.random.default_rng(0).normal(size=(50_000, 2))
-    fit = kinds[np.random.default_rng(1).integers(0, 50_000, 5000)]  # some 230 pairs of equal rows
-    assert count_fitted(fit[:200], kept_hashes(fit), 5000) >= 170
-    assert (
-        count_fitted(
-            kinds[np.random.default_rng(2).integers(0, 50_000, 200)], kept_hashes(fit), 5000
-        )
-        == 0
-    )
-
-
 def test_two_sets_that_hold_the_same_few_kinds_of_rows_equally_often_are_one() -> None:
     """A tree has a few leaves: no row is alone, and the same file is still the same."""
     fit = np.random.default_rng(0).integers(0, 30, 2000)[:, None] * [1.0, -1.0]
@@ -129,11 +109,6 @@ def test_one_equal_row_such_as_a_blank_image_is_no_reason_to_refuse() -> None:
     assert matters(5, 500)
 
 
-def test_hashes_differ_by_column_and_do_not_see_the_sign_of_zero() -> None:
-    assert len(set(row_hashes(np.eye(50)).tolist())) == 50
-    assert row_hashes([[0.0, 1.0]]) == row_hashes([[-0.0, 1.0]])
-
-
 @pytest.mark.parametrize("name", ["probs.npz", "probs.parquet"])
 def test_files_of_probabilities_hold_the_number_of_fitted_rows(tmp_path: Path, name: str) -> None:
     probs = np.array([[0.9, 0.1], [0.2, 0.8]])
@@ -144,16 +119,6 @@ def test_files_of_probabilities_hold_the_number_of_fitted_rows(tmp_path: Path, n
     assert found.fitted_rows == 2
     assert found.confidence is not None
     np.testing.assert_array_equal(found.confidence, [0.4, 0.8])
-
-
-def test_cross_fitting_decides_without_a_row_judging_itself() -> None:
-    logits, y = problem(600)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SameRowsWarning)
-        calibrator, found = decide_crossfitted(TemperatureScaling(), logits, y, risk=0.2)
-    assert found.n_fitted == 0
-    assert calibrator.decision_ == found.rule
-    assert calibrator.n_fitted_ == 600
 
 
 def test_a_large_array_has_the_hashes_of_its_parts() -> None:

@@ -253,8 +253,12 @@ def aurc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
 def aurc_of(gathered: Runs) -> float:
     """The mean of the risk at each row's coverage; the rows of a run share its errors equally."""
     sizes = gathered.sizes[::-1]
-    wrong = np.repeat(1.0 - gathered.correct[::-1] / sizes, sizes)
-    return float((np.cumsum(wrong) / np.arange(1, len(wrong) + 1)).mean())
+    risks = 1.0 - gathered.correct[::-1] / sizes
+    if len(sizes) < sizes.sum():
+        risks = np.repeat(risks, sizes)
+    np.cumsum(risks, out=risks)
+    risks /= np.arange(1, len(risks) + 1)
+    return float(risks.mean())
 
 
 def auroc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:

@@ -42,11 +42,6 @@ def test_given_sets_are_used_as_they_are(single):
     assert (single.setup.n_fit, single.setup.n_test, single.setup.splits) == (800, 700, 1)
 
 
-def test_methods_stand_in_the_order_given_after_the_uncalibrated_model(single):
-    assert single.methods == ("uncalibrated", "ts", "vs", "recal")
-    assert single.keeps_accuracy == (True, True, False, True)
-
-
 def test_a_single_split_has_the_intervals_of_evaluate(single):
     test = problem(700, seed=1)
     probs = TemperatureScaling().fit(problem(800)).predict_proba(test)
@@ -101,13 +96,6 @@ def test_scores_that_look_equal_are_marked_equal():
     assert [row.mark for row in found.rows("nll")] == ["best", "best", "second"]
 
 
-@pytest.mark.parametrize(("k", "digits"), [(2, 5), (10, 5), (11, 6), (100, 6), (1000, 7)])
-def test_small_brier_scores_of_many_classes_are_told_apart(k, digits):
-    found = compare_probs({"a": np.full((4, k), 1 / k)}, [0, 1, 0, 1], bootstrap=0)
-    assert found.digits("brier") == digits
-    assert found.to_markdown().count(f"{found.values['brier'][0, 0]:.{digits}f}") == 1
-
-
 def test_forward_passes_are_those_of_the_plan(single):
     plan = single.calibrators["recal"].plan_
     assert single.passes == (1, 1, 1, 1 + len(plan.transforms))
@@ -121,11 +109,6 @@ def test_best_and_second_best_are_marked_and_shared_error_rates_are_not(single, 
     assert marks[ordered[1]] == "second"
     assert single.best("nll") == ordered[0]
     assert {row.mark for row in halves.rows("error_rate")} == {""}
-
-
-def test_higher_auroc_is_better(single):
-    best = single.best("auroc")
-    assert single.row("auroc", best).value == single.values["auroc"].max()
 
 
 def test_halves_are_random_disjoint_and_repeat_with_the_seed(halves):
@@ -146,12 +129,6 @@ def test_the_corrected_interval_counts_the_overlap_of_splits():
     low, high = corrected_interval(values, 1.0)
     assert (low + high) / 2 == pytest.approx(2.0)
     assert (high - low) / 2 == pytest.approx(4.302652729911275 * 1.0 * np.sqrt(1 / 3 + 1))
-
-
-def test_names_as_labels():
-    names = ["d", "c", "b", "a"]
-    plain, named = (compare(["ts"], problem(400, classes=c), splits=2) for c in (None, names))
-    assert np.array_equal(plain.values["nll"], named.values["nll"])
 
 
 def test_a_method_that_cannot_be_fitted_is_left_out_with_the_reason():

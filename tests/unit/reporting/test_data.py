@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from recal.metrics.row_scores import RowScores
-from recal.reporting.chart import ticks
 from recal.reporting.figure_data import reliability, threshold_table
 
 
@@ -38,16 +37,3 @@ def test_reliability_bins_and_bands(rows):
         assert accuracy == pytest.approx(rows.correct[inside].mean())
     assert (data.band_low <= data.accuracy).all()
     assert (data.accuracy <= data.band_high).all()
-
-
-def test_a_bin_of_one_right_row_is_not_certain():
-    assert reliability(rows_of([0.95], [True]), 10).band_low[0] == 0.0
-
-
-@pytest.mark.parametrize(
-    ("low", "high"), [(0, 1), (0.87, 0.93), (-0.1, 0.1), (0, 200), (0, 0), (3, 3)]
-)
-def test_ticks_are_round_and_inside(low, high):
-    found = ticks(low, high)
-    assert 1 <= len(found) <= 7
-    assert all(low - 1e-9 <= value <= high + 1e-9 for value in found)

@@ -6,9 +6,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
-import pytest
 
-from recal import Views, compare
 from recal.comparison import compare_probs
 from recal.decisions import decide
 from recal.reporting.page import Page, report
@@ -97,23 +95,6 @@ def test_the_verdict_says_what_numpy_says(comparison):
     assert "Every answer is the same as before." in sentences
 
 
-def test_classes_are_shown_by_their_names():
-    probs = np.array([[0.9, 0.1], [0.2, 0.8]] * 30)
-    found = compare_probs(
-        {"given": probs}, ["cat", "dog"] * 30, classes=["cat", "dog"], bootstrap=0
-    )
-    text = page(found)
-    assert re.search(">dog( \\*)?</text>", text)
-    assert "60 samples, 2 classes." in text
-    assert "fitted on" not in text
-
-
-def test_all_methods_metrics_and_facts_are_there(comparison):
-    text = page(comparison, command="recal compare a.npz")
-    for words in (*comparison.methods, "class-wise ECE", "recal compare a.npz"):
-        assert words in text
-
-
 def test_the_page_names_model_data_date_rows_and_accuracy(comparison):
     about = {"Model": "<b>net</b>.onnx", "Data": "photos/", "Date": "2026-01-31"}
     text = page(comparison, about=about, rows="checking inputs")
@@ -177,18 +158,6 @@ def test_warnings_stand_above_the_advice_and_are_escaped(comparison):
     assert text.count("20 rows are &lt;copies&gt;") == 1
     assert text.index('id="warnings"') < text.index('id="headline"')
     assert 'id="warnings"' not in page(comparison)
-
-
-@pytest.mark.filterwarnings("ignore::recal.errors.DependentRowsWarning")
-@pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
-def test_a_comparison_keeps_what_it_warned_of():
-    logits = np.repeat(np.random.default_rng(0).normal(size=(60, 3)), 3, axis=0)
-    labels = np.repeat(np.random.default_rng(1).integers(0, 3, 60), 3)
-    with pytest.warns(UserWarning, match="cop|mistake|wrong") as shown:
-        found = compare(["ts"], Views(logits, labels=labels), splits=1, bootstrap=20)
-    assert set(found.warnings) == {str(one.message) for one in shown}
-    assert found.to_dict()["warnings"] == list(found.warnings)
-    assert f"{found.warnings[0][:20]}" in page(found)
 
 
 def test_the_page_of_a_constant_model_recommends_nothing():

@@ -95,14 +95,6 @@ def test_the_page_shows_the_inputs_of_the_rows_it_names(comparison):
     assert "data:image/png" not in page(comparison)
 
 
-def test_what_can_be_automated_is_what_decide_says(comparison):
-    found = automation(comparison, "recal", 0.01)
-    probs, y = comparison.probs["recal"], comparison.test_labels
-    assert found.decision.threshold == decide(probs, y, risk=0.01, confidence=0.95).threshold
-    place = found.curve.risks.index(0.1)
-    assert found.curve.coverage[place] == decide(probs, y, risk=0.1).coverage
-
-
 def test_groups_show_what_the_rule_accepts_in_each():
     rng = np.random.default_rng(0)
     group = np.array(["a", "b", "c"])[rng.integers(0, 3, 900)]

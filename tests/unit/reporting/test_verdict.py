@@ -9,8 +9,8 @@ import pytest
 
 from recal.comparison import compare_probs, judge, recommend
 from recal.decisions import decide, risk_curve
-from recal.metrics import CalibrationTest, ece
-from recal.reporting.figure_data import calibrated_range, threshold_table
+from recal.metrics import ece
+from recal.reporting.figure_data import calibrated_range
 from recal.reporting.verdict import (
     advice,
     answer_change,
@@ -92,29 +92,6 @@ def test_a_calibrated_model_is_left_as_it_is():
     )
 
 
-def test_a_dear_method_is_recommended_where_it_is_really_better():
-    logits, y = calibrated_logits(4000)
-    blurred = soft(logits + np.random.default_rng(0).normal(0, 1.0, logits.shape))
-    result = found(
-        {"uncalibrated": soft(3 * logits), "ts": blurred, "recal": soft(logits)},
-        y,
-        passes=(1.0, 1.0, 4.2),
-    )
-    assert recommend(result).method == "recal"
-    assert advice(result, recommend(result)).startswith("Use recal, 4.20 forward passes per answer")
-
-
-def test_a_miscalibrated_model_is_not_left_as_it_is_for_want_of_samples():
-    logits, y = calibrated_logits(150, seed=2)
-    result = found({"uncalibrated": soft(1.5 * logits), "ts": soft(logits)}, y)
-    result.__dict__["calibration_tests"] = {
-        "uncalibrated": CalibrationTest(0.01, 9.0, 0.1, 150, 1000),
-        "ts": CalibrationTest(0.6, 1.0, 0.0, 150, 1000),
-    }
-    assert "uncalibrated" not in recommend(result).contenders
-    assert recommend(result).method == "ts"
-
-
 def test_a_method_that_gave_the_truth_no_chance_is_worse():
     logits, y = calibrated_logits(500)
     hopeless = soft(logits)
@@ -153,20 +130,6 @@ def test_the_range_of_calibrated_errors_is_that_of_a_sum_of_unequal_chances(n, s
     doubts = np.random.default_rng(n).beta(*shape, n)
     low, high = calibrated_range(doubts.sum(), (doubts * (1 - doubts)).sum())
     assert np.abs(np.array([low[0], high[0]]) - exact_range(doubts)).max() <= 1
-
-
-def test_the_range_without_doubts_or_with_certain_ones_is_a_point():
-    assert [end.tolist() for end in calibrated_range([0.0, 5.0], [0.0, 0.0])] == [[0, 5], [0, 5]]
-
-
-def test_thresholds_count_what_reaches_them():
-    logits, y = calibrated_logits(1000)
-    rows = compare_probs({"a": soft(logits)}, y, bootstrap=0).samples["a"]
-    level = float(rows.confidence[3])
-    told = threshold_table(rows, [0.5, level])[level]
-    above = rows.confidence >= level
-    assert (told.accepted, told.errors) == (above.sum(), (~rows.correct[above]).sum())
-    assert told.expected == pytest.approx((1 - rows.confidence[above]).sum())
 
 
 def test_the_first_lines_say_what_to_use_and_what_it_brings():
