@@ -123,7 +123,7 @@ class Scorer:
     def _score_signals(self, rows: Sequence[JsonRow], groups: Any) -> Scored:
         table = self.calibration.table_
         names = table.names[: len(table.names) - table.grouped]
-        signals = {name: _column(rows, ("signals", name)) for name in names}
+        signals = _columns([row["signals"] for row in rows], names)
         confidence = self.calibration.predict_confidence(signals, groups)
         return Scored(confidence, self._accepted(confidence, groups))
 
@@ -141,13 +141,13 @@ class Scorer:
             for name in table.systems
             if any(name in row["answers"] for row in rows)
         }
+        owners = [] if table.table is None else list(zip(table.owner, table.table.names))
         signals: dict[str, dict[str, Any]] = {}
-        for place, column in zip(table.owner, () if table.table is None else table.table.names):
-            system = table.systems[place]
-            name = column.removeprefix(f"{system}: ")
-            if any(system in row.get("signals", ()) for row in rows):
-                values = _column(rows, ("signals", system, name))
-                signals.setdefault(system, {})[name] = values
+        for place, system in enumerate(table.systems):
+            given = [row.get("signals", {}).get(system) for row in rows]
+            names = [name.removeprefix(f"{system}: ") for owner, name in owners if owner == place]
+            if any(one is not None for one in given):
+                signals[system] = _columns(given, names)
         if isinstance(self.calibration, CascadeRule):
             found = self.calibration.apply(answers, signals or None, groups)
             accepted = found.next == "accept"
@@ -168,25 +168,25 @@ class Scorer:
         return Scored(confidence, self._accepted(confidence, groups, probs), classes)
 
 
-def _column(rows: Sequence[JsonRow], path: tuple[str, ...]) -> NDArray[Any]:
-    """Return one value per row, floats if all are numbers; null is missing."""
-    values = []
-    for number, row in enumerate(rows):
-        where = " of ".join(map(repr, reversed(path)))
-        value: Any = row
-        for name in path:
-            if not isinstance(value, dict) or name not in value:
-                if len(path) > 2 and path[1] not in row.get("signals", ()):
-                    value = None  # a system that was not asked yet
-                    break
-                raise InputError(f"Row {number} lacks {where}; give null if it is missing.")
-            value = value[name]
-        if value is not None and not isinstance(value, str | int | float):
-            raise InputError(f"Row {number}: {where} must be a number, a text or null.")
-        values.append(value)
-    if any(isinstance(value, str) for value in values):
-        return np.array([*values, None], dtype=object)[:-1]
-    return np.array([math.nan if value is None else value for value in values], dtype=float)
+def _columns(given: Sequence[Any], names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return signals by name, one value per row; null is missing, as is a whole row."""
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    for number, one in enumerate(given):
+        row = dict.fromkeys(names) if one is None else one
+        if not isinstance(row, dict) or set(row) != set(names):
+            raise InputError(
+                f"Row {number}: the signals must be {', '.join(names)}; give null if one is missing."
+            )
+        for name, value in row.items():
+            if value is not None and not isinstance(value, str | int | float):
+                raise InputError(f"Row {number}: {name!r} must be a number, a text or null.")
+            columns[name].append(value)
+    return {
+        name: np.array([*values, None], dtype=object)[:-1]
+        if any(isinstance(value, str) for value in values)
+        else np.array([math.nan if value is None else value for value in values], dtype=float)
+        for name, values in columns.items()
+    }
 
 
 def _matrix(rows: list[Any]) -> Vector:

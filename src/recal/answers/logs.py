@@ -54,8 +54,7 @@ def read_log(
     options : sequence of str, optional
         The answers, such as A, B, C, D. Needed for responses; also the columns of a table.
     labels : path, optional
-        A table with the right option of each question, joined by `custom_id` or `id`, or row by
-        row.
+        A table with the right option of each question, joined by `custom_id` or `id`.
     label_column : str, optional
         The column of the right option.
 
@@ -134,13 +133,11 @@ def _read_truths(
         )
     texts = table[label].tolist()
     name = next((name for name in IDS if name in table), None)
-    if (name is not None) != scores.has_ids or (name is None and len(texts) != len(scores.ids)):
+    if name is None or not scores.has_ids:
         raise InputError(
-            f"{path} holds {len(texts):,} labels for the {len(scores.ids):,} questions of {log}. "
-            f"They are joined by a column of ids ({', '.join(IDS)}), which both or none must have."
+            f"{path} and {log} are joined by ids, which both must have: a column or field "
+            f"{', '.join(IDS)}. The order of rows proves nothing."
         )
-    if name is None:
-        return texts
     truths: dict[str, str] = {}
     for one, text in zip(table[name].tolist(), texts):
         if truths.setdefault(one, text) != text:

@@ -112,7 +112,11 @@ def join_scores(
     """
     asked = scores.asked if asked is None else asked
     for name, other in others.items():
-        _check_joinable(scores, other, name)
+        if not (scores.has_ids and other.has_ids):
+            raise InputError(
+                f"The view {name!r} and the first file are joined by ids, which both must have: a "
+                f"column or field {', '.join(IDS)}. The order of rows proves nothing."
+            )
     places = {
         name: {one: row for row, one in enumerate(other.ids)} for name, other in others.items()
     }
@@ -158,17 +162,6 @@ def join_scores(
         n_unanswered=sum(int(cells.all(axis=1).sum()) for cells in missing.values()),
         n_left_out=scores.n_failed + len(scores.ids) - len(rows),
     )
-
-
-def _check_joinable(main: OptionScores, other: OptionScores, name: str) -> None:
-    """Refuse to join ids with row numbers, or rows of files that differ in length."""
-    counts = (len(main.ids) + main.n_failed, len(other.ids) + other.n_failed)
-    if main.has_ids != other.has_ids or (not main.has_ids and counts[0] != counts[1]):
-        raise InputError(
-            f"Only files with ids ({', '.join(IDS)}), or without them but of equal length, can be "
-            f"joined; the first has {counts[0]:,} rows and {name!r} {counts[1]:,}. Give both the "
-            "same ids."
-        )
 
 
 def _aligned(other: OptionScores, main: OptionScores, name: str) -> OptionScores:

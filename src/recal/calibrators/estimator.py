@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, dataclass_transform
 
-from recal.errors import InputError
+from recal.errors import InputError, NotFittedError
 from recal.schema import Instance, Kind, check, field_kinds
 
 # The kind of the attribute `decision_`.
@@ -106,7 +106,8 @@ class Estimator:
                 check(vars(self)[name], kind, name)
 
     def _check_fitted(self) -> None:
-        """Raise a NotFittedError before the fit."""
+        if "map_" not in vars(self):
+            raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit first.")
 
     def __repr__(self) -> str:
         """Show the parameters that are not at their defaults, as scikit-learn does."""

@@ -18,7 +18,7 @@ from recal.calibrators.samples import Samples
 from recal.checks import Indices, Vector
 from recal.copies import count_fitted, kept_hashes
 from recal.engine.compiled import one_thread
-from recal.errors import FewSamplesWarning, InputError, NotFittedError
+from recal.errors import FewSamplesWarning, InputError
 from recal.maps.panel import PanelMap
 from recal.schema import Floats, Integers, RandomState, check_parameters
 
@@ -55,9 +55,6 @@ class PanelCalibration(Estimator):
     gains_ : list of dict
         For each system, asked after those before it: cross-validated accuracy, share of answers
         that can be automated at 5 % errors, and whether it is `used`.
-    losses_ : dict of str to float
-        Cross-validated negative log-likelihood of "the first system is right": of the panel, of the
-        first system alone, and of its SignalCalibration if there was a comparison.
     stage_confidence_ : array of shape (n, n_systems)
         Cross-validated confidences after each system, from which `plan_cascade` lists policies.
     decision_ : DecisionRule, if one was set
@@ -82,7 +79,6 @@ class PanelCalibration(Estimator):
     table_: PanelTable
     reason_: str
     gains_: list[Any]
-    losses_: dict[str, float]
     stage_confidence_: Annotated[Vector, Floats(None, None, low=0.0, high=1.0)]
     n_fitted_: int
     row_hashes_: Annotated[NDArray[np.uint64], Integers(None)]
@@ -167,7 +163,6 @@ class PanelCalibration(Estimator):
             "map_": fit.fit(used),
             "table_": table,
             "n_fitted_": len(rows),
-            "losses_": fit.summary(used),
             "gains_": gains,
             "reason_": _sentence(gains, len(rows)),
             "stage_confidence_": confidence,
@@ -234,12 +229,6 @@ class PanelCalibration(Estimator):
         super().check_state()
         if (self.map_.samples != self.table_.samples).any():
             raise InputError("must describe the systems of the table", argument="map_")
-
-    def _check_fitted(self) -> None:
-        if "map_" not in vars(self):
-            raise NotFittedError(
-                "This PanelCalibration is not fitted yet; call fit(answers, truth) first."
-            )
 
     def _repr_html_(self) -> str:
         # Import by name, because reporting imports calibrators, not the other way round.

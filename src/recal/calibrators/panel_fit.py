@@ -362,14 +362,6 @@ class PanelFit:
             correct.append(hit & (places >= 0))
         return np.column_stack(confidence), np.column_stack(correct)
 
-    def summary(self, used: Sequence[int]) -> dict[str, float]:
-        """Return cross-validated losses of the panel and of the main system alone."""
-        own = np.where(self.main, self.probs(used), 0.0).sum(axis=1)
-        found = {"panel": own, "main system": self.own([0], self.best_penalty([0]))}
-        if self.signals_alone is not None:
-            found["signals of the main system"] = self.signals_alone
-        return {name: self.mean_loss(one) for name, one in found.items()}
-
     def _prefixes(self, used: Sequence[int]) -> list[list[int]]:
         every = range(len(self.table.systems))
         return [[one for one in used if one <= place] for place in every]

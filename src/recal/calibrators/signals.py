@@ -25,7 +25,7 @@ from recal.checks import Indices, Vector
 from recal.clusters import effective_count, stratified_folds
 from recal.copies import count_fitted, near_duplicates, row_hashes, sampled_rows
 from recal.engine.compiled import one_thread
-from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError, NotFittedError
+from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError
 from recal.maps.arrays import sigmoid
 from recal.maps.signals import SignalMap
 from recal.schema import Instance, Integers, RandomState, check_parameters
@@ -187,12 +187,6 @@ class SignalCalibration(Estimator):
             raise InputError(
                 f"{len(self.table_.names)} signals have names, and the map reads "
                 f"{len(self.map_.encoding.n_levels)} with other levels."
-            )
-
-    def _check_fitted(self) -> None:
-        if "map_" not in vars(self) or "table_" not in vars(self):
-            raise NotFittedError(
-                "This SignalCalibration is not fitted yet; call `fit` with graded answers first."
             )
 
     def _confidence(self, values: Vector) -> Vector:

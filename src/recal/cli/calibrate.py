@@ -73,7 +73,6 @@ def calibrate(
     cross_fit: opt.CrossFitting = False,
     inputs: Inputs,
     language: Questions,
-    one_rule: Annotated[bool, opt.more("--one-rule", help="One threshold for all groups.")] = False,
     method: Annotated[str, opt.more(help="The calibration method, such as ts.")] = "auto",
     confidence: Annotated[float, opt.more(help="The probability that the guarantee holds.")] = 0.95,
     pool: Annotated[str, opt.more(help="Transformations to try; auto, or none.")] = "auto",
@@ -126,7 +125,6 @@ def calibrate(
         risk=risk,
         confidence=confidence,
         random_state=seed,
-        one_rule=one_rule,
         guarantee=guarantee,  # type: ignore[arg-type]
         keep_rows=not drop_rows,
         cross_fit=cross_fit,
@@ -134,7 +132,7 @@ def calibrate(
         about={"Data": str(source or inputs.data)},
         say=say,
     )
-    used = ["source", "risk", "guarantee", "one_rule", "confidence", "drop_rows", "seed", "again"]
+    used = ["source", "risk", "guarantee", "confidence", "drop_rows", "seed", "again"]
     if graded.system:
         _calibrate_panel(source, out, settings, used, graded, inputs, answers or "free")
         return
@@ -168,8 +166,6 @@ def calibrate(
         how = {"pool": check_pool(pool), "pilot": pilot, "resume": not again}
         _calibrate_model(inputs, out, settings, how)
         return
-    if one_rule and views.groups is None:
-        opt.refuse("answers without groups (--group COLUMN)", ("one_rule",))
     from recal.workflow.job import calibrate_views
 
     result = calibrate_views(views, out, settings)

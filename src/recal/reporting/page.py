@@ -29,7 +29,6 @@ from recal.reporting import charts, figure_data
 from recal.reporting.chart import percent, render, sentences
 from recal.reporting.figure_data import THRESHOLDS, Slices, Thresholds, slices_of, threshold_table
 from recal.reporting.verdict import (
-    AnswerChange,
     Automation,
     Verdict,
     advice,
@@ -140,7 +139,6 @@ class Page:
     about : facts shown below the title, such as ``{"Model": "resnet.onnx", "Data": "photos/"}``
     rows : what the rows of the page are called, such as "checking inputs"; shown with their number
     decisions, curves : by method, made on other rows; by default they are searched on these rows
-    change : what changed answers would gain, where the caller knows it
     warnings : shown at the top, with the warnings of the comparison
     """
 
@@ -155,7 +153,6 @@ class Page:
     risk: float = 0.01
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     curves: Mapping[str, RiskCurve] = field(default_factory=dict)
-    change: AnswerChange | None = None
     warnings: Sequence[str] = ()
 
     def write(self, path: str | PathLike[str]) -> Path:
@@ -260,7 +257,7 @@ class Page:
 
     @cached_property
     def verdicts(self) -> dict[str, Verdict]:
-        return {name: verdict(self.comparison, name, self.change) for name in self.choices}
+        return {name: verdict(self.comparison, name) for name in self.choices}
 
     @cached_property
     def stop(self) -> float:

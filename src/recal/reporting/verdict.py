@@ -18,7 +18,7 @@ from recal.decisions import Decision, DecisionRule, RiskCurve, decide, risk_by_g
 from recal.decisions.decision import GroupRisk, Outcome
 from recal.errors import GroupRiskWarning
 from recal.metrics import CalibrationTest
-from recal.metrics.intervals import LEVEL, rate_interval
+from recal.metrics.intervals import rate_interval
 from recal.metrics.row_scores import RowScores
 from recal.reporting.chart import sentences
 from recal.reporting.figure_data import Acceptance, threshold_table
@@ -102,57 +102,6 @@ def _applied(curve: RiskCurve, confidence: NDArray[np.float64]) -> RiskCurve:
 
 
 @dataclass(frozen=True)
-class AnswerChange:
-    """What changed answers would do to the accuracy on the same rows.
-
-    Attributes
-    ----------
-    changed : number of answers that differ
-    kept_accuracy, free_accuracy : with the model's own answers, and with the changed ones
-    p_value : of the exact one-sided sign test over the rows on which only one of the two is right
-    """
-
-    changed: int
-    n_samples: int
-    kept_accuracy: float
-    free_accuracy: float
-    p_value: float
-
-    @property
-    def clear(self) -> bool:
-        """Whether the accuracy rises by more than chance explains."""
-        return self.free_accuracy > self.kept_accuracy and self.p_value < 1 - LEVEL
-
-    @property
-    def words(self) -> str:
-        """One sentence with the gain and one with what to type."""
-        return sentences("change", self)[0]
-
-
-def answer_change(
-    kept: NDArray[np.intp], free: NDArray[np.intp], labels: NDArray[np.intp]
-) -> AnswerChange:
-    """Compare the answers of the model with changed ones on the same labelled rows.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from recal.reporting.verdict import answer_change
-    >>> y = np.array([0, 1] * 50)
-    >>> change = answer_change(np.zeros(100, int), np.where(np.arange(100) < 40, y, 0), y)
-    >>> change.changed, change.kept_accuracy, change.free_accuracy, change.clear
-    (20, 0.5, 0.7, True)
-    """
-    from scipy.stats import binom
-
-    lost = int(((kept == labels) & (free != labels)).sum())
-    won = int(((kept != labels) & (free == labels)).sum())
-    p_value = float(binom.sf(won - 1, won + lost, 0.5)) if won + lost else 1.0
-    before, after = (float((answers == labels).mean()) for answers in (kept, free))
-    return AnswerChange(int((kept != free).sum()), len(labels), before, after, p_value)
-
-
-@dataclass(frozen=True)
 class Verdict:
     """Everything that the verdict says about a method, as values; `sentences` says it in words.
 
@@ -165,7 +114,6 @@ class Verdict:
         method is calibrated
     changed : how many answers differ from those before
     ece_high : the largest ECE that agrees with the samples; NaN if no interval was computed
-    change : what changed answers would gain, where they are kept and the gain is clear
     """
 
     method: str
@@ -176,7 +124,6 @@ class Verdict:
     changed: int
     error_rates: tuple[float, ...]
     ece_high: float
-    change: AnswerChange | None = None
 
     @property
     def outcome(self) -> str:
@@ -190,11 +137,9 @@ class Verdict:
         return sentences("verdict", self)
 
 
-def verdict(comparison: Comparison, method: str, change: AnswerChange | None = None) -> Verdict:
+def verdict(comparison: Comparison, method: str) -> Verdict:
     """Judge a method against the model before it, by expected and observed errors and by proper
     scores.
-
-    `change` is what the caller knows about changed answers.
     """
     first = comparison.methods[0]
     names = [method] if method == first else [first, method]
@@ -214,7 +159,6 @@ def verdict(comparison: Comparison, method: str, change: AnswerChange | None = N
         int((answers[0] != answers[-1]).sum()),
         tuple(1 - float(comparison.samples[name].correct.mean()) for name in names),
         float(comparison.row("ece", method).interval[1]),
-        change if change is not None and change.clear else None,
     )
 
 

@@ -60,10 +60,6 @@ def calibrate_table(
     group : the column of groups, each of which gets an offset, a threshold and a guarantee
     cluster : the column of rows that belong together, such as answers about one document
     """
-    if settings.one_rule and group is None:
-        raise InputError(
-            "--one-rule is one threshold for all groups: name their column with --group COLUMN."
-        )
     table = read_table(path)
     names = _signal_names(path, table, correct, signals, (group, cluster))
     named = {"correct": correct, "signals": names, "group": group, "cluster": cluster}

@@ -38,7 +38,6 @@ from recal.errors import DependentRowsWarning, InputError
 from recal.files.paths import replacing
 from recal.maps.arrays import log_softmax
 from recal.maps.steps import Plan, calibrated_probs
-from recal.reporting.verdict import answer_change
 from recal.schema import Number, check
 from recal.transforms import Transform
 from recal.transforms.base import short_spec
@@ -259,11 +258,7 @@ def _finish(
     if settings.keep_rows:
         kept = (fit_views, check_views) if settings.cross_fit else parts
         join_views(kept).write(folder / ROWS_OF_VIEWS)
-    # Before the guard keeps the model's answers.
-    own = fitted._predict_proba(check_views).argmax(axis=1)
-    change = answer_change(checking.probs.argmax(axis=1), own, cast(Labels, check_views.labels))
     passes = float(passes_of(fitted, check_views.logits).mean())
-    told = "--answers free" in getattr(fitted, "reason_", "")
     made = "" if n_passes is None else f" This run made {n_passes:,} in all."
     return finish(
         fitted,
@@ -271,7 +266,6 @@ def _finish(
         checking,
         settings,
         folder,
-        change=change,
         passes=passes,
         rows_name="inputs",
         sizes=tuple(views.n_samples for views in parts),
@@ -280,10 +274,7 @@ def _finish(
             "passes_per_answer": passes,
             "passes": n_passes,
         },
-        notes=[
-            change.words if change.clear and not told else "",
-            f"Forward passes per answer: {passes:.2f}.{made}",
-        ],
+        notes=[f"Forward passes per answer: {passes:.2f}.{made}"],
     )
 
 

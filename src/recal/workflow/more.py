@@ -28,7 +28,7 @@ from recal.workflow.job import calibrate_views
 from recal.workflow.run import Result, Settings, extend
 
 # What the settings of a summary hold besides the names of columns.
-_SETTINGS = ("risk", "confidence", "guarantee", "one_rule", "cross_fit", "keep_rows", "seed")
+_SETTINGS = ("risk", "confidence", "guarantee", "cross_fit", "keep_rows", "seed")
 
 
 def add_labels(

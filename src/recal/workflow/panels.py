@@ -49,18 +49,8 @@ class SystemColumns:
 
 def cascade_facts(rule: CascadeRule) -> dict[str, Any]:
     """Return a cascade as plain values for JSON."""
-    others = zip(rule.others, rule.other_shares.tolist(), rule.other_costs.tolist())
-    return {
-        "systems": list(rule.systems),
-        "promise": rule.promise,
-        "share": rule.share,
-        "cost": rule.cost,
-        "total_cost": rule.total_cost,
-        "curve": [
-            dict(zip(("cost", "share", "expected_error"), point)) for point in rule.curve.tolist()
-        ],
-        "others": {name: {"share": share, "cost": cost} for name, share, cost in others},
-    }
+    names = ("systems", "promise", "share", "cost", "total_cost")
+    return {name: getattr(rule, name) for name in names}
 
 
 def calibrate_panel(
@@ -127,7 +117,6 @@ def calibrate_panel(
         facts: dict[str, Any] = {"systems": panel.gains_}
         rule, automated = None, []
         if costs is not None:
-            by = None if settings.one_rule else groups
             rule = plan_cascade(
                 panel,
                 *read(decide_on),
@@ -136,10 +125,12 @@ def calibrate_panel(
                 risk=settings.risk,
                 confidence=settings.confidence,
                 guarantee=settings.guarantee,
-                groups=some(by, decide_on),
+                groups=some(groups, decide_on),
                 clusters=some(clusters, decide_on),
             )
-            found = rule.apply(some(given, check_on), some(signals, check_on), some(by, check_on))
+            found = rule.apply(
+                some(given, check_on), some(signals, check_on), some(groups, check_on)
+            )
             accepted = found.next == "accept"
             wrong = accepted & ~_is_right(found.answer, key[check_on], match)
             counts = {"accepted": int(accepted.sum()), "errors": int(wrong.sum())}

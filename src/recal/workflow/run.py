@@ -7,7 +7,6 @@ from __future__ import annotations
 import datetime
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -21,14 +20,14 @@ from recal.calibrators.base import Calibrator
 from recal.checks import Floats
 from recal.clusters import count_of_clusters, split_by_cluster
 from recal.comparison import compare_probs
-from recal.decisions import Decision, decide, risk_by_group, risk_curve
+from recal.decisions import Decision, decide, risk_curve
 from recal.decisions.rule import check_share
-from recal.errors import GroupRiskWarning, InputError, recorded_warnings
+from recal.errors import InputError, recorded_warnings
 from recal.files.paths import json_text, replacing
 from recal.files.probabilities import Probabilities
 from recal.files.saved import save
 from recal.reporting.page import Page
-from recal.reporting.verdict import SHOWN_RISKS, AnswerChange
+from recal.reporting.verdict import SHOWN_RISKS
 from recal.schema import Seed, check
 from recal.workflow.folder import CALIBRATION, PAGE, SUMMARY, publishing
 
@@ -46,7 +45,6 @@ class Settings:
     ----------
     risk, confidence : as in `recal.decide`
     calibrator : ``AutoCalibration()`` by default; graded answers always get a `SignalCalibration`
-    one_rule : use one threshold for all groups; its guarantee holds for all of them together
     cross_fit : bool
         Fit and decide on the same inputs, as `recal.decisions.decide_crossfitted` does. More inputs
         choose the threshold, which automates more if there are few labels. The guarantee is then
@@ -62,7 +60,6 @@ class Settings:
     risk: float = 0.01
     confidence: float = 0.95
     calibrator: Calibrator | None = None
-    one_rule: bool = False
     cross_fit: bool = False
     guarantee: Literal["confidence", "average"] = "confidence"
     keep_rows: bool = True
@@ -79,7 +76,7 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a later run with more labels repeats."""
-        names = ("risk", "confidence", "guarantee", "one_rule", "cross_fit", "keep_rows")
+        names = ("risk", "confidence", "guarantee", "cross_fit", "keep_rows")
         return {**{name: getattr(self, name) for name in names}, "seed": self.random_state}
 
 
@@ -212,7 +209,6 @@ class Result:
     n_accepted, n_errors, n_accepted_before : int
         The number of accepted checking answers, of errors among them, and of those accepted before
         calibration.
-    broken_groups : groups in which a common rule makes clearly more errors than its risk
     rows_name : what the labelled rows are called
     facts : what else the summary says
     notes : further lines for people
@@ -226,7 +222,6 @@ class Result:
     n_accepted: int
     n_errors: int
     n_accepted_before: int
-    broken_groups: tuple[str, ...]
     cross_fit: bool = False
     rows_name: str = "answers"
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -257,7 +252,6 @@ class Result:
             "decision": self.decision.to_dict(),
             "cross_fit": self.cross_fit,
             "checked": checked,
-            "broken_groups": list(self.broken_groups),
             **self.facts,
         }
 
@@ -299,12 +293,6 @@ class Result:
             lines = [decision.refusal(share)]
         if decision.rule.groups:
             lines += group_lines(decision, share)
-        if self.broken_groups:
-            lines.append(
-                f"One rule for all makes clearly more than {risk} in "
-                f"{', '.join(self.broken_groups)}. Leave out --one-rule: each group then gets its "
-                "own threshold and guarantee."
-            )
         return lines
 
 
@@ -334,7 +322,6 @@ def finish(
     *,
     by: str = "group",
     columns: Mapping[str, Any] | None = None,
-    change: AnswerChange | None = None,
     passes: float | None = None,
     **own: Any,
 ) -> Result:
@@ -347,7 +334,6 @@ def finish(
     ----------
     by : what the groups are called
     columns : which columns of a table were read, for later rows
-    change : what changed answers would gain
     passes : forward passes per answer
     **own : further fields of the result
     """
@@ -357,8 +343,7 @@ def finish(
     decisions, curves = {}, {}
     for name, probs in deciding.methods.items():
         how["confidences"] = deciding.confidence if name == "after" else None
-        groups = None if settings.one_rule else deciding.groups
-        level = settings.confidence
+        level, groups = settings.confidence, deciding.groups
         decisions[name] = decide(probs, truth, settings.risk, level, groups=groups, **how)
         curves[name] = risk_curve(probs, truth, SHOWN_RISKS, level, **how)
     compared = compare_probs(
@@ -381,7 +366,6 @@ def finish(
         risk=settings.risk,
         decisions=decisions,
         curves=curves,
-        change=change,
         warnings=settings.warnings,
     )
     accepted = page.automated
@@ -396,7 +380,6 @@ def finish(
         n_accepted=accepted["after"].n_accepted,
         n_errors=accepted["after"].n_errors,
         n_accepted_before=accepted["before"].n_accepted if "before" in accepted else 0,
-        broken_groups=_broken_groups(decisions["after"], deciding),
         cross_fit=settings.cross_fit,
         **own,
     )
@@ -408,19 +391,6 @@ def finish(
     # The calibration comes last: a folder that has it is complete.
     save(calibrator, folder / CALIBRATION)
     return result
-
-
-def _broken_groups(decision: Decision, deciding: HeldOut) -> tuple[str, ...]:
-    """Return the groups in which a common rule makes clearly more mistakes than its risk, worst
-    first.
-    """
-    if deciding.groups is None or decision.rule.groups or not decision.possible:
-        return ()
-    given: Any = (deciding.probs, deciding.labels, deciding.groups, deciding.confidence)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GroupRiskWarning)  # the result names them
-        found = risk_by_group(decision.rule, *given, classes=decision.classes)
-    return tuple(str(one.name) for one in found if one.broken)
 
 
 def today() -> str:

@@ -122,7 +122,6 @@ def test_the_calibration_is_shown_and_exported(place, capsys):
         ),
         (["--correct", "stated"], "column 'stated': `correct` must be True or False"),
         ([], "--correct COLUMN. It has stated, tokens"),
-        (["--correct", "right", "--one-rule"], "name their column with --group COLUMN"),
         (["--correct", "right", "--model", "x.onnx"], "--model cannot be used"),
     ],
 )
@@ -144,16 +143,10 @@ def test_a_leak_and_a_missing_column_are_refused(place, tmp_path, capsys):
     assert "has no column 'judge'; it has stated" in capsys.readouterr().err
 
 
-def test_every_group_has_a_guarantee_unless_one_rule_is_asked_for(place, tmp_path):
+def test_every_group_has_a_guarantee(place):
     rule = load(place / "out" / "calibration.recal").decision_
     assert rule.groups == ("law", "physics", "poetry")
     assert len(set(rule.thresholds)) > 1
-    words = shlex.split(
-        f"--correct right --group subject --one-rule --risk 0.3 --out {tmp_path / 'out'}"
-    )
-    assert run(["calibrate", str(place / "graded.csv"), *words]) == 0
-    rule = load(tmp_path / "out" / "calibration.recal").decision_
-    assert (rule.groups, len(rule.thresholds)) == ((), 1)
 
 
 def test_groups_without_evidence_and_unseen_groups_accept_nothing(place, tmp_path, capsys):

@@ -73,10 +73,6 @@ def test_an_unfinished_store_is_resumed_with_the_same_command(
             "--divide cannot be used with the views views.npz",
         ),
         (
-            "calibrate views.npz --one-rule --out out",
-            "--one-rule cannot be used with answers without groups",
-        ),
-        (
             "collect --data log.jsonl --pool zoom:0.5 --out v.npz",
             "--pool cannot be used with the log log.jsonl",
         ),

@@ -11,14 +11,7 @@ from recal.comparison import compare_probs, judge, recommend
 from recal.decisions import decide, risk_curve
 from recal.metrics import ece
 from recal.reporting.figure_data import calibrated_range
-from recal.reporting.verdict import (
-    advice,
-    answer_change,
-    automation,
-    headline,
-    shown_first,
-    verdict,
-)
+from recal.reporting.verdict import advice, automation, headline, shown_first, verdict
 from tests.problems import nll
 
 
@@ -206,13 +199,3 @@ def test_a_rule_chosen_elsewhere_is_applied_to_the_rows_of_the_page():
         (probs[2000:].max(1) >= threshold).mean() for threshold in curve.thresholds
     )
     assert applied.coverage[1] == one.coverage, "headline and curve say the same"
-
-
-def test_answers_changed_at_random_are_called_a_gain_in_at_most_five_per_cent():
-    rng = np.random.default_rng(0)
-    clear = 0
-    for _ in range(400):
-        y = rng.integers(0, 2, 200)
-        kept, free = ((y + (rng.random(200) < 0.3)) % 2 for _ in range(2))
-        clear += answer_change(kept, free, y).clear
-    assert clear <= 30  # binomial(400, 0.05) exceeds 30 in 1 % of trials

@@ -66,8 +66,6 @@ def test_views_are_split_and_decided_by_cluster_and_group(tmp_path, cross_fit):
     assert result.decision.n_clusters == result.sizes[1] / 5
     assert result.decision.rule.groups == ("day", "night")
     assert hasattr(result.calibrator, "group_offsets_")
-    one = calibrate_views(views, tmp_path / "one", settings(one_rule=True, cross_fit=cross_fit))
-    assert one.decision.rule.groups == ()
     if not cross_fit:
         assert (
             result.calibrator.accept(views).sum()
@@ -186,20 +184,6 @@ def test_a_table_keeps_its_columns_of_clusters_and_groups_from_collect_to_apply(
     accepted = [",true" in line for line in (tmp_path / "answers.csv").read_text().splitlines()[1:]]
     assert any(accepted)
     assert not any(np.array(accepted)[views.groups == "night"])
-
-
-def test_one_rule_names_the_groups_in_which_it_is_broken(tmp_path):
-    rng = np.random.default_rng(0)
-    groups = np.repeat(["law", "physics"], [600, 2400])
-    y = rng.integers(0, 2, 3000)
-    shown = np.where(rng.random(3000) < np.where(groups == "law", 0.7, 0.99), y, 1 - y)
-    views = Views(3 * np.eye(2)[shown] + 0.1 * rng.normal(size=(3000, 2)), labels=y, groups=groups)
-    method = TemperatureScaling()
-    rules = [Settings(risk=0.12, calibrator=method, one_rule=one) for one in (True, False)]
-    result, other = (calibrate_views(views, tmp_path / str(one.one_rule), one) for one in rules)
-    assert result.broken_groups == ("law",)
-    assert "more than 12 % errors in law. Leave out --one-rule" in " ".join(result.lines())
-    assert other.broken_groups == ()
 
 
 def test_the_groups_that_need_most_labels_come_first():

@@ -194,8 +194,7 @@ def test_bad_arguments_are_refused_before_the_model_runs(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("one_rule", [False, True])
-def test_checking_answers_are_accepted_by_the_rule_of_their_group(one_rule, tmp_path):
+def test_checking_answers_are_accepted_by_the_rule_of_their_group(tmp_path):
     """A group whose answers are often wrong gets a threshold of its own."""
     rng = np.random.default_rng(0)
     groups = np.repeat(["easy", "hard"], 1500)
@@ -203,13 +202,12 @@ def test_checking_answers_are_accepted_by_the_rule_of_their_group(one_rule, tmp_
     strength = np.where(groups == "easy", 3.0, 0.7)
     score = strength * (2 * y - 1) + rng.normal(size=3000)
     views = Views(np.column_stack([-score, score]), labels=y, groups=groups)
-    settings = Settings(risk=0.1, calibrator=TemperatureScaling(), one_rule=one_rule)
+    settings = Settings(risk=0.1, calibrator=TemperatureScaling())
     found = calibrate_views(views, tmp_path / "out", settings)
     checking = views[split(3000, 0)[2]]
-    rule_groups = None if one_rule else checking.groups
-    accepted = found.decision.accept(*found.calibrator.predict_both(checking), rule_groups)
+    accepted = found.decision.accept(*found.calibrator.predict_both(checking), checking.groups)
     assert found.n_accepted == accepted.sum() > 0
-    assert len(found.decision.rule.groups or ()) == (0 if one_rule else 2)
+    assert len(found.decision.rule.groups) == 2
 
 
 def test_warnings_reach_the_page_and_a_summary_that_is_valid_json(tmp_path):
