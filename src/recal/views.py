@@ -132,7 +132,7 @@ class Views:
         probs, transformed, labels, classes
             As in `Views`, with probabilities in place of logits. One number for each sample is the
             probability of the second of two classes.
-        outputs : {"probabilities", "votes"} or "probabilities:FLOOR"
+        outputs : {"probabilities", "votes"}
             As in `recal.collect`: the floor is 1e-12, or 0.01 / n_classes for "votes" of trees or
             neighbours, or FLOOR.
 
@@ -144,9 +144,7 @@ class Views:
                [-1.2 , -0.36]])
         """
         if check_outputs(outputs) == "logits":
-            raise InputError(
-                "must be 'probabilities', 'votes' or 'probabilities:FLOOR'", argument="outputs"
-            )
+            raise InputError("must be 'probabilities' or 'votes'", argument="outputs")
 
         def logs(values: ArrayLike) -> Floats:
             checked = check_probs(values, binary=True)

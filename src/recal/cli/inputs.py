@@ -374,7 +374,8 @@ class Inputs(OptionGroup):
         """Return what the model returns, as typed or as for the fit of a calibration."""
         from recal.transforms.preprocessing import match_outputs
 
-        return self.outputs if stored is None else match_outputs(stored, self.outputs)
+        outputs: Any = self.outputs
+        return outputs if stored is None else match_outputs(stored, outputs)
 
     def running(self, stored: Any = None) -> dict[str, Any]:
         """Return the arguments of `recal.collect` that say how to run, if they were typed."""

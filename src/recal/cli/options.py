@@ -66,10 +66,7 @@ ModelSource = Annotated[
 ]
 OutputKind = Annotated[
     str | None,
-    Option(
-        help="What the model returns: logits, probabilities, votes or probabilities:FLOOR.",
-        show_default="logits",
-    ),
+    Option(help="What the model returns: logits, probabilities or votes.", show_default="logits"),
 ]
 Trust = Annotated[
     str | None, Option(help="What may be opened although it can run code.", rich_help_panel="Model")

@@ -41,7 +41,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     preprocess : callable, optional
         Turns a transformed batch into the model's input.
     batch_size : int
-    outputs : {"logits", "probabilities", "votes"} or "probabilities:FLOOR"
+    outputs : {"logits", "probabilities", "votes"}
         What the model returns.
     device : optional
         Where a torch model runs.
@@ -147,7 +147,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         )
         self.classes_ = self.calibrator_.classes_
         self.__dict__.pop("n_features_in_", None)
-        if _is_table(X):
+        if len(getattr(X, "shape", ())) == 2:
             self.n_features_in_ = X.shape[1]
         return self
 
@@ -193,18 +193,15 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         names = ("preprocess", "batch_size", "outputs", "device", "progress", "engine")
         return {name: getattr(self, name) for name in names}
 
-    def _check_fitted(self, X: Any = None) -> None:
+    def _check_fitted(self, X: Any) -> None:
         if not hasattr(self, "calibrator_"):
             raise NotFittedError(
                 "This CalibratedClassifier is not fitted yet; call fit(X, y) first."
             )
+        shape: Any = getattr(X, "shape", ())
         expected = getattr(self, "n_features_in_", None)
-        if expected is not None and _is_table(X) and X.shape[1] != expected:
+        if expected is not None and len(shape) == 2 and shape[1] != expected:
             raise InputError(
-                f"The classifier was fitted on {expected} features, got {X.shape[1]}",
-                remedy=ASIDES["width"].format(X.shape[1], type(self).__name__, expected),
+                f"The classifier was fitted on {expected} features, got {shape[1]}",
+                remedy=ASIDES["width"].format(shape[1], type(self).__name__, expected),
             )
-
-
-def _is_table(X: Any) -> bool:
-    return len(getattr(X, "shape", ())) == 2

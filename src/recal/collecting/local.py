@@ -102,11 +102,11 @@ def collect(
         Resume a store that was interrupted; False starts over and overwrites it.
     progress : bool
         Show a bar; without a terminal, print a line every 30 seconds.
-    outputs : {"logits", "probabilities", "votes"} or "probabilities:FLOOR"
+    outputs : {"logits", "probabilities", "votes"}
         What the model returns. Probabilities become their logarithms; those below a floor of 1e-12
         count as the floor. "votes" are shares of trees or of neighbours, and a share of 0 means too
         few voters: the floor is 0.01 / n_classes. scikit-learn's forests, trees and neighbours are
-        recognised. "probabilities:0.001" sets another floor.
+        recognised.
     device : optional
         Where a torch model runs; it is moved back afterwards.
     seed : int

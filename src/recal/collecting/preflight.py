@@ -82,7 +82,7 @@ def taken_by(
     transforms: Sequence[Transform],
     *,
     preprocess: Preprocess | None = None,
-    outputs: str = "logits",
+    outputs: Outputs = "logits",
 ) -> tuple[Transform, ...]:
     """Return the transformations whose results the model accepts, tried on a few inputs.
 

@@ -68,7 +68,7 @@ def export_onnx(
         Runs after the transformations and before the model: a `Normalize`, or for a torch module
         any torch operations. The default, also for `outputs`, is what the calibrator's views were
         collected with; a contradiction is refused.
-    outputs : {"logits", "probabilities", "votes"} or "probabilities:FLOOR", optional
+    outputs : {"logits", "probabilities", "votes"}, optional
         What the model returns, as in `recal.collect`; logits by default.
     accept : DecisionRule, optional
         Which predictions to accept; by default the calibrator's `decision_`.
@@ -146,7 +146,7 @@ class _File:
     before: Sequence[Callable[[Symbol], Symbol]]
     calibration: Calibration
     n_classes: int
-    outputs: str
+    outputs: Outputs
     shape: Shape
     dtype: str
     rule: DecisionRule | None

@@ -12,48 +12,40 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from recal.errors import InputError
-from recal.schema import Levels, ListOf, Number, Record, Size, Sizes, Texts, field_names
+from recal.schema import (
+    Choice,
+    Levels,
+    ListOf,
+    Number,
+    Record,
+    Size,
+    Sizes,
+    Texts,
+    check,
+    field_names,
+)
 from recal.transforms import arrays
 
-# "logits", "probabilities", "votes", or "probabilities:FLOOR" with the user's own floor.
-Outputs = str
-
-# For computed probabilities: a 0 among them has underflowed, and even 1e-10 is informative.
+Outputs = Literal["logits", "probabilities", "votes"]
+# Smaller probabilities count as this before their logarithm is taken. A 0 among computed ones has
+# underflowed, and even 1e-10 is informative.
 PROBABILITY_FLOOR = 1e-12
 Sides = Annotated[tuple[int, ...], ListOf(Number(0, whole=True), keep=tuple)]
 
 
 def check_outputs(outputs: Any) -> Outputs:
-    """Return the kind of a model's outputs; refuse anything except the four forms."""
-    kind, _, floor = outputs.partition(":") if isinstance(outputs, str) else ("", "", "")
-    try:
-        has_floor = kind == "probabilities" and 0.0 < float(floor) < 0.5
-    except ValueError:
-        has_floor = False
-    if not has_floor and outputs not in ("logits", "probabilities", "votes"):
-        raise InputError(
-            "says what the model returns: 'logits', 'probabilities', 'votes' or, with a floor between 0 and 0.5, "
-            f"'probabilities:0.001', got {outputs!r}",
-            argument="outputs",
-        )
-    return str(outputs)
+    """Return the kind of a model's outputs; refuse anything else."""
+    kind: Outputs = check(outputs, Choice("logits", "probabilities", "votes"), "outputs")
+    return kind
 
 
 def least_probability(outputs: Outputs, n_classes: int) -> float:
-    """Return the floor: smaller probabilities count as this before their logarithm is taken.
+    """Return the floor of probabilities.
 
-    Examples
-    --------
-    >>> from recal.transforms.preprocessing import least_probability
-    >>> [least_probability(outputs, 10) for outputs in ("probabilities", "votes", "probabilities:1e-4")]
-    [1e-12, 0.001, 0.0001]
+    A share of 0 votes means too few voters (trees or neighbours). Their floor was chosen on one half
+    of 28 data sets and confirmed on the other (docs/methods.md).
     """
-    if outputs == "votes":
-        # A share of 0 means too few voters (trees or neighbours). The floor was chosen on one half
-        # of 28 data sets and confirmed on the other (docs/methods.md).
-        return 0.01 / n_classes
-    floor = outputs.partition(":")[2]
-    return float(floor) if floor else PROBABILITY_FLOOR
+    return 0.01 / n_classes if outputs == "votes" else PROBABILITY_FLOOR
 
 
 class _PerChannel(ListOf):
@@ -146,7 +138,7 @@ class Preprocessing(Record):
         The name of the user's function that ran in its place. Files hold no code, so it must be
         given again.
     outputs : str
-        What the model returned: "logits", "probabilities", "votes" or "probabilities:FLOOR".
+        What the model returned: "logits", "probabilities" or "votes".
     pixels, resize, crop, seconds : optional
         How files were read, if inputs came from a folder.
     text_column, label_column, cluster_column, group_column : str, optional
@@ -190,7 +182,6 @@ class Preprocessing(Record):
     def check(self) -> None:
         if self.normalize is not None and self.function is not None:
             raise InputError("Preprocessing is a Normalize, or the name of a function, not both.")
-        check_outputs(self.outputs)
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields for JSON, without those that are None."""
@@ -264,8 +255,7 @@ def match_preprocess(
     """Return the function to run between transformations and model: the user's own, or that of the
     collection.
 
-    A normalisation that contradicts the stored one is refused. Functions cannot be compared, so a
-    different name only causes a warning.
+    A normalisation that contradicts the stored one is refused; functions cannot be compared.
     """
     if stored is None:
         return own
@@ -276,20 +266,10 @@ def match_preprocess(
                 f"hold no code; give it again: preprocess=... (--preprocess {stored.function})."
             )
         return stored.normalize
-    if isinstance(own, Normalize):
-        if stored.function is None and stored.normalize != own:
-            raise InputError(
-                f"{own} contradicts the calibration, whose views were collected with "
-                f"{stored.normalize or 'no preprocessing'}; leave it out, or collect and fit again."
-            )
-        return own
-    name = _function_name(own)
-    if stored.function not in (None, name) and "<" not in f"{stored.function}{name}":
-        warnings.warn(
-            f"The views were collected with {stored.function!r} after the transformations; here "
-            f"it is {name!r}.",
-            UserWarning,
-            stacklevel=3,
+    if isinstance(own, Normalize) and stored.function is None and stored.normalize != own:
+        raise InputError(
+            f"{own} contradicts the calibration, whose views were collected with "
+            f"{stored.normalize or 'no preprocessing'}; leave it out, or collect and fit again."
         )
     return own
 

@@ -217,10 +217,10 @@ def _filter_matrix(lowpass: LowPass, length: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Bits(SeriesTransform):
-    """Keep `bits` bits of each value: floats are rounded to multiples of ``2 * full / 2**bits`` and
-    clipped there.
+    """Keep `bits` bits of each value: floats are rounded to multiples of ``2 / 2**bits`` and clipped
+    there.
 
-    Floats run from -`full` to `full`, whole numbers over their dtype. 32 bits change nothing.
+    Floats run from -1 to 1, whole numbers over their dtype. 32 bits change nothing.
     """
 
     kind = "bits"
@@ -229,11 +229,10 @@ class Bits(SeriesTransform):
     strengths = Strengths(12, 2, identity=32, domain=(1, 32), whole=True)
 
     bits: float
-    full: float = 1.0
     axis: int = -1
 
     def full_scale(self, dtype: str) -> float | None:
-        return None if "int" in dtype else self.full
+        return None if "int" in dtype else 1.0
 
     def _series(self, x: Array, dtype: str) -> Array:
         if "int" in dtype:
@@ -242,9 +241,8 @@ class Bits(SeriesTransform):
             if self.bits >= limits.bits:
                 return x
         else:
-            low, high, full = -self.full, self.full, self.full
-            remedy = "Give the full scale, for instance 'bits:8:full=32768', or divide by it first."
-            arrays.check_full_scale(x, full, self.kind, remedy)
+            low, high, full = -1.0, 1.0, 1.0
+            arrays.check_full_scale(x, full, self.kind, "Divide by the full scale first.")
         step = full * 2.0 ** (1 - self.bits)
         return (x / step).round().clip(np.ceil(low / step), np.floor(high / step)) * step
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from recal.errors import InputError
 from recal.transforms import arrays
@@ -134,13 +134,13 @@ class MedianFill(TableTransform):
 
     The medians are part of the transformation and its spec (to 9 digits), so a saved calibrator
     contains them and never depends on new data. Take them from the training inputs:
-    ``MedianFill.of(X, 0.3)`` or ``pool("median:0.1-0.9:5", data=X)``. For a category, the most
+    ``pool("median:0.1-0.9:5", data=X)``. For a category, the most
     frequent value is used. The choice of features follows from `seed` and the row itself.
 
     Examples
     --------
-    >>> from recal.transforms import MedianFill
-    >>> str(MedianFill.of([[1.0, 10.0], [2.0, 20.0], [9.0, 60.0]], 0.5))
+    >>> from recal import pool
+    >>> str(pool("median:0.5", data=[[1.0, 10.0], [2.0, 20.0], [9.0, 60.0]])[0])
     'median:0.5:medians=2;20'
     """
 
@@ -156,17 +156,9 @@ class MedianFill(TableTransform):
         BuiltIn.__post_init__(self)
         if not self.medians:
             raise InputError(
-                "median carries the features' medians, one finite number each; take them from the training inputs with "
-                f"MedianFill.of(X, share) or pool('median:0.1-0.9:5', data=X). Got {self.medians!r}."
+                "median carries the features' medians; take them from the training inputs with "
+                "pool('median:0.1-0.9:5', data=X)."
             )
-
-    @classmethod
-    def of(cls, data: ArrayLike, share: float, seed: int = 0) -> Self:
-        """Return the transformation with the medians of `data`, (n_samples, n_features);
-
-        NaN is ignored.
-        """
-        return cls(share, seed=seed, **cls.options_from(data))
 
     @classmethod
     def options_from(cls, data: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from recal.cli.app import run
 from recal.collecting import Normalize, apply
 from recal.errors import FileError, InputError
 from recal.files.probabilities import read_probs
-from recal.transforms.preprocessing import Preprocessing, match_preprocess
+from recal.transforms.preprocessing import Preprocessing
 from tests.unit.export.onnx_zoo import linear, with_views
 
 # These tests are about other things than the warnings of small fits.
@@ -137,8 +137,6 @@ def test_a_function_of_ones_own_must_be_given_again() -> None:
     with pytest.raises(InputError, match=r"with the function '.*:doubled' after"):
         apply(calibrator, lambda batch: batch, logits)
     assert apply(calibrator, lambda batch: batch, logits, preprocess=doubled).probs.shape == (60, 3)
-    with pytest.warns(UserWarning, match=r"doubled' after .* here it is 'numpy:negative'"):
-        match_preprocess(views.preprocessing, np.negative)
 
 
 def test_other_dtypes_are_told() -> None:

@@ -47,15 +47,11 @@ def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> 
         hasattr(model, "predict_proba") or hasattr(model, "decision_function")
     ):
         return EstimatorModel(model, outputs=outputs)
-    if comes_from(model, "sklearn"):
-        raise InputError(
-            f"{type(model).__name__} has neither decision_function nor predict_proba, so it gives no confidence; "
-            "pass a fitted classifier that has one (an SVC needs probability=True for predict_proba)."
-        )
     if callable(model):
         return CallableModel(model)
     raise InputError(
-        "A model is a callable that returns logits, a torch module, a fitted scikit-learn classifier, an ONNX session, "
+        "A model is a callable that returns logits, a torch module, a fitted scikit-learn classifier with decision_function or "
+        "predict_proba, an ONNX session, "
         "a (Hugging Face model, processor or tokenizer) pair, or a path ending in .onnx, .pt2 or .skops; "
         f"got {type(model).__name__}."
     )

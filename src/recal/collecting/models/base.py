@@ -264,10 +264,7 @@ def log_of(probs: Floats, name: str, floor: float) -> Floats:
     is_votes = floor > 1e-6
     # A few probabilities of 0 come from rounding.
     if (probs < floor).any(axis=1).mean() > (0 if is_votes else 0.01):
-        hint = (
-            " For a forest or neighbours use outputs='votes' (--outputs votes). To set another floor, such as 0.001: "
-            "outputs='probabilities:0.001' (--outputs probabilities:0.001)."
-        )
+        hint = " For a forest or neighbours use outputs='votes' (--outputs votes)."
         warnings.warn(
             f"{name} returned probabilities of 0, or close to it. Those below {floor:g} count as {floor:g}: the "
             f"logarithm of 0 is minus infinity.{'' if is_votes else hint}",

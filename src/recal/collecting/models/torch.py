@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -141,16 +140,11 @@ def read_program(path: Path) -> torch.export.ExportedProgram:
 
     It may hold pickles, so callers pass only files that the user trusts.
     """
-    logger = logging.getLogger("torch.export")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # torch would print its own errors, which are reported below
     try:
         return torch.export.load(path)
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise FileError(f"{path} cannot be read as a torch.export file: {first}.") from error
-    finally:
-        logger.setLevel(level)
 
 
 def as_tensor(values: Any) -> torch.Tensor:
