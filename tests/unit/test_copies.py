@@ -22,7 +22,7 @@ from recal.copies import (
     row_hashes,
 )
 from recal.errors import SameRowsWarning
-from recal.files.probabilities import read_prob_table, read_probs, write_prob_file
+from recal.files.probabilities import read_probs, write_prob_file
 from tests.problems import logits_and_labels
 
 problem = partial(logits_and_labels, n_classes=3, spread=4.0)
@@ -109,13 +109,11 @@ def test_one_equal_row_such_as_a_blank_image_is_no_reason_to_refuse() -> None:
     assert matters(5, 500)
 
 
-@pytest.mark.parametrize("name", ["probs.npz", "probs.parquet"])
-def test_files_of_probabilities_hold_the_number_of_fitted_rows(tmp_path: Path, name: str) -> None:
+def test_files_of_probabilities_hold_the_number_of_fitted_rows(tmp_path: Path) -> None:
     probs = np.array([[0.9, 0.1], [0.2, 0.8]])
-    write_prob_file(tmp_path / name, probs, confidence=np.array([0.4, 0.8]), fitted_rows=2)
-    found = (
-        read_probs(tmp_path / name) if name.endswith("npz") else read_prob_table(tmp_path / name)
-    )
+    path = tmp_path / "probs.npz"
+    write_prob_file(path, probs, confidence=np.array([0.4, 0.8]), fitted_rows=2)
+    found = read_probs(path)
     assert found.fitted_rows == 2
     assert found.confidence is not None
     np.testing.assert_array_equal(found.confidence, [0.4, 0.8])

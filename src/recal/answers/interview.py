@@ -290,7 +290,7 @@ class System:
             for row, signals in found.items():
                 values[row] = signals[kind]
             added[name] = values
-        write_with_columns(table.path, out, added, overwrite=True)
+        write_with_columns(table, out, added, overwrite=True)
         return len(found)
 
     @property

@@ -38,13 +38,9 @@ _FIELDS = {
     "calibrator": ("class", "params", "state"),
 }
 _MAX_DEPTH = 40
-# The dtypes that a file may hold, and their names in it.
-DTYPES = {"bool": "BOOL", "float16": "F16", "float32": "F32", "float64": "F64"}
-DTYPES |= {
-    f"{sign}int{bits}": f"{sign or 'i'}{bits}".upper()
-    for sign in ("", "u")
-    for bits in (8, 16, 32, 64)
-}
+# The dtypes that a file may hold.
+DTYPES = {"bool", "float16", "float32", "float64"}
+DTYPES |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 # The dataclasses that a file may hold besides maps, and their modules. They check their own fields.
 _RECORDS = {
     **dict.fromkeys(("Plan", "Step"), "maps.steps"),

@@ -24,15 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import (
-    SUM_TOLERANCE,
-    Floats,
-    Labels,
-    check_classes,
-    check_confidences,
-    check_labels,
-    check_probs,
-)
+from recal.checks import Floats, Labels, check_classes, check_confidences, check_labels, check_probs
 from recal.errors import FileError, InputError, in_both
 from recal.files.tables import Table, is_number, pyarrow_for, read_table, write_columns
 from recal.files.views import names_in, read_npz, read_views, write_npz
@@ -179,8 +171,7 @@ def write_prob_file(
         return path
     for place, name in enumerate(names.tolist()):
         columns[f"p_{name}"] = np.ascontiguousarray(probs[:, place])
-    metadata = {b"recal.fitted_rows": str(fitted_rows).encode()} if fitted_rows else {}
-    write_columns(path, columns, metadata=metadata)
+    write_columns(path, columns)
     return path
 
 
@@ -220,9 +211,8 @@ def read_prob_table(
     names = np.array([name.removeprefix("p_") if own else name for name in columns])
     try:
         values = np.column_stack([_probabilities(table, name) for name in columns])
-        _refuse_other_column(values, names)
-        if len(names) == 1 and not own:
-            names = _binary_classes(str(names[0]), labels)
+        if len(names) == 1 and not own:  # the probability of the second of two classes
+            names = np.array(["0", "1"])
         probs = check_probs(values, binary=len(names) == 2)
         # recal writes numbers for classes without names.
         unnamed = own and names.tolist() == [str(number) for number in range(len(names))]
@@ -231,39 +221,9 @@ def read_prob_table(
         if not own or confidence is None:
             return Probabilities(probs, truth, classes)
         confidences = check_confidences(_probabilities(table, "confidence"), len(probs))
-        return Probabilities(probs, truth, classes, confidences, _fitted_rows(source))
+        return Probabilities(probs, truth, classes, confidences)
     except InputError as error:
         raise error.at(source) from None
-
-
-def _refuse_other_column(values: NDArray[np.float64], names: NDArray[Any]) -> None:
-    """Refuse a column without which the probabilities of every row sum to 1."""
-    rest = values.sum(axis=1, keepdims=True) - values
-    is_other = (abs(rest - 1.0) <= SUM_TOLERANCE).all(axis=0) & (values > SUM_TOLERANCE).any(axis=0)
-    if is_other.any():
-        raise InputError(
-            f"The column {names[is_other].tolist()[0]!r} is no class: without it, every row sums to 1",
-            remedy="Remove it, or leave it out with --group, --cluster",
-        )
-
-
-def _binary_classes(column: str, labels: NDArray[Any] | None) -> NDArray[Any]:
-    """Return the two classes of a table whose only column of probabilities is that of the second
-    class.
-
-    The second class is the column's name if that is a label, and otherwise the label 1.
-    """
-    words = [] if labels is None else sorted({str(label) for label in labels.tolist()})
-    others = [word for word in words if word != column]
-    if column in words and len(others) == 1:
-        return np.array([others[0], column])
-    if set(words) <= {"0", "1"}:
-        return np.array(["0", "1"])
-    raise InputError(
-        f"The column {column!r} holds one probability per row, so it is that of the second of two classes, but no "
-        f"label is called so: the labels are {', '.join(words[:8])}",
-        remedy="Name the column after the label that it is the probability of, or write labels as 0 and 1",
-    )
 
 
 def _label_columns(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
@@ -287,23 +247,9 @@ def _probabilities(table: Table, name: str) -> NDArray[np.float64]:
     bad = np.flatnonzero(~((numbers >= 0.0) & (numbers <= 1.0)))
     if not len(bad):
         return numbers
-    remedy = (
-        "Correct or remove that row. Leave out columns that are no class with --group, --cluster"
-    )
-    if not any(map(is_number, values)):
-        remedy = f"If it holds the labels, use {in_both(label_column=name)}; else remove the column"
     raise InputError(
         f"The column {name!r} must hold probabilities from 0 to 1, as every column but the labels' "
         f"does; row {bad[0]} holds {values[bad[0]]!r}",
-        remedy=remedy,
+        remedy=f"Correct that row. If the column holds the labels, use {in_both(label_column=name)}; "
+        "leave other columns out with --group, --cluster, or remove them",
     )
-
-
-def _fitted_rows(path: Path) -> int:
-    """Return how many rows of the table the calibration was fitted on."""
-    if path.suffix != ".parquet":
-        return 0
-    metadata = pyarrow_for("Reading Parquet files")[1].read_schema(path).metadata or {}
-    number = metadata.get(b"recal.fitted_rows", b"0")
-    # Python refuses very long numbers.
-    return int(number) if number.isdigit() and len(number) < 20 else 0

@@ -46,8 +46,6 @@ MAX_HEADER_BYTES, MAX_FILE_BYTES = 16 * 2**20, 4 * 2**30
 # The code of a classifier, which `load` takes as arguments, and settings that depend on the
 # machine.
 _NOT_STORED = ("model", "preprocess", "device", "calibrator", "engine")
-# Marks a classifier whose inputs were prepared by a function.
-_MISSING = object()
 
 
 def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
@@ -55,8 +53,7 @@ def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
     holds data only.
 
     The write is atomic: an existing file stays until the new one is complete. The model of a
-    classifier is not stored, only its path if it was given as a path. Pass the model to `load`
-    again.
+    classifier is not stored; pass it to `load` again.
 
     Parameters
     ----------
@@ -105,8 +102,7 @@ def load(
         Your own transformations, whose code files never hold.
     model, preprocess : optional
         For a CalibratedClassifier: its trained model and the function that prepares inputs for it,
-        which files never hold either. A file may remember the model's path, but the model is only
-        opened if you pass it.
+        which files never hold either.
 
     Returns
     -------
@@ -123,7 +119,7 @@ def load(
         if kind not in ("classifier", "calibrator", "record"):
             raise FileError(f"it holds a {kind!r}; calibrators, classifiers and records are known")
         if kind == "classifier":
-            loaded = _restore_classifier(content, decoder)
+            loaded = _restore_classifier(content, decoder, code)
         else:
             loaded = decoder.decode({"$": kind, **content})
         if unused := set(arrays) - decoder.used_arrays:
@@ -147,44 +143,37 @@ def load(
     if unknown := set(own) - set(decoder.transforms):
         used = ", ".join(decoder.transforms) or "none"
         raise InputError(f"{source} uses no transformation {min(unknown)!r}; it uses: {used}.")
-    if kind == "classifier":
-        return _add_code(loaded, code, source)
-    if useless := [name for name, value in code.items() if value is not None]:
-        raise InputError(f"{source} holds a {kind}, which has no use for `{useless[0]}`.")
+    if kind == "classifier" and model is None:
+        raise InputError(
+            f"{source} holds a classifier without its model; pass it: load(path, model=your_model)."
+        )
+    if kind != "classifier" and not (model is None and preprocess is None):
+        raise InputError(f"{source} holds a {kind}, which has no use for a model or its code.")
     return loaded
 
 
 def _encode_classifier(classifier: Any, encoder: Encoder) -> dict[str, Any]:
-    """Return the fitted calibrator, the pool, the plain settings, and the model's path if there is
-    one.
+    """Return the fitted calibrator, the pool, and the settings that are neither code nor of one
+    machine.
     """
     if not hasattr(classifier, "calibrator_"):
         raise NotFittedError(
             "This CalibratedClassifier is not fitted yet; call fit(inputs, y) first."
         )
-    name, model = "CalibratedClassifier", classifier.model
-    settings = {
-        key: value
-        for key, value in classifier.get_params(deep=False).items()
-        if key not in _NOT_STORED
-    }
+    name, params = "CalibratedClassifier", classifier.get_params(deep=False)
+    settings = {key: value for key, value in params.items() if key not in _NOT_STORED}
     return {
-        "model": os.fspath(model) if isinstance(model, str | os.PathLike) else None,
-        "had_preprocess": classifier.preprocess is not None,
         "settings": encoder.items(settings, name),
         "pool": encoder.encode(list(classifier.pool_), f"{name}.pool_"),
         "calibrator": encoder.encode(classifier.calibrator_, f"{name}.calibrator_"),
     }
 
 
-def _restore_classifier(header: dict[str, Any], decoder: Decoder) -> Any:
-    """Return the classifier; its model is still a path or None."""
-    family, model = (
-        import_module("recal.collecting.classifier").CalibratedClassifier,
-        header.get("model"),
-    )
+def _restore_classifier(header: dict[str, Any], decoder: Decoder, code: dict[str, Any]) -> Any:
+    """Return the classifier with the model and the function that the caller passed."""
+    family = import_module("recal.collecting.classifier").CalibratedClassifier
     settings = decoder.items(header.get("settings"))
-    if set(settings) & set(_NOT_STORED) or not (model is None or isinstance(model, str)):
+    if set(settings) & set(_NOT_STORED):
         raise FileError("a classifier's model and code cannot come from a file")
     check_params(family, settings)
     calibrator, pool = decoder.decode(header.get("calibrator")), decoder.decode(header.get("pool"))
@@ -192,34 +181,14 @@ def _restore_classifier(header: dict[str, Any], decoder: Decoder) -> Any:
         raise FileError("`calibrator` must be a fitted calibrator")
     if not isinstance(pool, list) or not all(callable(transform) for transform in pool):
         raise FileError("`pool` must be a list of transformations")
-    classifier = family(model, calibrator, **settings)
+    classifier = family(**code, calibrator=calibrator, **settings)
     classifier.calibrator_, classifier.classes_ = calibrator, calibrator.classes_
     classifier.pool_ = tuple(pool)
-    if header.get("had_preprocess") is True:  # a Normalize is data, a function is code
+    if (
+        classifier.preprocess is None
+    ):  # a Normalize is data; a function is asked for when it is used
         preprocessing = getattr(calibrator, "preprocessing_", None)
-        classifier.preprocess = getattr(preprocessing, "normalize", None) or _MISSING
-    return classifier
-
-
-def _add_code(classifier: Any, code: dict[str, Any], source: Path) -> Any:
-    """Add the model and the function that the caller passes.
-
-    A model that only the file names is never opened.
-    """
-    path, classifier.model = classifier.model, None
-    for name, value in code.items():
-        if value is not None:
-            setattr(classifier, name, value)
-    if classifier.model is None:
-        hint = " it: load(path, model=your_model)"
-        if path is not None:  # a file must not choose which model is opened
-            hint = f" {path!r}, if you trust it: load(path, model={path!r})"
-        raise InputError(f"{source} holds a classifier without its model; pass{hint}.")
-    if classifier.preprocess is _MISSING:
-        raise InputError(
-            f"{source} holds a classifier whose inputs were prepared by a function; pass it: "
-            "load(path, preprocess=your_function)."
-        )
+        classifier.preprocess = getattr(preprocessing, "normalize", None)
     return classifier
 
 
@@ -254,10 +223,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], bool]:
     from safetensors.numpy import load as from_bytes
 
     info = path.stat()
-    if stat.S_ISDIR(info.st_mode):
-        raise FileError("it is a folder; views in a .zarr folder are read with read_views")
     if not stat.S_ISREG(info.st_mode):
-        raise FileError("it is not a regular file")
+        raise FileError("it is a folder or not a regular file")
     if info.st_size > MAX_FILE_BYTES:
         raise FileError(f"it has {info.st_size:,} bytes; at most {MAX_FILE_BYTES:,} are read")
     with path.open("rb") as file:
@@ -265,18 +232,15 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], bool]:
     header = _outer_header(content)
     inner = _parse(header["__metadata__"]["recal"])
     version = inner.get("version")
-    if type(version) is not int or version < 1:
-        raise FileError(f"its version must be a whole number from 1 on, got {version!r}")
-    if version > VERSION:
-        raise FileError(
-            f"it has the format {version} and this recal reads up to {VERSION}; "
-            "update with: pip install --upgrade recal-calibration"
-        )
+    if type(version) is not int or version != VERSION:
+        raise FileError(f"it has the format {version!r}, and this recal reads format {VERSION}")
     try:
         arrays = dict(from_bytes(content))
     except SafetensorError as error:
         raise FileError(f"its arrays are damaged or cut short ({error})") from error
     for name, array in arrays.items():
+        if array.dtype.name not in DTYPES:
+            raise FileError(f"the array {name!r} has no dtype that recal reads")
         # A boolean is a byte of 0 or 1. Any other byte would count as true in some places and as
         # false in others.
         if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
@@ -305,13 +269,8 @@ def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
 
 def _outer_header(content: bytes) -> dict[str, Any]:
     length = int.from_bytes(content[:8], "little")
-    if len(content) < 8 or content[8:9] != b"{":
-        # Checked only here: the length of a valid header may begin with the bytes of a pickle.
-        if content.startswith(b"\x80"):
-            raise FileError("it is a pickle, and recal never opens pickles")
-        if content.startswith(b"PK\x03\x04"):
-            raise FileError("it is a zip or .npz file; views are read with read_views")
-        raise FileError("it does not begin as one" if content else "it is empty")
+    if content[8:9] != b"{":
+        raise FileError("it does not begin as one")
     if length > MAX_HEADER_BYTES:
         raise FileError(
             f"its header declares {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read"
@@ -324,10 +283,6 @@ def _outer_header(content: bytes) -> dict[str, Any]:
     metadata = header.get("__metadata__")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("recal"), str):
         raise FileError("it is a safetensors file of something else")
-    for name, entry in header.items():
-        known = isinstance(entry, dict) and entry.get("dtype") in DTYPES.values()
-        if name != "__metadata__" and not known:
-            raise FileError(f"the array {name!r} has no dtype that recal reads")
     return header
 
 

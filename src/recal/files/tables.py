@@ -308,7 +308,7 @@ def _decoded_bytes(path: Path, metadata: Any) -> int:
 
 
 def write_with_columns(
-    source: str | os.PathLike[str] | Table,
+    table: Table,
     out: str | os.PathLike[str],
     added: Mapping[str, Sequence[Any] | NDArray[Any]],
     *,
@@ -317,76 +317,42 @@ def write_with_columns(
     """Write a copy of a table with additional columns; the table's own columns do not change.
 
     Only in CSV files a cell that a spreadsheet would run as a formula gets an apostrophe before it.
-    `source` may be some rows of a table. Where the table has a column of the same name, the new one
-    is called ``recal_...``, unless all of several new names stand there side by side: then the table
-    is an earlier result, and the columns are replaced, as with `overwrite`. Returns the names under
-    which the columns were written.
+    Where the table has a column of the same name, the new one is called ``recal_...``, unless all
+    of several new names stand there side by side: then the table is an earlier result, and the
+    columns are replaced, as with `overwrite`. Returns the names under which the columns were
+    written.
     """
-    target = Path(out)
-    path = Path(source.path if isinstance(source, Table) else source)
-    suffix, own_suffix = target.suffix.lower(), path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise InputError(f"{target} must end in one of {', '.join(SUFFIXES)}.")
-    is_parquet = suffix == own_suffix == ".parquet" and not isinstance(source, Table)
-    rows: list[dict[str, Any]] = []
-    if isinstance(source, Table):
-        cells: Mapping[str, Any] = source.cells
-    elif is_parquet:
-        cells = _typed_columns(path)
-    elif suffix in LINES and own_suffix in LINES:
-        rows = read_lines(path)
-        cells = dict.fromkeys(name for row in rows for name in row)
-    else:
-        cells = read_table(path).cells
-    names = _free_names(list(cells), list(added), overwrite=overwrite)
+    names = _free_names(list(table), list(added), overwrite=overwrite)
     new = {names[name]: np.asarray(values).tolist() for name, values in added.items()}
-    if rows:  # a field that a row lacks stays absent
-        _write_lines(target, ({**row, **one} for row, one in zip(rows, _records(new))))
-        return names
-    kept = {name: values for name, values in cells.items() if name not in new}
-    if suffix not in (".csv", ".tsv") and not is_parquet:
-        kept = {name: _typed(values) for name, values in kept.items()}
-    separator = "\t" if suffix == ".tsv" else ","
-    if own_suffix == suffix == ".csv":
-        with path.open(encoding="utf-8-sig") as text:
+    separator = ","
+    if Path(table.path).suffix.lower() == Path(out).suffix.lower() == ".csv":
+        with Path(table.path).open(encoding="utf-8-sig") as text:
             separator = _separator(text.readline())
-    write_columns(target, {**kept, **new}, separator=separator)
+    write_columns(Path(out), {**table.cells, **new}, separator=separator)
     return names
 
 
-def write_columns(
-    target: Path,
-    columns: Mapping[str, Any],
-    *,
-    separator: str = ",",
-    metadata: Mapping[bytes, bytes] | None = None,
-) -> None:
-    """Write a table in the format of its name's ending, atomically; only Parquet has metadata."""
+def write_columns(target: Path, columns: Mapping[str, Any], *, separator: str = ",") -> None:
+    """Write a table in the format of its name's ending, atomically."""
     suffix = target.suffix.lower()
-    if suffix == ".parquet":
-        arrow, parquet = pyarrow_for("Writing Parquet files")
-        with replacing(target) as file:
-            parquet.write_table(arrow.table(columns).replace_schema_metadata(metadata), file)
-        return
-    if suffix in LINES:
-        _write_lines(target, _records(columns))
-        return
+    if suffix not in SUFFIXES:
+        raise InputError(f"{target} must end in one of {', '.join(SUFFIXES)}.")
+    rows = zip(*columns.values())
     with replacing(target) as file:
-        lines = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        writer = csv.writer(lines, delimiter=separator, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(map(csv_cell, row) for row in zip(*columns.values()))
-        lines.detach()  # flushes, and leaves the file open
-
-
-def _records(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    return (dict(zip(columns, row)) for row in zip(*columns.values()))
-
-
-def _write_lines(target: Path, records: Iterable[dict[str, Any]]) -> None:
-    with replacing(target) as file:
-        for record in records:
-            file.write(json.dumps(record, ensure_ascii=False, default=str).encode() + b"\n")
+        if suffix == ".parquet":
+            arrow, parquet = pyarrow_for("Writing Parquet files")
+            parquet.write_table(arrow.table(dict(columns)), file)
+        elif suffix in LINES:
+            for row in rows:
+                record = dict(zip(columns, row))
+                file.write(json.dumps(record, ensure_ascii=False, default=str).encode() + b"\n")
+        else:
+            lines = io.TextIOWrapper(file, encoding="utf-8", newline="")
+            delimiter = "\t" if suffix == ".tsv" else separator
+            writer = csv.writer(lines, delimiter=delimiter, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows(map(csv_cell, row) for row in rows)
+            lines.detach()  # flushes, and leaves the file open
 
 
 def _free_names(own: list[str], added: list[str], *, overwrite: bool) -> dict[str, str]:
@@ -398,43 +364,6 @@ def _free_names(own: list[str], added: list[str], *, overwrite: bool) -> dict[st
         if own[start : start + len(added)] == added:  # side by side, as recal writes them
             return {name: name for name in added}
     return {name: f"recal_{name}" if name in own else name for name in added}
-
-
-def _typed_columns(path: Path) -> dict[str, Any]:
-    """Return the columns of a Parquet table in their own types."""
-    _, parquet = pyarrow_for("Writing Parquet files")
-    table, types = read_parquet(path), parquet.read_schema(path)
-    columns = {}
-    for name in table.column_names:
-        column = table.column(name)
-        # Texts that many rows share stay together if they would fill the memory one by one.
-        small = _text_bytes(column) <= 2**28
-        columns[name] = column.cast(types.field(name).type) if small else column
-    return columns
-
-
-def _text_bytes(column: Any) -> int:
-    """Return how many bytes the texts of a column take if every row has its own."""
-    from pyarrow import compute
-
-    if not hasattr(column.type, "index_type"):
-        return 0
-    lengths = (
-        compute.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks
-    )
-    return sum(compute.sum(one).as_py() or 0 for one in lengths)
-
-
-def _typed(values: NDArray[Any]) -> NDArray[Any]:
-    """Return texts of a CSV file as numbers if these are written in just this way, else as texts."""
-    for kind in (int, float):
-        try:
-            numbers = [None if value == "" else kind(value) for value in values]
-        except (TypeError, ValueError):
-            continue
-        if all(value in ("", str(number)) for value, number in zip(values, numbers)):
-            return _objects(numbers)
-    return values
 
 
 def csv_cell(value: Any) -> str:

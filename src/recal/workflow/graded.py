@@ -256,10 +256,11 @@ def apply_table(
 
     Returns the number of answers and of accepted answers; the latter is None if there is no rule.
     """
-    confidences, groups = confidence_of(calibrator, read_table(path))
+    table = read_table(path)
+    confidences, groups = confidence_of(calibrator, table)
     added: dict[str, Any] = {"confidence": confidences}
     rule = getattr(calibrator, "decision_", None)
     if rule is not None:
         added["accepted"] = rule.accept(confidences, groups=groups if rule.groups else None)
-    write_with_columns(path, out, added)
+    write_with_columns(table, out, added)
     return len(confidences), (None if rule is None else int(added["accepted"].sum()))

@@ -134,12 +134,12 @@ for _ in range(60):
 
 CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     # not a file of ours at all
-    "empty": (lambda: b"", "it is empty"),
+    "empty": (lambda: b"", "does not begin as one"),
     "text": (lambda: b"temperature = 2.0\n", "does not begin as one"),
-    "npz": (lambda: b"PK\x03\x04" + bytes(64), "views are read with read_views"),
+    "npz": (lambda: b"PK\x03\x04" + bytes(64), "does not begin as one"),
     "pickle": (
         lambda: b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94.",
-        "never opens",
+        "does not begin as one",
     ),
     "other-safetensors": (
         lambda: pack("", text=b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'),
@@ -162,8 +162,8 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         "damaged|nothing refers",
     ),
     # dtypes
-    "unknown-dtype": (lambda: _array(dtype="PICKLE"), "no dtype that recal reads"),
-    "bfloat16": (lambda: _array(dtype="BF16", shape=[8]), "no dtype that recal reads"),
+    "unknown-dtype": (lambda: _array(dtype="PICKLE"), "damaged|not a file"),
+    "bfloat16": (lambda: _array(dtype="BF16", shape=[8]), "no dtype|not a file"),
     "bool-of-seven": (
         lambda: pack(
             TEMPERATURE, {"a0": {**ARRAYS["a0"], "dtype": "BOOL", "shape": [16]}}, b"\x07" * 16
@@ -199,12 +199,9 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     # versions and kinds
     "future": (
         lambda: changed(TEMPERATURE, "version", to=2),
-        "format 2 and this recal reads up to 1",
+        "format 2, and this recal reads format 1",
     ),
-    "version-text": (
-        lambda: changed(TEMPERATURE, "version", to="1"),
-        "whole number from 1 on, got '1'",
-    ),
+    "version-text": (lambda: changed(TEMPERATURE, "version", to="1"), "format '1'"),
     "unknown-kind": (lambda: changed(TEMPERATURE, "kind", to="model"), "holds a 'model'"),
     "record-without-fields": (
         lambda: changed(TEMPERATURE, "kind", to="record"),

@@ -219,7 +219,7 @@ def test_a_transformation_whose_spec_names_another_is_refused(tmp_path):
 def test_missing_files_and_folders_are_refused(tmp_path):
     with pytest.raises(FileError, match=r"nothing\.recal: No such file"):
         load(tmp_path / "nothing.recal")
-    with pytest.raises(FileError, match="is a folder"):
+    with pytest.raises(FileError, match="it is a folder"):
         load(tmp_path)
     with pytest.raises(FileError, match=r"it is a folder\. No files were written"):
         save(PLAN, tmp_path)
