@@ -218,8 +218,7 @@ def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
             f"Every row of `{name}` lies in [0, 1]: these are probabilities, and logits are needed",
             argument=name,
             remedy="Pass the model's outputs before the softmax (log-odds if there is one number "
-            "for each sample), or recal.Views.from_probs(...); with outputs='votes' for a forest "
-            "or neighbours",
+            "for each sample), or numpy.log(numpy.maximum(probs, 1e-12))",
         )
     return array
 

@@ -18,13 +18,12 @@ from recal.checks import (
     check_labels,
     check_logits,
     check_matrix,
-    check_probs,
     is_array,
 )
 from recal.clusters import row_names
 from recal.errors import InputError
 from recal.transforms import Transform, as_transform
-from recal.transforms.preprocessing import Outputs, Preprocessing, check_outputs, least_probability
+from recal.transforms.preprocessing import Preprocessing
 
 # The selected rows of the stored arrays. A range takes no memory, and numpy slices by it without a
 # copy.
@@ -116,46 +115,6 @@ class Views:
         self._checked: set[Transform | None] = {None, *self._transformed}
 
     @classmethod
-    def from_probs(
-        cls,
-        probs: ArrayLike,
-        transformed: Mapping[Transform | str, ArrayLike] | None = None,
-        labels: ArrayLike | None = None,
-        *,
-        classes: Sequence[Any] | NDArray[Any] | None = None,
-        outputs: Outputs = "probabilities",
-    ) -> Views:
-        """Take the logarithms of probabilities, with a floor for those near 0.
-
-        Parameters
-        ----------
-        probs, transformed, labels, classes
-            As in `Views`, with probabilities in place of logits. One number for each sample is the
-            probability of the second of two classes.
-        outputs : {"probabilities", "votes"}
-            As in `recal.collect`: the floor is 1e-12, or 0.01 / n_classes for "votes" of trees or
-            neighbours, or FLOOR.
-
-        Examples
-        --------
-        >>> from recal import Views
-        >>> Views.from_probs([[1.0, 0.0], [0.3, 0.7]], outputs="votes").logits.round(2)
-        array([[ 0.  , -5.3 ],
-               [-1.2 , -0.36]])
-        """
-        if check_outputs(outputs) == "logits":
-            raise InputError("must be 'probabilities' or 'votes'", argument="outputs")
-
-        def logs(values: ArrayLike) -> Floats:
-            checked = check_probs(values, binary=True)
-            least = least_probability(outputs, checked.shape[1])
-            return np.log(np.maximum(checked, checked.dtype.type(least)))
-
-        others = {key: logs(values) for key, values in (transformed or {}).items()}
-        made = Preprocessing(outputs=outputs)
-        return cls(logs(probs), others, labels, classes=classes, preprocessing=made)
-
-    @classmethod
     def unchecked(
         cls,
         logits: Any,
@@ -228,10 +187,6 @@ class Views:
             specs = ", ".join(str(t) for t in self.transforms) or "none"
             raise InputError(f"These views hold no {str(key)!r}; they hold: {specs}.")
         return self._read(key)
-
-    def holds(self, transform: Transform | str) -> bool:
-        """Whether the views have logits of this transformation."""
-        return as_transform(transform) in self._transformed
 
     def rows_of(
         self, transform: Transform, rows: NDArray[np.intp]

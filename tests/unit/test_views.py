@@ -132,19 +132,6 @@ def test_views_of_another_shape_are_refused_by_name():
         Views(LOGITS, {"zoom:0.5": ZOOMED[:6]})
 
 
-def test_probabilities_become_logarithms_with_the_floor_that_is_said() -> None:
-    probs = np.array([[1.0, 0.0, 0.0], [0.2, 0.3, 0.5]])
-    for outputs, floor in (("probabilities", 1e-12), ("votes", 0.01 / 3)):
-        made = Views.from_probs(probs, {"zoom:0.5": probs[::-1]}, [0, 2], outputs=outputs)
-        np.testing.assert_array_equal(made.logits, np.log(np.maximum(probs, floor)))
-        np.testing.assert_array_equal(made.transformed("zoom:0.5"), made.logits[::-1])
-        assert made.preprocessing.outputs == outputs
-    with pytest.raises(InputError, match="must sum to 1"):
-        Views.from_probs(probs * 0.9)
-    with pytest.raises(InputError, match="must be 'probabilities' or 'votes'"):
-        Views.from_probs(probs, outputs="logits")
-
-
 @pytest.mark.parametrize("name", ["views.npz", "views.zarr"])
 def test_clusters_and_groups_are_selected_with_rows_and_kept_in_files(tmp_path, name):
     logits = np.random.default_rng(0).normal(size=(6, 3))

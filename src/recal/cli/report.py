@@ -32,10 +32,6 @@ def report(
         list[str] | None,
         Option("--slice", help="Also evaluate each value of this column separately; repeatable."),
     ] = None,
-    inputs: Annotated[
-        Path | None,
-        Option(help="The inputs of the tested views, to show them: a folder, .npy, .npz, ..."),
-    ] = None,
     risk: opt.Risk = 0.01,
     seed: opt.SeedNumber = 0,
     force: opt.Force = False,
@@ -44,7 +40,7 @@ def report(
 
     With views, methods are fitted on one file and tested on the other, or on random halves of the
     first. With probabilities (.npz, .csv, .parquet), those are evaluated and compared with
-    --before. --rows and --inputs have one row for each tested sample, in the same order.
+    --before. --rows has one row for each tested sample, in the same order.
 
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """
@@ -63,12 +59,10 @@ def report(
             test = None if test_views is None else Inputs().views(test_views)
             fit = Inputs(labels=about.labels).views(source)
             result = compare(method_names(methods, fit), fit, test, splits=splits, **how)
-            n_rows = (fit if test is None else test).n_samples
         else:
             opt.refuse(f"the probabilities {source}", ("test_views", "methods", "splits"))
             read = _read(source, before, about, by or ())
             after = read[list(read)[-1]]
-            n_rows = len(after.probs)
             result = compare_probs(
                 {name: one.probs for name, one in read.items()},
                 after.named_labels,
@@ -80,7 +74,6 @@ def report(
             result,
             title=title,
             command=SESSION.command,
-            inputs=None if inputs is None else _Inputs(inputs, n_rows),
             columns=files.table_columns(about.rows or source, by or []),
             groups={} if about.group is None else {about.group: about.columns(source)["groups"]},
             risk=risk,
@@ -112,23 +105,3 @@ def _read(
     except InputError as error:
         raise error.at(f"{before} does not go with {source}") from None
     return {"before": first, "after": after}
-
-
-class _Inputs:
-    """Inputs by row, for the page: paths if they are files, so that the page can link them."""
-
-    def __init__(self, path: Path, n_rows: int) -> None:
-        from recal.collecting.sources import as_source
-
-        self.source: Any = as_source(path)
-        if (n_inputs := self.source.n_samples) != n_rows:
-            raise InputError(
-                f"--inputs {path} holds {n_inputs:,} inputs, and {n_rows:,} answers are judged."
-            )
-
-    def __getitem__(self, row: int) -> Any:
-        if not hasattr(self.source, "paths"):
-            return self.source.read([row])[0]
-        path: Path = self.source.paths[row]
-        is_inside = path.resolve().is_relative_to(self.source.root.resolve())
-        return path if is_inside else f"{path.name} (a link out of the folder)"

@@ -339,9 +339,8 @@ def _named(methods: Methods, baseline: str) -> dict[str, Calibrator]:
     for own_name, method in pairs:
         calibrator = method_by_name(method) if isinstance(method, str) else method
         if not isinstance(calibrator, Calibrator):
-            raise InputError(
-                "Methods must be calibrators, such as ReCal(), or their short names, such as 'recal'."
-            )
+            rule = "must be calibrators, such as ReCal(), or their short names, such as 'recal'"
+            raise InputError(f"{rule}, got {method!r}", argument="methods")
         name = own_name or name_of(calibrator)
         if name in named or name == UNCALIBRATED:
             raise InputError(

@@ -12,29 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, Vector, check_graded, is_graded
 from recal.clusters import check_clusters
-from recal.metrics.calibration_error import (
-    COUNT,
-    assign_bins,
-    classwise_ece_of,
-    equal_mass_edges,
-    equal_width_edges,
-    smooth_ece_of,
-    table_of,
-)
+from recal.metrics import calibration_error, row_scores
 from recal.metrics.intervals import LEVEL, NO_INTERVAL, Interval, intervals_of
-from recal.metrics.row_scores import (
-    Classes,
-    RowScores,
-    aurc_of,
-    auroc_of,
-    first_of_each,
-    ks_of,
-    read_pair,
-    runs,
-    score,
-    score_graded,
-    score_labelled,
-)
+from recal.metrics.row_scores import Classes, RowScores, score
 from recal.schema import Number, check
 
 # Names for display, in the order of every table.
@@ -192,11 +172,11 @@ def evaluate(
     0.4
     """
     draws = check(bootstrap, Number(0, whole=True), "bootstrap")
-    pair = None if is_graded(probs) else read_pair(probs, y, classes)
+    pair = None if is_graded(probs) else row_scores.read_pair(probs, y, classes)
     if pair is None:
-        rows = score_graded(*check_graded(probs, y, classes, confidences))
+        rows = row_scores.score_graded(*check_graded(probs, y, classes, confidences))
     else:
-        rows = score_labelled(*pair, confidences)
+        rows = row_scores.score_labelled(*pair, confidences)
     n, k = len(rows), None if rows.graded else rows.n_classes
     groups = None if clusters is None else check_clusters(clusters, n)
     values = _values(rows, pair, n_bins)
@@ -219,23 +199,24 @@ def evaluate(
 
 
 def _values(rows: RowScores, pair: tuple[Floats, Labels] | None, n_bins: int) -> dict[str, float]:
-    edges = equal_width_edges(n_bins)
-    width = table_of(rows.confidence, rows.correct, edges)
-    mass = table_of(rows.confidence, rows.correct, equal_mass_edges(rows.confidence, n_bins))
-    gathered = runs(rows)
+    edges = calibration_error.equal_width_edges(n_bins)
+    width = calibration_error.table_of(rows.confidence, rows.correct, edges)
+    mass_edges = calibration_error.equal_mass_edges(rows.confidence, n_bins)
+    mass = calibration_error.table_of(rows.confidence, rows.correct, mass_edges)
+    gathered = row_scores.runs(rows)
     values = {
         "ece": width.ece(),
         "mce": width.mce(),
         "adaptive_ece": mass.ece(),
-        "classwise_ece": None if pair is None else classwise_ece_of(*pair, edges),
+        "classwise_ece": None if pair is None else calibration_error.classwise_ece_of(*pair, edges),
         "debiased_ece": width.debiased(),
-        "smooth_ece": smooth_ece_of(rows),
-        "ks_error": ks_of(gathered),
+        "smooth_ece": calibration_error.smooth_ece_of(rows),
+        "ks_error": row_scores.ks_of(gathered),
         "brier": float(rows.brier.mean()) / rows.n_classes,
         "nll": float(rows.nll.mean()),
         "error_rate": 1.0 - float(rows.correct.mean()),
-        "aurc": aurc_of(gathered),
-        "auroc": auroc_of(gathered),
+        "aurc": row_scores.aurc_of(gathered),
+        "auroc": row_scores.auroc_of(gathered),
     }
     return {name: value for name, value in values.items() if value is not None}
 
@@ -313,7 +294,7 @@ def calibration_test(
     >>> calibration_test([[0.9, 0.1]] * 100, [0] * 70 + [1] * 30).p_value < 0.01
     True
     """
-    check(draws, COUNT, "draws")
+    check(draws, calibration_error.COUNT, "draws")
     return calibration_test_of(score(probs, y, classes, confidences), n_bins, draws, random_state)
 
 
@@ -321,9 +302,9 @@ def calibration_test_of(
     rows: RowScores, n_bins: int = 15, draws: int = 1000, random_state: int | None = 0
 ) -> CalibrationTest:
     """The test for rows that are already scored."""
-    edges = equal_mass_edges(rows.confidence, n_bins)
+    edges = calibration_error.equal_mass_edges(rows.confidence, n_bins)
     confidence, slot, sizes = _slots(rows.confidence, edges)
-    bin_starts = first_of_each(assign_bins(confidence, edges))
+    bin_starts = row_scores.first_of_each(calibration_error.assign_bins(confidence, edges))
     variance = np.add.reduceat(sizes * confidence * (1 - confidence), bin_starts)
     # Even a calibrated model makes an error now and then where confidence is near 1. Without the
     # additional variance, a single such error would outweigh all other bins.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.comparison import Comparison, Recommendation, compare_probs, recommend
 from recal.comparison.results import MAIN_METRICS, passes, seconds
 from recal.decisions import Decision, RiskCurve
-from recal.errors import FileError, InputError
+from recal.errors import InputError
 from recal.files.paths import replacing, write_together
 from recal.metrics import LABELS
 from recal.metrics.evaluation import HIGHER_IS_BETTER
@@ -73,8 +72,7 @@ def report(
     title : shown at the top
     command : how to make the report again, shown at its end
     inputs : indexable by the rows of the tested file, optional
-        Arrays are shown as images, paths (`pathlib.Path`) are linked, strings are shown as texts.
-        A string is a text and never a path.
+        Arrays are shown as images, strings as texts.
     columns : mapping of name to one value per row of that file, optional
         Calibration is also judged by the values of each, such as ``{"camera": [...]}``.
     groups : mapping of name to one value per row of that file, optional
@@ -412,27 +410,12 @@ def examples(comparison: Comparison, method: str, most: int = 8) -> tuple[Exampl
 
 
 def shown_input(inputs: Any, row: int) -> Markup:
-    """Return markup for one input: a picture, a link to a file, the beginning of a text, or
-    nothing.
-    """
+    """Return markup for one input: a picture, the beginning of a text, or nothing."""
     value = inputs[row]
     if isinstance(value, str):
         return Markup("<q>{}{}</q>").format(value[:300], "…" if len(value) > 300 else "")
-    if isinstance(value, os.PathLike):
-        return _linked(Path(value))
     image = _as_pixels(np.asarray(value))
     return Markup() if image is None else _picture(image, f"input {row}")
-
-
-def _linked(path: Path) -> Markup:
-    from recal.collecting.files import read_image
-
-    inside: Markup | str
-    try:
-        inside = _picture(np.asarray(read_image(path)), path.name)
-    except FileError:
-        inside = path.name
-    return Markup('<a href="{}">{}</a>').format(path.resolve().as_uri(), inside)
 
 
 def _picture(pixels: NDArray[np.uint8], words: str) -> Markup:
@@ -462,8 +445,6 @@ def _as_pixels(array: NDArray[Any]) -> NDArray[np.uint8] | None:
     if array.dtype == np.uint8:
         return np.ascontiguousarray(array)
     values = array.astype(np.float64)
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
     # Normalised images have any range, so they are stretched to the visible one.
-    if low >= 0 and high <= 255:
-        low, high = 0.0, 1.0 if high <= 1 else 255.0
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
     return np.clip(255 * (values - low) / ((high - low) or 1.0), 0, 255).astype(np.uint8)

@@ -175,9 +175,7 @@ def shown_first(comparison: Comparison, choice: Recommendation) -> str:
     first = comparison.methods[0]
     if choice.method != first or len(comparison.methods) == 1:
         return choice.method
-    others = [name for name in choice.contenders if name != first] or [
-        n for n in comparison.methods if n != first
-    ]
+    others = {*choice.contenders} - {first} or {*comparison.methods} - {first}
     return min(others, key=lambda name: cost(comparison, name))
 
 

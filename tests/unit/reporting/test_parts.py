@@ -2,11 +2,8 @@
 calibration.
 """
 
-from html import escape
-
 import numpy as np
 import pytest
-from PIL import Image
 
 from recal.comparison import compare, compare_probs
 from recal.decisions import decide
@@ -67,21 +64,12 @@ def test_a_column_of_the_whole_file_is_cut_to_the_test_rows(views):
     assert ">left<" in text
 
 
-def test_inputs_are_pictures_links_words_or_nothing(tmp_path):
+def test_inputs_are_pictures_words_or_nothing():
     grey, colour = np.zeros((9, 9), np.uint8), np.random.default_rng(0).normal(size=(3, 200, 300))
-    path = tmp_path / "a <b>.png"
-    Image.fromarray(grey).save(path)
-    (tmp_path / "note.txt").write_text("words")
-    inputs = [grey, colour, path, tmp_path / "note.txt", np.zeros(7), str(path)]
-    shown = [shown_input(inputs, row) for row in range(6)]
+    shown = [shown_input([grey, colour, np.zeros(7), "<b>"], row) for row in range(4)]
     assert 'width="112" height="112"' in shown[0]
     assert 'width="112" height="75"' in shown[1]
-    assert shown[2].startswith(f'<a href="{path.as_uri()}"><img')
-    assert shown[3].endswith(">note.txt</a>")
-    assert shown[4] == ""
-    assert shown[5] == f"<q>{escape(str(path))}</q>", (
-        "a string is a text, also where a file has such a name"
-    )
+    assert shown[2:] == ["", "<q>&lt;b&gt;</q>"]
 
 
 def test_the_page_shows_the_inputs_of_the_rows_it_names(comparison):
