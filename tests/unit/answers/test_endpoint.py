@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal.answers import read_table
 from recal.answers.endpoint import AnswerLog, Endpoint, EndpointError
 from recal.answers.interview import Interview, Template
 from recal.errors import InputError
@@ -215,20 +214,3 @@ def test_templates_name_columns_and_braces(tmp_path):
         Template("t", "hello").check(["question"])
     with pytest.raises(InputError, match="different file names"):
         interview("http://127.0.0.1:9/v1", tmp_path / "l.jsonl", templates=(LISTED, LISTED))
-
-
-def test_one_token_cannot_tell_options_with_the_same_first_word_apart(tmp_path):
-    options = ["refund request", "refund status"]
-    with pytest.raises(InputError, match=r"begin with 'refund'.*--max-tokens"):
-        Interview(Endpoint("http://127.0.0.1:9/v1", "tiny"), QUESTIONS, options, [SHORT], tmp_path)
-
-
-def test_cells_are_sent_as_they_are_written(tmp_path):
-    texts = ["1.0", "1", "01", "None"]
-    (tmp_path / "q.csv").write_text("A,B\n" + "".join(f"{text},{text}x\n" for text in texts))
-    script = Script(lambda prompt: [("A", {"A": 0.9, "B": 0.1})])
-    with serving(script) as url:
-        ways = [Template("t", "{A}|{B}")]
-        questions = dict(read_table(tmp_path / "q.csv"))
-        Interview(Endpoint(url, "tiny"), questions, ["A", "B"], ways, tmp_path / "l.jsonl").run()
-    assert set(script.prompts()) == {f"{text}|{text}x" for text in texts}

@@ -131,13 +131,6 @@ def test_failed_lines_of_a_batch_are_left_out_and_are_no_refusals(tmp_path, fail
     assert (joined.views.n_samples, joined.n_unanswered, joined.n_left_out) == (1, 0, 1)
 
 
-def test_columns_of_a_view_are_brought_into_the_order_of_the_first_file(tmp_path):
-    (tmp_path / "a.csv").write_text("id,x,y,z\nq,0.7,0.2,0.1\n")
-    (tmp_path / "b.csv").write_text("id,y,z,x\nq,0.2,0.1,0.7\n")
-    views = read_log(tmp_path / "a.csv", views={"b": tmp_path / "b.csv"})
-    np.testing.assert_allclose(np.exp(views.transformed("b")), [[0.7, 0.2, 0.1]])
-
-
 def test_files_are_joined_by_exact_ids_or_not_at_all(tmp_path):
     (tmp_path / "ids.csv").write_text("id,x,y\n007,0.7,0.3\n7,0.2,0.8\n")
     (tmp_path / "turned.csv").write_text("id,x,y\n7,0.2,0.8\n007,0.7,0.3\n")
@@ -268,16 +261,6 @@ def test_chat_completions_are_joined_by_the_question_and_not_by_the_response(tmp
     )
     views = read_log(log, views={"again": turned}, options=["A", "B"])
     np.testing.assert_array_equal(views.transformed("again"), views.logits)
-
-
-def test_failed_requests_are_left_out_of_every_file(tmp_path):
-    body = completion(token("A", {"A": -0.1, "B": -3.0}))
-    good = [{"custom_id": str(n), "response": {"body": body}} for n in range(3)]
-    failed = {"response": {"status_code": 500, "body": {"error": {"message": "oops"}}}}
-    log = write_lines(tmp_path / "a.jsonl", [*good, {**failed, "custom_id": "3"}])
-    view = write_lines(tmp_path / "b.jsonl", [{**failed, "custom_id": "0"}, *good[1:]])
-    joined = open_log(log, {"again": view}, ["A", "B"])
-    assert (joined.n_left_out, joined.views.n_samples) == (2, 2)
 
 
 def test_a_view_may_have_another_order_of_the_options_but_no_other_number(tmp_path):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal import AutoCalibration, TemperatureScaling, decide, load, save
+from recal import AutoCalibration, TemperatureScaling, load, save
 from recal.calibrators.group_offsets import GroupOffsets, fit_group_offsets, ridge_offsets
 from recal.errors import InputError
 from recal.maps.arrays import log_odds, sigmoid
@@ -105,19 +105,6 @@ def test_a_fit_with_groups_changes_confidences_only(method, tmp_path):
     fitted.fit(logits, y)
     with pytest.raises(InputError, match="was fitted without groups"):
         fitted.predict_confidence(new, groups=kinds)
-
-
-def test_a_calibrator_with_groups_accepts_by_group():
-    logits, y, groups = grouped(800, 6)
-    fitted = TemperatureScaling().fit(logits, y, groups=groups)
-    new, truth, kinds = grouped(2000, 7)
-    probs, confidence = fitted.predict_both(new, kinds)
-    decision = decide(probs, truth, risk=0.1, confidences=confidence, groups=kinds)
-    fitted.decision_ = decision.rule
-    np.testing.assert_array_equal(
-        fitted.accept(new, kinds), decision.accept(probs, confidence, kinds)
-    )
-    assert decision.n_accepted == fitted.accept(new, kinds).sum() > 0
 
 
 @pytest.mark.parametrize(

@@ -276,16 +276,6 @@ def test_an_accomplice_is_not_believed(problem):
     assert panel.gains_[1]["automated"] < panel.gains_[0]["automated"] + 0.05
 
 
-def test_a_better_system_takes_over(problem):
-    truth, answers, signals = problem
-    order = ("tiny", "large")
-    swapped = {name: answers[name] for name in order}
-    values = {name: signals[name] for name in order}
-    panel = PanelCalibration().fit(swapped, truth, values)
-    right = panel.predict(swapped, values) == truth
-    assert right.mean() > (answers["tiny"] == truth).mean() + 0.08
-
-
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_twelve_systems_and_a_hundred_labels():
     names = {f"model {place}": 0.55 + 0.02 * place for place in range(12)}
@@ -363,21 +353,3 @@ def test_missing_values_of_pandas_are_missing_answers():
     assert (one.predict_confidence(frame) == other.predict_confidence(answers)).all()
     with pytest.raises(InputError, match="row 0"):
         PanelCalibration().fit(answers, frame["b"])
-
-
-def test_grades_of_the_main_system_may_be_objects_in_one_column():
-    truth, answers, _ = asked(400, {"a": 0.7, "b": 0.6})
-    answers["a"][::5] = None
-    grades = np.where(answers["a"] == None, None, answers["a"] == truth)  # noqa: E711
-    panel = PanelCalibration().fit(answers, (answers["a"] == truth))
-    for form in (grades, grades[:, None]):
-        again = PanelCalibration().fit(answers, form)
-        assert again.map_.merged
-        assert (again.predict_confidence(answers) == panel.predict_confidence(answers)).all()
-
-
-def test_a_row_may_be_single_values(panel):
-    one = panel.predict_both({"large": "A", "small": None}, {"large": {"stated": 0.8}})
-    column = panel.predict_both({"large": ["A"], "small": [None]}, {"large": {"stated": [0.8]}})
-    assert one[0][0] == column[0][0] == "A"
-    assert one[1] == column[1]

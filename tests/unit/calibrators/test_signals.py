@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 
 import array_api_strict
@@ -15,7 +14,6 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from recal import SignalCalibration, decide, export_onnx, load, save
-from recal.calibrators import signals as signals_module
 from recal.calibrators.signal_models import choose_kinds, encoding_of, fit_regressions, ridge
 from recal.calibrators.signal_table import SignalTable
 from recal.clusters import stratified_folds
@@ -222,13 +220,6 @@ def test_texts_are_levels_exactly_as_written():
     assert table.values({"category": [1.0, 2, "1"]})[:, 0].tolist() == [0.0, 1.0, 0.0]
 
 
-def test_one_answer_as_a_mapping_of_single_values(fitted, problem):
-    signals, _, groups, _ = problem
-    one = {name: column[3] for name, column in signals.items()}
-    found = fitted.predict_confidence(one, groups[3])
-    np.testing.assert_array_equal(found, fitted.predict_confidence(signals, groups)[[3]])
-
-
 def test_groups_are_needed_if_and_only_if_the_fit_had_them(fitted, problem):
     signals, correct, groups, _ = problem
     with pytest.raises(InputError, match="Pass groups="):
@@ -380,15 +371,6 @@ def test_importance_is_the_rise_of_the_loss_on_new_answers_without_a_signal():
     assert set(list(fitted.signal_importance_)[:2]) == {"source", "skill"}
 
 
-def test_two_hundred_columns_take_seconds():
-    rng = np.random.default_rng(0)
-    table = rng.normal(size=(1000, 200))
-    started = time.process_time()
-    fitted = SignalCalibration().fit(table, rng.random(1000) < sigmoid(table[:, 0]))
-    assert time.process_time() - started < 15.0
-    assert next(iter(fitted.signal_importance_)) == "signal 0"
-
-
 def test_weights_count_answers():
     signals, correct, _, _ = graded_answers(200, seed=3)
     flipped = np.concatenate([correct, ~correct])
@@ -463,32 +445,6 @@ def test_every_runtime_gives_the_same_confidence(fitted, problem, tmp_path):
         '"levels": ["essay", "list"]'
         in session.get_modelmeta().custom_metadata_map["recal_signals"]
     )
-
-
-def test_answers_of_one_cluster_are_never_divided(monkeypatch):
-    drawn = []
-
-    def spy(*args, **options):
-        drawn.append(stratified_folds(*args, **options))
-        return drawn[-1]
-
-    monkeypatch.setattr(signals_module, "stratified_folds", spy)
-    values, correct, groups, _ = graded_answers(300)
-    clusters = np.random.default_rng(0).permutation(np.repeat(np.arange(100), 3))
-    SignalCalibration().fit(values, correct, groups, clusters=clusters)
-    assert len(drawn) == 1
-    for folds in drawn:
-        assert all(len(set(folds[clusters == cluster].tolist())) == 1 for cluster in range(100))
-
-
-def test_copies_in_clusters_are_too_few_answers_to_combine_signals():
-    values, correct, _, _ = graded_answers(40)
-    rows = np.repeat(np.arange(40), 10)
-    with pytest.warns(FewSamplesWarning, match="^40 graded answers, 1[0-9] of .* independent"):
-        fitted = SignalCalibration().fit(
-            {name: values[name][rows] for name in values}, correct[rows], clusters=rows
-        )
-    assert fitted.weights_ == {"Platt scaling": 1.0}
 
 
 def test_copies_of_answers_count_once():

@@ -102,27 +102,3 @@ def test_a_class_that_looks_like_a_formula_is_kept_from_running(tmp_path):
         ("x", "'=cmd()"),
         ("'@y", "-1"),
     ]
-
-
-def test_answers_without_probabilities_are_refused_where_these_are_needed(
-    calibrated, monkeypatch, capsys
-):
-    monkeypatch.chdir(calibrated)
-    monkeypatch.syspath_prepend(calibrated)
-    assert typed("apply out --model brightness_model:model --data labelled --out judged.csv") == 0
-    assert run(["evaluate", "judged.csv"]) == 2
-    assert "name ending in .npz or .parquet" in capsys.readouterr().err
-
-
-def test_names_may_be_given_to_classes_that_have_none(tmp_path, monkeypatch):
-    import recal
-
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 2, 300)
-    views = recal.Views(3 * np.eye(2)[y] + 2 * rng.normal(size=(300, 2)), labels=y)
-    views.write("views.npz")
-    recal.save(recal.TemperatureScaling().fit(views), "ts.recal")
-    assert run(["apply", "ts.recal", "views.npz", "--classes", "cat,dog", "--out", "a.csv"]) == 0
-    assert {row["answer"] for row in answers(tmp_path / "a.csv")} == {"cat", "dog"}
-    assert run(["apply", "ts.recal", "views.npz", "--classes", "cat", "--out", "b.csv"]) == 2

@@ -4,13 +4,12 @@ decision.
 
 from __future__ import annotations
 
-import json
 import re
 
 import numpy as np
 import pytest
 
-from recal import TemperatureScaling, Views, decide, load, read_views
+from recal import TemperatureScaling, Views, decide, read_views
 from recal.cli.app import run
 from recal.collecting import as_source
 from recal.workflow.job import calibrate, calibrate_views
@@ -85,64 +84,6 @@ def test_arrays_with_clusters_and_groups_give_what_views_give(tmp_path):
     source.groups = None
     again = calibrate(lambda batch: batch, source, tmp_path / "a", settings(), **how)
     assert again.decision.rule.groups == ()
-
-
-def test_the_commands_read_them_from_the_file_of_views(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    videos().write("fit.npz")
-    videos(seed=1).write("other.npz")
-    views = videos(seed=2)
-    Views(views.logits, labels=views.labels).write("plain.npz")
-    rows = [f"{group},{cluster}" for group, cluster in zip(views.groups, views.clusters)]
-    (tmp_path / "rows.csv").write_text("\n".join(["light,film", *rows]))
-    assert run(["fit", "fit.npz", "--method", "ts", "--out", "ts.recal"]) == 0
-    assert hasattr(load("ts.recal"), "group_offsets_")
-    capsys.readouterr()
-    rule = ["decide", "other.npz", "--calibration", "ts.recal", "--risk", "0.2"]
-    assert run([*rule, "--out", "ready.recal", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["n_clusters"], len(told["by_group"])) == (200, 2)
-    other = read_views("other.npz")
-    probs, confidences = load("ts.recal").predict_both(other)
-    expected = decide(
-        probs,
-        other.labels,
-        0.2,
-        confidences=confidences,
-        groups=other.groups,
-        clusters=other.clusters,
-    )
-    assert load("ready.recal").decision_ == expected.rule
-    assert run(["evaluate", "other.npz", "--bootstrap", "50", "--json"]) == 0
-    by_cluster = json.loads(capsys.readouterr().out)["metrics"]["nll"]["interval"]
-    assert run(["evaluate", "plain.npz", "--bootstrap", "50", "--json"]) == 0
-    by_row = json.loads(capsys.readouterr().out)["metrics"]["nll"]["interval"]
-    assert by_cluster[1] - by_cluster[0] > 1.3 * (by_row[1] - by_row[0])
-    assert run(["apply", "ready.recal", "plain.npz", "--out", "a.csv"]) == 2
-    assert "threshold for each of 2 groups" in capsys.readouterr().err
-    assert run(["apply", "ready.recal", "plain.npz", "--group", "light", "--out", "a.csv"]) == 2
-    assert "plain.npz has no columns" in capsys.readouterr().err
-    assert (
-        run(
-            [
-                "apply",
-                "ready.recal",
-                "plain.npz",
-                "--group",
-                "light",
-                "--rows",
-                "rows.csv",
-                "--out",
-                "a.csv",
-            ]
-        )
-        == 0
-    )
-    accepted = sum(",true" in line for line in (tmp_path / "a.csv").read_text().splitlines())
-    assert accepted == load("ready.recal").accept(views).sum() > 0
-    calibrated = ["calibrate", "plain.npz", "--rows", "rows.csv", "--method", "ts", "--risk", "0.2"]
-    assert run([*calibrated, "--group", "light", "--cluster", "film", "--out", "out"]) == 0
-    assert "in 200 clusters" in capsys.readouterr().out
 
 
 def test_a_table_keeps_its_columns_of_clusters_and_groups_from_collect_to_apply(

@@ -53,12 +53,6 @@ def test_the_three_parts_hold_every_row_once():
     assert not np.array_equal(split(1001, 1)[0], parts[0])
 
 
-def test_too_few_inputs_to_split_are_refused_with_the_number():
-    with pytest.raises(InputError, match="got 99"):
-        split(99, 0)
-    assert len(split(100, 0)[2]) == 20
-
-
 def test_confidence_improves_and_no_answer_changes(done):
     found, _, _ = done
     assert found.scores["after"]["nll"] < found.scores["before"]["nll"]
@@ -122,20 +116,6 @@ def test_the_date_of_the_page_can_be_fixed(monkeypatch):
     assert today() == "2001-09-09"
 
 
-def test_a_pilot_without_inputs_is_refused(problem, tmp_path):
-    with pytest.raises(InputError, match="`pilot` must be a whole number of at least 1, got -1"):
-        calibrate(
-            overconfident,
-            problem[0],
-            tmp_path / "out",
-            Settings(),
-            labels=problem[1],
-            pool="flip",
-            pilot=-1,
-        )
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_pilot_tries_the_whole_pool_on_some_of_the_fitting_inputs(done):
     _, folder, told = done
     assert read_views(folder / "fit.pilot.zarr").n_samples == 300
@@ -192,22 +172,6 @@ def test_bad_arguments_are_refused_before_the_model_runs(
             never, problem[0], "calibrated", Settings(**wrong), labels=problem[1], progress=False
         )
     assert not list(tmp_path.iterdir())
-
-
-def test_checking_answers_are_accepted_by_the_rule_of_their_group(tmp_path):
-    """A group whose answers are often wrong gets a threshold of its own."""
-    rng = np.random.default_rng(0)
-    groups = np.repeat(["easy", "hard"], 1500)
-    y = rng.integers(0, 2, 3000)
-    strength = np.where(groups == "easy", 3.0, 0.7)
-    score = strength * (2 * y - 1) + rng.normal(size=3000)
-    views = Views(np.column_stack([-score, score]), labels=y, groups=groups)
-    settings = Settings(risk=0.1, calibrator=TemperatureScaling())
-    found = calibrate_views(views, tmp_path / "out", settings)
-    checking = views[split(3000, 0)[2]]
-    accepted = found.decision.accept(*found.calibrator.predict_both(checking), checking.groups)
-    assert found.n_accepted == accepted.sum() > 0
-    assert len(found.decision.rule.groups) == 2
 
 
 def test_warnings_reach_the_page_and_a_summary_that_is_valid_json(tmp_path):

@@ -116,20 +116,6 @@ def test_cross_fit_lets_all_graded_answers_but_the_checked_ones_decide(place, ca
     assert sum(more["parts"].values()) - more["parts"]["fit"] == 1800
 
 
-def test_the_promise_on_average_accepts_more(place, capsys):
-    surely = answer(capsys, *TABLE, "--out", "a")
-    average = answer(capsys, *TABLE, "--guarantee", "average", "--out", "b")
-    assert average["decision"]["coverage"] > surely["decision"]["coverage"]
-    summary = json.loads((place / "b/summary.json").read_text())
-    assert summary["settings"]["guarantee"] == "average"
-    assert summary["decision"]["promise"] in (place / "b/report.html").read_text()
-    assert run([*TABLE, "--guarantee", "always", "--out", "c"]) == 2
-    assert "always" in capsys.readouterr().err
-
-
-# --- one rename
-
-
 @pytest.mark.parametrize("step", ["json_text", "save", "write_rows"])
 def test_a_kill_leaves_the_folder_as_it_was(place, capsys, step):
     assert run([*TABLE, "--out", "f"]) == 0
@@ -270,27 +256,6 @@ def test_graded_answers_are_measured_by_group_and_on_a_page(place, capsys):
     assert "Calibration report" in (place / "page.html").read_text()
     assert run([*words, "--rows", str(fresh)]) == 2
     assert "--rows" in capsys.readouterr().err
-
-
-def test_columns_that_tell_nothing_are_signals_without_effect(place, capsys):
-    rows = [line.split(",") for line in (place / "g.csv").read_text().splitlines()]
-    more = [["empty", "same"], *(["", "1.0"] for _ in rows[1:])]
-    (place / "g.csv").write_text("\n".join(",".join([*a, *b]) for a, b in zip(rows, more)))
-    words = ["calibrate", "g.csv", "--correct", "right", "--signals", "empty,same,stated"]
-    assert answer(capsys, *words, "--risk", "0.2", "--out", "f")["after"]["nll"] < 0.65
-    assert run(["apply", "f", "g.csv", "--out", "a.csv"]) == 0
-
-
-def test_numbers_too_large_for_ids_may_be_signals(place, capsys):
-    rng = np.random.default_rng(0)
-    stated = rng.random(900)
-    rows = zip(stated.tolist(), (1.7e18 + 1e9 * np.arange(900)).tolist(), rng.random(900) < stated)
-    lines = [json.dumps({"stated": a, "time": b, "right": bool(c)}) for a, b, c in rows]
-    (place / "g.jsonl").write_text("\n".join(lines))
-    words = ["calibrate", "g.jsonl", "--correct", "right", "--risk", "0.3", "--out", "f"]
-    assert answer(capsys, *words)["signals"] == ["stated", "time"]
-    after = answer(capsys, "calibrate", "f", "--more", "g.jsonl")
-    assert sum(after["parts"].values()) == 1800
 
 
 def test_what_a_table_cannot_use_is_refused(place, capsys):

@@ -10,11 +10,10 @@ import re
 import numpy as np
 import pytest
 
-from recal import AutoCalibration, CalibratedClassifier, collect, load
+from recal import AutoCalibration, load
 from recal.cli.app import run
-from recal.collecting import as_source
 from recal.collecting.models.base import CallableModel
-from recal.errors import FewSamplesWarning, InputError
+from recal.errors import InputError
 from recal.workflow.job import calibrate
 from recal.workflow.run import Settings, split
 
@@ -105,23 +104,6 @@ def test_clusters_are_never_divided():
     assert [round(len(rows) / 2000, 1) for rows in parts] == [0.5, 0.3, 0.2]
     with pytest.raises(InputError, match="2 clusters, too few"):
         split(200, 0, np.repeat(["a", "b"], 100))
-
-
-def test_python_and_commands_read_tables_and_pools_alike(tmp_path):
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"x": np.linspace(-2, 2, 40), "colour": ["red", "blue"] * 20})
-    (tmp_path / "t.csv").write_text(frame.to_csv(index=False))
-    for source in (as_source(frame), as_source(tmp_path / "t.csv")):
-        assert str(source.read(range(5))["colour"].dtype) == "category"
-    y = (frame["x"] > 0).to_numpy().astype(int)
-
-    def net(batch):
-        return np.stack([-batch["x"], batch["x"]], axis=1)
-
-    assert collect(net, frame, "none", labels=y).transforms == ()
-    with pytest.warns(FewSamplesWarning):
-        fitted = CalibratedClassifier(net, pool="none").fit(frame, y)
-    assert fitted.predict_proba(frame).shape == (40, 2)
 
 
 def test_the_default_says_when_changed_answers_are_better():
