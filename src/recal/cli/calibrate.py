@@ -176,7 +176,7 @@ def calibrate(
 def _change_folder(folder: Path | None, more: Path | None, inputs: Inputs) -> None:
     """Add later rows to a folder, or go back to the version before."""
     from recal.workflow.folder import CALIBRATION, read_summary, roll_back
-    from recal.workflow.more import add_labels
+    from recal.workflow.job import add_labels
 
     if folder is None or not (folder / CALIBRATION).is_file():
         raise InputError(f"--more and --rollback take a folder of recal calibrate, got {folder}.")

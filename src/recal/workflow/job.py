@@ -3,7 +3,7 @@
 The labelled inputs are split at random into three parts. The calibration is fitted on the first,
 the threshold is chosen on the second, and both are judged on the third, so that no figure is
 measured on the data it was chosen from. With `cross_fit` the first two parts are one: each input's
-confidence comes from a fit on the other folds.
+confidence comes from a fit on the other folds. Labels that arrive later join their part.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import copy
 import json
 import os
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,19 +31,46 @@ from recal.collecting.predictions import passes_of
 from recal.collecting.preflight import as_pool, name_labels, preflight, taken_by
 from recal.collecting.sources import Source, Subset
 from recal.collecting.tables import check_labelled
-from recal.copies import near_duplicates
 from recal.decisions import profile
 from recal.decisions.crossfit import crossfitted
-from recal.errors import DependentRowsWarning, InputError
+from recal.errors import FileError, InputError
 from recal.files.paths import replacing
-from recal.maps.arrays import log_softmax
+from recal.files.saved import load
+from recal.files.tables import Table, read_table
+from recal.files.views import read_views
 from recal.maps.steps import Plan, calibrated_probs
 from recal.schema import Number, check
 from recal.transforms import Transform
 from recal.transforms.base import short_spec
 from recal.views import Views
-from recal.workflow.folder import CHECK, CROSS_FIT, DECIDE, FIT, ROWS_OF_VIEWS, RUN
-from recal.workflow.run import HeldOut, Parts, Result, Settings, finish, running, split, split_words
+from recal.workflow.folder import (
+    CALIBRATION,
+    CHECK,
+    CROSS_FIT,
+    DECIDE,
+    FIT,
+    PREVIOUS,
+    ROWS_OF_TABLE,
+    ROWS_OF_VIEWS,
+    RUN,
+    SUMMARY,
+    read_summary,
+)
+from recal.workflow.graded import calibrate_answers
+from recal.workflow.run import (
+    HeldOut,
+    Parts,
+    Result,
+    Settings,
+    extend,
+    finish,
+    running,
+    split,
+    split_words,
+)
+
+# What the settings of a summary hold besides the names of columns.
+_SETTINGS = ("risk", "confidence", "guarantee", "cross_fit", "keep_rows", "seed")
 
 
 def calibrate(
@@ -81,88 +108,92 @@ def calibrate(
         how |= {"classes": classes, "outputs": outputs}
         adapter = as_model(model, outputs=outputs, device=device)
         source = copy.copy(open_source(inputs, labels, {}, adapter))
-        return _calibrate_in(folder, adapter, source, settings, pool, pilot, how)
+        seed, say, cross_fit = settings.random_state, settings.say, settings.cross_fit
+        check(pilot, Number(1, whole=True), "pilot")
+        check_labelled(source, settings.about.get("Data", ""))
+        source.clusters = row_names(source.clusters, source.n_samples, "clusters")
+        groups = row_names(source.groups, source.n_samples, "groups")
+        # Groups are added to the views below, so that stores can be reused with other groups.
+        source.groups = None
+        parts = split(source.n_samples, seed, source.clusters, cross_fit)
+        source = name_labels(source, adapter, how["classes"])
+        transforms = as_pool(pool, seed, source, adapter)
+        local = how.get("engine", "local") == "local"
+        stores = (
+            folder / CROSS_FIT if cross_fit else folder
+        )  # its parts differ from those of others
+        key = _run_key(adapter, source, pool, seed)
+        earlier = _read_candidates(stores, key) if how.get("resume", True) else None
+        if earlier is None and local:
+            names = ("preprocess", "classes", "outputs", "batch_size")
+            preflight(adapter, source, transforms, **{one: how[one] for one in names if one in how})
+        n_before = adapter.n_answered
+        say(f"1/4  {split_words(parts, source.clusters, cross_fit)}")
+        stores.mkdir(parents=True, exist_ok=True)
+        fit_part, decide_part, check_part = (Subset(source, rows) for rows in parts)
 
+        say("2/4  Run the model on the inputs, and on transformed copies of some of them.")
+        method = settings.calibrator or AutoCalibration(random_state=seed)
+        candidates = transforms if method.needs_views or method.reads_views else ()
+        if candidates and isinstance(pool, str) and pool.partition(":")[0] == "auto":
+            # The profile learns from damage, which the model must accept.
+            damage = as_pool(pool.replace("auto", "damage", 1), seed, source, adapter)
+            if earlier is not None:
+                damage = tuple(one for one in damage if str(one) in earlier)
+            elif local:
+                damage = taken_by(
+                    adapter,
+                    source,
+                    damage,
+                    preprocess=how.get("preprocess"),
+                    outputs=how["outputs"],
+                )
+            candidates = tuple({str(one): one for one in (*candidates, *damage)}.values())
+        reuse = adapter.known_by_content and earlier is not None
 
-def _calibrate_in(
-    folder: Path,
-    adapter: Model,
-    source: Source,
-    settings: Settings,
-    pool: Any,
-    pilot: int,
-    how: dict[str, Any],
-) -> Result:
-    """Do the work of `calibrate` in the folder of the run."""
-    seed, say, cross_fit = settings.random_state, settings.say, settings.cross_fit
-    check(pilot, Number(1, whole=True), "pilot")
-    check_labelled(source, settings.about.get("Data", ""))
-    source.clusters = row_names(source.clusters, source.n_samples, "clusters")
-    groups = row_names(source.groups, source.n_samples, "groups")
-    # Groups are added to the views below, so that stores can be reused with other groups.
-    source.groups = None
-    parts = split(source.n_samples, seed, source.clusters, cross_fit)
-    source = name_labels(source, adapter, how["classes"])
-    transforms = as_pool(pool, seed, source, adapter)
-    local = how.get("engine", "local") == "local"
-    stores = folder / CROSS_FIT if cross_fit else folder  # its parts differ from those of others
-    key = _run_key(adapter, source, pool, seed)
-    earlier = _read_candidates(stores, key) if how.get("resume", True) else None
-    if earlier is None and local:
-        names = ("preprocess", "classes", "outputs", "batch_size")
-        preflight(adapter, source, transforms, **{one: how[one] for one in names if one in how})
-    n_before = adapter.n_answered
-    say(f"1/4  {split_words(parts, source.clusters, cross_fit)}")
-    stores.mkdir(parents=True, exist_ok=True)
-    fit_part, decide_part, check_part = (Subset(source, rows) for rows in parts)
-
-    say("2/4  Run the model on the inputs, and on transformed copies of some of them.")
-    method = settings.calibrator or AutoCalibration(random_state=seed)
-    candidates = transforms if method.needs_views or method.reads_views else ()
-    if candidates and isinstance(pool, str) and pool.partition(":")[0] == "auto":
-        # The profile learns from damage, which the model must accept.
-        damage = as_pool(pool.replace("auto", "damage", 1), seed, source, adapter)
-        if earlier is not None:
-            damage = tuple(one for one in damage if str(one) in earlier)
-        elif local:
-            damage = taken_by(
-                adapter, source, damage, preprocess=how.get("preprocess"), outputs=how["outputs"]
+        def views_of(rows: Subset, transforms: Sequence[Transform], name: str) -> Views:
+            views = read_finished(stores / name, transforms) if reuse else None
+            views = (
+                collect(adapter, rows, transforms, out=stores / name, **how)
+                if views is None
+                else views
             )
-        candidates = tuple({str(one): one for one in (*candidates, *damage)}.values())
-    reuse = adapter.known_by_content and earlier is not None
+            return views if groups is None else views.assign(groups=groups[rows.rows])
 
-    def views_of(rows: Subset, transforms: Sequence[Transform], name: str) -> Views:
-        views = read_finished(stores / name, transforms) if reuse else None
-        views = (
-            collect(adapter, rows, transforms, out=stores / name, **how) if views is None else views
+        trial = None
+        if candidates and fit_part.n_samples > pilot:
+            say(
+                f"     A pilot tries {len(candidates)} transformations on up to {pilot:,} inputs. It finds views that "
+                "improve the answers, and teaches recal apply --follow and recal watch to recognise damaged inputs."
+            )
+            trial = run_pilot(
+                adapter,
+                fit_part,
+                candidates,
+                pilot,
+                out=stores / FIT,
+                seed=seed,
+                reuse=reuse,
+                **how,
+            )
+            chosen = ", ".join(map(short_spec, trial.chosen)) or "no view"
+            say(f"     On {trial.views.n_samples:,} inputs it chose {chosen}.")
+        views = views_of(fit_part, candidates if trial is None else trial.chosen, FIT)
+        say("3/4  Fit the calibration.")
+        # The pilot has the views of every transformation.
+        fitted = _fit(method, views, views if trial is None else trial.views, seed)
+        say("4/4  Choose the threshold, and check everything on the remaining inputs.")
+        needed = fitted.needed_transforms()
+        check_views = views_of(check_part, needed, CHECK)
+        decide_views = views if cross_fit else views_of(decide_part, needed, DECIDE)
+        n_passes = adapter.n_answered - n_before if local else None
+        result = _finish(
+            method, fitted, (views, decide_views, check_views), settings, folder, n_passes
         )
-        return views if groups is None else views.assign(groups=groups[rows.rows])
-
-    trial = None
-    if candidates and fit_part.n_samples > pilot:
-        say(
-            f"     A pilot tries {len(candidates)} transformations on up to {pilot:,} inputs. It finds views that "
-            "improve the answers, and teaches recal apply --follow and recal watch to recognise damaged inputs."
-        )
-        trial = run_pilot(
-            adapter, fit_part, candidates, pilot, out=stores / FIT, seed=seed, reuse=reuse, **how
-        )
-        chosen = ", ".join(map(short_spec, trial.chosen)) or "no view"
-        say(f"     On {trial.views.n_samples:,} inputs it chose {chosen}.")
-    views = views_of(fit_part, candidates if trial is None else trial.chosen, FIT)
-    say("3/4  Fit the calibration.")
-    # The pilot has the views of every transformation.
-    fitted = _fit(method, views, views if trial is None else trial.views, seed)
-    say("4/4  Choose the threshold, and check everything on the remaining inputs.")
-    needed = fitted.needed_transforms()
-    check_views = views_of(check_part, needed, CHECK)
-    decide_views = views if cross_fit else views_of(decide_part, needed, DECIDE)
-    n_passes = adapter.n_answered - n_before if local else None
-    result = _finish(method, fitted, (views, decide_views, check_views), settings, folder, n_passes)
-    with replacing(stores / RUN) as file:
-        record = {"key": key, "candidates": [str(one) for one in candidates]}
-        file.write((json.dumps(record, indent=2) + "\n").encode())
-    return result
+        with replacing(stores / RUN) as file:
+            record = {"key": key, "candidates": [str(one) for one in candidates]}
+            file.write((json.dumps(record, indent=2) + "\n").encode())
+        return result
 
 
 def calibrate_views(
@@ -196,9 +227,7 @@ def _run_key(model: Model, source: Source, pool: Any, seed: int) -> dict[str, An
     return {
         "model": model.fingerprint(),
         "data": source.fingerprint(),
-        "pool": json.dumps(
-            pool if isinstance(pool, str) or pool is None else [str(one) for one in pool]
-        ),
+        "pool": pool if isinstance(pool, str) or pool is None else list(map(str, pool)),
         "seed": seed,
         # Clusters change the split, and therefore the inputs of every store.
         "clusters": digest([row_names(source.clusters, source.n_samples, "clusters")]),
@@ -219,10 +248,7 @@ def _fit(method: Calibrator, views: Views, transformed: Views, seed: int) -> Cal
     """Fit the method, and add the profile that `recal watch` and `recal apply --follow` compare
     inputs with.
     """
-    with warnings.catch_warnings():
-        # All parts are checked together in `_warn_of_copies`.
-        warnings.simplefilter("ignore", DependentRowsWarning)
-        fitted = method.fit(views)
+    fitted = method.fit(views)
     fitted.profile_ = profile(transformed, random_state=seed)
     return fitted
 
@@ -253,8 +279,6 @@ def _finish(
         _answers(decide_views, *both),
         _answers(check_views, *fitted.predict_both(check_views)),
     )
-    if check_views.clusters is None:
-        _warn_of_copies([fit_views, check_views] if settings.cross_fit else parts)
     if settings.keep_rows:
         kept = (fit_views, check_views) if settings.cross_fit else parts
         join_views(kept).write(folder / ROWS_OF_VIEWS)
@@ -285,16 +309,96 @@ def _answers(views: Views, probs: Floats, confidence: Any) -> HeldOut:
     return HeldOut(*rows, before=before, ids=views.ids)
 
 
-def _warn_of_copies(parts: Sequence[Views]) -> None:
-    """Warn if inputs of one part are near-copies of inputs in another, and no clusters were given."""
-    logits = np.concatenate([views.logits for views in parts])
-    labels = np.concatenate([views.labels for views in parts if views.labels is not None])
-    count = near_duplicates(log_softmax(logits), logits.argmax(axis=1) != labels)
-    if count:
-        warnings.warn(
-            f"About {count:,} of the {len(logits):,} labelled inputs are near-copies of another one, such as frames of "
-            "one video. They are dependent, so the guarantee may not hold. Say which belong together: clusters=... "
-            "(--cluster COLUMN, or --cluster-by PATTERN for files).",
-            DependentRowsWarning,
-            stacklevel=3,
+def add_labels(
+    folder: Path,
+    new: Views | Path,
+    *,
+    command: str = "",
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[Result, list[str]]:
+    """Refit with the rows that a folder keeps and new labelled rows.
+
+    Old rows keep their part: rows that were fitted on never decide or check. The earlier results
+    are kept in the folder `previous`.
+
+    Parameters
+    ----------
+    folder : a folder that `recal calibrate` wrote
+    new : views with labels, or the path of a table of graded answers
+
+    Returns
+    -------
+    The result, and lines about what changed.
+    """
+    before = read_summary(folder)
+    if "systems" in before:
+        raise InputError(
+            "--more cannot extend a calibration of several systems. Add the rows to its table, and "
+            "run its recal calibrate command again with --force."
         )
+    try:
+        stored = dict(before["settings"])
+        sizes = [int(before["parts"][name]) for name in ("fit", "decide", "check")]
+        named = {key: stored.pop(key) for key in list(stored) if key not in _SETTINGS}
+        settings = Settings(
+            random_state=stored.pop("seed"),
+            command=command,
+            say=say,
+            about={"Data": f"{folder} and later rows"},
+            **stored,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(
+            f"{folder / SUMMARY} does not say how the folder was made ({error}). Calibrate again."
+        ) from error
+    if isinstance(new, Views):
+        result = _more_views(folder, new, settings, sizes)
+    else:
+        old = read_table(_kept(folder, ROWS_OF_TABLE))
+        more = read_table(new)
+        more.check(old)
+        cells = {name: np.concatenate([old.cells[name], more.cells[name]]) for name in old}
+        result = calibrate_answers(Table(cells, new), folder, settings, named, sizes)
+    return result, _changes(before, read_summary(folder), folder)
+
+
+def _more_views(folder: Path, new: Views, settings: Settings, sizes: list[int]) -> Result:
+    from sklearn.base import clone  # slow to import
+
+    views = join_views([read_views(_kept(folder, ROWS_OF_VIEWS)), new])
+    parts = extend(sizes, new.n_samples, settings.random_state, views.clusters, settings.cross_fit)
+    method = clone(load(folder / CALIBRATION))
+    return calibrate_views(views, folder, replace(settings, calibrator=method), parts)
+
+
+def _kept(folder: Path, name: str) -> Path:
+    """Return the file of a folder's labelled rows."""
+    if (folder / name).is_file():
+        return folder / name
+    kinds = {ROWS_OF_TABLE: "a table of graded answers", ROWS_OF_VIEWS: "labelled views"}
+    found = [kind for other, kind in kinds.items() if (folder / other).is_file()]
+    raise InputError(
+        f"{folder} keeps {found[0] if found else 'no labelled rows'}, and --more names "
+        f"{kinds[name]}. It takes rows of the kind that the folder was made from (recal collect "
+        "makes views of a model's inputs), and a folder made without --drop-rows."
+    )
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any], folder: Path) -> list[str]:
+    """Return what changed: rows, method, threshold and share."""
+
+    def facts(summary: dict[str, Any]) -> str:
+        decision = summary["decision"]
+        thresholds = decision.get("thresholds", [decision.get("threshold")])
+        shown = ", ".join("none" if one is None else f"{one:.4g}" for one in thresholds)
+        method = f"method {summary['method']}, " if "method" in summary else ""
+        return (
+            f"{sum(summary['parts'].values()):,} labelled rows, {method}threshold {shown}, "
+            f"{decision['coverage']:.1%} accepted where the rule was chosen"
+        )
+
+    return [
+        f"Before: {facts(before)}. Now: {facts(after)}.",
+        f"The previous version is in {folder / PREVIOUS}. To go back: recal calibrate {folder} "
+        "--rollback",
+    ]
