@@ -9,7 +9,7 @@ from typing import Any
 
 from recal.maps.arrays import softmax
 from recal.calibrators.temperature import TemperatureScaling
-from recal.engine.grouping import Group
+from recal.maps.steps import Group
 from paper.results.paper import GROUP_KINDS, GROUP_PARAMETERS
 from recal.metrics import ece
 from recal.reporting import group_study

@@ -11,9 +11,8 @@ from .views import Views as Views
 from .files.views import read_views as read_views
 from .transforms.pool import pool as pool
 from .collecting.local import collect as collect
-from .engine.grouping import Group as Group, group as group
 from .maps.blend import Blend as Blend
-from .maps.steps import Plan as Plan, Step as Step
+from .maps.steps import Group as Group, Plan as Plan, Step as Step, group as group
 from .calibrators.auto import AutoCalibration as AutoCalibration
 from .calibrators.recal import ReCal as ReCal
 from .calibrators.panel import PanelCalibration as PanelCalibration

@@ -17,7 +17,7 @@ from recal.calibrators import CALIBRATORS, Calibrator, OrderPreserving, VectorSc
 from recal.errors import InputError, NotFittedError
 from recal.export.calibration import calibration_of
 from recal.export.onnx_file import calibration_model
-from recal.export.torch_module import CalibrationLayer
+from recal.export.torch_module import by_torch, calibrated
 from tests.problems import extreme_views
 
 _SEARCH = {"penalty": (1.0, 10.0), "intercept_penalty": 1.0, "random_state": 0}
@@ -79,13 +79,13 @@ def test_every_runtime_gives_the_same(
         -1, *logits.shape
     )
 
-    layer, exact = CalibrationLayer(calibrator), HALVED.get(method.__name__, 1e-12)
+    calibration, exact = calibration_of(calibrator), HALVED.get(method.__name__, 1e-12)
     tensors = torch.from_numpy(logits).double(), torch.from_numpy(transformed.astype(np.float64))
-    found = layer.calibration.answer(tensors[0], list(tensors[1]))
+    found = calibration.answer(tensors[0], list(tensors[1]))
     np.testing.assert_allclose(found[0].numpy(), probs, rtol=0, atol=exact)
     np.testing.assert_allclose(found[1].numpy(), confidence, rtol=0, atol=exact)
     assert (found[0].argmax(1).numpy() == probs.argmax(1)).all()
-    for scores, _ in (layer.by_torch(*tensors), layer.both(*tensors)):
+    for scores, _ in (by_torch(calibration, *tensors), calibrated(calibration, *tensors)):
         np.testing.assert_allclose(scores.softmax(1).numpy(), probs, rtol=0, atol=exact)
         assert (scores.argmax(1).numpy() == probs.argmax(1)).all()
 

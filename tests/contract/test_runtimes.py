@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from recal import Blend, Plan, Step, Views
+from recal.export import torch_module
 from recal.export.calibration import calibration_of
 from recal.export.onnx_file import calibration_model
-from recal.export.torch_module import CalibrationLayer
 from recal.maps import steps as steps_module
 from recal.maps.arrays import top_column
 from recal.maps.guard import answer, bounded, keep_answers, lift_answers
@@ -26,19 +26,13 @@ Runtime = Callable[[Plan, np.ndarray, np.ndarray], np.ndarray]
 
 
 def by_torch(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarray:
-    logits_and_confidence = CalibrationLayer(plan).by_torch(
-        torch.from_numpy(logits), torch.from_numpy(transformed)
-    )
-    return logits_and_confidence[0].double().softmax(1).numpy()
+    tensors = torch.from_numpy(logits), torch.from_numpy(transformed)
+    return torch_module.by_torch(calibration_of(plan), *tensors)[0].double().softmax(1).numpy()
 
 
 def by_torch_on_the_cpu(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarray:
-    return (
-        CalibrationLayer(plan)(torch.from_numpy(logits), torch.from_numpy(transformed))
-        .double()
-        .softmax(1)
-        .numpy()
-    )
+    tensors = torch.from_numpy(logits), torch.from_numpy(transformed)
+    return torch_module.calibrated(calibration_of(plan), *tensors)[0].double().softmax(1).numpy()
 
 
 def by_onnx(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from paper.results.groups import group_tables, group_transforms
 from paper.results.paper import COMPARED, numbers
 from paper.results.rank_chart import rank_chart
 from paper.results.tables import group_table, halves_table, paper_table, rank_table
-from recal.engine.grouping import group
+from recal.maps.steps import group
 from recal.metrics import ece
 from recal.views import Views
 

@@ -60,21 +60,7 @@ def test_only_transformations_that_change_something_must_be_computed_each_once()
 
 
 @pytest.mark.parametrize(
-    "betas",
-    [
-        (1, 1, 1),
-        (1, 1, 1, 1, 1),
-        (),
-        (1, 1, 1, 0),
-        (1, 1, 1, -0.5),
-        (1, 1, 1, np.nan),
-        (1, np.inf, 1, 1),
-        ("a", 1, 1, 1),
-        None,
-        1.0,
-        (1, 1, 1, None),
-    ],
-    ids=repr,
+    "betas", [(1, 1, 1), (1, 1, 1, 0), (1, 1, 1, np.nan), ("a", 1, 1, 1), None], ids=repr
 )
 def test_betas_must_be_four_positive_finite_numbers(betas):
     with pytest.raises(InputError, match="four positive finite betas"):
@@ -82,7 +68,7 @@ def test_betas_must_be_four_positive_finite_numbers(betas):
 
 
 @pytest.mark.parametrize("name", ["start", "finish"])
-@pytest.mark.parametrize("value", [0, -1.0, np.nan, np.inf, 10**400, "a", None], ids=repr)
+@pytest.mark.parametrize("value", [0, np.nan, 10**400, "a"], ids=repr)
 def test_start_and_finish_must_be_positive_finite_numbers(name, value):
     with pytest.raises(InputError, match=f"`{name}` must be a positive finite beta"):
         Plan(**{name: value})
@@ -116,22 +102,15 @@ def blend(**changes):
     "bad",
     [
         {"own": -0.1},
-        {"own": np.nan},
         {"own": 10**400},
-        {"own": True},
         {"gated_own": np.inf},
-        {"weights": (("zoom:0.5", -0.4),)},
         {"weights": (("zoom:0.5", np.nan),)},
         {"weights": ("zoom:0.5",)},
-        {"weights": (("zoom:0.5", 0.4, 1),)},
-        {"offsets": (0.1, np.inf, 0.0)},
+        {"weights": (("zoom:0.5", 0.4), ("zoom:0.50", 0.1))},
         {"offsets": "abc"},
         {"gated_offsets": (0.1,)},
-        {"epsilon": 0.0},
         {"epsilon": 1.0},
         {"gate": 0.0},
-        {"gate": 1.01},
-        {"gate": np.nan},
         {"answers": "both"},
     ],
     ids=repr,
@@ -139,13 +118,6 @@ def blend(**changes):
 def test_a_blend_refuses_what_no_blend_may_hold(bad):
     with pytest.raises(InputError, match=re.escape(next(iter(bad)).split("_")[-1].rstrip("s"))):
         blend(**bad)
-
-
-def test_a_blend_names_each_view_once_and_none_for_nothing():
-    with pytest.raises(InputError, match=r"twice: zoom:0\.5, zoom:0\.5"):
-        blend(weights=(("zoom:0.5", 0.4), ("zoom:0.50", 0.1)))
-    with pytest.raises(InputError, match=r"leave out zoom:0\.5"):
-        blend(weights=(("zoom:0.5", 0.0),))
 
 
 def test_the_gate_says_who_needs_views():
@@ -165,6 +137,5 @@ def test_a_blend_prints_what_a_person_wants_to_know():
         "Plan: temperature 2, then stacking with 1 view (zoom:0.5). Predictions never change.",
         "  original         0.6000",
         "  zoom:0.5         0.4000",
-        "  class offsets    from -0.1000 to +0.1000",
-        "  no view at a confidence of 0.99 or more: original 1.1000, class offsets from +0.0000 to +0.2000",
+        "  no view at a confidence of 0.99 or more: original 1.1000",
     ]

@@ -14,10 +14,17 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.samples import Samples
 from recal.checks import Labels, Vector
-from recal.engine.grouping import ConfidenceAt, GroupIndex, group_indices
 from recal.engine.series import ScaledLogits, ScaledRows
 from recal.errors import InputError
-from recal.maps.steps import NEUTRAL, OneTransform, Plan, Step
+from recal.maps.steps import (
+    NEUTRAL,
+    ConfidenceAt,
+    GroupIndex,
+    OneTransform,
+    Plan,
+    Step,
+    group_indices,
+)
 from recal.progress import track
 from recal.schema import Count, NotNegative, RandomState, Record, Size
 from recal.solvers.temperature import GroupLosses, Separable, fit_losses

@@ -27,73 +27,47 @@ except ImportError:
 Tensor = torch.Tensor
 
 
-class CalibrationLayer(torch.nn.Module):
-    """From a model's logits, and those of the views, to calibrated logits, on the tensors' own
-    device.
+def calibrated(
+    calibration: Calibration, logits: Tensor, transformed: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return calibrated logits, (n, n_classes), shifted so that the largest in each row is 0, and
+    the confidence in each prediction, (n,): its probability before any guard.
 
     Plain CPU tensors share their memory with numpy, which runs the map, with compiled code if it is
     large. On other devices, in a trace or if a gradient is needed, torch runs the same map.
 
     Parameters
     ----------
-    source : Plan or fitted calibrator
+    logits : (n, n_classes)
+    transformed : (m, n, n_classes), the logits through each of the calibration's transformations
     """
+    if _shares_memory(logits) and is_plain(transformed) and len(logits):
+        rows, views = logits.detach().numpy(), transformed.detach().numpy()
+        # A NaN in the inputs must give NaN, which compiled loops do not guarantee.
+        if np.isfinite(rows).all() and np.isfinite(views).all():
+            probs, confidence = map(torch.from_numpy, calibration.answer(rows, list(views)))
+            return _logs(probs, logits), confidence
+    return by_torch(calibration, logits, transformed)
 
-    def __init__(self, source: Any) -> None:
-        super().__init__()
-        self.calibration: Calibration = calibration_of(source)
-        if isinstance(plan := self.calibration.map, Plan):
-            # Cached properties take a lock when they are first read, which torch.compile cannot
-            # trace.
-            _ = plan.program, plan.transforms
 
-    def forward(self, logits: Tensor, transformed: Tensor) -> Tensor:
-        """Return calibrated logits, (n, n_classes), shifted so that the largest in each row is 0.
+def by_torch(
+    calibration: Calibration, logits: Tensor, transformed: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Do the same with torch operations only."""
+    probs, confidence = calibration.answer(logits, list(transformed.unbind(0)))
+    return _logs(probs, logits), confidence
 
-        Parameters
-        ----------
-        logits : (n, n_classes)
-        transformed : (m, n, n_classes), the logits through each of the calibration's
-        transformations
-        """
-        return self.both(logits, transformed)[0]
 
-    def both(self, logits: Tensor, transformed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return calibrated logits, and the confidence in each prediction, (n,): its probability
-        before any guard.
-        """
-        if _shares_memory(logits) and is_plain(transformed) and len(logits):
-            rows, views = logits.detach().numpy(), transformed.detach().numpy()
-            # A NaN in the inputs must give NaN, which compiled loops do not guarantee.
-            if np.isfinite(rows).all() and np.isfinite(views).all():
-                probs, confidence = self.calibration.answer(rows, list(views))
-                logs = np.log(probs)
-                logs -= logs.max(axis=1, keepdims=True)
-                return torch.from_numpy(logs).to(_dtype(logits)), torch.from_numpy(confidence)
-        return self.by_torch(logits, transformed)
-
-    def by_torch(self, logits: Tensor, transformed: Tensor) -> tuple[Tensor, Tensor]:
-        """Do the same with torch operations only."""
-        probs, confidence = self.calibration.answer(logits, list(transformed.unbind(0)))
-        logs = probs.log()
-        return (logs - logs.amax(1, keepdim=True)).to(_dtype(logits)), confidence
-
-    def needs_views(self, logits: Tensor) -> Tensor:
-        """Return whether the views of each sample must be computed, (n,)."""
-        if _shares_memory(logits):
-            return torch.from_numpy(self.calibration.map.needs_views(logits.detach().numpy()))
-        is_below: Tensor = self.calibration.map.needs_views(logits)
-        return is_below
+def _logs(probs: Tensor, logits: Tensor) -> Tensor:
+    """Return logarithms, in float64 if the model's logits are, and in float32 otherwise."""
+    logs = probs.log()
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    return (logs - logs.amax(1, keepdim=True)).to(dtype)
 
 
 def _shares_memory(logits: Tensor) -> bool:
     """Whether numpy can read a tensor where it is."""
     return is_plain(logits) and logits.dtype in (torch.float16, torch.float32, torch.float64)
-
-
-def _dtype(logits: Tensor) -> torch.dtype:
-    """Calibrated logits are float64 if the model's are, and float32 otherwise."""
-    return torch.float64 if logits.dtype == torch.float64 else torch.float32
 
 
 class CalibratedModule(torch.nn.Module):
@@ -146,16 +120,15 @@ class CalibratedModule(torch.nn.Module):
             )
         self.model = model
         self.preprocess = match_preprocess(getattr(plan, "preprocessing_", None), preprocess)
-        self.source, self.layer = plan, CalibrationLayer(plan)
+        self.source, self.calibration = plan, calibration_of(plan)
+        if isinstance(self.calibration.map, Plan):
+            # torch.compile cannot trace the lock that a cached property takes at first.
+            _ = self.calibration.map.program
         for transform in self.transforms:
             if isinstance(transform, Named):
                 transform.code()  # refuses one that is known by name only
         self._outputs_checked = False
         self.train(False)
-
-    @property
-    def calibration(self) -> Calibration:
-        return self.layer.calibration
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
@@ -174,7 +147,7 @@ class CalibratedModule(torch.nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return calibrated logits, (n, n_classes)."""
-        return self.layer(*self._all_logits(inputs))
+        return self.predict_both(inputs)[0]
 
     def predict_confidence(self, inputs: Tensor) -> Tensor:
         """Return the chance that each answer is right, (n,), as a calibrator's `predict_confidence`
@@ -186,7 +159,7 @@ class CalibratedModule(torch.nn.Module):
         """Return calibrated logits, (n, n_classes), and the confidence in each answer, (n,), from
         the same passes.
         """
-        return self.layer.both(*self._all_logits(inputs))
+        return calibrated(self.calibration, *self._all_logits(inputs))
 
     def _all_logits(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the model's logits, (n, n_classes), and those of the views, (m, n, n_classes)."""
@@ -210,7 +183,9 @@ class CalibratedModule(torch.nn.Module):
             logits, transformed = stack[0], stack[1:]
         else:  # views are computed only for the rows whose confidence is below the gate
             logits = self._logits(inputs, (None,), 1)[0]
-            rows = self.layer.needs_views(logits).nonzero()[:, 0]
+            plain = logits.detach().numpy() if _shares_memory(logits) else logits
+            needed = torch.as_tensor(self.calibration.map.needs_views(plain))
+            rows = needed.nonzero()[:, 0]
             transformed = logits.new_zeros((len(transforms), *logits.shape))
             if len(rows):
                 some = self._logits(inputs[rows], transforms, joined)

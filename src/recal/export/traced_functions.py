@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy import e, finfo, iinfo, inf, nan, newaxis, pi
+from numpy import finfo as finfo
 from numpy.typing import ArrayLike, NDArray
 
 from recal.export.tracer import (
     OPEN,
     Nodes,
     Symbol,
-    TensorProto,
     broadcast,
     elementwise,
     onnx,
@@ -28,7 +27,6 @@ from recal.export.tracer import (
 )
 from recal.export.tracer import tensor as typed
 
-__all__ = ["e", "finfo", "iinfo", "inf", "nan", "newaxis", "pi"]
 uint8, uint16, int8, int16, int32, int64 = "uint8", "uint16", "int8", "int16", "int32", "int64"
 float16, float32, float64, bool = "float16", "float32", "float64", "bool"
 
@@ -248,11 +246,11 @@ def repeated(count: int, step: Callable[[Symbol, Symbol], Symbol], state: Symbol
         goes_on = body.op("Identity", going)
     kind, shape = onnx_type(state.dtype), [None if size == OPEN else size for size in state.shape]
     inputs = [
-        typed(number, TensorProto.INT64, []),
-        typed(going, TensorProto.BOOL, []),
+        typed(number, onnx.TensorProto.INT64, []),
+        typed(going, onnx.TensorProto.BOOL, []),
         typed(now, kind, shape),
     ]
-    outputs = [typed(goes_on, TensorProto.BOOL, []), typed(after, kind, shape)]
+    outputs = [typed(goes_on, onnx.TensorProto.BOOL, []), typed(after, kind, shape)]
     loop = body.as_graph("recal_loop", inputs, outputs)
     return graph.op(
         "Loop", np.int64(count), "", state, body=loop, shape=state.shape, dtype=state.dtype

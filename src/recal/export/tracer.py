@@ -21,24 +21,13 @@ from recal.errors import MissingExtraError
 from recal.transforms.arrays import Traced
 
 try:
-    import onnx
+    import onnx as onnx
     import onnx.inliner
     import onnx.version_converter
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import helper, numpy_helper
 except ImportError:
     raise MissingExtraError("onnx", "onnx", "Writing ONNX files") from None
 
-__all__ = [
-    "OPEN",
-    "OPSET",
-    "Graph",
-    "Nodes",
-    "Symbol",
-    "TensorProto",
-    "dtype_of",
-    "onnx",
-    "onnx_type",
-]
 # The oldest versions with every node used here; ONNX Runtime 1.15 and later read them.
 OPSET, IR_VERSION = 18, 8
 # A size that is not fixed, such as the number of rows.

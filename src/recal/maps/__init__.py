@@ -18,7 +18,7 @@ _HOMES = ("scaling", "curves", "blend", "signals", "panel")
 
 def map_named(name: str) -> type[Map] | None:
     """Return a map's class by its name; None if there is no such map."""
-    for home in () if name.startswith("_") else _HOMES:
+    for home in _HOMES:
         module = import_module(f"{__name__}.{home}")
         family = vars(module).get(name)
         if (

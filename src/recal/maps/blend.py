@@ -26,7 +26,7 @@ PerClass = tuple[Finite, ...]
 class ViewWeights(Kind):
     """Transformations and their weights."""
 
-    rule = "pairs of a transformation and a number"
+    rule = "pairs of a transformation and a number; each transformation once"
 
     def read(self, value: Any, sizes: Sizes) -> tuple[tuple[Transform, float], ...]:
         if not isinstance(value, list | tuple):
@@ -34,10 +34,12 @@ class ViewWeights(Kind):
         if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value):
             raise ValueError
         kind = Number(0.0, LARGEST)
-        return tuple(
-            (as_transform(key), check(weight, kind, f"the weight of {key}"))
-            for key, weight in value
-        )
+        weights = {
+            as_transform(key): check(one, kind, f"the weight of {key}") for key, one in value
+        }
+        if len(weights) < len(value):
+            raise ValueError
+        return tuple(weights.items())
 
 
 class Blend(Map):
@@ -109,14 +111,6 @@ class Blend(Map):
                 "each of the `offsets`",
                 argument="matrices",
             )
-        useless = [str(transform) for transform, weight in self.weights if weight == 0.0]
-        if useless and not self.matrices:
-            raise InputError(
-                f"A view of weight 0 would cost a forward pass for nothing; leave out {useless[0]}."
-            )
-        if len(set(self.transforms)) != len(self.weights):
-            names = ", ".join(map(str, self.transforms))
-            raise InputError(f"A blend names a transformation twice: {names}.")
 
     @cached_property
     def transforms(self) -> tuple[Transform, ...]:
@@ -208,15 +202,9 @@ class Blend(Map):
         parts: list[tuple[Any, float]] = [("mixture", self.mixture)] if self.needs_mixture else []
         parts += [("original", self.own), *self.weights]
         lines += [f"  {name!s:<16} {weight:.4f}" for name, weight in parts]
-        if self.offsets:
-            lines.append(f"  {'class offsets':<16} {_range(self.offsets)}")
-        if self.matrices:
-            entries = np.ravel(self.matrices)
-            lines.append(f"  {'class weights':<16} {_range(entries)}, added to the weights above")
         if self.gate is not None and self.weights:
             alone = f"mixture {self.gated_mixture:.4f}, " if self.needs_mixture else ""
             alone += f"original {self.gated_own:.4f}"
-            alone += f", class offsets {_range(self.gated_offsets)}" if self.gated_offsets else ""
             lines.append(f"  no view at a confidence of {self.gate:g} or more: {alone}")
         return "\n".join(lines)
 
@@ -228,10 +216,6 @@ def _weighed(
     if offsets:
         scores = scores + like(x, np.array(offsets))
     return scores if members is None else scores + members * mixture
-
-
-def _range(values: Any) -> str:
-    return f"from {min(values):+.4f} to {max(values):+.4f}"
 
 
 Transforms = Annotated[tuple[Transform, ...], TransformList()]
@@ -247,7 +231,10 @@ class ViewMean(Map):
     beta: Scale
 
     def probs(self, z: Array, views: Views = ()) -> Array:
-        mean = mean_probs(z, views)
+        total = softmax(z)
+        for view in views:
+            total = total + softmax(view)
+        mean = total / (1 + len(views))
         return mean if self.beta == 1.0 else softmax(safe_log(mean), self.beta)
 
     @property

@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Vector
 from recal.decisions.decision import holm
-from recal.engine.grouping import ConfidenceAt, Group, group
 from recal.errors import InputError
 from recal.maps.arrays import softmax
+from recal.maps.steps import ConfidenceAt, Group, group
 from recal.metrics import bin_table
 from recal.metrics.calibration_error import BinTable, equal_width_edges, table_of
 from recal.metrics.intervals import LEVEL

@@ -51,21 +51,6 @@ def test_groups_of_scores_of_any_scale_get_a_temperature(separable, scale):
     assert step.betas == pytest.approx(usual.betas, rel=1e-6)
 
 
-def test_a_mistake_by_a_hair_among_wide_margins_still_has_a_best_temperature():
-    logits = np.concatenate(
-        [np.tile([1e6, 0.0], (50, 1)), np.tile([1e-3, 0.0], (50, 1)), [[1e-7, 0.0]]]
-    )
-    scaling = TemperatureScaling().fit(logits, [0] * 100 + [1])
-
-    def slope(beta):
-        pulls = logits[:, 0] / (
-            1 + np.exp(np.minimum(beta * logits[:, 0] * ([1.0] * 100 + [-1.0]), 700.0))
-        )
-        return float(pulls[100] - pulls[:100].sum())
-
-    assert slope(0.999 * scaling.beta_) < 0 < slope(1.001 * scaling.beta_)
-
-
 def test_a_guess_where_the_loss_underflows_does_not_change_the_answer():
     def derivatives(betas):
         weight = np.where(betas > 0, np.exp(-300.0 * betas), 0.0)
@@ -82,13 +67,6 @@ def test_a_model_worse_than_chance_gets_the_smallest_beta():
     assert scaling.beta_ == pytest.approx(LEAST_BETA, rel=1e-12)
 
 
-def test_the_closed_form_of_two_classes():
-    """Three of four right at one margin: the best confidence is 3/4, whatever the margin."""
-    logits = np.tile([5.0, 0.0], (4, 1))
-    probs = TemperatureScaling().fit(logits, [0, 0, 0, 1]).predict_proba(logits)
-    np.testing.assert_allclose(probs[:, 0], 0.75, atol=1e-9)
-
-
 def test_a_solver_that_runs_out_of_passes_says_so(monkeypatch):
     monkeypatch.setattr(temperature, "_MOST_PASSES", 2)
     with pytest.warns(ConvergenceWarning, match="within 2 passes"):
@@ -103,20 +81,6 @@ def test_an_empty_group_keeps_one_and_a_full_one_is_not_shrunk():
     assert iteration.sizes == (0, 0, 0, 4)
     assert iteration.raw_betas[:3] == iteration.betas[:3] == (1.0, 1.0, 1.0)
     assert iteration.betas[3] == iteration.raw_betas[3]
-
-
-def test_rejected_draws_repeat_their_record_without_ending_the_fit():
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 400)
-    z = 3 * (np.eye(3)[y] + rng.normal(0, 0.7, (400, 3)))
-    views = Views(z, {"zoom:0.5": z + rng.normal(0, 1, z.shape), "zoom:0.7": z * 0.8}, y)
-    fit = ReCal(guard="ece", tol=0, max_iter=60, random_state=0).fit(views)
-    rejected = [it for it in fit.history_ if not it.accepted]
-    assert fit.n_iter_ == 60
-    assert rejected
-    assert all(
-        it.betas == (1.0, 1.0, 1.0, 1.0) and it.ece_before == it.ece_after for it in rejected
-    )
 
 
 def sorted_by_a_view(mistakes_when_kept):

@@ -110,7 +110,7 @@ def paddle2onnx(batch: Any = -1) -> onnx.ModelProto:
     return g.model([batch, 3, 8, 8], {"fetch_name_0": [batch, CLASSES]}, opset=11, ir=7)
 
 
-def tf2onnx(*, both: bool = False) -> onnx.ModelProto:
+def tf2onnx() -> onnx.ModelProto:
     """Channels last, transposes around convolutions, names with slashes; some files also have a
     softmax output.
     """
@@ -120,9 +120,6 @@ def tf2onnx(*, both: bool = False) -> onnx.ModelProto:
     flat = g.op("Reshape", x, g.weight([-1, 144], np.int64))
     dense(g, flat, to="dense/BiasAdd:0")
     outputs = {"dense/BiasAdd:0": ["unk__6", CLASSES]}
-    if both:
-        g.op("Softmax", "dense/BiasAdd:0", to="Softmax:0", axis=-1)
-        outputs["Softmax:0"] = ["unk__7", CLASSES]
     return g.model(["unk__5", 8, 8, 3], outputs, opset=15)
 
 

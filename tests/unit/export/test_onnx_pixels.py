@@ -12,55 +12,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recal import Plan, Step
+from recal import Plan, Step, pool
 from recal.export import export_onnx
-from recal.transforms import TRANSFORMS, Transform, as_transform
+from recal.transforms import TRANSFORMS, Transform
 from tests.unit.export.onnx_zoo import linear, with_views
 
-IMAGES = (
-    *(
-        "zoom:0.8",
-        "zoom:0.33",
-        "zoom:0.1",
-        "brightness:0.35",
-        "brightness:0.7",
-        "brightness:1.3",
-        "contrast:0.1",
-    ),
-    *(
-        "contrast:0.7",
-        "blur:0.3",
-        "blur:1.3",
-        "blur:3",
-        "pixelate:0.17",
-        "pixelate:0.5",
-        "flip",
-        "shift",
-    ),
-    *("shift:3:direction=left", "shift:1:direction=up", "zoomin:1.1", "zoomin:1.3"),
+IMAGES = pool(
+    "zoom:0.8+zoom:0.33+zoom:0.1+brightness:0.35+brightness:0.7+brightness:1.3+"
+    "contrast:0.1+contrast:0.7+blur:0.3+blur:1.3+blur:3+pixelate:0.17+pixelate:0.5+"
+    "flip+shift+shift:3:direction=left+shift:1:direction=up+zoomin:1.1+zoomin:1.3"
 )
-SERIES = (
-    *("coarse:0.5", "coarse:0.13:fill=hold", "timeshift:0.1"),
-    *("lowpass:0.5", "lowpass:0.1", "bits:8", "bits:3", "quieter:0.5"),
+SERIES = pool(
+    "coarse:0.5+coarse:0.13:fill=hold+timeshift:0.1+lowpass:0.5+lowpass:0.1+bits:8+"
+    "bits:3+quieter:0.5"
 )
 # One of each kind, for shapes and dtypes beyond the first.
-EACH = (
-    "zoom:0.8",
-    "brightness:1.3",
-    "contrast:0.7",
-    "blur:1.3",
-    "pixelate:0.17",
-    "flip",
-    "shift",
-    "zoomin:1.1",
-)
+EACH = pool("zoom:0.8+brightness:1.3+contrast:0.7+blur:1.3+pixelate:0.17+flip+shift+zoomin:1.1")
 # What is summed in another order differs in its last bits; what is only moved or looked up does not
 # differ at all.
 MOVED = ("flip", "shift", "timeshift")
 
 
 def written(
-    folder: Path, inputs: np.ndarray, specs: tuple[str, ...], opset: int = 18
+    folder: Path, inputs: np.ndarray, specs: tuple[Transform, ...], opset: int = 18
 ) -> tuple[tuple[Transform, ...], np.ndarray]:
     """Export a plan of all these views behind a model of such inputs; return them and what the file
     makes of them.
@@ -79,7 +53,7 @@ def pixels(*shape: int) -> np.ndarray:
 
 
 def test_every_kind_that_exports_is_looked_at() -> None:
-    looked_at = {as_transform(spec).kind for spec in (*IMAGES, *SERIES)}  # type: ignore[union-attr]
+    looked_at = {one.kind for one in (*IMAGES, *SERIES)}
     assert looked_at == {transform.kind for transform in TRANSFORMS if transform.traceable}
 
 
@@ -89,7 +63,7 @@ def test_every_kind_that_exports_is_looked_at() -> None:
     ids=["channels first", "channels last"],
 )
 def test_bytes_are_those_of_numpy(
-    tmp_path: Path, shape: tuple[int, ...], specs: tuple[str, ...]
+    tmp_path: Path, shape: tuple[int, ...], specs: tuple[Transform, ...]
 ) -> None:
     inputs = pixels(*shape)
     for transform, view in zip(*written(tmp_path, inputs, specs), strict=True):
@@ -97,7 +71,9 @@ def test_bytes_are_those_of_numpy(
 
 
 @pytest.mark.parametrize("specs", [EACH, SERIES], ids=["images", "series"])
-def test_floats_are_those_of_numpy_to_the_last_bits(tmp_path: Path, specs: tuple[str, ...]) -> None:
+def test_floats_are_those_of_numpy_to_the_last_bits(
+    tmp_path: Path, specs: tuple[Transform, ...]
+) -> None:
     inputs: Any = (pixels(6, 1, 11, 18) if specs is EACH else pixels(6, 2, 61)) / np.float32(255)
     for transform, view in zip(*written(tmp_path, inputs, specs), strict=True):
         rounding = 0 if str(transform).startswith(MOVED) else 1e-6
@@ -111,13 +87,13 @@ def test_floats_are_those_of_numpy_to_the_last_bits(tmp_path: Path, specs: tuple
     [
         ((2, 3, 3, 9, 14), EACH),
         ((4, 9, 14), EACH),
-        ((3, 700), ("lowpass:0.3", "timeshift:0.1")),
-        ((3, 40, 2), ("coarse:0.5:axis=1", "lowpass:0.3:axis=1")),
+        ((3, 700), pool("lowpass:0.3+timeshift:0.1")),
+        ((3, 40, 2), pool("coarse:0.5:axis=1+lowpass:0.3:axis=1")),
     ],
     ids=["videos", "grey", "a long series", "time in the middle"],
 )
 def test_other_shapes_are_written_too(
-    tmp_path: Path, shape: tuple[int, ...], specs: tuple[str, ...]
+    tmp_path: Path, shape: tuple[int, ...], specs: tuple[Transform, ...]
 ) -> None:
     inputs: Any = np.random.default_rng(0).integers(0, 256, shape).astype(np.float32) / np.float32(
         255

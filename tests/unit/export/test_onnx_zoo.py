@@ -142,17 +142,6 @@ def test_an_output_that_is_called_probabilities_needs_no_option(tmp_path: Path) 
     assert OnnxModel(path).returns("logits") == "logits"
 
 
-def test_of_two_outputs_that_could_be_logits_none_is_guessed(tmp_path: Path) -> None:
-    path = tmp_path / "net.onnx"
-    onnx.save(zoo.tf2onnx(both=True), path)
-    for use in (OnnxModel, lambda path: export_onnx(path, path=tmp_path / "out.onnx", plan=Plan())):
-        with pytest.raises(InputError, match="the outputs dense/BiasAdd:0, Softmax:0"):
-            use(path)
-    assert OnnxModel(path, output="dense/BiasAdd:0").answer(
-        np.zeros((2, 8, 8, 3), np.float32)
-    ).shape == (2, 5)
-
-
 def test_a_batch_that_cannot_be_opened_is_refused_with_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     onnx.save(zoo.fixed_token(), path)

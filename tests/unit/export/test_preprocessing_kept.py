@@ -139,15 +139,6 @@ def test_a_function_of_ones_own_must_be_given_again() -> None:
     assert apply(calibrator, lambda batch: batch, logits, preprocess=doubled).probs.shape == (60, 3)
 
 
-def test_other_dtypes_are_told() -> None:
-    logits = np.random.default_rng(0).normal(size=(60, 3))
-    calibrator = TemperatureScaling().fit(
-        collect(lambda batch: batch, logits, None, labels=np.arange(60) % 3)
-    )
-    with pytest.warns(UserWarning, match="from float64 inputs and these are float32"):
-        apply(calibrator, lambda batch: batch, logits.astype(np.float32))
-
-
 def test_views_judged_through_another_preprocessing_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,14 +207,7 @@ def test_a_file_that_says_nonsense_is_refused(tmp_path: Path) -> None:
     views = Views([[1.0, 2.0]], preprocessing=Preprocessing(NORMALIZE))
     path = views.write(tmp_path / "views.npz")
     arrays = dict(np.load(path))
-    for told in (
-        '{"mean": 3}',
-        "[1]",
-        "{",
-        '{"normalize": {"std": 0}}',
-        '{"resize": -4}',
-        '{"normalize": "code"}',
-    ):
+    for told in ("[1]", "{", '{"normalize": {"std": 0}}'):
         np.savez(path, **{**arrays, "preprocessing": np.array(told)})
         with pytest.raises((FileError, InputError), match="preprocessing"):
             read_views(path)

@@ -12,7 +12,8 @@ import torch
 from recal import Blend, CalibratedModule, PanelCalibration, Plan, ReCal, Step, Views, ViewStacking
 from recal.calibrators import PlattScaling
 from recal.errors import InputError, NotFittedError
-from recal.export.torch_module import CalibrationLayer
+from recal.export.calibration import calibration_of
+from recal.export.torch_module import calibrated
 from recal.maps.steps import calibrated_probs
 from recal.transforms import Named
 
@@ -142,13 +143,12 @@ def test_code_that_works_in_place_spoils_neither_the_inputs_nor_other_views(
 def test_nan_from_the_model_stays_nan_in_its_row() -> None:
     logits = torch.randn(4, 10)
     logits[2, 3] = float("nan")
-    layer = CalibrationLayer(Plan(start=0.5))
-    answer = layer(logits, torch.zeros(0, 4, 10))
+    fitted = calibration_of(Plan(start=0.5))
+    answer, _ = calibrated(fitted, logits, torch.zeros(0, 4, 10))
     assert answer[2].isnan().any()
-    torch.testing.assert_close(
-        answer[[0, 1, 3]],
-        CalibrationLayer(Plan(start=0.5))(logits[[0, 1, 3]], torch.zeros(0, 3, 10)),
-    )
+    others = [0, 1, 3]
+    alone, _ = calibrated(fitted, logits[others], torch.zeros(0, 3, 10))
+    torch.testing.assert_close(answer[others], alone)
 
 
 @pytest.mark.parametrize(
