@@ -30,7 +30,7 @@ TITLES = {
     "video": "Video",
     "series": "Series",
     "audio": "Sound",
-    "text": "Text and token ids",
+    "text": "Text",
     "tabular": "Tables",
 }
 FIRST = {
@@ -42,8 +42,8 @@ FIRST = {
     "series": "`timeshift` where it does not matter when something happens; for ReCal `drop` and `coarse`. Time is the "
     "last axis; for (n, time, channels) add `:axis=1`. Series of different lengths come as a list of arrays.",
     "audio": "`timeshift`, then `noise` and `lowpass` as a poor line would. All kinds for series act on sounds, too.",
-    "text": "`cut` keeps sentences as they were written and is the cheapest first try; `tokendrop` is harsher. On "
-    "strings a token is a word between blanks. Arrays of token ids are taken by `tokendrop` and `cut`.",
+    "text": "`cut` keeps sentences as they were written and is the cheapest first try; `tokendrop` is harsher. A "
+    "token is a word between blanks; a tokenizer of your own goes into the preprocessing.",
     "tabular": "`missing` where the model knows missing values (boosted trees, pipelines with an imputer), otherwise "
     "`median`. `median` and `permute` learn from training rows: `pool('median:0.1-0.6:8', data=X_train)`. Frames of "
     "pandas, polars and pyarrow keep their columns' names.",

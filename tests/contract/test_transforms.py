@@ -22,11 +22,10 @@ DTYPES = {
     "video": ["uint8", *FLOATS],
     "series": ["int16", "int32", *FLOATS],
     "audio": ["uint8", "int16", *FLOATS],
-    "text": ["int32", "int64"],
     "tabular": ["int32", *FLOATS],
 }
 # Kinds that take strings alone meet their promises in test_text_transforms.py.
-OF_ARRAYS = [cls for cls in TRANSFORMS if not getattr(cls, "strings_only", False)]
+OF_ARRAYS = [cls for cls in TRANSFORMS if cls.modality != "text"]
 every_kind = pytest.mark.parametrize("cls", OF_ARRAYS, ids=lambda cls: cls.kind)
 every_strength = pytest.mark.parametrize(
     "cls", [cls for cls in OF_ARRAYS if cls.has_strength], ids=lambda cls: cls.kind
@@ -51,19 +50,12 @@ def shapes(modality: str) -> st.SearchStrategy[tuple[int, ...]]:
         "audio": st.one_of(
             st.tuples(n, st.integers(1, 400)), st.tuples(n, st.just(2), st.integers(1, 400))
         ),
-        "text": st.tuples(n, st.integers(1, 40)),
         "tabular": st.tuples(n, st.just(7)),
     }[modality]
 
 
 def inputs(modality: str, shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    if modality == "text":
-        return np.where(
-            np.arange(shape[1]) < rng.integers(1, shape[1] + 1, (shape[0], 1)),
-            rng.integers(1, 999, shape),
-            0,
-        )
     if "int" in dtype:
         limits = np.iinfo(dtype)
         return rng.integers(limits.min, limits.max, shape, endpoint=True, dtype=dtype)

@@ -76,9 +76,9 @@ def collect(
     model : callable, torch module, fitted scikit-learn classifier, ONNX session, (model,
     processor), or path
         See `recal.collecting.models.as_model`.
-    inputs : array, tensor, frame, torch Dataset or DataLoader, or path
+    inputs : array, tensor, frame, torch Dataset, or path
         Not yet normalised: transformations act on pixels, and `preprocess` runs after them. A
-        folder or dataset is read batch by batch, a DataLoader through its dataset.
+        folder or dataset is read batch by batch.
     pool : str, sequence of transformations, or None
         As in `recal.pool`; None or "none" for the originals alone; "auto" for the default pool of
         such inputs ("auto:series" if they do not say what they are).

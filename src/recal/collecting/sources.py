@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,7 +184,7 @@ def form_of(batch: Any) -> tuple[tuple[int, ...], str] | None:
 def _as_samples(values: Any) -> NDArray[Any]:
     if isinstance(values, np.ndarray):
         return values
-    if isinstance(values, list) and values and isinstance(values[0], str | bytes):
+    if isinstance(values, list) and values and isinstance(values[0], str):
         # A fixed-width dtype would pad every text to the longest.
         return np.array(values, dtype=object)
     try:
@@ -227,7 +227,7 @@ def as_source(inputs: Any, **options: Any) -> Source:
 
         return open_frame(inputs)
     if comes_from(inputs, "torch.utils.data.dataloader"):
-        return _open_loader(inputs)
+        raise InputError("Inputs are read in any order", remedy="Pass the dataset: loader.dataset")
     if hasattr(inputs, "__array__") or isinstance(inputs, list):
         return ArraySource(inputs)
     if hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"):
@@ -238,27 +238,14 @@ def as_source(inputs: Any, **options: Any) -> Source:
     )
 
 
-def _open_loader(loader: Any) -> Source:
-    """Return the source for a DataLoader: all of its dataset, in the dataset's order."""
-    samplers = ("SequentialSampler", "RandomSampler")
-    is_whole = type(loader.sampler).__name__ in samplers and loader.batch_size is not None
-    if not is_whole or len(loader.sampler) != len(loader.dataset):
-        raise InputError(
-            "A DataLoader is read through its dataset, without a sampler of its own",
-            remedy="Pass the dataset, or torch.utils.data.Subset(dataset, rows)",
-        )
-    return DatasetSource(loader.dataset, loader.collate_fn)
-
-
 class DatasetSource(Source):
     """A map-style dataset whose items are inputs, or pairs of input and label.
 
-    Items are read when they are needed, and `collate` makes a batch of them.
+    Items are read when they are needed.
     """
 
-    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None = None) -> None:
-        self.dataset, self.collate = dataset, collate or _collate
-        self.n_samples = len(dataset)
+    def __init__(self, dataset: Any) -> None:
+        self.dataset, self.n_samples = dataset, len(dataset)
         if self.n_samples == 0:
             raise InputError(f"{type(dataset).__name__} is empty; at least one sample is needed.")
 
@@ -271,12 +258,20 @@ class DatasetSource(Source):
         return self.take(rows)[0]
 
     def take(self, rows: Sequence[int]) -> tuple[Any, NDArray[Any] | None]:
-        inputs, labels = _split_item(self.collate([self.dataset[row] for row in rows]))
-        return inputs, None if labels is None else to_numpy(labels)
+        inputs, labels = zip(*[_split_item(self.dataset[row]) for row in rows])
+        arrays = [item if hasattr(item, "detach") else np.asarray(item) for item in inputs]
+        shapes = {tuple(array.shape) for array in arrays}
+        if len(shapes) > 1:
+            raise InputError(
+                f"Samples from {rows[0]} on have different shapes {sorted(shapes)[:3]}; bring them to one."
+            )
+        values = [to_numpy(label).item() if hasattr(label, "shape") else label for label in labels]
+        stacked = namespace(arrays[0]).stack(arrays)
+        return stacked, None if labels[0] is None else np.array(values)
 
 
 def _split_item(item: Any) -> tuple[Any, Any]:
-    """Return an item or batch as (inputs, labels or None)."""
+    """Return an item as (input, label or None)."""
     if isinstance(item, tuple | list) and len(item) in (1, 2):
         return item[0], item[1] if len(item) == 2 else None
     if isinstance(item, tuple | list | dict):
@@ -284,17 +279,6 @@ def _split_item(item: Any) -> tuple[Any, Any]:
             f"Items must be an input or a pair (input, label); got a {type(item).__name__} of {len(item)}."
         )
     return item, None
-
-
-def _collate(items: Sequence[Any]) -> tuple[Any, Any]:
-    """Return items of a dataset as one batch of inputs and labels."""
-    inputs, labels = zip(*map(_split_item, items))
-    arrays = [item if hasattr(item, "detach") else np.asarray(item) for item in inputs]
-    shapes = {tuple(array.shape) for array in arrays}
-    if len(shapes) > 1:
-        raise InputError(f"Samples have different shapes {sorted(shapes)[:3]}; bring them to one.")
-    values = [to_numpy(label).item() if hasattr(label, "shape") else label for label in labels]
-    return namespace(arrays[0]).stack(arrays), None if labels[0] is None else np.array(values)
 
 
 def digest_inputs(batch: Batch) -> str:

@@ -62,11 +62,6 @@ def as_part(model: onnx.ModelProto, output: str) -> NetworkPart:
 def read_model(path: str | os.PathLike[str]) -> NetworkPart:
     """Return a user's model, at an opset that the nodes around it can use, too."""
     source = OnnxModel(Path(path))
-    if source.output.is_zipped:
-        raise InputError(
-            f"The ONNX model's output {source.output.name!r} is a list of dictionaries, which cannot be exported",
-            remedy="Convert the model again with options={'zipmap': False}",
-        )
     try:
         model = onnx.load(os.fspath(path))
         versions = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
@@ -77,7 +72,7 @@ def read_model(path: str | os.PathLike[str]) -> NetworkPart:
             f"{path} cannot be brought to opset {OPSET}: {reason_of(error)}. Export the model "
             f"again at opset {OPSET} or later."
         ) from error
-    return as_part(model, source.output.name)
+    return as_part(model, source.output)
 
 
 def versions_of(part: NetworkPart) -> tuple[dict[str, int], int]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -196,23 +195,11 @@ class LowPass(SeriesTransform):
 
     def _series(self, x: Array, dtype: str) -> Array:
         length = int(x.shape[1])
-        if arrays.is_tensor(x) and length <= 512:
-            # In a graph, use a matrix product, of at most a megabyte in float32: Fourier transforms
-            # differ between runtimes.
-            filtered = x.swapaxes(1, -1) @ arrays.constant(_filter_matrix(self, length).T, x)
-            return filtered.swapaxes(1, -1)
         gain = 1 / (1 + (np.linspace(0, 1, length + 1) / self.cutoff) ** 12)
         xp = arrays.numpy_or_torch(x)
         spectrum = xp.fft.rfft(xp.concatenate([x, xp.flip(x, (1,))], 1), 2 * length, 1)
         filtered = spectrum * arrays.constant(along_time(gain[None], x), x)
         return xp.fft.irfft(filtered, 2 * length, 1)[:, :length]
-
-
-@lru_cache(maxsize=32)
-def _filter_matrix(lowpass: LowPass, length: int) -> NDArray[np.float64]:
-    """Return the filter for a series of this length as a matrix, (length, length)."""
-    matrix: NDArray[np.float64] = lowpass._series(np.eye(length)[None], "float64")[0]
-    return matrix
 
 
 @dataclass(frozen=True)

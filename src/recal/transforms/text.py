@@ -1,8 +1,7 @@
-"""Transformations of text: tokens of strings, or of arrays of token ids, are dropped.
+"""Transformations of text: words or characters of strings are dropped.
 
-The tokens of a string are the words between blanks. Token ids have the shape (n, tokens); `pad`
-marks places without a token, and ids in `special` (such as a separator) are never changed. The
-choice of tokens follows from `seed` and the text itself. At least one token of a text remains.
+The tokens of a string are the words between blanks. Which ones are dropped follows from `seed` and
+the text itself. At least one token of a text remains.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import InputError
-from recal.transforms import arrays
-from recal.transforms.base import BuiltIn, Keys, Numbers, Strengths, choose, content_keys, key_of
+from recal.transforms.base import BuiltIn, Keys, Strengths, choose, key_of
 
 
 class TokenTransform(BuiltIn):
@@ -23,33 +21,23 @@ class TokenTransform(BuiltIn):
 
     share: float
     seed: int
-    pad: int
-    special: tuple[float, ...]
     modality = "text"
     strengths = Strengths(0.05, 0.7, identity=0)
     traceable = False
-    strings_only = False
-    """Whether token ids, which have no letters, are refused."""
     joint = " "
     """The separator between the tokens of a string."""
 
     def __call__(self, texts: Any, /) -> Any:
-        is_array = isinstance(texts, np.ndarray)
-        if isinstance(texts, list | tuple) or (
-            is_array and texts.ndim and texts.dtype.kind in "UO"
-        ):
-            if wrong := [text for text in texts if not isinstance(text, str)]:
-                raise InputError(f"{self.kind} needs strings, but there is {wrong[0]!r}.")
-            changed = [self._text(text) for text in texts]
-            return np.array(changed, dtype=object) if is_array else changed
-        if not self.strings_only and (is_array or arrays.is_tensor(texts)):
-            return arrays.apply(self._ids, texts, traceable=False)
-        inputs = "a list of strings"
-        if not self.strings_only:
-            inputs += " or an array of token ids (n, tokens)"
-        raise InputError(
-            f"{self.kind} needs {inputs}, got {type(texts).__name__}. For a single text pass [text]."
-        )
+        is_array = isinstance(texts, np.ndarray) and texts.ndim == 1
+        if not is_array and not isinstance(texts, list | tuple):
+            raise InputError(
+                f"{self.kind} needs a list of strings, got {type(texts).__name__}. For a single text "
+                "pass [text]."
+            )
+        if wrong := [text for text in texts if not isinstance(text, str)]:
+            raise InputError(f"{self.kind} needs strings, but there is {wrong[0]!r}.")
+        changed = [self._text(text) for text in texts]
+        return np.array(changed, dtype=object) if is_array else changed
 
     def _text(self, text: str) -> str:
         tokens = self._tokens(text)
@@ -62,25 +50,6 @@ class TokenTransform(BuiltIn):
             return text
         return self.joint.join(np.delete(np.array(tokens, dtype=object), hit))
 
-    def _ids(self, ids: NDArray[Any]) -> NDArray[Any]:
-        if ids.dtype.kind not in "iu" or ids.ndim != 2:
-            raise InputError(
-                f"Token ids are whole numbers of the shape (n, tokens), got dtype {ids.dtype}, shape {ids.shape}."
-            )
-        result = ids.copy()
-        if self.is_identity:
-            return result
-        fixed = np.isin(ids, np.array([self.pad, *self.special], dtype=np.int64))
-        for row, key in enumerate(content_keys(ids, self.kind, self.seed)):
-            free = np.flatnonzero(~fixed[row])
-            if len(free):
-                kept = np.delete(ids[row], free[self._hit(key[None], len(free))[0]])
-                lost = ids.shape[1] - len(kept)
-                # Pad on the side that is padded already.
-                padding = (lost, 0) if ids[row, 0] == self.pad else (0, lost)
-                result[row] = np.pad(kept, padding, constant_values=self.pad)
-        return result
-
     def _tokens(self, text: str) -> list[str]:
         """Return the parts of a string; blank parts are never dropped."""
         return text.split()
@@ -92,11 +61,7 @@ class TokenTransform(BuiltIn):
 
 @dataclass(frozen=True)
 class DropTokens(TokenTransform):
-    """Drop `share` of the tokens; the remaining ids close up, and `pad` fills the row on its padded
-    side.
-
-    A model that takes an attention mask must get a new one, for instance ``ids != pad`` in
-    `preprocess`.
+    """Drop `share` of the words.
 
     Examples
     --------
@@ -110,8 +75,6 @@ class DropTokens(TokenTransform):
 
     share: float
     seed: int = 0
-    pad: int = 0
-    special: Numbers = ()
 
 
 @dataclass(frozen=True)
@@ -129,7 +92,6 @@ class DropCharacters(TokenTransform):
     kind = "chardrop"
     assumes = "the label can be read from a text with misprints"
     strengths = Strengths(0.02, 0.4, identity=0)
-    strings_only = True
     joint = ""
 
     share: float
@@ -143,8 +105,7 @@ class DropCharacters(TokenTransform):
 class Cut(TokenTransform):
     """Leave out the last, or first, ``round(share * tokens)`` tokens: at least one, never all.
 
-    Words keep their order and their neighbours, so a sentence stays a sentence up to the cut. Rows
-    of ids are filled with `pad`, as in `DropTokens`.
+    Words keep their order and their neighbours, so a sentence stays a sentence up to the cut.
 
     Examples
     --------
@@ -161,8 +122,6 @@ class Cut(TokenTransform):
 
     share: float
     side: Literal["end", "start"] = "end"
-    pad: int = 0
-    special: Numbers = ()
 
     def _hit(self, keys: Keys, size: int) -> NDArray[np.bool_]:
         count = min(max(round(self.share * size), 1), size - 1)

@@ -86,7 +86,7 @@ def test_torch_and_scikit_learn_models_with_one_output():
 
 def test_what_is_no_log_odds_is_refused():
     s, _ = scores()
-    with pytest.raises(InputError, match=r"lies in \[0, 1\].*outputs='probabilities'"):
+    with pytest.raises(InputError, match=r"values in \[0, 1\].*outputs='probabilities'"):
         collect(lambda batch: batch, sigmoid(s), None)
     with pytest.raises(InputError, match=r"must lie in \[0, 1\].*If these are logits"):
         collect(lambda batch: batch, s, None, outputs="probabilities")

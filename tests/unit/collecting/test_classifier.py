@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from recal import CalibratedClassifier, ReCal, TemperatureScaling, collect
 from recal.collecting import apply
@@ -97,15 +97,15 @@ def test_a_calibrator_without_views_costs_no_transformation(data, linear):
 
 
 @pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
-def test_a_torch_model_and_a_loader(data):
+def test_a_torch_model_and_a_dataset(data):
     images, y = data
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)).train()
-    loader = DataLoader(TensorDataset(torch.from_numpy(images), torch.from_numpy(y)), batch_size=32)
+    dataset = TensorDataset(torch.from_numpy(images), torch.from_numpy(y))
     classifier = CalibratedClassifier(
         module, recal(), pool="zoom:0.8", preprocess=lambda x: x / 255
-    ).fit(loader)
-    assert classifier.predict_proba(loader).shape == (400, 3)
+    ).fit(dataset)
+    assert classifier.predict_proba(dataset).shape == (400, 3)
     assert module.training
 
 

@@ -140,14 +140,9 @@ def import_object(spec: str) -> Any:
     try:
         value: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        absent = error.name or module
-        if not module.startswith(absent):
-            raise InputError(
-                f"The module {module} imports {absent!r}, which is not installed: pip install it."
-            ) from error
         raise InputError(
-            f"Cannot import {spec!r}: there is no module {absent!r}. A model is named by its module "
-            "and its name: write package.module:name."
+            f"Cannot import {spec!r}: there is no module {error.name!r}. Install it (pip install), or name the "
+            "model as package.module:name."
         ) from error
     except SystemExit as stop:
         raise InputError(

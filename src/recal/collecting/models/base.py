@@ -25,10 +25,6 @@ from recal.errors import InputError, in_both
 from recal.transforms.preprocessing import Outputs, least_probability
 
 Pixels = Literal["rgb", "gray"]
-_GRADED = (
-    "If it returns only an answer and a confidence, grade its answers and use recal calibrate graded.csv --correct "
-    "COLUMN, or SignalCalibration in Python."
-)
 
 
 class Model(ABC):
@@ -129,14 +125,9 @@ class EstimatorModel(Model):
         self.estimator = estimator
         self.name = type(estimator).__name__
         classes = getattr(estimator, "classes_", None)
-        if classes is None:
-            raise InputError(
-                f"{self.name} is not fitted (it has no classes_); fit it on the training set first."
-            )
-        if isinstance(classes, list):
-            raise InputError(
-                f"{self.name} has several outputs; recal calibrates one classifier at a time."
-            )
+        if classes is None or isinstance(classes, list):
+            why = "is not fitted; fit it first" if classes is None else "has several outputs"
+            raise InputError(f"{self.name} {why}.")
         self.classes = np.asarray(classes)
         if getattr(estimator, "decision_function_shape", None) == "ovo" and len(classes) > 2:
             raise InputError(
@@ -206,7 +197,8 @@ def as_numpy(values: Any, name: str) -> NDArray[Any]:
     if isinstance(values, tuple | list | dict) and not is_numbers:
         raise InputError(
             f"{name} returned a {type(values).__name__}; one (n_samples, n_classes) array is needed. Wrap the model so "
-            f"that it returns the logits alone. {_GRADED}"
+            "that it returns the logits alone; if it gives answers and their confidence, grade them and use "
+            "recal calibrate graded.csv --correct COLUMN."
         )
     if hasattr(values, "detach"):
         is_half = values.dtype.itemsize < 4 and values.is_floating_point()
@@ -227,19 +219,16 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
         )
     if raw.dtype.kind not in "f":
         raise InputError(
-            f"{model.name} returned dtype {raw.dtype}; logits are floats. If it returns its answers only, it has no "
-            f"confidence to calibrate. {_GRADED}"
+            f"{model.name} returned dtype {raw.dtype}; logits are floats. If it returns its answers only, grade "
+            "them and use recal calibrate graded.csv --correct COLUMN."
         )
     # A copy: a model may write its next answers into the same memory.
     values: Floats = raw.astype(np.float32 if raw.dtype.itemsize < 4 else raw.dtype)
     is_probs = not model.gives_logits and (outputs != "logits" or model.gives_probs)
     is_single = is_single_column(values.shape)
     if not is_probs and not model.gives_logits and looks_like_probabilities(values):
-        which, sign, kind = "row", " and sums to 1: these are probabilities", "logits"
-        if is_single:
-            which, sign, kind = "value", ": these are probabilities of the second class", "log-odds"
         raise InputError(
-            f"Every {which} that {model.name} returned lies in [0, 1]{sign}, and {kind} are needed",
+            f"{model.name} returned values in [0, 1]: these are probabilities, and logits are needed",
             remedy="Return the values before the softmax or sigmoid, or use "
             f"{in_both(outputs='probabilities')} to take their logarithms",
         )

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from recal.collecting.fingerprint import digest, digest_file
 from recal.collecting.models.base import Model, in_pieces, to_dtype, to_numpy, with_channel
 from recal.errors import FileError, InputError, MissingExtraError
-from recal.transforms.preprocessing import Outputs
 
 try:
     import onnx
@@ -37,23 +36,8 @@ class Output:
     axes: int | None
 
     @property
-    def is_zipped(self) -> bool:
-        """Whether it is a list of one dictionary per row, from class to probability, as skl2onnx
-        writes it.
-        """
-        return self.type.startswith("seq(map(")
-
-    @property
-    def holds_probs(self) -> bool:
-        """Whether its name or type says that it holds probabilities, as in files of skl2onnx and
-        paddle2onnx.
-        """
-        name = self.name.lower()
-        return self.is_zipped or ("log" not in name and ("prob" in name or "softmax" in name))
-
-    @property
     def may_be_scores(self) -> bool:
-        return self.is_zipped or (self.type in FLOATS and self.axes in (None, 1, 2))
+        return self.type in FLOATS and self.axes in (None, 1, 2)
 
 
 def choose_output(model: str, outputs: Sequence[Output], name: str | None = None) -> Output:
@@ -70,7 +54,7 @@ def choose_output(model: str, outputs: Sequence[Output], name: str | None = None
         f"{model} has the outputs {', '.join(output.name for output in outputs)}, and "
         + ("none is called logits" if name is None else f"no output {name!r}"),
         remedy="Say which: recal.collecting.OnnxModel(path, output=...), or write a file with one "
-        "output: onnx.utils.extract_model",
+        "output: onnx.utils.extract_model, or options={'zipmap': False} of skl2onnx",
     )
 
 
@@ -155,8 +139,6 @@ def open_session(model: str | bytes, threads: str, providers: Sequence[str]) -> 
 class OnnxModel(Model):
     """An ONNX file or an open session with one input, the batch.
 
-    Outputs whose name says that they are probabilities are taken as such.
-
     Parameters
     ----------
     model : path or InferenceSession
@@ -200,10 +182,7 @@ class OnnxModel(Model):
             Output(one.name, one.type, len(one.shape) if one.shape else None)
             for one in model.get_outputs()
         ]
-        self.output = choose_output(self.name, outputs, self.requested)
-
-    def returns(self, outputs: Outputs) -> Outputs:
-        return "probabilities" if self.output.holds_probs and outputs == "logits" else outputs
+        self.output = choose_output(self.name, outputs, self.requested).name
 
     def __getstate__(self) -> dict[str, Any]:
         if self.path is None:
@@ -218,10 +197,10 @@ class OnnxModel(Model):
 
     def fingerprint(self) -> str:
         if self.path is not None:
-            return digest([digest_file(self.path), self.output.name])
+            return digest([digest_file(self.path), self.output])
         ends = (*self.session.get_inputs(), *self.session.get_outputs())
         described = [(one.name, one.type, one.shape) for one in ends]
-        return digest([repr(described), self.output.name])
+        return digest([repr(described), self.output])
 
     def answer(self, batch: Any) -> NDArray[Any]:
         array = with_channel(to_numpy(batch), self.shape)
@@ -231,7 +210,7 @@ class OnnxModel(Model):
 
     def _run(self, array: NDArray[Any]) -> NDArray[Any]:
         try:
-            answers = self.session.run([self.output.name], {self.input: array})[0]
+            answers = self.session.run([self.output], {self.input: array})[0]
         except Exception as error:
             raise InputError(
                 f"{self.name} expects the shape {list(self.shape)} and refused a batch of {array.shape}, dtype "
@@ -239,6 +218,4 @@ class OnnxModel(Model):
                 remedy="Bring inputs into that shape with preprocess=...; Normalize(channels='first') "
                 "(--channels first) places the channels and divides pixels by 255",
             ) from error
-        if self.output.is_zipped:  # one dictionary per row, from class to probability, in one order
-            answers = [list(row.values()) for row in answers]
         return np.asarray(answers)
