@@ -113,10 +113,6 @@ class Interview:
     templates : the first gives the logits, the others are views
     ledger : the path of the file of answers
     labels : the right option of each question, optional
-
-    Attributes
-    ----------
-    needed : for each question, whether it is asked with the other templates too
     """
 
     def __init__(
@@ -139,7 +135,6 @@ class Interview:
         self.ledger = AnswerLog(ledger)
         rows = [dict(zip(questions, values)) for values in zip(*questions.values())]
         self.ids, _ = row_ids(rows)
-        self.needed = np.ones(len(rows), dtype=bool)
         self.prompts = [
             [template.fill(row, self.options) for row in rows] for template in templates
         ]
@@ -159,7 +154,7 @@ class Interview:
 
     def cost(self) -> Cost:
         """Return the number of requests left, and an estimate of their tokens."""
-        prompts = {self.endpoint.key_of(prompt): prompt for prompt in self._needed_prompts()}
+        prompts = {self.endpoint.key_of(prompt): prompt for way in self.prompts for prompt in way}
         left = [prompt for key, prompt in prompts.items() if key not in self.ledger.answers]
         tokens = round(sum(map(len, left)) / 4.0)  # characters per token of English text
         return Cost(
@@ -171,27 +166,16 @@ class Interview:
 
         After an error or Ctrl-C, the answers so far are kept.
         """
-        self.endpoint.answer(self._needed_prompts(), self.ledger, on_error)
-
-    def _needed_prompts(self) -> list[str]:
-        first, *others = self.prompts
-        return first + [
-            prompt for way in others for prompt, needed in zip(way, self.needed) if needed
-        ]
+        prompts = [prompt for way in self.prompts for prompt in way]
+        self.endpoint.answer(prompts, self.ledger, on_error)
 
     def views(self) -> JoinedViews:
-        """Return the options' log-probabilities as Views.
-
-        Questions whose views are not needed have the first answer in their place.
-        """
+        """Return the options' log-probabilities as Views."""
         runs: dict[str, OptionScores] = {}
         for template, prompts in zip(self.templates, self.prompts):
             keys = map(self.endpoint.key_of, prompts)
             answers = [self.ledger.answers.get(key, []) for key in keys]
             rows = np.array([answer_row(one, self.options)[0] for one in answers])
-            if runs:
-                main = runs[self.templates[0].name]
-                rows = np.where(self.needed[:, None], rows, main.log_probs)
             runs[template.name] = OptionScores(self.ids, rows, self.options)
         main = replace(runs.pop(self.templates[0].name), labels=self.labels)
         return join_scores(main, runs, self.asked)

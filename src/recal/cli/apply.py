@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from recal.cli import files
 from recal.cli import options as opt
-from recal.cli.collect import ask_endpoint, is_endpoint, ledger_of
-from recal.cli.inputs import Inputs, Questions, without_none
+from recal.cli.inputs import Inputs
 from recal.cli.printing import (
     SESSION,
     on_interrupt,
@@ -30,27 +28,31 @@ if TYPE_CHECKING:
 
 
 def apply(
-    *,
+    ctx: Context,
     calibration: opt.CalibrationPath,
     out: Annotated[Path, Option(help="The answers: .csv, .parquet or .npz.")],
     views: Annotated[
         Path | None, Argument(help="Views, probabilities for a rule, or a table of new answers.")
     ] = None,
-    inputs: Annotated[
-        Inputs,
-        "model data labels classes outputs cluster group rows trust device engine "
-        "batch_size on_error preprocess",
-    ],
+    model: opt.ModelSource = None,
+    data: opt.Data = None,
+    labels: opt.Labels = None,
+    label_column: opt.LabelColumn = None,
+    cluster: opt.Cluster = None,
+    group: opt.Group = None,
+    rows: opt.Rows = None,
+    outputs: opt.OutputKind = None,
+    trust: opt.Trust = None,
+    device: opt.Device = None,
+    engine: opt.Engine = None,
+    batch_size: opt.BatchSize = None,
+    on_error: opt.OnError = None,
     follow: Annotated[
         bool, Option("--follow", help="Adjust the temperature to these inputs, without labels.")
     ] = False,
     accept_unlike: Annotated[
-        bool,
-        opt.more("--accept-unlike", help="With --follow: accept inputs unlike all of the fit."),
+        bool, Option("--accept-unlike", help="With --follow: accept inputs unlike all of the fit.")
     ] = False,
-    language: Annotated[
-        Questions, "model_name template options max_tokens top_logprobs concurrency timeout"
-    ],
     force: Annotated[
         bool, Option("--force", help="Overwrite a file; accept a calibration of another model.")
     ] = False,
@@ -82,33 +84,18 @@ def apply(
     """
     file, content = files.load_saved(calibration)
     if files.is_panel(content) or files.is_signal_calibration(content):
-        opt.refuse_unused("a calibration of tables", ("calibration", "views"))
+        opt.refuse_unused(ctx, "a calibration of tables", ("calibration", "views"))
         _apply_table(content, file.parent, views, out)
         return
-    kind = "" if views is None or inputs.model is not None else files.file_kind(views)
-    if views is not None and kind in ("probabilities", "a table"):
-        used = ("calibration", "views", "labels", "group", "cluster", "rows")
-        opt.refuse_unused(f"the probabilities {views}", used)
+    inputs = Inputs.of(ctx)
+    if (views is None) is (model is None):
+        raise InputError("recal apply takes either a file of views, or --model and --data.")
+    if views is not None and files.file_kind(views) in ("probabilities", "a table"):
+        used = ("calibration", "views", "labels", "label_column", "group", "cluster", "rows")
+        opt.refuse_unused(ctx, f"the probabilities {views}", used)
         _apply_rule(file, content, views, inputs, out)
         return
     calibrator = files.check_calibration(file, content)
-    if is_endpoint(inputs.model):
-        views = Path(f"{out}.views.npz")
-        if views.exists() and not force:
-            raise InputError(f"{views} already exists. Use --force to overwrite it.")
-        used = ("calibration", "labels", "classes", "group", "cluster", "rows")
-        how: dict[str, Any] = {"used": (*used, "follow", "accept_unlike"), "force": force}
-        ask_endpoint(inputs, language, ledger_of(out), calibrator, **how).views.write(views)
-        inputs = replace(inputs, model=None, data=None)
-    typed = [str(views)] if views is not None else []
-    typed += [f"--{name}" for name in ("model", "data") if getattr(inputs, name) is not None]
-    if len(typed) != (1 if views is not None else 2):
-        raise InputError(
-            "recal apply takes either a file of views, or --model and --data; got "
-            f"{', '.join(typed) or 'neither'}."
-        )
-    if inputs.class_names is not None:
-        _name_classes(calibrator, inputs.class_names, file)
     from recal.collecting.predictions import profile_of
     from recal.files.probabilities import check_prob_name
 
@@ -122,42 +109,35 @@ def apply(
         if follow:
             found = found.followed(calibrator)
     else:
-        inputs.check_files("apply")
+        inputs.check_files()
         if not hasattr(calibrator, "predict_both"):
             raise InputError(f"{file} holds a plan alone, which is applied to a file of views.")
+        from recal.collecting.predictions import apply as run
+
+        resume = "To be able to resume, collect first: recal collect --out NAME.zarr"
         try:
-            model, source, how = inputs.open_as_fitted(calibrator, refuse=not force)
-            _check_groups(rule, source.groups, inputs.data)
-            how |= {"follow": follow, **without_none(labels=inputs.labels)}
-            found = _answer_inputs(calibrator, model, source, how)
+            network, source, how = inputs.open_as_fitted(calibrator, refuse=not force)
+            _check_groups(rule, source.groups, data)
+            how |= {"follow": follow, **opt.without_none(labels=labels)}
+            with on_interrupt(f"No files were written. {resume}"):
+                found = run(calibrator, network, source, **how)
         except InputError as error:
             if error.argument == "X":  # logits of another number of classes
                 error.at(file)
             raise
         facts = {"groups": source.groups, "names": source.names(), "skipped": source.skipped}
     _write(found, rule, out, accept_unlike=accept_unlike, **facts)
-    _print_next(found, rule, calibration, out)
+    line, cost = "", ""
+    if found.labels is not None and out.suffix != ".csv":
+        line = f" Next: {shell_line('evaluate', out)}"
+    elif rule is None:
+        words = ("LABELLED_VIEWS", "--calibration", calibration, "--risk", 0.01)
+        line = f" Next: {shell_line('decide', *words, '--out', 'ready.recal')}"
+    if found.passes_per_answer not in (None, 1):
+        cost = f" An answer takes {found.passes_per_answer:.2f} forward passes."
+    say(f"{len(found.probs):,} answers written to {out}.{cost}{line}")
     if not follow:
         _print_alarm(calibrator, found.logits)
-
-
-def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
-    """Name the classes as typed, if the calibration knows only their numbers."""
-    import numpy as np
-
-    from recal.collecting.predictions import class_names
-
-    known = getattr(calibrator, "classes_", None)
-    own = None if known is None else class_names(calibrator)
-    if known is not None and len(names) != len(known):
-        raise InputError(
-            f"--classes names {len(names)} classes, and {calibration} has {len(known)}."
-        )
-    if own is not None and [str(name) for name in own] != names:
-        raise InputError(
-            f"--classes contradicts {calibration}, whose classes are {', '.join(map(str, own[:8]))}."
-        )
-    calibrator.classes_ = np.array(names)
 
 
 def _answer_views(
@@ -183,15 +163,6 @@ def _answer_views(
     labels, classes, logits = views.labels, views.classes, views.logits
     found = Predictions(probs, labels, classes, passes, confidences, n_fitted, logits=logits)
     return found, views.groups
-
-
-def _answer_inputs(calibrator: Any, model: Any, source: Any, how: dict[str, Any]) -> Predictions:
-    """Run the model on new inputs and calibrate its answers."""
-    from recal.collecting.predictions import apply as run
-
-    note = "To be able to resume, collect first: recal collect --out NAME.zarr"
-    with on_interrupt(f"No files were written. {note}"):
-        return run(calibrator, model, source, **how)
 
 
 def _check_groups(rule: Any, groups: Any, data: Any) -> None:
@@ -283,23 +254,6 @@ def _write(
         say(_share(int(accept.sum()), n_samples))
 
 
-def _print_next(found: Predictions, rule: Any, calibration: Path, out: Path) -> None:
-    """Print where the answers are, what they cost, and the next command."""
-    line = ""
-    if found.labels is not None and out.suffix != ".csv":
-        line = f" Next: {shell_line('evaluate', out)}"
-    elif rule is None:
-        words = ("LABELLED_VIEWS", "--calibration", calibration, "--risk", 0.01)
-        line = f" Next: {shell_line('decide', *words, '--out', 'ready.recal')}"
-    say(f"{len(found.probs):,} answers written to {out}.{_cost(found.passes_per_answer)}{line}")
-
-
-def _cost(passes_per_answer: float | None) -> str:
-    if passes_per_answer is None or passes_per_answer == 1:
-        return ""
-    return f" An answer takes {passes_per_answer:.2f} forward passes."
-
-
 def _share(n_accepted: int, n_answers: int) -> str:
     share = f"{n_accepted:,} of {n_answers:,} answers ({n_accepted / n_answers:.1%})"
     return f"{share} are accepted by the rule."
@@ -335,12 +289,11 @@ def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: Inputs, out: P
     if not hasattr(rule, "thresholds"):
         raise InputError(
             f"{file} holds probabilities, and {rule_file} a calibration, which is applied to views "
-            "or to a model's inputs. Give the views, or --model and --data."
+            "or to a model's inputs."
         )
     read = inputs.probs(file, need_labels=False)
-    groups = inputs.columns(file).get("groups")
-    _check_groups(rule, groups, file)
-    accept = rule.accept(read.probs, read.confidence, groups)
+    _check_groups(rule, read.groups, file)
+    accept = rule.accept(read.probs, read.confidence, read.groups)
     how = {"confidence": read.confidence, "accepted": accept}
     write_prob_file(out, np.asarray(read.probs, np.float64), read.labels, read.classes, **how)
     print_json({"samples": len(accept), "accepted": int(accept.sum()), "file": out})
@@ -355,21 +308,19 @@ def _apply_table(content: Any, folder: Path, table: Path | None, out: Path) -> N
     if table is None:
         raise InputError("Name the table of new answers: recal apply FOLDER NEW.csv --out OUT.csv")
     files.check_exists(table)
+    facts: dict[str, Any] = {}
+    n_refused = 0
     if files.is_signal_calibration(content):
         total, accepted = apply_table(content, table, out)
-        steps, n_refused = dict[str, int](), 0
-        print_json({"answers": total, "accepted": accepted, "file": out})
     else:
-        steps, n_refused = apply_panel(content, folder, table, out)
-        total, accepted = sum(steps.values()), steps.get("accept", 0)
-        print_json({"answers": total, "accepted": accepted, "next": steps, "file": out})
+        facts["next"], n_refused = apply_panel(content, folder, table, out)
+        total, accepted = sum(facts["next"].values()), facts["next"].get("accept", 0)
+    print_json({"answers": total, "accepted": accepted, **facts, "file": out})
     if accepted is not None:
         say(_share(accepted, total))
     if n_refused:
         say(f"{n_refused:,} questions came back without an answer, which counts as a refusal.")
-    for step, count in steps.items():
+    for step, count in facts.get("next", {}).items():
         if step.startswith("ask "):
             say(f"{count:,} questions: {step}, add its answers to the table, and apply again.")
-    if "review" in steps:
-        say(f"{steps['review']:,} questions: a person decides.")
     say(f"{total:,} answers with their confidence written to {out}.")

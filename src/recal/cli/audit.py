@@ -25,7 +25,7 @@ def audit(
     ] = None,
     checks: Annotated[int | None, Option(help="How many answers a person should check.")] = None,
     checked: Annotated[Path | None, Option(help="The table of --checks, filled in.")] = None,
-    group: opt.GroupColumn = None,
+    group: opt.Group = None,
     update: Annotated[
         bool, Option("--update", help="Write the looser or stricter rule that the grades support.")
     ] = False,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from recal.cli import options as opt
-from recal.cli.collect import ask_endpoint, check_pool, is_endpoint, is_log, read_log
+from recal.cli.collect import check_pool
 from recal.cli.files import check_correct, check_exists, is_table_of_answers
 from recal.cli.fit import new_calibrator
-from recal.cli.inputs import Inputs, Questions, group_words
+from recal.cli.inputs import Inputs, RowFacts, group_words
 from recal.cli.options import split_names
 from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line
 from recal.errors import InputError
@@ -21,32 +21,14 @@ from recal.errors import InputError
 if TYPE_CHECKING:
     from recal.workflow.run import Settings
 
-
-@dataclass(frozen=True, kw_only=True)
-class Graded(opt.OptionGroup):
-    """How to read a table of graded answers of one system, or of several."""
-
-    correct: opt.Correct = None
-    signals: Annotated[
-        str | None, Option(help="With TABLE: the columns to learn from.", show_default="numeric")
-    ] = None
-    truth: Annotated[str | None, Option(help="With --system: the column of right answers.")] = None
-    system: Annotated[
-        list[str] | None,
-        Option(help="With TABLE: NAME=ANSWER_COLUMN,SIGNAL_COLUMN,...; once for each system."),
-    ] = None
-    cost: Annotated[list[str] | None, Option(help="NAME=PRICE of asking a --system.")] = None
-    cascade: Annotated[
-        bool, Option("--cascade", help="Ask cheap systems first; needs --cost and --review-cost.")
-    ] = False
-    review_cost: Annotated[float | None, Option(help="The price of a review by a person.")] = None
-    match: Annotated[str, Option(help="When two answers are equal: text, exact or number.")] = (
-        "text"
-    )
+_OF_EVERY_KIND = ("source", "risk", "guarantee", "confidence", "drop_rows", "seed")
+_OF_TABLE = ("correct", "signals", "group", "cluster", "cross_fit")
+_OF_PANEL = ("system", "truth", "cost", "review_cost", "match", "answers", "group", "cluster")
+_OF_LOGITS = ("cross_fit", "method", "answers")
 
 
 def calibrate(
-    *,
+    ctx: Context,
     source: Annotated[
         Path | None,
         Argument(
@@ -60,9 +42,11 @@ def calibrate(
     rollback: Annotated[
         bool, Option("--rollback", help="In FOLDER, undo the last --more.")
     ] = False,
-    graded: Graded,
     risk: opt.Risk = 0.01,
+    confidence: opt.Confidence = 0.95,
     guarantee: opt.GuaranteeKind = "confidence",
+    cross_fit: opt.CrossFitting = False,
+    method: Annotated[str, Option(help="The calibration method, such as ts.")] = "auto",
     answers: Annotated[
         str | None,
         Option(
@@ -70,18 +54,54 @@ def calibrate(
             show_default="kept; with --system free",
         ),
     ] = None,
-    cross_fit: opt.CrossFitting = False,
-    inputs: Inputs,
-    language: Questions,
-    method: Annotated[str, opt.more(help="The calibration method, such as ts.")] = "auto",
-    confidence: Annotated[float, opt.more(help="The probability that the guarantee holds.")] = 0.95,
-    pool: Annotated[str, opt.more(help="Transformations to try; auto, or none.")] = "auto",
-    pilot: Annotated[int, opt.more(help="Try the whole pool on this many inputs only.")] = 1000,
+    correct: opt.Correct = None,
+    signals: Annotated[
+        str | None, Option(help="With TABLE: the columns to learn from.", show_default="numeric")
+    ] = None,
+    system: Annotated[
+        list[str] | None,
+        Option(help="With TABLE: NAME=ANSWER_COLUMN,SIGNAL_COLUMN,...; once for each system."),
+    ] = None,
+    truth: Annotated[str | None, Option(help="With --system: the column of right answers.")] = None,
+    match: Annotated[str, Option(help="When two answers are equal: text, exact or number.")] = (
+        "text"
+    ),
+    cost: Annotated[list[str] | None, Option(help="NAME=PRICE of asking a --system.")] = None,
+    review_cost: Annotated[
+        float | None,
+        Option(help="The price of a review by a person: ask cheap systems first (a cascade)."),
+    ] = None,
+    model: opt.ModelSource = None,
+    data: opt.Data = None,
+    labels: opt.Labels = None,
+    label_column: opt.LabelColumn = None,
+    classes: opt.Classes = None,
+    cluster: opt.Cluster = None,
+    group: opt.Group = None,
+    rows: opt.Rows = None,
+    pool: Annotated[str, Option(help="Transformations to try; auto, or none.")] = "auto",
+    pilot: Annotated[int, Option(help="Try the whole pool on this many inputs only.")] = 1000,
+    outputs: opt.OutputKind = None,
+    trust: opt.Trust = None,
+    device: opt.Device = None,
+    engine: opt.Engine = None,
+    batch_size: opt.BatchSize = None,
+    read: opt.Read = None,
+    on_error: opt.OnError = None,
+    cluster_by: opt.ClusterBy = None,
+    seconds: opt.Seconds = None,
+    text_column: opt.TextColumn = None,
+    pixels: opt.Pixels = None,
+    resize: opt.Resize = None,
+    crop: opt.Crop = None,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
+    divide: opt.Divide = None,
+    channels: opt.Channels = None,
     drop_rows: Annotated[
-        bool, opt.more("--drop-rows", help="Do not keep the labelled rows; rules out --more.")
+        bool, Option("--drop-rows", help="Do not keep the labelled rows; rules out --more.")
     ] = False,
-    again: opt.Again = False,
-    seed: Annotated[int, opt.more(help="Same seed, same split and same result.")] = 0,
+    seed: opt.SeedNumber = 0,
     force: opt.Force = False,
 ) -> None:
     """Calibrate a model on labelled inputs, and decide which answers can be automated.
@@ -113,7 +133,7 @@ def calibrate(
     Labels that arrive later: [bold]recal calibrate folder --more new.csv[/bold]
     """
     if more is not None or rollback:
-        _change_folder(source, more, inputs)
+        _change_folder(source, more, RowFacts.of(ctx))
         return
     if out is None:
         raise InputError("Name the folder to write: --out FOLDER.")
@@ -129,51 +149,70 @@ def calibrate(
         keep_rows=not drop_rows,
         cross_fit=cross_fit,
         command=SESSION.command,
-        about={"Data": str(source or inputs.data)},
+        about={"Data": str(source or data)},
         say=say,
     )
-    used = ["source", "risk", "guarantee", "confidence", "drop_rows", "seed", "again"]
-    if graded.system:
-        _calibrate_panel(source, out, settings, used, graded, inputs, answers or "free")
-        return
-    used += ["cross_fit"]
-    if source is not None and is_table_of_answers(source):
-        _calibrate_table(source, out, settings, used, graded, inputs)
-        return
-    used += ["method", "answers"]
-    settings = replace(settings, calibrator=_method(method, answers or "kept", seed))
-    new: list[Any] = ["NEW_VIEWS"]
-    if source is not None:
-        own = ("labels", "label_column", "classes", "rows", "group", "cluster")
-        opt.refuse_unused(f"the views {source}", (*used, *own))
-        views = inputs.views(source)
-    elif is_endpoint(inputs.model):
-        from recal.answers.endpoint import public_url
+    if system:
+        if source is None or truth is None:
+            raise InputError("--system needs the table and --truth, the column of right answers.")
+        costs = dict(map(_price, cost or ()))
+        if (review_cost is None) is not (not costs):
+            raise InputError(
+                "A cascade needs --review-cost PRICE, and --cost NAME=PRICE for each system."
+            )
+        opt.refuse_unused(ctx, "--system", (*_OF_EVERY_KIND, *_OF_PANEL))
+        from recal.workflow.panels import SystemColumns, calibrate_panel
 
-        views = ask_endpoint(inputs, language, out / "answers.jsonl", used=used).views
-        address = f"{language.model_name} at {public_url(str(inputs.model))}"
-        settings = replace(settings, about={"Model": address, **settings.about})
-        new = ["--model", inputs.model, "--model-name", language.model_name]
-        new += ["--options", language.options]
-        new += [word for file in language.template or () for word in ("--template", file)]
-        new += ["--data", "NEW"]
-    # A table without --model is more often a mistake than a log.
-    elif is_log(inputs) and (language.view or not inputs.is_table):
-        views = read_log(inputs, language, used).views
+        result: Any = calibrate_panel(
+            source,
+            out,
+            settings,
+            truth=truth,
+            systems=[SystemColumns.parse(text) for text in system],
+            answers=answers or "free",  # type: ignore[arg-type]
+            match=match,  # type: ignore[arg-type]
+            costs=costs or None,
+            review_cost=review_cost or 0.0,
+            group=group,
+            cluster=cluster,
+        )
+        _print_result(result, out, f"new{source.suffix}")
+    elif source is not None and is_table_of_answers(source):
+        opt.refuse_unused(
+            ctx, f"the table of graded answers {source}", (*_OF_EVERY_KIND, *_OF_TABLE)
+        )
+        from recal.workflow.graded import calibrate_table
+
+        result = calibrate_table(
+            source,
+            out,
+            settings,
+            correct=check_correct(source, correct),
+            signals=split_names(signals),
+            group=group,
+            cluster=cluster,
+        )
+        _print_result(result, out, f"new{source.suffix}")
+    elif source is not None:
+        of_rows = (field.name for field in fields(RowFacts))
+        opt.refuse_unused(ctx, f"the views {source}", (*_OF_EVERY_KIND, *_OF_LOGITS, *of_rows))
+        settings = replace(settings, calibrator=_method(method, answers or "kept", seed))
+        views = RowFacts.of(ctx).views(source)
+        from recal.workflow.job import calibrate_views
+
+        result = calibrate_views(views, out, settings)
+        groups = [] if views.groups is None else group_words(group)  # a log has no groups
+        _print_result(result, out, "NEW_VIEWS", *groups)
     else:
-        inputs.check_files("calibrate")
-        opt.refuse_unused(f"the model {inputs.model}", (*used, *Inputs.names(), "pool", "pilot"))
-        how = {"pool": check_pool(pool), "pilot": pilot, "resume": not again}
-        _calibrate_model(inputs, out, settings, how)
-        return
-    from recal.workflow.job import calibrate_views
-
-    result = calibrate_views(views, out, settings)
-    new += [] if views.groups is None else group_words(inputs.group)  # a log has no groups
-    _print_result(result, out, shell_line("apply", out, *new, "--out", "answers.csv"))
+        inputs = Inputs.of(ctx)
+        inputs.check_files()
+        own = ("pool", "pilot", *(field.name for field in fields(Inputs)))
+        opt.refuse_unused(ctx, f"the model {model}", (*_OF_EVERY_KIND, *_OF_LOGITS, *own))
+        settings = replace(settings, calibrator=_method(method, answers or "kept", seed))
+        _calibrate_model(inputs, out, settings, pool=check_pool(pool), pilot=pilot)
 
 
-def _change_folder(folder: Path | None, more: Path | None, inputs: Inputs) -> None:
+def _change_folder(folder: Path | None, more: Path | None, about: RowFacts) -> None:
     """Add later rows to a folder, or go back to the version before."""
     from recal.workflow.folder import CALIBRATION, read_summary, roll_back
     from recal.workflow.job import add_labels
@@ -186,16 +225,15 @@ def _change_folder(folder: Path | None, more: Path | None, inputs: Inputs) -> No
         say(f"{folder} holds the version before the last --more again.")
         return
     check_exists(more)
-    new = more if is_table_of_answers(more) else inputs.views(more)
+    is_table = is_table_of_answers(more)
+    new = more if is_table else about.views(more)
     result, changes = add_labels(folder, new, command=SESSION.command, say=say)
     for line in changes:
         say(line)
-    inputs_of = f"new{more.suffix}" if is_table_of_answers(more) else "NEW_VIEWS"
-    next_line = shell_line("apply", folder, inputs_of, "--out", "answers.csv")
-    _print_result(result, folder, next_line, changes=changes)
+    _print_result(result, folder, f"new{more.suffix}" if is_table else "NEW_VIEWS", changes=changes)
 
 
-def _calibrate_model(inputs: Inputs, out: Path, settings: Settings, how: dict[str, Any]) -> None:
+def _calibrate_model(inputs: Inputs, out: Path, settings: Settings, **how: Any) -> None:
     """Run a model on its inputs, and calibrate it."""
     from recal.workflow.job import calibrate as run
 
@@ -205,65 +243,11 @@ def _calibrate_model(inputs: Inputs, out: Path, settings: Settings, how: dict[st
     how |= {"classes": inputs.class_names, **inputs.running()}
     with on_interrupt(f"What is done is kept in {out}: run the same command again to resume."):
         result = run(model, source, out, settings, **how)
-    next_line = shell_line("apply", out, *inputs.words(), "--data", "NEW", "--out", "answers.csv")
-    if not result.decision.possible and result.decision.supported_risk is not None:
-        next_line = _with_risk(result.decision.supported_risk)
+    words = ["--model", inputs.model, "--data", "NEW"]
+    words += [] if inputs.trust is None else ["--trust", inputs.trust]
+    words += group_words(inputs.group, in_rows=inputs.rows is not None)
     say_skipped(source.skipped)
-    _print_result(result, out, next_line, skipped=source.skipped)
-
-
-def _calibrate_table(
-    table: Path, out: Path, settings: Settings, used: list[str], graded: Graded, inputs: Inputs
-) -> None:
-    """Calibrate a table of graded answers, and decide which answers can be automated."""
-    own = ("correct", "signals", "group", "cluster")
-    opt.refuse_unused(f"the table of graded answers {table} without --system", (*used, *own))
-    correct = check_correct(table, graded.correct)
-    from recal.workflow.graded import calibrate_table
-
-    columns: dict[str, Any] = {"group": inputs.group, "cluster": inputs.cluster}
-    signals = split_names(graded.signals)
-    result = calibrate_table(table, out, settings, correct=correct, signals=signals, **columns)
-    new = shell_line("apply", out, f"new{table.suffix}", "--out", f"accepted{table.suffix}")
-    _print_result(result, out, new)
-
-
-def _calibrate_panel(
-    table: Path | None,
-    out: Path,
-    settings: Settings,
-    used: list[str],
-    graded: Graded,
-    inputs: Inputs,
-    answers: str,
-) -> None:
-    """Calibrate the answers of several systems to the same questions."""
-    if table is None or graded.truth is None:
-        raise InputError("--system needs the table and --truth, the column of right answers.")
-    own = set(Graded.names()) - {"correct", "signals"}
-    opt.refuse_unused("--system", (*used, *own, "answers", "group", "cluster"))
-    costs = dict(map(_price, graded.cost or ()))
-    if len({graded.cascade, graded.review_cost is not None, bool(costs)}) > 1:
-        raise InputError(
-            "A cascade needs --cascade, --review-cost PRICE, and --cost NAME=PRICE for each system."
-        )
-    from recal.workflow.panels import SystemColumns, calibrate_panel
-
-    result = calibrate_panel(
-        table,
-        out,
-        settings,
-        truth=graded.truth,
-        systems=[SystemColumns.parse(text) for text in graded.system or ()],
-        answers=answers,  # type: ignore[arg-type]
-        match=graded.match,  # type: ignore[arg-type]
-        costs=costs or None,
-        review_cost=graded.review_cost or 0.0,
-        group=inputs.group,
-        cluster=inputs.cluster,
-    )
-    new = shell_line("apply", out, f"new{table.suffix}", "--out", f"answers{table.suffix}")
-    _print_result(result, out, new)
+    _print_result(result, out, *words, skipped=source.skipped)
 
 
 def _price(text: str) -> tuple[str, float]:
@@ -274,11 +258,13 @@ def _price(text: str) -> tuple[str, float]:
         raise InputError(f"--cost takes NAME=PRICE, such as gpt=1.98, got {text!r}.") from None
 
 
-def _print_result(result: Any, out: Path, next_line: str, **more: Any) -> None:
+def _print_result(result: Any, out: Path, *new: object, **more: Any) -> None:
+    """Print the result, and the command that applies it; `new` names new inputs."""
     print_json({**result.to_dict(), **more, "folder": out})
     say("")
     for line in result.lines():
         say(line)
+    next_line = shell_line("apply", out, *new, "--out", "answers.csv")
     say(f"Report: {out / 'report.html'}. Next: {next_line}")
 
 
@@ -291,19 +277,5 @@ def _method(name: str, answers: str, seed: int) -> Any:
     has_choice = "answers" in inspect.signature(find_method(name)[0]).parameters
     calibrator = new_calibrator(name, {"answers": answers} if has_choice else {}, seed)
     if not has_choice and answers == "free" and calibrator.keeps_accuracy:
-        raise InputError(
-            f"--method {name} never changes answers. Leave out --answers free, or use --method auto."
-        )
+        raise InputError(f"--method {name} never changes answers. Leave out --answers free.")
     return calibrator
-
-
-def _with_risk(risk: float) -> str:
-    """Return the same command with a risk that the labelled inputs can guarantee.
-
-    It reuses the collected views.
-    """
-    words = [word for word in SESSION.words if not word.startswith("--risk=") and word != "--force"]
-    if "--risk" in words:
-        place = words.index("--risk")
-        del words[place : place + 2]
-    return shell_line(*words, "--risk", f"{risk:g}", "--force")

@@ -6,21 +6,25 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from recal.cli import files
 from recal.cli import options as opt
-from recal.cli.inputs import Inputs
+from recal.cli.inputs import RowFacts
 from recal.cli.printing import print_json, say, working
 from recal.errors import InputError
 
 
 def check(
-    *,
+    ctx: Context,
     calibration: opt.CalibrationPath,
     data: Annotated[Path, Argument(help="Fresh labelled rows: views, or a table of answers.")],
     correct: opt.Correct = None,
-    inputs: Annotated[Inputs, "labels label_column cluster group rows"],
+    labels: opt.Labels = None,
+    label_column: opt.LabelColumn = None,
+    cluster: opt.Cluster = None,
+    group: opt.Group = None,
+    rows: opt.Rows = None,
     alpha: Annotated[
         float, Option(help="The probability of refuting a promise that holds.")
     ] = 0.05,
@@ -44,42 +48,35 @@ def check(
             f"{file} holds no rule, so it promises nothing. Make one: recal decide LABELLED "
             f"--calibration {file} --risk 0.05 --out ready.recal"
         )
+    from recal.copies import warn_of_fitted
     from recal.metrics import evaluate
 
+    about = RowFacts.of(ctx)
+    found: Any
     with working("Checking"):
-        accepted, right, clusters, measured = _answers(file, content, rule, data, correct, inputs)
-        verdict = check_promise(rule, accepted, right, clusters, alpha=alpha)
-        metrics = evaluate(*measured, clusters=clusters)
+        if files.is_panel(content):
+            if label_column is None:
+                raise InputError(
+                    f"Name the column of right answers in {data}: --label-column COLUMN."
+                )
+            from recal.workflow.panels import graded_panel
+
+            accepted, found = graded_panel(content, file.parent, data, label_column, cluster)
+        else:
+            if files.is_signal_calibration(content):
+                found = about.graded(data, correct, content)
+            else:
+                found = about.calibrated(data, file, files.check_calibration(file, content))
+            groups = found.groups if rule.groups else None
+            accepted = rule.accept(found.probs, found.confidence, groups)
+        better = ("these figures are better than on new inputs", "Check on other samples.")
+        warn_of_fitted(found.fitted_rows, len(accepted), *better)
+        verdict = check_promise(rule, accepted, found.correct, found.clusters, alpha=alpha)
+        metrics = evaluate(found.probs, found.labels, clusters=found.clusters)
     facts: dict[str, Any] = {"file": file, "data": data, **verdict.to_dict()}
     print_json({**facts, "nll": metrics["nll"], "ece": metrics["ece"]})
     say(str(verdict))
     scores = f"NLL {metrics['nll']:.4f}, ECE {metrics['ece']:.4f}"
-    say(f"Calibration on these {len(right):,} rows: {scores}.")
+    say(f"Calibration on these {len(accepted):,} rows: {scores}.")
     if verdict.refuted:
         raise typer.Exit(1)
-
-
-def _answers(
-    file: Path, content: Any, rule: Any, data: Path, correct: str | None, inputs: Inputs
-) -> tuple[Any, Any, Any, tuple[Any, Any]]:
-    """Return which rows are accepted and right, their clusters, and what is measured."""
-    from recal.copies import warn_of_fitted
-
-    better = ("these figures are better than on new inputs", "Check on other samples.")
-    if files.is_panel(content):
-        if inputs.label_column is None:
-            raise InputError(f"Name the column of right answers in {data}: --label-column COLUMN.")
-        from recal.workflow.panels import graded_panel
-
-        accepted, found = graded_panel(
-            content, file.parent, data, inputs.label_column, inputs.cluster
-        )
-        warn_of_fitted(found.fitted_rows, len(accepted), *better)
-        return accepted, found.correct, found.clusters, (found.probs, found.labels)
-    if files.is_signal_calibration(content):
-        one = inputs.graded(data, correct, content)
-    else:
-        one = inputs.calibrated(data, file, files.check_calibration(file, content))
-    warn_of_fitted(one.fitted_rows, len(one.probs), *better)
-    accepted = rule.accept(one.probs, one.confidence, one.groups if rule.groups else None)
-    return accepted, one.correct, one.clusters, (one.probs, one.labels)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
+from typer import Context, Option
 
 from recal.cli import options as opt
 from recal.cli.files import check_exists
-from recal.cli.inputs import Inputs, Questions, without_none
+from recal.cli.inputs import Inputs
 from recal.cli.options import split_names
 from recal.cli.printing import on_interrupt, print_json, say, say_skipped, shell_line, working
 from recal.errors import InputError
@@ -20,13 +21,34 @@ if TYPE_CHECKING:
     from recal.answers.scores import JoinedViews
     from recal.views import Views
 
+_language = partial(Option, rich_help_panel="Language models")
+# The options of each way to get answers, besides those of every command.
+_OF_MODEL = ("pool", "seed")
+_OF_LOG = ("data", "labels", "label_column", "view", "options")
+_OF_SERVER = (
+    "model",
+    "data",
+    "on_error",
+    "model_name",
+    "template",
+    "options",
+    "max_tokens",
+    "top_logprobs",
+    "concurrency",
+)
+
 
 def collect(
+    ctx: Context,
     out: Annotated[Path, Option(help="Where to write: .zarr (resumable) or .npz.")],
-    inputs: Inputs,
-    language: Questions,
-    system: Annotated[str | None, opt.more(help="Write a table of this system's answers.")] = None,
-    samples: Annotated[int, opt.more(help="With --system: further answers for comparison.")] = 0,
+    model: opt.ModelSource = None,
+    data: opt.Data = None,
+    labels: opt.Labels = None,
+    label_column: opt.LabelColumn = None,
+    classes: opt.Classes = None,
+    cluster: opt.Cluster = None,
+    group: opt.Group = None,
+    rows: opt.Rows = None,
     pool: Annotated[
         str,
         Option(
@@ -34,15 +56,45 @@ def collect(
             "transforms lists them); auto: the default ones for such inputs; or none."
         ),
     ] = "none",
-    seed: Annotated[int | None, opt.more(help="Same seed, same pool.")] = None,
-    again: opt.Again = False,
-    force: opt.Force = False,
+    seed: Annotated[int | None, Option(help="Same seed, same pool.")] = None,
+    outputs: opt.OutputKind = None,
+    trust: opt.Trust = None,
+    device: opt.Device = None,
+    engine: opt.Engine = None,
+    batch_size: opt.BatchSize = None,
+    read: opt.Read = None,
+    on_error: opt.OnError = None,
+    cluster_by: opt.ClusterBy = None,
+    seconds: opt.Seconds = None,
+    text_column: opt.TextColumn = None,
+    pixels: opt.Pixels = None,
+    resize: opt.Resize = None,
+    crop: opt.Crop = None,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
+    divide: opt.Divide = None,
+    channels: opt.Channels = None,
+    model_name: Annotated[str | None, _language(help="The model's name on the server.")] = None,
+    template: Annotated[
+        list[Path] | None,
+        _language(help="A prompt with {column} and {options}; repeat it for views."),
+    ] = None,
+    options: Annotated[str | None, _language(help="The answers, such as A,B,C,D.")] = None,
+    view: Annotated[list[str] | None, _language(help="NAME=FILE: a log of another prompt.")] = None,
+    max_tokens: Annotated[int, _language(help="Tokens of an answer; more than 1 to reason.")] = 1,
+    top_logprobs: Annotated[int, _language(help="How many likely tokens to ask for.")] = 20,
+    concurrency: Annotated[int, _language(help="Requests at the same time.")] = 8,
+    system: Annotated[str | None, _language(help="Write a table of this system's answers.")] = None,
+    samples: Annotated[int, _language(help="With --system: further answers for comparison.")] = 0,
+    force: Annotated[
+        bool, Option("--force", help="Overwrite existing files; start over instead of resuming.")
+    ] = False,
 ) -> None:
     """Run a model on inputs and on transformed copies of them, and store the logits (views).
 
-    Transformations act on the original inputs; normalisation (--divide, --mean, --std, --channels,
-    or a function of your own) comes after them. A .zarr store is written batch by batch: run the
-    same command again to resume after an interruption.
+    Transformations act on the original inputs; normalisation (--divide, --mean, --std, --channels)
+    comes after them. A .zarr store is written batch by batch: run the same command again to resume
+    after an interruption.
 
     Without --model, --data is a log of a language model: lm-evaluation-harness samples, chat
     completions or Batch API output with logprobs (.jsonl), or a table with one column per option.
@@ -56,20 +108,47 @@ def collect(
     255 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --channels first --pool zoom:0.5-0.9:10
     --out views.zarr[/bold]
     """
-    if system is not None:
-        _collect_answers(system, samples, inputs, language, out)
-        return
-    if out.suffix.lower() not in (".npz", ".zarr"):
-        raise InputError(f"Views go to a name ending in .npz or .zarr, got {str(out)!r}.")
-    if is_log(inputs):
-        _write_views(read_log(inputs, language), out)
-    elif is_endpoint(inputs.model):
-        _write_views(ask_endpoint(inputs, language, ledger_of(out)), out)
+    inputs = Inputs.of(ctx)
+    is_views = out.suffix.lower() in (".npz", ".zarr")
+    if is_views is (system is not None):
+        what = (
+            "--system writes a table (.jsonl, .csv, .parquet)"
+            if system
+            else ("Views go to a name ending in .npz or .zarr")
+        )
+        raise InputError(f"{what}, got {str(out)!r}.")
+    if model is not None and model.startswith(("http://", "https://")):
+        needs: dict[str, Any] = {"--data": data, "--model-name": model_name, "--template": template}
+        needs |= {} if system else {"--options": options}
+        if absent := [flag for flag, value in needs.items() if not value]:
+            raise InputError(f"To ask a server, recal also needs {', '.join(absent)}.")
+        if system and options is None and max_tokens == 1:
+            max_tokens = 256  # free text does not end after the default of one token
+        from recal.answers.endpoint import Endpoint
+
+        endpoint = Endpoint(
+            model,
+            str(model_name),
+            max_tokens=max_tokens,
+            top_logprobs=top_logprobs,
+            concurrency=concurrency,
+        )
+        if system:
+            opt.refuse_unused(ctx, "--system", (*_OF_SERVER, "system", "samples"))
+            _ask_system(endpoint, system, samples, template or [], options, inputs, out)
+            return
+        opt.refuse_unused(ctx, f"the server {model}", (*_OF_SERVER, "label_column"))
+        _write_joined(_ask(endpoint, template or [], options, inputs, out), out)
+    elif system is not None:
+        raise InputError("--system also needs --model URL, --model-name, --data and --template.")
+    elif model is None and data is not None and (inputs.is_table or "json" in data.suffix):
+        opt.refuse_unused(ctx, f"the log {data}", _OF_LOG)
+        _write_joined(_read_log(data, view or [], options, inputs), out)
     else:
-        inputs.check_files("collect")
-        used = (*Inputs.names(), "pool", "seed", "again")
-        opt.refuse_unused(f"the model {inputs.model}", used)
-        _run_model(inputs, out, pool, seed, resume=not again)
+        inputs.check_files()
+        used = (*_OF_MODEL, *(field.name for field in fields(Inputs)))
+        opt.refuse_unused(ctx, f"the model {model}", used)
+        _run_model(inputs, out, check_pool(pool), seed, resume=not force)
 
 
 def _run_model(inputs: Inputs, out: Path, pool: str, seed: int | None, *, resume: bool) -> None:
@@ -81,21 +160,16 @@ def _run_model(inputs: Inputs, out: Path, pool: str, seed: int | None, *, resume
     adapter = inputs.open_model()
     names = ("preprocess", "classes", "outputs", "batch_size")
     checks = {name: how[name] for name in names if name in how}
-    how |= {"out": out, "resume": resume, **without_none(seed=seed)}
+    how |= {"out": out, "resume": resume, **opt.without_none(seed=seed)}
     note = "No files were written; with --out NAME.zarr a run can be resumed."
     if out.suffix == ".zarr":
         note = f"What is done is kept in {out}: run the same command again to resume."
-    try:
-        source = inputs.open_labelled_data(adapter)
-        transforms = as_pool(check_pool(pool), seed or 0, source, adapter)
-        with on_interrupt(note):
-            if inputs.engine is None:
-                preflight(adapter, source, transforms, **checks)
-            views = run(adapter, source, transforms, **how)
-    except InputError as error:
-        if inputs.labels is not None and error.argument == "labels":
-            error.at(inputs.labels)
-        raise
+    source = inputs.open_labelled_data(adapter)
+    transforms = as_pool(pool, seed or 0, source, adapter)
+    with on_interrupt(note):
+        if inputs.engine is None:
+            preflight(adapter, source, transforms, **checks)
+        views = run(adapter, source, transforms, **how)
     facts = {**_shape(views), "skipped": source.skipped, "file": out}
     print_json({"transforms": list(map(str, views.transforms)), **facts})
     say_skipped(source.skipped)
@@ -118,101 +192,60 @@ def check_pool(pool: str) -> str:
     return pool
 
 
-def is_endpoint(model: str | None) -> bool:
-    """Whether a model is the address of a server."""
-    return model is not None and model.startswith(("http://", "https://"))
-
-
-def is_log(inputs: Inputs) -> bool:
-    """Whether there is data without a model, which can be a log of answers."""
-    suffixes = (".jsonl", ".ndjson", ".json")
-    suffix = "" if inputs.data is None else inputs.data.suffix.lower()
-    return inputs.model is None and (inputs.is_table or suffix in suffixes)
-
-
-def read_log(inputs: Inputs, language: Questions, used: Iterable[str] = ()) -> JoinedViews:
-    """Return the views of a log, joined with those of --view; `used` are the command's options."""
+def _read_log(log: Path, views: list[str], options: str | None, inputs: Inputs) -> JoinedViews:
+    """Return the views of a log, joined with those of --view."""
     from recal.answers.logs import open_log
 
-    assert inputs.data is not None
-    own = ("data", "labels", "label_column", "view", "options")
-    opt.refuse_unused(f"the log {inputs.data}", (*own, *used))
     others = {}
-    for text in language.view or ():
+    for text in views:
         name, equals, path = text.partition("=")
         if not (name and equals and path):
             raise InputError(
                 f"--view takes NAME=FILE, such as --view direct=direct.jsonl, got {text!r}."
             )
         others[name] = Path(path)
-    for file in (inputs.data, *others.values(), inputs.labels):
+    for file in (log, *others.values(), inputs.labels):
         if file is not None:
             check_exists(file)
     labels = (inputs.labels, inputs.label_column)
-    return _print_joined(open_log(inputs.data, others, split_names(language.options), *labels))
+    return open_log(log, others, split_names(options), *labels)
 
 
-def ask_endpoint(
-    inputs: Inputs,
-    language: Questions,
-    ledger: Path,
-    calibrator: Any = None,
-    *,
-    used: Iterable[str] = (),
-    force: bool = False,
+def _ask(
+    endpoint: Endpoint, templates: list[Path], options: str | None, inputs: Inputs, out: Path
 ) -> JoinedViews:
-    """Send the questions that have no answer yet; print the cost before the first request.
-
-    For a `calibrator`, only its views are requested besides the first template, and a server that
-    is asked otherwise than for the fit is refused. `used` are the command's own options.
-    """
-    from recal.answers.interview import Interview, Template, check_asked
+    """Send the questions that have no answer yet; print the cost before the first request."""
+    from recal.answers.interview import Interview, Template
+    from recal.answers.logs import label_array
     from recal.files.tables import read_table
 
-    own = {*Questions.names(), "model", "data", "label_column", "on_error"} - {"view"}
-    opt.refuse_unused(f"the server {inputs.model}", (*own, *used))
-    needs: dict[str, Any] = {"--data": inputs.data, "--model-name": language.model_name}
-    needs |= {"--options": language.options, "--template": language.template}
-    if absent := [flag for flag, value in needs.items() if not value]:
-        raise InputError(f"To ask a server, recal also needs {', '.join(absent)}.")
     assert inputs.data is not None
     check_exists(inputs.data)
-    questions, options = dict(read_table(inputs.data)), split_names(language.options) or []
-    labels = _take_labels(inputs, questions, options)
-    templates = [Template.read(path) for path in language.template or ()]
-    if calibrator is not None:
-        templates = _needed(templates, calibrator)
-    on_error, endpoint = _on_error(inputs), _endpoint(inputs, language)
-    interview = Interview(endpoint, questions, options, templates, ledger, labels)
-    if calibrator is not None:
-        stored = getattr(calibrator, "preprocessing_", None)
-        check_asked(getattr(stored, "asked", None), interview.asked, force=force)
+    questions, names = dict(read_table(inputs.data)), split_names(options) or []
+    # A prompt must not contain the column of labels.
+    column = inputs.label_column or ("label" if "label" in questions else None)
+    labels = None
+    if column is not None:
+        if column not in questions:
+            raise InputError(
+                f"{inputs.data} has no column {column!r}; it has {', '.join(questions)}."
+            )
+        labels = label_array(inputs.data, questions.pop(column).tolist(), names, len(names))
+    prompts = [Template.read(path) for path in templates]
+    ledger = _ledger_of(out)
+    interview = Interview(endpoint, questions, names, prompts, ledger, labels)
+    say(f"{interview.cost()}")
     note = f"the answers so far are kept in {ledger}; the same command resumes"
     try:
-        with on_interrupt(note):
-            if calibrator is not None and calibrator.map_.gate is not None:
-                interview.needed[:] = False
-                say(f"First template: {interview.cost()}")
-                with working("Asking"):
-                    interview.run(on_error)
-                logits = interview.views().views.logits
-                interview.needed[:] = calibrator.map_.needs_views(logits)
-            say(f"{interview.cost()}")
-            with working("Asking"):
-                interview.run(on_error)
+        with on_interrupt(note), working("Asking"):
+            interview.run(_on_error(inputs))
     except Exception as error:
         error.add_note(note)
         raise
-    return _print_joined(interview.views())
+    return interview.views()
 
 
-def _endpoint(inputs: Inputs, language: Questions, **how: Any) -> Endpoint:
-    from recal.answers.endpoint import Endpoint
-
-    return Endpoint(str(inputs.model), str(language.model_name), **(language.asking | how))
-
-
-def ledger_of(out: Path) -> Path:
+def _ledger_of(out: Path) -> Path:
     """Return the file in which the answers of a server are kept as they arrive."""
     return Path(f"{out}.answers.jsonl")
 
@@ -224,33 +257,27 @@ def _on_error(inputs: Inputs) -> str:
     return on_error
 
 
-def _collect_answers(
-    name: str, samples: int, inputs: Inputs, language: Questions, out: Path
+def _ask_system(
+    endpoint: Endpoint,
+    name: str,
+    samples: int,
+    templates: list[Path],
+    options: str | None,
+    inputs: Inputs,
+    out: Path,
 ) -> None:
     """Ask one system, and write a table with its answers and signals."""
     from recal.answers.endpoint import AnswerLog
     from recal.answers.interview import System, Template
     from recal.files.tables import read_table
 
-    own = {*Questions.names(), "model", "data", "on_error", "system", "samples"}
-    opt.refuse_unused(f"the system {name}", own - {"view"})
-    is_complete = is_endpoint(inputs.model) and inputs.data and language.model_name
-    if not is_complete or len(language.template or ()) != 1:
-        raise InputError(
-            "--system also needs --model URL, --model-name, --data and one --template."
-        )
-    if out.suffix.lower() not in (".jsonl", ".csv", ".tsv", ".parquet"):
-        raise InputError(f"--system writes a table (.jsonl, .csv, .parquet), got {str(out)!r}.")
     assert inputs.data is not None
-    assert language.template
     check_exists(inputs.data)
-    options = split_names(language.options)
-    how = {}
-    if options is None and language.max_tokens == 1:
-        how["max_tokens"] = 256  # free text does not end after the default of one token
-    template = Template.read(language.template[0])
-    table, ledger = read_table(inputs.data), ledger_of(out)
-    asking = System(name, _endpoint(inputs, language, **how), template, options, samples)
+    if len(templates) != 1:
+        raise InputError(f"--system takes one --template, got {len(templates)}.")
+    table, ledger = read_table(inputs.data), _ledger_of(out)
+    template = Template.read(templates[0])
+    asking = System(name, endpoint, template, split_names(options), samples)
     n_asked = len(asking.rows(table))
     say(f"{n_asked:,} of {table.n_rows:,} rows are asked, {1 + samples} times each.")
     note = f"the answers so far are kept in {ledger}; the same command resumes"
@@ -262,41 +289,9 @@ def _collect_answers(
         say(f"{n_asked - n_found:,} questions have no answer, such as refusals.")
 
 
-def _needed(templates: list[Any], calibrator: Any) -> list[Any]:
-    """Return the first template and those that a calibration reads; refuse missing ones."""
-    first, *others = templates
-    by_name = {template.name: template for template in others}
-    names = [str(transform) for transform in calibrator.needed_transforms()]
-    for name in names:
-        if name not in by_name:
-            raise InputError(
-                f"The calibration needs the view {name!r}; the first template is {first.name!r}, "
-                f"and the others are {', '.join(by_name) or 'none'}. Give the same --template as "
-                "for the fit, in the same order."
-            )
-    return [first, *(by_name[name] for name in names)]
-
-
-def _take_labels(inputs: Inputs, questions: dict[str, Any], options: list[str]) -> Any:
-    """Remove the column of labels from the questions, because a prompt must not contain it."""
-    from recal.answers.logs import label_array
-
-    name = inputs.label_column or ("label" if "label" in questions else None)
-    if name is None:
-        return None
-    if name not in questions:
-        raise InputError(f"{inputs.data} has no column {name!r}; it has {', '.join(questions)}.")
-    labels = questions.pop(name).tolist()
-    return label_array(inputs.data, labels, options, len(options))
-
-
-def _print_joined(joined: JoinedViews) -> JoinedViews:
+def _write_joined(joined: JoinedViews, out: Path) -> None:
     if str(joined):
         say(str(joined))
-    return joined
-
-
-def _write_views(joined: JoinedViews, out: Path) -> None:
     views = joined.views
     views.write(out)
     facts: dict[str, Any] = {

@@ -5,43 +5,44 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from recal.cli import files
 from recal.cli import options as opt
-from recal.cli.inputs import Inputs, group_words, without_none
+from recal.cli.inputs import RowFacts, group_words
 from recal.cli.printing import print_json, print_table, say, shell_line, working
 from recal.errors import InputError
 
 if TYPE_CHECKING:
-    from recal.decisions import Decision, Decisions
+    from recal.decisions import Decision
     from recal.files.probabilities import Probabilities
 
 
 def decide(
-    *,
-    sources: Annotated[
-        list[Path],
-        Argument(
-            help="Labelled probabilities or views; several are compared on the same samples.",
-            metavar="PROBS|VIEWS...",
-        ),
+    ctx: Context,
+    source: Annotated[
+        Path,
+        Argument(help="Labelled probabilities, views or graded answers.", metavar="PROBS|VIEWS"),
     ],
     calibration: Annotated[Path | None, Option(help="A calibration to apply to the views.")] = None,
     risk: Annotated[float | None, Option(help="The share of errors.", show_default="0.01")] = None,
     confidence: opt.Confidence = 0.95,
+    guarantee: opt.GuaranteeKind = "confidence",
     cost_error: Annotated[float | None, Option(help="The cost of an accepted error.")] = None,
     cost_review: Annotated[float | None, Option(help="The cost of a review by a person.")] = None,
     per_class: Annotated[
         bool, Option("--per-class", help="Find a threshold with its own guarantee for each class.")
     ] = False,
-    inputs: Annotated[Inputs, "group cluster rows labels label_column"],
-    curve: Annotated[bool, Option("--curve", help="Also show the share at other risks.")] = False,
-    out: Annotated[Path | None, Option(help="Save the rule (and the calibration) here.")] = None,
+    group: opt.Group = None,
+    cluster: opt.Cluster = None,
+    rows: opt.Rows = None,
+    labels: opt.Labels = None,
+    label_column: opt.LabelColumn = None,
     correct: opt.Correct = None,
     cross_fit: opt.CrossFitting = False,
-    guarantee: opt.GuaranteeKind = "confidence",
-    seed: opt.SeedNumber = 0,
+    curve: Annotated[bool, Option("--curve", help="Also show the share at other risks.")] = False,
+    out: Annotated[Path | None, Option(help="Save the rule (and the calibration) here.")] = None,
+    seed: Annotated[int, Option(help="With --cross-fit: same seed, same folds.", min=0)] = 0,
     force: opt.Force = False,
 ) -> None:
     """Find the confidence threshold above which answers can be automated, with a guarantee.
@@ -56,140 +57,99 @@ def decide(
 
     Example: [bold]recal decide probs.csv --cost-error 50 --cost-review 1[/bold]
     """
-    if risk is not None and (cost_error is not None or cost_review is not None):
-        raise InputError("Give either --risk or the two costs: costs set the risk by themselves.")
-    if (cost_error is None) is not (cost_review is None):
-        raise InputError("Give both costs, --cost-error and --cost-review, or --risk alone.")
-    if out is not None and len(sources) > 1:
-        raise InputError(f"--out saves the rule of one file, got {len(sources)}.")
-    if cross_fit and (calibration is None or len(sources) > 1 or curve):
+    if (cost_error is None) is not (cost_review is None) or (cost_error and risk is not None):
+        raise InputError("Give either --risk, or both --cost-error and --cost-review.")
+    if cross_fit and (calibration is None or curve):
         raise InputError(
-            "--cross-fit takes one file of labelled views and --calibration, whose method is "
-            "fitted again; it goes without --curve."
+            "--cross-fit takes labelled views and --calibration, whose method is fitted again; it "
+            "goes without --curve."
         )
-    first = sources[0]
-    by = inputs.groups_and_clusters(first)
+    about = RowFacts.of(ctx)
     rules: dict[str, Any] = {"per_class": per_class, "guarantee": guarantee}
-    rules |= {"confidence": confidence, "random_state": seed}
-    rules |= without_none(risk=risk, cost_error=cost_error, cost_review=cost_review)
+    rules["confidence"] = confidence
+    rules |= opt.without_none(risk=risk, cost_error=cost_error, cost_review=cost_review)
     calibrator: Any = None
-    again = "decide VIEWS --calibration CALIBRATION --cross-fit"
     if calibration is not None:
-        file, calibrator = files.load_saved(calibration)
-    graded = files.is_signal_calibration(calibrator)
-    if graded:
-        again = "calibrate TABLE --cross-fit"
-        what = "a calibration of graded answers (recal calibrate TABLE has --cross-fit)"
-        opt.refuse(what, ("cross_fit", "curve", "rows", "labels", "label_column"))
-        _check_group(calibrator, inputs.group)
-    elif calibration is not None:
-        files.check_calibration(file, calibrator)
+        calibration, calibrator = files.load_saved(calibration)
     if cross_fit:
-        _decide_crossfitted(calibrator, first, inputs, out, rules | by)
+        files.check_calibration(Path(str(calibration)), calibrator)
+        _decide_crossfitted(calibrator, source, about, out, rules | {"random_state": seed})
         return
-    from recal.decisions import decide_each
+    read = _read(ctx, source, about, calibration, calibrator, correct)
+    from recal import decide as run
 
-    samples: dict[str, Probabilities] = {}
-    has_unique_stems = len({path.stem for path in sources}) == len(sources)
-    for path in sources:
-        if graded:
-            one = inputs.graded(path, correct, calibrator)
-            by = {"groups": one.groups, "clusters": one.clusters}
-        elif calibration is None:
-            one = inputs.probs(path)
-        elif files.check_kind(path, "views", "probabilities") == "views":
-            one = inputs.calibrated(path, calibration, calibrator)
-        else:
-            raise InputError(
-                f"{path} holds probabilities, and --calibration is applied to views: leave it out."
-            )
-        _refuse_fitted(path, one.fitted_rows, len(one.probs), again)
-        try:
-            one = one.in_order_of(next(iter(samples.values()), one))
-        except InputError as error:
-            raise error.at(f"{path} does not go with {first}") from None
-        samples[path.stem if has_unique_stems else str(path)] = one
-    main = next(iter(samples.values()))
-    assert main.labels is not None
+    assert read.labels is not None
     with working("Deciding"):
-        decisions = decide_each(
-            {name: one.probs for name, one in samples.items()},
-            main.labels,
-            confidences={name: one.confidence for name, one in samples.items()},
-            draws=200 if len(samples) > 1 else 0,
-            **rules,
-            **by,
-        )
-    decision = next(iter(decisions.values()))
-    if len(decisions) > 1:
-        _print_side_by_side(decisions)
-    else:
-        _print_decision(decision, main)
-    extra: dict[str, Any] = {}
-    if curve:
-        extra["curve"] = _print_curve(samples, main.labels, confidence, by["clusters"])
+        by: dict[str, Any] = {"groups": read.groups, "clusters": read.clusters}
+        decision = run(read.probs, read.labels, confidences=read.confidence, **rules, **by)
+    _print_decision(decision, read)
+    extra = {"curve": _print_curve(read, confidence)} if curve else {}
     if out is not None:
-        line = _next_line(decision, first, calibration, inputs, out, graded=graded)
-        _save(decision, calibrator, out, line)
-    elif decision.possible and len(decisions) == 1 and not graded:
-        say("To keep the rule, run the same command with --out rule.recal")
-    whole = decision.to_dict() if len(decisions) == 1 else decisions.to_dict()
-    print_json({"files": sources, **whole, **extra, "out": out})
+        new: list[Any] = ["NEW_PROBS.npz" if calibrator is None else "NEW_VIEWS.npz"]
+        new += group_words(group, in_rows=rows is not None)
+        if files.is_signal_calibration(calibrator):
+            new = [f"new{source.suffix}"]
+        _save(decision, calibrator, out, *new)
+    print_json({"files": [source], **decision.to_dict(), **extra, "out": out})
 
 
-def _save(decision: Decision, calibrator: Any, out: Path, next_line: str) -> None:
-    """Save the rule, in the calibration if there is one."""
+def _read(
+    ctx: Context,
+    source: Path,
+    about: RowFacts,
+    file: Path | None,
+    calibrator: Any,
+    correct: str | None,
+) -> Probabilities:
+    """Return the labelled answers to decide on; refuse those that the calibration was fitted on."""
+    from recal.copies import matters
+
+    again = "decide VIEWS --calibration CALIBRATION --cross-fit"
+    if file is None:
+        found = about.probs(source)
+    elif files.is_signal_calibration(calibrator):
+        again = "calibrate TABLE --cross-fit"
+        what = "a calibration of graded answers"
+        opt.refuse(ctx, what, ("curve", "rows", "labels", "label_column"))
+        table = calibrator.table_
+        if about.group is not None and not (table.grouped and about.group == table.names[-1]):
+            raise InputError(
+                f"This calibration was not fitted with groups by {about.group!r}, so its rule "
+                f"cannot have them. Make one that is: recal calibrate TABLE --group {about.group}"
+            )
+        found = about.graded(source, correct, calibrator)
+    else:
+        found = about.calibrated(source, file, files.check_calibration(file, calibrator))
+    n_samples = len(found.probs)
+    if matters(found.fitted_rows, n_samples):
+        raise InputError(
+            f"The calibration of {source} was fitted on about {found.fitted_rows:,} of these "
+            f"{n_samples:,} samples, so nothing can be guaranteed. Decide on other labelled "
+            f"samples, or use the same for both: recal {again}"
+        )
+    return found
+
+
+def _save(decision: Decision, calibrator: Any, out: Path, *new: object) -> None:
+    """Save the rule, in the calibration if there is one; `new` are the words for new inputs."""
     from recal import save
 
     if calibrator is not None:
         calibrator.decision_ = decision.rule
     save(decision.rule if calibrator is None else calibrator, out)
-    say(f"Written to {out}. Next: {next_line}")
-
-
-def _next_line(
-    decision: Decision,
-    source: Path,
-    calibration: Path | None,
-    inputs: Inputs,
-    out: Path,
-    *,
-    graded: bool,
-) -> str:
-    """Return the command that applies the rule to new inputs."""
-    if graded:
-        new = f"new{source.suffix}"
-        return shell_line("apply", out, new, "--out", f"accepted{source.suffix}")
-    new, words = "NEW_VIEWS.npz", group_words(inputs.group)
-    if calibration is None:
-        new = "NEW_PROBS.npz"
-    if inputs.group is not None and inputs.rows is None:  # in the table of probabilities
-        new, words = f"NEW_PROBS{source.suffix}", group_words(inputs.group, in_rows=False)
-        words += [] if inputs.cluster is None else ["--cluster", inputs.cluster]
-    elif decision.rule.groups and inputs.group is None and calibration is None:
-        words = group_words()  # views hold groups, probabilities do not
-    return shell_line("apply", out, new, *words, "--out", "answers.csv")
-
-
-def _check_group(calibrator: Any, group: str | None) -> None:
-    """Refuse groups that the calibration of graded answers was not fitted with."""
-    table = calibrator.table_
-    if group is not None and not (table.grouped and group == table.names[-1]):
-        raise InputError(
-            f"This calibration was not fitted with groups by {group!r}, so its rule cannot have "
-            f"them. Make one that is: recal calibrate TABLE --group {group}"
-        )
+    say(f"Written to {out}. Next: {shell_line('apply', out, *new, '--out', 'answers.csv')}")
 
 
 def _decide_crossfitted(
-    calibrator: Any, source: Path, inputs: Inputs, out: Path | None, rules: dict[str, Any]
+    calibrator: Any, source: Path, about: RowFacts, out: Path | None, rules: dict[str, Any]
 ) -> None:
     """Fit the calibration's method again, and decide on the same samples."""
     from recal.decisions import decide_crossfitted
 
-    views = inputs.views(source)
+    views = about.views(source)
+    by: dict[str, Any] = {"groups": views.groups, "clusters": views.clusters}
     with working("Fitting and deciding"):
-        fitted, decision = decide_crossfitted(calibrator, views, **rules)
+        fitted, decision = decide_crossfitted(calibrator, views, **rules, **by)
     print_json({"files": [source], **decision.to_dict(), "cross_fitted": True, "out": out})
     say(str(decision))
     say(
@@ -197,58 +157,20 @@ def _decide_crossfitted(
         "is bounded as measured in simulations, not proved; see the page on deciding."
     )
     if out is not None:
-        _save(decision, fitted, out, shell_line("apply", out, "NEW_VIEWS", "--out", "answers.csv"))
+        _save(decision, fitted, out, "NEW_VIEWS")
 
 
-def _refuse_fitted(path: Path, fitted: int, n_samples: int, again: str) -> None:
-    """Refuse samples that the calibration was fitted on."""
-    from recal.copies import matters
-
-    if matters(fitted, n_samples):
-        raise InputError(
-            f"The calibration of {path} was fitted on about {fitted:,} of these {n_samples:,} "
-            "samples, so nothing can be guaranteed. Decide on other labelled samples, or use the "
-            f"same for both: recal {again}"
-        )
-
-
-def _print_curve(
-    samples: dict[str, Probabilities], labels: Any, confidence: float, clusters: Any
-) -> dict[str, Any]:
+def _print_curve(read: Probabilities, confidence: float) -> dict[str, Any]:
     """Print the share that can be accepted at other risks, and return it for JSON."""
     from recal.decisions import risk_curve
 
-    how: dict[str, Any] = {"confidence": confidence, "clusters": clusters}
-    curves = {
-        name: risk_curve(one.probs, labels, confidences=one.confidence, **how)
-        for name, one in samples.items()
-    }
-    risks = next(iter(curves.values())).risks
-    lines = zip(risks, *(one.coverage for one in curves.values()))
-    table = [[f"{risk:.2%}", *(f"{share:.1%}" for share in shares)] for risk, *shares in lines]
-    print_table("Share that can be accepted, guaranteed", ["risk", *curves], table[::3])
-    shares = {name: {"coverage": one.coverage, "seen": one.seen} for name, one in curves.items()}
-    return {"risks": risks, "methods": shares}
-
-
-def _print_side_by_side(decisions: Decisions) -> None:
-    """Print one line for each file, and its gain over the first."""
-    rows = []
-    for name, one in decisions.items():
-        gain, change = decisions.gains.get(name), ""
-        if gain is not None:
-            change = "{:+.1%} ({:+.1%} to {:+.1%})".format(gain.difference, *gain.interval)
-        rows.append([name, *_cells(one), change])
-    first = next(iter(decisions.values()))
-    print_table(
-        f"Accepted at a risk of {first.risk:.3g}, {100 * first.confidence:.4g}% confidence",
-        ["file", "threshold", "share", "mistakes", f"more than {decisions.baseline}"],
-        rows,
-        note="Each guarantee holds for its own file. Choosing the best file afterwards is not "
-        "covered.",
-    )
-    for name, one in decisions.items():
-        say(f"{name}: {one}")
+    how: dict[str, Any] = {"confidence": confidence, "clusters": read.clusters}
+    how["confidences"] = read.confidence
+    assert read.labels is not None
+    found = risk_curve(read.probs, read.labels, **how)
+    rows = [[f"{risk:.2%}", f"{share:.1%}"] for risk, share in zip(found.risks, found.coverage)]
+    print_table("Share that can be accepted, guaranteed", ["risk", "share"], rows[::3])
+    return {"risks": found.risks, "coverage": found.coverage, "seen": found.seen}
 
 
 def _cells(part: Any) -> list[str]:

@@ -7,9 +7,7 @@ import os
 import platform
 import re
 import sys
-import textwrap
 from importlib.metadata import PackageNotFoundError, requires, version
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +24,34 @@ def doctor() -> None:
 
     Every package is imported, which takes some seconds. Example: [bold]recal doctor --json[/bold]
     """
+    import numba
+
     with working("Importing packages"):
-        facts = examine()
-    packages, extras = facts["packages"], facts["extras"]
-    threads, cache = facts["threads"], facts["numba_cache"]
-    print_json(facts)
+        required, extras = _requirements()
+        packages = {name: check_package(name) for name in required}
+        found = {extra: {name: check_package(name) for name in extras[extra]} for extra in extras}
+    works = {extra: all(one["works"] for one in found[extra].values()) for extra in found}
+    cpus, cache = os.cpu_count(), numba_cache()
+    threads = {"cpus": cpus, "numba": numba.get_num_threads()}
+    facts = {"recal": __version__, "python": sys.version.split()[0]}
+    facts["platform"] = platform.platform()
+    states = {extra: {"works": works[extra], "packages": found[extra]} for extra in found}
+    more = {"packages": packages, "extras": states, "threads": threads, "numba_cache": cache}
+    print_json({**facts, **more})
     say(f"recal {facts['recal']}, Python {facts['python']}, {facts['platform']}")
-    rows = []
-    for name, one in packages.items():
-        rows += _wrap(name, one["version"] or "-", one["problem"] or "yes")
-    print_table("Packages", ("name", "version", "works"), rows)
-    rows = []
-    for extra, state in extras.items():
-        found = state["packages"].items()
-        parts = (f"{name} {one['problem'] or one['version']}" for name, one in found)
-        rows += _wrap(extra, "yes" if state["works"] else "no", "; ".join(parts))
-    print_table("Extras", ("extra", "works", "packages"), rows)
-    if absent := [extra for extra, state in extras.items() if not state["works"]]:
-        say(f"To add one: {install_command(absent[0])}")
-    pools = ", ".join(f"{name} {count}" for name, count in threads["pools"].items()) or "none"
-    say(f"Threads: {threads['cpus']} CPUs, numba {threads['numba']}, {pools}")
+    rows = [("", name, one) for name, one in packages.items()]
+    rows += [(extra, name, one) for extra in found for name, one in found[extra].items()]
+    print_table(
+        "Packages",
+        ("extra", "package", "version", "works"),
+        [
+            (extra, name, one["version"] or "-", one["problem"] or "yes")
+            for extra, name, one in rows
+        ],
+    )
+    if absent := [extra for extra in works if not works[extra]]:
+        say(f"To add the extra {absent[0]}: {install_command(absent[0])}")
+    say(f"Threads: {cpus} CPUs, numba {threads['numba']}")
     say(f"Compiled code is cached in {cache['folder']}")
     if not cache["writable"]:
         say("It is NOT writable: set NUMBA_CACHE_DIR, or every start compiles again.")
@@ -53,15 +59,8 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
-def _wrap(first: str, second: str, text: str) -> list[tuple[str, str, str]]:
-    """Return table rows with a long text split over several lines, each below 100 characters."""
-    lines = textwrap.wrap(text, 60, break_on_hyphens=False) or [""]
-    return [(first, second, lines[0]), *(("", "", line) for line in lines[1:])]
-
-
-def examine() -> dict[str, Any]:
-    """Return what is installed and works. Every package is imported, because an installed package
-    may not work.
+def check_package(name: str) -> dict[str, Any]:
+    """Return a package's version, and whether it can be imported or why not.
 
     Examples
     --------
@@ -69,36 +68,6 @@ def examine() -> dict[str, Any]:
     >>> check_package("numpy")["works"]
     True
     """
-    import numba
-    from threadpoolctl import threadpool_info
-
-    required, extras = _requirements()
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    pools = {
-        f"{pool['user_api']} ({pool['internal_api']})": pool["num_threads"]
-        for pool in threadpool_info()
-    }
-    variables = {name: value for name, value in os.environ.items() if name.endswith("_NUM_THREADS")}
-    checked = {name: check_package(name) for name in chain(required, *extras.values())}
-    groups = {}
-    for extra, names in extras.items():
-        packages = {name: checked[name] for name in names}
-        works = all(one["works"] for one in packages.values())
-        groups[extra] = {"works": works, "packages": packages}
-    threads = {"cpus": cpus, "numba": numba.get_num_threads(), "pools": pools}
-    return {
-        "recal": __version__,
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-        "packages": {name: checked[name] for name in required},
-        "extras": groups,
-        "threads": {**threads, "environment": variables},
-        "numba_cache": numba_cache(),
-    }
-
-
-def check_package(name: str) -> dict[str, Any]:
-    """Return a package's version, and whether it can be imported or why not."""
     number = problem = None
     module = name.replace("-", "_")
     differing = {"scikit_learn": "sklearn", "pillow": "PIL"}
@@ -124,7 +93,7 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
     for line in lines:
         name = re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0].lower()
         extra = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
-        if name == distribution:  # the extra `all` names the others
+        if name == distribution or (extra and extra[1] == "all"):  # it names the others
             continue
         (extras.setdefault(extra[1], []) if extra else required).append(name)
     return required, extras
@@ -142,11 +111,7 @@ def numba_cache() -> dict[str, Any]:
     folder = Path(chosen) if chosen else Path(engine.__path__[0]) / "__pycache__"
     if not chosen and not _writable(folder):
         folder = Path.home() / ".cache" / "numba"  # numba's own second choice
-    return {
-        "folder": str(folder),
-        "writable": _writable(folder),
-        "set_by": "NUMBA_CACHE_DIR" if chosen else None,
-    }
+    return {"folder": str(folder), "writable": _writable(folder)}
 
 
 def _writable(folder: Path) -> bool:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Option
+from typer import Context, Option
 
 from recal.cli import options as opt
-from recal.cli.destinations import profile_beside
-from recal.cli.files import check_exists, is_signal_calibration, load_saved
-from recal.cli.inputs import Inputs, without_none
+from recal.cli.files import check_exists, is_signal_calibration, load_saved, profile_beside
 from recal.cli.printing import print_json, say, working
 from recal.errors import InputError
 
 
 def export(
-    *,
+    ctx: Context,
     calibration: opt.CalibrationPath,
     out: Annotated[Path, Option(help="Where to write the ONNX file.")],
     model: Annotated[Path | None, Option(help="The model: an .onnx or .pt2 file.")] = None,
@@ -25,15 +23,13 @@ def export(
     outputs: opt.OutputKind = None,
     trust: opt.Trust = None,
     classes: Annotated[int | None, Option(help="The number of classes, for a plan alone.")] = None,
-    between: Annotated[Inputs, "mean std divide channels preprocess"],
     force: opt.Force = False,
 ) -> None:
     """Write a calibrated model as one ONNX file: inputs in, calibrated probabilities out.
 
     The file holds the transformations, the model and the plan, and needs neither Python nor recal
     to run. The calibration stores how inputs were prepared: shape, dtype and normalisation
-    ([bold]recal plan[/bold] shows them). If it does not, give the options that the views were
-    collected with. Without [bold]--model[/bold] the file holds the plan alone: from `logits`, and
+    ([bold]recal plan[/bold] shows them). Without [bold]--model[/bold] the file holds the plan alone: from `logits`, and
     `transformed` logits, to `probs`.
 
     Example: [bold]recal export calibration.recal --model model.onnx --out calibrated.onnx[/bold]
@@ -55,13 +51,12 @@ def export(
     settings: dict[str, Any] = {}
     with working("Exporting"):
         if model is None:
-            own = ("shape", "dtype", "outputs", "mean", "std", "divide", "channels", "preprocess")
-            opt.refuse("a calibration without --model", own)
+            opt.refuse(ctx, "a calibration without --model", ("shape", "dtype", "outputs"))
             export_calibration(source, out, n_classes=classes)
         else:
             network = _open_network(model, trust)
             stored = getattr(source, "preprocessing_", None)
-            more = without_none(outputs=outputs, preprocess=between.preprocessing())
+            more = opt.without_none(outputs=outputs)
             export_onnx(network, _example(network, shape, dtype, stored), out, plan=source, **more)
             settings = {} if stored is None else stored.options()
             # A service needs the profile to watch and follow its logits.
@@ -70,24 +65,19 @@ def export(
     views = [str(transform) for transform in parts.map.transforms]
     facts = {"file": out, "transforms": views, "steps": len(getattr(parts.map, "steps", ()))}
     print_json({**facts, "bytes": out.stat().st_size, "profile": profile})
-    passes = 1 + len(views)
-    what = f", {len(views)} views; each answer costs {passes} forward pass{'es' if views else ''}"
-    if model is None:
-        what = f", {len(views)} views; inputs: logits{', transformed' if views else ''}"
-    elif parts.map.gate is not None:
+    what = f"{len(views)} views; inputs: logits{', transformed' if views else ''}"
+    if model is not None and parts.map.gate is not None:
         gate = f"{parts.map.gate:g}"
-        what = f"; an answer costs 1 forward pass from a confidence of {gate} on, {passes} below"
-    say(f"Written to {out}: {type(source).__name__}{what}.")
+        what = f"1 forward pass from a confidence of {gate} on, {1 + len(views)} below"
+    elif model is not None:
+        what = f"{1 + len(views)} forward passes for an answer"
+    say(f"Written to {out}: {type(source).__name__}, {what}.")
     if profile is not None:
-        say(
-            f"The profile of the fit's inputs is in {profile}: recal watch compares new ones with it."
-        )
+        say(f"The profile of the fit's inputs, for recal watch, is in {profile}.")
     # The ONNX file gets inputs that have already been read from files.
     names = [name for name in ("pixels", "resize", "crop", "seconds") if name in settings]
     if reading := " ".join(f"--{name} {settings[name]}" for name in names):
-        say(
-            f"Not part of the file: {reading}. Prepare inputs in the same way before you pass them."
-        )
+        say(f"Not part of the file: {reading}. Prepare inputs in this way before you pass them.")
 
 
 def _open_network(model: Path, trust: str | None) -> Any:

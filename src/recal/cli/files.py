@@ -1,24 +1,44 @@
-"""The files named on the command line: what they hold, and how a mix-up is explained."""
+"""The files named on the command line: what the inputs hold, and where outputs may be written.
+
+`recal.cli.app` calls `check_destinations` before every command: no input is overwritten, and an
+existing file needs --force.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recal.errors import FileError, InputError
-from recal.workflow.folder import calibration_in
+from recal.workflow.folder import CALIBRATION, PAGE, SUMMARY, calibration_in, is_unfinished
 
 if TYPE_CHECKING:
     from recal.views import Views
 
 _ORIGINS = {
-    "views": "Views are an .npz file with an array `logits`, or a .zarr folder: recal collect makes "
-    "them.",
+    "views": "Views are an .npz file with an array `logits`, or a .zarr folder: recal collect "
+    "--model MODEL --data DATA --out NAME.npz makes them.",
     "probabilities": "Probabilities are an .npz file with an array `probs`, or a .csv or .parquet "
     "table: recal apply makes them.",
-    "a calibration": "recal fit makes one: recal fit VIEWS --out calibration.recal",
+    "a calibration": "It comes first, and recal fit makes one: recal fit VIEWS --out NAME.recal",
+}
+# The options that name an output.
+OUTPUTS = {"out": "--out", "report": "--report", "save": "--save"}
+# The endings that a command's output may have. A folder has none.
+_TABLES = (".csv", ".tsv", ".parquet", ".jsonl")
+_ENDINGS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("fit", "out"): (".recal", ""),
+    ("decide", "out"): (".recal", ""),
+    ("report", "out"): (".html",),
+    ("evaluate", "report"): (".html",),
+    ("export", "out"): (".onnx",),
+    ("apply", "out"): (".npz", *_TABLES),
+    ("collect", "out"): (".npz", ".zarr", *_TABLES),
+    ("audit", "out"): _TABLES,
+    ("watch", "save"): (".recal", ""),
 }
 
 
@@ -38,7 +58,7 @@ def file_kind(path: Path) -> str:
     if not head:
         return "empty"
     if suffix in (".xls", ".xlsx") or (suffix == ".csv" and head.startswith(b"PK\x03\x04")):
-        return "a spreadsheet"
+        return "a spreadsheet (save it as .csv)"
     if head.startswith(b"PK\x03\x04"):
         return _kind_of_archive(path)
     if head[8:9] == b"{":
@@ -49,9 +69,7 @@ def file_kind(path: Path) -> str:
         return "a pickle, which may run any code and is never opened"
     if head.startswith(b"PAR1") or suffix in (".csv", ".tsv"):
         return "a table"
-    if suffix in (".onnx", ".pt2"):
-        return "a model"
-    return "text" if _is_text(head) else "of an unknown kind"
+    return "text" if suffix in (".jsonl", ".ndjson", ".txt", ".md") else "of an unknown kind"
 
 
 def _kind_of_archive(path: Path) -> str:
@@ -59,85 +77,35 @@ def _kind_of_archive(path: Path) -> str:
 
     names = names_in(path)
     if not names:
-        return "cut"
+        return "a damaged or truncated .npz file"
     if "logits" in names:
         return "views"
     if "probs" in names:
         return "probabilities"
-    return "arrays" if path.suffix == ".npz" else "a model or zip archive"
-
-
-def _is_text(head: bytes) -> bool:
-    try:
-        text = head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return error.start > len(head) - 4  # the end may split a character
-    return not any(letter < " " and letter not in "\t\r\n\f" for letter in text)
+    return f"arrays called {', '.join(names[:8])}"
 
 
 def check_kind(path: Path, *kinds: str) -> str:
-    """Return the kind of a file; refuse any other kind, and say what to do."""
+    """Return the kind of a file; refuse any other kind, and say where the right one comes from."""
     kind = file_kind(path)
     if kind in kinds or (kind == "a table" and "probabilities" in kinds):
         return kind
     check_exists(path)
-    if kind == "empty":
-        raise FileError(f"{path} is empty. Write it again: writing it was interrupted.")
-    if kind == "cut":
-        raise FileError(
-            f"{path} is not a complete .npz file: it is damaged or truncated. Copy or write it "
-            "again."
-        )
-    if kind == "arrays":
-        from recal.files.views import names_in
-
-        array = "probs" if kinds[0] == "probabilities" else "logits"
-        raise InputError(
-            f"{path} cannot be used: it holds no array `{array}`; it holds: "
-            f"{', '.join(names_in(path)[:8])}. Give the array that name; if these are a model's "
-            f"inputs: recal collect --model MODEL --data {path} --out views.npz"
-        )
-    verb = "holds" if kind in ("views", "probabilities") else "is"
-    raise InputError(f"{path} {verb} {kind}, not {kinds[0]}. {_remedy(path, kind, kinds[0])}")
-
-
-def _remedy(path: Path, kind: str, expected: str) -> str:
-    """Return what to type if a file is of another kind than expected."""
-    origin, first = _ORIGINS[expected], "The calibration comes first where both are given."
-    if expected == "a calibration":
-        if kind == "views":
-            return f"{first} To make one: recal fit {path} --out calibration.recal"
-        return f"{first} {origin}" if kind == "probabilities" else origin
-    if kind == "a calibration":
-        if expected == "probabilities":
-            return f"Probabilities come from it by: recal apply {path} VIEWS --out probs.npz"
-        return first
-    if kind in ("probabilities", "a table"):
-        reads = "Probabilities are read by recal evaluate, decide and report."
-        if kind == "a table":
-            command = f"recal collect --model MODEL --data {path} --out views.npz"
-            return f"Logits are needed. {reads} If the table holds a model's inputs: {command}"
-        return f"Logits are needed. {origin} {reads}"
-    if kind == "a folder without views":
-        return f"{origin} A folder of inputs is read by recal collect --data."
-    if kind == "one array alone (.npy)":
-        return "Save it by name: np.savez('views.npz', logits=..., labels=...)"
-    if kind == "a spreadsheet":
-        return f"{origin} Save the spreadsheet as .csv."
-    return origin
+    verb = "is" if kind.startswith(("a ", "empty", "of ", "one ", "text")) else "holds"
+    raise InputError(f"{path} {verb} {kind}, not {kinds[0]}. {_ORIGINS[kinds[0]]}")
 
 
 def check_exists(path: Path) -> None:
     """Refuse a file that does not exist, and suggest a similar name."""
-    folder = path.parent
     if path.exists():
         return
+    folder = path.parent
     if not folder.is_dir():
         raise FileError(f"There is no file {path}: the folder {folder} is not there.")
     near = get_close_matches(path.name, [file.name for file in folder.iterdir()], n=1, cutoff=0.75)
-    hint = f"It was looked for in {folder.resolve()}."
-    if near:
-        hint = f"Did you mean {folder / near[0]}?"
+    hint = (
+        f"Did you mean {folder / near[0]}?" if near else f"It was looked for in {folder.resolve()}."
+    )
     raise FileError(f"There is no file or folder {path}. {hint}")
 
 
@@ -150,11 +118,6 @@ def load_saved(path: Path) -> tuple[Path, Any]:
     from recal.files.saved import load
 
     return file, load(file)
-
-
-def is_calibration(content: Any) -> bool:
-    """Whether an object calibrates logits: a calibrator or a plan."""
-    return hasattr(content, "predict_proba") or hasattr(content, "steps")
 
 
 def is_signal_calibration(content: Any) -> bool:
@@ -174,15 +137,9 @@ def is_panel(content: Any) -> bool:
 
 def check_calibration(path: Path, content: Any) -> Any:
     """Return what a file holds if it is a calibration of logits; refuse anything else."""
-    if is_signal_calibration(content):
-        raise InputError(
-            f"{path} is a calibration of graded answers, which reads a table of them (.csv, "
-            ".parquet, .jsonl)."
-        )
-    if not is_calibration(content):
-        raise InputError(
-            f"{path} holds no calibration, which recal fit makes. See: recal plan {path}"
-        )
+    is_calibration = hasattr(content, "predict_proba") or hasattr(content, "steps")
+    if is_signal_calibration(content) or not is_calibration:
+        raise InputError(f"{path} holds no calibration of logits. See: recal plan {path}")
     return content
 
 
@@ -219,7 +176,7 @@ def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:
         return {}
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(
-            f"{path} has no columns; name a table, such as a .csv file, that holds {names[0]!r} with --rows."
+            f"{path} has no columns; name a table that holds {names[0]!r} with --rows."
         )
     columns = read_table(path)
     return {name: columns[name] for name in names}
@@ -227,7 +184,7 @@ def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:
 
 def is_table_of_answers(path: Path) -> bool:
     """Whether a file is a table of answers: .csv, .tsv, .parquet or .jsonl."""
-    return file_kind(path) in ("a table", "text") or path.suffix.lower() in (".jsonl", ".ndjson")
+    return file_kind(path) in ("a table", "text")
 
 
 def check_correct(table: Path, correct: str | None) -> str:
@@ -240,3 +197,86 @@ def check_correct(table: Path, correct: str | None) -> str:
             f"has {', '.join(read_table(table))}."
         )
     return correct
+
+
+def files_of(command: str) -> list[str]:
+    """Return the files that a command writes into the folder of its --out, if it is one."""
+    if command == "calibrate":
+        return [CALIBRATION, PAGE, SUMMARY]
+    if command == "compare":
+        return [*(f"comparison.{ending}" for ending in ("md", "tex", "csv", "json")), PAGE]
+    if command == "demo":
+        return ["summary.png", PAGE, CALIBRATION, "fit.npz", "decide.npz", "new.npz"]
+    return []
+
+
+def profile_beside(exported: Path) -> Path:
+    """Return the profile that `export` writes next to the ONNX file."""
+    return exported.with_suffix(".profile.recal")
+
+
+def check_destinations(command: str, values: dict[str, Any]) -> None:
+    """Refuse an output that is also an input, has the wrong ending, cannot be written, or exists
+    (without --force).
+
+    The options in `OUTPUTS` name outputs; every other argument that exists on disk is an input. An
+    existing folder is left to the code that writes into it.
+    """
+    inputs = [path for name in values if name not in OUTPUTS for path in _paths(values[name])]
+    for name, option in OUTPUTS.items():
+        if values.get(name) is None:
+            continue
+        target = Path(values[name])
+        endings = _ENDINGS.get((command, name), ())
+        if endings and target.suffix.lower() not in endings:
+            raise InputError(
+                f"{option} of recal {command} takes a name ending in "
+                f"{' or '.join(filter(None, endings))}, got {str(target)!r}."
+            )
+        # The answers of a system may be added to the table of the questions.
+        extends = values.get("system") and target == values.get("data")
+        if target.exists() and not extends and any(map(target.samefile, inputs)):
+            raise InputError(
+                f"{option} {target} is also an input, which would be overwritten. Choose another "
+                "name."
+            )
+        names = files_of(command)
+        _check_place(target, option, folder=bool(names) or target.suffix == ".zarr")
+        if values.get("force") or (command == "calibrate" and is_unfinished(target)):
+            continue
+        beside = [profile_beside(target)] if command == "export" else []
+        for path in (target, *beside, *(target / name for name in names)):
+            if path.is_file():
+                raise InputError(f"{path} already exists. Use --force to overwrite it.")
+
+
+def _paths(value: Any) -> list[Path]:
+    """Return the paths in a value that exist on disk; the value may be a path, its text, or several
+    of them.
+    """
+    if isinstance(value, list | tuple):
+        return [path for item in value for path in _paths(item)]
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        return []
+    # `resnet152=FILE` also names a file.
+    candidates = [Path(text) for text in (str(value), str(value).partition("=")[2]) if text]
+    try:
+        return [path for path in candidates if path.exists()]
+    except (OSError, ValueError):  # too long for a path, or not a path at all
+        return []
+
+
+def _check_place(target: Path, option: str, *, folder: bool) -> None:
+    """Refuse a place that cannot be written, before the work starts."""
+    above = next(parent for parent in Path(os.path.abspath(target)).parents if parent.exists())
+    problem = ""
+    if folder and target.is_file():
+        problem = "is a file, and this command writes a folder"
+    elif not folder and target.is_dir():
+        problem = "is a folder, and this command writes a file"
+    elif not above.is_dir():
+        problem = f"cannot be written: {above} is a file, not a folder"
+    elif not os.access(above, os.W_OK | os.X_OK):
+        problem = f"cannot be written: you may not write to the folder {above}"
+    if problem:
+        raise InputError(f"{option} {target} {problem}. Choose another name.")

@@ -4,54 +4,53 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
+from typer import Context, Option
 
 from recal.cli import options as opt
-from recal.cli.files import check_kind
-from recal.cli.inputs import Inputs
-from recal.cli.printing import SESSION, print_json, say, shell_line, working
+from recal.cli.inputs import RowFacts
+from recal.cli.printing import print_json, say, shell_line, working
 from recal.errors import InputError
-from recal.files.paths import local_path
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
 
-# The seed has its own option, the same for every method.
-_SEED = "random_state"
+# The options of the method are read by `read_parameters`.
+CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def fit(
-    *,
+    ctx: Context,
     views: opt.ViewsFile,
     out: Annotated[Path, Option(help="Where to write the fitted calibration.")],
-    method: Annotated[str, Option(help="The method, which may have its own options.")] = "auto",
+    method: Annotated[str, Option(help="The method, such as ts, recal or stack.")] = "auto",
     seed: opt.SeedNumber = 0,
-    inputs: Annotated[Inputs, "labels label_column classes cluster group rows"],
+    labels: opt.Labels = None,
+    label_column: opt.LabelColumn = None,
+    classes: opt.Classes = None,
+    cluster: opt.Cluster = None,
+    group: opt.Group = None,
+    rows: opt.Rows = None,
     force: opt.Force = False,
 ) -> None:
     """Fit a calibration on views with labels.
 
     Without --method, cross-validation on these samples chooses; one sentence says which method and
-    why.
+    why. The parameters of a method are options too, after the file: --max-views 1.
 
     Views hold a model's logits for held-out inputs and, where the method uses them, for transformed
-    copies. The method's own options, with their defaults, are shown by [bold]recal fit --method
-    NAME --help[/bold].
-
-    The calibration also holds a profile of these samples, for [bold]recal watch[/bold] and
+    copies. The calibration also holds a profile of these samples, for [bold]recal watch[/bold] and
     [bold]recal apply --follow[/bold].
 
     Example: [bold]recal fit held-out.npz --method stack --max-views 1 --out
     calibration.recal[/bold]
     """
+    samples = RowFacts.of(ctx).views(views)
     from recal import profile, save
 
-    calibrator: Any = new_calibrator(method, SESSION.method_options, seed)
-    samples = inputs.views(views)
+    calibrator: Any = new_calibrator(method, read_parameters(method, ctx.args), seed)
     with working(f"Fitting {method}"):
         calibrator.fit(samples)
         calibrator.profile_ = profile(samples, random_state=seed)
@@ -72,104 +71,37 @@ def new_calibrator(name: str, options: dict[str, Any], seed: int | None = None) 
     from recal.calibrators import find_method
 
     calibrator, preset = find_method(name)
-    if _SEED in inspect.signature(calibrator).parameters and seed is not None:
-        options = {**options, _SEED: seed}
+    if "random_state" in inspect.signature(calibrator).parameters and seed is not None:
+        options = {**options, "random_state": seed}
     return calibrator(**{**preset, **options})
 
 
-class FitCommand(opt.Command):
-    """`recal fit` also takes one option for each parameter of the method that was typed."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        SESSION.method_options = {}
-        if args:
-            name = SESSION.value("--method") or "auto"
-            if not args[0].startswith("-"):  # a wrong file is refused before a method is loaded
-                check_kind(local_path(args[0]), "views")
-            self.help = "\n\n".join([str(self.help), *method_help(name)])
-            SESSION.method_options, args = take_options(name, args)
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:
-            if args and hasattr(error, "possibilities"):  # an option that does not exist
-                near = get_close_matches(str(getattr(error, "option_name", "")), _parameters(name))
-                error.possibilities = [*(error.possibilities or ()), *near]
-            raise
-
-
-def _parameters(name: str) -> dict[str, Any]:
-    """Return the parameters of a method's constructor by their flags, without the seed."""
-    from recal.calibrators import find_method
-
-    found = inspect.signature(find_method(name)[0]).parameters.values()
-    return {f"--{one.name.replace('_', '-')}": one for one in found if one.name != _SEED}
-
-
-def take_options(name: str, words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of a method, read by their kinds, and the other words.
+def read_parameters(method: str, words: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters of a method that were typed as options.
 
     Examples
     --------
-    >>> take_options("stack", ["views.npz", "--max-views", "1", "--out", "c.recal"])
-    ({'max_views': 1}, ['views.npz', '--out', 'c.recal'])
+    >>> read_parameters("stack", ["--max-views", "1"])
+    {'max_views': 1}
     """
     from recal.calibrators import find_method
     from recal.schema import Kind, parameter_kinds
 
-    parameters, kinds = _parameters(name), parameter_kinds(find_method(name)[0])
-    options, others, queue = {}, [], list(words)
+    calibrator = find_method(method)[0]
+    names = [name for name in inspect.signature(calibrator).parameters if name != "random_state"]
+    kinds, found, queue = parameter_kinds(calibrator), {}, list(words)
     while queue:
-        word = queue.pop(0)
-        flag, has_value, text = word.partition("=")
-        if flag not in parameters:
-            others.append(word)
-            continue
+        flag, has_value, text = queue.pop(0).partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if not flag.startswith("--") or name not in names:
+            known = ", ".join(f"--{one.replace('_', '-')}" for one in names) or "none"
+            raise InputError(f"There is no option {flag}. Those of --method {method} are: {known}.")
         if not has_value and not queue:
-            raise InputError(f"{flag} needs a value. See: recal fit --method {name} --help")
+            raise InputError(f"{flag} needs a value.")
         text = text if has_value else queue.pop(0)
-        parameter = parameters[flag].name
-        kind = kinds.get(parameter, Kind())
+        kind = kinds.get(name, Kind())
         try:
-            options[parameter] = kind.parse(text)
+            found[name] = kind.parse(text)
         except ValueError:
-            raise InputError(
-                f"{flag} must be {kind.rule}, got {text!r}. See: recal fit --method {name} --help"
-            ) from None
-    return options, others
-
-
-def method_help(name: str) -> list[str]:
-    """Return one paragraph of help for each option of a method."""
-    from recal.calibrators import find_method, short_names
-    from recal.schema import Kind, parameter_kinds
-
-    method = find_method(name)[0]
-    kinds = parameter_kinds(method)
-    descriptions = _parameter_descriptions(method.__doc__ or "")
-    lines = [f"Methods: {', '.join(sorted(short_names()))}.", f"Options of --method {name}:"]
-    for flag, parameter in _parameters(name).items():
-        metavar = kinds.get(parameter.name, Kind()).metavar
-        default = "none" if parameter.default is None else parameter.default
-        about = descriptions.get(parameter.name, "")
-        lines.append(f"[bold]{flag}[/bold] {metavar} (default {default}): {about}")
-    return lines
-
-
-def _parameter_descriptions(docstring: str) -> dict[str, str]:
-    """Return the description of each parameter in a numpy docstring."""
-    descriptions: dict[str, str] = {}
-    lines = inspect.cleandoc(docstring).splitlines()
-    starts = [
-        i + 2
-        for i, line in enumerate(lines[:-1])
-        if line == "Parameters" and set(lines[i + 1]) == {"-"}
-    ]
-    name = ""
-    for line in lines[starts[0] :] if starts else []:
-        if line and not line.startswith(" "):
-            if " : " not in line:
-                break
-            name = line.split(" : ")[0].strip()
-        elif line and name:
-            descriptions[name] = f"{descriptions.get(name, '')} {line.strip()}".strip()
-    return descriptions
+            raise InputError(f"{flag} must be {kind.rule}, got {text!r}.") from None
+    return found

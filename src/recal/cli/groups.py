@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
 
 from recal.cli import options as opt
-from recal.cli.inputs import Inputs
+from recal.cli.inputs import RowFacts
 from recal.cli.printing import print_json, print_table, say, shell_line, working
 from recal.errors import InputError
 
@@ -23,10 +22,6 @@ def groups(
     ] = "original",
     scaled: Annotated[bool, Option("--scaled", help="First fit one temperature.")] = False,
     bins: opt.BinCount = 15,
-    chart: Annotated[
-        Path | None, Option(help="Also draw a bar chart of the groups' ranks (.svg).")
-    ] = None,
-    force: opt.Force = False,
 ) -> None:
     """Show how the model's answers react to each transformation, and how well it is calibrated in
     each group.
@@ -37,7 +32,7 @@ def groups(
 
     Example: [bold]recal groups held-out.npz --scaled --confidence-at own[/bold]
     """
-    source = Inputs().views(views)
+    source = RowFacts().views(views)
     from recal.reporting.figure_data import FEWEST_RANKED, GROUP_LABELS, group_study
 
     if not source.transforms:
@@ -45,21 +40,6 @@ def groups(
     how: dict[str, Any] = {"confidence_at": confidence_at}
     with working("Grouping"):
         study = group_study(source, scaled=scaled, n_bins=bins, **how)
-    if chart is not None:
-        from recal.files.paths import replacing
-        from recal.reporting.chart import svg
-        from recal.reporting.charts import ranks_chart
-
-        if source.labels is None:
-            raise InputError(
-                f"{views} holds no labels; without them groups have no error by which to rank them."
-            )
-        if chart.suffix.lower() != ".svg":
-            raise InputError(f"--chart must end in .svg, got {chart.name!r}.")
-        sized = zip(GROUP_LABELS.values(), study.usual_sizes)
-        names = [f"{label} ({size:,})" for label, size in sized]
-        with replacing(chart) as file:
-            file.write(svg(ranks_chart(study.ranks.tolist(), names), alone=True).encode())
     print_json({"samples": source.n_samples, **study.to_dict()})
     lines = []
     for spec, sizes, errors in study.lines():
@@ -72,20 +52,17 @@ def groups(
         f"Groups of {source.n_samples:,} samples",
         ["transformation", *GROUP_LABELS.values()],
         lines,
-        note="kept/changed: the prediction, seen through the transformation; rose/fell: the confidence in it.",
+        note="kept/changed: the prediction, seen through the transformation; rose/fell: the "
+        "confidence in it.",
     )
     if source.labels is not None:
-        places = ["smallest", "second", "third", "largest"]
-        named = zip(GROUP_LABELS.values(), study.ranks.tolist(), study.usual_sizes)
+        ranked = zip(GROUP_LABELS.values(), study.ranks.tolist(), study.usual_sizes)
         print_table(
             "How often each group's ECE ranks so over the transformations",
-            ["group", *places, "median size"],
-            [[label, *row, size] for label, row, size in named],
+            ["group", "smallest", "second", "third", "largest", "median size"],
+            [[label, *row, size] for label, row, size in ranked],
             note=f"Groups of fewer than {FEWEST_RANKED} samples are not ranked.",
         )
-    if chart is not None:
-        say(f"Written to {chart}.")
     labelled = () if source.labels is not None else ("--labels", "FILE")
-    say(
-        f"Next: {shell_line('fit', views, *labelled, '--method', 'recal', '--out', 'calibration.recal')}"
-    )
+    words = (*labelled, "--method", "recal", "--out", "calibration.recal")
+    say(f"Next: {shell_line('fit', views, *words)}")

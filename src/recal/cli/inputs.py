@@ -1,35 +1,19 @@
-"""The options of a model, of its inputs and of a language model, and what they mean."""
+"""What the options about rows and inputs mean: how files are read, and a model's data opened."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from typer import Option
-
-from recal.cli.files import (
-    check_correct,
-    check_exists,
-    check_kind,
-    check_views,
-    file_kind,
-    table_columns,
-)
-from recal.cli.options import GroupColumn, ModelSource, OptionGroup, OutputKind, Trust, split_names
+from recal.cli.files import check_correct, check_exists, check_kind, check_views, table_columns
+from recal.cli.options import split_names, without_none
 from recal.cli.printing import SESSION, say
 from recal.errors import InputError
 
 if TYPE_CHECKING:
     from recal.files.probabilities import Probabilities
     from recal.views import Views
-
-
-def without_none(**options: Any) -> dict[str, Any]:
-    """Return the options that were typed; the called function has the defaults of the others."""
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def group_words(group: str | None = "COLUMN", *, in_rows: bool = True) -> list[str]:
@@ -42,134 +26,41 @@ def group_words(group: str | None = "COLUMN", *, in_rows: bool = True) -> list[s
     return [*(("--rows", "NEW_ROWS.csv") if in_rows else ()), "--group", group]
 
 
-_model = partial(Option, rich_help_panel="Model")
-_input = partial(Option, rich_help_panel="Inputs")
-_image = partial(Option, rich_help_panel="Images and preprocessing")
-_language = partial(Option, rich_help_panel="Language models")
-
-
 @dataclass(frozen=True, kw_only=True)
-class Inputs(OptionGroup):
-    """Labelled or new samples: a model, its data and how they are prepared, or a file with columns
-    beside it.
+class RowFacts:
+    """What was typed about the rows of a file, and files read with it."""
 
-    A command that lacks an option, because the calibration knows the answer, leaves it at None.
-    """
+    labels: Path | None = None
+    label_column: str | None = None
+    classes: str | None = None
+    group: str | None = None
+    cluster: str | None = None
+    rows: Path | None = None
 
-    model: ModelSource = None
-    data: Annotated[
-        Path | None,
-        Option(
-            help="A folder of images, sounds or texts (labelled: one folder per class), a table "
-            "(.csv, .parquet), .npz, .npy or .txt."
-        ),
-    ] = None
-    label_column: Annotated[
-        str | None, Option(help="The column of labels in a table.", show_default="label")
-    ] = None
-    labels: Annotated[
-        Path | None, Option(help="Labels, if the data have none: .npy, .txt, a table.")
-    ] = None
-    classes: Annotated[
-        str | None, Option(help="The classes in the model's order: NEGATIVE,POSITIVE.")
-    ] = None
-    outputs: OutputKind = None
-    cluster: Annotated[
-        str | None, Option(help="The column that says which rows belong together.")
-    ] = None
-    group: GroupColumn = None
-    rows: Annotated[
-        Path | None,
-        Option(help="A table with these columns, one row per sample, if the data have none."),
-    ] = None
-    trust: Trust = None
-    device: Annotated[str | None, _model(help="The device of a torch model, such as cuda.")] = None
-    engine: Annotated[str | None, _model(help="Where to run: local, or ray for a cluster.")] = None
-    batch_size: Annotated[int | None, _model(help="Samples in one forward pass.")] = None
-    read: Annotated[
-        str | None, _input(help="Read a folder's files as images, texts or sounds.")
-    ] = None
-    on_error: Annotated[str | None, _input(help="If a file cannot be read: stop or skip.")] = None
-    cluster_by: Annotated[str | None, _input(help="Clusters of files: 'parent', or a pattern.")] = (
-        None
-    )
-    pixels: Annotated[str | None, _image(help="Read images as rgb or gray.")] = None
-    resize: Annotated[
-        int | None, _image(help="Resize the shorter side of images to this length.")
-    ] = None
-    crop: Annotated[int | None, _image(help="Crop a square of this side from the middle.")] = None
-    mean: Annotated[
-        str | None, _image(help="Subtract this mean per channel: 0.485,0.456,0.406.")
-    ] = None
-    std: Annotated[
-        str | None, _image(help="Then divide by this standard deviation per channel.")
-    ] = None
-    divide: Annotated[
-        float | None,
-        _image(
-            help="Divide pixels by this first.", show_default="255 with --mean, --std, --channels"
-        ),
-    ] = None
-    channels: Annotated[
-        str | None, _image(help="Where to put the channels: first, last or keep.")
-    ] = None
-    preprocess: Annotated[
-        str | None, _image(help="module:name of a function to run before the model.")
-    ] = None
-    seconds: Annotated[float | None, _input(help="Cut or pad sounds to this length.")] = None
-    text_column: Annotated[str | None, _input(help="The one column to read, as texts.")] = None
+    @classmethod
+    def of(cls, ctx: Any) -> Self:
+        """Return the options of a running command that are fields of this class.
 
-    def preprocessing(self) -> Any:
-        """Return the function that the options describe, or None."""
-        values: dict[str, Any] = without_none(
-            mean=self.mean, std=self.std, divide=self.divide, channels=self.channels
-        )
-        for name in {"mean", "std"} & set(values):
-            try:
-                values[name] = tuple(float(part) for part in values[name].split(","))
-            except ValueError:
-                raise InputError(
-                    f"--{name} takes numbers separated by commas, got {values[name]!r}."
-                ) from None
-        if self.preprocess is not None:
-            if values:
-                raise InputError(f"--preprocess does it all; leave out --{', --'.join(values)}.")
-            from recal.collecting.models import import_object
-
-            return import_object(self.preprocess)
-        if not values:
-            return None
-        from recal.collecting import Normalize
-
-        return Normalize(**values)
+        An option that the command does not take stays None.
+        """
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in ctx.params.items() if name in names})
 
     @property
     def class_names(self) -> list[str] | None:
         """The classes that were typed, in order."""
         return split_names(self.classes)
 
-    @property
-    def column_names(self) -> list[str]:
-        """The columns of groups and clusters that were typed."""
-        return [name for name in (self.group, self.cluster) if name is not None]
-
     def columns(self, path: Path) -> dict[str, Any]:
         """Read the groups and clusters that were typed, from --rows or from this table."""
+        from recal.files.tables import Table
+
         path = self.rows or path
-        columns = table_columns(path, self.column_names)
+        columns = table_columns(path, [name for name in (self.group, self.cluster) if name])
         found = {} if self.group is None else {"groups": columns[self.group]}
         if self.cluster is not None:
-            from recal.files.tables import Table
-
             found["clusters"] = Table(columns, path).clusters(self.cluster)
         return found
-
-    def groups_and_clusters(self, path: Path) -> dict[str, Any]:
-        """Return both as typed, or as a file of views has them; None if there are none."""
-        if file_kind(path) == "views":
-            views = self.views(path)
-            return {"groups": views.groups, "clusters": views.clusters}
-        return {"groups": None, "clusters": None, **self.columns(path)}
 
     def views(self, path: Path) -> Views:
         """Read views with what was typed about them; refuse a file that is something else."""
@@ -187,37 +78,40 @@ class Inputs(OptionGroup):
         return views.assign(**self.columns(path))
 
     def probs(
-        self, path: Path, leave_out: Sequence[str] = (), *, need_labels: bool = True
+        self, path: Path, leave_out: tuple[str, ...] = (), *, need_labels: bool = True
     ) -> Probabilities:
-        """Read probabilities, and labels if there are any;
-        for views, the probabilities of the uncalibrated model.
+        """Read probabilities, labels, groups and clusters, as far as there are any; for views, the
+        probabilities of the uncalibrated model.
+
+        The columns `leave_out` of a table are no classes.
         """
         from recal.checks import check_labels
         from recal.files.probabilities import probs_of_file, read_prob_table
 
-        is_table = check_kind(path, "probabilities", "views") == "a table"
-        column = self.label_column or "label"
-        if is_table:
-            probs = read_prob_table(path, column, [*self.column_names, *leave_out])
+        kind = check_kind(path, "probabilities", "views")
+        columns = {} if kind == "views" else self.columns(path)
+        if kind == "a table":
+            aside = [name for name in (self.group, self.cluster, *leave_out) if name is not None]
+            found = read_prob_table(path, self.label_column or "label", aside)
         else:
-            probs = probs_of_file(path)
+            found = probs_of_file(path)
         if self.labels is not None:
             given = self._read_labels(self.labels)
             try:
-                n_samples, n_classes = probs.probs.shape
-                truth = check_labels(given, n_samples, n_classes, probs.classes)
+                n_samples, n_classes = found.probs.shape
+                truth = check_labels(given, n_samples, n_classes, found.classes)
             except InputError as error:
                 raise error.at(self.labels) from None
-            return replace(probs, labels=truth)
-        if probs.labels is None and need_labels:
-            where = ""
-            if is_table:
-                where = f", or name their column with --label-column; it has no {column!r}"
+            found = replace(found, labels=truth)
+        if found.labels is None and need_labels:
+            column = " or --label-column COLUMN" if kind == "a table" else ""
             raise InputError(
-                f"{path} holds no labels, and without them nothing can be measured: add --labels "
-                f"FILE{where}."
+                f"{path} holds no labels, which are needed: add --labels FILE{column}."
             )
-        return probs
+        if kind == "views":
+            views = self.views(path)
+            return replace(found, groups=views.groups, clusters=views.clusters)
+        return replace(found, **columns)
 
     def calibrated(self, path: Path, file: Path, calibrator: Any) -> Probabilities:
         """Return the calibrated probabilities of labelled views; `file` holds the calibrator."""
@@ -225,10 +119,7 @@ class Inputs(OptionGroup):
 
         views = self.views(path)
         if views.labels is None:
-            raise InputError(
-                f"{path} holds no labels, and without them nothing can be guaranteed: add --labels "
-                "FILE."
-            )
+            raise InputError(f"{path} holds no labels, which are needed: add --labels FILE.")
         check_views(calibrator, file, views, path)
         probs, confidences = calibrator.predict_both(views)
         return Probabilities(
@@ -245,6 +136,7 @@ class Inputs(OptionGroup):
         """Return graded answers with their confidence, from a calibrator or from its column."""
         from recal.workflow.graded import graded_answers
 
+        check_exists(path)
         return graded_answers(path, check_correct(path, correct), calibrator, cluster=self.cluster)
 
     def _read_labels(self, path: Path) -> Any:
@@ -257,43 +149,80 @@ class Inputs(OptionGroup):
             return table_columns(path, [column])[column].astype(str)
         return read_labels(path)
 
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs(RowFacts):
+    """A model, its data and how they are read and prepared."""
+
+    model: str | None = None
+    data: Path | None = None
+    outputs: Any = None  # checked where it is used
+    trust: str | None = None
+    device: str | None = None
+    engine: str | None = None
+    batch_size: int | None = None
+    read: str | None = None
+    on_error: str | None = None
+    cluster_by: str | None = None
+    seconds: float | None = None
+    text_column: str | None = None
+    pixels: str | None = None
+    resize: int | None = None
+    crop: int | None = None
+    mean: str | None = None
+    std: str | None = None
+    divide: float | None = None
+    channels: str | None = None
+
     @property
     def is_table(self) -> bool:
         """Whether the data are a table."""
-        suffix = "" if self.data is None else self.data.suffix.lower()
-        return suffix in (".csv", ".tsv", ".parquet")
+        return self.data is not None and self.data.suffix.lower() in (".csv", ".tsv", ".parquet")
 
-    def check_files(self, command: str) -> None:
+    def check_files(self) -> None:
         """Refuse a missing model or missing data, before importing the code that would open them."""
-        absent = [f"--{name}" for name in ("model", "data") if getattr(self, name) is None]
         if self.model is None or self.data is None:
-            were = "were" if absent[1:] else "was"
-            raise InputError(
-                f"recal {command} needs --model and --data; {' and '.join(absent)} {were} not given."
-            )
+            typed = without_none(model=self.model, data=self.data)
+            given = " ".join(f"--{name} {value}" for name, value in typed.items())
+            raise InputError(f"This needs --model and --data, got {given or 'neither'}.")
         if Path(self.model).suffix.lower() in (".onnx", ".pt2", ".skops"):
             check_exists(Path(self.model))
         check_exists(self.data)
 
+    def preprocessing(self) -> Any:
+        """Return the normalisation that the options describe, or None."""
+        values: dict[str, Any] = without_none(
+            mean=self.mean, std=self.std, divide=self.divide, channels=self.channels
+        )
+        for name in {"mean", "std"} & set(values):
+            try:
+                values[name] = tuple(float(part) for part in values[name].split(","))
+            except ValueError:
+                raise InputError(
+                    f"--{name} takes numbers separated by commas, got {values[name]!r}."
+                ) from None
+        from recal.collecting import Normalize
+
+        return Normalize(**values) if values else None
+
     def open_model(self, stored: Any = None) -> Any:
         """Return the adapter of the model. `stored` is the preprocessing of a calibration."""
         from recal.collecting.models import as_model, import_model
+        from recal.transforms.preprocessing import match_outputs
 
         assert self.model is not None
         trusted = () if self.trust is None else self.trust.split(",")
         model = import_model(self.model, trusted=trusted, device=self.device)
-        how = without_none(outputs=self._outputs(stored), device=self.device)
         try:
-            adapter = as_model(model, **how)
+            adapter = as_model(
+                model, outputs=match_outputs(stored, self.outputs), device=self.device
+            )
         except InputError as error:
             if self.model in str(error) or error.argument == "outputs":
                 raise
             raise error.at(f"--model {self.model}") from None
         if self.device is not None and not hasattr(adapter, "requested"):
-            raise InputError(
-                f"--device applies to torch models only, and {self.model} is not one. Set the "
-                "device where the model is created."
-            )
+            raise InputError(f"--device applies to torch models only, and {self.model} is not one.")
         return adapter
 
     def open_data(self, model: Any, stored: Any = None) -> Any:
@@ -305,20 +234,11 @@ class Inputs(OptionGroup):
         from recal.collecting.tables import arrange_columns
 
         assert self.data is not None
-        typed = without_none(
-            pixels=self.pixels,
-            resize=self.resize,
-            crop=self.crop,
-            seconds=self.seconds,
-            read=self.read,
-            on_error=self.on_error,
-            cluster_by=self.cluster_by,
-            label_column=self.label_column,
-            text_column=self.text_column,
-        )
+        names = ("pixels", "resize", "crop", "seconds", "read", "on_error", "cluster_by")
+        typed = {name: getattr(self, name) for name in (*names, "label_column", "text_column")}
         if self.rows is None:
-            typed |= without_none(cluster_column=self.cluster, group_column=self.group)
-        reading = self._default_reading(model, stored) | typed
+            typed |= {"cluster_column": self.cluster, "group_column": self.group}
+        reading = self._default_reading(model, stored) | without_none(**typed)
         source = arrange_columns(as_source(self.data, **without_none(**reading)), model, stored)
         if self.rows is not None:
             for name, values in self.columns(self.rows).items():
@@ -344,7 +264,11 @@ class Inputs(OptionGroup):
         from recal.collecting.local import open_source
         from recal.collecting.preflight import name_labels
 
-        source = open_source(self.open_data(model), self.labels, {}, model)
+        data = self.open_data(model)
+        try:
+            source = open_source(data, self.labels, {}, model)
+        except InputError as error:
+            raise error if self.labels is None else error.at(self.labels) from None
         named = name_labels(source, model, self.class_names)
         if named is not source and named.classes is not None:
             names = ", ".join(named.classes[:8]) + (", ..." if len(named.classes) > 8 else "")
@@ -370,50 +294,12 @@ class Inputs(OptionGroup):
                 reading[name] = getattr(stored, name)
         return reading
 
-    def _outputs(self, stored: Any) -> Any:
-        """Return what the model returns, as typed or as for the fit of a calibration."""
-        from recal.transforms.preprocessing import match_outputs
-
-        outputs: Any = self.outputs
-        return outputs if stored is None else match_outputs(stored, outputs)
-
     def running(self, stored: Any = None) -> dict[str, Any]:
         """Return the arguments of `recal.collect` that say how to run, if they were typed."""
-        return {"progress": SESSION.progress, "preprocess": self.preprocessing()} | without_none(
-            batch_size=self.batch_size,
-            outputs=self._outputs(stored),
-            device=self.device,
-            engine=self.engine,
+        from recal.transforms.preprocessing import match_outputs
+
+        outputs = self.outputs if stored is None else match_outputs(stored, self.outputs)
+        typed = without_none(
+            batch_size=self.batch_size, outputs=outputs, device=self.device, engine=self.engine
         )
-
-    def words(self) -> list[str]:
-        """Return the words that another command needs again to open the same model."""
-        names = ("model", "trust", "preprocess", "device", "engine")
-        values = without_none(**{name: getattr(self, name) for name in names})
-        words = [word for name, value in values.items() for word in (f"--{name}", str(value))]
-        return words + group_words(self.group, in_rows=self.rows is not None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Questions(OptionGroup):
-    """Logs of language models, and servers to query."""
-
-    model_name: Annotated[str | None, _language(help="The model's name on the server.")] = None
-    template: Annotated[
-        list[Path] | None,
-        _language(help="A prompt with {column} and {options}; repeat it for views."),
-    ] = None
-    options: Annotated[str | None, _language("--options", help="The answers, such as A,B,C,D.")] = (
-        None
-    )
-    view: Annotated[list[str] | None, _language(help="NAME=FILE: a log of another prompt.")] = None
-    max_tokens: Annotated[int, _language(help="Tokens of an answer; more than 1 to reason.")] = 1
-    top_logprobs: Annotated[int, _language(help="How many likely tokens to ask for.")] = 20
-    concurrency: Annotated[int, _language(help="Requests at the same time.")] = 8
-    timeout: Annotated[float, _language(help="Seconds until a request is repeated.")] = 60.0
-
-    @property
-    def asking(self) -> dict[str, Any]:
-        """How a server is asked, as arguments of `Endpoint`."""
-        names = ("max_tokens", "top_logprobs", "concurrency", "timeout")
-        return {name: getattr(self, name) for name in names}
+        return {"progress": SESSION.progress, "preprocess": self.preprocessing(), **typed}

@@ -1,25 +1,20 @@
-"""The options that several commands share, each declared once.
-
-A command takes one as ``risk: opt.Risk = 0.01``, and many that belong together as an `OptionGroup`. Options
-in a panel are shown by --help-all only.
-"""
+"""The options that several commands share, each declared once: ``risk: opt.Risk = 0.01``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+import csv
+from collections.abc import Iterable
 from functools import partial
-from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 from typer import Argument, Option
-from typer.core import TyperCommand
 
-from recal.cli.printing import SESSION
 from recal.errors import InputError
 
-more = partial(Option, rich_help_panel="More options")
+_model = partial(Option, rich_help_panel="Model")
+_input = partial(Option, rich_help_panel="Inputs")
+_image = partial(Option, rich_help_panel="Images and preprocessing")
 
 # Several commands.
 Force = Annotated[bool, Option("--force", help="Overwrite existing files.")]
@@ -33,9 +28,25 @@ ViewsFile = Annotated[Path, Argument(help="Views: an .npz file or a .zarr folder
 ProbsFile = Annotated[
     Path, Argument(help="Probabilities (.npz, .csv, .parquet) or views.", metavar="PROBS|VIEWS")
 ]
-GroupColumn = Annotated[
-    str | None, Option(help="The column of groups; each gets its own guarantee.")
+
+# What is known about the rows of a file.
+LabelColumn = Annotated[
+    str | None, Option(help="The column of labels in a table.", show_default="label")
 ]
+Labels = Annotated[
+    Path | None, Option(help="Labels, if the data have none: .npy, .txt, a table.", path_type=Path)
+]
+Classes = Annotated[str | None, Option(help="The classes in the model's order: NEGATIVE,POSITIVE.")]
+Group = Annotated[str | None, Option(help="The column of groups; each gets its own guarantee.")]
+Cluster = Annotated[str | None, Option(help="The column that says which rows belong together.")]
+Rows = Annotated[
+    Path | None,
+    Option(
+        help="A table with these columns, one row per sample, if the data have none.",
+        path_type=Path,
+    ),
+]
+Correct = Annotated[str | None, Option(help="The column that says which graded answers are right.")]
 
 # Rules and results.
 Risk = Annotated[float, Option(help="The largest share of errors among automated answers.")]
@@ -43,7 +54,6 @@ Confidence = Annotated[float, Option(help="The probability that the guarantee ho
 GuaranteeKind = Annotated[
     str, Option(help="confidence: with the probability of --confidence; average: on average.")
 ]
-Correct = Annotated[str | None, Option(help="The column that says which graded answers are right.")]
 CrossFitting = Annotated[bool, Option("--cross-fit", help="Fit and decide on the same rows.")]
 BinCount = Annotated[int, Option(help="Number of bins of ECE and other binned errors.")]
 MethodNames = Annotated[
@@ -54,61 +64,48 @@ MethodNames = Annotated[
     ),
 ]
 Splits = Annotated[int | None, Option(help="Random splits; by default 10 halves of one file.")]
-Again = Annotated[bool, more("--again", help="Start over instead of resuming.")]
 
 # A model.
 ModelSource = Annotated[
     str | None,
     Option(
-        help="An .onnx, .pt2 or .skops file, a Hugging Face folder, module:name of an object in "
-        "Python, or the address of a server (http://...)."
+        help="An .onnx, .pt2 or .skops file, a Hugging Face folder, or module:name of an object in "
+        "Python."
+    ),
+]
+Data = Annotated[
+    Path | None,
+    Option(
+        help="A folder of images, sounds or texts (labelled: one folder per class), a table "
+        "(.csv, .parquet), .npz, .npy or .txt.",
+        path_type=Path,
     ),
 ]
 OutputKind = Annotated[
     str | None,
-    Option(help="What the model returns: logits, probabilities or votes.", show_default="logits"),
+    _model(help="What the model returns: logits, probabilities or votes.", show_default="logits"),
 ]
-Trust = Annotated[
-    str | None, Option(help="What may be opened although it can run code.", rich_help_panel="Model")
+Trust = Annotated[str | None, _model(help="What may be opened although it can run code.")]
+Device = Annotated[str | None, _model(help="The device of a torch model, such as cuda.")]
+Engine = Annotated[str | None, _model(help="Where to run: local, or ray for a cluster.")]
+BatchSize = Annotated[int | None, _model(help="Samples in one forward pass.")]
+
+# How inputs are read and prepared.
+Read = Annotated[str | None, _input(help="Read a folder's files as images, texts or sounds.")]
+OnError = Annotated[str | None, _input(help="If a file cannot be read: stop or skip.")]
+ClusterBy = Annotated[str | None, _input(help="Clusters of files: 'parent', or a pattern.")]
+Seconds = Annotated[float | None, _input(help="Cut or pad sounds to this length.")]
+TextColumn = Annotated[str | None, _input(help="The one column to read, as texts.")]
+Pixels = Annotated[str | None, _image(help="Read images as rgb or gray.")]
+Resize = Annotated[int | None, _image(help="Resize the shorter side of images to this length.")]
+Crop = Annotated[int | None, _image(help="Crop a square of this side from the middle.")]
+Mean = Annotated[str | None, _image(help="Subtract this mean per channel: 0.485,0.456,0.406.")]
+Std = Annotated[str | None, _image(help="Then divide by this standard deviation per channel.")]
+Divide = Annotated[
+    float | None,
+    _image(help="Divide pixels by this first.", show_default="255 with --mean, --std, --channels"),
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptionGroup:
-    """Options that belong together; each field is one.
-
-    A command takes them all as one parameter, ``inputs: Inputs``, or some of them:
-    ``inputs: Annotated[Inputs, "model data"],``.
-    """
-
-    @classmethod
-    def names(cls) -> list[str]:
-        """The names of its options."""
-        return [field.name for field in fields(cls)]
-
-
-def expand(command: Callable[..., None]) -> tuple[Signature, Callable[..., dict[str, Any]]]:
-    """Return the signature of a command with the options of its blocks in place of the blocks, and
-    a function that makes the blocks from the values of such options.
-    """
-    options: list[Parameter] = []
-    blocks: dict[str, tuple[type[OptionGroup], list[str]]] = {}
-    for one in signature(command, eval_str=True).parameters.values():
-        kind, *some = get_args(one.annotation) or (one.annotation,)
-        if isinstance(kind, type) and issubclass(kind, OptionGroup):
-            own = signature(kind, eval_str=True).parameters
-            names = some[0].split() if some else list(own)
-            blocks[one.name] = kind, names
-            options += [own[name] for name in names]
-        else:
-            options.append(one.replace(kind=Parameter.KEYWORD_ONLY))
-
-    def packed(**values: Any) -> dict[str, Any]:
-        for block, (kind, names) in blocks.items():
-            values[block] = kind(**{name: values.pop(name) for name in names})
-        return values
-
-    return Signature(options), packed
+Channels = Annotated[str | None, _image(help="Where to put the channels: first, last or keep.")]
 
 
 def split_names(text: str | None) -> list[str] | None:
@@ -121,46 +118,27 @@ def split_names(text: str | None) -> list[str] | None:
     """
     if text is None:
         return None
-    import csv
-
     return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [""])]
 
 
-def shared(
-    json: Annotated[bool, Option("--json", help="Print one JSON value and nothing else.")] = False,
-    quiet: Annotated[bool, Option("--quiet", help="Show no progress.")] = False,
-) -> None:
-    """The options of every command, which `Command` reads."""
+def without_none(**options: Any) -> dict[str, Any]:
+    """Return the options that were typed; the called function has the defaults of the others."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
-class Command(TyperCommand):
-    """A command that takes the options of `shared`, and knows which options were typed."""
-
-    def invoke(self, ctx: Any) -> Any:
-        SESSION.as_json, SESSION.quiet = ctx.params.pop("json"), ctx.params.pop("quiet")
-        SESSION.typed = {}
-        for one in self.params:
-            source = ctx.get_parameter_source(one.name)
-            if source is not None and source.name == "COMMANDLINE":
-                SESSION.typed[str(one.name)] = shown_name(one)
-        return super().invoke(ctx)
-
-
-def shown_name(parameter: Any) -> str:
-    """Return an option or argument as the help writes it."""
-    if parameter.param_type_name == "argument":
-        return str(parameter.metavar or parameter.name).upper()
-    return str(parameter.opts[0])
-
-
-def refuse(what: str, names: Iterable[str]) -> None:
+def refuse(ctx: Any, what: str, names: Iterable[str]) -> None:
     """Refuse these options, if they were typed, because they would have no effect."""
     names = set(names)
-    if flags := [flag for name, flag in SESSION.typed.items() if name in names]:
-        pronoun = "them" if flags[1:] else "it"
-        raise InputError(f"{' and '.join(flags)} cannot be used with {what}. Leave {pronoun} out.")
+    typed = [
+        one
+        for one in ctx.command.params
+        if one.name in names and ctx.params.get(one.name) not in (None, False, (), [], one.default)
+    ]
+    if typed:
+        flags = [one.opts[0] if one.opts[0].startswith("-") else one.name.upper() for one in typed]
+        raise InputError(f"{' and '.join(flags)} cannot be used with {what}. Leave it out.")
 
 
-def refuse_unused(what: str, used: Iterable[str]) -> None:
+def refuse_unused(ctx: Any, what: str, used: Iterable[str]) -> None:
     """Refuse all options that were typed, except those in `used` and those of every command."""
-    refuse(what, set(SESSION.typed) - {*used, "out", "force", "json", "quiet"})
+    refuse(ctx, what, set(ctx.params) - {*used, "out", "force"})

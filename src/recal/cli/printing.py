@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 # Control characters except line ends and tabs, and marks that change the direction of text.
@@ -25,22 +25,11 @@ class Session:
     words: Sequence[str] = ()
     quiet: bool = False
     as_json: bool = False
-    typed: dict[str, str] = field(default_factory=dict)  # the options among them, by parameter
-    method_options: dict[str, Any] = field(default_factory=dict)  # of `recal fit --method`
 
     @property
     def command(self) -> str:
         """What was typed, for a report that says how it was made."""
-        return _joined(self.words)
-
-    def value(self, flag: str) -> str | None:
-        """Return the value of an option from the words that were typed, or None."""
-        for place, word in enumerate(self.words):
-            if word == flag and place + 1 < len(self.words):
-                return self.words[place + 1]
-            if word.startswith(f"{flag}="):
-                return word.partition("=")[2]
-        return None
+        return shell_line(*self.words)
 
     @property
     def progress(self) -> bool:
@@ -94,7 +83,7 @@ def printable(text: str) -> str:
 
 
 def shell_line(*words: object) -> str:
-    """Return a command that can be pasted into a shell; empty words are left out.
+    """Return a command that can be pasted into a shell, without passwords in addresses.
 
     Examples
     --------
@@ -102,22 +91,14 @@ def shell_line(*words: object) -> str:
     >>> shell_line("apply", "my folder", "--out", "answers.csv")
     "recal apply 'my folder' --out answers.csv"
     """
-    return _joined([text for word in words if (text := str(word))])
-
-
-def _joined(words: Sequence[str]) -> str:
-    """Join the words of a command, without passwords in addresses."""
-    return shlex.join(["recal", *(re.sub(r"^(\w+://)[^/]*@", r"\1", word) for word in words)])
+    return shlex.join(["recal", *(re.sub(r"^(\w+://)[^/]*@", r"\1", str(word)) for word in words)])
 
 
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = ""
 ) -> None:
     """Print a table: first column left-aligned, numbers right-aligned; plain text if the output is
-    not a terminal.
-
-    Numbers are never cut off: if a terminal is too narrow, the remaining columns follow in another
-    table, which repeats the first column.
+    not a terminal. In a narrow terminal, cells are wrapped and never cut off.
     """
     if SESSION.as_json:
         return
@@ -133,32 +114,16 @@ def print_table(
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    # A pipe has no width: make the table as wide as it needs rather than cutting numbers off.
+    # A pipe has no width: make the table as wide as it needs.
     console = Pipe(highlight=False, markup=False, width=None if sys.stdout.isatty() else 400)
-    console.print(
-        printable(title), style="bold"
-    )  # the table's own title would be wrapped to the table's width
-    lines = [[printable(str(cell)) for cell in row] for row in (columns, *rows)]
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    parts: list[list[int]] = [[0]]  # the columns of each table
-    for index in range(1, len(columns)):
-        # Columns are three blanks apart. A single column that is too wide stays as it is.
-        if (
-            len(parts[-1]) > 1
-            and sum(widths[i] + 3 for i in parts[-1]) + widths[index] > console.width
-        ):
-            parts.append([0])
-        parts[-1].append(index)
-    for part in parts:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for index in part:
-            # Only the first column may wrap; numbers never do.
-            table.add_column(
-                lines[0][index], justify="right" if index else "left", no_wrap=bool(index)
-            )
-        for line in lines[1:]:
-            table.add_row(*(line[index] for index in part))
-        console.print(table)
+    # The table's own title would be wrapped to the table's width.
+    console.print(printable(title), style="bold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, name in enumerate(columns):
+        table.add_column(printable(name), justify="right" if index else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(printable(str(cell)) for cell in row))
+    console.print(table)
     if note:
         console.print(printable(note))
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from recal.cli import files
 from recal.cli import options as opt
 from recal.cli.compare import method_names
-from recal.cli.inputs import Inputs
+from recal.cli.inputs import RowFacts
 from recal.cli.printing import SESSION, print_json, say, working
 from recal.errors import InputError
 
 
 def report(
-    *,
+    ctx: Context,
     source: opt.ProbsFile,
     test_views: Annotated[
         Path | None, Argument(help="Views to test on. By default VIEWS is split into halves.")
@@ -26,8 +26,11 @@ def report(
     methods: opt.MethodNames = None,
     splits: opt.Splits = None,
     out: Annotated[Path, Option(help="Where to write the page.")] = Path("report.html"),
-    title: Annotated[str, Option(help="The title of the page.")] = "Calibration report",
-    about: Annotated[Inputs, "labels label_column group cluster rows"],
+    labels: opt.Labels = None,
+    label_column: opt.LabelColumn = None,
+    group: opt.Group = None,
+    cluster: opt.Cluster = None,
+    rows: opt.Rows = None,
     by: Annotated[
         list[str] | None,
         Option("--slice", help="Also evaluate each value of this column separately; repeatable."),
@@ -44,24 +47,25 @@ def report(
 
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """
-    clusters = about.columns(source).get("clusters")
+    about = RowFacts.of(ctx)
+    columns = about.columns(source)
     kind = files.check_kind(source, "probabilities", "views")
     from recal.comparison import compare, compare_probs
     from recal.reporting.page import Page
 
-    how: dict[str, Any] = {"clusters": clusters, "random_state": seed}
+    how: dict[str, Any] = {"clusters": columns.get("clusters"), "random_state": seed}
     with working("Writing the report"):
         if kind == "views":
             if before is not None:
                 raise InputError(
                     "--before goes with probabilities; views begin with the uncalibrated model."
                 )
-            test = None if test_views is None else Inputs().views(test_views)
-            fit = Inputs(labels=about.labels).views(source)
+            test = None if test_views is None else RowFacts().views(test_views)
+            fit = RowFacts(labels=labels).views(source)
             result = compare(method_names(methods, fit), fit, test, splits=splits, **how)
         else:
-            opt.refuse(f"the probabilities {source}", ("test_views", "methods", "splits"))
-            read = _read(source, before, about, by or ())
+            opt.refuse(ctx, f"the probabilities {source}", ("test_views", "methods", "splits"))
+            read = _read(source, before, about, tuple(by or ()))
             after = read[list(read)[-1]]
             result = compare_probs(
                 {name: one.probs for name, one in read.items()},
@@ -72,10 +76,9 @@ def report(
             )
         page = Page(
             result,
-            title=title,
             command=SESSION.command,
-            columns=files.table_columns(about.rows or source, by or []),
-            groups={} if about.group is None else {about.group: about.columns(source)["groups"]},
+            columns=files.table_columns(rows or source, by or []),
+            groups={} if group is None else {group: columns["groups"]},
             risk=risk,
         )
         page.write(out)
@@ -90,7 +93,7 @@ def report(
 
 
 def _read(
-    source: Path, before: Path | None, about: Inputs, columns: Sequence[str]
+    source: Path, before: Path | None, about: RowFacts, columns: tuple[str, ...]
 ) -> dict[str, Any]:
     """Return the probabilities to report on, and those before calibration in the same order."""
     from recal.copies import warn_of_fitted
@@ -100,8 +103,9 @@ def _read(
     warn_of_fitted(after.fitted_rows, len(after.probs), better, "Report on other samples.")
     if before is None:
         return {"given": after}
+    aside = tuple(name for name in (about.group, about.cluster, *columns) if name is not None)
     try:
-        first = about.probs(before, columns).in_order_of(after)
+        first = replace(about, group=None, cluster=None).probs(before, aside)
+        return {"before": first.in_order_of(after), "after": after}
     except InputError as error:
         raise error.at(f"{before} does not go with {source}") from None
-    return {"before": first, "after": after}

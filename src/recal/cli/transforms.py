@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import shutil
-import textwrap
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from recal.cli.printing import print_json, say
+from recal.cli.printing import print_json, say, say_facts
 from recal.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,50 +40,35 @@ def transforms(
     if kind is not None:
         name = kind.partition(":")[0]  # zoom:0.5 is a zoom
         if name not in KINDS:
-            pool(kind)  # its error names the kinds and the closest match
+            pool(kind)  # its error names the kinds
         _explain(KINDS[name])
         return
     modalities = sorted({one.modality for one in KINDS.values()})
     if made_for not in (None, *modalities):
-        near = get_close_matches(made_for or "", modalities, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise InputError(f"--for takes one of {', '.join(modalities)}, got {made_for!r}.{hint}")
+        raise InputError(f"--for takes one of {', '.join(modalities)}, got {made_for!r}.")
     kinds = [one for one in KINDS.values() if made_for in (None, one.modality)]
     print_json([_facts(one) for one in kinds])
-    width = max(60, shutil.get_terminal_size().columns)
-    for modality in dict.fromkeys(one.modality for one in kinds):
-        say(modality)
-        for one in kinds:
-            if one.modality == modality:
-                head = f"  {one.kind:<11} {_range(one):<9} "
-                text = _summary(one).replace("``", "`")
-                say(
-                    textwrap.fill(
-                        text, width, initial_indent=head, subsequent_indent=" " * len(head)
-                    )
-                )
+    for one in kinds:
+        say(f"{one.kind:<11} {one.modality:<8} {_range(one):<9} {_summary(one)}")
     say(f"Next: recal transforms {kinds[0].kind}")
 
 
 def _explain(kind: type[BuiltIn]) -> None:
-    facts = _facts(kind)
+    """Print one transformation."""
+    facts, strengths = _facts(kind), kind.strengths
     print_json(facts)
-    strengths = kind.strengths
-    middle = round((strengths.weak + strengths.strong) / 2 / strengths.step) * strengths.step
-    options = ", ".join(f"{name}={default}" for name, default in facts["options"].items())
     say(f"{kind.kind} ({kind.modality})")
     say((inspect.getdoc(kind) or "").partition("Examples\n")[0].strip())
     say("")
-    bounds = (
-        f"{'above ' if strengths.ends[0] == '(' else ''}{strengths.low:g} to {strengths.high:g}"
+    options = ", ".join(f"{name}={default}" for name, default in facts["options"].items())
+    above = "above " if strengths.ends[0] == "(" else ""
+    say_facts(
+        Strengths=f"{_range(kind)} are useful, {above}{strengths.low:g} to {strengths.high:g} are "
+        f"accepted, {strengths.identity:g} changes nothing",
+        Options=options or "none",
+        Assumes=facts["assumes"] or None,
+        Write=f"{kind.kind}:{strengths.weak:g}, or a range: {kind.kind}:{_range(kind)}:5",
     )
-    say(
-        f"Strengths   {_range(kind)} are useful, {bounds} are accepted, {strengths.identity:g} changes nothing."
-    )
-    say(f"Options     {options or 'none'}")
-    if facts["assumes"]:
-        say(f"Assumes     {facts['assumes']}")
-    say(f"Write       {kind.kind}:{middle:.4g}  or a range, {kind.kind}:{_range(kind)}:5")
 
 
 def _facts(kind: type[BuiltIn]) -> dict[str, Any]:
@@ -104,7 +86,8 @@ def _facts(kind: type[BuiltIn]) -> dict[str, Any]:
 
 
 def _summary(kind: type[BuiltIn]) -> str:
-    return " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
+    summary = (inspect.getdoc(kind) or "").partition("\n\n")[0]
+    return " ".join(summary.replace("``", "`").split())
 
 
 def _range(kind: type[BuiltIn]) -> str:

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from recal.cli import files
 from recal.cli import options as opt
@@ -17,12 +17,11 @@ from recal.workflow.folder import calibration_in
 
 if TYPE_CHECKING:
     from recal.decisions import Profile
-    from recal.decisions.following import WatchResult
     from recal.views import Views
 
 
 def watch(
-    *,
+    ctx: Context,
     reference: Annotated[
         Path,
         Argument(
@@ -34,17 +33,23 @@ def watch(
         Path | None,
         Argument(help="Views of new inputs, or a table of new answers. Labels are not read."),
     ] = None,
+    model: opt.ModelSource = None,
+    data: opt.Data = None,
+    cluster: opt.Cluster = None,
+    rows: opt.Rows = None,
+    trust: opt.Trust = None,
+    device: opt.Device = None,
+    batch_size: opt.BatchSize = None,
     alpha: Annotated[float, Option(help="The allowed probability of a false alarm.")] = 0.01,
-    save_to: Annotated[Path | None, Option("--save", help="Save the profile here.")] = None,
-    inputs: Annotated[Inputs, "model data cluster rows trust device batch_size preprocess"],
+    save: Annotated[Path | None, Option(help="Save the profile here.")] = None,
     seed: opt.SeedNumber = 0,
     force: opt.Force = False,
 ) -> None:
     """Compare new inputs with those of the fit, without labels, and estimate today's accuracy.
 
     The test compares confidence, class mix and the signals of graded answers. The probability of a
-    false alarm is at most --alpha. Calibrations of [bold]recal fit[/bold] have a
-    profile. If it was fitted on views of three or more kinds of damage, accuracy and temperature of
+    false alarm is at most --alpha. Calibrations of [bold]recal fit[/bold] have a profile. If it was
+    fitted on views of three or more kinds of damage, accuracy and temperature of
     the new inputs are estimated from their logits; [bold]recal apply --follow[/bold] uses them. The
     exit code is 0 with or without an alarm.
 
@@ -54,34 +59,53 @@ def watch(
 
     Example: [bold]recal watch calibrated --model net.onnx --data new/[/bold]
     """
-    from recal import save
-    from recal.decisions import watch as compare
+    if views is None and model is None and save is None:
+        raise InputError(
+            "recal watch takes a profile and new inputs (a file of views, or --model and --data), "
+            "or --save FILE."
+        )
+    import recal
     from recal.decisions.rule import check_share
 
     check_share(alpha, "alpha")
     profile = _profile_in(reference, seed)
-    if save_to is not None:
-        save(profile, save_to)
-    if views is None and (inputs.model is None or inputs.data is None):
-        if save_to is None:
-            raise InputError(
-                "recal watch takes a profile and new inputs (a file of views, or --model and "
-                "--data), or --save FILE."
-            )
-        print_json({"profile": save_to, "samples": len(profile.numbers)})
-        line = shell_line("watch", save_to, "NEW_VIEWS")
-        say(f"A profile of {len(profile.numbers):,} samples was written to {save_to}. Next: {line}")
+    if save is not None:
+        recal.save(profile, save)
+    if views is None and model is None:
+        print_json({"profile": save, "samples": len(profile.numbers)})
+        line = shell_line("watch", save, "NEW_VIEWS")
+        say(f"A profile of {len(profile.numbers):,} samples was written to {save}. Next: {line}")
         return
-    source = inputs.data if views is None else views
-    batch, more = _new_inputs(reference, views, inputs, profile)
+    inputs, more = Inputs.of(ctx), dict[str, Any]()
+    if views is None:
+        batch: Any = _collect(reference, inputs)
+    elif files.is_table_of_answers(views):
+        batch, more = _read_table(reference, views, inputs, profile)
+    else:
+        batch = inputs.views(views)
+    more |= {"alpha": alpha, "permutations": max(999, math.ceil(1 / alpha))}
     with working("Comparing"):
         try:
-            more |= {"alpha": alpha, "permutations": max(999, math.ceil(1 / alpha))}
-            result = compare(profile, batch, **more, random_state=seed)
+            result = recal.watch(profile, batch, **more, random_state=seed)
         except InputError as error:
-            raise error.at(f"{source} does not go with {reference}") from None
-    print_json({"file": source, **result.to_dict()})
-    _print_result(result, profile.graded)
+            raise error.at(f"{views or data} does not go with {reference}") from None
+    print_json({"file": views or data, **result.to_dict()})
+    lines = [
+        [one.name, f"{one.at_fit:.3f}", f"{one.today:.3f}", f"{one.p_value:.3g}"]
+        for one in result.findings
+    ]
+    shown = "mean confidence; the share of the class that moved most"
+    if profile.graded:
+        shown = "means, without missing values"
+    print_table(
+        result.test_message,
+        ["compared", "at the fit", "today", "p"],
+        lines,
+        note=f"Shown: {shown}. p is corrected for all of them.",
+    )
+    say(result.accuracy_message)
+    if not profile.graded:
+        say(result.temperature_message)
 
 
 def _profile_in(path: Path, seed: int) -> Profile:
@@ -101,41 +125,17 @@ def _profile_in(path: Path, seed: int) -> Profile:
     return profile
 
 
-def _print_result(result: WatchResult, graded: bool) -> None:
-    lines = [
-        [one.name, f"{one.at_fit:.3f}", f"{one.today:.3f}", f"{one.p_value:.3g}"]
-        for one in result.findings
-    ]
-    shown = "mean confidence; the share of the class that moved most"
-    if graded:
-        shown = "means, without missing values"
-    print_table(
-        result.test_message,
-        ["compared", "at the fit", "today", "p"],
-        lines,
-        note=f"Shown: {shown}. p is corrected for all of them.",
-    )
-    say(result.accuracy_message)
-    if not graded:
-        say(result.temperature_message)
-
-
-def _new_inputs(
-    reference: Path, file: Path | None, inputs: Inputs, profile: Profile
+def _read_table(
+    reference: Path, file: Path, inputs: Inputs, profile: Profile
 ) -> tuple[Any, dict[str, Any]]:
-    """Return what `watch` compares: views, or the confidences of a table and its signals."""
-    if file is None:
-        return _collect(reference, inputs), {}
-    if not files.is_table_of_answers(file):
-        return inputs.views(file), {}
-    _, content = files.load_saved(reference)
-    if not files.is_signal_calibration(content):
-        raise InputError(f"{file} is a table, and {reference} is no calibration of tables.")
+    """Return the confidences of a table of answers, and its signals and clusters."""
     from recal.files.tables import read_table
     from recal.workflow.graded import confidence_of
 
-    table = read_table(file)
-    more = inputs.columns(file)
+    _, content = files.load_saved(reference)
+    if not files.is_signal_calibration(content):
+        raise InputError(f"{file} is a table, and {reference} is no calibration of tables.")
+    table, more = read_table(file), inputs.columns(file)
     if profile.signal_names:
         more["signals"] = {name: table.numbers(name) for name in profile.signal_names}
     return confidence_of(content, table)[0], more
@@ -145,10 +145,10 @@ def _collect(reference: Path, inputs: Inputs) -> Views:
     """Return the logits of new inputs, prepared as they were for the fit."""
     from recal.collecting import collect
 
-    inputs.check_files("watch")
+    inputs.check_files()
     calibrator = files.check_calibration(*files.load_saved(reference))
     model, source, how = inputs.open_as_fitted(calibrator)
-    if how["preprocess"] is None and hasattr(calibrator, "preprocessing_"):
+    if hasattr(calibrator, "preprocessing_"):
         how["preprocess"] = calibrator.preprocessing_.normalize
     source.labels = source.classes = None  # labels are not read
     return collect(model, source, None, **how)

@@ -46,7 +46,7 @@ _JOB = {
     "labels": "other labels",
     "rows": "other clusters or groups",
 }
-_REMEDY = "Choose another name, or pass resume=False (--again) to start over and replace it"
+_REMEDY = "Choose another name, or pass resume=False (--force) to start over and replace it"
 
 
 @contextmanager

@@ -263,7 +263,7 @@ def match_preprocess(
         if stored.function is not None:
             raise InputError(
                 f"The views were collected with the function {stored.function!r} after the transformations, and files "
-                f"hold no code; give it again: preprocess=... (--preprocess {stored.function})."
+                f"hold no code; give it again: preprocess={stored.function} in Python."
             )
         return stored.normalize
     if isinstance(own, Normalize) and stored.function is None and stored.normalize != own:

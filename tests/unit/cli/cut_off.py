@@ -58,7 +58,6 @@ COMMANDS = {
         "apply c.recal --model model:model --data x.npz --batch-size 4 --out out"
     ),
     "apply-table": ["apply", "c.recal", "v.npz", "--out", "out.parquet"],
-    "groups-chart": ["groups", "v.npz", "--chart", "out.svg"],
     "watch-state": ["watch", "v.npz", "v.npz", "--save", "out.recal"],
     "export": ["export", "c.recal", "--classes", "3", "--out", "out.onnx"],
 }

@@ -15,12 +15,8 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from recal import ViewStacking, load, read_views
-from recal.answers import read_log
-from recal.answers.interview import Template
+from recal import load, read_views
 from recal.cli.app import run
-from recal.cli.collect import _needed
-from recal.errors import InputError
 from recal.workflow.run import split
 from tests.problems import graded_answers
 from tests.unit.answers.server import Script, serving
@@ -209,22 +205,6 @@ def test_from_a_log_to_automated_answers(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
-def test_calibrate_reads_a_log_without_a_collect(tmp_path, capsys):
-    write_log(tmp_path / "samples.jsonl", 1.0, 1)
-    write_log(tmp_path / "direct.jsonl", 1.2, 2)
-    data, view = (
-        ["--data", str(tmp_path / "samples.jsonl")],
-        ["--view", f"direct={tmp_path / 'direct.jsonl'}"],
-    )
-    words = ["--risk", "0.1", "--method", "ts", "--json", "--out"]
-    assert run(["collect", *data, *view, "--out", str(tmp_path / "v.npz")]) == 0
-    capsys.readouterr()
-    assert run(["calibrate", str(tmp_path / "v.npz"), *words, str(tmp_path / "out")]) == 0
-    expected = json.loads(capsys.readouterr().out)
-    assert run(["calibrate", *data, *view, *words, str(tmp_path / "direct")]) == 0
-    assert json.loads(capsys.readouterr().out)["after"] == expected["after"]
-
-
 def test_options_of_calibrate_reach_the_fit_of_views(tmp_path, capsys):
     write_log(tmp_path / "samples.jsonl", 1.0, 1)
     assert typed(f"collect --data {tmp_path / 'samples.jsonl'} --out {tmp_path / 'v.npz'}") == 0
@@ -289,21 +269,15 @@ def test_a_server_is_asked_calibrated_and_applied(questions, tmp_path, capsys):
         assert views.labels is not None
         assert run(["collect", *words, "--force", "--out", str(tmp_path / "v.npz")]) == 0
         assert "0 requests" in capsys.readouterr().out  # every answer was kept
-        assert run(["calibrate", *words, "--risk", "0.4", "--out", str(tmp_path / "out")]) == 0
-        told = capsys.readouterr().out
-        assert "240 requests" in told
-        assert f"--model {url} --model-name tiny" in told.split("Next: recal apply")[1]
-        assert run(["apply", str(tmp_path / "out"), *words, "--out", str(tmp_path / "a.csv")]) == 0
-        asked = capsys.readouterr().out
-        assert (
-            "120 requests" in asked or "240 requests" in asked
-        )  # only the views that the calibration needs
+    views_file = str(tmp_path / "v.npz")
+    assert run(["calibrate", views_file, "--risk", "0.4", "--out", str(tmp_path / "out")]) == 0
+    assert typed(f"apply {tmp_path / 'out'} {views_file} --out {tmp_path / 'a.csv'}") == 0
     with (tmp_path / "a.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 120
     assert (
         typed(f"collect --model http://127.0.0.1:9/v1 --data x.csv --out {tmp_path / 'w.npz'}") == 2
     )
-    assert "also needs --model-name, --options, --template" in capsys.readouterr().err
+    assert "also needs --model-name, --template, --options" in capsys.readouterr().err
 
 
 def test_a_table_is_extended_by_one_system_after_the_other(questions, tmp_path, capsys):
@@ -377,95 +351,26 @@ def test_a_server_that_fails_says_where_the_answers_are_kept(questions, tmp_path
 
 
 def test_a_calibration_is_bound_to_model_templates_and_options(questions, tmp_path, capsys):
-    script = Script(likes_letter)
-    out = ["--out", str(tmp_path / "a.csv")]
-    with serving(script) as url:
-        words = ["--model", url, *questions]
-        assert run(["calibrate", *words, "--risk", "0.4", "--out", str(tmp_path / "out")]) == 0
-        assert run(["collect", *words, "--out", str(tmp_path / "v.npz")]) == 0
-        asked = read_views(tmp_path / "v.npz").preprocessing.asked
-        stored = {name: values for name, *values in asked}
-        assert (stored["model"], stored["options"]) == (["tiny"], ["A", "B", "C"])
-        asked = len(script.requests)
+    (tmp_path / "other.txt").write_text("{question} now\nAnswer {options}:")
+    other = {"tiny": "large", str(tmp_path / "plain.txt"): str(tmp_path / "other.txt")}
+    with serving(Script(likes_letter)) as url:
+        for number, changed in enumerate([{}, *({old: new} for old, new in other.items())]):
+            words = ["--model", url, *(changed.get(word, word) for word in questions)]
+            assert run(["collect", *words, "--out", str(tmp_path / f"{number}.npz")]) == 0
+    first = tmp_path / "0.npz"
+    stored = {name: values for name, *values in read_views(first).preprocessing.asked}
+    assert (stored["model"], stored["options"]) == (["tiny"], ["A", "B", "C"])
+    assert typed(f"calibrate {first} --risk 0.4 --out {tmp_path / 'out'}") == 0
+    for number in (1, 2):
+        command = (
+            f"apply {tmp_path / 'out'} {tmp_path / f'{number}.npz'} --out {tmp_path / 'a.csv'}"
+        )
         capsys.readouterr()
-        (tmp_path / "other.txt").write_text("Now {question}\nAnswer {options}:")
-        replaced = {"tiny": "large", str(tmp_path / "plain.txt"): str(tmp_path / "other.txt")}
-        for old, new in replaced.items():
-            other = [new if word == old else word for word in words]
-            assert run(["apply", str(tmp_path / "out"), *other, *out]) == 2
-            told = capsys.readouterr().err
-            assert "in place of" in told
-            assert "--force" in told
-        assert len(script.requests) == asked  # refused before the first request
-        other = ["large" if word == "tiny" else word for word in words]
-        assert run(["collect", *other, "--out", str(tmp_path / "w.npz")]) == 0
-        assert run(["apply", str(tmp_path / "out"), str(tmp_path / "w.npz"), *out]) == 2
-        assert "model 'large' in place of 'tiny'" in capsys.readouterr().err
-        assert run(["apply", str(tmp_path / "out"), str(tmp_path / "w.npz"), *out, "--force"]) == 0
-        assert run(["apply", str(tmp_path / "out"), *other, *out, "--force"]) == 0
-        (tmp_path / "a.csv").unlink()
-        kept = (tmp_path / "a.csv.views.npz").read_bytes()
-        assert run(["apply", str(tmp_path / "out"), *words, *out]) == 2
-        assert "a.csv.views.npz already exists" in capsys.readouterr().err
-        assert (tmp_path / "a.csv.views.npz").read_bytes() == kept
-
-
-def test_a_template_that_the_calibration_needs_is_missed_before_the_first_request(tmp_path):
-    write_log(tmp_path / "samples.jsonl", 1.0, 1)
-    write_log(tmp_path / "direct.jsonl", 1.0, 2)
-    views = read_log(tmp_path / "samples.jsonl", views={"direct": tmp_path / "direct.jsonl"})
-    calibrator = ViewStacking().fit(views)
-    ways = [Template("plain", "{q}"), Template("drect", "{q}?")]
-    with pytest.raises(InputError, match=r"needs the view 'direct'.*drect"):
-        _needed(ways, calibrator)
-
-
-def test_the_gate_saves_requests(tmp_path, capsys):
-    pytest.importorskip("openai")
-    rng = np.random.default_rng(0)
-    truth = rng.integers(0, 3, 400)
-    sure = rng.random(400) < 0.5
-    guess = np.where(rng.random(400) < 0.5, truth, rng.integers(0, 3, 400))
-
-    def answer(prompt):
-        number = int(prompt.split()[1])
-        if sure[number]:
-            letter, share = "ABC"[truth[number]], 0.9999
-        elif "please" in prompt:
-            letter, share = "ABC"[truth[number]], 0.8
-        else:
-            letter, share = "ABC"[guess[number]], 0.5
-        rest = (1 - share) / 2
-        return [(letter, {letter: share, **{one: rest for one in "ABC" if one != letter}})]
-
-    texts = [f"number {n}" for n in range(400)]
-    labels = ["ABC"[one] for one in truth]
-    write_table(tmp_path / "labelled.csv", {"question": texts[:300], "label": labels[:300]})
-    write_table(tmp_path / "new.csv", {"question": texts[300:]})
-    (tmp_path / "plain.txt").write_text("{question}\n{options}:")
-    (tmp_path / "polite.txt").write_text("{question} please\n{options}:")
-    script = Script(answer)
-    with serving(script) as url:
-        words = ["--model", url, "--model-name", "tiny", "--options", "A,B,C"]
-        for name in ("plain", "polite"):
-            words += ["--template", str(tmp_path / f"{name}.txt")]
-        how = ["--method", "stack", "--risk", "0.2", "--out", str(tmp_path / "out")]
-        assert run(["calibrate", *words, "--data", str(tmp_path / "labelled.csv"), *how]) == 0
-        assert load(tmp_path / "out" / "calibration.recal").map_.gate is not None
-        asked = len(script.requests)
-        out = ["--out", str(tmp_path / "a.npz")]
-        new = ["--data", str(tmp_path / "new.csv")]
-        assert run(["apply", str(tmp_path / "out"), *words, *new, *out]) == 0
-    assert len(script.requests) - asked == 100 + int((~sure[300:]).sum())
-    capsys.readouterr()
-    # The same as with all views.
-    with serving(script) as url:
-        words[1] = url
-        assert run(["collect", *words, *new, "--out", str(tmp_path / "all.npz")]) == 0
-    out = ["--out", str(tmp_path / "b.npz")]
-    assert run(["apply", str(tmp_path / "out"), str(tmp_path / "all.npz"), *out]) == 0
-    both = [np.load(tmp_path / name)["probs"] for name in ("a.npz", "b.npz")]
-    np.testing.assert_allclose(*both, rtol=1e-6)
+        assert typed(command) == 2
+        told = capsys.readouterr().err
+        assert "in place of" in told
+        assert "--force" in told
+    assert typed(f"{command} --force") == 0
 
 
 def test_ctrl_c_returns_while_the_server_is_silent(questions, tmp_path):
@@ -490,9 +395,7 @@ def test_ctrl_c_returns_while_the_server_is_silent(questions, tmp_path):
 def test_credentials_in_an_address_are_written_nowhere(questions, tmp_path, capsys):
     with serving(Script(likes_letter)) as url:
         url = url.replace("http://", "http://me:pass%2Fword@")
-        words = ["--model", url, *questions, "--risk", "0.4", "--out", str(tmp_path / "out")]
-        assert run(["calibrate", *words]) == 0
-    assert "127.0.0.1" in (tmp_path / "out" / "report.html").read_text()
-    for path in (tmp_path / "out").iterdir():
+        assert run(["collect", "--model", url, *questions, "--out", str(tmp_path / "v.npz")]) == 0
+    for path in tmp_path.iterdir():
         assert b"pass%2Fword" not in path.read_bytes(), path
     assert "pass%2Fword" not in capsys.readouterr().out

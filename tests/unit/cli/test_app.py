@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import warnings
@@ -109,31 +108,3 @@ def test_a_warning_is_one_sentence_without_a_place_in_the_code(monkeypatch, caps
     monkeypatch.setattr(doctor, "doctor", warn)
     assert app.run(["doctor"]) == 0
     assert capsys.readouterr().err == "recal: FewSamplesWarning: Too few samples.\n"
-
-
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_tables_never_cut_a_number_off(width, monkeypatch, capsys):
-    from recal.cli.printing import print_table
-
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setenv("TERM", "xterm")
-    cells = [
-        [f"{0.1234 + i / 1000 + j / 10000:.4f} (−0.0{i}{j}2)*" for j in range(7)] for i in range(3)
-    ]
-    print_table(
-        "title",
-        ["method", *(f"metric {j}" for j in range(7))],
-        [[f"m{i}", *row] for i, row in enumerate(cells)],
-    )
-    shown = re.sub("\x1b.*?m", "", capsys.readouterr().out)
-    assert "…" not in shown
-    assert max(map(len, shown.splitlines())) <= width
-    for i, row in enumerate(cells):
-        for cell in row:
-            assert (
-                sum(
-                    line.strip().startswith(f"m{i}") and cell in line for line in shown.splitlines()
-                )
-                == 1
-            )

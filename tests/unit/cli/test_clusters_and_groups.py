@@ -96,19 +96,6 @@ def test_a_class_may_hold_a_comma():
     assert split_names(None) is None
 
 
-@pytest.mark.parametrize("command", ["calibrate", "collect", "apply", "watch"])
-def test_options_of_groups_and_clusters_are_in_the_short_help(command, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    assert run([command, "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert "--cluster" in shown
-    assert ("--group" in shown) is (command != "watch")
-    assert ("--cross-fit" in shown) is (command == "calibrate")
-    assert "--batch-size" not in shown
-    assert run([command, "--help-all"]) == 0
-    assert "--batch-size" in capsys.readouterr().out
-
-
 def test_a_column_that_is_no_class_is_named(place, capsys):
     lines = (place / "p.csv").read_text().splitlines()
     words = [line.rsplit(",", 2)[0] for line in lines]

@@ -22,9 +22,6 @@ def model(batch):
     values = np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)
     return np.stack([values.mean(1), values.std(1), values[:, ::2].mean(1)], axis=1) / 20 - 2
 
-def halve(batch):
-    return batch / 2
-
 model.tables = {"deep": model}
 """
 
@@ -103,7 +100,7 @@ def test_json_says_what_was_skipped(place, capsys):
     }  # fmt: skip
 
 
-def test_normalisation_and_functions_run_after_transformations(place):
+def test_normalisation_runs_after_transformations(place):
     from users_model import model
 
     images = np.load("more.npy")
@@ -116,8 +113,6 @@ def test_normalisation_and_functions_run_after_transformations(place):
     np.testing.assert_allclose(
         read_views("a.npz").logits, model((images / 255 - 0.5) / 0.25), atol=1e-5
     )
-    assert collect("--preprocess", "users_model:halve", out="b.npz") == 0
-    np.testing.assert_array_equal(read_views("b.npz").logits, model(images / 2))
 
 
 def test_labels_from_a_file_of_their_own(place):
@@ -130,7 +125,7 @@ def test_the_same_command_resumes_and_another_is_refused(place, capsys):
     assert collect("--pool", "zoom:0.5", "--batch-size", "7") == 0
     assert collect("--pool", "zoom:0.6", "--batch-size", "7") == 2
     assert "made with another pool" in capsys.readouterr().err
-    assert collect("--pool", "zoom:0.6", "--batch-size", "7", "--again") == 0
+    assert collect("--pool", "zoom:0.6", "--batch-size", "7", "--force") == 0
 
 
 def test_apply_takes_views_or_a_model(place, capsys):
@@ -146,41 +141,18 @@ def test_doctor_tells_what_works(capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["packages"]["numpy"] == {"version": np.__version__, "works": True, "problem": None}
     assert found["extras"]["torch"]["works"] == (importlib.util.find_spec("torch") is not None)
-    assert "test" not in found["extras"]
-    assert found["threads"]["cpus"] >= 1
+    assert {"test", "all"}.isdisjoint(found["extras"])
     assert found["numba_cache"]["writable"] in (True, False)
-    assert run(["doctor"]) == 0
-    shown = capsys.readouterr().out
-    assert "Compiled code is cached in" in shown
-    assert "scikit-learn" in shown
-    tables = shown.partition("Compiled code")[0]  # the last line ends in a path of any length
-    assert max(map(len, tables.splitlines())) <= 100
 
 
 def test_doctor_names_what_is_missing_or_broken(monkeypatch, capsys):
     from recal.cli import doctor
 
-    assert doctor.check_package("no-such-package")["problem"] == "not installed"
     monkeypatch.setitem(sys.modules, "PIL", None)
-    broken = doctor.check_package("pillow")
-    assert not broken["works"]
-    assert "PIL" in broken["problem"]
-    monkeypatch.setattr(
-        doctor, "_requirements", lambda: (["numpy", "pillow"], {"onnx": ["no-such-package"]})
-    )
+    requirements = ["numpy", "pillow"], {"onnx": ["no-such-package"]}
+    monkeypatch.setattr(doctor, "_requirements", lambda: requirements)
     assert run(["doctor"]) == 1
     shown = capsys.readouterr().out
+    assert "PIL" in shown
     assert "[onnx]'" in shown
-    assert "no-such-package not installed" in shown
-
-
-def test_doctor_sees_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
-    import numba
-
-    from recal.cli import doctor
-
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "file" / "cache"))
-    (tmp_path / "file").touch()
-    assert doctor.numba_cache() == {
-        "folder": str(tmp_path / "file" / "cache"), "writable": False, "set_by": "NUMBA_CACHE_DIR"
-    }  # fmt: skip
+    assert "not installed" in shown

@@ -74,7 +74,7 @@ def test_two_commands_automate_answers_of_several_systems(place, capsys):
 
 
 def test_a_cascade_asks_cheap_systems_first_and_continues(place, capsys):
-    costs = ["--cost", "large=2", "--cost", "small=0.1", "--cascade", "--review-cost", "50"]
+    costs = ["--cost", "large=2", "--cost", "small=0.1", "--review-cost", "50"]
     words = ["calibrate", "graded.csv", "--truth", "key", *SYSTEMS, *costs, "--risk", "0.1"]
     assert run([*words, "--out", "out"]) == 0
     capsys.readouterr()
@@ -115,7 +115,7 @@ def test_a_cascade_goes_past_systems_that_refuse(place, capsys):
             table[system][rng.random(len(table["key"])) < 0.1] = ""
         pandas.DataFrame(table).to_csv(place / name, index=False)
     systems = ["--system", "small=small_answer", "--system", "large=large_answer"]
-    costs = ["--cost", "large=2", "--cost", "small=0.1", "--cascade", "--review-cost", "50"]
+    costs = ["--cost", "large=2", "--cost", "small=0.1", "--review-cost", "50"]
     words = ["calibrate", "graded.csv", "--truth", "key", *systems, *costs, "--risk", "0.1"]
     assert run([*words, "--out", "out"]) == 0
 
@@ -148,10 +148,9 @@ def test_a_cascade_goes_past_systems_that_refuse(place, capsys):
         (SYSTEMS, "--truth"),
         (["--truth", "key", "--system", "small"], "ANSWER_COLUMN"),
         (["--truth", "key", *SYSTEMS, "--cost", "small=cheap"], "cheap"),
-        (["--truth", "key", *SYSTEMS, "--cascade"], "--review-cost"),
-        (["--truth", "key", *SYSTEMS, "--cascade", "--review-cost", "5"], "--cost"),
+        (["--truth", "key", *SYSTEMS, "--review-cost", "5"], "--cost"),
         (["--truth", "key", *SYSTEMS, "--system", "cheat=key"], "cheat"),
-        (["--truth", "key", "--correct", "id"], "--system"),
+        (["--truth", "key", "--correct", "id"], "--truth"),
     ],
 )
 def test_wrong_words_are_refused(place, capsys, words, named):

@@ -180,10 +180,3 @@ def test_groups_are_those_of_the_study(files, capsys, reading):
         study.errors[:, 3].tolist()
     )
     assert found["confidence_at"] == reading
-
-
-def test_groups_draws_the_ranks(files, capsys):
-    assert run(["groups", "test.npz", "--chart", "ranks.svg"]) == 0
-    assert (files / "ranks.svg").read_bytes().startswith(b"<svg")
-    assert run(["groups", "test.npz", "--chart", "ranks.doc"]) == 2
-    assert "'ranks.doc'" in capsys.readouterr().err

@@ -27,7 +27,7 @@ COMMANDS = [
     ["compare", "v.npz", "--methods", "ts", "--splits", "1", "--out", "results"],
     ["decide", "v.npz", "--risk", "0.3", "--out", "rule.recal"],
     ["watch", "v.npz", "v.npz"],
-    ["groups", "v.npz", "--chart", "g.svg"],
+    ["groups", "v.npz"],
     ["export", "t.recal", "--classes", "3", "--out", "e.onnx"],
     ["plan", "t.recal"],
     ["transforms"],

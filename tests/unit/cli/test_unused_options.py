@@ -34,18 +34,6 @@ def said(capsys: pytest.CaptureFixture[str], command: str) -> str:
     return " ".join(capsys.readouterr().err.split())
 
 
-def test_messages_name_what_is_typed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "short.csv").write_text("site\n" + "a\n" * 5)
-    (folder / "rows.csv").write_text("site\n" + "a\nb\n" * 30)
-    assert "--model and --data were not given" in said(capsys, "collect --out v.npz")
-    assert "--model was not given" in said(capsys, "collect --data data.npz --out v.npz")
-    text = said(capsys, "decide probs.npz --group site --rows short.csv")
-    assert "--group must have one value per sample, 60" in text
-    text = said(capsys, "decide probs.npz --group site --rows rows.csv --per-class")
-    assert "--group and --per-class cannot be combined: leave one of them out" in text
-    assert "per_class" not in text
-
-
 def test_an_unfinished_store_is_resumed_with_the_same_command(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,10 +53,6 @@ def test_an_unfinished_store_is_resumed_with_the_same_command(
     ("command", "message"),
     [
         (
-            "calibrate views.npz --pool zoom:0.5 --out out",
-            "--pool cannot be used with the views views.npz",
-        ),
-        (
             "calibrate views.npz --divide 255 --out out",
             "--divide cannot be used with the views views.npz",
         ),
@@ -77,15 +61,7 @@ def test_an_unfinished_store_is_resumed_with_the_same_command(
             "--pool cannot be used with the log log.jsonl",
         ),
         (
-            "collect --data log.jsonl --divide 255 --out v.npz",
-            "--divide cannot be used with the log log.jsonl",
-        ),
-        (
             "collect --model unused_net:net --data data.npz --max-tokens 2 --out v.npz",
-            "--max-tokens cannot be used with the",
-        ),
-        (
-            "calibrate --model unused_net:net --data data.npz --max-tokens 2 --out out",
             "--max-tokens cannot be used with the",
         ),
         (

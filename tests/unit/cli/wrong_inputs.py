@@ -106,9 +106,7 @@ def circumstances(around: str) -> Iterator[None]:
             stack.enter_context(mock.patch("recal.files.paths.os.fsync", side_effect=full))
         elif around == "without permission":  # a superuser, as in a container, may write everywhere
             stack.enter_context(
-                mock.patch(
-                    "recal.cli.destinations.os.access", lambda path, mode: not mode & os.W_OK
-                )
+                mock.patch("recal.cli.files.os.access", lambda path, mode: not mode & os.W_OK)
             )
         elif around:
             package = around.removeprefix("without ")

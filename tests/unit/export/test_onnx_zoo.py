@@ -151,7 +151,6 @@ def test_an_onnx_model_with_views_is_exported_without_torch(tmp_path: Path) -> N
     save(plan, tmp_path / "plan.recal")
     program = "import sys; sys.modules['torch'] = sys.modules['onnxscript'] = None; from recal.cli.app import run; "
     typed = f"export {tmp_path}/plan.recal --model {path} --out {tmp_path}/out.onnx".split()
-    typed += ["--divide", "1", "--mean", "0", "--std", "1"]
     done = subprocess.run(
         [sys.executable, "-c", f"{program}sys.exit(run({typed!r}))"], capture_output=True, text=True
     )

@@ -89,11 +89,6 @@ def test_a_contradiction_is_refused_and_a_repetition_is_not(
     applied = ["apply", calibration, "--model", model, "--data", str(fitted / "data.npz")]
     applied += ["--out", str(fitted / "other.npz"), "--force"]
     exported = ["export", calibration, "--model", model, "--out", str(fitted / "other.onnx")]
-    for typed in (["--mean", "0"], ["--divide", "1"], ["--channels", "last"]):
-        assert run([*exported, *typed]) == 2
-        told = " ".join(capsys.readouterr().err.split())
-        assert f"{typed[0].strip('-')}=" in told
-        assert "contradicts the calibration" in told
     for command in (applied, exported):
         assert run([*command, "--outputs", "probabilities"]) == 2
         told = " ".join(capsys.readouterr().err.split())
