@@ -97,38 +97,28 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
     with threadpool_limits(1):
         say(f"1/5  Train a small network on {len(train):,} digits until it gets all of them right.")
         network = train_network(images[train], labels[train], seed)
-        say(
-            f"2/5  Run it on {len(order) - len(train):,} other digits, as they are and transformed."
-        )
+        others = len(order) - len(train)
+        say(f"2/5  Run it on {others:,} other digits, as they are and transformed.")
         views, deciding, new = (
             collect(network, images[rows], f"{POOL}+{MORE}", labels=labels[rows], progress=False)
             for rows in (fit, decide_on, test)
         )
         say(f"3/5  Fit on {len(fit):,}: temperature scaling, ReCal, and the default of recal fit.")
-        chosen = AutoCalibration(random_state=seed).fit(views)
+        chosen, recal = AutoCalibration(random_state=seed), ReCal(random_state=seed)
+        methods = {"temperature": TemperatureScaling(), "ReCal": recal, "default": chosen}
         with warnings.catch_warnings():
             # The table shows what few samples do to ReCal.
             warnings.simplefilter("ignore", FewSamplesWarning)
-            recal = ReCal(random_state=seed).fit(views)
-        methods = {
-            "temperature": TemperatureScaling().fit(views),
-            "ReCal": recal,
-            "default": chosen,
-        }
+            for method in methods.values():
+                method.fit(views)
 
         def answers(views: Views) -> dict[str, tuple[Any, Any]]:
-            """Return probabilities and confidences by method; the network has no confidences of its
-            own.
-            """
-            raw = calibrated_probs(Plan(), views), None
-            return {
-                "uncalibrated": raw,
-                **{name: method.predict_both(views) for name, method in methods.items()},
-            }
+            """Return probabilities and confidences; the network has no confidences of its own."""
+            raw = {"uncalibrated": (calibrated_probs(Plan(), views), None)}
+            return raw | {name: method.predict_both(views) for name, method in methods.items()}
 
-        say(
-            f"4/5  Choose on {len(decide_on):,} others the answers to automate: at most {RISK:.0%} errors."
-        )
+        most = f"at most {RISK:.0%} errors"
+        say(f"4/5  Choose on {len(decide_on):,} others the answers to automate: {most}.")
         decisions, curves = {}, {}
         for name, (probs, own) in answers(deciding).items():
             decisions[name] = decide(probs, labels[decide_on], RISK, confidences=own)

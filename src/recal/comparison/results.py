@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import platform
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -87,13 +86,7 @@ class Setup:
     splits: int = 1
     draws: int
     random_state: int
-    versions: Mapping[str, str] = field(
-        default_factory=lambda: {
-            "recal": __version__,
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-        }
-    )
+    version: str = __version__
 
 
 @dataclass(frozen=True, repr=False)
@@ -197,17 +190,17 @@ class Comparison:
 
     def _interval(self, metric: str, index: int) -> Interval:
         if self.setup.splits > 1:
-            return corrected_interval(
-                self.values[metric][:, index], self.setup.n_test / self.setup.n_fit
-            )
+            return self._over_splits(self.values[metric][:, index])
         return self.intervals[metric][index] if self.intervals else NO_INTERVAL
+
+    def _over_splits(self, values: NDArray[np.float64]) -> Interval:
+        return corrected_interval(values, self.setup.n_test / self.setup.n_fit)
 
     def _difference_interval(self, metric: str, index: int, base: int) -> Interval:
         if index == base:
             return (0.0, 0.0)
         if self.setup.splits > 1:
-            differences = self.values[metric][:, index] - self.values[metric][:, base]
-            return corrected_interval(differences, self.setup.n_test / self.setup.n_fit)
+            return self._over_splits(self.values[metric][:, index] - self.values[metric][:, base])
         if metric not in self.paired:
             return NO_INTERVAL
         draws = self.paired[metric]

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Vector
 from recal.decisions.decision import holm
+from recal.decisions.rule import finite
 from recal.errors import InputError
 from recal.maps.arrays import softmax
 from recal.maps.steps import ConfidenceAt, Group, group
@@ -353,17 +354,12 @@ class GroupStudy:
         None for an empty group.
         """
         names = [member.name.lower() for member in Group]
-        errors = [
-            [None if np.isnan(error) else float(error) for error in row] for row in self.errors
-        ]
+        rows = list(zip(self.transforms, self.sizes.tolist(), self.errors.tolist()))
         return {
             "confidence_at": self.confidence_at,
             "temperature": self.temperature,
-            "groups": {
-                spec: dict(zip(names, row))
-                for spec, row in zip(self.transforms, self.sizes.tolist())
-            },
-            "ece": {spec: dict(zip(names, row)) for spec, row in zip(self.transforms, errors)},
+            "groups": {spec: dict(zip(names, sizes)) for spec, sizes, _ in rows},
+            "ece": {spec: dict(zip(names, map(finite, errors))) for spec, _, errors in rows},
             "ranks": dict(zip(names, self.ranks.tolist())),
             "ranked_from": FEWEST_RANKED,
         }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -165,6 +165,7 @@ class Page:
             "passes": passes,
             "seconds": seconds,
             "LABELS": LABELS,
+            "metrics": {metric: LABELS[metric] for metric in MAIN_METRICS},
             "HIGHER_IS_BETTER": HIGHER_IS_BETTER,
             "MOST_PARTS": _MOST_PARTS,
         }
@@ -211,7 +212,7 @@ class Page:
 
     @cached_property
     def automated(self) -> dict[str, Automation]:
-        groups = next(iter(self.group_values.values()), None)
+        groups = next(iter(self.test_values(self.groups).values()), None)
         return {
             name: automation(
                 self.comparison,
@@ -305,15 +306,7 @@ class Page:
         curves = {key: (one.name, one.curve) for key, one in pair.items() if one.curve is not None}
         return curves if len(curves) == len(pair) else {}
 
-    @cached_property
-    def group_values(self) -> dict[str, NDArray[Any]]:
-        return self._test_values(self.groups)
-
-    @cached_property
-    def column_values(self) -> dict[str, NDArray[Any]]:
-        return self._test_values(self.columns)
-
-    def _test_values(self, columns: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    def test_values(self, columns: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return the values of columns for the test rows; a column may cover the whole file that
         they come from.
         """
@@ -328,10 +321,6 @@ class Page:
                 )
             values[name] = column
         return values
-
-    @property
-    def accepts_any(self) -> bool:
-        return any(self.automated[name].accepted.any() for name in self.choices)
 
     def parts(
         self, name: str, by: str, values: NDArray[Any] | None
@@ -355,22 +344,15 @@ class Page:
             words += f" The {len(worst)} worst of {len(names):,} are shown."
         return words, {key: one.of(worst) for key, one in slices.items()} if worst else {}
 
-    @property
-    def metrics(self) -> dict[str, str]:
-        return {
-            metric: LABELS[metric] for metric in MAIN_METRICS if metric in self.comparison.values
-        }
-
     @cached_property
-    def examples(self) -> dict[str, tuple[Example, ...]]:
+    def examples(self) -> dict[str, list[Example]]:
         return {name: examples(self.comparison, name) for name in self.choices}
 
     def picture(self, row: int) -> Markup:
         return Markup() if self.inputs is None else shown_input(self.inputs, row)
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(NamedTuple):
     """One input of the test rows.
 
     Attributes
@@ -381,32 +363,31 @@ class Example:
     """
 
     row: int
+    id: str
     answer: str
     truth: str
     before: float
     after: float
-    id: str = ""
 
 
-def examples(comparison: Comparison, method: str, most: int = 8) -> tuple[Example, ...]:
+def examples(comparison: Comparison, method: str, most: int = 8) -> list[Example]:
     """Return the most confident mistakes of a method, as samples that a person should look at."""
-    rows, labels = comparison.samples[method], comparison.test_labels
-    answers = comparison.answers[method]
+    confidence = comparison.samples[method].confidence
     before = comparison.samples[comparison.methods[0]].confidence
     names = comparison.classes
-
-    def example(index: int) -> Example:
-        answer, truth = (int(column[index]) for column in (answers, labels))
-        words = [str(value if names is None else names[value]) for value in (answer, truth)]
-        place = index if comparison.test_rows is None else int(comparison.test_rows[index])
-        name = str(place if comparison.ids is None else comparison.ids[index])
+    wrong = np.flatnonzero(~comparison.samples[method].correct)
+    found = []
+    for index in wrong[np.argsort(-confidence[wrong], kind="stable")[:most]].tolist():
+        columns = (comparison.answers[method], comparison.test_labels)
+        labels = (one[index] for one in columns)
+        answer, truth = (str(label if names is None else names[label]) for label in labels)
+        row = index if comparison.test_rows is None else int(comparison.test_rows[index])
+        name = str(row if comparison.ids is None else comparison.ids[index])
         name = f"row {name}" if name.isdigit() else name
-        confidences = float(before[index]), float(rows.confidence[index])
-        return Example(place, words[0], words[1], *confidences, name)
-
-    wrong = np.flatnonzero(~rows.correct)
-    surest = wrong[np.argsort(-rows.confidence[wrong], kind="stable")[:most]]
-    return tuple(map(example, surest.tolist()))
+        found.append(
+            Example(row, name, answer, truth, float(before[index]), float(confidence[index]))
+        )
+    return found
 
 
 def shown_input(inputs: Any, row: int) -> Markup:
