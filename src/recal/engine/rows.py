@@ -1,5 +1,4 @@
-"""Kernels over rows: softmax, series of log-odds, the sums that a fit of stacking needs, and the
-scores that metrics read.
+"""Kernels over rows: softmax, series of log-odds, and the sums that a fit of stacking needs.
 
 Kernels take arrays and fill arrays for the rows `start` to `stop`. Rows do not affect each other,
 so a row's result has the same bits in every batch. `compiled.over_rows` runs kernels on all cores.
@@ -285,22 +284,6 @@ def stacked_probs(probs, start, stop, features, used, weights, offsets, labels, 
             probs[i, j] = scores[j] * scale
 
 
-@part_of_kernel(fastmath=FAST)
-def weighted_sum(probs, row):  # type: ignore[no-untyped-def]
-    total = 0.0
-    for j in range(len(row)):
-        total += np.float64(probs[j]) * np.float64(row[j])
-    return total
-
-
-@part_of_kernel(fastmath=FAST)
-def weighted_product(probs, row, other):  # type: ignore[no-untyped-def]
-    total = 0.0
-    for j in range(len(row)):
-        total += np.float64(probs[j]) * np.float64(row[j]) * np.float64(other[j])
-    return total
-
-
 @kernel(fastmath=FAST)
 def moments(by_views, start, stop, by_classes, probs, features, used, labels, rows):  # type: ignore[no-untyped-def]
     """Fill each chunk's sums of the gradient and of the Hessian's blocks; `rows` are the samples'
@@ -322,12 +305,18 @@ def moments(by_views, start, stop, by_classes, probs, features, used, labels, ro
                 continue
             for v in range(m):
                 row = features[used[v], i]
-                means[v] = weighted_sum(probs[i], row)
-                by_views[chunk, v, 0] += share * (means[v] - np.float64(row[labels[i]]))
+                total = 0.0
+                for j in range(n_classes):
+                    total += np.float64(probs[i, j]) * np.float64(row[j])
+                means[v] = total
+                by_views[chunk, v, 0] += share * (total - np.float64(row[labels[i]]))
             for v in range(m):
                 row = features[used[v], i]
                 for u in range(v + 1):
-                    total = weighted_product(probs[i], row, features[used[u], i])
+                    other = features[used[u], i]
+                    total = 0.0
+                    for j in range(n_classes):
+                        total += np.float64(probs[i, j]) * np.float64(row[j]) * np.float64(other[j])
                     by_views[chunk, v, u + 1] += share * (total - means[v] * means[u])
                 for j in range(n_classes):
                     by_classes[chunk, v + 2, j] += (
@@ -347,7 +336,8 @@ def first_order(out, start, stop, probs, features, candidates, used, labels, row
 
     out (n_chunks, n_candidates, 2 + m).
     """
-    n_samples, m = len(probs), len(used)
+    n_samples, n_classes = probs.shape
+    m = len(used)
     means = np.empty(m)
     for chunk in range(start, stop):
         out[chunk] = 0.0
@@ -356,42 +346,24 @@ def first_order(out, start, stop, probs, features, candidates, used, labels, row
             if share == 0.0:
                 continue
             for u in range(m):
-                means[u] = weighted_sum(probs[i], features[used[u], i])
+                other = features[used[u], i]
+                total = 0.0
+                for j in range(n_classes):
+                    total += np.float64(probs[i, j]) * np.float64(other[j])
+                means[u] = total
             for c in range(len(candidates)):
                 row = features[candidates[c], i]
-                mean = weighted_sum(probs[i], row)
-                square = weighted_product(probs[i], row, row)
+                mean = 0.0
+                square = 0.0
+                for j in range(n_classes):
+                    weighted = np.float64(probs[i, j]) * np.float64(row[j])
+                    mean += weighted
+                    square += weighted * np.float64(row[j])
                 out[chunk, c, 0] += share * (mean - np.float64(row[labels[i]]))
                 out[chunk, c, 1] += share * (square - mean * mean)
                 for u in range(m):
-                    total = weighted_product(probs[i], row, features[used[u], i])
+                    other = features[used[u], i]
+                    total = 0.0
+                    for j in range(n_classes):
+                        total += np.float64(probs[i, j]) * np.float64(row[j]) * np.float64(other[j])
                     out[chunk, c, 2 + u] += share * (total - mean * means[u])
-
-
-@kernel(fastmath=FAST)
-def score_rows(probs, start, stop, labels, tolerance, confidence, correct, own, brier, valid):  # type: ignore[no-untyped-def]
-    """Fill confidence, correctness, the label's probability and the Brier score of each row.
-
-    `valid` says which rows are probabilities: all in [0, 1], and a sum of 1. Comparisons with NaN
-    are false, so a row that holds one is not valid.
-    """
-    for i in range(start, stop):
-        row, label = probs[i], labels[i]
-        top = low = np.float64(row[0])
-        total = squares = 0.0
-        for j in range(len(row)):
-            value = np.float64(row[j])
-            top = value if value > top else top
-            low = value if value < low else low
-            total += value
-            squares += value * value
-        truth = np.float64(row[label])
-        right = truth == top
-        if right:  # among ties, the first class is the prediction
-            for j in range(label):
-                right = right and row[j] < top
-        confidence[i] = top
-        correct[i] = right
-        own[i] = truth
-        brier[i] = squares - truth * truth + (1.0 - truth) * (1.0 - truth)
-        valid[i] = low >= 0.0 and top <= 1.0 and abs(total - 1.0) <= tolerance

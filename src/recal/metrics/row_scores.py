@@ -26,8 +26,6 @@ from recal.checks import (
     check_probs,
     is_graded,
 )
-from recal.engine import rows as kernels
-from recal.engine.compiled import SMALL, over_rows
 
 Classes = Sequence[Any] | NDArray[Any] | None
 
@@ -107,20 +105,18 @@ def score_labelled(
 ) -> RowScores:
     """Score probabilities of every class, and refuse them if they are none."""
     n, n_classes = probs.shape
-    if probs.size <= SMALL:
-        values, rows = np.asarray(probs, np.float64), np.arange(n)
-        confidence, own = values.max(axis=1, initial=0.0), values[rows, labels]
-        correct = values.argmax(axis=1) == labels
-        brier = ((values - (np.arange(n_classes) == labels[:, None])) ** 2).sum(axis=1)
-        valid = (np.abs(values.sum(axis=1) - 1.0) <= SUM_TOLERANCE) & (confidence <= 1.0)
-        valid &= values.min(axis=1, initial=0.0) >= 0.0
-    else:
-        rows = np.ascontiguousarray(probs)
-        # One block, because the system takes back several large ones, and clears them again.
-        confidence, own, brier = np.empty((3, n))
-        correct, valid = np.empty((2, n), np.bool_)
-        out = confidence, correct, own, brier, valid
-        over_rows(kernels.score_rows, rows, labels, SUM_TOLERANCE, *out)
+    confidence, own, brier = np.empty((3, n))
+    correct, valid = np.empty((2, n), np.bool_)
+    size = max(1, 100_000 // n_classes)  # intermediate arrays stay in the cache
+    for start in range(0, n, size):
+        part = slice(start, start + size)
+        values = np.ascontiguousarray(probs[part], np.float64)
+        rows, top = np.arange(len(values)), values.argmax(axis=1)
+        confidence[part], own[part] = values[rows, top], values[rows, labels[part]]
+        correct[part] = top == labels[part]
+        brier[part] = np.einsum("ij,ij->i", values, values) - 2.0 * own[part] + 1.0
+        valid[part] = np.abs(values.sum(axis=1) - 1.0) <= SUM_TOLERANCE
+        valid[part] &= (confidence[part] <= 1.0) & (values.min(axis=1) >= 0.0)
     if not (n and valid.all()):
         check_probs(probs)  # says what is wrong
     if confidences is not None:

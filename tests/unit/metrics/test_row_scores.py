@@ -1,4 +1,4 @@
-"""Scores of rows: the compiled pass gives what numpy gives, and refuses what numpy refuses."""
+"""Scores of rows, in one pass that refuses what are no probabilities."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from recal.errors import InputError
-from recal.metrics import row_scores
 from recal.metrics.calibration_error import classwise_gaps, equal_width_edges
 from recal.metrics.row_scores import score
 from tests.problems import probs_with_ties
@@ -16,22 +15,19 @@ RNG = np.random.default_rng(0)
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_the_compiled_pass_gives_what_numpy_gives(dtype, order, monkeypatch):
+def test_many_rows_get_what_each_gets_alone(dtype, order):
     probs, y = probs_with_ties(dtype=dtype)
-    probs = np.asarray(probs, order=order)
-    small = score(probs, y)
-    monkeypatch.setattr(row_scores, "SMALL", 0)
-    large = score(probs, y)
-    for name in ("confidence", "correct", "brier", "nll"):
-        np.testing.assert_allclose(
-            getattr(large, name), getattr(small, name), rtol=0, atol=1e-12, err_msg=name
-        )
+    many = score(np.asarray(np.tile(probs, (40, 1)), order=order), np.tile(y, 40))
+    for row in range(0, len(y), 7):
+        alone = score(probs[row : row + 1], y[row : row + 1])
+        for name in ("confidence", "correct", "brier", "nll"):
+            assert getattr(many, name)[row + 39 * len(y)] == getattr(alone, name)[0]
+    expected = ((probs - np.eye(probs.shape[1])[y]) ** 2).sum(axis=1)
+    np.testing.assert_allclose(many.brier[: len(y)], expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [[0.5, 0.6], [-0.1, 1.1], [np.nan, 0.5], [1.0005, 0.0]])
-@pytest.mark.parametrize("small", [0, 100_000])
-def test_a_row_that_is_no_probability_is_refused(bad, small, monkeypatch):
-    monkeypatch.setattr(row_scores, "SMALL", small)
+def test_a_row_that_is_no_probability_is_refused(bad):
     with pytest.raises(InputError, match=r"row 2|NaN"):
         score([[0.5, 0.5], [1.0, 0.0], bad], [0, 1, 0])
 
