@@ -195,7 +195,7 @@ def promises(panel: Panel, systems: Sequence[int], risk: float, n_draws: int = 3
             drawn = rng.integers(0, len(rest), 1000)
             labelled = Labelled(sure[drawn], wrong[drawn], prices[stages], 100.0)
             for promise, results in found.items():
-                pair = labelled.choose(policies, known, risk, 0.05, promise, None)
+                pair = labelled.choose(policies, risk, 0.05, promise, None)
                 stop, accepted = follow(sure, *pair)
                 mistakes = accepted & wrong[np.arange(len(rest)), stop]
                 results.append((accepted.mean(), mistakes.mean()))

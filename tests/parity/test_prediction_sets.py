@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from recal.decisions import sets as module
 from recal.decisions.sets import PredictionSets, prediction_sets
 from tests.problems import probs_and_labels
 
@@ -27,27 +28,37 @@ def test_lac(index, coverage):
     np.testing.assert_array_equal(sets.predict(NEW), THEIRS["lac_sets"][:, :, index])
 
 
+@pytest.fixture
+def count(monkeypatch):
+    """Return a function that sets the part of a class's own probability that counts."""
+    return lambda part: monkeypatch.setattr(
+        module, "content_uniforms", lambda rows: np.broadcast_to(part, len(rows))
+    )
+
+
 @pytest.mark.parametrize(("index", "coverage"), COVERAGES)
-def test_aps(index, coverage):
+def test_aps(index, coverage, count):
     """With their random numbers, read back from their scores: the part of a class's own probability
     that counts.
     """
-    whole = PredictionSets("aps", coverage, (1.0,), randomised=False).scores(PROBS)[ROWS, Y]
+    count(1.0)
+    whole = PredictionSets("aps", coverage, (1.0,)).scores(PROBS)[ROWS, Y]
     u = np.clip(1 - (whole - THEIRS["aps_scores"]) / PROBS[ROWS, Y], 0, 1)
     assert 0.45 < u.mean() < 0.55
-    sets = prediction_sets(PROBS, Y, coverage, "aps", u=u)
+    count(u)
+    sets = prediction_sets(PROBS, Y, coverage, "aps")
     np.testing.assert_allclose(sets.limits, THEIRS["aps_limits"][index], atol=1e-6)
     # Their sets with and without the last label are ours where none or all of the last probability
     # counts.
-    np.testing.assert_array_equal(
-        sets.predict(NEW, u=np.zeros(300)), THEIRS["aps_sets_more"][:, :, index]
-    )
-    fewer = sets.predict(NEW, u=np.ones(300))
+    count(0.0)
+    np.testing.assert_array_equal(sets.predict(NEW), THEIRS["aps_sets_more"][:, :, index])
+    count(1.0)
+    fewer = sets.predict(NEW)
     fewer[np.arange(300), NEW.argmax(1)] = True  # theirs are never empty
     np.testing.assert_array_equal(fewer, THEIRS["aps_sets_fewer"][:, :, index])
 
 
-def test_raps():
+def test_raps(count):
     """They keep some samples apart to choose penalty and free ranks; on the others, with their
     choice, we agree.
     """
@@ -55,11 +66,14 @@ def test_raps():
     probs, y = PROBS[THEIRS["raps_rows"]], Y[THEIRS["raps_rows"]]
     rows = np.arange(len(probs))
     # Their stored scores hold the random part and not yet the penalty.
-    whole = PredictionSets("aps", 0.9, (1.0,), randomised=False).scores(probs)[rows, y]
+    count(1.0)
+    whole = PredictionSets("aps", 0.9, (1.0,)).scores(probs)[rows, y]
     u = np.clip(1 - (whole - THEIRS["raps_scores"]) / probs[rows, y], 0, 1)
     assert 0.45 < u.mean() < 0.55
-    sets = prediction_sets(probs, y, 0.9, "raps", penalty=penalty, free_ranks=free, u=u)
+    count(u)
+    sets = prediction_sets(probs, y, 0.9, "raps", penalty=penalty, free_ranks=free)
     np.testing.assert_allclose(sets.limits, THEIRS["raps_limit"], atol=1e-6)
-    fewer = sets.predict(NEW, u=np.ones(300))
+    count(1.0)
+    fewer = sets.predict(NEW)
     fewer[np.arange(300), NEW.argmax(1)] = True
     np.testing.assert_array_equal(fewer, THEIRS["raps_sets_fewer"])

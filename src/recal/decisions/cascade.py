@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,7 +39,7 @@ from recal.decisions.certify import (
     one_row_per_cluster,
     passed_in_order,
 )
-from recal.decisions.rule import check_share
+from recal.decisions.rule import Guarantee, check_share, promise_in_words
 from recal.errors import InputError
 from recal.schema import Choice, Floats, Instance, Number, Record, Share, Texts, check
 
@@ -98,7 +98,7 @@ class CascadeRule(Record):
     groups: Texts
     risk: Share
     confidence: Share
-    guarantee: Literal["confidence", "average"]
+    guarantee: Guarantee
     costs: Annotated[Vector, Floats("K", low=0.0)]
     review_cost: Annotated[float, Number(0.0)]
     share: Share
@@ -189,12 +189,7 @@ class CascadeRule(Record):
     @property
     def promise(self) -> str:
         """The promise in words."""
-        how = (
-            "on average"
-            if self.guarantee == "average"
-            else f"at {100 * self.confidence:g} % confidence"
-        )
-        return f"at most {100 * self.risk:g} % of the accepted answers are wrong, {how}"
+        return promise_in_words(self.risk, self.confidence, self.guarantee)
 
     def __str__(self) -> str:
         order = ", then ".join(self.systems)
@@ -224,7 +219,7 @@ def plan_cascade(
     review_cost: float,
     risk: float,
     confidence: float = 0.95,
-    guarantee: Literal["confidence", "average"] = "confidence",
+    guarantee: Guarantee = "confidence",
     clusters: ArrayLike | None = None,
     groups: ArrayLike | None = None,
 ) -> CascadeRule:
@@ -312,7 +307,7 @@ def plan_cascade(
     policies = list_policies(fitted, prices[stages], review_cost)
     chosen = [
         labelled[group == one].choose(
-            policies, fitted, risk, level, guarantee, None if units is None else units[group == one]
+            policies, risk, level, guarantee, None if units is None else units[group == one]
         )
         for one in range(n_groups)
     ]
@@ -351,17 +346,12 @@ def plan_cascade(
 
 def _prices(costs: Mapping[str, float] | Sequence[float], systems: Sequence[str]) -> Vector:
     """Return the cost of asking each system."""
-    complete = (
-        set(costs) == set(systems) if isinstance(costs, Mapping) else len(costs) == len(systems)
-    )
-    if not complete:
+    named = costs if isinstance(costs, Mapping) else dict(zip(systems, costs))
+    if set(named) != set(systems) or len(costs) != len(systems):
         raise InputError(
             f"must be one for each of {', '.join(systems)}, got {costs}", argument="costs"
         )
-    costs = [costs[name] for name in systems] if isinstance(costs, Mapping) else costs
-    for value in costs:
-        check(value, Number(0.0), "costs")
-    return np.array(costs, dtype=np.float64)
+    return np.array([check(named[name], Number(0.0), "costs") for name in systems], np.float64)
 
 
 def stage_answers(
@@ -415,10 +405,19 @@ def follow(confidence: Vector, accept: Vector, review: Vector) -> tuple[NDArray[
     return stop, reached[np.arange(len(stop)), stop]
 
 
+class Policies(NamedTuple):
+    """Thresholds of policies, (n_policies, n_stages); what each accepts, and its expected error."""
+
+    accept: Vector
+    review: Vector
+    shares: Vector
+    errors: Vector
+
+
 def list_policies(
     confidence: Vector, costs: Vector, review_cost: float, n_prices: int = 100, between: int = 5
-) -> tuple[Vector, Vector]:
-    """Return thresholds of the cheapest policy for each price of a mistake, strict ones first.
+) -> Policies:
+    """Return the cheapest policy for each price of a mistake, strict ones first.
 
     The price is given by the final threshold t, at which accepting costs as much as a review:
     price * (1 - t) = review_cost. Thresholds can jump from one price to the next, so policies
@@ -438,7 +437,7 @@ def list_policies(
     # A policy that accepts no more than a stricter one is of no use.
     before = np.maximum.accumulate(np.concatenate([[-1.0], shares[order][:-1]]))
     order = order[shares[order] > before]
-    return accept[order], review[order]
+    return Policies(accept[order], review[order], shares[order], errors[order])
 
 
 def cheapest(
@@ -480,16 +479,13 @@ def expected(confidence: Vector, accept: Vector, review: Vector) -> tuple[float,
     return share, float(doubt[accepted].mean()) if share else 0.0
 
 
-def likely_start(
-    accept: Vector, review: Vector, fitted: Vector, n: int, risk: float, level: float
-) -> int:
+def likely_start(policies: Policies, n: int, risk: float, level: float) -> int:
     """Return the loosest policy that is almost as likely to pass the test as any."""
     from scipy.special import bdtr
 
-    shares, errors = np.transpose([expected(fitted, *pair) for pair in zip(accept, review)])
-    counts = np.rint(shares * n).astype(np.intp)
+    counts = np.rint(policies.shares * n).astype(np.intp)
     allowed = allowed_errors(counts, risk, level)
-    chances = np.where(allowed >= 0, bdtr(np.maximum(allowed, 0), counts, errors), 0.0)
+    chances = np.where(allowed >= 0, bdtr(np.maximum(allowed, 0), counts, policies.errors), 0.0)
     return int(np.flatnonzero(chances >= chances.max() - 0.01)[-1])
 
 
@@ -502,14 +498,13 @@ def cost_curve(
     """
     points = []
     for factor in np.logspace(-2.5, 2.0, 10):
-        accept, review = list_policies(fitted, costs, review_cost * factor, 40)
-        errors = np.array([expected(fitted, *pair)[1] for pair in zip(accept, review)])
-        within = np.flatnonzero(errors <= risk)
+        policies = list_policies(fitted, costs, review_cost * factor, 40)
+        within = np.flatnonzero(policies.errors <= risk)
         if len(within):
-            pair = accept[within[-1]], review[within[-1]]
-            stop, accepted = follow(confidence, *pair)
+            accept, review, _, error = (column[within[-1]] for column in policies)
+            stop, accepted = follow(confidence, accept, review)
             money = float(np.cumsum(costs)[stop].mean())
-            points.append((money, float(accepted.mean()), float(errors[within[-1]])))
+            points.append((money, float(accepted.mean()), float(error)))
     curve: list[tuple[float, float, float]] = []
     for point in sorted(points):  # a point that costs more must automate more
         if not curve or (point[0] > curve[-1][0] and point[1] > curve[-1][1]):
@@ -531,8 +526,7 @@ class Labelled:
 
     def choose(
         self,
-        policies: tuple[Vector, Vector],
-        fitted: Vector,
+        policies: Policies,
         risk: float,
         level: float,
         guarantee: str,
@@ -543,8 +537,7 @@ class Labelled:
         nothing = np.full(n_stages, NEVER), np.full(n_stages, NEVER)
         if not n:
             return nothing
-        accept, review = policies
-        accepted, wrong, cost = self._outcomes(accept, review)
+        accepted, wrong, cost = self._outcomes(policies)
         if guarantee == "average":
             passed = np.arange(kept_on_average(accepted, wrong, risk, clusters))
         else:
@@ -555,23 +548,20 @@ class Labelled:
                 drawn = one_row_per_cluster(self.confidence[:, -1], last, numbers)
             counts = accepted[drawn].sum(axis=0)
             errors = (accepted & wrong)[drawn].sum(axis=0)
-            start = likely_start(accept, review, fitted, len(drawn), risk, level)
+            start = likely_start(policies, len(drawn), risk, level)
             passed = start + np.arange(passed_in_order(errors[start:], counts[start:], risk, level))
         if not len(passed):
             return nothing
         best = passed[int(np.argmin(cost[passed]))]
-        return accept[best], review[best]
+        return policies.accept[best], policies.review[best]
 
-    def _outcomes(self, accept: Vector, review: Vector) -> tuple[Flags, Flags, Vector]:
+    def _outcomes(self, policies: Policies) -> tuple[Flags, Flags, Vector]:
         """Return what each policy accepts, whether it is wrong, and its mean cost with reviews."""
-        n, index = len(self.confidence), np.arange(len(self.confidence))
-        accepted = np.empty((n, len(accept)), dtype=bool)
-        wrong = np.empty((n, len(accept)), dtype=bool)
-        cost = np.empty(len(accept))
-        spent = np.cumsum(self.costs)
-        for place, (upper, lower) in enumerate(zip(accept, review)):
-            stop, accepted[:, place] = follow(self.confidence, upper, lower)
-            wrong[:, place] = self.wrong[index, stop]
-            reviews = 1.0 - accepted[:, place].mean()
-            cost[place] = spent[stop].mean() + self.review_cost * reviews
-        return accepted, wrong, cost
+        accepted, wrong, cost = [], [], []
+        spent, index = np.cumsum(self.costs), np.arange(len(self.confidence))
+        for upper, lower in zip(policies.accept, policies.review):
+            stop, taken = follow(self.confidence, upper, lower)
+            accepted.append(taken)
+            wrong.append(self.wrong[index, stop])
+            cost.append(spent[stop].mean() + self.review_cost * (1.0 - taken.mean()))
+        return np.transpose(accepted), np.transpose(wrong), np.array(cost)

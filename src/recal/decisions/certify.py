@@ -120,7 +120,7 @@ def kept_on_average(
     mistakes = np.asarray(wrong, dtype=np.float64).reshape(len(chosen), -1)
     units = np.arange(len(chosen)) if clusters is None else clusters
     numbers = np.unique(units, return_inverse=True)[1].astype(np.intp)
-    losses = chosen * (mistakes - risk) * cluster_weights(numbers, len(chosen))[:, None]
+    losses = chosen * (mistakes - risk) * cluster_weights(numbers)[:, None]
     sizes = chosen.sum(axis=0)
     one_more = (1.0 - risk) * weight_of_one_more(mistakes[:, -1], numbers)
     reached = [
@@ -237,7 +237,7 @@ def on_average(answers: Ranked, risk: float) -> int:
     else:
         wrong = np.diff(answers.errors)
         one_more = (1.0 - risk) * weight_of_one_more(wrong, answers.clusters)
-        losses = (wrong - risk) * cluster_weights(answers.clusters, len(answers))
+        losses = (wrong - risk) * cluster_weights(answers.clusters)
         for draw in resampled_weights(int(answers.clusters.max()) + 1):
             totals = np.cumsum(draw[answers.clusters] * losses)[ends - 1]
             reached.append(_last(totals, one_more))
@@ -279,18 +279,16 @@ def nearest_place(places: Counts, target: float) -> int:
     return above if places[above] - target <= target - places[above - 1] else above - 1
 
 
-def cluster_weights(clusters: ArrayLike | None, n_rows: int) -> Vector:
+def cluster_weights(clusters: Counts) -> Vector:
     """Return the weight of each row: one over the size of its cluster."""
-    if clusters is None:
-        return np.ones(n_rows)
-    return 1.0 / np.bincount(np.asarray(clusters))[np.asarray(clusters)]
+    return np.asarray(1.0 / np.bincount(clusters)[clusters])
 
 
 def weight_of_one_more(wrong: Vector, clusters: Counts) -> float:
     """Return the weight of one more independent answer, where a cluster weighs 1: less than 1 if a
     cluster holds more than one independent answer.
     """
-    weights = cluster_weights(clusters, len(wrong))
+    weights = cluster_weights(clusters)
     gaps = weights * (wrong - np.average(wrong, weights=weights))
     return min(float(weights.sum()) / effective_count(gaps, clusters), 1.0)
 

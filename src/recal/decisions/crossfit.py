@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -141,9 +139,20 @@ def crossfitted(
     truth, by_name = _named(labels, classes), None if groups is None else np.asarray(groups)
     named: dict[str, Any] = {} if classes is None else {"classes": classes}
     rows, found = [], []
-    for rest, left, some in _folds(labels, folds, clusters, random_state):
+    check(folds, Number(2, len(labels), whole=True), "folds")
+    rng = np.random.default_rng(random_state)
+    together = None if clusters is None else check_clusters(clusters, len(labels))
+    if together is None:
+        fold = stratified_folds(labels, folds, rng)
+    else:
+        fold = cluster_folds(together, labels, folds, rng)
+    for number in range(folds):
+        rest, left = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         of_rest, of_left = (None, None) if by_name is None else (by_name[rest], by_name[left])
-        with _quiet():
+        some = None if together is None else together[rest]
+        with warnings.catch_warnings():
+            for category in (FewSamplesWarning, DependentRowsWarning, UnseenGroupsWarning):
+                warnings.simplefilter("ignore", category)  # the fit on all samples repeats them
             fitted = clone(calibrator).fit(
                 take_rows(X, rest), truth[rest], groups=of_rest, clusters=some, **named
             )
@@ -160,31 +169,6 @@ def crossfitted(
 
 def _named(labels: Labels, classes: Classes) -> NDArray[Any]:
     return labels if classes is None else np.asarray(classes)[labels]
-
-
-def _folds(
-    labels: Labels, n_folds: int, clusters: ArrayLike | None, random_state: int
-) -> Iterator[tuple[Indices, Indices, Indices | None]]:
-    """Yield the rows to fit, the rows to predict, and the clusters of the rows to fit."""
-    check(n_folds, Number(2, len(labels), whole=True), "folds")
-    rng = np.random.default_rng(random_state)
-    together = None if clusters is None else check_clusters(clusters, len(labels))
-    if together is None:
-        fold = stratified_folds(labels, n_folds, rng)
-    else:
-        fold = cluster_folds(together, labels, n_folds, rng)
-    for number in range(n_folds):
-        rest, left = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        yield rest, left, None if together is None else together[rest]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Ignore warnings that the fit on all samples repeats."""
-    with warnings.catch_warnings():
-        for category in (FewSamplesWarning, DependentRowsWarning, UnseenGroupsWarning):
-            warnings.simplefilter("ignore", category)
-        yield
 
 
 def take_rows(X: Any, rows: Indices) -> Any:

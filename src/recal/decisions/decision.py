@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.clusters import check_names, count_of_clusters
 from recal.decisions.certify import chance_of_so_few
-from recal.decisions.rule import DecisionRule, Guarantee, finite, percentage
+from recal.decisions.rule import DecisionRule, Guarantee, percentage
 from recal.errors import GroupRiskWarning, InputError
 from recal.metrics.calibration_error import BinTable
 from recal.metrics.intervals import Interval, rate_interval
@@ -49,6 +49,9 @@ class Costs:
         self, errors: int | NDArray[Any], accepted: int | NDArray[Any], n_samples: int
     ) -> Any:
         return (self.error * errors + self.review * (n_samples - accepted)) / n_samples
+
+
+_COUNTS = ("n_samples", "n_accepted", "n_errors", "needed", "needed_most")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,15 +115,10 @@ class Part(Outcome):
             return f"at least {least} more labels"
         return f"{least} to {two_digits(self.needed_most / share):,} more labels"
 
-    def to_dict(self, key: str) -> dict[str, Any]:
-        """Plain values for JSON; `key` is the key of the name."""
-        return {
-            key: self.name,
-            "threshold": finite(self.threshold),
-            "error_rate": finite(self.error_rate),
-            "interval": list(self.interval),
-            **read_fields(self, "coverage n_samples n_accepted n_errors needed needed_most"),
-        }
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        names = ("threshold", "error_rate", "interval", "coverage", *_COUNTS)
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -136,10 +134,6 @@ def two_digits(number: float) -> int:
     """Round up to two digits: an estimated number of samples should look like an estimate."""
     unit = 10 ** max(0, len(str(int(number))) - 2)
     return math.ceil(number / unit) * unit
-
-
-def read_fields(source: object, names: str) -> dict[str, Any]:
-    return {name: getattr(source, name) for name in names.split()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,26 +267,19 @@ class Decision(Outcome):
         return self.rule.accept(probs, confidences, groups)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; a threshold that accepts nothing is None."""
-        names = "possible risk confidence guarantee promise coverage other_coverage n_samples"
-        names += " n_accepted n_errors needed needed_most supported_risk n_fitted"
-        plain = read_fields(self, names)
-        plain |= {"interval": list(self.interval), "message": str(self)}
-        plain["options"] = [vars(one) for one in self.options]
-        if self.n_clusters is not None:
-            plain["n_clusters"] = self.n_clusters
+        """Plain values for JSON."""
+        names = ["possible", "risk", "confidence", "guarantee", "promise", "coverage", "interval"]
+        names += ["other_coverage", *_COUNTS, "n_fitted", "n_clusters", "supported_risk"]
+        names += ["thresholds" if self._each else "threshold"]
+        plain = {name: getattr(self, name) for name in names}
+        plain |= {"message": str(self), "options": [vars(one) for one in self.options]}
         if self.costs is not None:
             plain |= {"cost": self.cost}
             plain |= {"cost_error": self.costs.error, "cost_review": self.costs.review}
-        if not self._each:
-            return {"threshold": finite(self.threshold), **plain}
-        parts = self.table if self.rule.groups else self.parts
-        thresholds = [finite(value) for value in self.thresholds]
-        return {
-            "thresholds": thresholds,
-            **plain,
-            f"by_{self._each}": [part.to_dict(self._each) for part in parts],
-        }
+        if self._each:
+            parts = self.table if self.rule.groups else self.parts
+            plain[f"by_{self._each}"] = [{self._each: one.name, **one.to_dict()} for one in parts]
+        return plain
 
     def _repr_html_(self) -> str:
         # Import by name, because reporting imports decisions, not the other way round.
@@ -320,7 +307,7 @@ class Decision(Outcome):
             )
         if self.costs:
             sentences.append(f"Cost per answer {self.cost:.3g}.")
-        return " ".join(filter(None, [*sentences, self._refused()]))
+        return " ".join(filter(None, sentences))
 
     def note_on(self, errors: int, accepted: int) -> str:
         """Return how likely a count above the risk is; empty with clusters, whose rows depend on each
@@ -338,20 +325,37 @@ class Decision(Outcome):
         return f"{name}: {self.other_coverage:.1%}."
 
     def refusal(self, share: float = 1.0) -> str:
-        """Return why nothing can be accepted; `share` of further labels would decide."""
-        return "\n".join([f"No answer can be accepted: {self._why}", *self.suggestions(share)])
+        """Return why nothing can be accepted, and what can be had: one line each, with what to type.
 
-    def suggestions(self, share: float = 1.0) -> list[str]:
-        """Return what can be had if nothing can be accepted: one line each, with what to type."""
-        lines = [_offer(one, self.guarantee, self.confidence) for one in self.options]
+        `share` of further labels would decide.
+        """
+        samples = f"{self.n_samples:,} labelled samples"
+        if self.n_clusters is not None:
+            samples += f" in {count_of_clusters(self.n_clusters)}"
+        risk, each = percentage(self.risk), f" in each {self._each}" if self._each else ""
+        sure = _how_sure(self.guarantee, self.confidence)
+        lines = [
+            f"No answer can be accepted: {samples} cannot show a risk below {risk}{each} {sure}."
+        ]
+        if self.needed is None:
+            lines[0] += (
+                " Even the most confident answers may be wrong too often. A higher risk or a better "
+                "model helps more than labels."
+            )
+        for one in self.options:
+            other = "" if one.guarantee == self.guarantee else f" --guarantee {one.guarantee}"
+            lines.append(
+                f"With --risk {one.risk:g}{other}, {one.coverage:.1%} of the answers can be accepted "
+                f"(at most {percentage(one.risk)} wrong {_how_sure(one.guarantee, self.confidence)})."
+            )
         if self.needed is not None:
+            group = f" of {self._nearest.name}" if self.rule.groups else ""
             lines.append(
                 f"With {self.more_labels(share)} like these, about "
-                f"{percentage(self._nearest.needed_share, 2)} of the answers"
-                f"{f' of {self._nearest.name}' if self.rule.groups else ''} could be accepted at "
-                f"{percentage(self.risk)}."
+                f"{percentage(self._nearest.needed_share, 2)} of the answers{group} could be "
+                f"accepted at {risk}."
             )
-        return lines
+        return "\n".join(lines)
 
     @property
     def _other(self) -> Guarantee:
@@ -373,30 +377,6 @@ class Decision(Outcome):
         """The part that needs the fewest labels."""
         return min(self.parts, key=lambda part: math.inf if part.needed is None else part.needed)
 
-    def _refused(self) -> str:
-        """Name the groups in which nothing can be accepted yet, and the labels that they need."""
-        refused = [part for part in self.parts if not part.possible] if self.rule.groups else []
-        if not refused:
-            return ""
-        names = [f"{part.name} ({part.more_labels()})" for part in refused[:3]]
-        rest = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
-        return f"No answer can be accepted yet in {len(refused)} groups: {', '.join(names)}{rest}."
-
-    @property
-    def _why(self) -> str:
-        samples = f"{self.n_samples:,} labelled samples"
-        if self.n_clusters is not None:
-            samples += f" in {count_of_clusters(self.n_clusters)}"
-        each = f" in each {self._each}" if self._each else ""
-        sure = _how_sure(self.guarantee, self.confidence)
-        reason = f"{samples} cannot show a risk below {percentage(self.risk)}{each} {sure}."
-        if self.needed is None:
-            reason += (
-                " Even the most confident answers may be wrong too often. A higher risk or a better "
-                "model helps more than labels."
-            )
-        return reason
-
 
 def _lowest_risk(
     kind: Guarantee, risk: float, share_of: Callable[[Guarantee, float], float]
@@ -413,17 +393,6 @@ def _lowest_risk(
     digits = 1 - math.floor(math.log10(high))
     rounded = math.ceil(high * 10**digits) / 10**digits
     return Option(kind, rounded, share_of(kind, rounded))
-
-
-def _offer(option: Option, guarantee: Guarantee, confidence: float) -> str:
-    """Return a line about what can be promised, with the option to type."""
-    typed = f"--risk {option.risk:g}"
-    if option.guarantee != guarantee:
-        typed += f" --guarantee {option.guarantee}"
-    return (
-        f"With {typed}, {option.coverage:.1%} of the answers can be accepted "
-        f"(at most {percentage(option.risk)} wrong {_how_sure(option.guarantee, confidence)})."
-    )
 
 
 def _how_sure(guarantee: Guarantee, confidence: float) -> str:

@@ -206,7 +206,7 @@ def profile(
         confidences, whether each answer is right.
     clusters : array-like of shape (n_samples,), optional
         Rows that belong together, such as frames of one recording; by default those of the views.
-        `watch` then shuffles whole clusters.
+        `watch` then shuffles whole clusters, and all rows are kept.
     signals : mapping of name to column, optional
         With confidences: further numbers of each answer, which are compared, too.
     random_state : int or None
@@ -266,19 +266,12 @@ def profile(
 def _kept_rows(
     n_samples: int, clusters: ArrayLike | None, rng: np.random.Generator
 ) -> tuple[Any, NDArray[np.int64] | None]:
-    """Return at most `MAX_ROWS` rows, whole clusters at a time, and the number of their cluster."""
-    if clusters is None:
-        if n_samples <= MAX_ROWS:
-            return slice(None), None
-        return np.sort(rng.choice(n_samples, MAX_ROWS, replace=False)), None
-    unit = check_clusters(clusters, n_samples).astype(np.int64)
+    """Return which rows are kept, and the number of their cluster; all rows of clusters are kept."""
+    if clusters is not None:
+        return slice(None), check_clusters(clusters, n_samples).astype(np.int64)
     if n_samples <= MAX_ROWS:
-        return slice(None), unit
-    order = rng.permutation(int(unit.max()) + 1)
-    total = np.cumsum(np.bincount(unit)[order])
-    kept = order[: max(1, int(np.searchsorted(total, MAX_ROWS, side="right")))]
-    rows = np.flatnonzero(np.isin(unit, kept))
-    return rows, np.unique(unit[rows], return_inverse=True)[1].astype(np.int64)
+        return slice(None), None
+    return np.sort(rng.choice(n_samples, MAX_ROWS, replace=False)), None
 
 
 def _fit_platt(log_odds: Vector, right: NDArray[np.bool_]) -> tuple[Vector, NDArray[np.float64]]:

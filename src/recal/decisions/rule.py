@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import check_confidences, check_probs, is_graded
 from recal.clusters import check_names
 from recal.errors import InputError, UnseenGroupsWarning
-from recal.schema import ListOf, Number, Record, Sizes, Text
+from recal.schema import ListOf, Number, Record, Sizes, Text, check
 
 Reads = Literal["maximum", "confidence"]
 Guarantee = Literal["confidence", "average"]
@@ -90,10 +90,7 @@ class DecisionRule(Record):
     @property
     def promise(self) -> str:
         """The promise in words, without a full stop."""
-        most = f"at most {percentage(self.risk)} of the accepted answers are wrong"
-        if self.guarantee == "average":
-            return f"on average, {most}"
-        return f"with {percentage(self.confidence)} confidence, {most}"
+        return promise_in_words(self.risk, self.confidence, self.guarantee)
 
     def note_on(self, errors: int, accepted: int) -> str:
         """Return a sentence about a count of mistakes above the risk; empty if it is not above."""
@@ -181,6 +178,14 @@ class DecisionRule(Record):
             )
 
 
+def promise_in_words(risk: float, confidence: float, guarantee: Guarantee) -> str:
+    """Return what is promised about the accepted answers, without a full stop."""
+    most = f"at most {percentage(risk)} of the accepted answers are wrong"
+    if guarantee == "average":
+        return f"on average, {most}"
+    return f"with {percentage(confidence)} confidence, {most}"
+
+
 def percentage(share: float, digits: int = 3) -> str:
     """Return a share as a percentage with so many digits."""
     return f"{float(f'{100 * share:.{digits}g}'):g}%"  # 100%, not 1e+02%
@@ -192,12 +197,5 @@ def finite(value: float) -> float | None:
 
 
 def check_share(value: float, name: str) -> float:
-    """Return a share strictly between 0 and 1; the error for a percentage says how to write it."""
-    try:
-        return float(SHARE.read(value, {}))
-    except ValueError:
-        share = value if isinstance(value, int | float) and 1 < value < 100 else 5
-        text = (
-            f"must be strictly between 0 and 1, as {share / 100:g} for {share:g} %, got {value!r}"
-        )
-        raise InputError(text, argument=name) from None
+    """Return a share strictly between 0 and 1."""
+    return float(check(value, SHARE, name))

@@ -55,9 +55,6 @@ class PredictionSets(Record):
         keeps a class.
     penalty, free_ranks : float, int
         For raps: each rank beyond the free ones adds the penalty to the score.
-    randomised : bool
-        Whether aps and raps count a random part of the class's own probability, rather than all of
-        it.
     at_least_one : bool
         Whether the likeliest class is kept if the set would otherwise be empty.
 
@@ -76,7 +73,6 @@ class PredictionSets(Record):
     ]
     penalty: NotNegative = 0.1
     free_ranks: Size = 2
-    randomised: bool = True
     at_least_one: bool = False
 
     def check(self) -> None:
@@ -95,17 +91,12 @@ class PredictionSets(Record):
                 f"These sets have a limit for each of {len(self.limits)} classes, got {n_classes}."
             )
 
-    def scores(self, probs: ArrayLike, u: ArrayLike | None = None) -> Vector:
-        """The score of every class, (n_samples, n_classes); a lower score is a better fit.
-
-        `u` in [0, 1], one per sample, is the part of a class's own probability that aps and raps
-        count. By default the part is computed from the sample's probabilities, or it is 1 if the
-        sets are not randomised.
-        """
+    def scores(self, probs: ArrayLike) -> Vector:
+        """The score of every class, (n_samples, n_classes); a lower score is a better fit."""
         array = np.asarray(check_probs(probs), dtype=np.float64)
         if self.method == "lac":
             return 1.0 - array
-        parts = self._parts(array, u)
+        parts = content_uniforms(array)
         order = np.argsort(-array, axis=1, kind="stable")
         falling = np.take_along_axis(array, order, axis=1)
         scores = np.cumsum(falling, axis=1) - (1.0 - parts[:, None]) * falling
@@ -117,25 +108,14 @@ class PredictionSets(Record):
         np.put_along_axis(by_class, order, scores, axis=1)
         return by_class
 
-    def predict(self, probs: ArrayLike, u: ArrayLike | None = None) -> NDArray[np.bool_]:
+    def predict(self, probs: ArrayLike) -> NDArray[np.bool_]:
         """Return whether each class remains possible, (n_samples, n_classes)."""
         array = check_probs(probs)
         self.check_classes(array.shape[1])
-        kept = self.scores(array, u) <= np.asarray(self.limits)
+        kept = self.scores(array) <= np.asarray(self.limits)
         if self.at_least_one:
             kept[np.arange(len(array)), array.argmax(axis=1)] |= ~kept.any(axis=1)
         return kept
-
-    def _parts(self, array: Floats, u: ArrayLike | None) -> Vector:
-        if u is not None:
-            parts = np.asarray(u, dtype=np.float64)
-            if parts.shape != (len(array),) or not ((parts >= 0) & (parts <= 1)).all():
-                raise InputError(
-                    f"must hold a number in [0, 1] for each of {len(array)} samples", argument="u"
-                )
-            return parts
-        by_content = self.randomised and self.method != "lac"
-        return content_uniforms(array) if by_content else np.ones(len(array))
 
 
 def content_uniforms(array: Floats) -> Vector:
@@ -164,9 +144,7 @@ def prediction_sets(
     per_class: bool = False,
     penalty: float | None = None,
     free_ranks: int = 2,
-    randomised: bool = True,
     at_least_one: bool = False,
-    u: ArrayLike | None = None,
     calibrator: Any = None,
     classes: Any = None,
 ) -> PredictionSets:
@@ -182,7 +160,7 @@ def prediction_sets(
         Calibrated or not; the guarantee holds for any. Better probabilities give smaller sets.
     y : array-like of shape (n_samples,)
         Integers are column indices; anything else needs `classes`.
-    coverage, method, randomised, at_least_one : see `PredictionSets`
+    coverage, method, at_least_one : see `PredictionSets`
     penalty, free_ranks : float, int
         For raps; see `PredictionSets`. Without a penalty, a random fifth of the samples chooses
         both for the smallest sets, and the others give the limit, so that the coverage holds. With
@@ -190,8 +168,6 @@ def prediction_sets(
     per_class : bool
         Guarantee the coverage for the samples of each true class, with a limit for each (Mondrian).
         A class with fewer than about ``1 / (1 - coverage)`` labelled samples is then always kept.
-    u : array-like of shape (n_samples,), optional
-        The random parts, if they should not be computed from the samples.
     calibrator : Calibrator, optional
         The fitted calibrator that gave `probs`, to check that these are not the samples of its fit.
     classes : sequence of length n_classes, optional
@@ -217,24 +193,23 @@ def prediction_sets(
             fitted, len(array), "the coverage does not hold", "Make the sets on other samples."
         )
     form = PredictionSets(
-        method, coverage, (math.inf,), 0.1 if penalty is None else penalty, free_ranks, randomised
+        method, coverage, (math.inf,), 0.1 if penalty is None else penalty, free_ranks, at_least_one
     )
-    parts = form._parts(array, u)
     kept = np.arange(len(array))
     if method == "raps" and penalty is None:
         chosen, kept = parted(len(array), coverage)
         if len(chosen):
-            scores = replace(form, method="aps").scores(array[chosen], parts[chosen])
+            scores = replace(form, method="aps").scores(array[chosen])
             ranks = np.argsort(np.argsort(-array[chosen], axis=1, kind="stable"), axis=1) + 1
             penalty, free_ranks = smallest(scores, ranks, labels[chosen], coverage)
             form = replace(form, penalty=penalty, free_ranks=free_ranks)
     array, labels = array[kept], labels[kept]
-    scores = form.scores(array, parts[kept])
+    scores = form.scores(array)
     own = scores[np.arange(len(array)), labels]
     groups = [own[labels == column] for column in range(array.shape[1])] if per_class else [own]
     limits = tuple(limit(scores, coverage) for scores in groups)
-    _warn_of_whole_sets(limits, [len(group) for group in groups], scores, coverage)
-    return replace(form, limits=limits, at_least_one=at_least_one)
+    _warn_of_whole_sets(limits, scores, coverage)
+    return replace(form, limits=limits)
 
 
 def parted(n_samples: int, coverage: float) -> tuple[Indices, Indices]:
@@ -280,28 +255,22 @@ def limit(scores: Vector, coverage: float) -> float:
     return float(np.partition(scores, rank - 1)[rank - 1]) + 2.0**-21
 
 
-def _warn_of_whole_sets(
-    limits: tuple[float, ...], counts: list[int], scores: Vector, coverage: float
-) -> None:
+def _warn_of_whole_sets(limits: tuple[float, ...], scores: Vector, coverage: float) -> None:
     """Warn if classes are in every set, or every set contains every class, and say what to do."""
-    fewest, endless, per_class = fewest_scores(coverage), limits.count(math.inf), len(limits) > 1
-    if endless and endless < len(limits):
-        text = (
-            f"{endless} of {len(limits)} classes have fewer than the {fewest} labelled samples that a coverage of "
-            f"{coverage:g} needs, and stay in every set. Add samples of these classes, or lower the coverage."
+    if math.inf in limits:
+        per_class = len(limits) > 1
+        few = (
+            f"{limits.count(math.inf)} of {len(limits)} classes have" if per_class else "There are"
         )
-    elif endless:
-        first = "Use per_class=False, add" if per_class else "Add"
         text = (
-            f"{sum(counts)} labelled samples are too few: a coverage of {coverage:g} needs {fewest}"
-            f"{' of a class' if per_class else ''}. Every set holds every class. {first} labelled "
-            "samples, or lower the coverage."
+            f"{few} fewer than the {fewest_scores(coverage)} labelled samples that a coverage of "
+            f"{coverage:g} needs, so {'they are' if per_class else 'every class is'} in every set. "
+            "Add labelled samples, or lower the coverage."
         )
     elif scores.shape[1] > 1 and (scores <= np.asarray(limits)).all():
-        first = "Use per_class=False" if per_class else "Use a better model or calibration"
         text = (
             f"With a coverage of {coverage:g} every set holds every class: these probabilities "
-            f"cannot rule any out. {first}, or lower the coverage."
+            "cannot rule any out. Use a better model or calibration, or lower the coverage."
         )
     else:
         return

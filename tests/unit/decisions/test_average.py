@@ -204,8 +204,7 @@ def test_graded_tables_are_cross_fitted():
     assert 0.2 < decision.coverage < 1
     confidence = fitted.predict_confidence(table, groups)
     assert np.mean(decision.accept(confidence)) == pytest.approx(decision.coverage, abs=0.1)
-    rows = [{"one": one, "two": two} for one, two in signals.tolist()]
-    by_group = decide_crossfitted(SignalCalibration(), rows, right, 0.2, folds=5, groups=groups)[1]
+    by_group = decide_crossfitted(SignalCalibration(), table, right, 0.2, folds=5, groups=groups)[1]
     assert by_group.rule.groups == ("a", "b")
 
 

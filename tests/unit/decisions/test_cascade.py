@@ -187,7 +187,7 @@ def test_the_promise_holds_over_many_draws(guarantee):
     error, share = [], []
     for _ in range(draws):
         labelled = Labelled(*questions(n), costs, 50.0)
-        pair = labelled.choose(policies, fitted, risk, 0.05, guarantee, None)
+        pair = labelled.choose(policies, risk, 0.05, guarantee, None)
         stop, accepted = follow(new, *pair)
         error.append((wrong[np.arange(len(new)), stop] & accepted).mean())
         share.append(accepted.mean())

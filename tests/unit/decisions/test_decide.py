@@ -262,7 +262,7 @@ def test_what_can_be_had_is_named_when_nothing_can_be_accepted():
     assert again.coverage == own.coverage > 0
     average = decide(1 - doubt, right, risk=other.risk, guarantee="average")
     assert average.coverage == other.coverage > 0
-    lines = found.suggestions()
+    lines = found.refusal().splitlines()[1:]
     assert f"--risk {own.risk:g}," in lines[0]
     assert f"--risk {other.risk:g} --guarantee average" in lines[1]
     assert str(found).count("\n") == len(lines)
