@@ -6,15 +6,15 @@ import warnings
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+import scipy
 
 from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.ensemble import CalibrationEnsemble, EnsembleFit, fit_ensemble
 from recal.calibrators.recal import ReCal
 from recal.calibrators.samples import Samples
-from recal.checks import Labels, Vector
+from recal.checks import Labels
 from recal.clusters import cluster_sums
-from recal.errors import FewSamplesWarning, InputError
+from recal.errors import InputError
 from recal.maps.base import Map
 from recal.maps.blend import Answers, Blend
 from recal.maps.steps import Plan
@@ -47,10 +47,6 @@ class AutoCalibration(Calibrator):
         The chosen method, fitted.
     reason_ : str
         One sentence: which method was chosen, and its gain.
-    trials_ : list of dict
-        For each method that was tried: `method`, `nll` on samples left out, `gain` over temperature
-        scaling with its `standard_error`, `passes` per prediction beyond the first, and `samples`,
-        the number of samples left out.
     plan_ : Plan
         The plan of the chosen method, if it has one.
 
@@ -74,47 +70,31 @@ class AutoCalibration(Calibrator):
     calibrator_: Calibrator = from_fit()
     choice_: str = from_fit()
     reason_: str = from_fit()
-    trials_: list[dict[str, Any]] = from_fit()
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
         samples = samples.without_counts()
         rng = np.random.default_rng(self.random_state)
         ensemble = CalibrationEnsemble(answers=self.answers, random_state=int(rng.integers(2**31)))
-        fit = fit_ensemble(ensemble, samples, rng)
+        fit = fit_ensemble(samples, self.answers, rng)
         ensemble.set_state({"n_fitted_": len(samples), **fit.record()})
         chosen, reason = _simplest(ensemble, fit)
-        trials = []
-        for name, losses in fit.losses.items():
-            passes = fit.passes if name == "ensemble with views" else 0.0
-            trials.append(_trial(name, fit.losses["ts"], losses, passes, fit.samples))
         # With few mistakes, ReCal may look best by chance: chosen on 100 to 200 samples, it had up
         # to twice the NLL.
         can_judge = fit.losses and fit.many_mistakes and samples.weights is None
         if can_judge and samples.views.transforms:
-            recal, record, why = _try_recal(fit, int(rng.integers(2**31)))
-            trials.append(record)
+            recal, why = _try_recal(fit, int(rng.integers(2**31)))
             if why:
                 chosen, reason = recal.learn(samples), why
         if self.answers == "kept" and samples.weights is None:
             reason += _free_answers(chosen, samples)
-        chosen.classes_ = (
-            np.arange(samples.n_classes) if samples.classes is None else samples.classes
-        )
-        return {
-            "calibrator_": chosen,
-            "choice_": chosen.short_name,
-            "reason_": reason,
-            "trials_": trials,
-        }
+        classes = samples.classes
+        chosen.classes_ = np.arange(samples.n_classes) if classes is None else classes
+        return {"calibrator_": chosen, "choice_": chosen.short_name, "reason_": reason}
 
     def _check_state(self, n_classes: int) -> None:
         inner = getattr(self, "calibrator_", None)
         choice = getattr(self, "choice_", None)
-        if (
-            not isinstance(inner, Calibrator)
-            or inner.short_name != choice
-            or choice == self.short_name
-        ):
+        if not isinstance(inner, Calibrator) or not inner.short_name == choice != self.short_name:
             raise InputError("must be the method that `choice_` names", argument="calibrator_")
         inner.check_state()
         if len(inner.classes_) != n_classes:
@@ -137,46 +117,35 @@ def _free_answers(fitted: Calibrator, samples: Samples) -> str:
 
     The samples of the fit only give a hint. A fit on one half is then tested on the other half.
     """
-    views, labels, clusters = samples.views, samples.labels, samples.clusters
-    kept = views.logits.argmax(axis=1)
-    together = (
-        np.arange(len(labels)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
-    )
-    changed = fitted._predict_proba(views).argmax(axis=1)
+    changed = fitted._predict_proba(samples.views).argmax(axis=1)
     # With fewer than 200 samples, changed predictions cannot be shown to be better.
-    if together.max() + 1 < 200 or not _is_better(changed, kept, labels, together):
+    if samples.n_units < 200 or not _is_better(changed, samples):
         return ""
-    order = np.random.default_rng(0).permutation(int(together.max()) + 1)
-    second_half = np.isin(together, order[1::2])
-    first, second = np.flatnonzero(~second_half), np.flatnonzero(second_half)
+    halves = samples.folds(2, np.random.default_rng(0))
+    rest, left_out = (samples[np.flatnonzero(halves == half)] for half in (0, 1))
     trial = AutoCalibration(answers="free")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trial.learn(samples[first])
-    free = trial.calibrator_._predict_proba(views[second]).argmax(axis=1)
-    if not _is_better(free, kept[second], labels[second], together[second]):
+        trial.learn(rest)
+    free = trial.calibrator_._predict_proba(left_out.views).argmax(axis=1)
+    if not _is_better(free, left_out):
         return ""
-    before, after = (float((one == labels[second]).mean()) for one in (kept[second], free))
+    before, after = (float((one == left_out.labels).mean()) for one in (left_out.answers, free))
     return (
-        f" Changing {int((free != kept[second]).sum()):,} of {len(second):,} answers left out would raise the accuracy "
-        f"from {before:.1%} to {after:.1%}: "
+        f" Changing {int((free != left_out.answers).sum()):,} of {len(left_out):,} answers left out "
+        f"would raise the accuracy from {before:.1%} to {after:.1%}: "
         'use answers="free" (--answers free).'
     )
 
 
-def _is_better(
-    free: NDArray[np.intp], kept: NDArray[np.intp], labels: Labels, clusters: NDArray[np.intp]
-) -> bool:
+def _is_better(free: Labels, samples: Samples) -> bool:
     """Whether changed predictions are clearly more often right: an exact sign test over clusters at
     the 1 % level.
     """
-    change = cluster_sums((free == labels) - (kept == labels).astype(np.float64), clusters)
+    right = (samples.answers == samples.labels).astype(np.float64)
+    change = cluster_sums((free == samples.labels) - right, samples.clusters)
     gained, lost = int((change > 0).sum()), int((change < 0).sum())
-    if gained <= lost:
-        return False
-    from scipy.special import bdtrc
-
-    return bool(bdtrc(gained - 1, gained + lost, 0.5) < 0.01)
+    return gained > lost and bool(scipy.special.bdtrc(gained - 1, gained + lost, 0.5) < 0.01)
 
 
 def _simplest(ensemble: CalibrationEnsemble, fit: EnsembleFit) -> tuple[Calibrator, str]:
@@ -197,42 +166,20 @@ def _simplest(ensemble: CalibrationEnsemble, fit: EnsembleFit) -> tuple[Calibrat
     return member, f"Chosen: {name}, {why}."
 
 
-def _try_recal(fit: EnsembleFit, seed: int) -> tuple[ReCal, dict[str, Any], str]:
-    """Fit ReCal as published to all folds but one; return it, its row of `trials_`, and why to use
-    it, or "".
-    """
+def _try_recal(fit: EnsembleFit, seed: int) -> tuple[ReCal, str]:
+    """Fit ReCal as published to all folds but one; return it, and why to use it, or ""."""
     method, samples = ReCal(random_state=seed), fit.samples
     rest, left_out = np.flatnonzero(fit.folds != 0), np.flatnonzero(fit.folds == 0)
     rest = rest[:: -(-len(rest) // 20_000)]  # enough samples to judge ReCal
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FewSamplesWarning)
-        method.learn(samples[rest])
+    method.learn(samples[rest])
     unseen = samples[left_out]
-    losses = unseen.losses(method._predict_proba(unseen.views), kept=False)
-    passes = float(len(method.plan_.transforms))
-    best = fit.best_losses[left_out]
-    record = _trial("recal", fit.losses["ts"][left_out], losses, passes, unseen)
+    loss = float(unseen.losses(method._predict_proba(unseen.views), kept=False).mean())
+    best = float(fit.best_losses[left_out].mean())
     # Each additional forward pass must gain half a per cent of the loss.
-    cost = 1.0 + 0.005 * (passes - fit.passes)
-    wins = float(losses.mean()) * cost < float(best.mean())
-    gain = 100.0 * (1.0 - losses.mean() / best.mean())
-    sentence = (
-        f"Chosen: recal, whose NLL on samples left out is {gain:.1f} % lower than that of the best mixture of methods, "
-        f"for {passes:.0f} more forward passes per answer."
+    passes = len(method.plan_.transforms)
+    if loss * (1.0 + 0.005 * (passes - fit.passes)) >= best:
+        return method, ""
+    return method, (
+        f"Chosen: recal, whose NLL on samples left out is {100.0 * (1.0 - loss / best):.1f} % lower than that of the "
+        f"best mixture of methods, for {passes} more forward passes per answer."
     )
-    return method, record, sentence if wins else ""
-
-
-def _trial(
-    name: str, plain: Vector, losses: Vector, passes: float, samples: Samples
-) -> dict[str, Any]:
-    """Return a row of `trials_`; `plain` are the losses of temperature scaling."""
-    gain = samples.gain(plain, losses)
-    return {
-        "method": name,
-        "nll": samples.mean(losses),
-        "gain": gain.mean,
-        "standard_error": gain.error,
-        "passes": passes,
-        "samples": len(losses),
-    }

@@ -7,7 +7,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, cast, get_type_hints
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +17,18 @@ from recal.calibrators.isotonic import IsotonicCalibration
 from recal.calibrators.logistic import BetaCalibration
 from recal.calibrators.samples import LossGain, Samples
 from recal.calibrators.scaling import StructuredMatrixScaling, StructuredVectorScaling
-from recal.calibrators.stacking import report_of, share_of_chance, stack_data, stack_plan
+from recal.calibrators.stacking import share_of_chance, stack_data, stack_plan
 from recal.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling
 from recal.calibrators.view_selection import choose_class_weights, choose_views, judged_stack
 from recal.checks import Indices, Vector
 from recal.clusters import each_fold, effective_count
 from recal.engine.compiled import one_thread
-from recal.errors import ConvergenceWarning, FewSamplesWarning, InputError
+from recal.errors import ConvergenceWarning
 from recal.maps.arrays import log_softmax, safe_log
-from recal.maps.base import Map, wide
+from recal.maps.base import wide
 from recal.maps.blend import Answers, Blend, Mixture, member_probs
 from recal.progress import track
-from recal.schema import Instance, RandomState, check
+from recal.schema import RandomState
 from recal.solvers.convex import mixture_weights, without_light_ones
 from recal.solvers.temperature import fit_beta
 from recal.transforms.base import short_spec
@@ -58,20 +58,14 @@ def member_names(n_classes: int) -> tuple[str, ...]:
     return tuple(name for name in FAMILIES if name not in many)
 
 
-def needed_for(names: Iterable[str]) -> tuple[str, ...]:
-    """Return these members and those that they read, in the order in which they are fitted."""
-    every = {*names, *(READS[name] for name in names if name in READS)}
-    return tuple(name for name in FAMILIES if name in every)
-
-
 def fit_members(names: Iterable[str], samples: Samples, near: Members | None = None) -> Members:
-    """Fit these members and those that they read; `near` contains fits to nearly the same samples.
+    """Fit these members in their order; `near` contains fits to nearly the same samples.
 
     Members that read the same logits share one temperature.
     """
     members: Members = {}
     sources: dict[str | None, Samples] = {}
-    for name in needed_for(names):
+    for name in names:
         source, start = READS.get(name), None if near is None else near[name].map_
         if source not in sources:
             logits = samples.logits
@@ -86,8 +80,7 @@ def fit_members(names: Iterable[str], samples: Samples, near: Members | None = N
             member.joint = 20 < samples.n_classes <= MANY_CLASSES
         used = known if member.takes_weights else _repeated(known)
         with warnings.catch_warnings():
-            # A member with too few samples does badly on samples left out and gets no weight.
-            warnings.simplefilter("ignore", FewSamplesWarning)
+            # A member that does badly on samples left out gets no weight.
             warnings.simplefilter("ignore", ConvergenceWarning)
             member.learn(replace(used, near=start, known_beta=known.known_beta))
     return members
@@ -141,14 +134,10 @@ class CalibrationEnsemble(Calibrator):
     ----------
     weights_ : dict of str to float
         The weight of each member in use, the largest first.
-    members_ : dict of str to Map
-        The maps of the members in use, and of those that they read.
     reason_ : str
         One sentence: which members were mixed, and the gain.
     plan_ : Blend, if views are used
         Their weights and the gate; the mixture is part of it.
-    views_report_ : list of dict
-        A record of the search for views, as in `ViewStacking`.
 
     Notes
     -----
@@ -177,36 +166,22 @@ class CalibrationEnsemble(Calibrator):
 
     map_: Mixture = from_fit()
     reason_: str = from_fit()
-    views_report_: list[dict[str, Any]] = from_fit()
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
         rng = np.random.default_rng(self.random_state)
-        return fit_ensemble(self, samples.without_counts(), rng).record()
+        return fit_ensemble(samples.without_counts(), self.answers, rng).record()
 
     @property
     def weights_(self) -> dict[str, float]:
-        weights = sorted(
-            zip(self.map_.names, self.map_.weights.tolist()), key=lambda item: -item[1]
-        )
+        pairs = zip(self.map_.names, self.map_.weights.tolist())
+        weights = sorted(pairs, key=lambda item: -item[1])
         return {name: weight for name, weight in weights if weight > 0.0}
-
-    @property
-    def members_(self) -> dict[str, Map]:
-        return dict(zip(self.map_.names, self.map_.members))
 
     @property
     def plan_(self) -> Blend:
         if self.map_.plan is None:
             raise AttributeError("This CalibrationEnsemble uses no views and has no plan_.")
         return self.map_.plan
-
-    def _check_state(self, n_classes: int) -> None:
-        check(vars(self).get("map_"), Instance(Mixture), "map_")
-        for name, member in self.members_.items():
-            if name not in FAMILIES or not isinstance(
-                member, get_type_hints(FAMILIES[name])["map_"]
-            ):
-                raise InputError(f"holds under {name!r} another method", argument="map_")
 
 
 @dataclass
@@ -228,7 +203,6 @@ class EnsembleFit:
     """
     plan: Blend | None = None
     passes: float = 0.0
-    views_report: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def best_losses(self) -> Vector:
@@ -245,7 +219,8 @@ class EnsembleFit:
 
     def record(self) -> dict[str, Any]:
         """Return the fitted attributes."""
-        names = tuple(needed_for(self.weights))
+        needed = {*self.weights, *(READS[name] for name in self.weights if name in READS)}
+        names = tuple(name for name in FAMILIES if name in needed)
         mixture = Mixture(
             names=names,
             members=tuple(self.members[name].map_ for name in names),
@@ -253,8 +228,7 @@ class EnsembleFit:
             reads=np.array(places_read(names)),
             plan=self.plan,
         )
-        reason = f"{self._members()}: {self._evidence()}."
-        return {"map_": mixture, "reason_": reason, "views_report_": self.views_report}
+        return {"map_": mixture, "reason_": f"{self._members()}: {self._evidence()}."}
 
     def _members(self) -> str:
         # Smaller weights would show as 0 %.
@@ -267,10 +241,8 @@ class EnsembleFit:
             return mixed
         used = ", ".join(short_spec(transform) for transform in self.plan.transforms)
         by_class = ", with weights for each class," if self.plan.matrices else ""
-        return (
-            f"{mixed}, and stacks {used}{by_class} on top for {self.passes:.2f} more forward "
-            "passes per answer"
-        )
+        passes = f"{self.passes:.2f} more forward passes per answer"
+        return f"{mixed}, and stacks {used}{by_class} on top for {passes}"
 
     def _evidence(self) -> str:
         if not self.losses:
@@ -284,9 +256,7 @@ class EnsembleFit:
         return f"on samples left out, its NLL is {told}"
 
 
-def fit_ensemble(
-    method: CalibrationEnsemble, samples: Samples, rng: np.random.Generator
-) -> EnsembleFit:
+def fit_ensemble(samples: Samples, answers: Answers, rng: np.random.Generator) -> EnsembleFit:
     """Return the ensemble of these samples."""
     n_classes, share = samples.n_classes, 1.0
     if samples.weights is not None:  # weights are relative
@@ -308,10 +278,10 @@ def fit_ensemble(
     fit = EnsembleFit(members, {}, samples, share, folds)
     probs = _cross_fitted(fit)
     with one_thread():
-        _weigh(fit, probs, method.answers == "kept")
+        _weigh(fit, probs, answers == "kept")
     if samples.views.transforms:
         mixed = np.tensordot([fit.weights.get(name, 0.0) for name in members], probs, axes=1)
-        _stack_views(fit, method, mixed, rng)
+        _stack_views(fit, answers, mixed, rng)
     if fit.plan is None:
         fit.weights = _one_or_all(fit)
     return fit
@@ -379,23 +349,20 @@ def _one_or_all(fit: EnsembleFit) -> dict[str, float]:
 
 
 def _stack_views(
-    fit: EnsembleFit,
-    method: CalibrationEnsemble,
-    mixed: NDArray[np.floating],
-    rng: np.random.Generator,
+    fit: EnsembleFit, answers: Answers, mixed: NDArray[np.floating], rng: np.random.Generator
 ) -> None:
     """Set the plan of the mixture with the views that `ViewStacking` chooses, or that class-wise
     weights can use; no plan if they are not worth their forward passes.
     """
-    samples, kept = fit.samples, method.answers == "kept"
+    samples = fit.samples
     epsilon = share_of_chance(len(samples))
     beta = float(fit.members["ts"].beta_)  # type: ignore[attr-defined]
-    data = stack_data(samples, samples.views.transforms, beta, epsilon, method.answers, gate=0.99)
+    data = stack_data(samples, samples.views.transforms, beta, epsilon, answers, gate=0.99)
     choice = choose_views(data, rng, max_views=3, no_harm=True)
     used = () if choice.stack is None else choice.stack.views
     features = np.concatenate([data.features[[0, 0]], data.features[1:]])
     features[1] = np.log((1.0 - epsilon) * mixed + epsilon / mixed.shape[1])
-    plain = samples.losses(mixed, kept=kept)
+    plain = samples.losses(mixed, kept=answers == "kept")
     data = replace(data, features=features, plain_losses=plain, n_base=2)
     seed = int(rng.integers(2**31))
     best = judged_stack(data.only(used), np.random.default_rng(seed)) if used else None
@@ -406,4 +373,3 @@ def _stack_views(
         plan = cast(Blend, stack_plan(data.only(used), best.base, best.stack, best.matrices))
         fit.plan, fit.losses["ensemble with views"] = plan, best.losses
         fit.passes = len(plan.transforms) * float(plan.needs_views(samples.logits).mean())
-    fit.views_report = report_of(data, choice, fit.plan)

@@ -128,11 +128,11 @@ def minimise(
     max_iter : int
         The largest number of Newton steps.
     warn : bool
-        Whether to warn if `max_iter` steps are not enough.
+        Whether to warn if `max_iter` steps are not enough, or if a number is not finite.
     """
     point, loss = start, problem.evaluate(start)
     gap, restrict = np.inf, getattr(problem, "restrict", None)
-    for n_steps in range(max_iter):
+    for _ in range(max_iter):
         gradient = problem.gradient()
         free = None
         if lower is not None:
@@ -141,34 +141,25 @@ def minimise(
             if restrict is not None and not free.all():
                 restrict(free)
         direction = _newton_direction(problem, gradient, free, tol)
-        slope = float(np.vdot(gradient, direction))
-        gap = -0.5 * slope
-        if not np.isfinite(gap):
-            warnings.warn(
-                f"The solver met a number that is not finite after {n_steps} steps and stopped "
-                f"there, with the loss at {np.sum(loss):.6g}. The logits may be too large to multiply: "
-                "scale them down, or clip them.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-            break
-        if gap <= 0.0:
+        gap = -0.5 * float(np.vdot(gradient, direction))
+        if not gap > 0.0:
             break
         moved = _line_search(problem, point, loss, direction, gradient, lower)
         if moved is None:
             problem.evaluate(point)
+            gap = 0.0  # rounding hides any further decrease
             break
         previous, (point, loss) = loss, moved
         if gap <= tol or (gap <= 100 * tol and np.sum(previous - loss) <= 0.1 * tol):
             break
-    else:
-        if warn and gap > 1e-5:
-            warnings.warn(
-                f"The solver stopped after {max_iter} steps with the loss about {gap:.1e} above "
-                "its minimum. The fit is usable; raise the penalty for a better-posed problem.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+    if warn and not gap <= max(tol, 1e-5):
+        warnings.warn(
+            f"The solver stopped with the loss {np.sum(loss):.6g} about {gap:.1e} above its minimum. "
+            "Raise the penalty for a better-posed problem; if that is nan, the logits are too large "
+            "to multiply: scale them down, or clip them.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
     return Solution(point, float(np.sum(loss)))
 
 

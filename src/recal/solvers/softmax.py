@@ -56,9 +56,8 @@ class LinearMap:
         self._rows = np.arange(len(labels))
         counts = np.ones(len(labels)) if weights is None else weights
         self._mean = counts / counts.sum()
-        # Weights of the samples as `_pull` uses them, in float64 and in float32.
+        # Weights of the samples as `_pull` uses them.
         self._weights = None if weights is None else weights * (len(labels) / weights.sum())
-        self._light_weights = None if self._weights is None else self._weights.astype(np.float32)
 
     def penalise(self, ridge: np.ndarray, centre: np.ndarray | float = 0.0) -> None:
         """Set the ridge strengths and the centre towards which weights shrink; both have the shape
@@ -102,15 +101,14 @@ class LinearMap:
         residual = self._probs.copy()
         residual[self._rows, self.labels] -= 1.0
         self._prepare()
-        return self._pull(self.features, self._weights, residual) + 2.0 * self.ridge * (
-            self._point - self.centre
-        )
+        off = self._point - self.centre
+        return self._pull(self.features, residual) + 2.0 * self.ridge * off
 
     def hessian_times(self, direction: np.ndarray) -> np.ndarray:
         change = self._scores(self._light, direction.astype(np.float32))
         change -= np.einsum("ij,ij->i", change, self._light_probs)[:, None]
         change *= self._light_probs
-        return self._pull(self._light, self._light_weights, change) + 2.0 * self.ridge * direction
+        return self._pull(self._light, change) + 2.0 * self.ridge * direction
 
     def _scores(self, features: np.ndarray, point: np.ndarray) -> np.ndarray:
         """Return the scores of features, a new array."""
@@ -118,17 +116,18 @@ class LinearMap:
         scores += point[:, -1]
         return scores
 
-    def _pull(
-        self, features: np.ndarray, weights: np.ndarray | None, values: np.ndarray
-    ) -> np.ndarray:
+    def _pull(self, features: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Return the gradient of the mean of scores times `values`, which are overwritten."""
-        if weights is not None:
-            values *= weights[:, None]
+        self._weigh(values)
         pull = np.empty_like(self._point)
         pull[:, :-1] = values.T @ features
         pull[:, -1] = values.sum(axis=0)
         pull /= len(values)
         return pull
+
+    def _weigh(self, values: np.ndarray) -> None:
+        if self._weights is not None:
+            values *= self._weights.astype(values.dtype)[:, None]
 
     def _prepare(self) -> None:
         """Approximate each class's block of the Hessian by a diagonal plus the part along the
@@ -136,16 +135,14 @@ class LinearMap:
         """
         count = len(self.labels)
         spread = self._light_probs * (1.0 - self._light_probs)
-        if self._light_weights is not None:
-            spread *= self._light_weights[:, None]
+        self._weigh(spread)
         mass = spread.sum(axis=0, dtype=np.float64) / count
         safe = np.maximum(mass, 1e-30)[:, None]
         self._along = np.ones_like(self._point)
         self._along[:, :-1] = (spread.T @ self._light) / count / safe
         variance = np.zeros_like(self._point)
-        variance[:, :-1] = (spread.T @ np.square(self._light)) / count - safe * np.square(
-            self._along[:, :-1]
-        )
+        squares = (spread.T @ np.square(self._light)) / count
+        variance[:, :-1] = squares - safe * np.square(self._along[:, :-1])
         # A class that is never probable has no curvature: add a small share of the others'.
         least = 1e-6 * np.maximum(variance, 0.0).mean() + 1e-12
         self._diagonal = np.maximum(variance, 0.0) + 2.0 * self.ridge + least
@@ -179,7 +176,6 @@ class DiagonalMap(LinearMap):
     ) -> None:
         super().__init__(features, labels, features.shape[1], weights=weights)
         self.penalise(np.asarray(ridge), centre)
-        self._weights, self._light_weights = self._mean, self._mean.astype(np.float32)
 
     def solve(
         self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 100, warn: bool = True
@@ -193,22 +189,20 @@ class DiagonalMap(LinearMap):
         scores += point[1]
         return scores
 
-    def _pull(
-        self, features: np.ndarray, weights: np.ndarray | None, values: np.ndarray
-    ) -> np.ndarray:
-        assert weights is not None
+    def _pull(self, features: np.ndarray, values: np.ndarray) -> np.ndarray:
+        weights = self._mean.astype(values.dtype)
         shifts = weights @ values
         values *= features
         return np.stack([weights @ values, shifts])
 
     def _prepare(self) -> None:
         """Keep the two-by-two block of each class and ignore the coupling between classes."""
-        spread = self._light_probs * (1.0 - self._light_probs)
-        constant = (self._light_weights @ spread).astype(np.float64)
+        spread, weights = self._light_probs * (1.0 - self._light_probs), self._mean
+        constant = (weights.astype(np.float32) @ spread).astype(np.float64)
         spread *= self._light
-        linear = (self._light_weights @ spread).astype(np.float64)
+        linear = (weights.astype(np.float32) @ spread).astype(np.float64)
         spread *= self._light
-        square = (self._light_weights @ spread).astype(np.float64)
+        square = (weights.astype(np.float32) @ spread).astype(np.float64)
         ridge = 2.0 * np.broadcast_to(self.ridge, self._point.shape)
         # Rounding in float32 must not make a block indefinite.
         self._block = (square * (1.0 + 1e-5) + ridge[0], linear, constant * (1.0 + 1e-5) + ridge[1])

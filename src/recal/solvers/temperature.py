@@ -14,7 +14,6 @@ the scale of the logits.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +24,6 @@ from numpy.typing import NDArray
 
 from recal.checks import Flags, Floats, Labels, Vector
 from recal.engine.series import ScaledLogits, ScaledRows
-from recal.errors import ConvergenceWarning
 
 
 class GroupLosses:
@@ -86,7 +84,6 @@ class GroupLosses:
 Derivatives = Callable[[Vector], tuple[Vector, Vector]]
 
 LEAST_BETA, LARGEST_BETA = 1e-3, 100.0
-_MOST_PASSES = 100
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,6 @@ class FittedBetas:
 
     values: Vector
     converged: bool
-    passes: int
     at_bound: Flags
 
 
@@ -112,36 +108,24 @@ def solve_betas(
     `bounds` are the smallest and the largest beta of each group; the search then begins at `start`
     within them. Groups that are not `chosen` keep a beta of 1.
     """
-    everywhere = np.full(n_groups, LEAST_BETA), np.full(n_groups, LARGEST_BETA)
-    least, largest = everywhere if bounds is None else bounds
+    least, largest = bounds or (np.full(n_groups, LEAST_BETA), np.full(n_groups, LARGEST_BETA))
     log_beta = np.log(np.clip(np.ones(n_groups) if start is None else start, least, largest))
     origin = np.zeros(n_groups) if bounds is None else log_beta
-    searches = [
-        _Search(*ends)
-        for ends in np.stack([log_beta, origin, np.log(least), np.log(largest)], 1).tolist()
-    ]
+    ends = np.stack([log_beta, origin, np.log(least), np.log(largest)], 1)
+    searches = [_Search(*row) for row in ends.tolist()]
     active = np.ones(n_groups, dtype=bool) if chosen is None else chosen
-    open_groups, passes = np.flatnonzero(active).tolist(), 0
-    while open_groups and passes < _MOST_PASSES:
+    open_groups = np.flatnonzero(active).tolist()
+    for _ in range(100):
+        if not open_groups:
+            break
         trial = np.zeros(n_groups)
         for k in open_groups:
             trial[k] = math.exp(searches[k].log_beta)
-        slopes, curvatures = derivatives(trial)
-        passes += 1
-        for k in tuple(open_groups):
-            if searches[k].step(float(slopes[k]), float(curvatures[k])):
-                open_groups.remove(k)
-    if open_groups:
-        width = max(searches[k].upper - searches[k].lower for k in open_groups)
-        warnings.warn(
-            f"A temperature was not found to 1e-8 within {_MOST_PASSES} passes; it lies in a bracket of width "
-            f"{width:.1e} in log beta.",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
+        slopes, curvatures = (values.tolist() for values in derivatives(trial))
+        open_groups = [k for k in open_groups if not searches[k].step(slopes[k], curvatures[k])]
     betas = np.clip(np.exp([search.log_beta for search in searches]), least, largest)
     at_bound = np.array([search.at_bound for search in searches])
-    return FittedBetas(np.where(active, betas, 1.0), not open_groups, passes, at_bound)
+    return FittedBetas(np.where(active, betas, 1.0), not open_groups, at_bound)
 
 
 class _Search:

@@ -91,14 +91,11 @@ def found_at(point):
 
 
 def test_running_out_of_steps_is_said():
-    with pytest.warns(ConvergenceWarning, match="after 1 steps"):
+    with pytest.warns(ConvergenceWarning, match="above its minimum"):
         minimise(Steep(), np.array([-30.0]), max_iter=1)
 
 
 def test_a_number_that_is_not_finite_is_said_and_the_last_good_point_kept():
-    with (
-        np.errstate(all="ignore"),
-        pytest.warns(ConvergenceWarning, match="not finite after 0 steps"),
-    ):
+    with np.errstate(all="ignore"), pytest.warns(ConvergenceWarning, match="nan"):
         found = minimise(Quadratic(np.diag([1.0, np.inf]), np.ones(2)), np.zeros(2))
     assert np.isfinite(found.point).all()

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from recal import ReCal, TemperatureScaling, Views
-from recal.errors import ConvergenceWarning
-from recal.solvers import temperature
 from recal.solvers.temperature import LARGEST_BETA, LEAST_BETA, solve_betas
 
 # These tests are about other things than the warnings of small fits.
@@ -65,13 +63,6 @@ def test_a_guess_where_the_loss_underflows_does_not_change_the_answer():
 def test_a_model_worse_than_chance_gets_the_smallest_beta():
     scaling = TemperatureScaling().fit([[2.0, 0.0], [0.0, 1.0]], [1, 0])
     assert scaling.beta_ == pytest.approx(LEAST_BETA, rel=1e-12)
-
-
-def test_a_solver_that_runs_out_of_passes_says_so(monkeypatch):
-    monkeypatch.setattr(temperature, "_MOST_PASSES", 2)
-    with pytest.warns(ConvergenceWarning, match="within 2 passes"):
-        answer = solve_betas(lambda betas: (betas**3 - 5.0, 3 * betas**2), 1)
-    assert not answer.converged
 
 
 def test_an_empty_group_keeps_one_and_a_full_one_is_not_shrunk():
