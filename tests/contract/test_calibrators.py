@@ -220,7 +220,7 @@ def test_arrays_and_views_get_the_same(method):
     if method.needs_views:
         with pytest.raises(InputError, match="needs Views"):
             make(method).fit(logits, labels)
-        with pytest.raises(InputError, match="hold none"):
+        with pytest.raises(InputError, match="views do not hold"):
             fitted(method).predict_proba(Views(logits))
     else:
         model = make(method).fit(logits, labels)

@@ -69,12 +69,12 @@ def test_vector_scaling_finds_the_minimum_that_scipy_finds():
 def test_structured_vector_scaling_finds_the_minimum_that_scipy_finds():
     logits, labels = waves()
     n, k = logits.shape
-    model = StructuredVectorScaling(scale_penalty=0.7, shift_penalty=1.4).fit(logits, labels)
+    model = StructuredVectorScaling().fit(logits, labels)
     features = robust(logits, model.map_.beta, n)
 
     def objective(theta):
         logs = log_softmax(features * theta[:k] + theta[k:], axis=1)
-        penalty = 0.7 * ((theta[:k] - 1) ** 2).sum() + 1.4 * (theta[k:] ** 2).sum()
+        penalty = ((theta[:k] - 1) ** 2).sum() + (theta[k:] ** 2).sum()
         return -logs[np.arange(n), labels].mean() + k / n * penalty
 
     found = minimize(
@@ -86,12 +86,9 @@ def test_structured_vector_scaling_finds_the_minimum_that_scipy_finds():
 def test_structured_matrix_scaling_finds_the_minimum_that_scipy_finds():
     logits, labels = waves()
     n, k = logits.shape
-    model = StructuredMatrixScaling(scale_penalty=0.7, shift_penalty=1.4, mix_penalty=0.2).fit(
-        logits, labels
-    )
-    ridge = np.full((k, k + 1), 0.2 * k * (k - 1) / n)
-    ridge[np.arange(k), np.arange(k)] = 0.7 * k / n
-    ridge[:, -1] = 1.4 * k / n
+    model = StructuredMatrixScaling().fit(logits, labels)
+    ridge = np.full((k, k + 1), k * (k - 1) / n)
+    ridge[np.arange(k), np.arange(k)] = ridge[:, -1] = k / n
     _, theta = scipy_minimum(robust(logits, model.map_.beta, n), labels, ridge, np.eye(k, k + 1))
     np.testing.assert_allclose(model.map_.weights, theta[:, :-1], atol=1e-4)
     np.testing.assert_allclose(model.map_.intercept, theta[:, -1], atol=1e-4)

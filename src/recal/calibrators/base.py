@@ -26,10 +26,11 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.estimator import RULE, Estimator
 from recal.calibrators.estimator import from_fit as from_fit
 from recal.calibrators.group_offsets import GroupOffsets, fit_group_offsets
-from recal.calibrators.samples import Samples, as_views, check_samples, read_samples
+from recal.calibrators.samples import Samples, as_views, check_samples
 from recal.checks import (
     ASIDES,
     as_array,
+    check_classes,
     check_form,
     check_labels,
     check_weights,
@@ -142,7 +143,26 @@ class Calibrator(Estimator, ABC):
         check_parameters(self)
         name = type(self).__name__
         views = as_views(X, needs_views=self.needs_views, method=name)
-        samples = read_samples(X, y, views, classes, sample_weight, groups, clusters, name)
+        names, count, labels = (
+            views.classes if classes is None else classes,
+            views.n_classes,
+            views.labels,
+        )
+        if y is not None:
+            labels = check_labels(y, views.n_samples, count, names)
+        elif labels is None:
+            how = "Pass them as `y`, or use views that hold them (--labels FILE)"
+            raise InputError(
+                "Labels are needed to fit", remedy=f"{how}. {ASIDES['no y'].format(name)}"
+            )
+        samples = Samples.checked(
+            views,
+            labels,
+            sample_weight,
+            views.clusters if clusters is None else clusters,
+            views.groups if groups is None else groups,
+            np.arange(count) if names is None else check_classes(names, count),
+        )
         # Exponentials of classes far below the largest underflow. A decorator would hide the caller
         # from warnings.
         with np.errstate(under="ignore"):
@@ -238,19 +258,10 @@ class Calibrator(Estimator, ABC):
         rows = X.logits if isinstance(X, Views) else check_form(X, "X", single="log-odds")
         are_probs = not isinstance(X, Views) and looks_like_probabilities(rows)
         # The method chosen by AutoCalibration keeps no hashes.
-        hashes = getattr(
-            self, "prob_hashes_" if are_probs else "row_hashes_", np.empty(0, np.uint64)
-        )
-        return count_fitted(rows, hashes, getattr(self, "n_fitted_", 0))
+        name = "prob_hashes_" if are_probs else "row_hashes_"
+        return count_fitted(rows, getattr(self, name, np.empty(0, np.uint64)), self.n_fitted_)
 
     def _answer(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        # With a gate, confident samples need no views.
-        if (
-            self.map_.transforms
-            and not views.transforms
-            and self.map_.needs_views(views.logits).any()
-        ):
-            as_views(views.logits, needs_views=True, method=type(self).__name__)  # raises the error
         return answer_views(self.map_, views, kept=self.keeps_accuracy)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:

@@ -366,10 +366,8 @@ def _stack_views(
     data = replace(data, features=features, plain_losses=plain, n_base=2)
     seed = int(rng.integers(2**31))
     best = judged_stack(data.only(used), np.random.default_rng(seed)) if used else None
-    by_class = choose_class_weights(data, used, best is not None, seed)
-    if by_class is not None:
-        used, best = by_class
+    best = choose_class_weights(data, used, best is not None, seed) or best
     if best is not None:
-        plan = cast(Blend, stack_plan(data.only(used), best.base, best.stack, best.matrices))
+        plan = cast(Blend, stack_plan(best.data, best.base, best.stack, best.matrices))
         fit.plan, fit.losses["ensemble with views"] = plan, best.losses
         fit.passes = len(plan.transforms) * float(plan.needs_views(samples.logits).mean())

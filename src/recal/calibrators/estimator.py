@@ -24,6 +24,10 @@ def from_fit(*, init: Literal[False] = False) -> Any:
     return field(init=init)
 
 
+def _is_fitted(name: str) -> bool:
+    return name.endswith("_") and not name.startswith("_")
+
+
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(from_fit,))
 class Estimator:
     """Parameters are the fields of a dataclass with keywords only; names that end in "_" belong to
@@ -66,22 +70,14 @@ class Estimator:
     def fitted_kinds(cls) -> dict[str, Kind]:
         """Return the declared kind of each fitted attribute; files can contain no others."""
         family: Any = cls
-        return {
-            name: kind
-            for name, kind in field_kinds(family).items()
-            if name.endswith("_")
-            and not name.startswith("_")
-            and not hasattr(cls, name)  # a property is not stored
-        }
+        kinds = field_kinds(family).items()
+        # A property is not stored.
+        return {name: kind for name, kind in kinds if _is_fitted(name) and not hasattr(cls, name)}
 
     def state(self) -> dict[str, Any]:
         """Return the fitted attributes by name: all that a file needs besides the parameters."""
         self._check_fitted()
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if name.endswith("_") and not name.startswith("_")
-        }
+        return {name: value for name, value in vars(self).items() if _is_fitted(name)}
 
     def stored_params(self) -> dict[str, Any]:
         """Return the parameters that a file holds."""

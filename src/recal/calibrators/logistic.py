@@ -61,13 +61,9 @@ class PlattScaling(Calibrator):
         labels, n_classes = samples.labels, samples.n_classes
         scores = class_scores(samples.logits)
         limit = _largest_score(scores)
-        scores = np.clip(scores, -limit, limit)
-        high, low = _targets(labels, n_classes, self.penalty)
+        coefficients = fit_logistic([np.clip(scores, -limit, limit)], labels, self.penalty)
         if n_classes == 2:  # the curve of the second class mirrors the first
-            slope, shift = fit_logistic([scores[:, :1]], labels, high[:1], low[:1])[:, 0]
-            coefficients = np.array([[slope, slope], [shift, -shift]])
-        else:
-            coefficients = fit_logistic([scores], labels, high, low)
+            coefficients = np.hstack([coefficients, [[1.0], [-1.0]] * coefficients])
         return {"map_": LogisticCurves(coefficients, limit)}
 
 
@@ -116,20 +112,16 @@ class BetaCalibration(Calibrator):
     map_: BetaCurves = from_fit()
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
-        start = getattr(samples.near, "coefficients", None)
         labels, n_classes = samples.labels, samples.n_classes
         scores = class_scores(samples.logits)
         limit = _largest_score(scores)
         features = beta_features(scores, limit)
-        high, low = _targets(labels, n_classes, self.penalty)
+        start = getattr(samples.near, "coefficients", None)
+        coefficients = fit_logistic(features, labels, self.penalty, lower=0.0, start=start)
         if n_classes == 2:  # the curve of the second class mirrors the first
-            start = start if start is None else start[:, :1]
-            first = [feature[:, :1] for feature in features]
-            fitted = fit_logistic(first, labels, high[:1], low[:1], lower=0.0, start=start)
-            a, b, c = fitted[:, 0]
-            return {"map_": BetaCurves(np.array([[a, b], [b, a], [c, -c]]), limit)}
-        coefficients = fit_logistic(features, labels, high, low, lower=0.0, start=start)
-        if self.joint:
+            a, b, c = coefficients[:, 0]
+            coefficients = np.array([[a, b], [b, a], [c, -c]])
+        elif self.joint:
             coefficients = fit_jointly(features, labels, coefficients)
         return {"map_": BetaCurves(coefficients, limit)}
 
@@ -141,7 +133,7 @@ def _targets(labels: Labels, n_classes: int, smooth: float) -> tuple[Array, Arra
     mean for a uniform prior. They keep the solution finite if a class is missing or perfectly
     separated.
     """
-    positive = np.bincount(labels, minlength=n_classes).astype(np.float64)
+    positive = np.bincount(labels, minlength=n_classes)[:n_classes].astype(np.float64)
     if smooth == 0.0:
         return np.ones(n_classes), np.zeros(n_classes)
     negative = len(labels) - positive
@@ -162,8 +154,7 @@ def _largest_score(scores: Array) -> float:
 def fit_logistic(
     features: Sequence[Array],
     labels: Labels,
-    high: Array,
-    low: Array,
+    penalty: float,
     *,
     lower: float | None = None,
     start: Array | None = None,
@@ -171,24 +162,26 @@ def fit_logistic(
     """Return the coefficients, (n_features + 1, n_classes), the last row being the intercepts.
 
     Minimises, for each class k by itself, the mean cross-entropy between sigmoid(sum_j coef[j, k] *
-    features[j][:, k] + coef[-1, k]) and the targets: high[k] if the label is k, else low[k].
+    features[j][:, k] + coef[-1, k]) and the targets. With two classes only the first is fitted.
 
     Parameters
     ----------
     features : sequence of arrays of shape (n_samples, n_classes)
-        With a single column, labels are 0 for samples of its class and 1 for the others.
+    penalty : float
+        The strength of smoothed targets.
     lower : float, optional
         The lowest value of all coefficients but the intercepts.
     start : array of the shape of the coefficients, optional
         A solution for nearly the same samples; the loss is then exact to 1e-5 only.
     """
-    problem = _Curves(features, labels, high, low)
+    width = 1 if features[0].shape[1] == 2 else features[0].shape[1]
+    problem = _Curves([feature[:, :width] for feature in features], labels, penalty)
     size = problem.size
     bounds = None
     if lower is not None:
         bounds = np.full(size.shape, lower)
         bounds[-1] = -np.inf
-    first = np.zeros(size.shape) if start is None else start * size
+    first = np.zeros(size.shape) if start is None else start[:, :width] * size
     tol = 1e-12 if start is None else NEAR_TOL
     return minimise(problem, first, lower=bounds, tol=tol, max_iter=100, warn=False).point / size
 
@@ -196,9 +189,10 @@ def fit_logistic(
 class _Curves:
     """The loss of each class, in units where each feature has a root mean square of 1."""
 
-    def __init__(self, features: Sequence[Array], labels: Labels, high: Array, low: Array) -> None:
+    def __init__(self, features: Sequence[Array], labels: Labels, penalty: float) -> None:
         self.features, self.size = features, _sizes(features)
         self.count, n_classes = features[0].shape
+        high, low = _targets(labels, n_classes, penalty)
         # The targets enter the loss linearly, through one number for each coefficient.
         rows = np.flatnonzero(labels < n_classes)
         columns = labels[rows]

@@ -274,16 +274,13 @@ def _find(
     item: Transform | str | int | np.integer[Any], candidates: tuple[Transform, ...]
 ) -> Transform:
     if isinstance(item, int | np.integer):
-        if not 0 <= item < len(candidates):
-            last = len(candidates) - 1
-            raise InputError(
-                f"holds the index {item}, but the views' transformations go from 0 to {last}",
-                argument="sequence",
-            )
-        return candidates[int(item)]
-    transform = as_transform(item)
-    if transform not in candidates:
+        wanted = dict(enumerate(candidates)).get(int(item))
+    else:
+        wanted = as_transform(item)
+    if wanted not in candidates:
         raise InputError(
-            f"names {str(transform)!r}, which the views do not hold", argument="sequence"
+            f"names {str(item)!r}, which the views do not hold: they have {len(candidates)} "
+            f"transformations, {', '.join(map(str, candidates))}",
+            argument="sequence",
         )
-    return transform
+    return candidates[candidates.index(wanted)]

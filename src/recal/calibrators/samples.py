@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self, cast
@@ -11,16 +10,7 @@ from typing import Any, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import (
-    ASIDES,
-    Floats,
-    Indices,
-    Labels,
-    Vector,
-    check_classes,
-    check_labels,
-    check_weights,
-)
+from recal.checks import Floats, Indices, Labels, Vector, check_weights
 from recal.clusters import check_clusters, cluster_sums, stratified_folds
 from recal.copies import copies_of, near_duplicates
 from recal.errors import DependentRowsWarning, DoubtfulLabelsWarning, FewSamplesWarning, InputError
@@ -239,32 +229,6 @@ class Samples:
                 "VectorScaling take any number."
             )
         return replace(self, weights=None)[np.repeat(np.arange(len(self)), whole)]
-
-
-def read_samples(
-    X: Views | ArrayLike,
-    y: ArrayLike | None,
-    views: Views,
-    classes: Sequence[Any] | None,
-    sample_weight: ArrayLike | None,
-    groups: ArrayLike | None,
-    clusters: ArrayLike | None,
-    method: str,
-) -> Samples:
-    """Return the arguments of `Calibrator.fit` as samples; views may hold what was not passed."""
-    names = views.classes if classes is None else classes
-    labels, count = views.labels, views.n_classes
-    if y is not None:
-        labels = check_labels(y, views.n_samples, count, names)
-    elif labels is None:
-        raise InputError(
-            "Labels are needed to fit",
-            remedy=f"Pass them as `y`, or use views that hold them (--labels FILE). {ASIDES['no y'].format(method)}",
-        )
-    groups = views.groups if groups is None else groups
-    clusters = views.clusters if clusters is None else clusters
-    columns = np.arange(count) if names is None else check_classes(names, count)
-    return Samples.checked(views, labels, sample_weight, clusters, groups, columns)
 
 
 def as_views(X: Views | ArrayLike, *, needs_views: bool, method: str) -> Views:

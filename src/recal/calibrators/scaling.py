@@ -90,13 +90,10 @@ class StructuredVectorScaling(Calibrator):
     With x the log-probabilities after temperature scaling, mixed with a share of 1 / (n + 1) of the
     uniform distribution, minimise
 
-        mean NLL of softmax(v * x + b)  +  K/n * (scale_penalty * sum of (v - 1)^2 + shift_penalty *
-        sum of b^2).
+        mean NLL of softmax(v * x + b)  +  K/n * (sum of (v - 1)^2 + sum of b^2).
 
     Parameters
     ----------
-    scale_penalty, shift_penalty : float
-        Strengths relative to the authors' K/n.
     answers : {"free", "kept"}
         "kept": predictions never change: a guard keeps the model's prediction the likeliest class
         at the lowest cost.
@@ -112,8 +109,6 @@ class StructuredVectorScaling(Calibrator):
     short_name: ClassVar[str] = "svs"
 
     answers: Answers = "free"
-    scale_penalty: Strength = 1.0
-    shift_penalty: Strength = 1.0
 
     map_: StructuredAffine = from_fit()
 
@@ -122,8 +117,7 @@ class StructuredVectorScaling(Calibrator):
         features, uniform = _robust_features(samples)
         identity = np.zeros((2, samples.n_classes))
         identity[0] = 1.0
-        ridge = np.array([[self.scale_penalty], [self.shift_penalty]])
-        ridge = ridge * (samples.n_classes / len(labels))
+        ridge = samples.n_classes / len(labels)
         problem = DiagonalMap(features, labels, ridge=ridge, centre=identity)
         start, tol = identity, 1e-7
         if isinstance(near, StructuredAffine):
@@ -139,13 +133,10 @@ class StructuredMatrixScaling(Calibrator):
     uniform distribution, minimise over W = diag(v) + M, M off the diagonal, the mean NLL of
     softmax(W x + b) plus
 
-        K/n * (scale_penalty * sum of (v - 1)^2 + shift_penalty * sum of b^2) + K(K-1)/n *
-        mix_penalty * sum of M^2.
+        K/n * (sum of (v - 1)^2 + sum of b^2) + K(K-1)/n * sum of M^2.
 
     Parameters
     ----------
-    scale_penalty, shift_penalty, mix_penalty : float
-        Strengths relative to the authors' K/n, K/n and K(K-1)/n.
     answers : {"free", "kept"}
         "kept": predictions never change: a guard keeps the model's prediction the likeliest class
         at the lowest cost.
@@ -161,18 +152,15 @@ class StructuredMatrixScaling(Calibrator):
     short_name: ClassVar[str] = "sms"
 
     answers: Answers = "free"
-    scale_penalty: Strength = 1.0
-    shift_penalty: Strength = 1.0
-    mix_penalty: Strength = 1.0
 
     map_: StructuredLinear = from_fit()
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
         beta, labels, near = samples.beta, samples.labels, samples.near
         count = samples.n_classes
-        ridge = np.full((count, count + 1), self.mix_penalty * (count - 1))
-        np.fill_diagonal(ridge, self.scale_penalty)
-        ridge[:, -1] = self.shift_penalty
+        ridge = np.full((count, count + 1), count - 1.0)
+        np.fill_diagonal(ridge, 1.0)
+        ridge[:, -1] = 1.0
         ridge *= count / len(labels)
         features, uniform = _robust_features(samples)
         problem = LinearMap(features, labels, count)

@@ -216,13 +216,12 @@ def report_of(
     weights = dict(plan.weights) if isinstance(plan, Blend) else {}
     records = []
     for view, (transform, alone) in enumerate(zip(data.candidates, choice.alone.tolist()), 1):
-        place = choice.order.index(view) if view in choice.order else None
-        added = None if place is None else choice.gains[place]
+        added = choice.gains.get(view)
         records.append(
             {
                 "view": str(transform),
                 "alone": alone,
-                "order": None if place is None else place + 1,
+                "order": None if added is None else list(choice.gains).index(view) + 1,
                 "added": None if added is None else added.mean,
                 "standard_error": None if added is None else added.error,
                 "weight": weights.get(transform, 0.0),

@@ -139,14 +139,12 @@ class ViewChoice:
     """The chosen stack and the evidence.
 
     `base` is the stack without views, and `stack` the one with views, or None if they are not worth
-    their cost. `order` lists the candidates in the order of the path on all samples, and `gains`
-    what each added.
+    their cost. `gains` holds what each candidate of the path on all samples added, in their order.
     """
 
     base: Stack
     stack: Stack | None
-    order: tuple[int, ...]
-    gains: tuple[LossGain, ...]
+    gains: dict[int, LossGain]
     alone: Vector
     """The gain of each candidate alone over the stack without views, to second order."""
 
@@ -243,7 +241,7 @@ def choose_views(
     candidates = data.every[data.n_base :]
     alone = whole.map.promised_gains(offsets, candidates)
     if effective_count(data.plain_losses, samples.clusters) < LEAST_SAMPLES:
-        return ViewChoice(plain, None, (), (), alone)
+        return ViewChoice(plain, None, {}, alone)
     crossed = _paths(data, rng)
     base_losses = crossed.losses(GrowingStack.losses)
     base_gain = samples.gain(data.plain_losses, base_losses)
@@ -252,8 +250,7 @@ def choose_views(
         without, base = offsets, drawn_back(offsets, plain, base_gain.trust if no_harm else 1.0)
     else:
         base_losses = data.plain_losses
-    gains: list[LossGain] = []
-    order: list[int] = []
+    gains: dict[int, LossGain] = {}
     losses, chosen = base_losses, 0
     for length in track(range(1, min(max_views, len(candidates)) + 1), "choosing view"):
         for path, _ in track(crossed.parts, "on samples left out, fold"):
@@ -262,11 +259,10 @@ def choose_views(
         if whole.ended:
             break
         new = data.gated(base_losses, crossed.losses(GrowingStack.losses))
-        gains.append(samples.gain(losses, new))
-        order.append(whole.stacks[-1].used[-1])
+        gain = gains[whole.stacks[-1].used[-1]] = samples.gain(losses, new)
         gained, left = samples.mean(base_losses - losses), samples.mean(losses)
         least = worth * gained if chosen else _LEAST_SHARE * left
-        if not (_pays(gains[-1], least, chosen, samples.n_units) or (length == 1 and not no_harm)):
+        if not (_pays(gain, least, chosen, samples.n_units) or (length == 1 and not no_harm)):
             break
         losses, chosen = new, length
     stack = None
@@ -274,7 +270,7 @@ def choose_views(
         trust = samples.gain(base_losses, losses).trust if no_harm else 1.0
         full = whole.map.solve(whole.stacks[chosen].used, whole.stacks[chosen])
         stack = drawn_back(full, without, trust)
-    return ViewChoice(base, stack, tuple(order), tuple(gains), alone)
+    return ViewChoice(base, stack, gains, alone)
 
 
 def _pays(gain: LossGain, least: float, chosen: int, n_samples: int) -> bool:
@@ -291,6 +287,7 @@ class JudgedStack:
     out.
     """
 
+    data: StackData
     base: Stack
     stack: Stack
     losses: Vector
@@ -312,7 +309,7 @@ def judged_stack(data: StackData, rng: np.random.Generator) -> JudgedStack | Non
     problem = data.problem()
     base = problem.solve(data.every[: data.n_base])
     stack = drawn_back(problem.solve(data.every, base), base, gain.trust)
-    return JudgedStack(base, stack, losses) if pays(gain, data) and stack.views else None
+    return JudgedStack(data, base, stack, losses) if pays(gain, data) and stack.views else None
 
 
 def pays(gain: LossGain, data: StackData) -> bool:
@@ -333,9 +330,9 @@ def drawn_back(stack: Stack, base: Stack, trust: float) -> Stack:
 
 def choose_class_weights(
     data: StackData, chosen: tuple[int, ...], stacked: bool, seed: int
-) -> tuple[tuple[int, ...], JudgedStack] | None:
-    """Return the candidates to use with class-wise weights, and their stack; None if matrices have
-    no clear gain.
+) -> JudgedStack | None:
+    """Return the stack of some candidates with class-wise weights; None if matrices have no clear
+    gain.
 
     Parameters
     ----------
@@ -352,7 +349,7 @@ def choose_class_weights(
     # With few candidates, all of them are tried at once.
     if len(chosen) < count <= 8:
         sets.append(tuple(range(1, count + 1)))
-    best: tuple[tuple[int, ...], JudgedStack] | None = None
+    best: JudgedStack | None = None
     reference = data.plain_losses
     for views in sets:
         if not can_fit(data, len(views)):
@@ -368,13 +365,13 @@ def choose_class_weights(
         whole = samples.gain(data.plain_losses, losses)
         if not clearest.is_clear or not (stacked or pays(whole, some)):
             continue
-        more = samples.gain(reference if best is None else best[1].losses, losses)
+        more = samples.gain(reference if best is None else best.losses, losses)
         if views is chosen or more.mean >= 0.1 * whole.mean:
             refined = Refinement(some, np.ones(len(samples), dtype=bool))
             point = clearest.trust * refined.solve(strength, refined.nothing())
             stack = drawn_back(refined.stack, refined.base, whole.trust)
             stack = replace(stack, offsets=stack.offsets + point[:, -1])
-            best = views, JudgedStack(refined.base, stack, losses, refined.matrices(point))
+            best = JudgedStack(some, refined.base, stack, losses, refined.matrices(point))
     return best
 
 
