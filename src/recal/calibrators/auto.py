@@ -8,20 +8,19 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy
 
-from recal.calibrators.base import Calibrator, from_fit
+from recal.calibrators.base import Calibrator, GuardedCalibrator, from_fit
 from recal.calibrators.ensemble import CalibrationEnsemble, EnsembleFit, fit_ensemble
 from recal.calibrators.recal import ReCal
 from recal.calibrators.samples import Samples
 from recal.checks import Labels
 from recal.clusters import cluster_sums
-from recal.errors import InputError
 from recal.maps.base import Map
 from recal.maps.blend import Answers, Blend
 from recal.maps.steps import Plan
 from recal.schema import RandomState
 
 
-class AutoCalibration(Calibrator):
+class AutoCalibration(GuardedCalibrator):
     """Fit the ensemble of calibrators, and use it or the single member that does as well.
 
     `CalibrationEnsemble` mixes simple methods with weights chosen on samples left out, and adds
@@ -90,15 +89,6 @@ class AutoCalibration(Calibrator):
         classes = samples.classes
         chosen.classes_ = np.arange(samples.n_classes) if classes is None else classes
         return {"calibrator_": chosen, "choice_": chosen.short_name, "reason_": reason}
-
-    def _check_state(self, n_classes: int) -> None:
-        inner = getattr(self, "calibrator_", None)
-        choice = getattr(self, "choice_", None)
-        if not isinstance(inner, Calibrator) or not inner.short_name == choice != self.short_name:
-            raise InputError("must be the method that `choice_` names", argument="calibrator_")
-        inner.check_state()
-        if len(inner.classes_) != n_classes:
-            raise InputError("AutoCalibration must have the classes of its `calibrator_`.")
 
     @property
     def plan_(self) -> Plan | Blend:

@@ -41,20 +41,12 @@ from recal.checks import (
 from recal.copies import MOST_HASHES, count_fitted, row_hashes, sampled_rows
 from recal.errors import InputError, NotFittedError
 from recal.maps.base import Map, namespace
+from recal.maps.blend import Answers
 from recal.maps.guard import answer_array, answer_views, check_tensor
 from recal.schema import Count, Instance, Integers, check, check_parameters
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
-
-
-class _KeptAnswers:
-    """Whether predictions are kept, from the option `answers` of an instance or from its default in
-    the class.
-    """
-
-    def __get__(self, instance: Any, owner: Any) -> bool:
-        return bool((owner if instance is None else instance).answers == "kept")
 
 
 class Calibrator(Estimator, ABC):
@@ -86,11 +78,8 @@ class Calibrator(Estimator, ABC):
     """
 
     short_name: ClassVar[str]
-    keeps_accuracy: ClassVar[bool] = cast(bool, _KeptAnswers())
-    """Whether `predict` always returns the model's own prediction.
-
-    Methods without `answers` set it here.
-    """
+    keeps_accuracy: ClassVar[bool]
+    """Whether `predict` always returns the model's own prediction."""
     needs_views: ClassVar[bool] = False
     takes_weights: ClassVar[bool] = False
     """Whether `sample_weight` may contain any numbers, not only whole ones."""
@@ -343,15 +332,11 @@ class Calibrator(Estimator, ABC):
             raise InputError(
                 "must name at least two classes, and only distinct classes", argument="classes_"
             )
-        self._check_state(len(classes))
         if not isinstance(getattr(self, "map_", None), Map):
             raise InputError("is missing", argument="map_")
         for name in ("map_", "decision_", "sets_", "profile_"):
             if hasattr(self, name):
                 getattr(self, name).check_classes(len(classes))
-
-    def _check_state(self, n_classes: int) -> None:
-        """Refuse fitted attributes of this method that are inconsistent."""
 
     def _check_width(self, X: Views | ArrayLike) -> None:
         """Refuse logits with a different number of classes, before any other check."""
@@ -375,3 +360,20 @@ class Calibrator(Estimator, ABC):
             raise NotFittedError(
                 f"This {type(self).__name__} is not fitted yet; call fit(X, y) first."
             )
+
+
+class _KeptAnswers:
+    """Whether predictions are kept, from the option `answers` of an instance or from its default in
+    the class.
+    """
+
+    def __get__(self, instance: Any, owner: Any) -> bool:
+        return bool((owner if instance is None else instance).answers == "kept")
+
+
+class GuardedCalibrator(Calibrator):
+    """A method that may change predictions; with answers="kept" a guard keeps them."""
+
+    keeps_accuracy: ClassVar[bool] = cast(bool, _KeptAnswers())
+
+    answers: Answers = "free"

@@ -10,17 +10,16 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, from_fit
+from recal.calibrators.base import GuardedCalibrator, from_fit
+from recal.calibrators.isotonic import pack, smooth
 from recal.calibrators.samples import Samples
 from recal.checks import Indices, Vector
 from recal.maps.arrays import class_log_odds, class_scores, log_softmax
-from recal.maps.blend import Answers
 from recal.maps.curves import CERTAIN, Bins, InformativeBins, Steps
 from recal.schema import Count, NotNegative
-from recal.solvers.isotonic import pack, smooth
 
 
-class HistogramBinning(Calibrator):
+class HistogramBinning(GuardedCalibrator):
     """Sort each class's probability into bins, replace it by the bin's share of hits, then
     normalise the rows.
 
@@ -53,7 +52,6 @@ class HistogramBinning(Calibrator):
 
     short_name = "histogram"
 
-    answers: Answers = "free"
     n_bins: Count | None = None
     penalty: NotNegative = 1.0
 
@@ -83,7 +81,7 @@ class HistogramBinning(Calibrator):
         return {"map_": Bins(all_edges, values)}
 
 
-class BayesianBinning(Calibrator):
+class BayesianBinning(GuardedCalibrator):
     """Average histograms of all sizes, each weighted by its Bayesian score, class by class.
 
     For each class, histograms of `n^(1/3) / 10` to `10 n^(1/3)` bins are scored by the marginal
@@ -118,7 +116,6 @@ class BayesianBinning(Calibrator):
 
     short_name = "bbq"
 
-    answers: Answers = "free"
     penalty: NotNegative = 1.0
 
     map_: Steps = from_fit()
@@ -193,7 +190,7 @@ def with_ends(edges: Vector) -> Vector:
     return np.concatenate([[-np.inf], edges, [np.inf]])
 
 
-class MutualInformationBinning(Calibrator):
+class MutualInformationBinning(GuardedCalibrator):
     """Bin the log-odds so that bins say as much as possible about the label, and predict the share
     of hits of the bin.
 
@@ -230,7 +227,6 @@ class MutualInformationBinning(Calibrator):
 
     short_name = "imax"
 
-    answers: Answers = "free"
     n_bins: Count = 15
     penalty: NotNegative = 1.0
 

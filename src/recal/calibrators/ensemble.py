@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, from_fit
+from recal.calibrators.base import Calibrator, GuardedCalibrator, from_fit
 from recal.calibrators.isotonic import IsotonicCalibration
 from recal.calibrators.logistic import BetaCalibration
 from recal.calibrators.samples import LossGain, Samples
@@ -99,7 +99,7 @@ def places_read(names: tuple[str, ...]) -> list[int]:
     return [names.index(READS[name]) if name in READS else -1 for name in names]
 
 
-class CalibrationEnsemble(Calibrator):
+class CalibrationEnsemble(GuardedCalibrator):
     """Mix the probabilities of several simple calibrators, with weights chosen on samples left out.
 
     The members are temperature scaling (`ts`), ensemble temperature scaling (`ets`), structured

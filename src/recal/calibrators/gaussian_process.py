@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy
 
-from recal.calibrators.base import Calibrator, from_fit
+from recal.calibrators.base import GuardedCalibrator, from_fit
 from recal.calibrators.samples import Samples
 from recal.checks import Labels
 from recal.maps.arrays import log_softmax
-from recal.maps.blend import Answers
 from recal.maps.scaling import LatentFunction
 from recal.progress import track
 from recal.schema import RandomState
@@ -150,7 +149,7 @@ def kernel_features(log_probs: np.ndarray, points: np.ndarray, length: float) ->
     return (flat @ whitening(points, length).T).reshape(*log_probs.shape, len(points))
 
 
-class GaussianProcessCalibration(Calibrator):
+class GaussianProcessCalibration(GuardedCalibrator):
     """Bend the log-probabilities by one smooth function, the same for every class, with a Gaussian
     process as prior.
 
@@ -190,7 +189,6 @@ class GaussianProcessCalibration(Calibrator):
 
     short_name: ClassVar[str] = "gp"
 
-    answers: Answers = "free"
     random_state: RandomState = 0
 
     map_: LatentFunction = from_fit()

@@ -4,28 +4,29 @@ of Venn-Abers; and a spline, whose slope is the confidence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.base import Calibrator, from_fit
+from recal.calibrators.base import Calibrator, GuardedCalibrator, from_fit
 from recal.calibrators.samples import Samples
 from recal.checks import Floats, Labels
 from recal.engine.series import ScaledLogits
-from recal.maps.arrays import class_scores, row_max, row_sum, softmax
+from recal.maps.arrays import TIE, class_scores, row_max, row_sum, softmax
 from recal.maps.base import wide
-from recal.maps.blend import Answers
 from recal.maps.curves import ENDLESS, Brackets, Lines, SharedLine, TopLine
 from recal.schema import NotNegative, Number
 from recal.solvers.convex import Array
-from recal.solvers.isotonic import fit_increasing, merge_ties, pack, smooth
 from recal.solvers.temperature import fit_betas
 from recal.views import Views
 
+Curve = tuple[Array, Array]
 
-class IsotonicCalibration(Calibrator):
+
+class IsotonicCalibration(GuardedCalibrator):
     """Map each class's log-odds through an increasing function of its own, then normalise the rows.
 
     For every class, pooling adjacent violators finds the increasing function that best predicts "is
@@ -54,7 +55,6 @@ class IsotonicCalibration(Calibrator):
 
     short_name = "isotonic"
 
-    answers: Answers = "free"
     penalty: NotNegative = 1.0
 
     map_: Lines = from_fit()
@@ -237,7 +237,7 @@ def _basis(knots: NDArray[np.float64]) -> Any:
     return scipy.interpolate.CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
 
 
-class VennAbers(Calibrator):
+class VennAbers(GuardedCalibrator):
     """Compute isotonic regression as if the sample had been seen with either label: p0 and p1.
 
     The sample is added to the fitted ones, once as "not this class" and once as "this class";
@@ -270,8 +270,6 @@ class VennAbers(Calibrator):
 
     short_name: ClassVar[str] = "venn-abers"
 
-    answers: Answers = "free"
-
     map_: Brackets = from_fit()
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
@@ -291,9 +289,7 @@ class VennAbers(Calibrator):
         return self.map_.interval(np.asarray(views.logits, dtype=np.float64))
 
 
-def bracket(
-    scores: Array, hits: NDArray[np.bool_]
-) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+def bracket(scores: Array, hits: NDArray[np.bool_]) -> tuple[Curve, Curve]:
     """Return p0 and p1 as step functions of the score: upper edges, the last being the largest
     float, and values.
     """
@@ -344,7 +340,70 @@ def _turns_left(a: tuple[float, float], b: tuple[float, float], c: tuple[float, 
     return (b[0] - a[0]) * (c[1] - b[1]) > (b[1] - a[1]) * (c[0] - b[0])
 
 
-def _merged(edges: Array, values: Array) -> tuple[Array, Array]:
+def _merged(edges: Array, values: Array) -> Curve:
     """Return the same steps, with neighbours of equal value merged."""
     last = np.append(values[1:] != values[:-1], True)
     return edges[last], values[last]
+
+
+def fit_increasing(scores: Array, hits: NDArray[np.bool_]) -> Curve:
+    """Return the knots (score, value) of the increasing function that best predicts `hits`, in
+    squared error.
+
+    The function is linear between knots and constant outside, as in scikit-learn's
+    IsotonicRegression with clipping. No block of the solution can end between two equal targets, so
+    misses between neighbouring hits are pooled first. The solver then sees at most two elements per
+    hit, even if the scores of all classes are pooled.
+    """
+    exact = np.sort(scores)
+    ordered = merge_ties(exact)
+    hit_scores = scores[hits] if ordered is exact else ordered[np.searchsorted(exact, scores[hits])]
+    where, counts = np.unique(hit_scores, return_counts=True)
+    left, right = np.searchsorted(ordered, where, "left"), np.searchsorted(ordered, where, "right")
+    # The elements alternate: the misses before a score with hits, then all samples at that score.
+    edges = np.empty(2 * len(where) + 2, dtype=np.intp)
+    edges[0], edges[-1] = 0, len(ordered)
+    edges[1:-1:2], edges[2:-1:2] = left, right
+    weights = np.diff(edges)
+    targets = np.zeros(len(weights))
+    targets[1::2] = counts / weights[1::2]
+    present = weights > 0
+    fitted = scipy.optimize.isotonic_regression(
+        targets[present], weights=weights[present].astype(np.float64)
+    ).x
+    starts, ends = edges[:-1][present], edges[1:][present] - 1
+    first = np.concatenate([[True], fitted[1:] != fitted[:-1]])
+    last = np.concatenate([first[1:], [True]])
+    low, high = ordered[starts[first]], ordered[ends[last]]
+    keep = np.stack([np.ones(len(low), dtype=bool), high > low], axis=1).ravel()
+    return np.stack([low, high], axis=1).ravel()[keep], np.repeat(fitted[first], 2)[keep]
+
+
+def merge_ties(ordered: Array, tie: float = TIE) -> Array:
+    """Return sorted scores in which neighbours that differ only by rounding are equal; the same
+    array if none do.
+
+    If a curve jumped between two such scores, the last bit of a logarithm, which differs between
+    libraries, would decide which value a sample gets.
+    """
+    gaps = np.diff(ordered, prepend=-np.inf)
+    begins = gaps > tie * (1.0 + np.abs(ordered))
+    if not (~begins & (gaps > 0.0)).any():
+        return ordered
+    return ordered[np.maximum.accumulate(np.where(begins, np.arange(len(ordered)), 0))]
+
+
+def pack(curves: Sequence[Curve]) -> tuple[Array, Array, NDArray[np.int64]]:
+    """Concatenate curves of different lengths: scores, values, and the indices where each curve
+    begins and ends.
+    """
+    scores, values = (np.concatenate(parts) for parts in zip(*curves))
+    return scores, values, np.cumsum([0, *(len(curve[0]) for curve in curves)], dtype=np.int64)
+
+
+def smooth(values: Array, n_samples: int, n_classes: int, smoothing: float) -> Array:
+    """Smooth frequencies as if there were `smoothing` more samples, spread evenly over the classes.
+
+    Smoothing keeps the order of frequencies; with smoothing > 0 none stays at 0 or 1.
+    """
+    return (n_samples * values + smoothing / n_classes) / (n_samples + smoothing)

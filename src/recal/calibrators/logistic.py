@@ -9,18 +9,17 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, from_fit
+from recal.calibrators.base import GuardedCalibrator, from_fit
 from recal.calibrators.samples import Samples
 from recal.checks import Labels
 from recal.maps.arrays import class_scores
-from recal.maps.blend import Answers
 from recal.maps.curves import BetaCurves, LogisticCurves, beta_features
 from recal.schema import NotNegative
 from recal.solvers.convex import Array, minimise, restricted
 from recal.solvers.softmax import NEAR_TOL
 
 
-class PlattScaling(Calibrator):
+class PlattScaling(GuardedCalibrator):
     """Give each class a logistic curve of its log-odds, sigmoid(a * log(p / (1 - p)) + c), and
     divide by the sum.
 
@@ -52,7 +51,6 @@ class PlattScaling(Calibrator):
 
     short_name: ClassVar[str] = "platt"
 
-    answers: Answers = "free"
     penalty: NotNegative = 0.1
 
     map_: LogisticCurves = from_fit()
@@ -67,7 +65,7 @@ class PlattScaling(Calibrator):
         return {"map_": LogisticCurves(coefficients, limit)}
 
 
-class BetaCalibration(Calibrator):
+class BetaCalibration(GuardedCalibrator):
     """Give each class the map 1 / (1 + 1 / (e^c p^a / (1 - p)^b)), with a, b >= 0, and divide by
     the sum.
 
@@ -105,7 +103,6 @@ class BetaCalibration(Calibrator):
 
     short_name: ClassVar[str] = "beta"
 
-    answers: Answers = "free"
     penalty: NotNegative = 0.1
     joint: bool = True
 

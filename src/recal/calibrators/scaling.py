@@ -13,13 +13,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from recal.calibrators.base import Calibrator, from_fit
+from recal.calibrators.base import GuardedCalibrator, from_fit
 from recal.calibrators.samples import Samples
 from recal.checks import Floats, Labels
 from recal.clusters import each_fold
 from recal.maps.arrays import linear, log_softmax, soft_log_probs
 from recal.maps.base import wide
-from recal.maps.blend import Answers
 from recal.maps.scaling import (
     Affine,
     Linear,
@@ -34,7 +33,7 @@ from recal.solvers.softmax import NEAR_TOL, DiagonalMap, LinearMap
 from recal.solvers.temperature import fit_beta
 
 
-class VectorScaling(Calibrator):
+class VectorScaling(GuardedCalibrator):
     """Scale and shift the logits class by class, softmax(v * z + b), to minimise the negative
     log-likelihood.
 
@@ -66,7 +65,6 @@ class VectorScaling(Calibrator):
     short_name: ClassVar[str] = "vs"
     takes_weights: ClassVar[bool] = True
 
-    answers: Answers = "free"
     penalty: Strength = 1e-7
 
     map_: Affine = from_fit()
@@ -78,12 +76,13 @@ class VectorScaling(Calibrator):
         logits = within(logits, limit)
         start = np.zeros((2, samples.n_classes))
         start[0] = fit_beta(logits, labels, weights)
-        problem = DiagonalMap(logits, labels, ridge=self.penalty, centre=start, weights=weights)
+        problem = DiagonalMap(logits, labels, samples.n_classes, weights=weights)
+        problem.penalise(self.penalty, start)
         scale, shift = problem.solve(start).point
         return {"map_": Affine(scale, shift, limit)}
 
 
-class StructuredVectorScaling(Calibrator):
+class StructuredVectorScaling(GuardedCalibrator):
     """Scale and shift class by class, as far from temperature scaling as the number of samples
     warrants (SVS).
 
@@ -108,8 +107,6 @@ class StructuredVectorScaling(Calibrator):
 
     short_name: ClassVar[str] = "svs"
 
-    answers: Answers = "free"
-
     map_: StructuredAffine = from_fit()
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
@@ -117,15 +114,15 @@ class StructuredVectorScaling(Calibrator):
         features, uniform = _robust_features(samples)
         identity = np.zeros((2, samples.n_classes))
         identity[0] = 1.0
-        ridge = samples.n_classes / len(labels)
-        problem = DiagonalMap(features, labels, ridge=ridge, centre=identity)
+        problem = DiagonalMap(features, labels, samples.n_classes)
+        problem.penalise(samples.n_classes / len(labels), identity)
         start, tol = identity, 1e-7
         if isinstance(near, StructuredAffine):
             start, tol = np.stack([near.scale, near.shift]), NEAR_TOL
         return {"map_": StructuredAffine(beta, uniform, *problem.solve(start, tol=tol).point)}
 
 
-class StructuredMatrixScaling(Calibrator):
+class StructuredMatrixScaling(GuardedCalibrator):
     """Mix the classes linearly, as far from temperature scaling as the number of samples warrants
     (SMS).
 
@@ -150,8 +147,6 @@ class StructuredMatrixScaling(Calibrator):
     """
 
     short_name: ClassVar[str] = "sms"
-
-    answers: Answers = "free"
 
     map_: StructuredLinear = from_fit()
 
@@ -233,12 +228,13 @@ def _starting_point(problem: LinearMap, beta: float, mu: float) -> np.ndarray:
     """
     common = np.array([[beta], [0.0]]) * np.ones(problem.n_classes)
     ridge = np.array([[_TRACE], [mu / problem.n_classes]])
-    diagonal = DiagonalMap(problem.features, problem.labels, ridge=ridge, centre=common)
+    diagonal = DiagonalMap(problem.features, problem.labels, problem.n_classes)
+    diagonal.penalise(ridge, common)
     scales, shifts = diagonal.solve(common, tol=_SEARCH_TOL, warn=False).point
     return np.column_stack([np.diag(scales), shifts])
 
 
-class MatrixScaling(Calibrator):
+class MatrixScaling(GuardedCalibrator):
     """Mix the logits linearly, softmax(W z + b), with penalties chosen by cross-validation
     (MS-ODIR).
 
@@ -288,7 +284,6 @@ class MatrixScaling(Calibrator):
     short_name: ClassVar[str] = "ms-odir"
     features: ClassVar[Literal["logits", "log-probabilities"]] = "logits"
 
-    answers: Answers = "free"
     penalty: Strength | Sequence[Strength] | None = None
     intercept_penalty: Strength | Sequence[Strength] | None = None
     random_state: RandomState = 0

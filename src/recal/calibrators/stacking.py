@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, from_fit
+from recal.calibrators.base import GuardedCalibrator, from_fit
 from recal.calibrators.samples import Samples
 from recal.calibrators.view_selection import StackData, ViewChoice, choose_views
 from recal.checks import Floats
@@ -26,7 +26,7 @@ _MOST_VALUES = 50_000_000
 _SHORTLIST = 8
 
 
-class ViewStacking(Calibrator):
+class ViewStacking(GuardedCalibrator):
     """Combine the log-probabilities of the input and of a few transformed copies, usually one or
     two.
 
@@ -230,7 +230,7 @@ def report_of(
     return sorted(records, key=lambda record: (record["order"] or np.inf, -record["alone"]))
 
 
-class ViewAveraging(Calibrator):
+class ViewAveraging(GuardedCalibrator):
     """Average the softmax over the original and all its views, as in test-time augmentation.
 
     It learns nothing: `fit` only stores which transformations to use. The
@@ -256,8 +256,6 @@ class ViewAveraging(Calibrator):
 
     short_name = "tta"
     needs_views = True
-
-    answers: Answers = "free"
 
     map_: ViewMean = from_fit()
 

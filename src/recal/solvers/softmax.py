@@ -59,11 +59,11 @@ class LinearMap:
         # Weights of the samples as `_pull` uses them.
         self._weights = None if weights is None else weights * (len(labels) / weights.sum())
 
-    def penalise(self, ridge: np.ndarray, centre: np.ndarray | float = 0.0) -> None:
+    def penalise(self, ridge: np.ndarray | float, centre: np.ndarray | float = 0.0) -> None:
         """Set the ridge strengths and the centre towards which weights shrink; both have the shape
         of theta.
         """
-        self.ridge, self.centre = ridge, centre
+        self.ridge, self.centre = np.asarray(ridge), centre
 
     def solve(
         self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 50, warn: bool = True
@@ -160,22 +160,9 @@ class LinearMap:
 
 
 class DiagonalMap(LinearMap):
-    """Scale and shift each feature. `ridge` and `centre` broadcast to (2, n_classes).
-
-    The strengths must be positive; scale (row 0) and shift (row 1) are shrunk towards the centre.
+    """Scale (row 0 of theta) and shift (row 1) each feature. The ridge broadcasts to (2, n_classes);
+    its strengths must be positive.
     """
-
-    def __init__(
-        self,
-        features: np.ndarray,
-        labels: Labels,
-        *,
-        ridge: np.ndarray | float,
-        centre: np.ndarray,
-        weights: np.ndarray | None = None,
-    ) -> None:
-        super().__init__(features, labels, features.shape[1], weights=weights)
-        self.penalise(np.asarray(ridge), centre)
 
     def solve(
         self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 100, warn: bool = True

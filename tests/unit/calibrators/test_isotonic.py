@@ -6,9 +6,9 @@ import scipy.special
 from sklearn.isotonic import IsotonicRegression
 
 from recal.calibrators import IsotonicCalibration, IsotonicMulticlass, IsotonicOneVsAll
+from recal.calibrators.isotonic import fit_increasing
 from recal.errors import InputError
 from recal.maps.arrays import softmax
-from recal.solvers.isotonic import fit_increasing
 from tests.problems import logits_and_labels
 
 problem = partial(logits_and_labels, n=400, spread=1.0, scale=2.0)

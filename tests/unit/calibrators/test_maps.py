@@ -27,9 +27,8 @@ def linear(data):
 
 def diagonal(data):
     features, labels, rng = data
-    problem = DiagonalMap(
-        features, labels, ridge=np.array([[0.02], [0.05]]), centre=np.array([[1.0], [0.0]])
-    )
+    problem = DiagonalMap(features, labels, K)
+    problem.penalise(np.array([[0.02], [0.05]]), np.array([[1.0], [0.0]]))
     return problem, np.stack([np.ones(K), np.zeros(K)]) + 0.2 * rng.normal(size=(2, K))
 
 
