@@ -28,7 +28,7 @@ from recal import (
     load,
     save,
 )
-from recal.collecting.predictions import passes_of
+from recal.collecting.local import passes_of
 from recal.comparison import compare_probs
 from recal.decisions import Decision, risk_curve
 from recal.errors import FewSamplesWarning, MissingExtraError

@@ -24,7 +24,7 @@ from recal.cli.printing import (
 from recal.errors import InputError
 
 if TYPE_CHECKING:
-    from recal.collecting.predictions import Predictions
+    from recal.collecting.local import Predictions
 
 
 def apply(
@@ -96,7 +96,7 @@ def apply(
         _apply_rule(file, content, views, inputs, out)
         return
     calibrator = files.check_calibration(file, content)
-    from recal.collecting.predictions import profile_of
+    from recal.collecting.local import profile_of
     from recal.files.probabilities import check_prob_name
 
     if follow:
@@ -112,7 +112,7 @@ def apply(
         inputs.check_files()
         if not hasattr(calibrator, "predict_both"):
             raise InputError(f"{file} holds a plan alone, which is applied to a file of views.")
-        from recal.collecting.predictions import apply as run
+        from recal.collecting.local import apply as run
 
         resume = "To be able to resume, collect first: recal collect --out NAME.zarr"
         try:
@@ -144,7 +144,7 @@ def _answer_views(
     calibrator: Any, calibration: Path, file: Path, inputs: Inputs, *, force: bool
 ) -> tuple[Predictions, Any]:
     """Calibrate the views in a file; return the answers, and the groups of the views."""
-    from recal.collecting.predictions import Predictions, passes_of
+    from recal.collecting.local import Predictions, passes_of
     from recal.maps.base import Map
     from recal.maps.guard import answer_views
 

@@ -1,7 +1,7 @@
 """What type checkers and editors see: the names of `__init__.py`, each from its home."""
 
 from .local import collect as collect
-from .predictions import apply as apply
+from .local import apply as apply
 from .ray import RayEngine as RayEngine
 from ..transforms.preprocessing import Normalize as Normalize
 from ..transforms.preprocessing import PROBABILITY_FLOOR as PROBABILITY_FLOOR

@@ -7,7 +7,7 @@ file; `store` has the resumable store.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -310,27 +310,3 @@ class MemorySink(ViewsSink):
         if self.target is not None:
             views.write(self.target)
         return views
-
-
-def first_changed_block(
-    source: Source, batch_size: int, records: Mapping[int, Mapping[str, Any]]
-) -> int | None:
-    """Return the first finished block whose inputs differ from its record, or None.
-
-    Every finished block has a digest of its inputs, so they are read again.
-    """
-    for index, record in sorted(records.items()):
-        if index * batch_size >= source.n_samples:
-            return index
-        batch = source.batch(index, batch_size)
-        if not is_recorded(record, digest_inputs(batch), batch.labels):
-            return index
-    return None
-
-
-def is_recorded(record: Mapping[str, Any], inputs: str | None, labels: ArrayLike | None) -> bool:
-    """Whether the record of a block has this digest of inputs and these labels."""
-    if record.get("inputs") not in (None, inputs):
-        return False
-    recorded = record.get("labels")
-    return recorded is None or labels is None or np.asarray(labels).tolist() == recorded

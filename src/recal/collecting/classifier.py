@@ -13,10 +13,9 @@ from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
 from recal.checks import ASIDES
 from recal.collecting import collect
-from recal.collecting.local import open_as_fitted, open_source
+from recal.collecting.local import Predictions, apply, open_as_fitted, open_source
 from recal.collecting.models import as_model
 from recal.collecting.models.base import Model
-from recal.collecting.predictions import Predictions, apply
 from recal.collecting.preflight import as_pool
 from recal.errors import InputError, NotFittedError
 from recal.transforms import Transform

@@ -22,7 +22,7 @@ from recal.collecting.sources import FILE_OPTIONS, ArraySource, Source, as_objec
 from recal.collecting.tables import TABLE_SUFFIXES as TABLES
 from recal.collecting.tables import open_table
 from recal.errors import FileError, InputError, MissingExtraError, RecalError, in_both
-from recal.files.limits import admit, refuse_bombs
+from recal.files.paths import admit, refuse_bombs
 from recal.schema import Choice, Number, check
 
 if TYPE_CHECKING:

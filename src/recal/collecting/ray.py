@@ -9,17 +9,16 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
 import warnings
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from recal.collecting.blocks import Job, Sink
+from recal.collecting.blocks import Block, Job, Sink
 from recal.collecting.local import progress_bar
 from recal.collecting.sources import Source
 from recal.errors import InputError, MissingExtraError, RecalError
@@ -30,42 +29,34 @@ try:
 except ImportError as error:
     raise MissingExtraError("ray", "ray", "engine='ray'") from error
 
-# A batch that killed this many workers is not tried again.
+# A batch that killed this many workers ends the job.
 _DEATHS = 5
-_ASK_AGAIN_SECONDS = 0.5
-# Errors which mean that a worker, its machine or its answer is lost. They say nothing about the
-# batch itself.
-_LOST = (
-    exceptions.RayActorError,
-    exceptions.ObjectLostError,
-    exceptions.NodeDiedError,
-    exceptions.WorkerCrashedError,
-    exceptions.OutOfMemoryError,
-)
-
-
-# A job, its inputs and the batch size: the same for every worker.
-Task = tuple[Job, Source, int]
 
 
 class Worker:
-    """Computes batches in another process."""
+    """Computes batches in another process; Ray starts it again if it dies."""
 
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
-        _set_threads(threads)  # before a model is opened: some read the number only then
+    def __init__(self, task: list[Any], threads: int) -> None:
+        self._task, self._threads = task, threads  # in a list, Ray does not load the task yet
         self._open = ExitStack()
+        self._opened: tuple[Job, Source, int] | None = None
 
-    def begin(self, task: Task) -> None:
-        """Open the model."""
-        self.task = task
-        _set_threads(self.threads)
-        self._open.close()  # `begin` may be called twice
-        self._open.enter_context(task[0].model.running())
+    def begin(self) -> tuple[Job, Source, int]:
+        """Open the model, once."""
+        if self._opened is None:
+            _set_threads(self._threads)  # before a model is loaded: some read the number only then
+            job, source, batch_size = ray.get(self._task[0])
+            self._open.enter_context(job.model.running())
+            self._opened = job, source, batch_size
+        return self._opened
 
-    def run(self, index: int) -> Any:
-        """Return the result of one batch."""
-        job, source, batch_size = self.task
+    def greet(self) -> None:
+        """Answer when the model is open."""
+        self.begin()
+
+    def run(self, index: int) -> Block:
+        """Return one batch's block."""
+        job, source, batch_size = self.begin()
         return job.run(source.batch(index, batch_size), source.describe)
 
 
@@ -81,127 +72,48 @@ def _set_threads(count: int) -> None:
         sys.modules["torch"].set_num_threads(count)
 
 
-class WorkerPool:
-    """Actors that share the batches of one task.
+def blocks_of(actors: Sequence[Any], indices: Sequence[int], request: str) -> Iterator[Block]:
+    """Yield blocks in the order of arrival.
 
     A worker gets batches only after it has started, so a worker that waits for resources delays no
-    batch. When a worker dies, its batches go to the others, and Ray restarts it if there are
-    resources.
+    batch. Ray repeats a batch whose worker died.
     """
-
-    def __init__(self, task: Task, size: int, threads: int, cpus: float, gpus: float) -> None:
-        actor: Any = ray.remote(Worker).options(
-            num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=0
-        )
-        # Kept as long as the workers, because a restarted worker needs it again.
-        self._task = ray.put(task)
-        self._request = {"CPU": cpus, "GPU": gpus}
-        self._actors = [actor.remote(threads) for _ in range(size)]
-        self._ready: set[int] = set()  # workers, by their index in the list
-        self._silent: dict[int, float] = {}  # workers to greet again, and when
-        # The worker of each call, and the number of a batch or None for a greeting.
-        self._calls: dict[Any, tuple[int, int | None]] = {}
-        self._deaths: Counter[int] = Counter()
-        for worker in range(size):
-            self._greet(worker)
-
-    def answers(self, chunks: list[int]) -> Iterator[tuple[int, Any]]:
-        """Yield the number of each batch and its answer, in the order of arrival."""
-        waiting, missing, since = deque(chunks), len(chunks), time.monotonic()
-        while missing:
-            load = Counter(worker for worker, _ in self._calls.values())
-            # Each worker has one batch running and one queued, so that it never waits for the driver.
-            for worker in self._ready:
-                for _ in range(min(2 - load[worker], len(waiting))):
-                    index = waiting.popleft()
-                    self._calls[self._actors[worker].run.remote(index)] = (worker, index)
-            for worker, moment in list(self._silent.items()):
-                if moment <= time.monotonic():
-                    del self._silent[worker]
-                    self._greet(worker)
-            if not self._calls and not self._silent:
-                raise RecalError(
-                    f"All {len(self._actors)} workers are gone, with {missing} batches still to do."
-                )
-            if not self._calls:
-                time.sleep(_ASK_AGAIN_SECONDS)
-                continue
-            done, _ = ray.wait(list(self._calls), timeout=_ASK_AGAIN_SECONDS)
-            for call in done:
-                worker, place = self._calls.pop(call)
-                answer = self._receive(call, worker, place, waiting)
-                if place is not None and answer is not None:
-                    missing -= 1
-                    yield place, answer
-            since = self._warn_of_waiting(since)
-
-    def close(self) -> None:
-        """End the workers; their unfinished work is not needed."""
-        for actor in self._actors:
-            ray.kill(actor)
-
-    def _greet(self, worker: int) -> None:
-        self._calls[self._actors[worker].begin.remote(self._task)] = (worker, None)
-
-    def _receive(self, call: Any, worker: int, index: int | None, waiting: deque[int]) -> Any:
-        """Return a batch's answer;
-
-        None for a greeting, and for a batch that goes back to the queue.
-        """
-        try:
-            answer = ray.get(call)
-        except _LOST as error:
-            self._lose(error, worker, index, waiting)
-            return None
-        except exceptions.RayTaskError as error:
-            if isinstance(error.cause, RecalError):  # raise it without the traceback of the worker
-                raise error.cause from None
-            raise
-        if index is None:
-            self._ready.add(worker)
-        return answer
-
-    def _lose(self, error: Exception, worker: int, index: int | None, waiting: deque[int]) -> None:
-        # Ray does not restart a worker that failed to start.
-        if index is None and isinstance(error, exceptions.ActorDiedError):
-            raise RecalError(f"A worker could not start: {_lines(error)[-1]}") from error
-        if index is not None:
-            waiting.appendleft(index)
-            self._deaths[index] += 1
-            if self._deaths[index] >= _DEATHS:
-                raise RecalError(
-                    f"{_DEATHS} workers died with batch {index} under way ({_lines(error)[0].rstrip('.')}). If memory "
-                    "is short, take a smaller batch_size, or fewer workers on a machine (RayEngine(cpus=...))."
-                ) from error
-        if isinstance(error, exceptions.ObjectLostError):  # the worker may be alive
-            return
-        self._ready.discard(worker)
-        if (worker, None) not in self._calls.values():
-            self._silent.setdefault(worker, time.monotonic() + _ASK_AGAIN_SECONDS)
-
-    def _warn_of_waiting(self, since: float) -> float:
-        """Warn once a minute if no worker has started; return the start of the current minute."""
-        now = time.monotonic()
-        if self._ready or now - since < 60:
-            return now if self._ready else since
-        free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-        names = [name for name, count in self._request.items() if count]
-        warnings.warn(
-            f"No worker has answered for a minute. Each asks for {_amounts(self._request, names)}; the cluster has "
-            f"{_amounts(free, names)} free, in all. On a busy machine they may still be importing packages. If other jobs "
-            "hold the resources, Ray waits until they are free; RayEngine(cpus=..., gpus=...) can request fewer.",
-            UserWarning,
-            stacklevel=2,
-        )
-        return now
+    waiting, missing = deque(indices), len(indices)
+    # The worker of each call, and whether it computes a batch.
+    calls = {actor.greet.remote(): (actor, False) for actor in actors}
+    while missing:
+        done, _ = ray.wait(list(calls), timeout=60)
+        if not done:
+            warnings.warn(
+                f"No worker has answered for a minute. Each asks for {request}. On a busy machine they may still be "
+                "importing packages. If other jobs hold the resources, Ray waits until they are free; "
+                "RayEngine(cpus=..., gpus=...) can request fewer.",
+                UserWarning,
+                stacklevel=2,
+            )
+        for call in done:
+            actor, is_batch = calls.pop(call)
+            block = _receive(call)
+            if waiting:
+                calls[actor.run.remote(waiting.popleft())] = actor, True
+            if is_batch:
+                missing -= 1
+                yield block
 
 
-def _amounts(resources: Mapping[str, float], names: Sequence[str]) -> str:
-    return " and ".join(f"{resources.get(name, 0):g} {name}" for name in names)
-
-
-def _lines(error: Exception) -> list[str]:
-    return (str(error).strip() or type(error).__name__).splitlines()
+def _receive(call: Any) -> Any:
+    try:
+        return ray.get(call)
+    except exceptions.RayTaskError as error:
+        if isinstance(error.cause, RecalError):  # raise it without the traceback of the worker
+            raise error.cause from None
+        raise
+    except exceptions.RayError as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise RecalError(
+            f"A worker could not start, or died {_DEATHS} times with one batch under way ({reason}). If memory is short, "
+            "take a smaller batch_size, or fewer workers on a machine (RayEngine(cpus=...))."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -238,26 +150,33 @@ class RayEngine:
     def run(self, job: Job, source: Source, batch_size: int, sink: Sink, progress: bool) -> None:
         """Compute every batch that the sink lacks."""
         every = range(-(-source.n_samples // batch_size))
-        chunks = [index for index in every if index not in sink.done]
-        if not chunks:
+        indices = [index for index in every if index not in sink.done]
+        if not indices:
             return
-        with (
-            self._cluster(),
-            closing(self._start_workers((job, source, batch_size), len(chunks))) as workers,
-            progress_bar(sink, source, batch_size, show=progress) as advance,
-        ):
-            for index, answer in workers.answers(chunks):
-                sink.take(index, answer)
-                advance(min(batch_size, source.n_samples - index * batch_size))
+        with self._cluster(), progress_bar(sink, source, batch_size, show=progress) as advance:
+            task = ray.put((job, source, batch_size))  # kept, because a restarted worker needs it
+            actors = self._start_workers(task, len(indices))
+            try:
+                request = f"{self.cpus:g} CPU and {self.gpus:g} GPU"
+                for block in blocks_of(actors, indices, request):
+                    sink.take(block.index, block)
+                    advance(len(block))
+            finally:
+                for actor in actors:  # their unfinished work is not needed
+                    ray.kill(actor)
 
-    def _start_workers(self, task: Task, n_chunks: int) -> WorkerPool:
+    def _start_workers(self, task: Any, n_batches: int) -> list[Any]:
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         each = {"CPU": self.cpus, "GPU": self.gpus}
         room = [resources.get(name, 0) // count for name, count in each.items() if count]
-        size = max(1, int(min([*room, n_chunks])))
+        size = max(1, int(min([*room, n_batches])))
         if self.workers is not None:
-            size = min(self.workers, n_chunks)
-        return WorkerPool(task, size, self.threads or max(1, int(self.cpus)), self.cpus, self.gpus)
+            size = min(self.workers, n_batches)
+        how = {"num_cpus": self.cpus, "num_gpus": self.gpus}
+        how |= {"max_restarts": -1, "max_task_retries": _DEATHS - 1}
+        actor: Any = ray.remote(Worker).options(**how)
+        threads = self.threads or max(1, int(self.cpus))
+        return [actor.remote([task], threads) for _ in range(size)]
 
     @contextmanager
     def _cluster(self) -> Iterator[None]:

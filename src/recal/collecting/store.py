@@ -18,16 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.clusters import row_names
-from recal.collecting.blocks import (
-    Block,
-    Job,
-    ViewsSink,
-    first_changed_block,
-    is_recorded,
-    join_labels,
-)
+from recal.collecting.blocks import Block, Job, ViewsSink, join_labels
 from recal.collecting.fingerprint import digest
-from recal.collecting.sources import Source
+from recal.collecting.sources import Source, digest_inputs
 from recal.errors import FileError, InputError
 from recal.files import zarr_views
 from recal.files.paths import folder_lock
@@ -134,9 +127,7 @@ class StoreSink(ViewsSink):
                     is_folder = path.is_dir() and not path.is_symlink()
                     shutil.rmtree(path) if is_folder else path.unlink()
         self._ledger.make_files(1 + len(self.job.transforms))
-        changed = first_changed_block(self.source, self.batch_size, self._ledger.blocks)
-        if changed is not None:
-            raise self._other_inputs(changed)
+        self._check_inputs()
         self.done = frozenset(self._ledger.blocks)
         if self.done:
             # Compute one block again: only its logits can show that a function or preprocess has
@@ -144,6 +135,16 @@ class StoreSink(ViewsSink):
             self._first = self._ledger.n_classes, self._ledger.dtype
             self._probe = min(self.done)
             self.done -= {self._probe}
+
+    def _check_inputs(self) -> None:
+        """Read the inputs of finished blocks again, and refuse other inputs or labels."""
+        for index, record in sorted(self._ledger.blocks.items()):
+            if index * self.batch_size >= self.source.n_samples:
+                raise self._other_inputs(index)
+            batch = self.source.batch(index, self.batch_size)
+            labels = None if record["labels"] is None else np.asarray(batch.labels).tolist()
+            if record["inputs"] != digest_inputs(batch) or record["labels"] != labels:
+                raise self._other_inputs(index)
 
     def _read_ledger(self) -> Ledger | None:
         """Return the ledger of a store, or None for an empty folder; refuse any other folder."""
@@ -207,8 +208,6 @@ class StoreSink(ViewsSink):
             self._ledger.add_line(index)
 
     def _compare(self, block: Block, layers: list[NDArray[Any]]) -> None:
-        if not is_recorded(self._ledger.blocks[block.index], block.inputs, block.labels):
-            raise self._other_inputs(block.index)
         stored = self._ledger.read_block(block.index)
         same = all(old.shape == new.shape for old, new in zip(stored, layers, strict=True))
         if not (same and all(map(differ_by_rounding, stored, layers))):

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import FileError, InputError
-from recal.files.limits import allowance
+from recal.files.paths import allowance
 from recal.maps import map_named
 from recal.schema import check, parameter_kinds
 from recal.transforms import Named, Transform, as_transform

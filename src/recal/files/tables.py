@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from recal.checks import text_of
 from recal.errors import FileError, InputError, MissingExtraError
-from recal.files.limits import admit
-from recal.files.paths import replacing
+from recal.files.paths import admit, replacing
 
 LINES = (".jsonl", ".ndjson")
 SUFFIXES = (".csv", ".tsv", ".parquet", *LINES)

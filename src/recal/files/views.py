@@ -23,8 +23,7 @@ from numpy.lib import format as numpy_format
 from numpy.typing import ArrayLike, NDArray
 
 from recal.errors import FileError, InputError
-from recal.files.limits import refuse_bombs
-from recal.files.paths import local_path, replacing
+from recal.files.paths import local_path, refuse_bombs, replacing
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 

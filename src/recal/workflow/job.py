@@ -23,11 +23,10 @@ from recal.calibrators.base import Calibrator
 from recal.checks import Floats, Labels
 from recal.clusters import row_names
 from recal.collecting.fingerprint import digest
-from recal.collecting.local import collect, open_source
+from recal.collecting.local import collect, open_source, passes_of
 from recal.collecting.models import as_model
 from recal.collecting.models.base import Model
 from recal.collecting.pilot import join_views, read_finished, run_pilot
-from recal.collecting.predictions import passes_of
 from recal.collecting.preflight import as_pool, name_labels, preflight, taken_by
 from recal.collecting.sources import Source, Subset
 from recal.collecting.tables import check_labelled

@@ -33,7 +33,7 @@ PRELOADED = (
     "recal.cli.apply",
     "recal.cli.decide",
     "recal.collecting",
-    "recal.collecting.predictions",
+    "recal.collecting.local",
     "recal.collecting.store",
     "recal.files.saved",
     "recal.calibrators.temperature",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from recal import Blend, CalibratedClassifier, Plan, Views, ViewStacking
-from recal.collecting.predictions import apply
+from recal.collecting.local import apply
 from recal.maps.steps import calibrated_probs
 from recal.transforms import Named
 

@@ -194,8 +194,8 @@ from recal.collecting import RayEngine
 out, held = sys.argv[1:]
 
 def written():
-    blocks = out + "/logits/c"
-    return len(os.listdir(blocks)) if os.path.exists(blocks) else 0
+    ledger = out + "/ledger.txt"
+    return len(open(ledger).readlines()) - 1 if os.path.exists(ledger) else 0
 
 def make_model():
     def model(batch):

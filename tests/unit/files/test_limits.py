@@ -23,7 +23,7 @@ from safetensors.numpy import save
 from recal import TemperatureScaling
 from recal import save as save_file
 from recal.errors import InputError
-from recal.files.limits import LIMIT, allowance
+from recal.files.paths import LIMIT, allowance
 
 
 def padded_text(folder):
@@ -122,9 +122,9 @@ HOSTILE = {
 # far too much.
 MEASURED = """
 import json, resource, sys
-import numpy, recal, recal.errors, recal.files.limits
+import numpy, recal, recal.errors, recal.files.paths
 import pyarrow.parquet, pandas, zarr, PIL.Image, soundfile, recal.calibrators.temperature
-recal.files.limits._SMALL, recal.files.limits._LARGE = 2**25, 2**26
+recal.files.paths._SMALL, recal.files.paths._LARGE = 2**25, 2**26
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
 for code in json.loads(sys.argv[1]):
@@ -178,8 +178,8 @@ def test_the_limit_is_raised_by_name(monkeypatch, tmp_path):
     from recal.collecting.files import open_path
 
     np.savez_compressed(tmp_path / "x.npz", inputs=np.zeros((30, 1_000, 1_000), np.uint8))
-    monkeypatch.setattr("recal.files.limits._SMALL", 10**7)
-    monkeypatch.setattr("recal.files.limits._RATIO", 2)
+    monkeypatch.setattr("recal.files.paths._SMALL", 10**7)
+    monkeypatch.setattr("recal.files.paths._RATIO", 2)
     with pytest.raises(Exception, match=f"set {LIMIT}=") as refusal:
         open_path(tmp_path / "x.npz")
     monkeypatch.setenv(LIMIT, str(refusal.value).split(f"{LIMIT}=")[1].split()[0].rstrip("."))

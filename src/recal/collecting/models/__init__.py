@@ -12,7 +12,7 @@ from typing import Any
 
 from recal.collecting.models.base import CallableModel, EstimatorModel, Model, comes_from
 from recal.errors import FileError, InputError, MissingExtraError, blame
-from recal.files.limits import refuse_bombs
+from recal.files.paths import refuse_bombs
 from recal.transforms.preprocessing import Outputs, check_outputs
 
 
