@@ -309,17 +309,14 @@ def _apply_table(content: Any, folder: Path, table: Path | None, out: Path) -> N
         raise InputError("Name the table of new answers: recal apply FOLDER NEW.csv --out OUT.csv")
     files.check_exists(table)
     facts: dict[str, Any] = {}
-    n_refused = 0
     if files.is_signal_calibration(content):
         total, accepted = apply_table(content, table, out)
     else:
-        facts["next"], n_refused = apply_panel(content, folder, table, out)
+        facts["next"] = apply_panel(content, folder, table, out)
         total, accepted = sum(facts["next"].values()), facts["next"].get("accept", 0)
     print_json({"answers": total, "accepted": accepted, **facts, "file": out})
     if accepted is not None:
         say(_share(accepted, total))
-    if n_refused:
-        say(f"{n_refused:,} questions came back without an answer, which counts as a refusal.")
     for step, count in facts.get("next", {}).items():
         if step.startswith("ask "):
             say(f"{count:,} questions: {step}, add its answers to the table, and apply again.")

@@ -6,6 +6,7 @@ The summary in the folder says which column has the answer of which system.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,24 +226,24 @@ def apply_panel(
     folder: Path,
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
-) -> tuple[dict[str, int], int]:
+) -> dict[str, int]:
     """Write a copy of a table with `answer`, `confidence`, `accepted` and, with a cascade, `next`.
 
     `next` is "accept", "review" or "ask NAME". Rows may lack the systems that were not asked yet.
-    Returns how many rows have which next step, and in how many a system that was asked refused.
+    Returns how many rows have which next step.
     """
     table = read_table(path)
-    found, steps, n_refused = panel_steps(calibration, folder, table)
+    found, _ = _outcome(calibration, folder, table)
+    steps = [one if one in ("accept", "review") else f"ask {one}" for one in found.next]
     added: dict[str, Any] = {
         "answer": ["" if one is None else str(one) for one in found.answer],
         "confidence": found.confidence,
-        "accepted": steps == "accept",
+        "accepted": found.next == "accept",
     }
     if isinstance(calibration, CascadeRule):
         added["next"] = steps
     write_with_columns(table, out, added)
-    names, counts = np.unique(steps, return_counts=True)
-    return dict(zip(names.tolist(), counts.tolist())), n_refused
+    return dict(Counter(steps))
 
 
 def graded_panel(
@@ -259,30 +260,33 @@ def graded_panel(
     table = read_table(path)
     table.check([truth])
     key, clusters = _right_answers(table, truth), table.clusters(cluster)
-    found, steps, _ = panel_steps(calibration, folder, table)
+    found, fitted = _outcome(calibration, folder, table)
     panel = calibration.panel if isinstance(calibration, CascadeRule) else calibration
-    answers, signals, _ = _read_questions(panel, folder, table)
-    fitted = panel.fitted_questions(panel.read(answers, signals))
     right = _is_right(found.answer, key, panel.match)
     graded = Probabilities(found.confidence, right, None, None, fitted, clusters=clusters)
-    return steps == "accept", graded
+    return found.next == "accept", graded
 
 
-def panel_steps(
+def _outcome(
     calibration: PanelCalibration | CascadeRule, folder: Path, table: Table
-) -> tuple[CascadeOutcome, NDArray[Any], int]:
-    """Return the answers to the questions in a table, the next step of each, and in how many a
-    system that was asked gave neither an answer nor a signal.
+) -> tuple[CascadeOutcome, int]:
+    """Return the answers to the questions in a table, the next step of each, and on about how many
+    of them the panel was fitted.
     """
     panel = calibration.panel if isinstance(calibration, CascadeRule) else calibration
     answers, signals, groups = _read_questions(panel, folder, table)
+    rows = panel.read(answers, signals)
+    fitted = panel.fitted_questions(rows)
     if isinstance(calibration, CascadeRule):
-        groups = groups if calibration.groups else None
-        told = table["next"] if "next" in table else np.full(table.n_rows, "")
-        asked, n_refused = _asked(calibration, answers, signals, groups, told)
-        found = calibration.apply(answers, signals, groups, asked=asked)
-        steps = [one if one in ("accept", "review") else f"ask {one}" for one in found.next]
-        return found, np.array(steps), n_refused
+        asked = rows.asked
+        if "next" in table:
+            # A system refused if an earlier run named it, and it has answered other questions only.
+            order = {f"ask {name}": place for place, name in enumerate(panel.table_.systems, 1)}
+            done = dict.fromkeys(("accept", "review"), len(order))
+            told = np.array([(order | done).get(one, 0) for one in table["next"].tolist()])
+            asked = np.maximum(asked, np.minimum(told, asked.max(initial=0)))
+        by = groups if calibration.groups else None
+        return calibration.apply(answers, signals, by, asked=asked), fitted
     offsets = groups if hasattr(panel, "group_offsets_") else None
     chosen, confidence = panel.predict_both(answers, signals, offsets)
     rule = getattr(panel, "decision_", None)
@@ -290,29 +294,7 @@ def panel_steps(
     if rule is not None:
         accepted = rule.accept(confidence, groups=groups if rule.groups else None)
     step = np.where(accepted, "accept", "review")
-    everyone = np.full(len(chosen), len(panel.table_.systems))
-    return CascadeOutcome(chosen, confidence, step, everyone), step, 0
-
-
-def _asked(
-    rule: CascadeRule, answers: Any, signals: Any, groups: Any, told: NDArray[Any]
-) -> tuple[NDArray[np.float64], int]:
-    """Return how many systems each question was put to, and how many questions one refused.
-
-    A system refused if an earlier `apply` wrote into the column `next` to ask it, or went past it,
-    and it has answered other questions only.
-    """
-    found = rule.panel.read(answers, signals).asked
-    asked = found.copy()
-    order = {f"ask {name}": place for place, name in enumerate(rule.systems)}
-    last = dict.fromkeys(("accept", "review"), len(rule.systems))
-    reached = np.array([(order | last).get(one, -1) for one in told.tolist()])
-    for place, name in enumerate(rule.systems):
-        number = rule.panel.table_.systems.index(name) + 1
-        step = rule.next(answers, signals, groups, asked=asked)
-        if (found >= number).any():
-            asked[(step == name) & (reached >= place)] = number
-    return asked, int((asked > found).sum())
+    return CascadeOutcome(chosen, confidence, step, rows.asked.astype(np.intp)), fitted
 
 
 def _read_questions(

@@ -123,21 +123,19 @@ def test_a_cascade_goes_past_systems_that_refuse(place, capsys):
         capsys.readouterr()
         assert run(["apply", "out", "table.csv", "--out", "answers.csv", "--force"]) == 0
         (place / "answers.csv").replace(place / "table.csv")
-        return pandas.read_csv("table.csv", keep_default_na=False), capsys.readouterr().out
+        return pandas.read_csv("table.csv", keep_default_na=False)
 
     full = pandas.read_csv("new.csv", keep_default_na=False)
     full.assign(large_answer="").to_csv("table.csv", index=False)
-    first, _ = apply()
+    first = apply()
     asked = (first["small_answer"] == "") | (first["next"] == "ask large")
-    second, told = apply()  # nobody asked the large system, but the small one has refused
+    second = apply()  # nobody asked the large system, but the small one has refused
     assert (second["next"] == np.where(asked, "ask large", first["next"])).all()
-    assert f"{(full['small_answer'] == '').sum():,} questions" in told
     second["large_answer"] = np.where(asked, full["large_answer"], "")
     second.to_csv("table.csv", index=False)
-    third, told = apply()
+    third = apply()
     assert set(third["next"]) <= {"accept", "review"}
-    assert f"{(asked & (full['large_answer'] == '')).sum():,} questions" in told
-    assert (apply()[0]["next"] == third["next"]).all()
+    assert (apply()["next"] == third["next"]).all()
 
 
 @pytest.mark.parametrize(
