@@ -38,15 +38,8 @@ from recal.workflow.auditing import AUDIT_FILE, FolderAudit, audited_rule
 VARIABLE = "RECAL_SERVE"
 _LOG = logging.getLogger("recal.serving")
 JsonRow = dict[str, Any]
-# What a field of a row must be.
-_KINDS: dict[str, tuple[Any, str]] = {
-    "signals": (dict, "an object of names and values"),
-    "answers": (dict, "an object of systems and their answers"),
-    "logits": (list, "a list of numbers"),
-    "views": (dict, "an object of transformations and their logits"),
-    "group": (str, "a text"),
-    "id": (str, "a text"),
-}
+# What a field of a row must be: an object, a list of numbers, or text.
+_KINDS = {"signals": dict, "answers": dict, "logits": list, "views": dict, "group": str, "id": str}
 
 
 class Scored(NamedTuple):
@@ -94,21 +87,16 @@ class Scorer:
 
     def __call__(self, rows: Sequence[Any]) -> Scored:
         """Score rows; an error names the first row that is wrong."""
-        needed = [self.fields[0], *(["group"] if self.needs_group else ())]
-        known = (*self.fields, "id")
+        needed = {self.fields[0], *(["group"] if self.needs_group else ())}
         for number, row in enumerate(rows):
-            absent = [name for name in needed if not isinstance(row, dict) or name not in row]
-            if absent:
-                raise InputError(f"Row {number} must be an object with the field {absent[0]!r}.")
-            for name, value in row.items():
-                if name not in known:
-                    raise InputError(
-                        f"Row {number} has the unknown field {name!r}; known are "
-                        f"{', '.join(known)}."
-                    )
-                kind, words = _KINDS[name]
-                if not isinstance(value, kind):
-                    raise InputError(f"Row {number}: the field {name!r} must be {words}.")
+            is_good = isinstance(row, dict) and needed <= set(row) <= {*self.fields, "id"}
+            if not is_good or not all(isinstance(row[name], _KINDS[name]) for name in row):
+                fields = ", ".join(f"{name} ({_KINDS[name].__name__})" for name in self.fields)
+                raise InputError(
+                    f"Row {number} must be an object with the fields {fields}, of which it needs "
+                    f"{' and '.join(sorted(needed))}, and perhaps id (str); got "
+                    f"{', '.join(row) if isinstance(row, dict) else row!r}."
+                )
         groups = np.array([row["group"] for row in rows]) if self.needs_group else None
         return self._score(rows, groups)
 
@@ -129,25 +117,17 @@ class Scorer:
 
     def _score_panel(self, rows: Sequence[JsonRow], groups: Any) -> Scored:
         table = self._panel.table_
-        for number, row in enumerate(rows):
-            for name in (*row["answers"], *row.get("signals", ())):
-                if name not in table.systems:
-                    raise InputError(
-                        f"Row {number} names the system {name!r}; known are "
-                        f"{', '.join(table.systems)}."
-                    )
-        answers = {
-            name: [row["answers"].get(name) for row in rows]
-            for name in table.systems
-            if any(name in row["answers"] for row in rows)
-        }
+        given = dict.fromkeys(name for row in rows for name in row["answers"])
+        answers = {name: [row["answers"].get(name) for row in rows] for name in given}
         owners = [] if table.table is None else list(zip(table.owner, table.table.names))
         signals: dict[str, dict[str, Any]] = {}
-        for place, system in enumerate(table.systems):
-            given = [row.get("signals", {}).get(system) for row in rows]
-            names = [name.removeprefix(f"{system}: ") for owner, name in owners if owner == place]
-            if any(one is not None for one in given):
-                signals[system] = _columns(given, names)
+        for system in dict.fromkeys(name for row in rows for name in row.get("signals", ())):
+            names = [
+                name.removeprefix(f"{system}: ")
+                for owner, name in owners
+                if table.systems[owner] == system
+            ]
+            signals[system] = _columns([row.get("signals", {}).get(system) for row in rows], names)
         if isinstance(self.calibration, CascadeRule):
             found = self.calibration.apply(answers, signals or None, groups)
             accepted = found.next == "accept"

@@ -221,8 +221,6 @@ class System:
     samples: int = 0
 
     def __post_init__(self) -> None:
-        if not self.name.strip():
-            raise InputError("must be a name for the columns of the answers", argument="system")
         check(self.samples, Number(0, whole=True), "samples")
         if self.options is not None:
             check_beginnings(check_options(self.options), self.endpoint.max_tokens)

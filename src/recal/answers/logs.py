@@ -23,7 +23,7 @@ from recal.answers.scores import (
     row_ids,
 )
 from recal.errors import FileError, InputError
-from recal.files.tables import cell_text, read_lines, read_table
+from recal.files.tables import Table, cell_text, read_lines, read_table
 from recal.views import Views
 
 LABEL_COLUMNS = ("label", "target", "answer", "correct_answer")
@@ -125,13 +125,12 @@ def _read_truths(
 ) -> list[str]:
     """Return the right option of each question from a table, by its ids if both files have ids."""
     table = read_table(path)
-    label = _label_column(path, table, label_column)
+    label = _label_column(table, label_column)
     if label is None:
         raise InputError(
-            f"{path} has no column of labels ({', '.join(LABEL_COLUMNS)}); it has "
-            f"{', '.join(table)}. Name it with --label-column."
+            f"{path} has none of the columns {', '.join(LABEL_COLUMNS)}. Name the labels' column "
+            "with --label-column."
         )
-    texts = table[label].tolist()
     name = next((name for name in IDS if name in table), None)
     if name is None or not scores.has_ids:
         raise InputError(
@@ -139,7 +138,7 @@ def _read_truths(
             f"{', '.join(IDS)}. The order of rows proves nothing."
         )
     truths: dict[str, str] = {}
-    for one, text in zip(table[name].tolist(), texts):
+    for one, text in zip(table[name].tolist(), table[label].tolist()):
         if truths.setdefault(one, text) != text:
             raise InputError(f"{path} holds different labels of the question {one!r}.")
     if absent := [one for one in scores.ids if one not in truths]:
@@ -150,14 +149,12 @@ def _read_truths(
     return [truths[one] for one in scores.ids]
 
 
-def _label_column(path: Path, columns: Mapping[str, Any], name: str | None) -> str | None:
+def _label_column(columns: Table, name: str | None) -> str | None:
     """Return the column of the right options: the one that the user names, or the first with a
     usual name.
     """
-    if name is not None and name not in columns:
-        raise InputError(
-            f"{path} has no column {name!r}; it has {', '.join(columns)}. Name it with --label-column."
-        )
+    if name is not None:
+        columns.check([name])
     return name or next((usual for usual in LABEL_COLUMNS if usual in columns), None)
 
 
@@ -255,7 +252,7 @@ def _read_option_table(
     """Read a table with one column per option."""
     columns = read_table(path)
     name = next((name for name in IDS if name in columns), None)
-    label = _label_column(path, columns, label_column)
+    label = _label_column(columns, label_column)
     if options is None:
         options = [one for one in columns if one not in (name, label) and columns.is_numeric(one)]
     columns.check(options)

@@ -137,10 +137,7 @@ class PanelTable(Record):
             columns = dict(zip(self.systems, columns.values()))
         _refuse_unknown(columns, self.systems, "answers")
         if self.systems[0] not in columns:
-            raise InputError(
-                f"lack the main system {self.systems[0]!r}; they have {', '.join(columns)}",
-                argument="answers",
-            )
+            raise InputError(f"lack the main system {self.systems[0]!r}", argument="answers")
         n = len(columns[self.systems[0]])
         parts = []
         for name, width in zip(self.systems, self.samples):

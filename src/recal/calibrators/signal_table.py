@@ -26,25 +26,17 @@ GRADES = {
 def read_correct(correct: ArrayLike, n_samples: int) -> Vector:
     """Return 1.0 for right and 0.0 for wrong answers; refuse anything else."""
     values = as_array(correct, "correct")
-    if values.shape != (n_samples,):
-        raise InputError(
-            f"must hold one value per answer, {n_samples}, got the shape {values.shape}",
-            argument="correct",
-        )
     if values.dtype.kind in "OUS":
-        words = [str(value).strip().lower() for value in values.tolist()]
-        numbers = np.array([GRADES.get(word, np.nan) for word in words])
+        words = [str(value).strip().lower() for value in values.ravel().tolist()]
+        numbers = np.array([GRADES.get(word, np.nan) for word in words]).reshape(values.shape)
     else:
         numbers = values.astype(np.float64)
-    if not np.isin(numbers, (0.0, 1.0)).all():
-        odd = values[~np.isin(numbers, (0.0, 1.0))][0]
+    if values.shape != (n_samples,) or set(numbers.tolist()) != {0.0, 1.0}:
+        odd = [one for one, known in zip(values, np.isin(numbers, (0, 1))) if not np.all(known)]
         raise InputError(
-            f"must be True or False, 1 or 0, for each answer, got {odd!r}", argument="correct"
-        )
-    if len(set(numbers.tolist())) < 2:
-        kind = "right" if numbers.any() else "wrong"
-        raise InputError(
-            f"All {n_samples} answers are graded as {kind}; right and wrong ones are both needed."
+            f"must be True or False, 1 or 0, for each of the {n_samples} answers, with some right "
+            f"and some wrong; got {repr(odd[0]) if odd else f'the shape {values.shape}'}",
+            argument="correct",
         )
     return numbers
 
@@ -88,8 +80,6 @@ class SignalTable(Record):
         levels, lows, highs = [], np.zeros(len(columns)), np.zeros(len(columns))
         for place, (name, column) in enumerate(columns.items()):
             levels.append(_levels(column, name))
-            if groups is not None and place == len(columns) - 1 and not levels[-1]:
-                raise InputError("must name at least one group", argument="groups")
             if not levels[-1]:
                 numbers = _numbers(column, name)
                 finite = np.clip(numbers[np.isfinite(numbers)], -1e100, 1e100)
@@ -136,21 +126,14 @@ class SignalTable(Record):
     def _picked(self, signals: Any, groups: Any) -> list[NDArray[Any]]:
         columns, named = columns_of(signals)
         expected = self.names[: len(self.names) - self.grouped]
-        if self.named and named:
-            if absent := [name for name in expected if name not in columns]:
-                raise InputError(
-                    f"The signals lack the column {absent[0]!r} of the fit; they have "
-                    f"{', '.join(columns)}."
-                )
-            picked = [columns[name] for name in expected]
-        elif len(columns) != len(expected):
+        names = expected if self.named and named else tuple(columns)
+        if len(names) != len(expected) or any(name not in columns for name in names):
             raise InputError(
-                f"must have the {len(expected)} columns of the fit ({', '.join(expected)}), got "
-                f"{len(columns)}",
+                f"must have the columns of the fit ({', '.join(expected)}), got "
+                f"{', '.join(columns)}",
                 argument="signals",
             )
-        else:
-            picked = list(columns.values())
+        picked = [columns[name] for name in names]
         if self.grouped != (groups is not None):
             given = "without" if groups is None else "with"
             raise InputError(

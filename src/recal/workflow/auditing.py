@@ -130,11 +130,10 @@ class FolderAudit:
     def add(self, grades: Mapping[str, bool]) -> int:
         """Write grades by id to the journal; return how many are new."""
         for name, right in grades.items():
-            if self.grades.get(name, right) != right:
-                raise InputError(f"The answer {name!r} was graded differently before.")
-            if not self.knows(name):
+            if not self.knows(name) or self.grades.get(name, right) != right:
                 raise InputError(
-                    f"The answer {name!r} was not drawn for a check of this rule",
+                    f"The answer {name!r} was not drawn for a check of this rule, or was graded "
+                    "differently before",
                     remedy="Draw answers with recal audit FOLDER ANSWERS --checks N",
                 )
         new = {name: right for name, right in grades.items() if name in self.pending}

@@ -185,6 +185,7 @@ def read_systems(
 
     `categories` says which signals hold words, as at the fit; by default the contents decide.
     """
+    table.check([systems[0].answer])
     answers: dict[str, Any] = {}
     signals: dict[str, Any] = {}
     for one in systems:
@@ -199,8 +200,6 @@ def read_systems(
             columns[name] = table[name] if words else table.numbers(name)
         if columns:
             signals[one.name] = columns
-    if not answers:
-        raise InputError(f"{table.path} has no answer of any system; it has {', '.join(table)}.")
     return answers, signals
 
 
@@ -209,16 +208,15 @@ def read_columns(folder: Path) -> tuple[list[SystemColumns], str | None]:
     try:
         facts = read_summary(folder)["settings"]
         systems = [
-            SystemColumns(str(one["name"]), str(one["answer"]), tuple(map(str, one["signals"])))
+            SystemColumns(one["name"], one["answer"], tuple(one["signals"]))
             for one in facts["systems"]
         ]
-        group = facts["group"]
+        return systems, facts["group"]
     except (KeyError, TypeError) as error:
         raise FileError(
             f"{folder / SUMMARY} does not say which column has the answers of which system; recal "
             "calibrate writes it."
         ) from error
-    return systems, None if group is None else str(group)
 
 
 def apply_panel(
@@ -306,10 +304,4 @@ def _read_questions(
     words = {} if fitted is None else dict(zip(fitted.names, map(bool, fitted.levels)))
     categories = {name.partition(": ")[2]: is_word for name, is_word in words.items()}
     answers, signals = read_systems(table, systems, categories)
-    main = systems[0]
-    if main.name not in answers:
-        raise InputError(
-            f"{table.path} has no column {main.answer!r} with the answers of {main.name}, the first "
-            f"system; it has {', '.join(table)}."
-        )
     return answers, signals, None if group is None else table[group]

@@ -95,7 +95,6 @@ def test_a_server_without_log_probabilities_still_gives_answers(tmp_path, questi
         ("timeout", "0"),
         ("options", "A"),
         ("options", "A b,A c"),
-        ("system", " "),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_the_first_request(
