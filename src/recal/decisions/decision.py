@@ -307,6 +307,9 @@ class Decision(Outcome):
             )
         if self.costs:
             sentences.append(f"Cost per answer {self.cost:.3g}.")
+        refused = sum(not part.possible for part in self.parts)
+        if refused:
+            sentences.append(f"{refused} of {len(self.parts)} thresholds accept nothing yet.")
         return " ".join(filter(None, sentences))
 
     def note_on(self, errors: int, accepted: int) -> str:

@@ -88,7 +88,7 @@ def test_groups_without_evidence_accept_nothing_and_say_what_they_need():
     assert small.needed > 0
     assert not decision.accept(confidence, groups=groups)[:30].any()
     assert decision.table[0] is small, "worst first"
-    assert "small (" in str(decision)
+    assert "1 of 2 thresholds accept nothing" in str(decision)
     assert decision.to_dict()["by_group"][0]["group"] == "small"
 
 
