@@ -55,10 +55,8 @@ def is_array(value: Any) -> bool:
 def as_array(values: ArrayLike, name: str, dtype: type | None = None) -> NDArray[Any]:
     """Return a numpy array; refuse masked arrays, and values that numpy cannot read."""
     if type(values).__name__ == "MaskedArray":
-        raise InputError(
-            "is a masked array; drop or fill the masked values, and pass a plain array",
-            argument=name,
-        )
+        rule = "is a masked array; drop or fill the masked values, and pass a plain array"
+        raise InputError(rule, argument=name)
     # numpy cannot read a torch tensor that tracks gradients or is on another device.
     if hasattr(values, "detach"):
         values = values.detach().cpu()
@@ -145,9 +143,8 @@ def check_form(
     two classes.
     """
     if hasattr(values, "tocsr"):
-        raise InputError(
-            "is sparse, and has a number for every class; pass .toarray()", argument=name
-        )
+        rule = "is sparse, and has a number for every class; pass .toarray()"
+        raise InputError(rule, argument=name)
     array = as_array(values, name)
     if array.dtype.kind in "iub":
         array = array.astype(np.float64)
@@ -160,21 +157,15 @@ def check_form(
     if single is not None and is_single_column(array.shape) and len(array):
         return two_columns(array, probs=single == "probability")
     if array.ndim != 2:
-        raise InputError(
-            f"must have the shape (n_samples, n_classes), got {array.shape}",
-            argument=name,
-            remedy=f"For one sample pass a single row. {ASIDES['shape']}",
-        )
+        rule = f"must have the shape (n_samples, n_classes), got {array.shape}"
+        remedy = f"For one sample pass a single row. {ASIDES['shape']}"
+        raise InputError(rule, argument=name, remedy=remedy)
     if array.shape[0] == 0:
         raise InputError("has no rows; at least one sample is needed", argument=name)
     if array.shape[1] < 2:
-        remedy = "For a probability p of the second class pass the two columns (1 - p, p)"
-        words = ASIDES["columns"].format(array.shape[1], array.shape)
-        raise InputError(
-            f"has {array.shape[1]} column; at least two classes are needed",
-            argument=name,
-            remedy=f"{remedy}. {words}",
-        )
+        rule = f"has {array.shape[1]} column; at least two classes are needed"
+        remedy = ASIDES["columns"].format(array.shape[1], array.shape)
+        raise InputError(rule, argument=name, remedy=remedy)
     return array
 
 
@@ -191,11 +182,9 @@ def _check_finite(array: Floats, name: str) -> tuple[float, float]:
     low, high = float(array.min()), float(array.max())
     if not (isfinite(low) and isfinite(high)):
         row, column = np.argwhere(~np.isfinite(array))[0]
-        raise InputError(
-            f"must be finite; row {row}, column {column} is {array[row, column]}",
-            argument=name,
-            remedy="Remove rows with NaN or inf, or fix the model that returned them",
-        )
+        rule = f"must be finite; row {row}, column {column} is {array[row, column]}"
+        remedy = "Remove rows with NaN or inf, or fix the model that returned them"
+        raise InputError(rule, argument=name, remedy=remedy)
     return low, high
 
 

@@ -109,13 +109,6 @@ def test_labels_that_fit_no_column_are_refused_with_the_value(y, classes, words)
         check_labels(y, 2, 3, classes)
 
 
-def test_a_list_as_a_label_is_refused():
-    labels = np.empty(2, dtype=object)
-    labels[:] = [["a"], "b"]
-    with pytest.raises(InputError, match="one word or number per sample"):
-        check_labels(labels, 2, 3, ["a", "b", "c"])
-
-
 def test_a_class_that_is_missing_never_shifts_a_column():
     assert check_labels(["c", "c"], 2, 3, ["a", "b", "c"]).tolist() == [2, 2]
     assert check_labels([7, 7], 2, 3, [5, 6, 7]).tolist() == [2, 2]

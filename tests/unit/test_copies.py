@@ -13,14 +13,7 @@ import pytest
 
 from recal import TemperatureScaling, decide, prediction_sets
 from recal.calibrators import HistogramBinning, IsotonicCalibration
-from recal.copies import (
-    MOST_HASHES,
-    MOST_PROB_HASHES,
-    count_fitted,
-    kept_hashes,
-    matters,
-    row_hashes,
-)
+from recal.copies import MOST_HASHES, MOST_PROB_HASHES, count_fitted, kept_hashes, matters
 from recal.errors import SameRowsWarning
 from recal.files.probabilities import read_probs, write_prob_file
 from tests.problems import logits_and_labels
@@ -117,11 +110,3 @@ def test_files_of_probabilities_hold_the_number_of_fitted_rows(tmp_path: Path) -
     assert found.fitted_rows == 2
     assert found.confidence is not None
     np.testing.assert_array_equal(found.confidence, [0.4, 0.8])
-
-
-def test_a_large_array_has_the_hashes_of_its_parts() -> None:
-    rows = np.random.default_rng(0).normal(size=(1200, 100)).astype(np.float32)
-    rows[0, 0] = -0.0
-    parts = np.concatenate([row_hashes(part) for part in np.array_split(rows, 3)])
-    np.testing.assert_array_equal(row_hashes(rows), parts)
-    np.testing.assert_array_equal(row_hashes(rows.astype(np.float64)), parts)

@@ -96,21 +96,6 @@ def test_scores_that_look_equal_are_marked_equal():
     assert [row.mark for row in found.rows("nll")] == ["best", "best", "second"]
 
 
-def test_forward_passes_are_those_of_the_plan(single):
-    plan = single.calibrators["recal"].plan_
-    assert single.passes == (1, 1, 1, 1 + len(plan.transforms))
-
-
-def test_best_and_second_best_are_marked_and_shared_error_rates_are_not(single, halves):
-    marks = {row.method: row.mark for row in single.rows("nll")}
-    values = {row.method: row.value for row in single.rows("nll")}
-    ordered = sorted(values, key=values.get)
-    assert marks[ordered[0]] == "best"
-    assert marks[ordered[1]] == "second"
-    assert single.best("nll") == ordered[0]
-    assert {row.mark for row in halves.rows("error_rate")} == {""}
-
-
 def test_halves_are_random_disjoint_and_repeat_with_the_seed(halves):
     again = compare(
         {"plain": TemperatureScaling(), "mine": ReCal(max_iter=5)},

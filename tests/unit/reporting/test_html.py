@@ -8,7 +8,6 @@ from html.parser import HTMLParser
 import numpy as np
 
 from recal.comparison import compare_probs
-from recal.decisions import decide
 from recal.reporting.page import Page, report
 from recal.reporting.verdict import verdict
 
@@ -107,21 +106,6 @@ def test_the_page_names_model_data_date_rows_and_accuracy(comparison):
     ):
         assert words in text
     assert text.count("<small>500 checking inputs</small>") >= 4, "figures name their rows"
-
-
-def test_the_slider_opens_at_the_threshold_of_the_rule():
-    rng = np.random.default_rng(0)
-    probs = rng.dirichlet([0.2] * 3, 3000)
-    y = (probs.cumsum(1) > rng.random((3000, 1))).argmax(1)
-    rule = decide(probs[:1500], y[:1500], risk=0.05)
-    found = compare_probs({"given": probs[1500:]}, y[1500:], bootstrap=0)
-    text = page(found, risk=0.05, decisions={"given": rule})
-    accepted = int((probs[1500:].max(1) >= rule.threshold).sum())
-    assert f'for="threshold">{rule.threshold:.6g}</output>' in text
-    assert f'id="accepted-after">{accepted:,} of 1,500<' in text
-    assert f"{100 * accepted / 1500:.1f}\u00a0% of the answers can be automated" in text
-    index = data_of(text)["thresholds"].index(rule.threshold)
-    assert f'value="{index}"' in text
 
 
 def test_graded_answers_make_a_page(tmp_path):

@@ -4,6 +4,7 @@ calibration.
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from recal.comparison import compare, compare_probs
 from recal.decisions import decide
@@ -64,7 +65,10 @@ def test_a_column_of_the_whole_file_is_cut_to_the_test_rows(views):
     assert ">left<" in text
 
 
-def test_inputs_are_pictures_words_or_nothing():
+def test_inputs_are_pictures_words_or_nothing(tmp_path):
+    Image.fromarray(np.zeros((9, 9), np.uint8)).save(tmp_path / "a.png")
+    path = str(tmp_path / "a.png")
+    assert shown_input([path], 0) == f"<q>{path}</q>", "a text is never opened as a file"
     grey, colour = np.zeros((9, 9), np.uint8), np.random.default_rng(0).normal(size=(3, 200, 300))
     shown = [shown_input([grey, colour, np.zeros(7), "<b>"], row) for row in range(4)]
     assert 'width="112" height="112"' in shown[0]
