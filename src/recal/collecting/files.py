@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import zipfile
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -391,9 +390,7 @@ def _reading(path: Path, purpose: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         reason = str(error).rstrip(".")
-        if isinstance(error, zipfile.BadZipFile):
-            reason = "it is damaged or truncated"
-        elif "pickle" in reason or "Python objects" in reason:  # numpy would offer to open them
+        if "pickle" in reason or "Python objects" in reason:  # numpy would offer to open them
             reason = "it is damaged, or holds Python objects, which are never opened"
         raise FileError(f"{path} cannot be read{purpose}: {reason}.") from error
 
@@ -411,22 +408,16 @@ def clusters_by_name(names: Sequence[str], rule: str) -> NDArray[Any]:
     """
     if rule == "parent":
         return np.array([name.rpartition("/")[0] for name in names])
-    try:
-        pattern = re.compile(rule)
-    except re.error as error:
-        raise InputError(
-            f"is no regular expression: {error}, got {rule!r}", argument="cluster_by"
-        ) from None
-    files = [name.rpartition("/")[2] for name in names]
-    matches = [pattern.search(name) for name in files]
-    if None in matches:
-        name = files[matches.index(None)]
-        raise InputError(
-            f"must match the name of every file; it does not match {name!r}", argument="cluster_by"
-        )
-    return np.array(
-        [match[1] if pattern.groups else match[0] for match in matches if match is not None]
-    )
+    clusters = []
+    for name in names:
+        try:
+            match = re.search(rule, name.rpartition("/")[2])
+        except re.error as error:
+            raise InputError(f"is no regular expression: {error}", argument="cluster_by") from None
+        if match is None:
+            raise InputError(f"must match the name of every file, not {name}", argument="cluster_by")
+        clusters.append(match[min(1, match.re.groups)])
+    return np.array(clusters)
 
 
 def read_labels(path: Path) -> NDArray[Any]:

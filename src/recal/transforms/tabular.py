@@ -83,6 +83,8 @@ class TableTransform(BuiltIn):
     traceable = False
     numbers_only = False
     """Whether a frame's categories stay as they are."""
+    per_feature = 0
+    """How many numbers of each feature it learns from training inputs."""
 
     def __call__(self, rows: Array, /) -> Array:
         if not is_frame(rows):
@@ -108,19 +110,26 @@ class TableTransform(BuiltIn):
         return np.where(lost, arrays.from_working(self._instead(rows, keys), str(rows.dtype)), rows)
 
     def _lost(self, rows: NDArray[Any]) -> tuple[NDArray[np.bool_], Keys]:
-        count = self._n_features()
-        if count not in (None, rows.shape[1]):
+        if self.per_feature and len(self._learned) != self.per_feature * rows.shape[1]:
             raise InputError(
-                f"This {self.kind} knows {count} features; these rows have {rows.shape[1]}."
+                f"This {self.kind} knows {len(self._learned) // self.per_feature} features; these rows "
+                f"have {rows.shape[1]}."
             )
         keys = content_keys(rows, self.kind, self.seed)
         return choose(keys, rows.shape[1], self.share), keys
 
-    def _n_features(self) -> int | None:
-        """Return the number of features that this transformation learned from, or None if it takes
-        any number.
-        """
-        return None
+    @property
+    def _learned(self) -> tuple[float, ...]:
+        """The numbers learned, feature by feature."""
+        return ()
+
+    def __post_init__(self) -> None:
+        BuiltIn.__post_init__(self)
+        if self.per_feature and (not self._learned or len(self._learned) % self.per_feature):
+            raise InputError(
+                f"{self.kind} learns {self.per_feature} number(s) of each feature; take them from the "
+                f"training inputs with pool('{self.kind}:0.1-0.5:5', data=X)."
+            )
 
     @abstractmethod
     def _instead(self, rows: NDArray[Any], keys: Keys) -> NDArray[np.float64]:
@@ -145,6 +154,7 @@ class MedianFill(TableTransform):
     """
 
     kind = "median"
+    per_feature = 1
     assumes = "the label does not rest on single features"
     strengths = Strengths(0.05, 0.9, identity=0)
 
@@ -152,13 +162,9 @@ class MedianFill(TableTransform):
     medians: Numbers = ()
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        BuiltIn.__post_init__(self)
-        if not self.medians:
-            raise InputError(
-                "median carries the features' medians; take them from the training inputs with "
-                "pool('median:0.1-0.9:5', data=X)."
-            )
+    @property
+    def _learned(self) -> tuple[float, ...]:
+        return self.medians
 
     @classmethod
     def options_from(cls, data: Any) -> dict[str, Any]:
@@ -170,9 +176,6 @@ class MedianFill(TableTransform):
                     codes = table[:, place][~np.isnan(table[:, place])].astype(np.intp)
                     medians[place] = np.bincount(codes).argmax()
         return {"medians": tuple(medians.tolist())}
-
-    def _n_features(self) -> int:
-        return len(self.medians)
 
     def _instead(self, rows: NDArray[Any], keys: Keys) -> NDArray[np.float64]:
         return np.array(self.medians)
@@ -198,28 +201,22 @@ class Permute(TableTransform):
     """
 
     kind = "permute"
+    per_feature = _LEVELS
     assumes = "the label does not rest on single features"
 
     share: float
     levels: Numbers = ()
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        BuiltIn.__post_init__(self)
-        if not self.levels or len(self.levels) % _LEVELS:
-            raise InputError(
-                f"permute carries {_LEVELS} levels of each feature; take them from the training inputs with "
-                f"pool('permute:0.1-0.5:5', data=X). Got {len(self.levels)} numbers."
-            )
+    @property
+    def _learned(self) -> tuple[float, ...]:
+        return self.levels
 
     @classmethod
     def options_from(cls, data: Any) -> dict[str, Any]:
         table = _feature_table(data, "Levels")
         levels = np.nanquantile(table, np.linspace(0, 1, _LEVELS), axis=0, method="nearest")
         return {"levels": tuple(levels.T.ravel().tolist())}
-
-    def _n_features(self) -> int:
-        return len(self.levels) // _LEVELS
 
     def _instead(self, rows: NDArray[Any], keys: Keys) -> NDArray[np.float64]:
         levels = np.array(self.levels).reshape(-1, _LEVELS)
