@@ -392,7 +392,9 @@ def _reading(path: Path, purpose: str = "") -> Iterator[None]:
         reason = str(error).rstrip(".")
         if "pickle" in reason or "Python objects" in reason:  # numpy would offer to open them
             reason = "it is damaged, or holds Python objects, which are never opened"
-        raise FileError(f"{path} cannot be read{purpose}: {reason}.") from error
+        raise FileError(
+            f"{path} cannot be read{purpose}; it may be truncated: {reason}."
+        ) from error
 
 
 def clusters_by_name(names: Sequence[str], rule: str) -> NDArray[Any]:
@@ -415,7 +417,9 @@ def clusters_by_name(names: Sequence[str], rule: str) -> NDArray[Any]:
         except re.error as error:
             raise InputError(f"is no regular expression: {error}", argument="cluster_by") from None
         if match is None:
-            raise InputError(f"must match the name of every file, not {name}", argument="cluster_by")
+            raise InputError(
+                f"must match the name of every file, not {name}", argument="cluster_by"
+            )
         clusters.append(match[min(1, match.re.groups)])
     return np.array(clusters)
 

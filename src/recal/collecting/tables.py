@@ -157,14 +157,11 @@ def _refuse_texts(source: TableSource) -> None:
         return
     frame = source.values
     texts = [str(name) for name in frame.columns if _holds_texts(frame[name])]
-    others = [str(name) for name in frame.columns if str(name) not in texts]
-    if texts and len(others) <= 1:
-        columns = {"text_column": texts[0]}
-        if others and source.labels is None:
-            columns["label_column"] = others[0]
+    if texts and frame.shape[1] <= len(texts) + 1:
         raise InputError(
             f"The column {texts[0]!r} holds texts, and the table is read as features",
-            remedy=f"To read it as texts pass {in_both(**columns)}",
+            remedy=f"To read it as texts pass {in_both(text_column=texts[0])}, and label_column=... "
+            "(--label-column) if the labels are not in a column called label",
         )
 
 

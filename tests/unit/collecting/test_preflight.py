@@ -59,10 +59,7 @@ def test_a_csv_of_texts_is_not_silently_a_table(place, capsys):
     pandas.DataFrame(rows).to_csv("t.csv", index=False)
     command = ["collect", "--model", "taught:model", "--data", "t.csv", "--out", "v.npz"]
     assert run(command) == 2
-    assert (
-        "(--text-column text), label_column='topic' (--label-column topic)"
-        in capsys.readouterr().err
-    )
+    assert "(--text-column text), and label_column=... (--label-column)" in capsys.readouterr().err
     assert not (place / "asked.txt").exists()
     columns = ["--text-column", "text", "--label-column", "topic", "--classes", "a,b,c"]
     assert run([*command, *columns]) == 0

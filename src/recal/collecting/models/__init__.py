@@ -57,7 +57,7 @@ def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> 
     )
 
 
-def _open_model(path: Path, device: Any) -> Model:
+def _open_model(path: Path, device: Any, trusted: Sequence[str] = ()) -> Model:
     suffix = path.suffix.lower()
     if suffix in (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt"):
         raise InputError(
@@ -70,6 +70,8 @@ def _open_model(path: Path, device: Any) -> Model:
         raise InputError(f"There is no model file {path}. For a model in Python write {path}:NAME.")
     if suffix in (".onnx", ".pt2") and not path.is_file():
         raise InputError(f"{path} is not a regular file.")
+    if suffix == ".pt2" and "pt2" in trusted:
+        return _adapter("torch", "ExportedModel")(path, device=device)
     if suffix == ".pt2":
         remedy = f"If you trust it, pass torch.export.load({str(path)!r}) (--trust pt2)"
         raise InputError(
@@ -78,7 +80,7 @@ def _open_model(path: Path, device: Any) -> Model:
     if suffix == ".onnx":
         return _adapter("onnx", "OnnxModel")(path)
     if suffix == ".skops":
-        return as_model(read_skops(path))
+        return as_model(read_skops(path, trusted))
     if path.is_dir() and (path / "config.json").exists():
         return _adapter("torch", "open_pretrained")(path, device=device)
     raise InputError(
@@ -98,11 +100,12 @@ def import_model(spec: str, *, trusted: Sequence[str] = (), device: Any = None) 
     """
     module, separator, _ = spec.partition(":")
     is_module = all(part.isidentifier() for part in module.split("."))
-    if not separator or Path(spec).exists() or not is_module:
-        if spec.lower().endswith(".pt2") and "pt2" in trusted:
-            return _adapter("torch", "ExportedModel")(Path(spec), device=device)
-        return read_skops(Path(spec), trusted) if spec.lower().endswith(".skops") else Path(spec)
-    return import_object(spec)
+    if separator and is_module and not Path(spec).exists():
+        return import_object(spec)
+    path = Path(spec)
+    if path.suffix.lower() == ".skops":  # wrapped later, when the kind of its outputs is known
+        return read_skops(path, trusted)
+    return _open_model(path, device, trusted)
 
 
 def read_skops(path: Path, trusted: Sequence[str] = ()) -> Any:

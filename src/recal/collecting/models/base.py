@@ -150,8 +150,8 @@ class EstimatorModel(Model):
         last = getattr(self.estimator, "best_estimator_", self.estimator)
         last = last.steps[-1][1] if hasattr(last, "steps") else last
         # Their probabilities are shares of trees, of neighbours or of the samples in a leaf.
-        neighbours = ("KNeighborsClassifier", "RadiusNeighborsClassifier")
-        voting = {"ForestClassifier", "DecisionTreeClassifier", *neighbours}
+        voting = {"ForestClassifier", "DecisionTreeClassifier"}
+        voting |= {"KNeighborsClassifier", "RadiusNeighborsClassifier"}
         votes = self.gives_probs and any(kind.__name__ in voting for kind in type(last).__mro__)
         return "votes" if votes and outputs in ("logits", "probabilities") else outputs
 

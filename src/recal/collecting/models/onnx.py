@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,33 +24,19 @@ except ImportError as error:
 FLOATS = ("tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)")
 
 
-@dataclass(frozen=True)
-class Output:
-    """The name of an output, its type as onnxruntime writes it, and its number of axes (None if
-    unknown).
-    """
-
-    name: str
-    type: str
-    axes: int | None
-
-    @property
-    def may_be_scores(self) -> bool:
-        return self.type in FLOATS and self.axes in (None, 1, 2)
-
-
-def choose_output(model: str, outputs: Sequence[Output], name: str | None = None) -> Output:
+def choose_output(model: str, outputs: Sequence[Any], name: str | None = None) -> str:
     """Return the output of this name, the only one, the one called logits, or the only one that can
-    be scores.
+    be scores: floats with one or two axes.
     """
-    scores = [output for output in outputs if output.may_be_scores]
-    named = [output for output in outputs if output.name == (name or "logits")]
-    logits = [output for output in scores if "logits" in output.name.lower()]
-    for candidates in (named,) if name is not None else (outputs, named, scores, logits):
+    names = [output.name for output in outputs]
+    scores = [one.name for one in outputs if one.type in FLOATS and len(one.shape or ()) < 3]
+    named = [one for one in names if one == (name or "logits")]
+    logits = [one for one in scores if "logits" in one.lower()]
+    for candidates in (named,) if name is not None else (names, named, scores, logits):
         if len(candidates) == 1:
-            return candidates[0]
+            return str(candidates[0])
     raise InputError(
-        f"{model} has the outputs {', '.join(output.name for output in outputs)}, and "
+        f"{model} has the outputs {', '.join(names)}, and "
         + ("none is called logits" if name is None else f"no output {name!r}"),
         remedy="Say which: recal.collecting.OnnxModel(path, output=...), or write a file with one "
         "output: onnx.utils.extract_model, or options={'zipmap': False} of skl2onnx",
@@ -178,11 +163,7 @@ class OnnxModel(Model):
             self.n_features = self.shape[1]
         first = self.shape[0] if self.shape else None
         self.fixed = first if isinstance(first, int) and first > 0 else None
-        outputs = [
-            Output(one.name, one.type, len(one.shape) if one.shape else None)
-            for one in model.get_outputs()
-        ]
-        self.output = choose_output(self.name, outputs, self.requested).name
+        self.output = choose_output(self.name, model.get_outputs(), self.requested)
 
     def __getstate__(self) -> dict[str, Any]:
         if self.path is None:

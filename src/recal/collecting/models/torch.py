@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -223,9 +223,6 @@ class HuggingFaceModel(TorchModel):
         items = list(batch)
         if self.takes == "audio":
             items = [np.asarray(item, dtype=np.float32) for item in items]
-        if self.takes == "text" and not all(isinstance(item, str) for item in items):
-            kind = next(type(item).__name__ for item in items if not isinstance(item, str))
-            raise InputError(f"{self.name} with its tokenizer takes strings, got {kind}.")
         order = np.argsort([len(item) for item in items], kind="stable")
         pieces = self._pieces(order, [len(item) for item in items])
         answers = np.concatenate([self._ask([items[row] for row in piece]) for piece in pieces])
@@ -240,21 +237,14 @@ class HuggingFaceModel(TorchModel):
         return [run[start : start + size] for run in runs for start in range(0, len(run), size)]
 
     def _ask(self, items: list[Any]) -> NDArray[Any]:
-        if self.takes == "text":
-            pad = getattr(self.processor, "pad_token", None) is not None
-            if not pad and len(items) > 1:
-                raise InputError(
-                    f"The tokenizer of {self.name} has no pad_token; set one, as the model was trained."
-                )
-            encoded = self.processor(items, return_tensors="pt", padding=pad, truncation=True)
-        else:
-            rate = self.processor.sampling_rate
-            encoded = self.processor(items, sampling_rate=rate, return_tensors="pt", padding=True)
-        tensors = {name: value.to(self.device) for name, value in encoded.items()}
-        tensors = {
-            name: t.to(self.dtype) if t.is_floating_point() and self.dtype else t
-            for name, t in tensors.items()
-        }
+        own: dict[str, Any] = {"truncation": True}
+        if self.takes == "audio":
+            own = {"sampling_rate": self.processor.sampling_rate}
+        encoded = self.processor(items, return_tensors="pt", padding=True, **own)
+        tensors = {}
+        for name, value in encoded.items():
+            is_cast = self.dtype is not None and value.is_floating_point()
+            tensors[name] = value.to(self.device, self.dtype if is_cast else value.dtype)
         return as_numpy(self.module(**tensors), self.name)
 
 
@@ -307,37 +297,31 @@ def open_pretrained(path: Path, *, device: Any = None) -> HuggingFaceModel:
 
 def check_folder(path: Path) -> None:
     """Refuse a folder that has only pickled weights, has code of its own, or names files elsewhere."""
+
+    def refuse(why: str) -> NoReturn:
+        raise FileError(
+            f"{path} is not opened: {why}. If you trust it, load it yourself and pass (model, processor)."
+        )
+
     weights = "model.safetensors"
     if not (path / weights).is_file() and not (path / f"{weights}.index.json").is_file():
-        raise FileError(
-            f"{path} is not opened: it holds no {weights}. Other weights (.bin) are pickles, which may run any code; "
-            "write it again with save_pretrained(folder, safe_serialization=True)."
+        refuse(
+            f"it holds no {weights}, and other weights (.bin) are pickles, which may run any code"
         )
     if (path / "adapter_config.json").exists():
-        raise FileError(
-            f"{path} is not opened: it is an adapter to another model. Merge the two, and save the result."
-        )
+        refuse("it is an adapter to another model; merge the two, and save the result")
     processors = ("preprocessor_config.json", "processor_config.json", "tokenizer_config.json")
     for name in ("config.json", *processors, f"{weights}.index.json"):
         settings = _settings(path / name)
-        own = ("auto_map", "transformers_weights", "custom_pipelines")
-        code = [key for key in own if key in settings]
-        if code:
-            raise FileError(
-                f"{path} is not opened: `{code[0]}` in its {name} asks for code or files of its own. If you "
-                "trust it, load it yourself and pass (model, processor)."
-            )
-        shards = settings.get("weight_map", {})
-        outside = [one for one in shards.values() if Path(str(one)).name != one]
-        if outside:
-            raise FileError(
-                f"{path} is not opened: its {name} keeps weights in {outside[0]!r}, outside the folder."
-            )
-        kernels = [value for key, value in settings.items() if "attn_implementation" in key]
-        if any(value is not None and "/" in str(value) for value in kernels):
-            raise FileError(
-                f"{path} is not opened: its {name} asks for code from elsewhere, {kernels[0]!r}."
-            )
+        for key in ("auto_map", "transformers_weights", "custom_pipelines"):
+            if key in settings:
+                refuse(f"`{key}` in its {name} asks for code or files of its own")
+        for shard in settings.get("weight_map", {}).values():
+            if Path(str(shard)).name != shard:
+                refuse(f"its {name} keeps weights in {shard!r}, outside the folder")
+        for key, value in settings.items():
+            if "attn_implementation" in key and value is not None and "/" in str(value):
+                refuse(f"its {name} asks for code from elsewhere, {value!r}")
 
 
 def _settings(path: Path) -> dict[str, Any]:
