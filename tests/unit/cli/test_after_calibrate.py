@@ -9,9 +9,7 @@ import shlex
 import numpy as np
 import pytest
 
-from recal.cli import doctor
 from recal.cli.app import run
-from recal.errors import MissingExtraError, install_command
 
 pytest.importorskip("pandas")  # models read their tables with it
 
@@ -84,26 +82,3 @@ def test_watch_takes_a_model_and_data(capsys):
     assert shown.lower().count("accuracy") == 1, (
         "one estimate, or one sentence that says it is unknown"
     )
-
-
-def test_the_doctor_knows_import_names_and_a_remedy_that_works(monkeypatch):
-    monkeypatch.setattr(doctor, "version", lambda name: "1.0")
-    with monkeypatch.context() as patch:
-        patch.setattr(doctor.importlib, "import_module", lambda name: {"sklearn": object()}[name])
-        assert doctor.check_package("scikit-learn")["works"]
-
-    class Clone:
-        def __init__(self, text):
-            self.text = text
-
-        def read_text(self, name):
-            return self.text
-
-    told = '{"url": "file:///somewhere/recal", "dir_info": {"editable": true}}'
-    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Clone(told))
-    assert install_command("onnx") == "pip install -e '/somewhere/recal[onnx]'"
-    assert "pip install -e '/somewhere/recal[onnx]'" in str(
-        MissingExtraError("onnx", "onnx", "This")
-    )
-    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Clone(None))
-    assert install_command("onnx") == "pip install 'recal-calibration[onnx]'"

@@ -17,7 +17,6 @@ import pytest
 
 from recal import load, read_views
 from recal.cli.app import run
-from recal.workflow.run import split
 from tests.problems import graded_answers
 from tests.unit.answers.server import Script, serving
 from tests.unit.cli.commands import typed
@@ -94,16 +93,6 @@ def test_a_table_is_calibrated_and_applied_in_two_commands(place, capsys):
         assert [row["accepted"] == "true" for row in csv.DictReader(file)] == accepted
 
 
-def test_the_calibration_is_shown_and_exported(place, capsys):
-    assert run(["plan", str(place / "out")]) == 0
-    told = capsys.readouterr().out
-    assert "Signals    judge, kind, stated, subject" in told
-    assert "Importance judge +" in told
-    assert "Decides" in told
-    assert run(["export", str(place / "out"), "--out", str(place / "signals.onnx")]) == 0
-    assert "signals (n, 4) in the order judge, kind, stated, subject" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -137,12 +126,6 @@ def test_a_leak_and_a_missing_column_are_refused(place, tmp_path, capsys):
     write_table(tmp_path / "new.csv", {"stated": [0.5]})
     assert typed(f"apply {place / 'out'} {tmp_path / 'new.csv'} --out {tmp_path / 'x.csv'}") == 2
     assert "has no column 'judge'; it has stated" in capsys.readouterr().err
-
-
-def test_every_group_has_a_guarantee(place):
-    rule = load(place / "out" / "calibration.recal").decision_
-    assert rule.groups == ("law", "physics", "poetry")
-    assert len(set(rule.thresholds)) > 1
 
 
 def test_groups_without_evidence_and_unseen_groups_accept_nothing(place, tmp_path, capsys):
@@ -203,37 +186,6 @@ def test_from_a_log_to_automated_answers(tmp_path, capsys):
         out = ["--out", str(tmp_path / "w.npz")]
         assert run(["collect", "--data", str(tmp_path / "samples.jsonl"), *words, *out]) == 2
         assert message in capsys.readouterr().err
-
-
-def test_options_of_calibrate_reach_the_fit_of_views(tmp_path, capsys):
-    write_log(tmp_path / "samples.jsonl", 1.0, 1)
-    assert typed(f"collect --data {tmp_path / 'samples.jsonl'} --out {tmp_path / 'v.npz'}") == 0
-    words = ["calibrate", str(tmp_path / "v.npz"), "--risk", "0.1", "--out", str(tmp_path / "out")]
-    assert run([*words, "--method", "ts", "--cross-fit"]) == 0
-    assert "to fit and to decide" in capsys.readouterr().out
-    calibration = load(tmp_path / "out" / "calibration.recal")
-    assert type(calibration).__name__ == "TemperatureScaling"
-    assert calibration.profile_ is not None  # for recal watch
-    assert run([*words, "--cluster", "video", "--group", "camera", "--force"]) == 2
-    assert "'camera'" in capsys.readouterr().err
-
-
-def test_answers_of_one_cluster_stay_in_one_part(tmp_path, monkeypatch):
-    from recal.workflow import graded
-
-    signals, correct, _, _ = graded_answers(600, seed=1, strength=3.0)
-    document = np.repeat(np.arange(120), 5)
-    write_table(
-        tmp_path / "graded.csv",
-        {"stated": signals["stated"], "document": document, "right": correct},
-    )
-    parts = []
-    monkeypatch.setattr(graded, "split", lambda *given: parts.append(split(*given)) or parts[-1])
-    words = shlex.split(f"--correct right --cluster document --risk 0.3 --out {tmp_path / 'out'}")
-    assert run(["calibrate", str(tmp_path / "graded.csv"), *words]) == 0
-    first, second, third = (set(document[rows]) for rows in parts[0])
-    assert len(first | second | third) == len(first) + len(second) + len(third)
-    assert json.loads((tmp_path / "out" / "summary.json").read_text())["signals"] == ["stated"]
 
 
 def likes_letter(prompt):

@@ -59,13 +59,6 @@ def test_draw_check_and_learn(place, capsys):
     assert json.loads(capsys.readouterr().out)["added"] == 0, "grades count once"
 
 
-def test_a_table_saved_by_a_spreadsheet_is_read(place):
-    rows = (place / "answers.csv").read_text().replace("true", "TRUE").replace("false", "FALSE")
-    (place / "answers.csv").write_text(rows)
-    assert "TRUE" in rows
-    assert typed("audit calibrated answers.csv --checks 20 --out to-check.csv") == 0
-
-
 def test_a_column_of_the_user_is_not_taken_for_grades(place, capsys):
     rows = (place / "answers.csv").read_text().replace("truth", "right", 1)
     (place / "answers.csv").write_text(rows)

@@ -9,7 +9,6 @@ import pytest
 
 from recal import Views, load
 from recal.cli.app import run
-from recal.cli.options import split_names
 
 N, CLUSTERS = 600, 30
 RNG = np.random.default_rng(0)
@@ -89,20 +88,6 @@ def test_splits_keep_clusters_whole(place, capsys, command):
     assert answer(capsys, *words, "--force", *ROWS) != alone
     assert run([*words, "--force", "--rows", "rows.csv", "--cluster", "scene"]) == 2
     assert "'scene'" in capsys.readouterr().err
-
-
-def test_a_class_may_hold_a_comma():
-    assert split_names('.,"a,b", ,;') == [".", "a,b", "", ";"]
-    assert split_names(None) is None
-
-
-def test_a_column_that_is_no_class_is_named(place, capsys):
-    lines = (place / "p.csv").read_text().splitlines()
-    words = [line.rsplit(",", 2)[0] for line in lines]
-    words = [f"{line},{'age' if not row else row % 90}" for row, line in enumerate(words)]
-    (place / "aged.csv").write_text("\n".join(words) + "\n")
-    assert run(["evaluate", "aged.csv"]) == 2
-    assert "'age'" in capsys.readouterr().err
 
 
 def test_a_missing_cluster_is_refused(place, capsys):

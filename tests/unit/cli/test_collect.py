@@ -115,25 +115,12 @@ def test_normalisation_runs_after_transformations(place):
     )
 
 
-def test_labels_from_a_file_of_their_own(place):
-    assert collect("--labels", "labels.npy", out="a.npz", data="more.npy") == 0
-    assert read_views("a.npz").labels.tolist() == (np.arange(60)[::-1] % 3).tolist()
-
-
 def test_the_same_command_resumes_and_another_is_refused(place, capsys):
     assert collect("--pool", "zoom:0.5", "--batch-size", "7") == 0
     assert collect("--pool", "zoom:0.5", "--batch-size", "7") == 0
     assert collect("--pool", "zoom:0.6", "--batch-size", "7") == 2
     assert "made with another pool" in capsys.readouterr().err
     assert collect("--pool", "zoom:0.6", "--batch-size", "7", "--force") == 0
-
-
-def test_apply_takes_views_or_a_model(place, capsys):
-    assert collect() == 0
-    assert run(["fit", "views.zarr", "--method", "ts", "--out", "c.recal"]) == 0
-    assert run(["apply", "c.recal", "--out", "p.npz"]) == 2
-    assert typed("apply c.recal views.zarr --model users_model:model --out p.npz") == 2
-    assert capsys.readouterr().err.count("either a file of views, or --model and --data") == 2
 
 
 def test_doctor_tells_what_works(capsys):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from recal import Plan, ReCal, Step, TemperatureScaling, Views, evaluate, load, read_views, save
+from recal import Plan, Step, TemperatureScaling, evaluate, load, read_views, save
 from recal.cli.app import run
 from recal.files.probabilities import read_probs
 from recal.schema import kind_of
@@ -91,29 +91,11 @@ def test_answers_can_be_kept_by_name_or_by_option(views, tmp_path, capsys):
         assert load(tmp_path / str(number)).answers == "kept"
 
 
-def test_options_left_out_keep_the_signatures_defaults(views, tmp_path, capsys):
-    answer(capsys, "fit", views, "--method", "recal", "--out", tmp_path / "r", "--guard", "none")
-    assert load(tmp_path / "r").get_params() == ReCal(random_state=0).get_params()
-
-
 def test_same_seed_same_file(views, tmp_path, capsys):
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         answer(capsys, "fit", views, "--method=recal", "--out", tmp_path / name, "--seed", seed)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert load(tmp_path / "a").plan_ != load(tmp_path / "c").plan_
-
-
-def test_fit_refuses_bad_views_in_one_sentence(tmp_path, capsys):
-    (tmp_path / "text.npz").write_text("hello")
-    assert "not views" in refusal(capsys, "fit", tmp_path / "text.npz", "--out", tmp_path / "x")
-    assert "no file or folder" in refusal(
-        capsys, "fit", tmp_path / "none.npz", "--out", tmp_path / "x"
-    )
-    unlabelled = Views([[0.0, 2.0], [3.0, 1.0]]).write(tmp_path / "u.npz")
-    assert "Labels are needed" in refusal(
-        capsys, "fit", unlabelled, "--method", "ts", "--out", tmp_path / "x"
-    )
-    assert "--out" in refusal(capsys, "fit", unlabelled)
 
 
 def test_apply_then_evaluate_tell_what_python_tells(views, tmp_path, capsys):
@@ -149,20 +131,6 @@ def test_a_plan_can_be_applied(views, tmp_path, capsys):
         tmp_path / "q.npz",
     ]
     assert "holds a plan alone" in refusal(capsys, *with_model)
-
-
-def test_groups_count_every_sample_once(views, capsys, tmp_path):
-    found = answer(capsys, "groups", views)
-    assert list(found["groups"]) == ["zoom:0.3", "zoom:0.5", "zoom:0.7"]
-    assert all(sum(sizes.values()) == SAMPLES for sizes in found["groups"].values())
-    assert list(found["groups"]["zoom:0.3"]) == [
-        "changed_rose",
-        "changed_fell",
-        "kept_rose",
-        "kept_fell",
-    ]
-    Views(read_views(views).logits).write(tmp_path / "plain.npz")
-    assert "no transformations" in refusal(capsys, "groups", tmp_path / "plain.npz")
 
 
 @pytest.mark.parametrize(

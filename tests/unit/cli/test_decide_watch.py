@@ -124,13 +124,6 @@ def test_watch_makes_a_profile_and_compares(files, capsys):
     assert out.count(" is unknown") == 1, "one estimate of the accuracy, or none"
 
 
-def test_watch_says_what_it_needs(files, capsys):
-    assert run(["watch", str(files / "test.npz")]) == 2
-    assert "or --save FILE" in capsys.readouterr().err
-    assert run(["watch", str(files / "ts.recal"), str(files / "fit.npz")]) == 2
-    assert "holds no profile; make one" in capsys.readouterr().err
-
-
 def test_decide_by_group_and_by_cluster(files, capsys):
     rng = np.random.default_rng(0)
     confidence = rng.uniform(0.6, 0.99, 900)

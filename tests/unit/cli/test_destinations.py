@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from recal.cli.app import run
-from recal.files.probabilities import probs_of_file, read_prob_table, write_prob_file
 from tests.problems import views
 
 VIEWS = views(60, transforms=["zoom:0.5"], scale=2, noise=0.9, keep=0.6, blur=0.5)
@@ -146,39 +145,6 @@ def test_a_folder_of_calibrate_is_resumed_until_its_calibration_is_there(tmp_pat
 def test_what_one_command_writes_the_others_read(place, written, reader, capsys):
     capsys.readouterr()
     assert run([part.format(written) for part in reader]) == 0, capsys.readouterr().err
-
-
-@pytest.mark.parametrize("written", ["v.npz", "v.zarr"])
-@pytest.mark.parametrize(
-    "reader",
-    [
-        ["fit", "{}", "--method", "ts", "--out", "x.recal"],
-        ["apply", "c.recal", "{}", "--out", "x.npz"],
-        ["apply", "c.recal", "{}", "--out", "x.parquet"],
-        ["compare", "{}", "--methods", "ts", "--splits", "1"],
-        ["groups", "{}"],
-    ],
-    ids=lambda reader: reader[0],
-)
-def test_views_are_read_by_every_command_that_takes_views(place, written, reader, capsys):
-    assert run([part.format(written) for part in reader]) == 0, capsys.readouterr().err
-
-
-@pytest.mark.parametrize("classes", [None, np.array(["ant", "bee", "p_c"]), np.array([3, 1, 2])])
-@pytest.mark.parametrize("labels", [None, np.array([2, 0])])
-def test_a_table_comes_back_as_an_npz_file_does(tmp_path, classes, labels):
-    probs = np.array([[0.2, 0.3, 0.5], [0.7, 0.2, 0.1]])
-    accepted = None if labels is None else np.array([True, False])
-    table = read_prob_table(
-        write_prob_file(tmp_path / "p.parquet", probs, labels, classes, accepted=accepted)
-    )
-    file = probs_of_file(write_prob_file(tmp_path / "p.npz", probs, labels, classes))
-    for found in (table, file):
-        np.testing.assert_array_equal(found.probs, probs)
-        np.testing.assert_array_equal(found.labels, labels)
-        assert (found.classes is None) == (classes is None)
-    if classes is not None:
-        assert list(map(str, table.classes)) == list(map(str, file.classes))
 
 
 def test_each_file_in_a_folder_of_results_is_protected(place, capsys):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 from recal import TemperatureScaling, Views, load
 from recal.cli.app import as_typed, run
 from recal.errors import InputError
-from tests.unit.cli.commands import typed
 
 RNG = np.random.default_rng(0)
 Y = RNG.integers(0, 3, 60)
@@ -54,11 +51,6 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "my_first_model.py").write_text(MODEL)
     np.save(tmp_path / "x.npy", RNG.integers(0, 256, (6, 4, 4), dtype=np.uint8))
     return tmp_path
-
-
-def test_a_module_in_the_current_folder_is_found(folder, capsys):
-    assert typed("collect --model my_first_model:net --data x.npy --out v.npz --json") == 0
-    assert json.loads(capsys.readouterr().out)["classes"] == 2
 
 
 @pytest.mark.parametrize(

@@ -83,27 +83,11 @@ def test_what_fit_wrote_follows_damage_and_keeps_answers(files, capsys):
     assert watched["interval"][0] <= truth <= watched["interval"][1]
 
 
-def test_clean_inputs_stay_as_they_are(files, capsys):
-    said, after = apply(capsys, files, "clean", "--follow")
-    assert said["condition"]["ratio"] == pytest.approx(1.0, abs=0.1)
-    assert after == pytest.approx(apply(capsys, files, "clean")[1], abs=0.05)
-
-
 def test_a_rule_accepts_nothing_of_inputs_unlike_all_of_the_fit(files, capsys):
     said, _ = apply(capsys, files, "strange", "--follow")
     assert (said["condition"]["unlike"], said["accepted"]) == (True, 0)
     told, _ = apply(capsys, files, "strange", "--follow", "--accept-unlike")
     assert told["accepted"] > 0
-
-
-def test_the_command_says_what_it_did(files, capsys):
-    command = shlex.split(
-        f"apply {files / 'ready.recal'} --follow --force --out {files / 'said.npz'}"
-    )
-    assert run([*command, str(files / "faded.npz")]) == 0
-    assert "The temperature is multiplied by" in capsys.readouterr().out
-    assert run([*command, str(files / "strange.npz")]) == 0
-    assert "Use --accept-unlike" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_following_without_a_profile_says_how_to_get_one(files, capsys):

@@ -99,34 +99,6 @@ def test_the_commands_one_by_one(tmp_path, monkeypatch, capsys):
     following(capsys)
 
 
-def test_a_function_takes_a_table_of_named_labels_in_alphabetical_order(
-    tmp_path, monkeypatch, capsys
-):
-    pytest.importorskip("pandas")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "heights.py").write_text(
-        "import numpy as np\n\ndef logits(frame):\n    x = frame['height'].to_numpy()\n"
-        "    return 4 * np.stack([x, -x], axis=1)\n\ndef swapped(frame):\n    return logits(frame)[:, ::-1]\n"
-    )
-    rng = np.random.default_rng(0)
-    height = rng.normal(size=400)
-    kind = np.where(height + rng.normal(size=400) > 0, "oak", "pine")
-    rows = [
-        f"{x:.4f},{color},{name}"
-        for x, color, name in zip(height, rng.choice(["red", "blue"], 400), kind)
-    ]
-    (tmp_path / "trees.csv").write_text("height,color,tree\n" + "\n".join(rows))
-    command = shlex.split("calibrate --model heights:logits --data trees.csv --risk 0.3 --out made")
-    assert run(command) == 2
-    assert "columns are height, color, tree." in capsys.readouterr().err
-    command += ["--label-column", "tree", "--pool", "none"]
-    assert run(["heights:swapped" if word == "heights:logits" else word for word in command]) == 2
-    assert "(--classes pine,oak)" in capsys.readouterr().err
-    assert run(command) == 0
-    assert "in alphabetical order: oak, pine." in capsys.readouterr().out
-
-
 @pytest.fixture
 def grouped(tmp_path, monkeypatch):
     """A model, and labelled and new inputs, views, probabilities and tables of rows with a subject
@@ -190,12 +162,3 @@ def test_a_rule_with_groups_is_followed_by_the_groups_of_new_inputs(
     assert run(["plan", "made"]) == 0
     following(capsys, **names)
     assert (grouped / "answers.csv").read_text() == answers
-
-
-def test_probabilities_without_groups_are_refused_with_the_option_to_add(grouped, capsys):
-    assert run(["decide", "other-probs.npz", *_ROWS, "--out", "rule.recal"]) == 0
-    assert run(["apply", "rule.recal", "new-probs.npz", "--out", "answers.csv"]) == 2
-    assert (
-        "Add --group COLUMN, and --rows TABLE if the data have no columns."
-        in capsys.readouterr().err
-    )

@@ -17,16 +17,6 @@ LOGITS = [[3.0, 0.0], [2.0, 0.5], [0.0, 1.0], [0.5, 0.0]]
 
 
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
-def test_a_calibration_that_needs_no_views_costs_one_pass(tmp_path, capsys):
-    path = save(TemperatureScaling().fit(LOGITS, [0, 1, 1, 0]), tmp_path / "ts.recal")
-    assert run(["plan", str(path)]) == 0
-    shown = capsys.readouterr().out
-    assert "Fitted on  4 samples of 2 classes" in shown
-    assert "one forward pass per answer, as without calibration" in shown
-    assert f"Next: recal apply {path} NEW_VIEWS --out answers.csv" in shown
-
-
-@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_the_views_that_it_needs_are_named_as_a_pool(tmp_path, capsys):
     views = Views(
         LOGITS, {"zoom:0.5": [[1.0, 0.0], [0.0, 0.4], [0.0, 1.5], [0.1, 0.0]]}, [0, 1, 1, 0]

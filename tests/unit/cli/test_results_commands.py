@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from recal import Views, evaluate, read_views
-from recal.calibrators import CALIBRATORS
 from recal.cli.app import run
-from recal.errors import InputError
 from recal.files.probabilities import write_prob_file
 from recal.reporting import group_study
 from tests.unit.cli.commands import typed
@@ -48,14 +46,6 @@ def test_compare_prints_a_table_and_writes_each_format(files, capsys):
     assert "recal compare" not in shown
 
 
-def test_compare_halves_one_file(files, capsys):
-    assert run(["compare", "fit.npz", "--methods", "vs", "--splits", "3", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert list(found["methods"]) == ["uncalibrated", "ts", "vs"]
-    assert found["setup"]["splits"] == 3
-    assert found["setup"]["n_fit"] == 100
-
-
 @pytest.mark.parametrize("source", ["probs.npz", "probs.csv"])
 def test_evaluate_reads_probabilities_from_anywhere(files, capsys, source):
     assert run(["evaluate", source, "--label-column", "truth", "--bootstrap", "50", "--json"]) == 0
@@ -80,33 +70,6 @@ def test_evaluate_prints_for_people_and_writes_a_page(files, capsys):
     assert "95 % interval" in shown
     assert "Calibration test, p" in shown
     assert "errors expected" in (files / "page.html").read_text()
-
-
-def test_report_of_views(files, capsys):
-    assert run(["report", "fit.npz", "test.npz", "--out", "r.html"]) == 0
-    shown = capsys.readouterr().out
-    assert "a calibrated model makes" in shown
-    assert "with svs" in shown
-    assert "Data, versions and command" in (files / "r.html").read_text()
-
-
-def test_report_takes_all_methods_and_halves_one_file_ten_times_as_its_help_says(
-    files, monkeypatch, capsys
-):
-    import recal.comparison
-
-    asked = {}
-
-    def compare(methods, fit, test, **options):
-        asked.update(options, methods=methods)
-        raise InputError("enough")
-
-    monkeypatch.setattr(recal.comparison, "compare", compare)
-    assert run(["report", "fit.npz", "--methods", "all"]) == 2
-    assert asked["methods"] == [calibrator.short_name for calibrator in CALIBRATORS]
-    assert asked["splits"] is None
-    assert run(["report", "fit.npz", "--methods", "ts", "--splits", "3"]) == 2
-    assert (asked["methods"], asked["splits"]) == (["ts"], 3)
 
 
 def test_report_by_a_column(files, capsys):
@@ -136,15 +99,6 @@ def test_a_column_of_the_table_itself_is_no_class(files, capsys):
     )
 
 
-def test_report_of_probabilities_before_and_after(files, capsys):
-    assert typed("report probs.npz --before probs.csv --label-column truth --json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert list(found["methods"]) == ["before", "after"]
-    assert len(found["verdict"]) > 2
-    assert found["recommended"]["method"] in ("before", "after")
-    assert (files / "report.html").exists()
-
-
 def test_columns_of_the_file_before_are_matched_by_name(files, capsys):
     lines = [line.split(",") for line in (files / "probs.csv").read_text().splitlines()]
     (files / "turned.csv").write_text("\n".join(",".join([c, a, b, t]) for a, b, c, t in lines))
@@ -163,11 +117,6 @@ def test_other_rows_before_are_refused(files, capsys):
     (files / "short.csv").write_text("\n".join([head, *lines[:-1]]))
     assert run(["report", "probs.csv", "--before", "short.csv", "--label-column", "truth"]) == 2
     assert "(149, 3)" in capsys.readouterr().err
-
-
-def test_report_refuses_before_with_views(files, capsys):
-    assert run(["report", "fit.npz", "--before", "probs.npz"]) == 2
-    assert "--before goes with probabilities" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("reading", ["original", "own"])

@@ -36,23 +36,14 @@ def probabilities(batch):
 def classes(batch):
     return net(batch).argmax(1)
 
-def one_score(batch):
-    return net(batch)[:, :1]
-
 def fewer_rows(batch):
     return net(batch)[:-1]
 
 def nans(batch):
     return net(batch) * np.nan
 
-def needs_colour(batch):
-    return np.einsum("nhwc,ck->nk", batch, np.ones((3, 3)))
-
 def broken(batch):
     raise KeyError("weights")
-
-def pair(batch):
-    return net(batch), net(batch)
 
 def leaves(batch):
     raise SystemExit("no licence")
@@ -62,8 +53,6 @@ def stopped(batch):
 
 class Net:
     pass
-
-threshold = 0.5
 """
 
 
@@ -152,9 +141,9 @@ def build(folder: Path) -> None:
     _write_inputs(folder, rng, y)
     (folder / "mymodel.py").write_text(MODULE)
     (folder / "bad_syntax.py").write_text("def net(batch)\n    return batch\n")
-    (folder / "needs_more.py").write_text("import a_package_nobody_has\n")
     (folder / "script.py").write_text("import sys\nsys.exit('usage: script.py --epochs N')\n")
     (folder / "notes.md").write_text("# my notes\n")
+    (folder / "log.jsonl").write_text('{"A": 0.7, "B": 0.3, "label": "A"}\n')
     (folder / "net.pt").write_bytes(b"PK\x03\x04 a state dict")
     (folder / "cut.onnx").write_bytes(b"\x08\x07\x12\x05torch" + bytes(30))
     (folder / "model.pkl").write_bytes(pickle.dumps({"weights": [1, 2]}))
@@ -174,7 +163,6 @@ def _write_views(folder: Path, logits: np.ndarray, y: np.ndarray) -> None:
     views.write(folder / "views.zarr")
     Views(logits, labels=y).write(folder / "plain.npz")
     Views(logits).write(folder / "unlabelled.npz")
-    Views(logits, {"tokendrop:0.1": zoomed}, y).write(folder / "text-views.npz")
     Views(np.pad(logits, ((0, 0), (0, 1))), labels=y).write(folder / "four.npz")
     (folder / "empty.npz").write_bytes(b"")
     (folder / "cut.npz").write_bytes((folder / "views.npz").read_bytes()[:900])
@@ -195,11 +183,7 @@ def _write_arrays(folder: Path, logits: np.ndarray, probs: np.ndarray, y: np.nda
         "inf": {"logits": np.where(seventh, np.inf, logits), "labels": y},
         "softmax": {"logits": probs, "labels": y},
         "logits-as-probs": {"probs": logits, "labels": y},
-        "percent": {"probs": 100 * probs, "labels": y},
-        "binary": {"logits": logits[:, 0], "labels": y > 0},
         "one-based": {"logits": logits, "labels": y + 1},
-        "one-hot": {"logits": logits, "labels": np.eye(3)[y]},
-        "floats": {"logits": logits, "labels": y.astype(float)},
         "words": {"logits": logits, "labels": np.array(["cat", "dog", "owl"])[y]},
         "objects": {"logits": logits.astype(object), "labels": y},
         "layout": {
@@ -209,7 +193,6 @@ def _write_arrays(folder: Path, logits: np.ndarray, probs: np.ndarray, y: np.nda
         },
     }.items():
         np.savez(folder / f"{name}.npz", **arrays)
-    np.save(folder / "logits.npy", logits)
     np.save(folder / "pickled.npy", np.array([{"a": 1}], dtype=object))
 
 
@@ -221,7 +204,6 @@ def _write_labels(folder: Path, y: np.ndarray) -> None:
     (folder / "with-gaps.txt").write_text(
         "\n".join(word if row % 10 != 7 else "" for row, word in enumerate(words))
     )
-    (folder / "empty.txt").write_text("")
     (folder / "probs.xlsx").write_bytes(b"PK\x03\x04 a spreadsheet")
 
 
@@ -229,13 +211,11 @@ def _write_calibrations(folder: Path, logits: np.ndarray, y: np.ndarray) -> None
     from recal import Plan, ReCal, Step, TemperatureScaling, read_views, save
 
     save(TemperatureScaling().fit(logits, y), folder / "ts.recal")
-    save(TemperatureScaling().fit(np.pad(logits, ((0, 0), (0, 1))), y), folder / "four.recal")
     fitted = ReCal(random_state=0, max_iter=1).fit(read_views(folder / "views.npz"))
     fitted.map_ = Plan(tuple(Step(spec, (1.0, 0.9, 0.8, 1.0)) for spec in ("zoom:0.7", "zoom:0.5")))
     save(fitted, folder / "recal.recal")
     whole = (folder / "ts.recal").read_bytes()
     (folder / "cut.recal").write_bytes(whole[: len(whole) // 2])
-    (folder / "empty.recal").write_bytes(b"")
     (folder / "pickled.recal").write_bytes(pickle.dumps({"beta": 1.0}))
     (folder / "mine.recal").write_text("mine")
 
@@ -250,17 +230,12 @@ def _write_tables(folder: Path, probs: np.ndarray, y: np.ndarray) -> None:
         "probs": text,
         "no-header": "\n".join(rows),
         "truth": text.replace("label", "truth"),
-        "with-id": "\n".join(
-            [f"id,{header}", *(f"img{number}.png,{row}" for number, row in enumerate(rows))]
-        ),
-        "twice": text.replace("dog", "cat", 1),
         "ragged": text.rstrip("\n").rsplit(",", 1)[0],
         "header-only": header,
         "gap": text.replace(rows[4], f",{rows[4].partition(',')[2]}"),
         "unknown-label": text.replace(",owl\n", ",bird\n"),
     }.items():
         (folder / f"{name}.csv").write_text(shown)
-    (folder / "excel.csv").write_bytes(b"PK\x03\x04" + bytes(range(128, 255)))
 
 
 def _write_inputs(folder: Path, rng: np.random.Generator, y: np.ndarray) -> None:
