@@ -197,11 +197,9 @@ def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
     array = check_form(values, name, single="log-odds")
     low, high = _check_finite(array, name)
     if high - low == float("inf"):
-        raise InputError(
-            f"go from {low:.3g} to {high:.3g}, and their difference is more than a float can hold",
-            argument=name,
-            remedy="Scale them down: only differences within a row matter",
-        )
+        rule = f"go from {low:.3g} to {high:.3g}; their difference is more than a float can hold"
+        remedy = "Scale them down: only differences within a row matter"
+        raise InputError(rule, argument=name, remedy=remedy)
     if low >= 0.0 and high <= 1.0 and looks_like_probabilities(array):
         raise InputError(
             f"Every row of `{name}` lies in [0, 1]: these are probabilities, and logits are needed",
@@ -243,11 +241,8 @@ def check_probs(values: ArrayLike, name: str = "probs", *, binary: bool = False)
     worst_row = int(np.argmax(np.abs(sums - 1)))
     if abs(sums[worst_row] - 1) > SUM_TOLERANCE:
         several = array.shape[1] > 2 and sums.max() > 1 + SUM_TOLERANCE
-        raise InputError(
-            f"must sum to 1 in each row; row {worst_row} sums to {sums[worst_row]:.4g}",
-            argument=name,
-            remedy=MULTI_LABEL if several else _SOFTMAX,
-        )
+        rule = f"must sum to 1 in each row; row {worst_row} sums to {sums[worst_row]:.4g}"
+        raise InputError(rule, argument=name, remedy=MULTI_LABEL if several else _SOFTMAX)
     return array
 
 
@@ -292,20 +287,16 @@ def check_weights(values: ArrayLike, n_samples: int) -> NDArray[np.float64]:
     """Return the weight of each sample: finite, at least 0, not all 0."""
     weights = _check_column(values, n_samples, "sample_weight")
     if not np.isfinite(weights).all() or weights.min() < 0.0 or not weights.any():
-        raise InputError(
-            "must hold finite numbers of at least zero, and not all may be zero",
-            argument="sample_weight",
-        )
+        rule = "must hold finite numbers of at least zero, and not all may be zero"
+        raise InputError(rule, argument="sample_weight")
     return weights
 
 
 def _check_column(values: ArrayLike, n_samples: int, name: str) -> NDArray[np.float64]:
     array = as_array(values, name, np.float64)
     if array.shape != (n_samples,):
-        raise InputError(
-            f"must hold one number for each of {n_samples} samples, got the shape {array.shape}",
-            argument=name,
-        )
+        rule = f"must hold one number for each of {n_samples} samples"
+        raise InputError(f"{rule}, got the shape {array.shape}", argument=name)
     return array
 
 
@@ -349,18 +340,11 @@ def check_classes(classes: Sequence[Any] | NDArray[Any], n_classes: int) -> NDAr
     names = np.asarray(classes)
     if names.dtype.kind in "OT" and all(isinstance(name, str) for name in names.ravel().tolist()):
         names = names.astype(np.str_)  # strings of pandas and the like, as files can store them
-    if names.dtype.kind not in "USiufb":
-        raise InputError(
-            f"must be words or numbers, one for each column, got dtype {names.dtype}",
-            argument="classes",
-        )
-    if names.ndim != 1 or len(names) != n_classes:
-        size = f"{len(names)} names" if names.ndim == 1 else f"the shape {names.shape}"
-        raise InputError(
-            f"must name each of the {n_classes} columns once, got {size}", argument="classes"
-        )
-    if len(set(names.tolist())) != n_classes:
-        raise InputError("must not name a class twice", argument="classes")
+    different = len(set(map(str, names.ravel().tolist())))
+    if names.dtype.kind not in "USiufb" or names.shape != (n_classes,) or different < n_classes:
+        rule = f"must name each of the {n_classes} columns once, by words or numbers"
+        got = f"{different} different names of dtype {names.dtype}"
+        raise InputError(f"{rule}, got {got}", argument="classes")
     return names
 
 
@@ -372,11 +356,9 @@ def _look_up(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
         raise label_error("must be one word or number per sample, got a list or the like") from None
     except KeyError as missing:
         row = labels.tolist().index(missing.args[0])
-        raise InputError(
-            f"must name every label; label {missing.args[0]!r} in row {row} is not among its {len(names)} values, "
-            f"such as {', '.join(map(repr, names.tolist()[:3]))}",
-            argument="classes",
-        ) from None
+        some = ", ".join(map(repr, names.tolist()[:3]))
+        rule = f"must name every label; label {missing.args[0]!r} in row {row} is not among {some}"
+        raise InputError(f"{rule}{', ...' * (len(names) > 3)}", argument="classes") from None
 
 
 def check_confidences(
@@ -387,11 +369,8 @@ def check_confidences(
     inside = (array >= 0.0) & (array <= 1.0)  # false for NaN
     if not inside.all():
         row = int(np.argmin(inside))
-        raise InputError(
-            f"must lie in [0, 1]; row {row} is {array[row]:.6g}",
-            argument="confidences",
-            remedy=remedy,
-        )
+        rule = f"must lie in [0, 1]; row {row} is {array[row]:.6g}"
+        raise InputError(rule, argument="confidences", remedy=remedy)
     return array
 
 

@@ -42,10 +42,8 @@ def check_names(values: ArrayLike, n_samples: int, name: str) -> tuple[tuple[str
     has_text = isinstance(values, list | tuple) and any(isinstance(one, str) for one in values)
     array = as_column(values) if has_text else as_array(values, name)
     if array.shape != (n_samples,):
-        raise InputError(
-            f"must have one value per sample, {n_samples}, got the shape {array.shape}",
-            argument=name,
-        )
+        rule = f"must have one value per sample, {n_samples}, got the shape {array.shape}"
+        raise InputError(rule, argument=name)
     if array.dtype.kind == "f":
         if not (np.isfinite(array) & (array == np.rint(array))).all():
             raise InputError("must be words or whole numbers, none of them missing", argument=name)

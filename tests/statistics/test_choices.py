@@ -15,7 +15,7 @@ from recal.calibrators.ensemble import EnsembleFit
 from recal.calibrators.samples import LossGain, Samples
 from recal.calibrators.view_selection import GrowingStack, StackData, _pays
 from recal.clusters import effective_count
-from recal.comparison.judgement import PROPER, recommend
+from recal.comparison.results import PROPER, recommend
 from recal.errors import DependentRowsWarning
 from recal.solvers.softmax import Stack
 from recal.transforms import Named

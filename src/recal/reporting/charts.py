@@ -57,8 +57,7 @@ def reliability_chart(data: Reliability, style: str, name: str = "") -> Chart:
     """Accuracy against confidence with 95 % bands; the strip below shows how many rows each bin
     has.
     """
-    names = ("low", "high", "counts", "confidence", "accuracy", "band_low", "band_high")
-    rows = zip(*(getattr(data, column).tolist() for column in names))
+    rows = zip(*(column.tolist() for column in data))
     words = [
         f"Confidence {low:.2f} to {high:.2f}: {int(count):,} samples, mean confidence "
         f"{percent(confidence)}, correct {percent(accuracy)} [{percent(least)}, {percent(most)}]"

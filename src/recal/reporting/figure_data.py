@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -227,8 +227,7 @@ def slices_of(
     return Slices(by, labels, *(column[order] for column in columns))
 
 
-@dataclass(frozen=True)
-class Reliability:
+class Reliability(NamedTuple):
     """A reliability diagram: edges, rows, mean confidence, accuracy and 95 % band of each bin that
     has rows.
     """
