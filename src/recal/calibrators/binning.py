@@ -222,7 +222,7 @@ class MutualInformationBinning(GuardedCalibrator):
     >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     >>> model = MutualInformationBinning(n_bins=8).fit(3 * logits, labels)
     >>> model.map_.edges.shape
-    (1, 7)
+    (7,)
     """
 
     short_name = "imax"
@@ -240,11 +240,8 @@ class MutualInformationBinning(GuardedCalibrator):
             np.bincount(np.searchsorted(edges, some, side="left"), minlength=len(edges) + 1)
             for some in (odds.ravel(), hits)
         )
-        all_edges, values = np.full((1, self.n_bins - 1), np.inf), np.zeros((1, self.n_bins))
-        all_edges[0, : len(edges)] = edges
         shares = (right + self.penalty / samples.n_classes) / (counts + self.penalty)
-        values[0, : len(shares)] = shares
-        return {"map_": InformativeBins(all_edges, values)}
+        return {"map_": InformativeBins(edges, shares)}
 
 
 class _Sums:

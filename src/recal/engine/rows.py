@@ -284,6 +284,22 @@ def stacked_probs(probs, start, stop, features, used, weights, offsets, labels, 
             probs[i, j] = scores[j] * scale
 
 
+@part_of_kernel(fastmath=FAST)
+def weighted_sum(probs, row):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for j in range(len(row)):
+        total += np.float64(probs[j]) * np.float64(row[j])
+    return total
+
+
+@part_of_kernel(fastmath=FAST)
+def weighted_product(probs, row, other):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for j in range(len(row)):
+        total += np.float64(probs[j]) * np.float64(row[j]) * np.float64(other[j])
+    return total
+
+
 @kernel(fastmath=FAST)
 def moments(by_views, start, stop, by_classes, probs, features, used, labels, rows):  # type: ignore[no-untyped-def]
     """Fill each chunk's sums of the gradient and of the Hessian's blocks; `rows` are the samples'
@@ -305,18 +321,12 @@ def moments(by_views, start, stop, by_classes, probs, features, used, labels, ro
                 continue
             for v in range(m):
                 row = features[used[v], i]
-                total = 0.0
-                for j in range(n_classes):
-                    total += np.float64(probs[i, j]) * np.float64(row[j])
-                means[v] = total
-                by_views[chunk, v, 0] += share * (total - np.float64(row[labels[i]]))
+                means[v] = weighted_sum(probs[i], row)
+                by_views[chunk, v, 0] += share * (means[v] - np.float64(row[labels[i]]))
             for v in range(m):
                 row = features[used[v], i]
                 for u in range(v + 1):
-                    other = features[used[u], i]
-                    total = 0.0
-                    for j in range(n_classes):
-                        total += np.float64(probs[i, j]) * np.float64(row[j]) * np.float64(other[j])
+                    total = weighted_product(probs[i], row, features[used[u], i])
                     by_views[chunk, v, u + 1] += share * (total - means[v] * means[u])
                 for j in range(n_classes):
                     by_classes[chunk, v + 2, j] += (
@@ -336,8 +346,7 @@ def first_order(out, start, stop, probs, features, candidates, used, labels, row
 
     out (n_chunks, n_candidates, 2 + m).
     """
-    n_samples, n_classes = probs.shape
-    m = len(used)
+    n_samples, m = len(probs), len(used)
     means = np.empty(m)
     for chunk in range(start, stop):
         out[chunk] = 0.0
@@ -346,24 +355,13 @@ def first_order(out, start, stop, probs, features, candidates, used, labels, row
             if share == 0.0:
                 continue
             for u in range(m):
-                other = features[used[u], i]
-                total = 0.0
-                for j in range(n_classes):
-                    total += np.float64(probs[i, j]) * np.float64(other[j])
-                means[u] = total
+                means[u] = weighted_sum(probs[i], features[used[u], i])
             for c in range(len(candidates)):
                 row = features[candidates[c], i]
-                mean = 0.0
-                square = 0.0
-                for j in range(n_classes):
-                    weighted = np.float64(probs[i, j]) * np.float64(row[j])
-                    mean += weighted
-                    square += weighted * np.float64(row[j])
+                mean = weighted_sum(probs[i], row)
+                square = weighted_product(probs[i], row, row)
                 out[chunk, c, 0] += share * (mean - np.float64(row[labels[i]]))
                 out[chunk, c, 1] += share * (square - mean * mean)
                 for u in range(m):
-                    other = features[used[u], i]
-                    total = 0.0
-                    for j in range(n_classes):
-                        total += np.float64(probs[i, j]) * np.float64(row[j]) * np.float64(other[j])
+                    total = weighted_product(probs[i], row, features[used[u], i])
                     out[chunk, c, 2 + u] += share * (total - mean * means[u])

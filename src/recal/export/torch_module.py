@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from typing import Any
 
 import numpy as np
@@ -285,7 +285,10 @@ def as_onnx(module: torch.nn.Module, example: Any) -> Any:
         )
     batch = torch.cat([batch[:1], batch[:1]])  # a batch of one would be taken for a fixed size
     try:
-        with _quiet(), torch.no_grad():
+        # The exporter's own messages are not for the user; onnxscript 0.6 also prints.
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), torch.no_grad():
+            warnings.simplefilter("ignore")
+            logging.getLogger("torch.onnx").setLevel(logging.ERROR)
             program = torch.onnx.export(
                 module.eval(),
                 (batch,),
@@ -309,17 +312,3 @@ def as_onnx(module: torch.nn.Module, example: Any) -> Any:
     model = program.model_proto
     model.ir_version = 8  # torch writes a newer version, but uses only its metadata fields
     return model
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the exporter's own messages off the user's terminal."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):  # onnxscript 0.6 prints
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

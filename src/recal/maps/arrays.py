@@ -269,17 +269,6 @@ def put(z: Array, columns: Array, values: Array | float) -> Array:
     return z
 
 
-def look_up_table(scores: Array, edges: np.ndarray, values: np.ndarray) -> Array:
-    """Do the same as `look_up` with equally many bins in each column, or one table for all:
-    (n_tables, n_bins).
-
-    There is one edge less than bins; the last bin has no upper edge.
-    """
-    edges = np.concatenate([edges, np.full((len(edges), 1), np.inf)], axis=1)
-    count, n_bins = values.shape
-    return look_up(scores, edges.ravel(), values.ravel(), np.arange(count + 1) * n_bins)
-
-
 def _parts(scores: np.ndarray, offsets: np.ndarray) -> Any:
     """Yield the columns that share a table, and the slice of the table."""
     if len(offsets) == 2:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from recal.errors import InputError
-from recal.schema import Kind, Record, Sizes
-from recal.transforms import Transform, as_transform
+from recal.schema import Record
+from recal.transforms import Transform
 
 if TYPE_CHECKING:
     from recal.maps.blend import Blend
@@ -24,22 +24,6 @@ if TYPE_CHECKING:
 # An array of any library: numpy, torch, or another one that follows the array API.
 Array = Any
 Views = Sequence[Array]
-
-
-class TransformList(Kind):
-    """A list of distinct transformations, or of their specs."""
-
-    rule = "a list of distinct transformations"
-
-    def read(self, value: Any, sizes: Sizes) -> tuple[Transform, ...]:
-        if not isinstance(value, list | tuple):
-            raise ValueError
-        if not all(isinstance(one, str | Transform) for one in value):
-            raise ValueError
-        transforms = tuple(as_transform(one) for one in value)
-        if len(set(transforms)) != len(transforms):
-            raise ValueError
-        return transforms
 
 
 class Map(Record):

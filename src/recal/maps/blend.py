@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from recal.errors import InputError
 from recal.maps.arrays import linear, row_max, row_sum, safe_log, soft_log_probs, softmax
-from recal.maps.base import Array, Map, TransformList, Views, like, namespace, wide
+from recal.maps.base import Array, Map, Views, like, namespace, wide
 from recal.maps.scaling import Scale
-from recal.maps.steps import Beta, named_views
-from recal.schema import LARGEST, Floats, Integers, Kind, Number, Sizes, check
+from recal.maps.steps import Beta, OneTransform, named_views
+from recal.schema import LARGEST, Floats, Integers, Kind, ListOf, Number, Sizes, check
 from recal.transforms import Transform, as_transform
 
 Answers = Literal["kept", "free"]
@@ -218,7 +218,7 @@ def _weighed(
     return scores if members is None else scores + members * mixture
 
 
-Transforms = Annotated[tuple[Transform, ...], TransformList()]
+Transforms = Annotated[tuple[Transform, ...], ListOf(OneTransform(), keep=tuple)]
 
 
 class ViewMean(Map):

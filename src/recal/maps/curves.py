@@ -20,7 +20,6 @@ from recal.maps.arrays import (
     is_at,
     log_softmax,
     look_up,
-    look_up_table,
     normalise,
     put,
     repeated,
@@ -103,24 +102,23 @@ class Bins(Map):
     values: Annotated[Vector, Floats("K", "B", low=0.0, high=1.0)]
 
     def probs(self, z: Array, views: Views = ()) -> Array:
-        return normalise(look_up_table(class_scores(z), self.edges, self.values))
+        count, n_bins = self.values.shape
+        edges = np.concatenate([self.edges, np.full((count, 1), np.inf)], axis=1).ravel()
+        offsets = np.arange(count + 1) * n_bins
+        return normalise(look_up(class_scores(z), edges, self.values.ravel(), offsets))
 
 
 class InformativeBins(Map):
-    """One table of bins for all classes, or one for each class, with a tiny slope that breaks ties."""
+    """One table of bins for all classes, with a tiny slope that breaks ties."""
 
-    edges: Annotated[Vector, Floats("G", "B-1", low=-np.inf, high=np.inf, rising=True)]
-    values: Annotated[Vector, Floats("G", "B", low=0.0, high=1.0)]
-
-    @property
-    def n_classes(self) -> int | None:
-        return None if len(self.edges) == 1 else len(self.edges)
+    edges: Annotated[Vector, Floats("B-1", low=-np.inf, high=np.inf, rising=True)]
+    values: Annotated[Vector, Floats("B", low=0.0, high=1.0)]
 
     def probs(self, z: Array, views: Views = ()) -> Array:
         odds = clip(class_log_odds(log_softmax(z)), -CERTAIN, CERTAIN)
-        return normalise(
-            look_up_table(odds, self.edges, self.values) * (1.0 + 1e-9 * sigmoid(odds))
-        )
+        edges, offsets = np.append(self.edges, np.inf), np.array([0, len(self.values)])
+        shares = look_up(odds, edges, self.values, offsets)
+        return normalise(shares * (1.0 + 1e-9 * sigmoid(odds)))
 
 
 class Brackets(Map):

@@ -22,8 +22,6 @@ from recal.maps.base import Array, Map, Views, like, namespace, wide
 from recal.transforms import Transform
 from recal.views import Views as ViewSet
 
-RowSelection = slice | NDArray[np.intp]
-
 # The relative distance of a rival below a kept prediction: large enough for float32 to distinguish
 # them.
 MARGIN = 1e-6
@@ -58,7 +56,9 @@ def answer_views(
     return probs, confidence
 
 
-def by_need(fitted: Map, views: ViewSet) -> Iterator[tuple[RowSelection, Floats, list[Floats]]]:
+def by_need(
+    fitted: Map, views: ViewSet
+) -> Iterator[tuple[slice | NDArray[np.intp], Floats, list[Floats]]]:
     """Yield the rows that need no views, then the others: their indices, their logits and those of
     their views.
     """

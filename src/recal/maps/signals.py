@@ -54,12 +54,12 @@ class SignalEncoding(Map):
         xp, zero = namespace(signals), like(signals, 0.0)
         missing = signals != signals
         filled = scaled = xp.where(missing, zero, signals)
-        if LOGARITHM in self._present or LOG_ODDS in self._present:
+        if np.isin(self.kind, (LOGARITHM, LOG_ODDS)).any():
             log = xp.log(xp.maximum(filled, like(signals, self.low)))
             rest = xp.log(xp.maximum(1.0 - filled, like(signals, self.high)))
             scaled = xp.where(self._is(signals, LOGARITHM), log, scaled)
             scaled = xp.where(self._is(signals, LOG_ODDS), log - rest, scaled)
-        if RANKS in self._present:
+        if (self.kind == RANKS).any():
             starts = np.arange(len(self.kind) + 1) * self.knots.shape[1]
             ranks = interpolate(filled, self.knots.reshape(-1), self.ranks.reshape(-1), starts)
             scaled = xp.where(self._is(signals, RANKS), ranks, scaled)
@@ -83,14 +83,8 @@ class SignalEncoding(Map):
             first += count
         return found
 
-    @cached_property
-    def _present(self) -> dict[int, NDArray[np.bool_]]:
-        """The kinds that occur, and the signals of each."""
-        return {kind: self.kind == kind for kind in np.unique(self.kind).tolist()}
-
     def _is(self, signals: Array, kind: int) -> Array:
-        of = self._present.get(kind, np.zeros(len(self.kind), dtype=bool))
-        return of if isinstance(signals, np.ndarray) else like(signals, of.astype(float)) > 0.5
+        return like(signals, self.kind == kind) > 0.5
 
 
 class SignalMap(Map):
