@@ -195,6 +195,9 @@ class SignalCalibration(Estimator):
         return np.concatenate([self.map_.confidence(values[at : at + block]) for at in starts])
 
     def _sentence(self) -> str:
+        shares = ", ".join(
+            f"{name} {share:.0%}" for name, share in self.weights_.items() if share >= 0.005
+        )
         if not self.losses_:
             strength = np.abs(self.map_.weights[0]).sum(axis=1)
             best = self.table_.names[int(np.argmax(strength))]
@@ -202,9 +205,6 @@ class SignalCalibration(Estimator):
                 f"Platt scaling of {best!r}: {self.n_fitted_:,} graded answers are too few to "
                 "combine signals."
             )
-        shares = ", ".join(
-            f"{name} {share:.0%}" for name, share in self.weights_.items() if share >= 0.005
-        )
         return (
             f"Mixture of {shares}, fitted on {self.n_fitted_:,} graded answers: "
             f"NLL {self.losses_['mixture']:.3f} on rows left out, "
@@ -240,7 +240,15 @@ def fit_mixture(samples: Samples, n_levels: Indices, rng: np.random.Generator) -
     rarer = effective * min(right.mean(), 1.0 - right.mean())
     few = effective < _FEWEST or rarer < _FEWEST_OF_A_KIND
     if few or effective < _FEW or rarer < _FEW_OF_A_KIND:
-        _warn_of_few(effective, rarer, few, clusters is not None)
+        independent = "" if clusters is None else " (counted as independent answers)"
+        only = " Only Platt scaling of the best signal was fitted." if few else ""
+        warnings.warn(
+            f"{effective:.0f} graded answers, {rarer:.0f} of the rarer kind{independent}, are few: "
+            f"below about {_FEW} and {_FEW_OF_A_KIND}, results depend on individual answers.{only}"
+            " Grade more answers.",
+            FewSamplesWarning,
+            stacklevel=4,
+        )
 
     encoding = encoding_of(values, choose_kinds(values, right, counts, n_levels), n_levels)
     if few:
@@ -288,19 +296,3 @@ def _copies(values: Vector, right: Vector) -> Indices | None:
         stacklevel=5,
     )
     return np.asarray(index.reshape(-1))
-
-
-def _warn_of_few(effective: float, rarer: float, few: bool, clustered: bool) -> None:
-    independent = " (counted as independent answers)" if clustered else ""
-    what = f"{effective:.0f} graded answers, {rarer:.0f} of the rarer kind{independent}"
-    if few:
-        advice = (
-            f"are too few to combine signals; at least {_FEWEST} and {_FEWEST_OF_A_KIND} are "
-            "needed. Only Platt scaling of the best signal was fitted."
-        )
-    else:
-        advice = (
-            f"are few: below about {_FEW} and {_FEW_OF_A_KIND}, results depend on individual "
-            "answers. Grade more answers."
-        )
-    warnings.warn(f"{what}, {advice}", FewSamplesWarning, stacklevel=5)

@@ -95,12 +95,8 @@ def calibrate_answers(
         n_before = sum(sizes_before[1:] if cross_fit else sizes_before)
         parts = extend(sizes_before, len(right) - n_before, seed, clusters, cross_fit)
     fit, decide_on, check_on = parts
-    numbers, categories = (
-        [name for name in names if (name in named["numbers"]) is wanted] for wanted in (True, False)
-    )
-    kinds = {"signals": numbers, "categories": categories, "groups": [group] if group else []}
-    read = "; ".join(f"{kind}: {', '.join(own)}" for kind, own in kinds.items() if own)
-    say(f"1/3  Read {len(right):,} graded answers; {read}.")
+    numbers = named["numbers"]
+    say(f"1/3  Read {len(right):,} graded answers; signals: {', '.join(names)}.")
     say(f"2/3  {split_words(parts, clusters, cross_fit)}")
     signals = {name: table.numbers(name) if name in numbers else table[name] for name in names}
     with running(out, settings, keep_previous=sizes_before is not None) as folder:
@@ -196,14 +192,13 @@ def _probability(
     """Return the best signal that is itself a probability; the mean of the fit replaces its missing
     values.
     """
-    best: tuple[float, str, Vector] | None = None
-    for name in calibrator.table_.shares:
-        share = np.clip(np.asarray(values[name], dtype=np.float64), 0.0, 1.0)
-        share = np.where(np.isnan(share), np.nanmean(share[rows]), share)
-        score = float(np.mean((share[rows] - right[rows]) ** 2))
-        if best is None or score < best[0]:
-            best = score, name, share
-    return ("", None) if best is None else best[1:]
+    shares = {name: np.clip(values[name], 0.0, 1.0) for name in calibrator.table_.shares}
+    filled = {
+        name: np.where(np.isnan(one), np.nanmean(one[rows]), one) for name, one in shares.items()
+    }
+    scores = {name: float(np.mean((one - right)[rows] ** 2)) for name, one in filled.items()}
+    best = min(scores, key=lambda name: scores[name], default="")
+    return best, filled.get(best)
 
 
 def confidence_of(

@@ -68,9 +68,6 @@ from recal.workflow.run import (
     split_words,
 )
 
-# What the settings of a summary hold besides the names of columns.
-_SETTINGS = ("risk", "confidence", "guarantee", "cross_fit", "keep_rows", "seed")
-
 
 def calibrate(
     model: Any,
@@ -336,16 +333,9 @@ def add_labels(
             "run its recal calibrate command again with --force."
         )
     try:
-        stored = dict(before["settings"])
         sizes = [int(before["parts"][name]) for name in ("fit", "decide", "check")]
-        named = {key: stored.pop(key) for key in list(stored) if key not in _SETTINGS}
-        settings = Settings(
-            random_state=stored.pop("seed"),
-            command=command,
-            say=say,
-            about={"Data": f"{folder} and later rows"},
-            **stored,
-        )
+        about = {"Data": f"{folder} and later rows"}
+        settings = Settings(command=command, say=say, about=about, **before["settings"])
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(
             f"{folder / SUMMARY} does not say how the folder was made ({error}). Calibrate again."
@@ -357,7 +347,7 @@ def add_labels(
         more = read_table(new)
         more.check(old)
         cells = {name: np.concatenate([old.cells[name], more.cells[name]]) for name in old}
-        result = calibrate_answers(Table(cells, new), folder, settings, named, sizes)
+        result = calibrate_answers(Table(cells, new), folder, settings, before["columns"], sizes)
     return result, _changes(before, read_summary(folder), folder)
 
 

@@ -206,7 +206,7 @@ def read_systems(
 def read_columns(folder: Path) -> tuple[list[SystemColumns], str | None]:
     """Return the columns of each system, and the column of groups."""
     try:
-        facts = read_summary(folder)["settings"]
+        facts = read_summary(folder)["columns"]
         systems = [
             SystemColumns(one["name"], one["answer"], tuple(one["signals"]))
             for one in facts["systems"]

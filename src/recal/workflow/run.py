@@ -76,8 +76,8 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a later run with more labels repeats."""
-        names = ("risk", "confidence", "guarantee", "cross_fit", "keep_rows")
-        return {**{name: getattr(self, name) for name in names}, "seed": self.random_state}
+        names = ("risk", "confidence", "guarantee", "cross_fit", "keep_rows", "random_state")
+        return {name: getattr(self, name) for name in names}
 
 
 @contextmanager
@@ -384,8 +384,8 @@ def finish(
         **own,
     )
     page.write(folder / PAGE)
-    kept = {**settings.to_dict(), **(columns or {})}
-    summary = {**result.to_dict(), "warnings": settings.warnings, "settings": kept}
+    kept = {"settings": settings.to_dict(), "columns": columns}
+    summary = {**result.to_dict(), "warnings": settings.warnings, **kept}
     with replacing(folder / SUMMARY) as file:
         file.write(json_text(summary).encode())
     # The calibration comes last: a folder that has it is complete.
