@@ -82,12 +82,10 @@ def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
     method = calibrator_named(by_name[plain])
     if answers is None:
         return method, {}
-    if "answers" not in inspect.signature(method).parameters:
+    if answers not in ("kept", "free") or "answers" not in inspect.signature(method).parameters:
         raise InputError(
-            f"{plain!r} never changes an answer and has no option `answers`, so {name!r} is no method."
+            f"{name!r} is no method: answers are 'kept' or 'free', and some methods never change them."
         )
-    if answers not in ("kept", "free"):
-        raise InputError(f"A method's answers are 'kept' or 'free', got {name!r}.")
     return method, {"answers": answers}
 
 

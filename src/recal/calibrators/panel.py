@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.estimator import RULE, Estimator
+from recal.calibrators.base import RULE, Estimator
 from recal.calibrators.group_offsets import GroupOffsets, fit_group_offsets
 from recal.calibrators.panel_answers import Match, PanelRows, PanelTable, right_answers
 from recal.calibrators.panel_fit import PanelFit, chosen_answers

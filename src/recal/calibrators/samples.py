@@ -40,9 +40,8 @@ class LossGain:
         sums = cluster_sums(counts * (before - after - mean), clusters)
         if len(sums) < 2:
             return LossGain(mean, np.inf)
-        small_sample = (
-            1.0 if weights is not None and clusters is None else len(sums) / (len(sums) - 1)
-        )
+        weighted_rows = weights is not None and clusters is None
+        small_sample = 1.0 if weighted_rows else len(sums) / (len(sums) - 1)
         return LossGain(mean, float(np.sqrt(small_sample * (sums @ sums)) / counts.sum()))
 
     @property

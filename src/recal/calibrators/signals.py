@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.estimator import RULE, Estimator
+from recal.calibrators.base import RULE, Estimator
 from recal.calibrators.samples import Samples
 from recal.calibrators.signal_models import (
     choose_kinds,

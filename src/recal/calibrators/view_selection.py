@@ -206,13 +206,7 @@ class GrowingStack:
 class CrossFit:
     """A fit to all folds but one for each fold, and the losses of the samples left out."""
 
-    def __init__(
-        self,
-        data: StackData,
-        n_folds: int,
-        rng: np.random.Generator,
-        fit: Callable[[StackData, Flags], Any],
-    ) -> None:
+    def __init__(self, data: StackData, n_folds: int, rng: np.random.Generator, fit: type) -> None:
         folds = data.samples.folds(n_folds, rng)
         self.parts = [(fit(data, rest), left_out) for rest, left_out in each_fold(folds)]
 

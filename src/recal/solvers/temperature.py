@@ -48,16 +48,12 @@ class GroupLosses:
     ) -> None:
         self.rows, self.drops, self.weights = rows, drops, weights
         self.members, self.n_groups = members, n_groups
-        counts = self._counts = np.ones(len(members)) if weights is None else weights
+        counts = self.counts = np.ones(len(members)) if weights is None else weights
         self._first_factor, self._second_factor = rows.scales * counts, rows.scales**2 * counts
         self.sizes = np.bincount(members, counts, n_groups).astype(np.float64)
         self.occupied = np.bincount(members, counts > 0.0, n_groups) > 0.0
         self.mistaken = np.bincount(members, (counts > 0.0) & (drops < 0.0), n_groups) > 0.0
         self._pull = np.bincount(members, self._first_factor * drops, n_groups)
-
-    def by_group(self, values: Vector) -> Vector:
-        """Return each group's sum of values, one per sample."""
-        return np.bincount(self.members, values * self._counts, self.n_groups).astype(np.float64)
 
     def derivatives(
         self, betas: Vector, more: Vector | float = 0.0, doubt: Vector | float = 0.0
@@ -73,10 +69,6 @@ class GroupLosses:
             for values in (first * self._first_factor, second * self._second_factor)
         )
         return (1.0 + more) * slope - self._pull - doubt, (1.0 + more) * curvature
-
-    def margins(self) -> Vector:
-        """Return the difference between the two largest logits of each sample at the current scale."""
-        return -self.rows.scales * self.rows.runner_up_drop()
 
 
 # Maps one beta per group to the first and second derivative of each group's loss; a beta of 0 skips
@@ -269,11 +261,10 @@ def fit_losses(
         return answer
     # Add one sample to each group without mistakes: an average of its samples whose true class is
     # the second one.
-    margins = losses.margins()
+    margins = -losses.rows.scales * losses.rows.runner_up_drop()
     n_right = np.where(faultless, np.maximum(losses.sizes, 1e-300), np.inf)
-    with_doubt = partial(
-        losses.derivatives, more=1.0 / n_right, doubt=losses.by_group(-margins) / n_right
-    )
+    doubt = np.bincount(losses.members, -margins * losses.counts, n_groups) / n_right
+    with_doubt = partial(losses.derivatives, more=1.0 / n_right, doubt=doubt)
     lower, upper, middle = _bracket(margins, losses.members, n_groups)
     again = solve_betas(with_doubt, n_groups, middle, bounds=(lower, upper), chosen=uncertain)
     limited = np.clip(again.values, 1.0, largest) if separable == "pooled" else again.values
