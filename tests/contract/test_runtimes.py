@@ -161,15 +161,6 @@ def test_agrees_with_numpy(runtime: Runtime, confidence_at: str) -> None:
 
 
 @every_runtime
-def test_a_sample_alone_gets_what_it_gets_in_a_batch(runtime: Runtime) -> None:
-    plan, views, transformed = random_plan(5, 30)
-    whole = runtime(plan, views.logits, transformed)
-    for row in range(0, 120, 17):
-        alone = runtime(plan, views.logits[row : row + 1], transformed[:, row : row + 1])
-        np.testing.assert_allclose(alone[0], whole[row], rtol=0, atol=1e-7)
-
-
-@every_runtime
 @pytest.mark.parametrize("answers", ["kept", "free"])
 @pytest.mark.parametrize("gate", [None, 0.9])
 @pytest.mark.parametrize("by_class", [False, True])
@@ -197,16 +188,6 @@ def test_a_blend_reads_no_view_of_samples_above_its_gate(runtime: Runtime) -> No
     np.testing.assert_array_equal(
         runtime(plan, views.logits, other), runtime(plan, views.logits, transformed)
     )
-
-
-def test_betas_beyond_all_reason_are_bounded_as_in_the_reference() -> None:
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(30, 5)).astype(np.float32)
-    view = (logits + rng.normal(size=logits.shape)).astype(np.float32)
-    steps = tuple(Step("zoom:0.5", (1e-3, 100.0, 1e-3, 100.0)) for _ in range(80))
-    plan = Plan(steps)
-    expected = expected_probs(plan, Views(logits, {"zoom:0.5": view}))
-    np.testing.assert_allclose(by_onnx(plan, logits, view[None]), expected, rtol=0, atol=1e-6)
 
 
 @every_runtime

@@ -13,8 +13,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_iris, load_wine
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss
-from sklearn.model_selection import cross_val_predict, cross_val_score
+from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
@@ -151,24 +150,6 @@ def test_score_features_and_pipelines(wine):
         line.fit(features, y).predict_proba(features), fitted.predict_proba(logits)
     )
     assert cross_val_score(clone(line), features, y).mean() > 0.8
-
-
-def test_cross_validation_with_sorted_names_is_right(wine):
-    """scikit-learn numbers the sorted names; beside unsorted columns those numbers are not columns."""
-    model, features, y = wine
-    names = np.array(["zebra", "ant", "mouse"])
-    logits, words = model.decision_function(features), names[y]
-    ordered = np.argsort(names)
-    probs = cross_val_predict(
-        TemperatureScaling(),
-        logits[:, ordered],
-        words,
-        method="predict_proba",
-        params={"classes": names[ordered]},
-    )
-    assert log_loss(words, probs, labels=sorted(names)) < 0.4
-    # Integers that are columns are taken as such whatever the names' order.
-    assert TemperatureScaling().fit(logits, y, classes=names).predict(logits)[0] in names
 
 
 @pytest.mark.parametrize("kind", [bool, float, str, np.int8])

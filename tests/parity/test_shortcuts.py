@@ -39,16 +39,6 @@ SELECTIONS = [
 ]
 
 
-@pytest.mark.parametrize("rows", SELECTIONS, ids=["permuted", "every third", "backwards"])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_views_of_any_precision_and_any_selection_of_rows(dtype, rows):
-    z, views, y = lossy_views(900, 80, seed=4)
-    whole = as_views(z, [view.astype(dtype) for view in views], y)
-    copied = as_views(z[rows], [view.astype(dtype)[rows] for view in views], y[rows])
-    options = {"random_state": 1, "max_iter": 20, "tol": 0}
-    assert ReCal(**options).fit(whole[rows]).plan_ == ReCal(**options).fit(copied).plan_
-
-
 @pytest.mark.parametrize("k", [2, 10, 50, 1000])
 def test_the_series_errs_by_less_than_its_bound(k):
     rng = np.random.default_rng(k)

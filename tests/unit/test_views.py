@@ -100,12 +100,6 @@ def test_slices_share_memory_and_nothing_is_copied():
     assert np.shares_memory(views[::-1].transformed("zoom:0.5"), ZOOMED)
 
 
-def test_bytes_in_another_order_become_the_machines_own():
-    views = Views(LOGITS.astype(">f4"))
-    assert views.logits.dtype.isnative
-    np.testing.assert_array_equal(views.logits, LOGITS.astype(np.float32))
-
-
 def test_views_are_found_by_spec_or_by_value():
     views = Views(LOGITS, {ZoomOut(0.5): ZOOMED})
     assert views.transforms == (ZoomOut(0.5),)

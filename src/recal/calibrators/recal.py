@@ -273,14 +273,9 @@ class ReCal(Calibrator):
 def _find(
     item: Transform | str | int | np.integer[Any], candidates: tuple[Transform, ...]
 ) -> Transform:
-    if isinstance(item, int | np.integer):
-        wanted = dict(enumerate(candidates)).get(int(item))
-    else:
-        wanted = as_transform(item)
-    if wanted not in candidates:
-        raise InputError(
-            f"names {str(item)!r}, which the views do not hold: they have {len(candidates)} "
-            f"transformations, {', '.join(map(str, candidates))}",
-            argument="sequence",
-        )
-    return candidates[candidates.index(wanted)]
+    known: dict[Any, Transform] = dict(enumerate(candidates)) | {one: one for one in candidates}
+    wanted = int(item) if isinstance(item, int | np.integer) else as_transform(item)
+    if wanted not in known:
+        held = ", ".join(map(str, candidates))
+        raise InputError(f"names {str(item)!r}, but the views hold {held}", argument="sequence")
+    return known[wanted]

@@ -256,11 +256,6 @@ class MatrixScaling(GuardedCalibrator):
         "kept": predictions never change: a guard keeps the model's prediction the likeliest class
         at the lowest cost.
 
-    Attributes
-    ----------
-    lambda_, mu_ : float
-        The chosen strengths.
-
     Notes
     -----
     The cost of a fit grows with n K^2, and no array is larger than the logits: 25,000 x 1,000 takes
@@ -289,8 +284,6 @@ class MatrixScaling(GuardedCalibrator):
     random_state: RandomState = 0
 
     map_: Linear = from_fit()
-    lambda_: float = from_fit()
-    mu_: float = from_fit()
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
         rng = np.random.default_rng(self.random_state)
@@ -321,8 +314,7 @@ class MatrixScaling(GuardedCalibrator):
             _penalise(problem, lam, mu, beta)
             maps.append(problem.solve(_starting_point(problem, beta, mu), max_iter=100).point)
         weights = np.stack(maps)
-        fitted = Linear(weights[:, :, :-1], weights[:, :, -1], self.features)
-        return {"map_": fitted, "lambda_": lam, "mu_": mu}
+        return {"map_": Linear(weights[:, :, :-1], weights[:, :, -1], self.features)}
 
 
 def _strongest_first(

@@ -11,8 +11,6 @@ from recal import Views
 from recal.calibrators import AutoCalibration, CalibrationEnsemble, TemperatureScaling
 from recal.calibrators.ensemble import fit_members, member_names, places_read
 from recal.calibrators.samples import Samples
-from recal.clusters import stratified_folds
-from recal.copies import copies_of
 from recal.maps.blend import member_probs
 from recal.solvers.convex import mixture_weights
 from tests.problems import logits_and_labels, nll
@@ -97,19 +95,6 @@ def test_whole_weights_are_repeated_samples(method):
     repeated = np.repeat(np.arange(300), often)
     weighted = method().fit(z, y, sample_weight=often).predict_proba(z)
     np.testing.assert_array_equal(weighted, method().fit(z[repeated], y[repeated]).predict_proba(z))
-
-
-def test_copies_of_a_sample_share_a_fold_but_equal_answers_to_many_inputs_do_not():
-    z, y = problem(100)
-    twice = np.repeat(np.arange(100), 2)
-    numbers = copies_of(z[twice], y[twice])
-    folds = stratified_folds(y[twice], 5, np.random.default_rng(0), numbers)
-    np.testing.assert_array_equal(folds[::2], folds[1::2])
-    assert np.bincount(folds).tolist() == [40] * 5
-    assert (
-        copies_of(z[twice], np.append(y[twice][1:], (y[0] + 1) % 4)) is None
-    )  # equal rows, different labels
-    assert copies_of(np.round(z / 100), np.zeros(100, dtype=int)) is None  # few different rows
 
 
 def test_fits_near_those_of_all_samples_are_as_good_as_from_the_start():

@@ -5,11 +5,6 @@ from scipy.optimize import minimize
 from recal import TemperatureScaling
 from recal.calibrators import EnsembleTemperatureScaling
 from recal.maps.arrays import softmax
-from recal.solvers.convex import mixture_weights
-
-
-def likeliest(parts):
-    return mixture_weights(parts, np.ones(len(parts)), np.zeros(parts.shape[1]))
 
 
 def draw(n=2000, k=5, seed=0, noise=0.0):
@@ -18,10 +13,6 @@ def draw(n=2000, k=5, seed=0, noise=0.0):
     logits = rng.normal(scale=4.0, size=(n, k))
     labels = (logits / 3 + rng.gumbel(size=(n, k))).argmax(axis=1)
     return logits, np.where(rng.random(n) < noise, rng.integers(0, k, n), labels)
-
-
-def loss(weights, parts):
-    return -np.log(parts @ weights).mean()
 
 
 def blunt(n=1500, seed=3):
@@ -91,10 +82,3 @@ def test_where_every_answer_is_right_only_a_temperature_is_fitted():
     model = EnsembleTemperatureScaling().fit(1e6 * logits, logits.argmax(axis=1))
     assert model.map_.weights.tolist() == [1.0, 0.0, 0.0]
     assert model.map_.beta == TemperatureScaling().fit(1e6 * logits, logits.argmax(axis=1)).beta_
-
-
-def test_a_truth_of_probability_zero_is_survived():
-    weights = likeliest(np.array([[0.0, 0.0, 0.5], [1.0, 1.0, 0.5]]))
-    assert loss(weights, np.array([[0.0, 0.0, 0.5], [1.0, 1.0, 0.5]])) == pytest.approx(
-        np.log(2), abs=1e-6
-    )

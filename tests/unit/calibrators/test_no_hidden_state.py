@@ -9,7 +9,6 @@ import time
 
 import numpy as np
 import pytest
-from joblib import Parallel, delayed
 
 from recal import TemperatureScaling
 from tests.problems import logits_and_labels
@@ -61,19 +60,3 @@ def _exit_code(pid: int) -> int | None:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return None
-
-
-@pytest.mark.parametrize("backend", ["threading", "loky"])
-def test_joblib_workers_give_the_same_probabilities(fitted, backend: str) -> None:
-    calibrator, logits, probs = fitted
-    parts = Parallel(n_jobs=2, backend=backend)(
-        delayed(calibrator.predict_proba)(part) for part in np.array_split(logits, 8)
-    )
-    np.testing.assert_allclose(np.concatenate(parts), probs, rtol=1e-12)
-
-
-def test_predicting_changes_nothing_in_the_calibrator(fitted) -> None:
-    calibrator, logits, _ = fitted
-    before = {name: id(value) for name, value in vars(calibrator).items()}
-    calibrator.predict_both(logits)
-    assert {name: id(value) for name, value in vars(calibrator).items()} == before

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from recal.engine.series import ABOVE_ZERO, BELOW_ONE
-from recal.maps.arrays import class_log_odds, log_softmax
 from recal.maps.guard import bounded, lift_answers
 
 
@@ -22,12 +21,3 @@ def test_a_tie_is_lifted_by_one_unit_in_the_last_place(top):
 
 def test_values_the_wrong_way_round_are_swapped():
     assert lift_answers(np.array([[0.3, 0.1, 0.6]]), np.array([[0]])).tolist() == [[0.6, 0.1, 0.3]]
-
-
-def test_log_odds_keep_their_digits_near_certainty():
-    np.testing.assert_allclose(
-        class_log_odds(log_softmax(np.array([[50.0, 0.0]]))), [[50.0, -50.0]], rtol=1e-12
-    )
-    np.testing.assert_allclose(
-        class_log_odds(log_softmax(np.array([[60.0, 0.0, 0.0]])))[0, 0], 60 - np.log(2), rtol=1e-12
-    )
