@@ -361,7 +361,11 @@ class Calibrator(Estimator, ABC):
         are_probs = not isinstance(X, Views) and looks_like_probabilities(rows)
         # The method chosen by AutoCalibration keeps no hashes.
         name = "prob_hashes_" if are_probs else "row_hashes_"
-        return count_fitted(rows, getattr(self, name, np.empty(0, np.uint64)), self.n_fitted_)
+        hashes, n_fitted = (
+            getattr(self, name, np.empty(0, np.uint64)),
+            getattr(self, "n_fitted_", 0),
+        )
+        return count_fitted(rows, hashes, n_fitted)
 
     def _answer(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return answer_views(self.map_, views, kept=self.keeps_accuracy)

@@ -106,6 +106,7 @@ def _read(
     aside = tuple(name for name in (about.group, about.cluster, *columns) if name is not None)
     try:
         first = replace(about, group=None, cluster=None).probs(before, aside)
-        return {"before": first.in_order_of(after), "after": after}
+        first.check_same_samples(after)
+        return {"before": first, "after": after}
     except InputError as error:
         raise error.at(f"{before} does not go with {source}") from None

@@ -204,16 +204,11 @@ class ViewsSink(Sink, ABC):
             if self.source.labels is not None:  # refuse bad labels before the work, not after it
                 self.columns(self.source.labels, len(self.source.labels))
         n_classes, dtype = self._first
-        name, found = self.job.model.name, block.logits
-        if found.shape[1] != n_classes:
+        if block.logits.shape[1] != n_classes or not np.can_cast(block.logits.dtype, dtype):
             raise InputError(
-                f"The number of classes changed: {name} gave {n_classes} before and "
-                f"{found.shape[1]} for batch {block.index}. A classifier must give one column per "
-                "class for every input."
-            )
-        if not np.can_cast(found.dtype, dtype):
-            raise InputError(
-                f"{name} gave {dtype} before and {found.dtype} for batch {block.index}."
+                f"{self.job.model.name} gave {n_classes} columns of {dtype} before and {block.logits.shape[1]} of "
+                f"{block.logits.dtype} for batch {block.index}. A classifier must give one column per class for every "
+                "input."
             )
 
     def columns(
@@ -287,11 +282,7 @@ class MemorySink(ViewsSink):
         super().take(index, result)
 
     def finish(self) -> Views:
-        n_samples = sum(map(len, self.results.values()))
-        if self.source.n_samples != n_samples:
-            raise InputError(
-                f"{self.source.n_samples} samples were expected and {n_samples} arrived."
-            )
+        n_samples = self.source.n_samples
         assert self._first is not None
         n_classes, dtype = self._first
         given = join_labels(self.source, [block.labels for block in self.in_order()])

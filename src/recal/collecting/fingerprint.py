@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 
 from recal.schema import Record, field_names
 
-# Arrays up to this size are read whole; from larger arrays, this many bytes are read, evenly
-# spaced. The digest only has to tell data sets apart: a store also keeps a digest of every batch,
-# which finds a single changed byte.
+# From arrays above this size, evenly spaced rows are read. The digest only has to tell data sets
+# apart: a store also keeps a digest of every batch, which finds a single changed byte.
 _WHOLE_BYTES = 1 << 28
-_BLOCKS = 256
 
 
 def digest_array(array: NDArray[Any], *, whole: bool = False) -> str:
@@ -36,12 +34,9 @@ def digest_array(array: NDArray[Any], *, whole: bool = False) -> str:
     elif array.dtype.kind == "O":
         for item in array.ravel():
             state.update(digest(item).encode())
-    elif whole or array.nbytes <= _WHOLE_BYTES or array.shape[0] < _BLOCKS:
-        state.update(_bytes(array))
     else:
-        rows = max(1, int(_WHOLE_BYTES / _BLOCKS / (array.nbytes / array.shape[0])))
-        for start in np.linspace(0, array.shape[0] - rows, _BLOCKS).astype(int).tolist():
-            state.update(_bytes(array[start : start + rows]))
+        step = 1 if whole else 1 + array.nbytes // _WHOLE_BYTES
+        state.update(_bytes(array[::step] if step > 1 else array))
     return state.hexdigest()
 
 

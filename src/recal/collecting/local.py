@@ -158,12 +158,22 @@ def collect(
         source = named
     transforms = as_pool(pool, seed, source, adapter)
     target = None if out is None else local_path(out)
+    if target is not None and target.suffix not in (".zarr", ".npz"):
+        rule = "must end in .zarr (written batch by batch) or .npz (written at the end)"
+        raise InputError(f"{rule}, got {target.name!r}", argument="out")
     preprocessing = record(
         preprocess, outputs, source.reading or {}, source.sample(), adapter.fingerprint()
     )
     stored = target is not None and target.suffix == ".zarr"
     job = Job(adapter, transforms, preprocess, outputs, preprocessing=preprocessing, digests=stored)
-    with _open_sink(target, job, source, classes, batch_size, resume) as sink:
+    opened: AbstractContextManager[ViewsSink]
+    if target is not None and stored:
+        from recal.collecting.store import StoreSink
+
+        opened = StoreSink(job, source, classes, target, batch_size=batch_size, resume=resume)
+    else:
+        opened = nullcontext(MemorySink(job, source, classes, target))
+    with opened as sink:
         choose_engine(engine)(job, source, batch_size, sink, progress)
         return sink.finish()
 
@@ -256,24 +266,6 @@ def needed_transforms(calibrator: Calibrator, functions: Own = ()) -> tuple[Tran
         if isinstance(transform, Named):
             transform.code()  # refuse it now if it is known by name only
     return transforms
-
-
-def _open_sink(
-    target: Path | None,
-    job: Job,
-    source: Source,
-    classes: Sequence[Any] | None,
-    batch_size: int,
-    resume: bool,
-) -> AbstractContextManager[ViewsSink]:
-    if target is not None and job.digests:
-        from recal.collecting.store import StoreSink
-
-        return StoreSink(job, source, classes, target, batch_size=batch_size, resume=resume)
-    if target is not None and target.suffix != ".npz":
-        rule = "must end in .zarr (written batch by batch) or .npz (written at the end)"
-        raise InputError(f"{rule}, got {target.name!r}", argument="out")
-    return nullcontext(MemorySink(job, source, classes, target))
 
 
 def choose_engine(engine: Any) -> Runner:

@@ -197,8 +197,6 @@ class RayEngine:
                 # Ray sends its token to an explicit address only in this mode, and reports a
                 # refusal as no answer.
                 reason += ". If the cluster asks for a token, set RAY_AUTH_MODE=token as well"
-            if "timed out" in reason:
-                reason += ". A busy machine starts Ray slowly: try again, or give it longer, RAY_raylet_start_wait_time_s=120"
             raise RecalError(f"Cannot reach {place}: {reason}.") from error
         try:
             yield

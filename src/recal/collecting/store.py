@@ -28,17 +28,6 @@ from recal.files.views import read_views
 from recal.files.zarr_views import Ledger, block_record, open_layers, read_ledger
 from recal.views import Views
 
-# The parts of a job that must be equal to resume it, and their names in messages.
-_JOB = {
-    "model": "another model",
-    "pool": "another pool of transformations",
-    "data": "other inputs",
-    "batch_size": "another batch_size",
-    "outputs": "another kind of outputs",
-    "preprocess": "another preprocess",
-    "labels": "other labels",
-    "rows": "other clusters or groups",
-}
 _REMEDY = "Choose another name, or pass resume=False (--force) to start over and replace it"
 
 
@@ -85,12 +74,14 @@ class StoreSink(ViewsSink):
             "version": zarr_views.VERSION,
             "model": record.model,
             "pool": [str(transform) for transform in self.job.transforms],
-            "data": source.fingerprint(),
+            "inputs": source.fingerprint(),
             "batch_size": self.batch_size,
             "outputs": self.job.outputs,
             "preprocess": None if self.job.preprocess is None else digest(self.job.preprocess),
             "labels": labels,
-            "rows": digest(rows) if any(values is not None for values in rows) else None,
+            "clusters or groups": digest(rows)
+            if any(values is not None for values in rows)
+            else None,
         }
 
     def __enter__(self) -> Self:
@@ -110,10 +101,10 @@ class StoreSink(ViewsSink):
         self._lock.enter_context(folder_lock(self.target))
         header, ledger = self._ledger.header, self._read_ledger()
         if self.resume and ledger is not None and ledger.blocks:
-            different = [_JOB[key] for key in _JOB if ledger.header.get(key) != header[key]]
+            different = [key for key in header if ledger.header.get(key) != header[key]]
             if different:
                 raise InputError(
-                    f"{self.target} was made with {' and '.join(different)}; views of two jobs are not mixed",
+                    f"{self.target} was made by another job: other {' and '.join(different)}; views of two jobs are not mixed",
                     remedy=_REMEDY,
                 )
             self._ledger = ledger
@@ -227,11 +218,7 @@ class StoreSink(ViewsSink):
     def finish(self) -> Views:
         ledger, source = self._ledger, self.source
         if ledger.end is None:
-            n_samples, blocks = ledger.n_samples, ledger.blocks
-            if source.n_samples != n_samples or set(blocks) != set(range(len(blocks))):
-                raise InputError(
-                    f"{self.target}: {source.n_samples} samples were expected and {n_samples} arrived."
-                )
+            n_samples, blocks = source.n_samples, ledger.blocks
             parts = [blocks[index].get("labels") for index in sorted(blocks)]
             labels, columns = self.columns(join_labels(source, parts), n_samples)
             rows = {"clusters": source.clusters, "groups": source.groups, "ids": source.names()}

@@ -82,10 +82,8 @@ class Encoder:
     def __init__(self) -> None:
         self.arrays: dict[str, NDArray[Any]] = {}
 
-    def encode(self, value: Any, where: str, depth: int = 0) -> Any:
+    def encode(self, value: Any, where: str) -> Any:
         """Return `value` as JSON. `where` names it in messages."""
-        if depth > _MAX_DEPTH:
-            raise InputError(f"{where} is nested more than {_MAX_DEPTH} deep and cannot be stored.")
         if value is None or type(value) in (bool, int, str):
             return value
         if type(value) is float:
@@ -98,24 +96,24 @@ class Encoder:
         if isinstance(value, np.generic):
             return {_TAG: "scalar", "array": self._keep(np.asarray(value), where)}
         if type(value) is list:
-            return [self.encode(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+            return [self.encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
         if type(value) is tuple:
-            return {_TAG: "tuple", "items": self.encode(list(value), where, depth)}
+            return {_TAG: "tuple", "items": self.encode(list(value), where)}
         if type(value) is dict:
             if all(type(key) is str for key in value) and _TAG not in value:
-                return self.items(value, where, depth)
+                return self.items(value, where)
             pairs = [list(pair) for pair in value.items()]
-            return {_TAG: "dict", "items": self.encode(pairs, where, depth)}
+            return {_TAG: "dict", "items": self.encode(pairs, where)}
         name = type(value).__name__
         if record_named(name) is type(value):
             values = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
-            return {_TAG: "record", "name": name, "fields": self.encode(values, where, depth + 1)}
+            return {_TAG: "record", "name": name, "fields": self.encode(values, where)}
         # A bare function has no spec.
         if isinstance(value, Transform) and type(value).__str__ is not object.__str__:
             return {_TAG: "transform", "spec": _spec_of(value)}
         if calibrator_named(name) is type(value):
-            params = self.items(value.stored_params(), name, depth)
-            state = self.items(value.state(), name, depth)
+            params = self.items(value.stored_params(), name)
+            state = self.items(value.state(), name)
             return {_TAG: "calibrator", "class": name, "params": params, "state": state}
         raise InputError(
             f"{where} is a {name}, which a file cannot hold: only numbers, text, lists, tuples, dicts, arrays, plans "
@@ -123,11 +121,9 @@ class Encoder:
             "Decision its rule."
         )
 
-    def items(self, values: Mapping[str, Any], owner: str, depth: int = 0) -> dict[str, Any]:
+    def items(self, values: Mapping[str, Any], owner: str) -> dict[str, Any]:
         """Return the parameters or attributes of an object as JSON, by name."""
-        return {
-            key: self.encode(value, f"{owner}.{key}", depth + 1) for key, value in values.items()
-        }
+        return {key: self.encode(value, f"{owner}.{key}") for key, value in values.items()}
 
     def _keep(self, array: NDArray[Any], where: str) -> str:
         if array.dtype.name not in DTYPES:

@@ -125,7 +125,6 @@ def write_together(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, .
     >>> [path.name for path in write_together(folder, {"a.txt": b"one", "b.txt": b"two"})]
     ['a.txt', 'b.txt']
     """
-    existed = folder.exists()
     try:
         with ExitStack() as stack:
             for name, content in contents.items():
@@ -140,8 +139,6 @@ def write_together(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, .
             raise FileError(
                 f"Cannot write all of {folder}: {error.__cause__}. Only {', '.join(new)} are new."
             ) from error
-        if not existed and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
         raise
     return tuple(folder / name for name in contents)
 
@@ -159,13 +156,8 @@ def replace_folder(new: Path, target: Path) -> None:
     elif exchange(new, target):
         shutil.rmtree(new, ignore_errors=True)
     else:
-        old = partial_name(target)
-        os.rename(target, old)
-        try:
-            os.rename(new, target)
-        except OSError:
-            os.rename(old, target)
-            raise
+        os.rename(target, old := partial_name(target))
+        os.rename(new, target)
         shutil.rmtree(old, ignore_errors=True)
     sync_folder(target.parent)
 

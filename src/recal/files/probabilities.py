@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,25 +61,20 @@ class Probabilities:
         assert self.labels is not None
         return self.labels if self.classes is None else self.classes[self.labels]
 
-    def in_order_of(self, other: Probabilities) -> Probabilities:
-        """Return the same probabilities with columns in the order of `other`, which must have the
-        same samples.
-        """
+    def check_same_samples(self, other: Probabilities) -> None:
+        """Refuse other samples or classes than those of `other`."""
         if self.probs.shape != other.probs.shape:
             raise InputError(
                 f"Both must hold the same samples and classes, got {self.probs.shape}, {other.probs.shape}."
             )
-        probs, labels, classes = self.probs, self.labels, self.classes
-        if classes is not None and other.classes is not None:
-            columns = check_labels(other.classes, len(other.classes), len(classes), classes)
-            labels = None if labels is None else np.argsort(columns)[labels]
-            probs, classes = probs[:, columns], other.classes
-        if labels is not None and other.labels is not None and (labels != other.labels).any():
-            row = int(np.argmax(labels != other.labels))
-            raise InputError(
-                f"The labels of row {row} differ, so these are not the same samples in the same order. Sort both alike."
-            )
-        return replace(self, probs=probs, labels=labels, classes=classes)
+        for name in ("classes", "labels"):
+            ours, theirs = getattr(self, name), getattr(other, name)
+            if ours is not None and theirs is not None and (ours != theirs).any():
+                row = int(np.argmax(ours != theirs))
+                raise InputError(
+                    f"These are not the same samples and classes in the same order: {name} {row} is {ours[row]} and "
+                    f"{theirs[row]}."
+                )
 
 
 def read_probs(path: str | os.PathLike[str]) -> Probabilities:
@@ -229,15 +224,10 @@ def read_prob_table(
 def _label_columns(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
     """Return the column index of each label; a label is the name or the number of a column."""
     words = [str(label) for label in labels.tolist()]
-    if set(words) <= set(names.tolist()):
-        return check_labels(np.array(words), len(words), len(names), names)
-    strange = next(word for word in words if word not in names.tolist())
-    if not all(word.lstrip("-").isdecimal() for word in words):
-        raise InputError(
-            f"The label {strange!r} of row {words.index(strange)} names no column; the columns of "
-            f"classes are {', '.join(names.tolist()[:8])}."
-        )
-    return check_labels(np.array([int(word) for word in words]), len(words), len(names))
+    is_named = set(words) <= set(names.tolist())
+    if not is_named and all(word.lstrip("-").isdecimal() for word in words):
+        return check_labels(np.array(words, dtype=int), len(words), len(names))
+    return check_labels(np.array(words), len(words), len(names), names)
 
 
 def _probabilities(table: Table, name: str) -> NDArray[np.float64]:

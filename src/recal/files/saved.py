@@ -122,10 +122,6 @@ def load(
             loaded = _restore_classifier(content, decoder, code)
         else:
             loaded = decoder.decode({"$": kind, **content})
-        if unused := set(arrays) - decoder.used_arrays:
-            raise FileError(
-                f"it holds arrays that nothing refers to: {', '.join(sorted(unused)[:3])}"
-            )
         if not as_written:  # checked last, because an error about a value says more
             raise FileError(
                 "its content differs from what was saved: it was changed or damaged. Copy it again"

@@ -8,7 +8,6 @@ never sees an incomplete file.
 
 from __future__ import annotations
 
-import glob
 import json
 import math
 import os
@@ -57,9 +56,7 @@ def read_views(
     """
     source = local_path(path)
     if not source.exists():
-        parts = sorted(source.parent.glob(f".{glob.escape(source.name)}.*.part"))
-        hint = f" Writing it was interrupted; what is left of it is {parts[0]}." if parts else ""
-        raise FileError(f"There is no file or folder {source}.{hint}")
+        raise FileError(f"There is no file or folder {source}.")
     if source.is_dir():
         from recal.files.zarr_views import open_folder
 
@@ -68,16 +65,11 @@ def read_views(
     arrays = read_npz(source, names, required="logits")
     logits, specs = arrays["logits"], arrays.get("transforms", np.array([], dtype=np.str_))
     transformed = arrays.get("transformed", np.empty((0, *logits.shape)))
-    if specs.ndim != 1 or (len(specs) and specs.dtype.kind != "U"):
+    count = len(np.unique(specs))
+    if (specs.dtype.kind != "U" and count) or transformed.shape != (count, *logits.shape):
         raise FileError(
-            f"{source}: `transforms` must be a list of specs, got dtype {specs.dtype}, shape {specs.shape}."
-        )
-    if len(set(specs.tolist())) != len(specs):
-        raise FileError(f"{source}: `transforms` names a transformation twice.")
-    if transformed.shape != (len(specs), *logits.shape):
-        raise FileError(
-            f"{source}: `transformed` must have the shape {(len(specs), *logits.shape)}, got "
-            f"{transformed.shape}."
+            f"{source}: `transforms` must be a list of specs, and `transformed` have the shape "
+            f"{(count, *logits.shape)}; got dtype {specs.dtype}, shapes {specs.shape} and {transformed.shape}."
         )
     given: dict[str, Any] = {"labels": labels, "classes": classes}
     more = {name: arrays.get(name) if given.get(name) is None else given[name] for name in _OF_ROWS}
@@ -140,8 +132,6 @@ def _read_preprocessing(text: NDArray[Any] | None) -> Preprocessing | None:
     """Return the preprocessing from an array with its JSON text."""
     if text is None:
         return None
-    if text.shape != () or text.dtype.kind != "U":
-        raise InputError(f"`preprocessing` must be one text, got {text.dtype}, shape {text.shape}.")
     try:
         values = json.loads(str(text))
     except (ValueError, RecursionError) as error:

@@ -119,7 +119,7 @@ def test_the_same_command_resumes_and_another_is_refused(place, capsys):
     assert collect("--pool", "zoom:0.5", "--batch-size", "7") == 0
     assert collect("--pool", "zoom:0.5", "--batch-size", "7") == 0
     assert collect("--pool", "zoom:0.6", "--batch-size", "7") == 2
-    assert "made with another pool" in capsys.readouterr().err
+    assert "other pool" in capsys.readouterr().err
     assert collect("--pool", "zoom:0.6", "--batch-size", "7", "--force") == 0
 
 

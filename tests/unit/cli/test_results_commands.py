@@ -99,21 +99,20 @@ def test_a_column_of_the_table_itself_is_no_class(files, capsys):
     )
 
 
-def test_columns_of_the_file_before_are_matched_by_name(files, capsys):
-    lines = [line.split(",") for line in (files / "probs.csv").read_text().splitlines()]
-    (files / "turned.csv").write_text("\n".join(",".join([c, a, b, t]) for a, b, c, t in lines))
-    assert typed("report probs.csv --before turned.csv --label-column truth --json") == 0
-    found = json.loads(capsys.readouterr().out)["methods"]
-    assert found["before"]["metrics"]["nll"]["value"] == pytest.approx(
-        found["after"]["metrics"]["nll"]["value"]
-    )
+def test_report_of_probabilities_before_and_after(files, capsys):
+    assert typed("report probs.npz --before probs.csv --label-column truth --json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["methods"]) == ["before", "after"]
+    assert len(found["verdict"]) > 2
+    assert found["recommended"]["method"] in ("before", "after")
+    assert (files / "report.html").exists()
 
 
 def test_other_rows_before_are_refused(files, capsys):
     head, *lines = (files / "probs.csv").read_text().splitlines()
     (files / "turned.csv").write_text("\n".join([head, *lines[::-1]]))
     assert run(["report", "probs.csv", "--before", "turned.csv", "--label-column", "truth"]) == 2
-    assert "not the same samples" in capsys.readouterr().err
+    assert "not the same samples and classes" in capsys.readouterr().err
     (files / "short.csv").write_text("\n".join([head, *lines[:-1]]))
     assert run(["report", "probs.csv", "--before", "short.csv", "--label-column", "truth"]) == 2
     assert "(149, 3)" in capsys.readouterr().err

@@ -83,7 +83,6 @@ def test_files_replaced_by_others_of_their_size_are_noticed(tmp_path, kind, fini
 
 def test_an_array_too_large_for_its_fingerprint_is_compared_block_by_block(tmp_path, monkeypatch):
     monkeypatch.setattr("recal.collecting.fingerprint._WHOLE_BYTES", 8)
-    monkeypatch.setattr("recal.collecting.fingerprint._BLOCKS", 2)
     array(tmp_path, 1)
     rows = np.load(tmp_path / "x.npy")
     rows[5] += 1

@@ -94,7 +94,7 @@ def test_another_number_of_classes_is_refused(images):
         )
 
     with pytest.raises(
-        InputError, match=r"number of classes changed: growing gave 2 before and 3 for batch 2"
+        InputError, match=r"growing gave 2 columns of float64 before and 3 of float64 for batch 2"
     ):
         collect(growing, images, None, batch_size=8)
 

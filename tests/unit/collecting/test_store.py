@@ -116,18 +116,18 @@ as_if_the_same(other_logits)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"pool": "zoom:0.5-0.9:4"}, "another pool"),
-        ({"inputs": np.zeros((20, 8, 8), np.uint8)}, "made with other inputs"),
-        ({"batch_size": 5}, "another batch_size"),
+        ({"pool": "zoom:0.5-0.9:4"}, "other pool"),
+        ({"inputs": np.zeros((20, 8, 8), np.uint8)}, "another job: other inputs"),
+        ({"batch_size": 5}, "other batch_size"),
         ({"labels": np.zeros(20, int)}, "other labels"),
-        ({"model": LogisticRegression().fit(np.eye(64)[:3], [0, 1, 2])}, "another model;"),
+        ({"model": LogisticRegression().fit(np.eye(64)[:3], [0, 1, 2])}, "other model;"),
         (
             {"model": other_logits},
             "another model or another preprocess: computed again, its block 0 differs",
         ),
-        ({"preprocess": lambda x: x}, "another preprocess"),
-        ({"outputs": "probabilities"}, "another kind of outputs"),
-        ({"pool": None, "labels": None}, "another pool of transformations and other labels"),
+        ({"preprocess": lambda x: x}, "other preprocess"),
+        ({"outputs": "probabilities"}, "other outputs"),
+        ({"pool": None, "labels": None}, "other pool and labels"),
     ],
 )
 def test_a_store_of_another_job_is_refused_and_left_alone(

@@ -178,14 +178,6 @@ def test_what_a_file_cannot_hold_is_refused_by_name(thing, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_values_nested_too_deep_are_refused_at_save(tmp_path):
-    deep: list = []
-    for _ in range(100):
-        deep = [deep]
-    with pytest.raises(InputError, match="more than 40 deep"):
-        save(toy(deep), tmp_path / "toy")
-
-
 def test_only_fitted_calibrators_of_the_family_and_plans_can_be_saved(tmp_path):
     with pytest.raises(NotFittedError, match="Toy"):
         save(Toy(), tmp_path / "x")
