@@ -123,7 +123,7 @@ def test_a_table_with_one_probability_per_row(tmp_path):
     np.testing.assert_allclose(table.probs[:, 1], p)
     assert table.labels.tolist() == y.tolist()
     (tmp_path / "c.csv").write_text("p,label\n0.3,no\n0.4,yes\n")
-    with pytest.raises(InputError, match="'no' of row 0 names no column"):
+    with pytest.raises(InputError, match="'no' in row 0 is not among"):
         read_prob_table(tmp_path / "c.csv")
 
 
