@@ -61,9 +61,8 @@ def kind_of_inputs(source: Source, model: Model) -> str:
         return "text"
     if values.ndim == 2 and hasattr(model, "estimator") and model.n_features == values.shape[1]:
         return "tabular"
-    if values.ndim in (3, 4) and values.dtype == np.uint8:
-        return "image"
-    if values.ndim == 4 and values.dtype.kind == "f" and 0 <= values.min() <= values.max() <= 1:
+    is_share = values.dtype.kind == "f" and 0 <= values.min() <= values.max() <= 1
+    if values.ndim in (3, 4) and (values.dtype == np.uint8 or (is_share and values.ndim == 4)):
         return "image"
     if values.ndim == 5:
         return "video"

@@ -191,8 +191,6 @@ def _as_samples(values: Any) -> NDArray[Any]:
         array = np.asarray(values)
     except ValueError:  # samples of different lengths
         array = as_objects(values)
-    if array.dtype == object and array.ndim == 0:
-        raise InputError(f"Inputs must hold at least one sample, got {values!r}.")
     return array
 
 

@@ -39,13 +39,10 @@ class TableSource(Source):
     kind = "tabular"
 
     def __init__(self, frame: Any, aside: Sequence[str] = (), path: Path | None = None) -> None:
-        if not len(frame) or not len(frame.columns):
+        if 0 in frame.shape or not frame.columns.is_unique:
             raise InputError(
-                f"A table must hold at least one row and one column, got the shape {frame.shape}."
-            )
-        if not frame.columns.is_unique:
-            raise InputError(
-                f"A table's columns must have distinct names, got {list(frame.columns)}."
+                "A table must hold at least one row, and columns of distinct names, got "
+                f"{len(frame)} rows of {list(frame.columns)}."
             )
         words = list(frame.select_dtypes(include=["object", "string"]).columns)
         self.aside, self.path = tuple(aside), path

@@ -273,13 +273,7 @@ def _part(spec: str, data: Any) -> _Range | Transform:
     # Check before building a grid: one from 0 to 1e9 would hold a hundred billion strengths.
     if not is_above or not low < high <= strengths.high + strengths.step + 1e-9:
         raise _refusal(spec, family)
-    grid = _grid(family, low, high)
-    if count > len(grid):
-        raise InputError(
-            f"{spec!r} holds {len(grid)} strengths (step {strengths.step:g}, upper end excluded), "
-            f"but {count} are asked for."
-        )
-    return _Range(spec, family, grid, count, options)
+    return _Range(spec, family, _grid(family, low, high), count, options)
 
 
 def _grid(family: type[BuiltIn], low: float, high: float) -> list[float]:
@@ -294,8 +288,8 @@ def _draw(part: _Range, seed: int, drawn: set[Transform]) -> list[Transform]:
     free = [transform for transform in grid if transform not in drawn]
     if part.n > len(free):
         raise InputError(
-            f"{part.spec!r} has {len(free)} strengths left that are not in the pool already, but "
-            f"{part.n} are asked for."
+            f"{part.spec!r} has {len(free)} strengths that are not in the pool already (the upper "
+            f"end is excluded), but {part.n} are asked for."
         )
     rng = np.random.default_rng([seed, crc32(part.family.kind.encode())])
     return [free[index] for index in np.sort(rng.choice(len(free), part.n, replace=False))]

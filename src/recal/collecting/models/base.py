@@ -22,7 +22,7 @@ from recal.checks import (
 )
 from recal.collecting.fingerprint import digest
 from recal.errors import InputError, in_both
-from recal.transforms.preprocessing import Outputs, least_probability
+from recal.transforms.preprocessing import PROBABILITY_FLOOR, Outputs, least_probability
 
 Pixels = Literal["rgb", "gray"]
 
@@ -232,10 +232,9 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
             remedy="Return the values before the softmax or sigmoid, or use "
             f"{in_both(outputs='probabilities')} to take their logarithms",
         )
-    is_finite = bool(np.isfinite(values).all())
     if is_single:
         values = two_columns(values, probs=is_probs)
-    if not is_probs or not is_finite:
+    if not is_probs or not np.isfinite(values).all():
         return values
     return log_of(values, model.name, least_probability(outputs, values.shape[1]))
 
@@ -247,16 +246,13 @@ def log_of(probs: Floats, name: str, floor: float) -> Floats:
     except InputError as error:
         leave_out = f"If these are logits, leave {in_both(outputs='probabilities')} out"
         remedy = error.remedy if error.remedy == MULTI_LABEL else leave_out
-        raise InputError(
-            f"What {name} returns as probabilities {error.rule}", remedy=remedy
-        ) from None
-    is_votes = floor > 1e-6
-    # A few probabilities of 0 come from rounding.
-    if (probs < floor).any(axis=1).mean() > (0 if is_votes else 0.01):
-        hint = " For a forest or neighbours use outputs='votes' (--outputs votes)."
+        rule = f"What {name} returns as probabilities {error.rule}"
+        raise InputError(rule, remedy=remedy) from None
+    # A few probabilities of 0 come from rounding, but not among votes.
+    if (probs < floor).any(axis=1).mean() > (0 if floor > PROBABILITY_FLOOR else 0.01):
         warnings.warn(
             f"{name} returned probabilities of 0, or close to it. Those below {floor:g} count as {floor:g}: the "
-            f"logarithm of 0 is minus infinity.{'' if is_votes else hint}",
+            "logarithm of 0 is minus infinity. Shares of votes are outputs='votes' (--outputs votes).",
             UserWarning,
             stacklevel=2,
         )

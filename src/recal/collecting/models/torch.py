@@ -44,7 +44,10 @@ class TorchModel(Model):
             texts.append(key)
             if isinstance(state[key], torch.Tensor):
                 tensor = state[key].detach().cpu().contiguous()
-                texts.append(f"{tensor.dtype}{tuple(tensor.shape)}{_digest_tensor(tensor)}")
+                texts.append(f"{tensor.dtype}{tuple(tensor.shape)}")
+                is_plain = tensor.numel() and not tensor.is_sparse and not tensor.is_quantized
+                values = tensor.reshape(-1).view(torch.uint8).numpy() if is_plain else None
+                texts.append(repr(tensor) if values is None else digest_array(values))
         return digest_texts(texts)
 
     @contextmanager
@@ -87,7 +90,15 @@ class ExportedModel(TorchModel):
         self._open()
 
     def _open(self) -> None:
-        program = read_program(self.origin) if isinstance(self.origin, Path) else self.origin
+        try:
+            program = (
+                torch.export.load(self.origin) if isinstance(self.origin, Path) else self.origin
+            )
+        except Exception as error:
+            first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+            raise FileError(
+                f"{self.origin} cannot be read as a torch.export file: {first}."
+            ) from error
         self.module = program.module()
         self.device, self.dtype = _home(self.module)
         names = set(program.graph_signature.user_inputs)
@@ -135,18 +146,6 @@ def as_device(device: Any) -> torch.device:
     return usable
 
 
-def read_program(path: Path) -> torch.export.ExportedProgram:
-    """Open a file of `torch.export.save`.
-
-    It may hold pickles, so callers pass only files that the user trusts.
-    """
-    try:
-        return torch.export.load(path)
-    except Exception as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        raise FileError(f"{path} cannot be read as a torch.export file: {first}.") from error
-
-
 def as_tensor(values: Any) -> torch.Tensor:
     """Return an array or tensor as a tensor, without a copy if possible."""
     if isinstance(values, torch.Tensor):
@@ -167,13 +166,6 @@ def _home(module: torch.nn.Module) -> tuple[torch.device, torch.dtype | None]:
     weights = [*module.parameters(), *module.buffers()]
     floats = [weight.dtype for weight in weights if weight.is_floating_point()]
     return (weights[0].device if weights else torch.device("cpu")), (floats[0] if floats else None)
-
-
-def _digest_tensor(tensor: torch.Tensor) -> str:
-    if tensor.is_sparse or tensor.is_quantized:
-        return repr(tensor)
-    values = tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0)
-    return digest_array(values)
 
 
 class HuggingFaceModel(TorchModel):
