@@ -125,6 +125,7 @@ def write_together(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, .
     >>> [path.name for path in write_together(folder, {"a.txt": b"one", "b.txt": b"two"})]
     ['a.txt', 'b.txt']
     """
+    existed = folder.exists()
     try:
         with ExitStack() as stack:
             for name, content in contents.items():
@@ -133,6 +134,8 @@ def write_together(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, .
                 file.flush()
                 os.fsync(file.fileno())
     except FileError as error:
+        if not existed and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
         paths = {folder / name: content for name, content in contents.items()}
         new = [path.name for path in paths if path.is_file() and path.read_bytes() == paths[path]]
         if new:
