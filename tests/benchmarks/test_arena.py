@@ -109,22 +109,3 @@ def test_custom_calibrators_are_fresh_each_time():
     factories = calarena.calibrators()
     assert set(factories) == {"recal-auto", "recal-ensemble"}
     assert factories["recal-auto"]() is not factories["recal-auto"]()
-
-
-def test_win_rates_of_a_file_in_calarenas_layout(tmp_path):
-    h5py = pytest.importorskip("h5py")
-    rng = np.random.default_rng(0)
-    with h5py.File(tmp_path / "some-binary.h5", "w") as file:
-        for dataset, classes in (("a", 2), ("b", 3)):
-            logits = rng.normal(scale=1.5, size=(600, classes))
-            labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-            over = np.exp(4 * logits)  # far too confident
-            over /= over.sum(axis=1, keepdims=True)
-            for part, rows in (("cal", slice(300)), ("test", slice(300, 600))):
-                file[f"{dataset}/net/probas_{part}"] = over[rows, 1] if classes == 2 else over[rows]
-                file[f"{dataset}/net/labels_{part}"] = labels[rows]
-    rates = calarena.judge(tmp_path / "some-binary.h5", ("ts", "recal-auto"))
-    for metric in ("brier", "nll"):
-        assert rates[metric]["Base-model"][0] == 0, "nothing is worse than the model as it is"
-        assert rates[metric]["ts"][0] >= 50
-        assert rates[metric]["recal-auto"][0] >= 50
