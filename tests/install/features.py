@@ -152,6 +152,20 @@ def reads_sounds(folder: Path) -> None:
     recal(f"collect {shared} --pool none --out sounds.npz", folder)
 
 
+@feature("zarr", "zarr")
+def reads_a_zarr_group(folder: Path) -> None:
+    from recal import read_views
+
+    (folder / "foreign.zarr").mkdir()
+    (folder / "foreign.zarr" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    if find_spec("zarr"):
+        import zarr
+
+        group = zarr.open_group(folder / "foreign.zarr")
+        group.create_array("logits", data=np.eye(3, dtype=np.float32) - 2, compressors=None)
+    assert read_views(folder / "foreign.zarr").n_samples == 3
+
+
 @feature("skops", "skops")
 def opens_a_model_of_skops(folder: Path) -> None:
     if find_spec("skops"):

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.lib import format as numpy_format
 from numpy.typing import ArrayLike, NDArray
 
-from recal.errors import FileError, InputError
-from recal.files.paths import local_path, refuse_bombs, replacing
+from recal.errors import FileError, InputError, MissingExtraError
+from recal.files.paths import admit, check_file, local_path, refuse_bombs, replacing
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
@@ -39,6 +39,9 @@ def read_views(
     classes: Sequence[Any] | NDArray[Any] | None = None,
 ) -> Views:
     """Read views from an ``.npz`` file into memory, or open a ``.zarr`` folder lazily.
+
+    A zarr group that another program wrote is read into memory, too, by the package zarr. It has
+    the same arrays as a file and no compression (``compressors=None``).
 
     Parameters
     ----------
@@ -57,16 +60,19 @@ def read_views(
     source = local_path(path)
     if not source.exists():
         raise FileError(f"There is no file or folder {source}.")
-    if source.is_dir():
+    names = ("logits", "transformed", "transforms", "preprocessing", *_OF_ROWS)
+    if not source.is_dir():
+        arrays = read_npz(source, names, required="logits")
+    elif (source / "ledger.txt").exists():
         from recal.files.zarr_views import open_folder
 
         return open_folder(source, labels=labels, classes=classes)
-    names = ("logits", "transformed", "transforms", "preprocessing", *_OF_ROWS)
-    arrays = read_npz(source, names, required="logits")
+    else:
+        arrays = read_group(source, names)
     logits, specs = arrays["logits"], arrays.get("transforms", np.array([], dtype=np.str_))
     transformed = arrays.get("transformed", np.empty((0, *logits.shape)))
     count = len(np.unique(specs))
-    if (specs.dtype.kind != "U" and count) or transformed.shape != (count, *logits.shape):
+    if (specs.dtype.kind not in "UT" and count) or transformed.shape != (count, *logits.shape):
         raise FileError(
             f"{source}: `transforms` must be a list of specs, and `transformed` have the shape "
             f"{(count, *logits.shape)}; got dtype {specs.dtype}, shapes {specs.shape} and {transformed.shape}."
@@ -230,3 +236,48 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> N
         member.seek(0)
         array: NDArray[Any] = npy.read_array(member, allow_pickle=False)
         return array
+
+
+# --- a zarr group
+
+
+def read_group(folder: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return the named arrays of a zarr group that another program wrote.
+
+    Compressed chunks are refused, because they could unpack to any size.
+    """
+    if not (folder / "zarr.json").exists():
+        raise FileError(f"{folder} is a folder, but not one of views.")
+    try:
+        import zarr
+    except ImportError:
+        raise MissingExtraError("zarr", "zarr", "Reading zarr groups of other programs") from None
+    try:
+        files = [place for place in folder.rglob("*") if place.is_symlink() or not place.is_dir()]
+        for file in files:
+            check_file(file, folder)
+        group = zarr.open_group(str(folder), mode="r", zarr_format=3)
+        arrays: dict[str, Any] = {name: group[name] for name in names if name in group}
+        if "recal" in group.attrs:
+            raise ValueError("recal wrote it, and its ledger.txt is missing")
+        if "logits" not in arrays:
+            raise ValueError(f"it has no array `logits`; it has: {', '.join(group) or 'nothing'}")
+        size = 0
+        for name, array in arrays.items():
+            codecs = {codec["name"] for codec in array.metadata.to_dict()["codecs"]}
+            if packed := codecs - {"bytes", "vlen-utf8"}:  # one of the others is pickle
+                raise ValueError(
+                    f"`{name}` is packed by {min(packed)!r}, and only plain arrays are read. "
+                    "Write it with zarr's compressors=None"
+                )
+            if name in ("logits", "transformed") and array.nchunks_initialized < array.nchunks:
+                raise ValueError(f"`{name}` lacks chunks")
+            # Reading takes memory for at least one chunk, and time for each.
+            values = max(math.prod(array.shape), math.prod(array.chunks))
+            size += values * array.dtype.itemsize + 1000 * array.nchunks
+        admit(folder, size, sum(file.stat().st_size for file in files))
+        return {name: array[...] for name, array in arrays.items()}
+    except FileError:
+        raise
+    except Exception as error:  # zarr raises many kinds of errors
+        raise FileError(f"{folder} cannot be used: {error}.") from error

@@ -298,8 +298,6 @@ def open_folder(
     path: Path, *, labels: ArrayLike | None, classes: Sequence[Any] | NDArray[Any] | None
 ) -> Views:
     """Open views without reading their logits; `labels` and `classes` replace those of the folder."""
-    if not (path / LEDGER_FILE).exists() and not (path / DESCRIPTION).exists():
-        raise FileError(f"{path} is a folder, but not one of recal's views.")
     try:
         ledger = read_ledger(path)
         if ledger.end is None:

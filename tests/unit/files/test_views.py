@@ -12,6 +12,7 @@ import zipfile
 
 import numpy as np
 import pytest
+import zarr
 
 from recal import Plan, Views, load, read_views, save
 from recal.cli.app import run
@@ -229,3 +230,61 @@ def test_a_url_is_refused(tmp_path, capsys):
             use(url)
     assert run(["fit", url, "--out", str(tmp_path / "c.recal")]) == 2
     assert "is a URL" in capsys.readouterr().err
+
+
+# --- zarr groups of other programs
+
+
+@pytest.fixture
+def group(tmp_path):
+    group = zarr.open_group(tmp_path / "own.zarr", mode="w")
+    arrays = {"logits": LOGITS, "transformed": np.stack([LOGITS, LOGITS * 2]), "labels": [0] * 6}
+    for name, values in {**arrays, "extra": [1]}.items():
+        group.create_array(name, data=np.asarray(values), compressors=None)
+    for name, texts in {"transforms": ["flip", "b"], "classes": WORDS.tolist()}.items():
+        group.create_array(name, shape=len(texts), dtype=str, compressors=None)[:] = texts
+    return tmp_path / "own.zarr"
+
+
+def test_a_zarr_group_made_by_hand_is_read(group):
+    views = read_views(group)
+    assert [str(transform) for transform in views.transforms] == ["flip", "b"]
+    np.testing.assert_array_equal(views.logits, LOGITS)
+    np.testing.assert_array_equal(views.transformed("b"), LOGITS * 2)
+    assert views.labels.tolist() == [0] * 6
+    assert views.classes.tolist() == WORDS.tolist()
+
+
+def packed(group, **options):
+    zarr.open_group(group).create_array("logits", data=LOGITS, overwrite=True, **options)
+
+
+def declaring(group, **changes):
+    path = group / "labels" / "zarr.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def outside(group):
+    chunk = group / "logits/c/0/0"
+    chunk.rename(group.parent / "secret")
+    chunk.symlink_to(group.parent / "secret")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (packed, "packed by 'zstd'"),
+        (lambda group: packed(group, chunks=(2, 3), shards=(6, 3)), "packed by 'sharding_indexed'"),
+        (lambda group: declaring(group, shape=[10**9]), "claim to hold"),
+        (lambda group: declaring(group, codecs=[{"name": "numcodecs.pickle"}]), "pickle"),
+        (lambda group: (group / "logits/c/0/0").unlink(), "lacks chunks"),
+        (outside, "outside"),
+        (lambda group: (group / "zarr.json").write_text("[" * 100_000), "cannot be used"),
+        (lambda group: (group / "zarr.json").unlink(), "not one of views"),
+    ],
+)
+def test_a_hostile_zarr_group_is_refused(group, damage, words):
+    damage(group)
+    with pytest.raises(FileError, match=words) as refused:
+        read_views(group)
+    assert str(group) in str(refused.value)
