@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -108,15 +108,19 @@ def score_labelled(
     confidence, own, brier = np.empty((3, n))
     correct, valid = np.empty((2, n), np.bool_)
     size = max(1, 100_000 // n_classes)  # intermediate arrays stay in the cache
+    # numpy adds up short rows one by one, and columns with vector instructions.
+    layout: Literal["C", "F"] = "F" if n_classes < 200 else "C"
     for start in range(0, n, size):
         part = slice(start, start + size)
-        values = np.ascontiguousarray(probs[part], np.float64)
-        rows, top = np.arange(len(values)), values.argmax(axis=1)
-        confidence[part], own[part] = values[rows, top], values[rows, labels[part]]
-        correct[part] = top == labels[part]
-        brier[part] = np.einsum("ij,ij->i", values, values) - 2.0 * own[part] + 1.0
+        values = np.array(probs[part], np.float64, order=layout)
+        top, truth = values.max(axis=1), values[np.arange(len(values)), labels[part]]
+        right = truth == top
+        tied = np.flatnonzero((values == top[:, None]).sum(axis=1) > 1)
+        right[tied] = values[tied].argmax(axis=1) == labels[part][tied]
         valid[part] = np.abs(values.sum(axis=1) - 1.0) <= SUM_TOLERANCE
-        valid[part] &= (confidence[part] <= 1.0) & (values.min(axis=1) >= 0.0)
+        valid[part] &= (top <= 1.0) & (values.min(axis=1) >= 0.0)
+        confidence[part], own[part], correct[part] = top, truth, right
+        brier[part] = np.square(values, out=values).sum(axis=1) - 2.0 * truth + 1.0
     if not (n and valid.all()):
         check_probs(probs)  # says what is wrong
     if confidences is not None:
