@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -194,13 +195,14 @@ class Audit:
 
     def _band(self, values: Vector, taken: NDArray[np.bool_], n_inside: int) -> NDArray[np.intp]:
         """Return the rejected answers just below the threshold; none if thresholds differ."""
-        if len(self.rule.thresholds) > 1 or self.below == 0.0 or taken.all():
+        near = ~taken & (values < self.rule.thresholds[0])
+        if self.rule.groups or self.rule.per_class or self.below == 0.0 or not near.any():
             return np.empty(0, np.intp)
         if self.band_from is None:
             size = round(n_inside * self.below / (1.0 - self.below))
-            rejected = np.sort(values[~taken])[::-1]
+            rejected = np.sort(values[near])[::-1]
             self.band_from = float(rejected[: max(size, 1)][-1])
-        return np.flatnonzero(~taken & (values >= self.band_from))
+        return np.flatnonzero(near & (values >= self.band_from))
 
     def _chances(self, confidence: Vector, n: int) -> Vector:
         """Return the probability with which each accepted answer is drawn; their sum is `n`."""
@@ -301,7 +303,7 @@ class Audit:
         keep = np.random.default_rng(0).random(len(inside)) * 2.0
         kept = [one for one, bar in zip(inside, keep) if one[0].weight >= bar or not self.weighted]
         if not kept:
-            return replace(self.rule, thresholds=(float("inf"),) * len(self.rule.thresholds))
+            return replace(self.rule, thresholds=(inf,) * len(self.rule.thresholds))
         decision = decide(
             [one.confidence for one, _ in kept],
             [not wrong for _, wrong in kept],
@@ -309,10 +311,12 @@ class Audit:
             self.rule.confidence,
             groups=[one.group for one, _ in kept] if self.rule.groups else None,
         )
-        stricter = dict(zip(decision.rule.groups or ("",), decision.rule.thresholds))
-        names = self.rule.groups or ("",)
-        thresholds = tuple(stricter.get(name, float("inf")) for name in names)
-        return replace(self.rule, thresholds=thresholds)
+        found = dict(zip(decision.rule.groups or ("",), decision.rule.thresholds))
+        before = self.rule.thresholds
+        names = self.rule.groups or ("",) * len(before)
+        # No answer below the thresholds was checked, so none of them may fall.
+        stricter = (max(old, found.get(name, inf)) for name, old in zip(names, before))
+        return replace(self.rule, thresholds=tuple(stricter))
 
     @property
     def verdict(self) -> str:

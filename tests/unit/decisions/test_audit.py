@@ -137,9 +137,28 @@ def test_each_group_has_its_own_alarm() -> None:
     assert audit.alarm
     stricter = audit.updated_rule()
     assert stricter is not None
-    thresholds = dict(zip(stricter.groups, stricter.thresholds))
-    assert thresholds["bad"] == np.inf
-    assert thresholds["good"] <= 0.9
+    assert stricter.thresholds == (0.8, np.inf), "nothing below 0.8 was checked"
+
+
+def test_thresholds_by_class_only_rise():
+    rng = np.random.default_rng(0)
+    confidence, second = rng.uniform(0.5, 1.0, 6000), rng.random(6000) < 0.5
+    right = rng.random(6000) < np.where(confidence < 0.9, 0.8, 0.99)
+    audit = Audit(DecisionRule((0.6, 0.95), risk=0.1, confidence=0.95))
+    accepted = confidence >= np.where(second, 0.95, 0.6)
+    audit.add(right[audit.draw(confidence, 900, accepted=accepted)])
+    first, last = audit.updated_rule().thresholds
+    assert 0.8 < first < 0.95 == last
+
+
+def test_the_band_lies_below_the_threshold_and_rules_by_group_have_none():
+    confidence, groups = answers()[0], np.tile(["a", "new"], 2000)
+    audit = Audit(DecisionRule((0.8,), risk=0.1, confidence=0.95, groups=("a",)), below=0.2)
+    assert (confidence[audit.draw(confidence, 200, groups=groups)] >= 0.8).all()
+    withheld = Audit(RULE, below=0.2)
+    rows = withheld.draw(confidence, 200, accepted=(confidence >= 0.8) & (groups == "a"))
+    assert withheld.band_from < 0.8
+    assert not ((confidence[rows] >= 0.8) & (groups[rows] == "new")).any()
 
 
 def test_a_decision_can_be_audited() -> None:
