@@ -209,7 +209,7 @@ def calibrate(
         own = ("pool", "pilot", *(field.name for field in fields(Inputs)))
         opt.refuse_unused(ctx, f"the model {model}", (*_OF_EVERY_KIND, *_OF_LOGITS, *own))
         settings = replace(settings, calibrator=_method(method, answers or "kept", seed))
-        _calibrate_model(inputs, out, settings, pool=check_pool(pool), pilot=pilot)
+        _calibrate_model(inputs, out, settings, pool=check_pool(pool), pilot=pilot, force=force)
 
 
 def _change_folder(folder: Path | None, more: Path | None, about: RowFacts) -> None:

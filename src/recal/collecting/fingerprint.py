@@ -101,6 +101,9 @@ def _contents(value: Any) -> Iterable[Any]:
     if isinstance(value, Record):
         # Only its fields: a map stores more attributes when it is first used.
         value = {name: getattr(value, name) for name in field_names(type(value))}
+    if isinstance(value, np.random.BitGenerator):
+        # It also holds the entropy of its start, which differs in every process.
+        value = value.state
     if isinstance(value, Mapping):
         # scikit-learn's vectorizers store an address there, which differs in every process.
         keys = sorted((key for key in value if key != "_stop_words_id"), key=repr)

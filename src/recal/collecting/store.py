@@ -31,6 +31,10 @@ from recal.views import Views
 _REMEDY = "Choose another name, or pass resume=False (--force) to start over and replace it"
 
 
+class OtherJobError(InputError):
+    """A store holds the views of another model, other inputs or other options."""
+
+
 @contextmanager
 def _writing(target: Path) -> Iterator[None]:
     """Turn a file system error into an error that says how to resume."""
@@ -103,7 +107,7 @@ class StoreSink(ViewsSink):
         if self.resume and ledger is not None and ledger.blocks:
             different = [key for key in header if ledger.header.get(key) != header[key]]
             if different:
-                raise InputError(
+                raise OtherJobError(
                     f"{self.target} was made by another job: other {' and '.join(different)}; views of two jobs are not mixed",
                     remedy=_REMEDY,
                 )
@@ -202,14 +206,14 @@ class StoreSink(ViewsSink):
         stored = self._ledger.read_block(block.index)
         same = all(old.shape == new.shape for old, new in zip(stored, layers, strict=True))
         if not (same and all(map(differ_by_rounding, stored, layers))):
-            raise InputError(
+            raise OtherJobError(
                 f"{self.target} was made with another model or another preprocess: computed again, its block "
                 f"{block.index} differs",
                 remedy=_REMEDY,
             )
 
     def _other_inputs(self, index: int) -> InputError:
-        return InputError(
+        return OtherJobError(
             f"{self.target} was made with other inputs: batch {index} differs from the one recorded. A loader must "
             "give the same order each time (shuffle=False)",
             remedy=_REMEDY,

@@ -24,10 +24,11 @@ ROWS_OF_VIEWS, ROWS_OF_TABLE = "labelled.npz", "labelled.csv"
 PREVIOUS = "previous"  # the results before the last --more
 # One store of views for each part of the labelled inputs; an interrupted run resumes from them.
 FIT, DECIDE, CHECK = "fit.zarr", "decide.zarr", "check.zarr"
+_PILOTS = ("fit.pilot.zarr", "fit.pilot2.zarr")
 CROSS_FIT = "cross-fit"  # the folder for these stores if a run fits and decides on the same inputs
 RUN = "run.json"  # the key of a finished run, and its transformations
 _RESULTS = (CALIBRATION, PAGE, SUMMARY, ROWS_OF_VIEWS, ROWS_OF_TABLE)
-_STORES = (FIT, DECIDE, CHECK, CROSS_FIT, RUN)
+_STORES = (FIT, *_PILOTS, DECIDE, CHECK, CROSS_FIT, RUN)
 
 
 def folder_of_run(out: Path) -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +29,7 @@ from recal.collecting.models.base import Model
 from recal.collecting.pilot import join_views, read_finished, run_pilot
 from recal.collecting.preflight import as_pool, name_labels, preflight, taken_by
 from recal.collecting.sources import Source, Subset
+from recal.collecting.store import OtherJobError
 from recal.collecting.tables import check_labelled
 from recal.decisions import profile
 from recal.decisions.crossfit import crossfitted
@@ -81,6 +82,7 @@ def calibrate(
     classes: Sequence[Any] | None = None,
     outputs: Any = "logits",
     device: Any = None,
+    force: bool = False,
     **how: Any,
 ) -> Result:
     """Calibrate a model on labelled inputs, decide which answers can be automated, and write both
@@ -97,99 +99,110 @@ def calibrate(
     pilot : int
         Compute the whole pool for this many of the fitting inputs, and for the others only the
         views that help.
+    force : start over if an earlier run in this folder had another model, inputs or options
     **how : `preprocess`, `batch_size`, `engine`, `resume`, `progress`
         As in `recal.collect`.
     """
+    how |= {"classes": classes, "outputs": outputs}
+    check(pilot, Number(1, whole=True), "pilot")
     with running(Path(out), settings) as folder:
-        how |= {"classes": classes, "outputs": outputs}
         adapter = as_model(model, outputs=outputs, device=device)
-        source = copy.copy(open_source(inputs, labels, {}, adapter))
-        seed, say, cross_fit = settings.random_state, settings.say, settings.cross_fit
-        check(pilot, Number(1, whole=True), "pilot")
-        check_labelled(source, settings.about.get("Data", ""))
-        source.clusters = row_names(source.clusters, source.n_samples, "clusters")
-        groups = row_names(source.groups, source.n_samples, "groups")
-        # Groups are added to the views below, so that stores can be reused with other groups.
-        source.groups = None
-        parts = split(source.n_samples, seed, source.clusters, cross_fit)
-        source = name_labels(source, adapter, how["classes"])
-        transforms = as_pool(pool, seed, source, adapter)
-        local = how.get("engine", "local") == "local"
-        stores = (
-            folder / CROSS_FIT if cross_fit else folder
-        )  # its parts differ from those of others
-        key = _run_key(adapter, source, pool, seed)
-        earlier = _read_candidates(stores, key) if how.get("resume", True) else None
-        if earlier is None and local:
-            names = ("preprocess", "classes", "outputs", "batch_size")
-            preflight(adapter, source, transforms, **{one: how[one] for one in names if one in how})
-        n_before = adapter.n_answered
-        say(f"1/4  {split_words(parts, source.clusters, cross_fit)}")
-        stores.mkdir(parents=True, exist_ok=True)
-        fit_part, decide_part, check_part = (Subset(source, rows) for rows in parts)
+        source = open_source(inputs, labels, {}, adapter)
+        try:
+            return _calibrate_in(folder, adapter, source, settings, pool, pilot, how)
+        except OtherJobError:
+            if not force:
+                raise
+            settings.say("     An earlier run had another model, inputs or options: starting over.")
+            how["resume"] = False
+            return _calibrate_in(folder, adapter, source, settings, pool, pilot, how)
 
-        say("2/4  Run the model on the inputs, and on transformed copies of some of them.")
-        method = settings.calibrator or AutoCalibration(random_state=seed)
-        candidates = transforms if method.needs_views or method.reads_views else ()
-        if candidates and isinstance(pool, str) and pool.partition(":")[0] == "auto":
-            # The profile learns from damage, which the model must accept.
-            damage = as_pool(pool.replace("auto", "damage", 1), seed, source, adapter)
-            if earlier is not None:
-                damage = tuple(one for one in damage if str(one) in earlier)
-            elif local:
-                damage = taken_by(
-                    adapter,
-                    source,
-                    damage,
-                    preprocess=how.get("preprocess"),
-                    outputs=how["outputs"],
-                )
-            candidates = tuple({str(one): one for one in (*candidates, *damage)}.values())
-        reuse = adapter.known_by_content and earlier is not None
 
-        def views_of(rows: Subset, transforms: Sequence[Transform], name: str) -> Views:
-            views = read_finished(stores / name, transforms) if reuse else None
-            views = (
-                collect(adapter, rows, transforms, out=stores / name, **how)
-                if views is None
-                else views
-            )
-            return views if groups is None else views.assign(groups=groups[rows.rows])
+def _calibrate_in(
+    folder: Path,
+    adapter: Model,
+    source: Source,
+    settings: Settings,
+    pool: Any,
+    pilot: int,
+    how: dict[str, Any],
+) -> Result:
+    """Do the work of `calibrate` in the folder of the run."""
+    seed, say, cross_fit = settings.random_state, settings.say, settings.cross_fit
+    source = copy.copy(source)
+    check_labelled(source, settings.about.get("Data", ""))
+    source.clusters = row_names(source.clusters, source.n_samples, "clusters")
+    groups = row_names(source.groups, source.n_samples, "groups")
+    # Groups are added to the views below, so that stores can be reused with other groups.
+    source.groups = None
+    parts = split(source.n_samples, seed, source.clusters, cross_fit)
+    source = name_labels(source, adapter, how["classes"])
+    transforms = as_pool(pool, seed, source, adapter)
+    local = how.get("engine", "local") == "local"
+    stores = folder / CROSS_FIT if cross_fit else folder  # its parts differ from those of others
+    key = _run_key(adapter, source, pool, seed, how)
+    earlier = _read_candidates(stores, key) if how.get("resume", True) else None
+    if earlier is None and local:
+        names = ("preprocess", "classes", "outputs", "batch_size")
+        preflight(adapter, source, transforms, **{one: how[one] for one in names if one in how})
+    n_before = adapter.n_answered
+    say(f"1/4  {split_words(parts, source.clusters, cross_fit)}")
+    stores.mkdir(parents=True, exist_ok=True)
+    fit_part, decide_part, check_part = (Subset(source, rows) for rows in parts)
 
-        trial = None
-        if candidates and fit_part.n_samples > pilot:
-            say(
-                f"     A pilot tries {len(candidates)} transformations on up to {pilot:,} inputs. It finds views that "
-                "improve the answers, and teaches recal apply --follow and recal watch to recognise damaged inputs."
+    say("2/4  Run the model on the inputs, and on transformed copies of some of them.")
+    method = settings.calibrator or AutoCalibration(random_state=seed)
+    candidates = transforms if method.needs_views or method.reads_views else ()
+    if candidates and isinstance(pool, str) and pool.partition(":")[0] == "auto":
+        # The profile learns from damage, which the model must accept.
+        damage = as_pool(pool.replace("auto", "damage", 1), seed, source, adapter)
+        if earlier is not None:
+            damage = tuple(one for one in damage if str(one) in earlier)
+        elif local:
+            damage = taken_by(
+                adapter, source, damage, preprocess=how.get("preprocess"), outputs=how["outputs"]
             )
-            trial = run_pilot(
-                adapter,
-                fit_part,
-                candidates,
-                pilot,
-                out=stores / FIT,
-                seed=seed,
-                reuse=reuse,
-                **how,
-            )
-            chosen = ", ".join(map(short_spec, trial.chosen)) or "no view"
-            say(f"     On {trial.views.n_samples:,} inputs it chose {chosen}.")
-        views = views_of(fit_part, candidates if trial is None else trial.chosen, FIT)
-        say("3/4  Fit the calibration.")
-        # The pilot has the views of every transformation.
-        fitted = _fit(method, views, views if trial is None else trial.views, seed)
-        say("4/4  Choose the threshold, and check everything on the remaining inputs.")
-        needed = fitted.needed_transforms()
-        check_views = views_of(check_part, needed, CHECK)
-        decide_views = views if cross_fit else views_of(decide_part, needed, DECIDE)
-        n_passes = adapter.n_answered - n_before if local else None
-        result = _finish(
-            method, fitted, (views, decide_views, check_views), settings, folder, n_passes
+        candidates = tuple({str(one): one for one in (*candidates, *damage)}.values())
+    reuse = adapter.known_by_content and earlier is not None
+
+    def views_of(rows: Subset, transforms: Sequence[Transform], name: str) -> Views:
+        views = read_finished(stores / name, transforms) if reuse else None
+        if views is None:
+            views = collect(adapter, rows, transforms, out=stores / name, **how)
+        return views if groups is None else views.assign(groups=groups[rows.rows])
+
+    trial = None
+    if candidates and fit_part.n_samples > pilot:
+        say(
+            f"     A pilot tries {len(candidates)} transformations on up to {pilot:,} inputs. It finds "
+            "views that improve the answers, and teaches recal apply --follow and recal watch to "
+            "recognise damaged inputs."
         )
-        with replacing(stores / RUN) as file:
-            record = {"key": key, "candidates": [str(one) for one in candidates]}
-            file.write((json.dumps(record, indent=2) + "\n").encode())
-        return result
+        trial = run_pilot(
+            adapter, fit_part, candidates, pilot, out=stores / FIT, seed=seed, reuse=reuse, **how
+        )
+        chosen = ", ".join(map(short_spec, trial.chosen)) or "no view"
+        say(f"     On {trial.views.n_samples:,} inputs it chose {chosen}.")
+        if method.needs_views and not trial.chosen:
+            raise InputError(
+                f"{type(method).__name__} needs views, and none improves the answers",
+                remedy="Leave out --method, or compute all views: "
+                f"pilot={fit_part.n_samples} (--pilot {fit_part.n_samples})",
+            )
+    views = views_of(fit_part, candidates if trial is None else trial.chosen, FIT)
+    say("3/4  Fit the calibration.")
+    # The pilot has the views of every transformation.
+    fitted = _fit(method, views, views if trial is None else trial.views, seed)
+    say("4/4  Choose the threshold, and check everything on the remaining inputs.")
+    needed = fitted.needed_transforms()
+    check_views = views_of(check_part, needed, CHECK)
+    decide_views = views if cross_fit else views_of(decide_part, needed, DECIDE)
+    n_passes = adapter.n_answered - n_before if local else None
+    result = _finish(method, fitted, (views, decide_views, check_views), settings, folder, n_passes)
+    with replacing(stores / RUN) as file:
+        record = {"key": key, "candidates": [str(one) for one in candidates]}
+        file.write((json.dumps(record, indent=2) + "\n").encode())
+    return result
 
 
 def calibrate_views(
@@ -218,8 +231,11 @@ def calibrate_views(
         return _finish(method, fitted, (fit_views, decide_views, check_views), settings, folder)
 
 
-def _run_key(model: Model, source: Source, pool: Any, seed: int) -> dict[str, Any]:
+def _run_key(
+    model: Model, source: Source, pool: Any, seed: int, how: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the key of a run: if a folder has the same key, the model need not be tested again."""
+    labels = None if source.labels is None else np.asarray(source.labels)
     return {
         "model": model.fingerprint(),
         "data": source.fingerprint(),
@@ -227,6 +243,9 @@ def _run_key(model: Model, source: Source, pool: Any, seed: int) -> dict[str, An
         "seed": seed,
         # Clusters change the split, and therefore the inputs of every store.
         "clusters": digest([row_names(source.clusters, source.n_samples, "clusters")]),
+        "labels": digest([labels, source.classes, how["classes"]]),
+        "outputs": how["outputs"],
+        "preprocess": digest(how.get("preprocess")),
     }
 
 

@@ -138,6 +138,14 @@ def test_a_loaded_calibrator_has_the_digest_of_the_fitted_one(tmp_path, method):
     assert before == digest(loaded) == digest(fitted)
 
 
+def test_the_digest_of_a_random_generator_is_its_state():
+    one, other = np.random.RandomState(0), np.random.RandomState()
+    other.set_state(one.get_state())
+    assert digest(one) == digest(other)
+    one.random()
+    assert digest(one) != digest(other)
+
+
 def test_a_circle_has_a_digest():
     circle = [1]
     circle.append(circle)

@@ -96,6 +96,23 @@ def test_another_risk_asks_the_model_nothing(tmp_path):
     assert second.n_answered == 0
 
 
+@pytest.mark.parametrize("changed", [{"labels": 1}, {"seed": 1}])
+def test_other_labels_or_options_start_over_if_forced(tmp_path, changed):
+    s, y = shifted(600)
+
+    def calibrated(labels=0, seed=0, **how):
+        model = Counted(lambda batch: batch)
+        settings = Settings(risk=0.2, random_state=seed)
+        how |= {"labels": y ^ (np.arange(600) % 20 < labels), "pool": None, "progress": False}
+        return calibrate(model, s, tmp_path / "out", settings, **how)
+
+    calibrated()
+    with pytest.raises(InputError, match="--force"):
+        calibrated(**changed)
+    assert calibrated(**changed, force=True).facts["passes"] == 600
+    assert calibrated(**changed).facts["passes"] == 0
+
+
 def test_clusters_are_never_divided():
     clusters = np.repeat(np.arange(100), 20).astype(str)
     parts = split(2000, 0, clusters)
