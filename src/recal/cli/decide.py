@@ -185,9 +185,7 @@ def _cells(part: Any) -> list[str]:
 def _print_decision(decision: Decision, samples: Probabilities) -> None:
     """Print one decision, its costs, and its parts by class or group."""
     say(str(decision))
-    if samples.probs.ndim == 1:
-        return
-    if decision.costs is not None:
+    if decision.costs is not None and samples.probs.ndim > 1:
         errors = float((samples.probs.argmax(axis=1) != samples.labels).mean())
         say(
             f"Cost per answer if every answer is reviewed {decision.costs.review:.4g}, if none is "

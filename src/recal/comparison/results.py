@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal import __version__
-from recal.decisions.rule import finite
 from recal.errors import InputError
+from recal.files.paths import plain_values
 from recal.metrics import LABELS
 from recal.metrics.evaluation import HIGHER_IS_BETTER, CalibrationTest, calibration_test_of
 from recal.metrics.intervals import (
@@ -61,6 +61,10 @@ class Row:
         low, high = self.difference_interval
         return low > 0 or high < 0
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the method, by name."""
+        return {name: value for name, value in vars(self).items() if name != "method"}
+
     @property
     def has_interval(self) -> bool:
         return bool(np.isfinite(self.interval).all())
@@ -68,16 +72,6 @@ class Row:
     def change(self, digits: int) -> str:
         """Return the difference in brackets; empty if it is not distinguishable."""
         return f" ({signed(self.difference, digits)})" if self.differs else ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "value": finite(self.value),
-            "interval": [finite(bound) for bound in self.interval],
-            "difference": finite(self.difference),
-            "difference_interval": [finite(bound) for bound in self.difference_interval],
-            "mark": self.mark,
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,21 +349,18 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """All numbers as plain values for JSON; what is not finite becomes None."""
         rows = {metric: self.rows(metric) for metric in self.values}
-        return {
-            "baseline": self.baseline,
-            "setup": vars(self.setup),
-            "methods": {
-                method: {
-                    "fit_cpu_seconds": float(self.fit_seconds[:, index].mean()),
-                    "forward_passes": self.passes[index],
-                    "keeps_accuracy": self.keeps_accuracy[index],
-                    "metrics": {metric: rows[metric][index].to_dict() for metric in rows},
-                }
-                for index, method in enumerate(self.methods)
-            },
-            "failures": dict(self.failures),
-            "warnings": list(self.warnings),
+        methods = {
+            method: {
+                "fit_cpu_seconds": self.fit_seconds[:, index].mean(),
+                "forward_passes": self.passes[index],
+                "keeps_accuracy": self.keeps_accuracy[index],
+                "metrics": {metric: rows[metric][index].to_dict() for metric in rows},
+            }
+            for index, method in enumerate(self.methods)
         }
+        plain = {"baseline": self.baseline, "setup": vars(self.setup), "methods": methods}
+        plain |= {"failures": self.failures, "warnings": self.warnings}
+        return dict(plain_values(plain))
 
     def _repr_html_(self) -> str:
         # Imported by name, because reporting imports comparisons and imports go one way.

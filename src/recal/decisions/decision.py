@@ -17,6 +17,7 @@ from recal.clusters import check_names, count_of_clusters
 from recal.decisions.certify import chance_of_so_few
 from recal.decisions.rule import DecisionRule, Guarantee, percentage
 from recal.errors import GroupRiskWarning, InputError
+from recal.files.paths import plain_values
 from recal.metrics.calibration_error import BinTable
 from recal.metrics.intervals import Interval, rate_interval
 from recal.metrics.row_scores import score
@@ -118,7 +119,7 @@ class Part(Outcome):
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         names = ("threshold", "error_rate", "interval", "coverage", *_COUNTS)
-        return {name: getattr(self, name) for name in names}
+        return dict(plain_values({name: getattr(self, name) for name in names}))
 
 
 @dataclass(frozen=True)
@@ -279,7 +280,7 @@ class Decision(Outcome):
         if self._each:
             parts = self.table if self.rule.groups else self.parts
             plain[f"by_{self._each}"] = [{self._each: one.name, **one.to_dict()} for one in parts]
-        return plain
+        return dict(plain_values(plain))
 
     def _repr_html_(self) -> str:
         # Import by name, because reporting imports decisions, not the other way round.
@@ -307,9 +308,13 @@ class Decision(Outcome):
             )
         if self.costs:
             sentences.append(f"Cost per answer {self.cost:.3g}.")
-        refused = sum(not part.possible for part in self.parts)
-        if refused:
-            sentences.append(f"{refused} of {len(self.parts)} thresholds accept nothing yet.")
+        if refused := [part for part in self.parts if not part.possible]:
+            named = [f"{part.name} ({part.more_labels()})" for part in refused[:3]]
+            named += ["..."] if len(refused) > 3 else []
+            sentences.append(
+                f"{len(refused)} of {len(self.parts)} thresholds accept nothing yet: "
+                f"{', '.join(named)}."
+            )
         return " ".join(filter(None, sentences))
 
     def note_on(self, errors: int, accepted: int) -> str:

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import Floats, Labels, Vector, check_probs
 from recal.decisions.rule import DecisionRule
 from recal.errors import InputError
+from recal.files.paths import plain_values
 from recal.maps.arrays import log_odds, log_softmax, sigmoid
 from recal.maps.guard import bounded, lift_answers
 from recal.metrics.intervals import Interval
@@ -131,7 +132,7 @@ class WatchResult:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         findings = [vars(finding) for finding in self.findings]
-        return {**vars(self), "known": self.known, "findings": findings}
+        return dict(plain_values({**vars(self), "known": self.known, "findings": findings}))
 
     @property
     def test_message(self) -> str:

@@ -191,11 +191,6 @@ def percentage(share: float, digits: int = 3) -> str:
     return f"{float(f'{100 * share:.{digits}g}'):g}%"  # 100%, not 1e+02%
 
 
-def finite(value: float) -> float | None:
-    """Return the number, or None if it is not finite, because JSON cannot store it."""
-    return value if math.isfinite(value) else None
-
-
 def check_share(value: float, name: str) -> float:
     """Return a share strictly between 0 and 1."""
     return float(check(value, SHARE, name))

@@ -355,19 +355,19 @@ def json_text(value: Any) -> str:
     >>> json_text((1.5, float("inf")))
     '[\\n  1.5,\\n  null\\n]\\n'
     """
-    return json.dumps(_plain(value), indent=2, allow_nan=False) + "\n"
+    return json.dumps(plain_values(value), indent=2, allow_nan=False) + "\n"
 
 
-def _plain(value: Any) -> Any:
+def plain_values(value: Any) -> Any:
     """Return `value` as plain JSON values, converted from numpy numbers and arrays, tuples and
     paths.
     """
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain_values(item) for item in value]
     if hasattr(value, "tolist"):
-        return _plain(value.tolist())
+        return plain_values(value.tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Vector
 from recal.decisions.decision import holm
-from recal.decisions.rule import finite
 from recal.errors import InputError
+from recal.files.paths import plain_values
 from recal.maps.arrays import softmax
 from recal.maps.steps import ConfidenceAt, Group, group
 from recal.metrics import bin_table
@@ -358,7 +358,7 @@ class GroupStudy:
             "confidence_at": self.confidence_at,
             "temperature": self.temperature,
             "groups": {spec: dict(zip(names, sizes)) for spec, sizes, _ in rows},
-            "ece": {spec: dict(zip(names, map(finite, errors))) for spec, _, errors in rows},
+            "ece": {spec: dict(zip(names, plain_values(errors))) for spec, _, errors in rows},
             "ranks": dict(zip(names, self.ranks.tolist())),
             "ranked_from": FEWEST_RANKED,
         }

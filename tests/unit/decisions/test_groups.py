@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 
@@ -88,8 +89,11 @@ def test_groups_without_evidence_accept_nothing_and_say_what_they_need():
     assert small.needed > 0
     assert not decision.accept(confidence, groups=groups)[:30].any()
     assert decision.table[0] is small, "worst first"
-    assert "1 of 2 thresholds accept nothing" in str(decision)
-    assert decision.to_dict()["by_group"][0]["group"] == "small"
+    assert f"1 of 2 thresholds accept nothing yet: small ({small.more_labels()})" in str(decision)
+    plain = decision.to_dict()
+    assert plain["by_group"][0]["group"] == "small"
+    assert plain["by_group"][0]["threshold"] is None
+    json.dumps(plain, allow_nan=False)
 
 
 def test_unseen_groups_accept_nothing_and_say_so():
