@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from recal.collecting.models.onnx import OnnxModel, open_session, reason_of
 from recal.errors import FileError, InputError
-from recal.export.tracer import IR_VERSION, OPEN, OPSET, Shape, Symbol, dtype_of, onnx, tensor
+from recal.export.tracer import IR_VERSION, OPEN, OPSET, Shape, Symbol, dtype_of, onnx, value_info
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class NetworkPart:
 
     def __call__(self, rows: Symbol) -> Symbol:
         graph, feeds = rows.device, {self.input.name: rows.to(dtype_of(self.input)).name}
-        name = graph.nodes.splice(self.model.graph, feeds, self.output.name)
+        name = graph.splice(self.model.graph, feeds, self.output.name)
         return graph.input(
             name, dtype_of(self.output), [size or OPEN for size in sizes(self.output)]
         )
@@ -41,7 +42,7 @@ def sizes(value: onnx.ValueInfoProto) -> list[int]:
     return [max(0, int(axis.dim_value)) for axis in value.type.tensor_type.shape.dim]
 
 
-def form_of(part: NetworkPart) -> tuple[Shape, str]:
+def input_form(part: NetworkPart) -> tuple[Shape, str]:
     """Return the shape of the part's input, with an open number of rows, and its dtype."""
     return (OPEN, *(size or OPEN for size in sizes(part.input)[1:])), dtype_of(part.input)
 
@@ -94,9 +95,9 @@ def open_batch(part: NetworkPart, shape: Shape) -> NetworkPart:
     model is refused.
     """
     fixed = (sizes(part.input) or [0])[0]
-    free = _copy(fix_reshapes(part, fixed) if fixed else part)
+    free = _copied(fix_reshapes(part, fixed) if fixed else part)
     axes = ["batch", *(None if size == OPEN else size for size in shape)]
-    free.input.CopyFrom(tensor(part.input.name, part.input.type.tensor_type.elem_type, axes))
+    free.input.CopyFrom(value_info(part.input.name, part.input.type.tensor_type.elem_type, axes))
     del free.model.graph.value_info[:]
     for value in free.model.graph.output:
         if value.type.tensor_type.shape.dim:
@@ -119,10 +120,8 @@ def open_batch(part: NetworkPart, shape: Shape) -> NetworkPart:
     return free
 
 
-def _copy(part: NetworkPart) -> NetworkPart:
-    model = onnx.ModelProto()
-    model.CopyFrom(part.model)
-    return as_part(model, part.output.name)
+def _copied(part: NetworkPart) -> NetworkPart:
+    return as_part(deepcopy(part.model), part.output.name)
 
 
 def fix_reshapes(part: NetworkPart, fixed: int = 0) -> NetworkPart:
@@ -132,7 +131,7 @@ def fix_reshapes(part: NetworkPart, fixed: int = 0) -> NetworkPart:
     an empty batch. Others write a `fixed` batch size. The other sizes are taken from a run of the
     model.
     """
-    copy, shape = _copy(part), sizes(part.input)[1:]
+    copy, shape = _copied(part), sizes(part.input)[1:]
     counts = (fixed,) if fixed else (2, 3)
     batches = [random_rows(count, shape, dtype_of(part.input)) for count in counts]
     inner = _sizes_of_reshapes(part, batches)
@@ -151,7 +150,7 @@ def _sizes_of_reshapes(
     """Return the output shape of every Reshape, without the first size, if it is the same in all
     runs.
     """
-    model = _copy(part).model
+    model = deepcopy(part.model)
     names = [node.output[0] for node in model.graph.node if node.op_type == "Reshape"]
     listed = {value.name for value in model.graph.output}
     model.graph.output.extend(

@@ -112,14 +112,14 @@ def export_onnx(
         example = np.zeros((1, *stored.shape), stored.dtype)
     if is_file:
         own = network.read_model(model)
-        shape, dtype = network.form_of(own) if example is None else _form(example)
+        shape, dtype = network.input_form(own) if example is None else _batch_form(example)
     elif example is None:
         raise InputError(
             "A torch model is exported with an example input: pass a batch such as torch.rand(1, 3, 32, 32)."
         )
     else:
         own = network.as_part(as_onnx(logits_of(model, preprocess), example), "logits")
-        preprocess, (shape, dtype) = None, _form(example)
+        preprocess, (shape, dtype) = None, _batch_form(example)
     if transforms and OPEN in shape[1:]:
         raise InputError(
             f"The model's input {own.input.name!r} leaves its shape open: pass an example batch (--shape)."
@@ -175,7 +175,7 @@ class _File:
 
     def _logits(self, rows: Symbol) -> Symbol:
         """Return the model's logits for rows."""
-        rows = self.network(_applied(self.before, rows))
+        rows = self.network(_prepared_rows(self.before, rows))
         if is_single_column(sizes(self.network.output)):  # that of the second of two classes
             second = rows.reshape((OPEN, 1))
             first = second - second if self.outputs == "logits" else 1 - second
@@ -224,12 +224,12 @@ class _File:
         return results | {"logits": logits.float()}
 
 
-def _form(batch: Any) -> tuple[Shape, str]:
+def _batch_form(batch: Any) -> tuple[Shape, str]:
     """Return the shape and the dtype of such batches, of any number of rows."""
     return (OPEN, *(int(size) for size in batch.shape[1:])), dtype_name(batch)
 
 
-def _applied(steps: Sequence[Callable[[Symbol], Symbol]], rows: Symbol) -> Symbol:
+def _prepared_rows(steps: Sequence[Callable[[Symbol], Symbol]], rows: Symbol) -> Symbol:
     for step in steps:
         rows = step(rows)
     return rows
@@ -275,7 +275,7 @@ def _prepared(
             remedy="Make it part of the model, and export that again",
         )
     before: list[Callable[[Symbol], Symbol]] = [] if preprocess is None else [preprocess]
-    inner = _applied(before, Graph().input("inputs", dtype, shape)).shape[1:]
+    inner = _prepared_rows(before, Graph().input("inputs", dtype, shape)).shape[1:]
     declared = sizes(own.input)
     if len(inner) == 2 and len(declared) == 4:  # grey images without an axis of channels
         axis = 1 if declared[1] == 1 else 3

@@ -16,16 +16,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.export.tracer import (
     OPEN,
-    Nodes,
     Symbol,
     broadcast,
     elementwise,
     onnx,
     onnx_type,
     promoted,
+    pruned,
     resized,
+    value_info,
 )
-from recal.export.tracer import tensor as typed
 
 uint8, uint16, int8, int16, int32, int64 = "uint8", "uint16", "int8", "int16", "int32", "int64"
 float16, float32, float64, bool = "float16", "float32", "float64", "bool"
@@ -132,10 +132,8 @@ def argsort(x: Symbol, *, axis: int = -1, stable: builtins.bool = True) -> Symbo
 
 
 def _ordered(x: Symbol, axis: int) -> tuple[Symbol, Symbol]:
-    at, g = axis % x.ndim, x.device.nodes
-    values, places = g.ops(
-        "TopK", x.name, g.const([x.shape[at]]), outputs=2, axis=at, largest=0, sorted=1
-    )
+    at = axis % x.ndim
+    values, places = x.device.add("TopK", x, [x.shape[at]], outputs=2, axis=at, largest=0, sorted=1)
     return Symbol(x.device, values, x.dtype, x.shape), Symbol(x.device, places, "int64", x.shape)
 
 
@@ -238,20 +236,21 @@ def repeated(count: int, step: Callable[[Symbol, Symbol], Symbol], state: Symbol
     """Apply ``state = step(number, state)`` for each number, an array of shape (1,), as an ONNX
     loop.
     """
-    graph, body = state.device, Nodes(state.device.nodes)
-    number, going, now = body.name(), body.name(), body.name()
-    with graph.inside(body):
+    graph = state.device
+    number, going, now = graph.name(), graph.name(), graph.name()
+    with graph.body() as nodes:
         position = Symbol(graph, number, "int64", ())[None]
         after = step(position, Symbol(graph, now, state.dtype, state.shape)).name
-        goes_on = body.op("Identity", going)
+        (goes_on,) = graph.add("Identity", going)
     kind, shape = onnx_type(state.dtype), [None if size == OPEN else size for size in state.shape]
+    truth = onnx.TensorProto.BOOL
     inputs = [
-        typed(number, onnx.TensorProto.INT64, []),
-        typed(going, onnx.TensorProto.BOOL, []),
-        typed(now, kind, shape),
+        value_info(number, onnx.TensorProto.INT64, []),
+        value_info(going, truth, []),
+        value_info(now, kind, shape),
     ]
-    outputs = [typed(goes_on, onnx.TensorProto.BOOL, []), typed(after, kind, shape)]
-    loop = body.as_graph("recal_loop", inputs, outputs)
+    outputs = [value_info(goes_on, truth, []), value_info(after, kind, shape)]
+    body = pruned("recal_loop", nodes, inputs, outputs, {})
     return graph.op(
-        "Loop", np.int64(count), "", state, body=loop, shape=state.shape, dtype=state.dtype
+        "Loop", np.int64(count), "", state, body=body, shape=state.shape, dtype=state.dtype
     )

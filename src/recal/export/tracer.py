@@ -10,7 +10,7 @@ and they enter the graph when they are combined with a symbol.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,77 +33,6 @@ OPSET, IR_VERSION = 18, 8
 # A size that is not fixed, such as the number of rows.
 OPEN = -1
 Shape = tuple[int, ...]
-
-
-class Nodes:
-    """A graph, or the body of a loop or branch inside `parent`; a body can read names of the graphs
-    around it.
-    """
-
-    def __init__(self, parent: Nodes | None = None) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.root: Nodes = self if parent is None else parent.root
-        if parent is None:
-            self.constants: dict[str, onnx.TensorProto] = {}
-            self.count = 0
-            self._names: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-
-    def name(self) -> str:
-        self.root.count += 1
-        return f"recal_{self.root.count}"
-
-    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node and return the name of its output."""
-        return self.ops(kind, *inputs, outputs=1, **attributes)[0]
-
-    def ops(self, kind: str, *inputs: str, outputs: int, **attributes: Any) -> list[str]:
-        """Add a node and return the names of its outputs."""
-        names = [self.name() for _ in range(outputs)]
-        self.nodes.append(
-            helper.make_node(kind, list(inputs), names, name=f"{names[0]}_{kind}", **attributes)
-        )
-        return names
-
-    def const(self, values: ArrayLike) -> str:
-        """Return the name of a constant; equal constants are stored once, in the outermost graph."""
-        array = np.asarray(values)
-        key, names = (array.dtype.str, array.shape, array.tobytes()), self.root._names
-        if key not in names:
-            names[key] = self.name()
-            self.root.constants[names[key]] = numpy_helper.from_array(array, names[key])
-        return names[key]
-
-    def as_graph(
-        self,
-        name: str,
-        inputs: Sequence[onnx.ValueInfoProto] = (),
-        outputs: Sequence[onnx.ValueInfoProto] = (),
-    ) -> onnx.GraphProto:
-        """Return the graph with only the nodes and constants that the outputs need."""
-        sources = _sources(self.nodes, [value.name for value in outputs])
-        nodes = [node for node in self.nodes if sources.intersection(node.output)]
-        constants: list[onnx.TensorProto] = []
-        if self.root is self:
-            constants = [value for key, value in self.constants.items() if key in sources]
-        return helper.make_graph(nodes, name, list(inputs), list(outputs), initializer=constants)
-
-    def splice(self, graph: onnx.GraphProto, feeds: dict[str, str], output: str) -> str:
-        """Copy the nodes of `graph`, with inputs from `feeds`; return the new name of `output`.
-
-        Constants are stored once, however often the graph is copied.
-        """
-        names = {"": "", **feeds}
-        for constant in graph.initializer:
-            names[constant.name] = f"model_{constant.name}"
-            kept = onnx.TensorProto()
-            kept.CopyFrom(constant)
-            kept.name = names[constant.name]
-            self.root.constants.setdefault(kept.name, kept)
-        copy, prefix = onnx.GraphProto(), self.name()
-        copy.node.extend(graph.node)
-        _rename(copy, lambda name: names.get(name, f"{prefix}_{name}"))
-        self.nodes += copy.node
-        return names.get(output, f"{prefix}_{output}")
 
 
 def _rename(graph: onnx.GraphProto, new: Callable[[str], str]) -> None:
@@ -145,7 +74,21 @@ def _reads(node: onnx.NodeProto) -> set[str]:
     return names
 
 
-def tensor(name: str, kind: int, shape: Sequence[Any] | None) -> onnx.ValueInfoProto:
+def pruned(
+    name: str,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    constants: Mapping[str, onnx.TensorProto],
+) -> onnx.GraphProto:
+    """Return a graph with only the nodes and constants that the outputs need."""
+    sources = _sources(nodes, [value.name for value in outputs])
+    needed = [node for node in nodes if sources.intersection(node.output)]
+    held = [value for key, value in constants.items() if key in sources]
+    return helper.make_graph(needed, name, list(inputs), list(outputs), initializer=held)
+
+
+def value_info(name: str, kind: int, shape: Sequence[Any] | None) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
@@ -160,23 +103,77 @@ def dtype_of(value: onnx.ValueInfoProto) -> str:
 
 
 class Graph:
-    """The graph that symbols belong to, as tensors belong to a device."""
+    """The graph that symbols belong to, as tensors belong to a device.
+
+    Nodes are added to `nodes`, which is another list while the body of a loop is written. A body
+    can read names of the graph around it, and all constants are in the outermost graph.
+    """
 
     type = "onnx"
 
     def __init__(self, opset: int = OPSET) -> None:
-        self.nodes, self.opset = Nodes(), opset
+        self.opset, self.nodes = opset, list[onnx.NodeProto]()
+        self.constants: dict[str, onnx.TensorProto] = {}
+        self._count = 0
+        self._names: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def input(self, name: str, dtype: str, shape: Sequence[int]) -> Symbol:
         """Return the symbol of an input, or of another value with this name in the graph."""
         return Symbol(self, name, dtype, shape)
 
+    def name(self) -> str:
+        """Return an unused name."""
+        self._count += 1
+        return f"recal_{self._count}"
+
+    def add(self, kind: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> list[str]:
+        """Add a node that reads symbols, constants and names; return the names of its outputs.
+
+        An empty string marks an omitted input.
+        """
+        read = [value.name if isinstance(value, Symbol) else value for value in inputs]
+        read = [value if isinstance(value, str) else self.const(value) for value in read]
+        names = [self.name() for _ in range(outputs)]
+        self.nodes.append(helper.make_node(kind, read, names, f"{names[0]}_{kind}", **attributes))
+        return names
+
+    def op(self, kind: str, *inputs: Any, shape: Shape, dtype: str, **attributes: Any) -> Symbol:
+        """Add a node with one output, and return its symbol."""
+        return Symbol(self, self.add(kind, *inputs, **attributes)[0], dtype, shape)
+
+    def const(self, values: ArrayLike) -> str:
+        """Return the name of a constant; equal constants are stored once."""
+        array = np.asarray(values)
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self._names:
+            self._names[key] = name = self.name()
+            self.constants[name] = numpy_helper.from_array(array, name)
+        return self._names[key]
+
+    def splice(self, graph: onnx.GraphProto, feeds: dict[str, str], output: str) -> str:
+        """Copy the nodes of `graph`, with inputs from `feeds`; return the new name of `output`.
+
+        Constants are stored once, however often the graph is copied.
+        """
+        names = {"": "", **feeds}
+        for constant in graph.initializer:
+            names[constant.name] = f"model_{constant.name}"
+            kept = onnx.TensorProto()
+            kept.CopyFrom(constant)
+            kept.name = names[constant.name]
+            self.constants.setdefault(kept.name, kept)
+        copy, prefix = onnx.GraphProto(), self.name()
+        copy.node.extend(graph.node)
+        _rename(copy, lambda name: names.get(name, f"{prefix}_{name}"))
+        self.nodes += copy.node
+        return names.get(output, f"{prefix}_{output}")
+
     @contextmanager
-    def inside(self, body: Nodes) -> Iterator[None]:
-        """Add nodes to the body of a loop or branch."""
-        outer, self.nodes = self.nodes, body
+    def body(self) -> Iterator[list[onnx.NodeProto]]:
+        """Add nodes to the body of a loop, which is yielded."""
+        outer, self.nodes = self.nodes, []
         try:
-            yield
+            yield self.nodes
         finally:
             self.nodes = outer
 
@@ -189,25 +186,17 @@ class Graph:
     ) -> onnx.ModelProto:
         """Return the finished model, with its outputs under these names."""
         for name, value in outputs.items():
-            node = onnx.helper.make_node("Identity", [value.name], [name], name=f"{name}_Identity")
-            self.nodes.nodes.append(node)
+            self.nodes.append(
+                helper.make_node("Identity", [value.name], [name], name=f"{name}_Identity")
+            )
+        given = [value.described(value.name) for value in inputs]
         results = [value.described(name) for name, value in outputs.items()]
-        graph = self.nodes.as_graph(
-            "recal", [value.described(value.name) for value in inputs], results
-        )
+        graph = pruned("recal", self.nodes, given, results, self.constants)
         versions = (opsets or {"": self.opset}).items()
-        imports = [onnx.helper.make_opsetid(domain, version) for domain, version in versions]
-        return onnx.helper.make_model(
+        imports = [helper.make_opsetid(domain, version) for domain, version in versions]
+        return helper.make_model(
             graph, opset_imports=imports, ir_version=ir_version, producer_name="recal"
         )
-
-    def op(self, kind: str, *inputs: Any, shape: Shape, dtype: str, **attributes: Any) -> Symbol:
-        """Add a node that reads symbols and constants; an empty string marks an omitted input."""
-        names: list[str] = []
-        for value in inputs:
-            name = value.name if isinstance(value, Symbol) else value
-            names.append(name if isinstance(name, str) else self.nodes.const(np.asarray(name)))
-        return Symbol(self, self.nodes.op(kind, *names, **attributes), dtype, shape)
 
 
 def elementwise(kind: str, *operands: Any, dtype: str | None = None) -> Symbol:
@@ -266,7 +255,7 @@ class Symbol(Traced):
         sizes: list[Any] = [None if size == OPEN else size for size in self.shape]
         if None in sizes:
             sizes[sizes.index(None)] = "batch"
-        return tensor(name, onnx_type(self.dtype), sizes)
+        return value_info(name, onnx_type(self.dtype), sizes)
 
     def op(
         self, kind: str, *inputs: Any, shape: Shape, dtype: str | None = None, **attributes: Any

@@ -28,11 +28,9 @@ _TAG = "$"
 # The fields of each value with a tag.
 _FIELDS = {
     "array": ("array",),
-    "scalar": ("array",),
     "text": ("shape", "values", "width"),
     "float": ("value",),
     "tuple": ("items",),
-    "dict": ("items",),
     "record": ("fields", "name"),
     "transform": ("spec",),
     "calibrator": ("class", "params", "state"),
@@ -84,6 +82,8 @@ class Encoder:
 
     def encode(self, value: Any, where: str) -> Any:
         """Return `value` as JSON. `where` names it in messages."""
+        if isinstance(value, np.generic):
+            value = value.item()
         if value is None or type(value) in (bool, int, str):
             return value
         if type(value) is float:
@@ -93,17 +93,12 @@ class Encoder:
             return {_TAG: "text", "width": width, "shape": list(value.shape), "values": texts}
         if isinstance(value, np.ndarray):
             return {_TAG: "array", "array": self._keep(value, where)}
-        if isinstance(value, np.generic):
-            return {_TAG: "scalar", "array": self._keep(np.asarray(value), where)}
         if type(value) is list:
             return [self.encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
         if type(value) is tuple:
             return {_TAG: "tuple", "items": self.encode(list(value), where)}
-        if type(value) is dict:
-            if all(type(key) is str for key in value) and _TAG not in value:
-                return self.items(value, where)
-            pairs = [list(pair) for pair in value.items()]
-            return {_TAG: "dict", "items": self.encode(pairs, where)}
+        if type(value) is dict and _TAG not in value and all(type(key) is str for key in value):
+            return self.items(value, where)
         name = type(value).__name__
         if record_named(name) is type(value):
             values = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
@@ -181,20 +176,12 @@ class Decoder:
         return self._read(tag, body, depth + 1)
 
     def _read(self, tag: str, body: dict[str, Any], depth: int) -> Any:
-        if tag in ("array", "scalar"):
-            array = self.array(body["array"])
-            if tag == "scalar" and array.shape != ():
-                raise FileError(f"a scalar must have no dimensions, got the shape {array.shape}")
-            return array if tag == "array" else array[()]
-        if tag in ("tuple", "dict"):
+        if tag == "array":
+            return self.array(body["array"])
+        if tag == "tuple":
             if not isinstance(body["items"], list):
                 raise FileError("`items` must be a list")
-            items = self.decode(body["items"], depth)
-            if tag == "dict" and not all(
-                isinstance(pair, list) and len(pair) == 2 for pair in items
-            ):
-                raise FileError("the items of a dict must be pairs")
-            return tuple(items) if tag == "tuple" else dict(items)
+            return tuple(self.decode(body["items"], depth))
         if tag == "float":
             if body["value"] not in ("nan", "inf", "-inf"):
                 raise FileError(f"a special float must be nan, inf or -inf, got {body['value']!r}")

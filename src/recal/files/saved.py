@@ -86,7 +86,7 @@ def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
             "recal's own fitted calibrators, classifiers, plans and decision rules can be saved, "
             f"got a {name}."
         )
-    _write(path, {"kind": content.pop("$"), **content}, encoder.arrays)
+    _write_file(path, {"kind": content.pop("$"), **content}, encoder.arrays)
     return Path(path)
 
 
@@ -111,7 +111,7 @@ def load(
     source, code = local_path(path), {"model": model, "preprocess": preprocess}
     own = by_name(() if transforms is None else transforms)
     try:
-        header, arrays, as_written = _read(source)
+        header, arrays, as_written = _read_file(source)
         decoder = Decoder(arrays, own)
         kind = header.get("kind")
         own_keys = ("kind", "version", "written_by")
@@ -191,7 +191,7 @@ def _restore_classifier(header: dict[str, Any], decoder: Decoder, code: dict[str
 # --- the file
 
 
-def _write(
+def _write_file(
     path: str | os.PathLike[str], content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 ) -> None:
     """Write a header and the arrays that it refers to, atomically."""
@@ -202,38 +202,37 @@ def _write(
     header = json.dumps(
         {"version": VERSION, "written_by": f"recal {__version__}", **content}, allow_nan=False
     )
-    if len(header) > MAX_HEADER_BYTES // 2:
+    most = MAX_HEADER_BYTES // 2
+    if len(header) > most:
         raise InputError(
-            f"Without its arrays it takes {len(header):,} bytes; at most {MAX_HEADER_BYTES // 2:,} fit."
+            f"Without its arrays it takes {len(header):,} bytes; at most {most:,} fit."
         )
     # The digest is the last entry of the header, because separate metadata entries have no fixed
     # order.
-    sealed = header.removesuffix("}") + _seal(_digest(header, arrays))
+    sealed = header.removesuffix("}") + _seal(_content_digest(header, arrays))
     with replacing(path) as file:
         file.write(to_bytes(dict(arrays), metadata={"recal": sealed}))
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], bool]:
+def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], bool]:
     """Return the header, the arrays, and whether both are as `save` wrote them."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load as from_bytes
+    from safetensors import SafetensorError, safe_open
 
     info = path.stat()
     if not stat.S_ISREG(info.st_mode):
         raise FileError("it is a folder or not a regular file")
     if info.st_size > MAX_FILE_BYTES:
         raise FileError(f"it has {info.st_size:,} bytes; at most {MAX_FILE_BYTES:,} are read")
-    with path.open("rb") as file:
-        content = file.read(info.st_size)
-    header = _outer_header(content)
-    inner = _parse(header["__metadata__"]["recal"])
-    version = inner.get("version")
-    if type(version) is not int or version != VERSION:
-        raise FileError(f"it has the format {version!r}, and this recal reads format {VERSION}")
     try:
-        arrays = dict(from_bytes(content))
+        with safe_open(path, "numpy") as file:
+            text = (file.metadata() or {}).get("recal")
+            if text is None:
+                raise FileError("it is a safetensors file of something else")
+            header = _parse(text)
+            names = file.keys()
+            arrays: dict[str, NDArray[Any]] = {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
-        raise FileError(f"its arrays are damaged or cut short ({error})") from error
+        raise FileError(f"it is damaged, or not a safetensors file ({error})") from error
     for name, array in arrays.items():
         if array.dtype.name not in DTYPES:
             raise FileError(f"the array {name!r} has no dtype that recal reads")
@@ -243,16 +242,16 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], bool]:
             raise FileError(
                 f"the array {name!r} holds truth values that are neither true nor false"
             )
-    digest = inner.pop("digest", None)  # a file that `save` did not write may have none
-    plain = header["__metadata__"]["recal"].removesuffix(_seal(digest)) + "}"
-    return inner, arrays, digest is None or digest == _digest(plain, arrays)
+    digest = header.pop("digest", None)  # a file that `save` did not write may have none
+    plain = text.removesuffix(_seal(digest)) + "}"
+    return header, arrays, digest is None or digest == _content_digest(plain, arrays)
 
 
 def _seal(digest: Any) -> str:
     return f', "digest": "{digest}"}}'
 
 
-def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
+def _content_digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
     """Return a digest of the header and the arrays; without it, one changed bit of a weight would
     go unnoticed.
     """
@@ -263,30 +262,18 @@ def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
     return state.hexdigest()
 
 
-def _outer_header(content: bytes) -> dict[str, Any]:
-    length = int.from_bytes(content[:8], "little")
-    if content[8:9] != b"{":
-        raise FileError("it does not begin as one")
-    if length > MAX_HEADER_BYTES:
+def _parse(text: str) -> dict[str, Any]:
+    if len(text) > MAX_HEADER_BYTES:
         raise FileError(
-            f"its header declares {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read"
+            f"its header has {len(text):,} characters; at most {MAX_HEADER_BYTES:,} are read"
         )
-    if len(content) < 8 + length:
-        raise FileError(
-            f"it is cut short: the header needs {8 + length:,} bytes and the file has {len(content):,}"
-        )
-    header = _parse(content[8 : 8 + length])
-    metadata = header.get("__metadata__")
-    if not isinstance(metadata, dict) or not isinstance(metadata.get("recal"), str):
-        raise FileError("it is a safetensors file of something else")
-    return header
-
-
-def _parse(text: bytes | str) -> dict[str, Any]:
-    value = json.loads(text, object_pairs_hook=_distinct)
-    if not isinstance(value, dict):
+    header = json.loads(text, object_pairs_hook=_distinct)
+    if not isinstance(header, dict):
         raise FileError("its header is not an object")
-    return value
+    version = header.get("version")
+    if type(version) is not int or version != VERSION:
+        raise FileError(f"it has the format {version!r}, and this recal reads format {VERSION}")
+    return header
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

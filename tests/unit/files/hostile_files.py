@@ -134,26 +134,23 @@ for _ in range(60):
 
 CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     # not a file of ours at all
-    "empty": (lambda: b"", "does not begin as one"),
-    "text": (lambda: b"temperature = 2.0\n", "does not begin as one"),
-    "npz": (lambda: b"PK\x03\x04" + bytes(64), "does not begin as one"),
+    "empty": (lambda: b"", "not a safetensors file"),
+    "text": (lambda: b"temperature = 2.0\n", "not a safetensors file"),
+    "npz": (lambda: b"PK\x03\x04" + bytes(64), "not a safetensors file"),
     "pickle": (
         lambda: b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94.",
-        "does not begin as one",
+        "not a safetensors file",
     ),
     "other-safetensors": (
         lambda: pack("", text=b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'),
         "something else",
     ),
     # sizes that lie
-    "cut-in-header": (lambda: VALID[:100], "cut short"),
-    "cut-in-arrays": (lambda: VALID[:-1], "cut short"),
-    "too-long": (lambda: VALID + bytes(1), "not fully covered"),
-    "huge-header": (
-        lambda: struct.pack("<Q", 2**40) + VALID[8:],
-        "declares 1,099,511,627,776 bytes",
-    ),
-    "huge-offsets": (lambda: _array(data_offsets=[0, 2**62], shape=[2**59]), "cut short"),
+    "cut-in-header": (lambda: VALID[:100], "damaged"),
+    "cut-in-arrays": (lambda: VALID[:-1], "damaged"),
+    "too-long": (lambda: VALID + bytes(1), "damaged"),
+    "huge-header": (lambda: struct.pack("<Q", 2**40) + VALID[8:], "header too large"),
+    "huge-offsets": (lambda: _array(data_offsets=[0, 2**62], shape=[2**59]), "damaged"),
     "overflowing-shape": (lambda: _array(shape=[2**63, 2**63]), "damaged"),
     "negative-shape": (lambda: _array(shape=[-2]), "damaged"),
     "shape-and-offsets-differ": (lambda: _array(shape=[3]), "damaged"),
@@ -162,8 +159,8 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         "damaged",
     ),
     # dtypes
-    "unknown-dtype": (lambda: _array(dtype="PICKLE"), "damaged|not a file"),
-    "bfloat16": (lambda: _array(dtype="BF16", shape=[8]), "no dtype|not a file"),
+    "unknown-dtype": (lambda: _array(dtype="PICKLE"), "damaged"),
+    "bfloat16": (lambda: _array(dtype="BF16", shape=[8]), "bfloat16"),
     "bool-of-seven": (
         lambda: pack(
             TEMPERATURE, {"a0": {**ARRAYS["a0"], "dtype": "BOOL", "shape": [16]}}, b"\x07" * 16
@@ -171,10 +168,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         "neither true nor false",
     ),
     # headers that are no headers
-    "header-not-json": (
-        lambda: pack("", text=b'{"__metadata__": '),
-        "not a file that recal can use",
-    ),
+    "header-not-json": (lambda: pack("", text=b'{"__metadata__": '), "damaged"),
     "header-not-utf8": (lambda: pack("", text=b'{"\xff\xfe": 1}'), "not a file that recal can use"),
     "inner-not-json": (lambda: pack("{"), "not a file that recal can use"),
     "inner-nan": (lambda: pack(json.dumps(TEMPERATURE).replace("0.5", "NaN", 1)), "got nan"),
@@ -183,10 +177,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         "same key twice",
     ),
     # Newer versions of Python read these headers.
-    "deep-header": (
-        lambda: pack("", text=f'{{"__metadata__": {_deep}}}'.encode()),
-        "nested too deep|of something else",
-    ),
+    "deep-header": (lambda: pack("", text=f'{{"__metadata__": {_deep}}}'.encode()), "damaged"),
     "deep-inner": (
         lambda: pack(f'{{"version": 1, "kind": "record", "name": "Plan", "fields": {_deep}}}'),
         "nested too deep|must be objects",
@@ -261,10 +252,6 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "shape-of-nothing": (
         lambda: _state("classes_", {"$": "text", "shape": [10**12, 0], "values": [], "width": 1}),
         "shape",
-    ),
-    "dict-with-unhashable-key": (
-        lambda: _state("converged_", {"$": "dict", "items": [[[1], 2]]}),
-        "not a file that recal can use",
     ),
     # plans
     "negative-beta": (lambda: _step("betas", 1, to=-0.9), "positive finite betas"),
