@@ -8,8 +8,11 @@ from importlib import import_module
 from typing import Any
 
 
-def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
-    """Return `__getattr__` and `__all__` of a package, from the imports in its `__init__.pyi`.
+def lazy_names(
+    package: str, file: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package, from the imports in its
+    `__init__.pyi`.
 
     The stub is the only list of public names: type checkers read it, and so does this function.
     """
@@ -30,4 +33,4 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], list[str]
         module = import_module(home, package)
         return module if is_module else getattr(module, name)
 
-    return load, list(homes)
+    return load, lambda: list(homes), list(homes)

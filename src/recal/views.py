@@ -100,6 +100,35 @@ class Views:
             if transform in self._transformed:
                 raise InputError(f"The transformation {str(transform)!r} is given twice.")
             self._transformed[transform] = array
+        self._set_columns(labels, classes, preprocessing, clusters, groups, ids)
+        given: dict[Transform | None, Any] = {None: logits}
+        given |= zip(self._transformed, (transformed or {}).values())
+        self._tensors = given if all(map(is_array, given.values())) else None
+        self._checked: set[Transform | None] = {None, *self._transformed}
+
+    @classmethod
+    def unread(cls, logits: Any, transformed: dict[Transform, Any], **columns: Any) -> Views:
+        """Wrap arrays that may be on disk; each is read and checked when it is first used.
+
+        An array on disk has a `shape` and returns rows when it is indexed by a slice or an array of
+        indices. The other columns are those of `Views`.
+        """
+        views = cls.__new__(cls)
+        views._logits, views._transformed = logits, transformed
+        views._set_columns(**columns)
+        views._checked, views._tensors = set(), None
+        return views
+
+    def _set_columns(
+        self,
+        labels: ArrayLike | None = None,
+        classes: Sequence[Any] | NDArray[Any] | None = None,
+        preprocessing: Preprocessing | None = None,
+        clusters: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        ids: ArrayLike | None = None,
+    ) -> None:
+        n_samples, n_classes = self._logits.shape
         self.classes = None if classes is None else check_classes(classes, n_classes)
         self._labels = (
             None if labels is None else check_labels(labels, n_samples, n_classes, self.classes)
@@ -109,34 +138,6 @@ class Views:
         self._groups = row_names(groups, n_samples, "groups")
         self._ids = row_names(ids, n_samples, "ids")
         self._rows: Rows = range(n_samples)
-        given: dict[Transform | None, Any] = {None: logits}
-        given |= zip(self._transformed, (transformed or {}).values())
-        self._tensors = given if all(map(is_array, given.values())) else None
-        self._checked: set[Transform | None] = {None, *self._transformed}
-
-    @classmethod
-    def unchecked(
-        cls,
-        logits: Any,
-        transformed: dict[Transform, Any],
-        labels: Labels | None,
-        classes: NDArray[Any] | None,
-        preprocessing: Preprocessing | None = None,
-        clusters: Names | None = None,
-        groups: Names | None = None,
-        ids: Names | None = None,
-    ) -> Views:
-        """Wrap arrays that may be on disk; each is read and checked when it is first used.
-
-        An array on disk has a `shape` and returns rows when it is indexed by a slice or an array of
-        indices.
-        """
-        views = cls.__new__(cls)
-        views._logits, views._transformed = logits, transformed
-        views._labels, views.classes, views.preprocessing = labels, classes, preprocessing
-        views._clusters, views._groups, views._ids = clusters, groups, ids
-        views._rows, views._checked, views._tensors = range(logits.shape[0]), set(), None
-        return views
 
     def assign(
         self, *, clusters: ArrayLike | None = None, groups: ArrayLike | None = None

@@ -71,7 +71,7 @@ def fit_members(names: Iterable[str], samples: Samples, near: Members | None = N
             logits = samples.logits
             if source is not None:
                 logits = safe_log(members[source].map_.probs(wide(logits)))
-            plain = replace(samples, inputs=Views.unchecked(logits, {}, None, None), near=start)
+            plain = replace(samples, inputs=Views.unread(logits, {}), near=start)
             sources[source] = replace(plain, known_beta=plain.beta)
         known = sources[source]
         member = members[name] = FAMILIES[name]()

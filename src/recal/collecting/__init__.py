@@ -9,8 +9,4 @@ from __future__ import annotations
 
 from recal.lazy import lazy_names
 
-__getattr__, __all__ = lazy_names(__name__, __file__)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -17,14 +17,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.clusters import row_names
 from recal.collecting.blocks import Block, Job, ViewsSink, join_labels
 from recal.collecting.fingerprint import digest
 from recal.collecting.sources import Source, digest_inputs
 from recal.errors import FileError, InputError
 from recal.files import zarr_views
 from recal.files.paths import folder_lock
-from recal.files.views import read_views
+from recal.files.views import LEDGER_FILE, read_views
 from recal.files.zarr_views import Ledger, block_record, open_layers, read_ledger
 from recal.views import Views
 
@@ -75,7 +74,7 @@ class StoreSink(ViewsSink):
             labels = digest([np.asarray(source.labels), source.classes, self.classes])
         return {
             "kind": zarr_views.COLLECTED,
-            "version": zarr_views.VERSION,
+            "version": zarr_views.FORMAT,
             "model": record.model,
             "pool": [str(transform) for transform in self.job.transforms],
             "inputs": source.fingerprint(),
@@ -118,7 +117,7 @@ class StoreSink(ViewsSink):
             self._ledger = Ledger(self.target, header)
             self._ledger.write()
             for path in self.target.iterdir():
-                if path.name != zarr_views.LEDGER_FILE:
+                if path.name != LEDGER_FILE:
                     is_folder = path.is_dir() and not path.is_symlink()
                     shutil.rmtree(path) if is_folder else path.unlink()
         self._ledger.make_files(1 + len(self.job.transforms))
@@ -225,13 +224,19 @@ class StoreSink(ViewsSink):
             n_samples, blocks = source.n_samples, ledger.blocks
             parts = [blocks[index].get("labels") for index in sorted(blocks)]
             labels, columns = self.columns(join_labels(source, parts), n_samples)
-            rows = {"clusters": source.clusters, "groups": source.groups, "ids": source.names()}
-            names = (row_names(values, n_samples, name) for name, values in rows.items())
             with _writing(self.target):
                 logits, *layers = open_layers(ledger)
-                views = dict(zip(self.job.transforms, layers, strict=True))
-                given = labels, columns, self.job.preprocessing
-                ledger.finish(Views.unchecked(logits, views, *given, *names))
+                views = Views.unread(
+                    logits,
+                    dict(zip(self.job.transforms, layers, strict=True)),
+                    labels=labels if labels is None or columns is None else columns[labels],
+                    classes=columns,
+                    preprocessing=self.job.preprocessing,
+                    clusters=source.clusters,
+                    groups=source.groups,
+                    ids=source.names(),
+                )
+                ledger.finish(views)
         return read_views(self.target)
 
 

@@ -29,7 +29,8 @@ from recal.views import Views
 npy: Any = numpy_format  # it has no type annotations
 # About 4 MB of float32: large enough to be fast, small enough to keep several in memory.
 _PART_VALUES = 1_000_000
-_OF_ROWS = ("labels", "classes", "clusters", "groups", "ids")
+LEDGER_FILE = "ledger.txt"  # only in folders that recal wrote
+OF_ROWS = ("labels", "classes", "clusters", "groups", "ids")
 
 
 def read_views(
@@ -60,13 +61,14 @@ def read_views(
     source = local_path(path)
     if not source.exists():
         raise FileError(f"There is no file or folder {source}.")
-    names = ("logits", "transformed", "transforms", "preprocessing", *_OF_ROWS)
+    given: dict[str, Any] = {"labels": labels, "classes": classes}
+    names = ("logits", "transformed", "transforms", "preprocessing", *OF_ROWS)
     if not source.is_dir():
         arrays = read_npz(source, names, required="logits")
-    elif (source / "ledger.txt").exists():
+    elif (source / LEDGER_FILE).exists():
         from recal.files.zarr_views import open_folder
 
-        return open_folder(source, labels=labels, classes=classes)
+        return open_folder(source, given)
     else:
         arrays = read_group(source, names)
     logits, specs = arrays["logits"], arrays.get("transforms", np.array([], dtype=np.str_))
@@ -77,8 +79,7 @@ def read_views(
             f"{source}: `transforms` must be a list of specs, and `transformed` have the shape "
             f"{(count, *logits.shape)}; got dtype {specs.dtype}, shapes {specs.shape} and {transformed.shape}."
         )
-    given: dict[str, Any] = {"labels": labels, "classes": classes}
-    more = {name: arrays.get(name) if given.get(name) is None else given[name] for name in _OF_ROWS}
+    more = {name: arrays.get(name) if given.get(name) is None else given[name] for name in OF_ROWS}
     try:
         prepared = _read_preprocessing(arrays.get("preprocessing"))
         views = dict(zip(specs.tolist(), transformed))
@@ -117,7 +118,7 @@ def write_views(views: Views, target: Path) -> Path:
 
 def details(views: Views) -> dict[str, Any]:
     """Return what files hold besides logits, by name."""
-    found: dict[str, Any] = {name: getattr(views, name) for name in _OF_ROWS if name != "ids"}
+    found: dict[str, Any] = {name: getattr(views, name) for name in OF_ROWS if name != "ids"}
     if views.classes is not None and views.labels is not None:
         # With numeric names, a column number would be read as a name.
         found["labels"] = views.classes[views.labels]
@@ -230,7 +231,8 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> N
         shape, _, dtype = read(member)
         if dtype.hasobject or dtype.fields is not None:
             raise FileError(f"`{name}` holds Python objects, which are never opened")
-        size, expected = info.file_size - member.tell(), math.prod(shape) * dtype.itemsize
+        # Any number of texts without a width takes no bytes.
+        size, expected = info.file_size - member.tell(), math.prod(shape) * max(1, dtype.itemsize)
         if size != expected:
             raise FileError(f"`{name}` declares {expected:,} bytes and has {size:,}")
         member.seek(0)
@@ -259,7 +261,7 @@ def read_group(folder: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         group = zarr.open_group(str(folder), mode="r", zarr_format=3)
         arrays: dict[str, Any] = {name: group[name] for name in names if name in group}
         if "recal" in group.attrs:
-            raise ValueError("recal wrote it, and its ledger.txt is missing")
+            raise ValueError(f"recal wrote it, and its {LEDGER_FILE} is missing")
         if "logits" not in arrays:
             raise ValueError(f"it has no array `logits`; it has: {', '.join(group) or 'nothing'}")
         size = 0
@@ -274,7 +276,7 @@ def read_group(folder: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
                 raise ValueError(f"`{name}` lacks chunks")
             # Reading takes memory for at least one chunk, and time for each.
             values = max(math.prod(array.shape), math.prod(array.chunks))
-            size += values * array.dtype.itemsize + 1000 * array.nchunks
+            size += values * max(1, array.dtype.itemsize) + 1000 * array.nchunks
         admit(folder, size, sum(file.stat().st_size for file in files))
         return {name: array[...] for name, array in arrays.items()}
     except FileError:

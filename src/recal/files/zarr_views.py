@@ -24,27 +24,26 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from recal.checks import Floats, check_classes, check_labels
-from recal.clusters import row_names
+from recal.checks import Floats
 from recal.errors import FileError, InputError
 from recal.files.paths import check_file, folder_lock, partial_name, replace_folder, replacing
-from recal.files.views import details, row_parts
+from recal.files.views import LEDGER_FILE, OF_ROWS, details, row_parts
 from recal.transforms import as_transform
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
-LEDGER_FILE, DESCRIPTION = "ledger.txt", "zarr.json"
+DESCRIPTION = "zarr.json"
 COLLECTED, WRITTEN = "recal collect", "recal views"
-VERSION = 2
+FORMAT = 2
 # Larger arrays stay on disk when all of their rows are used.
 _LARGE_BYTES = 250_000_000
 Entry = dict[str, Any]
@@ -136,14 +135,14 @@ class Ledger:
         n_samples, n_classes, count = self.n_samples, self.n_classes, self.n_layers - 1
         for number in range(self.n_layers):  # a killed run may have written more rows
             os.truncate(self.layer(number), n_samples * n_classes * self.dtype.itemsize)
-        _write_array(self.folder / "logits", (n_samples, n_classes), self.dtype)
+        _describe_array(self.folder / "logits", (n_samples, n_classes), self.dtype)
         if count:
-            _write_array(self.folder / "transformed", (count, n_samples, n_classes), self.dtype)
+            _describe_array(self.folder / "transformed", (count, n_samples, n_classes), self.dtype)
         described = {
             name: value.tolist() if isinstance(value, np.ndarray) else value
             for name, value in details(views).items()
         }
-        attributes = {"recal": {"kind": "views", "version": VERSION, **described}}
+        attributes = {"recal": {"kind": "views", "version": FORMAT, **described}}
         group = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
         self.end = _write_json(self.folder / DESCRIPTION, group)
         self.write()
@@ -162,7 +161,7 @@ def read_ledger(folder: Path) -> Ledger:
     header = _record(lines[0]) if lines else None
     if header is None or not _is_count(header.get("batch_size")):
         raise ValueError(f"the first line of {LEDGER_FILE} is damaged")
-    if header.get("kind") not in (COLLECTED, WRITTEN) or header.get("version") != VERSION:
+    if header.get("kind") not in (COLLECTED, WRITTEN) or header.get("version") != FORMAT:
         raise ValueError(f"{LEDGER_FILE} is of another kind or version")
     ledger = Ledger(folder, header)
     for record in filter(None, map(_record, lines[1:])):
@@ -244,7 +243,7 @@ def write_folder(views: Views, target: Path) -> None:
                 raise FileExistsError(17, "it contains files that recal did not write") from None
         target.parent.mkdir(parents=True, exist_ok=True)
         with folder_lock(target) if target.is_dir() else nullcontext():
-            _write(views, partial)
+            _write_blocks(views, partial)
             replace_folder(partial, target)
     except OSError as error:
         raise FileError(
@@ -254,9 +253,9 @@ def write_folder(views: Views, target: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write(views: Views, folder: Path) -> None:
+def _write_blocks(views: Views, folder: Path) -> None:
     slices = list(row_parts(views.n_samples, views.n_classes))
-    header = {"kind": WRITTEN, "version": VERSION, "batch_size": slices[0].stop}
+    header = {"kind": WRITTEN, "version": FORMAT, "batch_size": slices[0].stop}
     ledger, first = Ledger(folder, header), views[:1]
     layers = [first.logits, *(first.transformed(one) for one in views.transforms)]
     dtype = np.result_type(*layers)
@@ -268,7 +267,7 @@ def _write(views: Views, folder: Path) -> None:
     ledger.finish(views)
 
 
-def _write_array(folder: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def _describe_array(folder: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Describe an array for zarr: each matrix is one chunk."""
     chunk = {"chunk_shape": [1, *shape[1:]] if len(shape) == 3 else shape}
     about = {"zarr_format": 3, "node_type": "array", "shape": shape, "data_type": dtype.name}
@@ -284,20 +283,18 @@ def _write_json(path: Path, value: Entry) -> str:
     content = json.dumps(value).encode()
     with replacing(path) as file:
         file.write(content)
-    return _digest(content)
+    return _json_digest(content)
 
 
-def _digest(content: bytes) -> str:
+def _json_digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 # --- reading
 
 
-def open_folder(
-    path: Path, *, labels: ArrayLike | None, classes: Sequence[Any] | NDArray[Any] | None
-) -> Views:
-    """Open views without reading their logits; `labels` and `classes` replace those of the folder."""
+def open_folder(path: Path, given: Mapping[str, Any]) -> Views:
+    """Open views without reading their logits; `given` labels or classes replace the folder's."""
     try:
         ledger = read_ledger(path)
         if ledger.end is None:
@@ -307,33 +304,23 @@ def open_folder(
             )
         check_file(path / DESCRIPTION, path)
         content = (path / DESCRIPTION).read_bytes()
-        if _digest(content) != ledger.end:
+        if _json_digest(content) != ledger.end:
             raise ValueError("what it says about its views is not what was written with them")
         described = json.loads(content)["attributes"]["recal"]
         layers = open_layers(ledger)
         transforms = [as_transform(spec) for spec in described["transforms"]]
         if len(set(transforms)) != len(layers) - 1:
             raise ValueError("it names another number of transformations")
+        columns = {name: described.get(name) for name in OF_ROWS}
+        if (stored := described.get("preprocessing")) is not None:
+            columns["preprocessing"] = Preprocessing.from_json(stored)
     except FileError:
         raise
     except Exception as error:  # a forged description may be anything
         raise _damaged(path, error) from error
-    shape, stored = layers[0].shape, described.get("preprocessing")
-    classes = described.get("classes") if classes is None else classes
-    labels = described.get("labels") if labels is None else labels
+    columns |= {name: values for name, values in given.items() if values is not None}
     try:
-        columns = None if classes is None else check_classes(classes, shape[1])
-        return Views.unchecked(
-            layers[0],
-            dict(zip(transforms, layers[1:])),
-            None if labels is None else check_labels(labels, *shape, columns),
-            columns,
-            None if stored is None else Preprocessing.from_json(stored),
-            *(
-                row_names(described.get(name), shape[0], name)
-                for name in ("clusters", "groups", "ids")
-            ),
-        )
+        return Views.unread(layers[0], dict(zip(transforms, layers[1:])), **columns)
     except InputError as error:
         raise error.at(path) from None
 

@@ -141,7 +141,7 @@ def test_a_full_disk_leaves_the_old_views(target, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(views_module, "_write_array", full)
-    monkeypatch.setattr("recal.files.zarr_views._write_array", full)
+    monkeypatch.setattr("recal.files.zarr_views._describe_array", full)
     with pytest.raises(FileError, match=r"No space left on device\. No files were written"):
         make(count=3).write(target)
     assert_same(read_views(target), make(count=1))
@@ -153,11 +153,11 @@ def write_npz(path, **arrays):
     return path
 
 
-def lying(path, shape):
+def lying(path, shape, descr="<f4"):
     """An array that declares another shape than it has."""
     with zipfile.ZipFile(path, "w") as archive, archive.open("logits.npy", "w") as member:
         np.lib.format.write_array_header_1_0(
-            member, {"descr": "<f4", "fortran_order": False, "shape": shape}
+            member, {"descr": descr, "fortran_order": False, "shape": shape}
         )
         member.write(LOGITS.tobytes())
     return path
@@ -168,6 +168,10 @@ NPZ = {
     "says-more": (
         lambda p: lying(p, (10**9, 3)),
         "`logits` declares 12,000,000,000 bytes and has 72",
+    ),
+    "texts-without-width": (
+        lambda p: lying(p, (10**12,), "<U0"),
+        "declares 1,000,000,000,000 bytes",
     ),
     "text": (lambda p: p.write_text("logits") and p, "not a complete .npz file"),
     "empty": (lambda p: p.write_bytes(b"") or p, "not a complete .npz file"),
