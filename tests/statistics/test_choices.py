@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from recal import AutoCalibration, TemperatureScaling, Views
-from recal.calibrators import auto, view_selection
+from recal.calibrators import ensemble, stacking
 from recal.calibrators.ensemble import EnsembleFit
 from recal.calibrators.samples import LossGain, Samples
-from recal.calibrators.view_selection import GrowingStack, StackData, _pays
+from recal.calibrators.stacking import GrowingStack, StackData, _pays
 from recal.clusters import effective_count
 from recal.comparison.results import PROPER, recommend
 from recal.errors import DependentRowsWarning
@@ -44,7 +44,7 @@ def test_the_error_of_a_gain_counts_clusters():
         assert copied.mean == pytest.approx(alone.mean)
         assert copied.error == pytest.approx(alone.error)
     assert LossGain.between(before, after, None, np.arange(50)).error == pytest.approx(
-        LossGain.between(before, after).error
+        LossGain.between(before, after, None, None).error
     )
     assert LossGain.between(before, after, None, np.zeros(50, int)).error == np.inf
 
@@ -92,10 +92,10 @@ def test_trust_is_what_steins_estimator_leaves():
 
 def test_a_gain_is_a_mean_of_paired_differences_with_its_error():
     before, after = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.0, 2.0, 1.0, 3.0])
-    plain = LossGain.between(before, after)
+    plain = LossGain.between(before, after, None, None)
     assert plain.mean == pytest.approx(1.0)
     assert plain.error == pytest.approx(np.std([1, 0, 2, 1], ddof=1) / 2)
-    weighted = LossGain.between(before, after, np.array([1.0, 1.0, 0.0, 0.0]))
+    weighted = LossGain.between(before, after, np.array([1.0, 1.0, 0.0, 0.0]), None)
     assert weighted.mean == pytest.approx(0.5)
     assert weighted.error == pytest.approx(np.sqrt(2 * 0.5**2 * 0.5**2))
 
@@ -110,7 +110,7 @@ def test_the_first_view_must_be_clearer_than_a_further_one():
 def test_a_view_must_gain_the_least_that_its_pass_is_worth():
     assert _pays(LossGain(0.0050, 0.0001), 0.005, chosen=0, n_samples=10_000)
     assert not _pays(LossGain(0.0049, 0.0001), 0.005, chosen=0, n_samples=10_000)
-    assert view_selection._LEAST_SHARE == 0.005
+    assert stacking._LEAST_SHARE == 0.005
 
 
 def data_of(candidates=(), confidence=(), rows=4):
@@ -167,7 +167,7 @@ def test_recal_must_gain_half_a_per_cent_for_each_pass_more(monkeypatch, loss, w
         def _predict_proba(self, views):
             return np.tile([truth, 1 - truth], (len(views), 1))
 
-    monkeypatch.setattr(auto, "ReCal", Fake)
+    monkeypatch.setattr(ensemble, "ReCal", Fake)
     n = 20
     losses = {
         "ts": np.full(n, 1.2),
@@ -176,7 +176,7 @@ def test_recal_must_gain_half_a_per_cent_for_each_pass_more(monkeypatch, loss, w
     }
     samples = Samples(Views(np.tile([3.0, 0.0], (n, 1))), np.zeros(n, int))
     fit = EnsembleFit({}, {}, samples, 1.0, np.arange(n) % 2, losses, passes=1.0)
-    _, reason = auto._try_recal(fit, 0)
+    _, reason = ensemble._try_recal(fit, 0)
     assert bool(reason) is wins
 
 

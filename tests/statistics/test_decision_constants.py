@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import norm
 
 from recal import AutoCalibration, TemperatureScaling, decide
-from recal.calibrators import auto, ensemble
+from recal.calibrators import ensemble
 from recal.decisions import curves, decide_each
 from recal.decisions.crossfit import crossfitted
 from recal.decisions.following import NOISE, UNKNOWN_FROM, Following, TwoReadings, row_numbers
@@ -160,11 +160,11 @@ def test_the_lowest_risk_that_samples_support_is_rounded_up_to_two_digits():
 @pytest.mark.parametrize(("weight", "alone"), [(0.94, False), (0.95, True)])
 def test_a_member_with_95_per_cent_of_the_weight_is_taken_alone(weight, alone):
     member = TemperatureScaling()
-    ensemble = SimpleNamespace(reason_="Mixes methods.", answers="kept")
+    whole = SimpleNamespace(reason_="Mixes methods.", answers="kept")
     fitted = SimpleNamespace(
         weights={"ts": weight}, members={"ts": member}, plan=None, losses={"ts": np.ones(2)}
     )
-    chosen, _ = auto._simplest(ensemble, fitted)
+    chosen, _ = ensemble._simplest(whole, fitted)
     assert (chosen is member) is alone
 
 

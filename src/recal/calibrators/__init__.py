@@ -19,20 +19,20 @@ from recal.errors import InputError
 # Each method with its short name, known before its code is loaded, and the module of this folder
 # that defines it.
 _HOMES = {
-    "AutoCalibration": ("auto", "auto"),
+    "AutoCalibration": ("auto", "ensemble"),
     "BayesianBinning": ("bbq", "binning"),
     "BetaCalibration": ("beta", "logistic"),
     "CalibrationEnsemble": ("ensemble", "ensemble"),
     "DirichletCalibration": ("dir-odir", "scaling"),
     "EnsembleTemperatureScaling": ("ets", "temperature"),
-    "GaussianProcessCalibration": ("gp", "gaussian_process"),
+    "GaussianProcessCalibration": ("gp", "shared_functions"),
     "HistogramBinning": ("histogram", "binning"),
     "IsotonicCalibration": ("isotonic", "isotonic"),
     "IsotonicMulticlass": ("irm", "isotonic"),
     "IsotonicOneVsAll": ("irova-ts", "isotonic"),
     "MatrixScaling": ("ms-odir", "scaling"),
     "MutualInformationBinning": ("imax", "binning"),
-    "OrderPreserving": ("iop", "order_preserving"),
+    "OrderPreserving": ("iop", "shared_functions"),
     "PlattScaling": ("platt", "logistic"),
     "ReCal": ("recal", "recal"),
     "SplineCalibration": ("spline", "isotonic"),

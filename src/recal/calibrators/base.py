@@ -115,10 +115,6 @@ class Estimator:
         self._check_fitted()
         return {name: value for name, value in vars(self).items() if _is_fitted(name)}
 
-    def stored_params(self) -> dict[str, Any]:
-        """Return the parameters that a file holds."""
-        return self.get_params(deep=False)
-
     def set_state(self, state: Mapping[str, Any]) -> Self:
         """Replace all fitted attributes by these: what an earlier fit left is gone."""
         for name in [name for name in vars(self) if name.endswith("_")]:
@@ -245,11 +241,8 @@ class Calibrator(Estimator, ABC):
         check_parameters(self)
         name = type(self).__name__
         views = as_views(X, needs_views=self.needs_views, method=name)
-        names, count, labels = (
-            views.classes if classes is None else classes,
-            views.n_classes,
-            views.labels,
-        )
+        count, labels = views.n_classes, views.labels
+        names = views.classes if classes is None else classes
         if y is not None:
             labels = check_labels(y, views.n_samples, count, names)
         elif labels is None:
@@ -257,14 +250,10 @@ class Calibrator(Estimator, ABC):
             raise InputError(
                 "Labels are needed to fit", remedy=f"{how}. {ASIDES['no y'].format(name)}"
             )
-        samples = Samples.checked(
-            views,
-            labels,
-            sample_weight,
-            views.clusters if clusters is None else clusters,
-            views.groups if groups is None else groups,
-            np.arange(count) if names is None else check_classes(names, count),
-        )
+        clusters = views.clusters if clusters is None else clusters
+        groups = views.groups if groups is None else groups
+        columns = np.arange(count) if names is None else check_classes(names, count)
+        samples = Samples.checked(views, labels, sample_weight, clusters, groups, columns)
         # Exponentials of classes far below the largest underflow. A decorator would hide the caller
         # from warnings.
         with np.errstate(under="ignore"):
@@ -361,11 +350,8 @@ class Calibrator(Estimator, ABC):
         are_probs = not isinstance(X, Views) and looks_like_probabilities(rows)
         # The method chosen by AutoCalibration keeps no hashes.
         name = "prob_hashes_" if are_probs else "row_hashes_"
-        hashes, n_fitted = (
-            getattr(self, name, np.empty(0, np.uint64)),
-            getattr(self, "n_fitted_", 0),
-        )
-        return count_fitted(rows, hashes, n_fitted)
+        hashes = getattr(self, name, np.empty(0, np.uint64))
+        return count_fitted(rows, hashes, getattr(self, "n_fitted_", 0))
 
     def _answer(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return answer_views(self.map_, views, kept=self.keeps_accuracy)
@@ -489,7 +475,14 @@ class _KeptAnswers:
 
 
 class GuardedCalibrator(Calibrator):
-    """A method that may change predictions; with answers="kept" a guard keeps them."""
+    """A method that may change predictions.
+
+    Parameters
+    ----------
+    answers : {"free", "kept"}
+        "free": predictions may change if another class is more likely. "kept": predictions never
+        change: a guard keeps the model's prediction the likeliest class at the lowest cost.
+    """
 
     keeps_accuracy: ClassVar[bool] = cast(bool, _KeptAnswers())
 

@@ -38,16 +38,12 @@ class HistogramBinning(GuardedCalibrator):
     penalty : float
         The number of samples, spread evenly over the classes, that are added to every bin so that
         no share is 0 or 1. The value of an empty bin is its middle.
-    answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
-        at the lowest cost.
 
     Examples
     --------
-    >>> from recal.calibrators import HistogramBinning
-    >>> logits = [[3.0, 0.0], [2.0, 0.0], [2.5, 0.0], [0.0, 2.0]]
-    >>> HistogramBinning(n_bins=2).fit(logits, [0, 1, 0, 1]).predict_proba([[2.2, 0.0]]).round(3)
-    array([[0.167, 0.833]])
+    >>> model = HistogramBinning(n_bins=2).fit([3.0, 2.0, 2.5, -2.0], [1, 0, 1, 0])
+    >>> model.map_.values.round(2).tolist()  # of each class and bin
+    [[0.17, 0.83], [0.17, 0.83]]
     """
 
     short_name = "histogram"
@@ -98,19 +94,12 @@ class BayesianBinning(GuardedCalibrator):
     penalty : float
         The number of samples, spread evenly over the classes, that are added at the end so that no
         value is nearly 0 or 1.
-    answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
-        at the lowest cost.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from recal.calibrators import BayesianBinning
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(1000, 2))
-    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> model = BayesianBinning().fit(5 * logits, labels)  # overconfident: five times too large
-    >>> bool(model.predict_proba([[5.0, 0.0]])[0, 0] < 0.85)
+    >>> log_odds = np.linspace(-9.0, 9.0, 1000)
+    >>> right = np.random.default_rng(0).random(1000) < 1.0 / (1.0 + np.exp(-log_odds / 5.0))
+    >>> bool(BayesianBinning().fit(log_odds, right.astype(int)).predict_confidence([5.0]) < 0.9)
     True
     """
 
@@ -209,20 +198,13 @@ class MutualInformationBinning(GuardedCalibrator):
     penalty : float
         The number of samples, spread evenly over the classes, that are added to every bin so that
         no share is 0 or 1.
-    answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
-        at the lowest cost.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from recal.calibrators import MutualInformationBinning
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(1000, 3))
-    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> model = MutualInformationBinning(n_bins=8).fit(3 * logits, labels)
-    >>> model.map_.edges.shape
-    (7,)
+    >>> y = np.arange(600) % 3
+    >>> logits = np.eye(3)[y] + np.random.default_rng(0).normal(size=(600, 3))
+    >>> len(MutualInformationBinning(n_bins=8).fit(logits, y).map_.edges)
+    7
     """
 
     short_name = "imax"

@@ -6,13 +6,14 @@ Cross-validation chooses the strength of their ridge.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Vector
-from recal.clusters import check_clusters, check_names, cluster_sums, stratified_folds
+from recal.calibrators.samples import LossGain
+from recal.checks import Indices, Vector
+from recal.clusters import check_names, each_fold, stratified_folds
 from recal.errors import InputError
 from recal.maps.arrays import log_odds, sigmoid
 from recal.maps.base import Array, like, namespace
@@ -70,7 +71,7 @@ def fit_group_offsets(
     groups: ArrayLike,
     sample_weight: Vector | None = None,
     *,
-    clusters: ArrayLike | None = None,
+    clusters: Indices | None = None,
     strengths: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
 ) -> GroupOffsets:
     """Fit one offset per group on the log-odds of the confidence.
@@ -86,7 +87,7 @@ def fit_group_offsets(
     correct : array of bool, shape (n_samples,)
     groups : array-like of shape (n_samples,)
     sample_weight : array of shape (n_samples,), optional
-    clusters : array-like of shape (n_samples,), optional
+    clusters : array of int, shape (n_samples,), optional
         Rows that belong together: folds never divide them, and the standard error of the gain
         counts clusters.
     strengths : the ridges to compare, besides no offsets at all
@@ -105,32 +106,25 @@ def fit_group_offsets(
     """
     names, index = check_names(groups, len(correct), "groups")
     scores, right = log_odds(confidence), np.asarray(correct, np.float64)
-    weights = (
-        np.ones(len(right)) if sample_weight is None else np.asarray(sample_weight, np.float64)
-    )
-    together = None if clusters is None else check_clusters(clusters, len(right))
-    n_folds = min(10, len(right) if together is None else int(together.max()) + 1)
+    weights = np.ones(len(right)) if sample_weight is None else sample_weight
+    n_folds = min(10, len(right) if clusters is None else len(np.unique(clusters)))
     if n_folds < 2:
         return GroupOffsets(names, np.zeros(len(names)))
-    fold = stratified_folds(index, n_folds, np.random.default_rng(0), clusters=together)
+
+    def offsets(strength: float, rows: Any = slice(None)) -> Vector:
+        ridge = strength * _information(scores[rows], weights[rows])
+        data = scores[rows], right[rows], index[rows]
+        return ridge_offsets(*data, len(names), ridge, weights[rows])
+
+    folds = stratified_folds(index, n_folds, np.random.default_rng(0), clusters=clusters)
     losses = np.empty((len(strengths), len(right)))
-    for number in range(n_folds):
-        rest, left = fold != number, fold == number
+    for rest, left_out in each_fold(folds):
         for row, strength in enumerate(strengths):
-            ridge = strength * _information(scores[rest], weights[rest])
-            offsets = ridge_offsets(
-                scores[rest], right[rest], index[rest], len(names), ridge, weights[rest]
-            )
-            losses[row, left] = _losses(scores[left] + offsets[index[left]], right[left])
-    gains = _losses(scores, right) - losses
-    best = int(np.argmax(gains @ weights))
-    mean = float(np.average(gains[best], weights=weights))
-    residuals = cluster_sums(weights * (gains[best] - mean), together)
-    deviation = float(np.sqrt(residuals @ residuals) / weights.sum())
-    if mean <= deviation:
-        return GroupOffsets(names, np.zeros(len(names)))
-    ridge = strengths[best] * _information(scores, weights)
-    return GroupOffsets(names, ridge_offsets(scores, right, index, len(names), ridge, weights))
+            shifts = offsets(strength, rest)[index[left_out]]
+            losses[row, left_out] = _losses(scores[left_out] + shifts, right[left_out])
+    best = int(np.argmin(losses @ weights))
+    gain = LossGain.between(_losses(scores, right), losses[best], weights, clusters)
+    return GroupOffsets(names, offsets(strengths[best]) if gain.is_clear else np.zeros(len(names)))
 
 
 def _information(scores: Vector, weights: Vector) -> float:

@@ -41,16 +41,11 @@ class IsotonicCalibration(GuardedCalibrator):
         The number of samples, spread evenly over the classes, that are added so that no frequency
         is 0 or 1. With 0 the curves are those of scikit-learn's IsotonicRegression of the log-odds,
         which for two classes are the difference of the logits.
-    answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
-        at the lowest cost.
 
     Examples
     --------
-    >>> from recal.calibrators import IsotonicCalibration
-    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
-    >>> IsotonicCalibration().fit(logits, [0, 1, 0, 1]).predict_proba([[2.5, 0.0]]).round(3)
-    array([[0.7, 0.3]])
+    >>> IsotonicCalibration().fit([3.0, 2.0, 1.0, -2.0], [1, 0, 1, 0]).predict_proba([2.5]).round(3)
+    array([[0.3, 0.7]])
     """
 
     short_name = "isotonic"
@@ -80,24 +75,14 @@ class IsotonicOneVsAll(IsotonicCalibration):
 
     The temperature makes the main correction with one parameter, and isotonic regression corrects
     the rest. The combination therefore needs fewer samples than isotonic regression alone if a
-    network is badly overconfident. Reference: Zhang, Kailkhura and Han, *Mix-n-Match* (ICML 2020):
-    IROvA-TS.
-
-    Parameters
-    ----------
-    penalty : float
-        The number of samples, spread evenly over the classes, that are added so that no frequency
-        is 0 or 1.
-    answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
-        at the lowest cost.
+    network is badly overconfident. `penalty` is that of `IsotonicCalibration`. Reference: Zhang,
+    Kailkhura and Han, *Mix-n-Match* (ICML 2020): IROvA-TS.
 
     Examples
     --------
-    >>> from recal.calibrators import IsotonicOneVsAll
-    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
-    >>> IsotonicOneVsAll().fit(logits, [0, 1, 0, 1]).predict_proba([[2.5, 0.0]]).round(3)
-    array([[0.7, 0.3]])
+    >>> model = IsotonicOneVsAll().fit([4.0, 4.0, 4.0, -4.0], [1, 1, 0, 0])
+    >>> round(model.map_.beta, 2)
+    0.27
     """
 
     short_name = "irova-ts"
@@ -142,10 +127,10 @@ class IsotonicMulticlass(Calibrator):
 
     Examples
     --------
-    >>> from recal.calibrators import IsotonicMulticlass
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
-    >>> IsotonicMulticlass().fit(logits, [0, 1, 0, 1]).predict_proba([[2.5, 0.0]]).round(3)
-    array([[0.767, 0.233]])
+    >>> probs = IsotonicMulticlass().fit(logits, [0, 1, 0, 1]).predict_proba(logits)
+    >>> probs.argmax(axis=1).tolist()
+    [0, 0, 0, 1]
     """
 
     short_name = "irm"
@@ -189,13 +174,10 @@ class SplineCalibration(Calibrator):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from recal.calibrators import SplineCalibration
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(1000, 3))
-    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> model = SplineCalibration().fit(3 * logits, labels)  # overconfident: three times too large
-    >>> bool(model.predict_proba(3 * logits).max(axis=1).mean() < 0.65)
+    >>> log_odds = np.linspace(-6.0, 6.0, 1000)
+    >>> right = np.random.default_rng(0).random(1000) < 1.0 / (1.0 + np.exp(-log_odds / 3.0))
+    >>> model = SplineCalibration().fit(log_odds, right.astype(int))
+    >>> bool(model.predict_confidence([3.0])[0] < 0.9)
     True
     """
 
@@ -250,22 +232,12 @@ class VennAbers(GuardedCalibrator):
     Fedorova, *Large-scale probabilistic predictors with and without guarantees of validity* (NIPS
     2015). The code uses their algorithm, which is linear in the number of sorted samples.
 
-    Parameters
-    ----------
-    answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
-        at the lowest cost.
-
     Examples
     --------
-    >>> from recal.calibrators import VennAbers
-    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
-    >>> model = VennAbers().fit(logits, [0, 1, 0, 1])
-    >>> model.predict_proba([[2.5, 0.0]]).round(3)
-    array([[0.6, 0.4]])
-    >>> low, high = model.predict_interval([[2.5, 0.0]])
-    >>> low.round(3), high.round(3)
-    (array([[0.333, 0.   ]]), array([[1.   , 0.667]]))
+    >>> model = VennAbers().fit([3.0, 2.0, 1.0, -2.0], [1, 0, 1, 0])
+    >>> low, high = model.predict_interval([2.5])
+    >>> low.round(3).tolist(), high.round(3).tolist()
+    ([[0.0, 0.333]], [[0.667, 1.0]])
     """
 
     short_name: ClassVar[str] = "venn-abers"

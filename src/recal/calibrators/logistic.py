@@ -33,9 +33,6 @@ class PlattScaling(GuardedCalibrator):
         The strength s of smoothed targets: (N+ + s) / (N+ + 2s) and s / (N- + 2s) instead of 1 and
         0. They keep the curve moderate if a class has few samples, and finite if it has none. 1 is
         Platt's choice, 0 means hard targets; 0.1 is better than both on most real data sets.
-    answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
-        at the lowest cost.
 
     Notes
     -----
@@ -43,10 +40,9 @@ class PlattScaling(GuardedCalibrator):
 
     Examples
     --------
-    >>> from recal.calibrators import PlattScaling
-    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
-    >>> PlattScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
-    array([[0.78, 0.22]])
+    >>> log_odds = [3.0, 2.0, 1.0, -2.0]
+    >>> PlattScaling().fit(log_odds, [1, 1, 0, 0]).predict_proba([2.0]).round(2)
+    array([[0.22, 0.78]])
     """
 
     short_name: ClassVar[str] = "platt"
@@ -79,15 +75,10 @@ class BetaCalibration(GuardedCalibrator):
     Parameters
     ----------
     penalty : float
-        The strength s of smoothed targets: (N+ + s) / (N+ + 2s) and s / (N- + 2s) instead of 1 and
-        0. They keep the map moderate if a class has few samples, and finite if it has none. 1 is
-        Platt's choice, 0 means hard targets; 0.1 is better than both on most real data sets.
+        The strength of smoothed targets, as in `PlattScaling`.
     joint : bool
         Whether the curves move together at the end. False is one class against the rest, as
         published.
-    answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
-        at the lowest cost.
 
     Notes
     -----
@@ -95,10 +86,9 @@ class BetaCalibration(GuardedCalibrator):
 
     Examples
     --------
-    >>> from recal.calibrators import BetaCalibration
-    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
-    >>> BetaCalibration().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
-    array([[0.81, 0.19]])
+    >>> model = BetaCalibration().fit([3.0, 2.0, 1.0, -2.0], [1, 1, 0, 0])
+    >>> model.map_.coefficients.round(1).tolist()  # a, b and c of both classes
+    [[3.6, 0.0], [0.0, 3.6], [6.2, -6.2]]
     """
 
     short_name: ClassVar[str] = "beta"
@@ -173,40 +163,40 @@ def fit_logistic(
     """
     width = 1 if features[0].shape[1] == 2 else features[0].shape[1]
     problem = _Curves([feature[:, :width] for feature in features], labels, penalty)
-    size = problem.size
+    first, tol = np.zeros(problem.pull.shape), 1e-12
+    if start is not None:
+        first, tol = start[:, :width], NEAR_TOL
     bounds = None
     if lower is not None:
-        bounds = np.full(size.shape, lower)
+        bounds = np.full(first.shape, lower)
         bounds[-1] = -np.inf
-    first = np.zeros(size.shape) if start is None else start[:, :width] * size
-    tol = 1e-12 if start is None else NEAR_TOL
-    return minimise(problem, first, lower=bounds, tol=tol, max_iter=100, warn=False).point / size
+    return minimise(problem, first, lower=bounds, tol=tol, max_iter=100, warn=False).point
 
 
 class _Curves:
-    """The loss of each class, in units where each feature has a root mean square of 1."""
+    """The loss of each class."""
 
     def __init__(self, features: Sequence[Array], labels: Labels, penalty: float) -> None:
-        self.features, self.size = features, _sizes(features)
+        self.features = features
         self.count, n_classes = features[0].shape
         high, low = _targets(labels, n_classes, penalty)
         # The targets enter the loss linearly, through one number for each coefficient.
         rows = np.flatnonzero(labels < n_classes)
         columns = labels[rows]
-        self.pull = np.empty(self.size.shape)
+        self.pull = np.empty((len(features) + 1, n_classes))
         for j, feature in enumerate(features):
             own = np.bincount(columns, weights=feature[rows, columns], minlength=n_classes)
-            self.pull[j] = (low * feature.sum(axis=0) + (high - low) * own) / self.size[j]
+            self.pull[j] = low * feature.sum(axis=0) + (high - low) * own
         own = np.bincount(columns, minlength=n_classes)
         self.pull[-1] = low * self.count + (high - low) * own
         self.pull /= self.count
-        # A ridge without visible effect makes the solution unique.
-        self.ridge = 1e-8
+        # A ridge without visible effect makes the solution unique, even if every sample of a class
+        # is saturated, so that its curvature vanishes.
+        self.ridge = 1e-8 * np.square(_sizes(features))
 
     def evaluate(self, point: Array) -> Array:
-        scale = point / self.size
-        scores = self.features[0] * scale[0]
-        for feature, row in zip(self.features[1:], scale[1:-1]):
+        scores = self.features[0] * point[0]
+        for feature, row in zip(self.features[1:], point[1:-1]):
             scores += feature * row
         scores += point[-1]
         # e^-|score| gives log(1 + e^score) and the sigmoid.
@@ -217,22 +207,21 @@ class _Curves:
         return total / self.count - gained
 
     def gradient(self) -> Array:
-        size, width = self.size, len(self.size)
+        width, n_classes = self.point.shape
         probs = np.where(self.scores < 0.0, self.small, 1.0) / (1.0 + self.small)
         spread = probs * (1.0 - probs)
         columns: list[Any] = [*self.features, 1.0]
-        gradient = np.empty(size.shape)
-        hessian = np.empty((size.shape[1], width, width))
-        for i in range(width):
-            gradient[i] = (probs * columns[i]).sum(axis=0) / size[i]
-            weighted = spread * columns[i]
+        gradient = 2.0 * self.ridge * self.point - self.pull
+        self.hessian = np.empty((n_classes, width, width))
+        for i, column in enumerate(columns):
+            gradient[i] += (probs * column).sum(axis=0) / self.count
+            weighted = spread * column / self.count
             for j in range(i, width):
-                block = (weighted * columns[j]).sum(axis=0) / (size[i] * size[j])
-                hessian[:, i, j] = hessian[:, j, i] = block
-        # If every sample of a class is saturated, its curvature vanishes.
-        self.hessian = hessian / self.count + (2.0 * self.ridge + 1e-12) * np.eye(width)
+                block = (weighted * columns[j]).sum(axis=0)
+                self.hessian[:, i, j] = self.hessian[:, j, i] = block
+            self.hessian[:, i, i] += 2.0 * self.ridge[i]
         self.inverse = np.linalg.inv(self.hessian)
-        return gradient / self.count - self.pull + 2.0 * self.ridge * self.point
+        return gradient
 
     def restrict(self, free: NDArray[np.bool_]) -> None:
         self.inverse = np.linalg.inv(restricted(self.hessian, free.T))

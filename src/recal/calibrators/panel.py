@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.base import RULE, Estimator
+from recal.calibrators.base import RULE, Estimator, from_fit
 from recal.calibrators.group_offsets import GroupOffsets, fit_group_offsets
 from recal.calibrators.panel_answers import Match, PanelRows, PanelTable, right_answers
 from recal.calibrators.panel_fit import PanelFit, chosen_answers
@@ -19,6 +19,7 @@ from recal.checks import Indices, Vector
 from recal.copies import count_fitted, kept_hashes
 from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError
+from recal.maps.blend import Answers
 from recal.maps.panel import PanelMap
 from recal.schema import Floats, Integers, RandomState, check_parameters
 
@@ -75,25 +76,19 @@ class PanelCalibration(Estimator):
     [1.0, 0.8]
     """
 
-    map_: PanelMap
-    table_: PanelTable
-    reason_: str
-    gains_: list[Any]
-    stage_confidence_: Annotated[Vector, Floats(None, None, low=0.0, high=1.0)]
-    n_fitted_: int
-    row_hashes_: Annotated[NDArray[np.uint64], Integers(None)]
-    group_offsets_: GroupOffsets
-    decision_: Annotated[Any, RULE]
+    answers: Answers = "free"
+    match: Match = "text"
+    random_state: RandomState = 0
 
-    def __init__(
-        self,
-        answers: Literal["free", "kept"] = "free",
-        match: Match = "text",
-        random_state: RandomState = 0,
-    ) -> None:
-        self.answers = answers
-        self.match = match
-        self.random_state = random_state
+    map_: PanelMap = from_fit()
+    table_: PanelTable = from_fit()
+    reason_: str = from_fit()
+    gains_: list[Any] = from_fit()
+    stage_confidence_: Annotated[Vector, Floats(None, None, low=0.0, high=1.0)] = from_fit()
+    n_fitted_: int = from_fit()
+    row_hashes_: Annotated[NDArray[np.uint64], Integers(None)] = from_fit()
+    group_offsets_: GroupOffsets = from_fit()
+    decision_: Annotated[Any, RULE] = from_fit()
 
     @one_thread()
     def fit(
@@ -101,7 +96,7 @@ class PanelCalibration(Estimator):
         answers: Any,
         truth: Any,
         signals: Any = None,
-        groups: ArrayLike | None = None,
+        groups: Any = None,
         clusters: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> Self:
@@ -146,7 +141,6 @@ class PanelCalibration(Estimator):
             )
         _refuse_leaks(rows, right, table)
         samples = Samples.checked(rows, right, sample_weight, clusters, groups)
-        weights = np.ones(len(rows)) if samples.weights is None else samples.weights
         if len(rows) < 50:
             warnings.warn(
                 f"{len(rows)} questions with known answers are few: weights depend on single ones.",
@@ -155,7 +149,7 @@ class PanelCalibration(Estimator):
             )
         kept = self.answers == "kept" or merged
         rng = np.random.default_rng(self.random_state)
-        fit = PanelFit(rows, table, right, weights, samples.clusters, rng, merged=merged, kept=kept)
+        fit = PanelFit(samples, table, rng, merged=merged, kept=kept)
         used = fit.best_systems()
         confidence, correct = fit.outcomes(used)
         gains = _gains(table.systems, used, confidence, correct)
@@ -168,7 +162,7 @@ class PanelCalibration(Estimator):
             "stage_confidence_": confidence,
             "row_hashes_": kept_hashes(rows.digits()),
         }
-        some = samples[fit.rows]
+        some = fit.drawn
         if some.groups is not None:
             state["group_offsets_"] = fit_group_offsets(
                 confidence[:, -1], correct[:, -1], some.groups, some.weights, clusters=some.clusters

@@ -24,8 +24,8 @@ from recal.schema import Record
 Match = Literal["text", "exact", "number"]
 Objects = NDArray[Any]
 
-_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.IGNORECASE)
-_PUNCTUATION = re.compile(r"""[.,;:!?"'`()\[\]{}*_“”‘’„«»¿¡]+""")
+_DIGITS = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.IGNORECASE)
+_MARKS = re.compile(r"""[.,;:!?"'`()\[\]{}*_“”‘’„«»¿¡]+""")
 
 
 def normalised(answer: Any, match: Match = "text") -> str:
@@ -46,11 +46,11 @@ def normalised(answer: Any, match: Match = "text") -> str:
     if isinstance(answer, int | float | np.number) and not isinstance(answer, bool):
         return _number_text(float(answer))
     text = unicodedata.normalize("NFKC", str(answer)).casefold().strip()
-    found = _NUMBER.findall(text)
-    whole = _NUMBER.fullmatch(text.strip("$€£%().:; "))
+    found = _DIGITS.findall(text)
+    whole = _DIGITS.fullmatch(text.strip("$€£%().:; "))
     if found and (match == "number" or whole):
         return _number_text(float((whole.group() if whole else found[-1]).replace(",", "")))
-    words = " ".join(_PUNCTUATION.sub(" ", text).split())
+    words = " ".join(_MARKS.sub(" ", text).split())
     return words or text
 
 
@@ -120,15 +120,10 @@ class PanelTable(Record):
     def of(cls, answers: Any, signals: Any = None) -> PanelTable:
         """Describe the systems of these answers and signals."""
         columns, named = _answer_columns(answers)
-        systems = tuple(columns)
         samples = tuple(column.shape[1] for column in columns.values())
-        flat: dict[str, Any] = {}
-        owner: list[int] = []
-        for system, own in system_columns(signals, systems).items():
-            flat |= {f"{system}: {name}": column for name, column in own.items()}
-            owner += [systems.index(system)] * len(own)
+        flat, owner = _signal_columns(signals, tuple(columns))
         table = SignalTable.of(flat) if flat else None
-        return cls(systems, samples, tuple(owner) if flat else (0,), named, table)
+        return cls(tuple(columns), samples, owner or (0,), named, table)
 
     def rows(self, answers: Any, signals: Any, match: Match, asked: Any = None) -> PanelRows:
         """Read new answers and signals; systems that are absent were not asked."""
@@ -139,17 +134,15 @@ class PanelTable(Record):
         if self.systems[0] not in columns:
             raise InputError(f"lack the main system {self.systems[0]!r}", argument="answers")
         n = len(columns[self.systems[0]])
-        parts = []
-        for name, width in zip(self.systems, self.samples):
-            own = columns.get(name, np.empty((n, 0), dtype=object))
+        raw = np.full((n, sum(self.samples)), None, dtype=object)
+        for name, width, end in zip(self.systems, self.samples, np.cumsum(self.samples).tolist()):
+            own = columns.get(name, raw[:, :0])
             if own.shape[1] > width:
                 raise InputError(
                     f"of {name!r} must be at most {width} samples as in the fit, got {own.shape[1]}",
                     argument="answers",
                 )
-            absent = np.full((n, width - own.shape[1]), None, dtype=object)
-            parts += [own, absent]
-        raw = np.concatenate(parts, axis=1)
+            raw[:, end - width : end - width + own.shape[1]] = own
         codes = codes_of(raw, match)
         first = (codes[:, :, None] == codes[:, None, :]).argmax(axis=2)
         slots = np.where(codes >= 0, first, np.nan)
@@ -162,19 +155,15 @@ class PanelTable(Record):
         return np.zeros(1, np.intp) if self.table is None else self.table.n_levels
 
     def _signals(self, signals: Any, n: int) -> NDArray[np.float64]:
-        columns = system_columns(signals, self.systems)
+        flat, given = _signal_columns(signals, self.systems)
         if self.table is None:
-            if columns:
+            if flat:
                 raise InputError(
                     "were given, and the panel was fitted without them", argument="signals"
                 )
             return np.full((n, 1), np.nan)
-        flat = {
-            f"{name}: {one}": column for name in columns for one, column in columns[name].items()
-        }
-        for name, owner in zip(self.table.names, self.owner):
-            if self.systems[owner] not in columns:
-                flat[name] = np.full(n, np.nan)
+        absent = [name for name, one in zip(self.table.names, self.owner) if one not in given]
+        flat |= dict.fromkeys(absent, np.full(n, np.nan))
         values = self.table.values(flat)
         if len(values) != n:
             raise InputError(
@@ -258,20 +247,25 @@ def _answer_samples(column: Any) -> Objects:
     return result
 
 
-def system_columns(signals: Any, systems: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the columns of each system's signals by name; systems without signals are absent."""
+def _signal_columns(signals: Any, systems: Sequence[str]) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """Return the columns of all systems' signals, named "system: column", and the place of the
+    system that each belongs to.
+    """
     if signals is None:
-        return {}
+        return {}, ()
     if not isinstance(signals, Mapping):
         raise InputError(
             f"must be {{system: columns}}, got {type(signals).__name__}", argument="signals"
         )
     _refuse_unknown(signals, systems, "signals")
-    return {
-        system: dict(columns_of(signals[system])[0])
-        for system in systems
-        if signals.get(system) is not None
-    }
+    flat: dict[str, Any] = {}
+    owner: list[int] = []
+    for place, system in enumerate(systems):
+        if signals.get(system) is not None:
+            own = columns_of(signals[system])[0]
+            flat |= {f"{system}: {name}": column for name, column in own.items()}
+            owner += [place] * len(own)
+    return flat, tuple(owner)
 
 
 def _refuse_unknown(given: Mapping[Any, Any], systems: Sequence[str], argument: str) -> None:

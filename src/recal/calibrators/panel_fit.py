@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.panel_answers import PanelRows, PanelTable, main_places
+from recal.calibrators.panel_answers import PanelTable, main_places
 from recal.calibrators.samples import LossGain, Samples
 from recal.calibrators.signal_models import choose_kinds, encoding_of
 from recal.calibrators.signals import SignalFit, fit_mixture
-from recal.checks import Indices, Vector
-from recal.clusters import stratified_folds
+from recal.checks import Flags, Indices, Vector
+from recal.clusters import each_fold, stratified_folds
 from recal.maps.panel import PanelMap, PanelStage, mixed
 from recal.maps.signals import CATEGORY, SignalEncoding, SignalMap
 from recal.solvers.convex import Dense, minimise, mixture_weights
@@ -47,7 +47,7 @@ class PanelProblem:
     right: Vector
     weights: Vector
 
-    def __getitem__(self, rows: Indices) -> PanelProblem:
+    def __getitem__(self, rows: Indices | Flags) -> PanelProblem:
         columns = tuple(one[rows] for one in self.columns)
         return PanelProblem(self.votes[rows], columns, self.right[rows], self.weights[rows])
 
@@ -120,27 +120,25 @@ class _ConditionalLogit(Dense):
         return gradient, hessian
 
 
-def _rarer(right: Vector) -> float:
-    return min(right.sum(), len(right) - right.sum())
-
-
-def _encoding(
-    rows: PanelRows, table: PanelTable, right: Vector, weights: Vector, merged: bool
-) -> SignalEncoding:
+def _encoding(samples: Samples, table: PanelTable, merged: bool) -> SignalEncoding:
     """Choose how each system's signals are transformed, by how well they tell whether it is right.
 
     If only the first system's answers were graded, its grades choose for all.
     """
-    kinds = np.zeros(len(table.owner), np.intp)
-    n_levels, owner = table.n_levels, np.array(table.owner)
+    rows, n_levels, owner = samples.inputs, table.n_levels, np.array(table.owner)
+    kinds = np.zeros(len(owner), np.intp)
     for system in np.unique(owner).tolist():
         slot = rows.slots[:, 0 if merged else sum(table.samples[:system])]
         given, own = np.flatnonzero(~np.isnan(slot)), np.flatnonzero(owner == system)
-        grades = right[given, slot[given].astype(np.intp)]
-        if _rarer(grades) >= 5:
+        grades = samples.labels[given, slot[given].astype(np.intp)]
+        if _count_of_rarer(grades) >= 5:
             values = rows.signals[np.ix_(given, own)]
-            kinds[own] = choose_kinds(values, grades, weights[given], n_levels[own])
+            kinds[own] = choose_kinds(values, grades, samples.counts[given], n_levels[own])
     return encoding_of(rows.signals, np.where(n_levels > 0, CATEGORY, kinds), n_levels)
+
+
+def _count_of_rarer(right: Vector | Flags) -> float:
+    return min(right.sum(), len(right) - right.sum())
 
 
 class PanelFit:
@@ -148,8 +146,8 @@ class PanelFit:
 
     Parameters
     ----------
-    rows, table : the answers and signals of the fit
-    right : (n, n_answers + 1), which candidate is right
+    samples : the answers and signals (`PanelRows`), which candidate is right, weights and clusters
+    table : the systems and their signals
     merged : whether only the main system was graded
     kept : whether the main system's answers are kept
     most_rows : cross-validation reads at most this many rows; more do not change what is chosen
@@ -159,11 +157,8 @@ class PanelFit:
 
     def __init__(
         self,
-        rows: PanelRows,
+        samples: Samples,
         table: PanelTable,
-        right: Vector,
-        weights: Vector,
-        clusters: Indices | None,
         rng: np.random.Generator,
         *,
         merged: bool,
@@ -172,46 +167,41 @@ class PanelFit:
         n_folds: int = 5,
         penalties: Sequence[float] = (20.0, 4.0, 100.0),
     ) -> None:
-        self.table, self.merged, self.kept, self.penalties = table, merged, kept, penalties
-        self.signals = rows.signals
-        self.scale = _encoding(rows, table, right, weights, merged)
-        self.whole = self._problem(rows, right, weights)
-        drawn = np.arange(len(rows))
-        if len(drawn) > most_rows:
-            drawn = np.sort(rng.choice(len(rows), most_rows, replace=False))
-        self.rows, self.problem, self.slots = drawn, self.whole[drawn], rows.slots[drawn]
-        self._places, own = chosen_answers(right, rows.slots, table.samples[0], True)
-        self.answered, self.main_right = self._places[drawn] >= 0, own[drawn] > 0.0
-        self.main = self._places[drawn, None] == np.arange(right.shape[1])
-        self._clusters = clusters
-        self.clusters = None if clusters is None else clusters[drawn]
-        folds = stratified_folds(
-            self.main_right.astype(np.intp), n_folds, rng, clusters=self.clusters
-        )
-        self._folds = [
-            (np.flatnonzero(folds != one), np.flatnonzero(folds == one)) for one in np.unique(folds)
-        ]
+        self.samples, self.table, self.merged = samples, table, merged
+        self.kept, self.penalties = kept, penalties
+        self.scale = _encoding(samples, table, merged)
+        self.whole = self._problem()
+        self.rows = np.arange(len(samples))
+        if len(samples) > most_rows:
+            self.rows = np.sort(rng.choice(len(samples), most_rows, replace=False))
+        self.drawn, self.problem = samples[self.rows], self.whole[self.rows]
+        slots, right = samples.inputs.slots, samples.labels
+        self._places, own = chosen_answers(right, slots, table.samples[0], True)
+        self.answered, self.main_right = self._places[self.rows] >= 0, own[self.rows] > 0.0
+        self.main = self._places[self.rows, None] == np.arange(right.shape[1])
+        grades = self.main_right.astype(np.intp)
+        self._folds = stratified_folds(grades, n_folds, rng, clusters=self.drawn.clusters)
         self._known: dict[tuple[tuple[int, ...], float], Vector] = {}
 
-    def _problem(self, rows: PanelRows, right: Vector, weights: Vector) -> PanelProblem:
+    def _problem(self) -> PanelProblem:
+        rows, weights = self.samples.inputs, self.samples.counts
         frame = self._map([self._stage(np.zeros(1), [])] * len(self.table.systems))
         votes = frame.votes(rows.slots)
         if self.merged:
             votes = frame.merge(votes)
-        samples = np.array(self.table.samples)
-        system = np.repeat(np.arange(len(samples)), samples)
-        share = (system[:, None] == np.arange(len(samples))) / samples
+        counts = np.array(self.table.samples)
+        system = np.repeat(np.arange(len(counts)), counts)
+        share = (system[:, None] == np.arange(len(counts))) / counts
         scaled, missing = self.scale.encode(rows.signals)
         missing[:, missing.all(axis=0)] = 0.0  # a signal without values adds nothing
         levels = self._has_level & (rows.signals[:, :, None] == np.arange(self._has_level.shape[1]))
         columns = []
-        for place in range(len(samples)):
-            own = self._own(place)
+        for own in map(self._own, range(len(counts))):
             by_level = levels[:, own].reshape(len(rows), -1)
-            ones = np.ones(len(rows))
-            columns.append(np.column_stack([ones, scaled[:, own], missing[:, own], by_level]))
+            parts = np.ones(len(rows)), scaled[:, own], missing[:, own], by_level
+            columns.append(np.column_stack(parts))
         weights = weights * (len(weights) / weights.sum())
-        return PanelProblem(votes @ share, tuple(columns), right, weights)
+        return PanelProblem(votes @ share, tuple(columns), self.samples.labels, weights)
 
     def _own(self, system: int) -> Indices:
         """Return the signals of a system."""
@@ -233,9 +223,9 @@ class PanelFit:
         key = (tuple(used), penalty)
         if key not in self._known:
             probs, start = np.zeros(self.problem.right.shape), None
-            for rest, left in self._folds:
+            for rest, left_out in each_fold(self._folds):
                 start = self.problem[rest].solve(used, penalty, start)
-                probs[left] = self.problem[left].probs(used, start)
+                probs[left_out] = self.problem[left_out].probs(used, start)
             self._known[key] = probs
         return self._known[key]
 
@@ -265,7 +255,7 @@ class PanelFit:
 
     def _gain(self, before: Vector, after: Vector) -> LossGain:
         pair = self.losses(before), self.losses(after)
-        return LossGain.between(*pair, self._weights, self.clusters)
+        return LossGain.between(*pair, self._weights, self.drawn.clusters)
 
     def best_penalty(self, used: Sequence[int]) -> float:
         usual = self.penalties[0]
@@ -319,15 +309,11 @@ class PanelFit:
         if self.table.table is None or not len(own) or len(rows) < 50:
             return None
         right = self.whole.right[rows, self._places[rows]] > 0.0
-        clusters = None if self._clusters is None else self._clusters[rows]
-        samples = Samples(
-            self.signals[np.ix_(rows, own)],
-            right.astype(np.float64),
-            self.whole.weights[rows],
-            clusters,
-        )
-        if _rarer(samples.labels) < 5:
+        if _count_of_rarer(right) < 5:
             return None
+        signals, weights = self.samples.inputs.signals, self.whole.weights
+        samples = replace(self.samples, inputs=signals[:, own], weights=weights)[rows]
+        samples = replace(samples, labels=right.astype(np.float64))
         fitted = fit_mixture(samples, self.table.n_levels[own], np.random.default_rng(0))
         return fitted if len(fitted.left_out) else None
 
@@ -354,9 +340,8 @@ class PanelFit:
         """Return confidence and correctness of rows left out after each system, (n, n_systems)."""
         confidence, correct = [], []
         for some in self._prefixes(used):
-            places, own = chosen_answers(
-                self.probs(some), self.slots, self.table.samples[0], self.kept
-            )
+            slots, n_main = self.drawn.inputs.slots, self.table.samples[0]
+            places, own = chosen_answers(self.probs(some), slots, n_main, self.kept)
             hit = self.problem.right[np.arange(len(places)), np.maximum(places, 0)] > 0.0
             confidence.append(own)
             correct.append(hit & (places >= 0))

@@ -204,10 +204,8 @@ class ReCal(Calibrator):
 
     Examples
     --------
-    >>> import numpy as np
     >>> from recal import ReCal, Views
-    >>> rng = np.random.default_rng(0)
-    >>> y = rng.integers(0, 3, 300)
+    >>> rng, y = np.random.default_rng(0), np.arange(300) % 3
     >>> logits = 4 * (np.eye(3)[y] + rng.normal(0, 0.6, (300, 3)))
     >>> views = Views(logits, {"zoom:0.5": logits * 0.5 + rng.normal(0, 1, (300, 3))}, y)
     >>> recal = ReCal(random_state=0).fit(views)

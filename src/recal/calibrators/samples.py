@@ -30,11 +30,9 @@ class LossGain:
 
     @staticmethod
     def between(
-        before: Vector,
-        after: Vector,
-        weights: Vector | None = None,
-        clusters: Indices | None = None,
+        before: Vector, after: Vector, weights: Vector | None, clusters: Indices | None
     ) -> LossGain:
+        """Compare the losses of the same samples."""
         counts = np.ones(len(before)) if weights is None else weights
         mean = float(np.average(before - after, weights=counts))
         sums = cluster_sums(counts * (before - after - mean), clusters)
@@ -133,6 +131,7 @@ class Samples:
 
     @property
     def views(self) -> Views:
+        """The inputs of a fit of logits."""
         return cast(Views, self.inputs)
 
     @property
@@ -147,6 +146,11 @@ class Samples:
     def answers(self) -> Labels:
         """The model's own predictions, as column indices."""
         return cast(Labels, np.asarray(self.logits).argmax(axis=1))
+
+    @property
+    def counts(self) -> Vector:
+        """How often each sample counts, (n_samples,)."""
+        return np.ones(len(self)) if self.weights is None else self.weights
 
     @property
     def n_mistakes(self) -> int:

@@ -44,9 +44,6 @@ class VectorScaling(GuardedCalibrator):
         the common scale of temperature scaling. It keeps the solution finite and unique, for
         instance if a class is missing from the labels or is separated perfectly. Otherwise the
         default changes the loss by less than 1e-7.
-    answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
-        at the lowest cost.
 
     Notes
     -----
@@ -56,9 +53,8 @@ class VectorScaling(GuardedCalibrator):
 
     Examples
     --------
-    >>> from recal.calibrators import VectorScaling
-    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
-    >>> VectorScaling(penalty=0.1).fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
+    >>> logits, y = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]], [0, 0, 1, 1]
+    >>> VectorScaling(penalty=0.1).fit(logits, y).predict_proba([[2.0, 0.0]]).round(2)
     array([[0.79, 0.21]])
     """
 
@@ -91,18 +87,11 @@ class StructuredVectorScaling(GuardedCalibrator):
 
         mean NLL of softmax(v * x + b)  +  K/n * (sum of (v - 1)^2 + sum of b^2).
 
-    Parameters
-    ----------
-    answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
-        at the lowest cost.
-
     Examples
     --------
-    >>> from recal.calibrators import StructuredVectorScaling
-    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
-    >>> StructuredVectorScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
-    array([[0.76, 0.24]])
+    >>> model = StructuredVectorScaling().fit([[3.0, 0.0], [1.0, 0.0], [0.0, 2.0]], [0, 1, 1])
+    >>> model.map_.scale.round(2).tolist(), model.map_.shift.round(2).tolist()
+    ([1.11, 0.95], [-0.12, 0.12])
     """
 
     short_name: ClassVar[str] = "svs"
@@ -132,18 +121,10 @@ class StructuredMatrixScaling(GuardedCalibrator):
 
         K/n * (sum of (v - 1)^2 + sum of b^2) + K(K-1)/n * sum of M^2.
 
-    Parameters
-    ----------
-    answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
-        at the lowest cost.
-
     Examples
     --------
-    >>> from recal.calibrators import StructuredMatrixScaling
-    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
-    >>> StructuredMatrixScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
-    array([[0.75, 0.25]])
+    >>> StructuredMatrixScaling().fit(2.0 * np.eye(3), [0, 1, 2]).map_.weights.shape
+    (3, 3)
     """
 
     short_name: ClassVar[str] = "sms"
@@ -252,9 +233,6 @@ class MatrixScaling(GuardedCalibrator):
         original experiments. With one value of each, one map is fitted to all samples.
     random_state : int, optional
         Seed of the folds.
-    answers : {"free", "kept"}
-        "kept": predictions never change: a guard keeps the model's prediction the likeliest class
-        at the lowest cost.
 
     Notes
     -----
@@ -266,13 +244,9 @@ class MatrixScaling(GuardedCalibrator):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from recal.calibrators import MatrixScaling
-    >>> rng = np.random.default_rng(0)
-    >>> scores = rng.normal(size=(300, 3))
-    >>> y = (scores + rng.gumbel(size=(300, 3))).argmax(axis=1)
-    >>> model = MatrixScaling(random_state=0).fit(3.0 * scores, y)
-    >>> model.map_.weights.shape
+    >>> y = np.arange(300) % 3
+    >>> logits = np.eye(3)[y] + np.random.default_rng(0).normal(size=(300, 3))
+    >>> MatrixScaling().fit(logits, y).map_.weights.shape  # the matrices of five folds
     (5, 3, 3)
     """
 
@@ -335,14 +309,8 @@ class DirichletCalibration(MatrixScaling):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from recal.calibrators import DirichletCalibration
-    >>> rng = np.random.default_rng(0)
-    >>> scores = rng.normal(size=(300, 3))
-    >>> y = (scores + rng.gumbel(size=(300, 3))).argmax(axis=1)
-    >>> model = DirichletCalibration(penalty=1.0, intercept_penalty=1.0).fit(3.0 * scores, y)
-    >>> shifted = 3.0 * scores + rng.normal(size=(300, 1))
-    >>> bool(np.allclose(model.predict_proba(shifted), model.predict_proba(3.0 * scores)))
+    >>> model = DirichletCalibration(penalty=1.0).fit(2.0 * np.eye(3)[[0, 1, 2, 0]], [0, 1, 2, 1])
+    >>> bool(np.allclose(model.predict_proba(np.eye(3) + 5.0), model.predict_proba(np.eye(3) - 5.0)))
     True
     """
 

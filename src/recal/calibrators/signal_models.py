@@ -56,8 +56,7 @@ def choose_kinds(values: Vector, right: Vector, counts: Vector, n_levels: Indice
         kinds[numbers] = kind
         parts = encoding_of(values, kinds, n_levels).encode(values)
         scaled, missing = (part[:, numbers] for part in parts)
-        lines = fit_lines(scaled, missing, right, counts)
-        losses[kind, numbers] = line_losses(lines, scaled, missing, right, counts)
+        losses[kind, numbers] = line_losses(scaled, missing, right, counts)
     return np.where(n_levels > 0, CATEGORY, losses.argmin(axis=0))
 
 
@@ -104,31 +103,23 @@ def _smallest(values: Vector) -> float:
     return max(float(positive.min()), 1e-90) if len(positive) else 1.0
 
 
-def fit_lines(scaled: Vector, missing: Vector, right: Vector, counts: Vector) -> Vector:
-    """Return the logistic regression on each signal alone, (n_signals, 3): intercept, slope and
-    weight of a missing value.
+def line_losses(scaled: Vector, missing: Vector, right: Vector, counts: Vector) -> Vector:
+    """Return the negative log-likelihood under the logistic regression on each signal alone,
+    (n_signals,): an intercept, a slope, and a weight of a missing value.
     """
-    lines, penalty = np.zeros((scaled.shape[1], 3)), np.array([1e-6, LINE, LINE])
-    for place in range(len(lines)):
+    log_odds, penalty = np.empty(scaled.shape), np.array([1e-6, LINE, LINE])
+    for place in range(scaled.shape[1]):
         columns = np.column_stack([np.ones(len(right)), scaled[:, place], missing[:, place]])
-        lines[place] = ridge(columns, right, counts, penalty)
-    return lines
-
-
-def line_losses(
-    lines: Vector, scaled: Vector, missing: Vector, right: Vector, counts: Vector
-) -> Vector:
-    """Return the negative log-likelihood under each signal's own regression, (n_signals,)."""
-    log_odds = lines[:, 0] + scaled * lines[:, 1] + missing * lines[:, 2]
+        line = ridge(columns, right, counts, penalty)
+        log_odds[:, place] = line[0] + scaled[:, place] * line[1] + missing[:, place] * line[2]
     return counts @ (np.logaddexp(0.0, log_odds) - right[:, None] * log_odds)
 
 
 def signal_gains(scaled: Vector, missing: Vector, right: Vector, counts: Vector) -> Vector:
     """Return the gain in log-likelihood that each signal brings alone, (n_signals,)."""
-    lines = fit_lines(scaled, missing, right, counts)
     mean = np.average(right, weights=counts)
     without = -counts.sum() * (mean * np.log(mean) + (1.0 - mean) * np.log1p(-mean))
-    return without - line_losses(lines, scaled, missing, right, counts)
+    return without - line_losses(scaled, missing, right, counts)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.base import RULE, Estimator
+from recal.calibrators.base import RULE, Estimator, from_fit
 from recal.calibrators.samples import Samples
 from recal.calibrators.signal_models import (
     choose_kinds,
@@ -85,22 +85,20 @@ class SignalCalibration(Estimator):
     True
     """
 
-    map_: SignalMap
-    reason_: str
-    signal_importance_: dict[str, float]
-    weights_: dict[str, float]
-    losses_: dict[str, float]
-    table_: SignalTable
-    n_fitted_: int
-    classes_: NDArray[Any]
-    confidence_hashes_: Annotated[NDArray[np.uint64], Integers(None)]
-    decision_: Annotated[Any, RULE]
-    profile_: Annotated[Any, Instance("Profile")]
+    random_state: RandomState = 0
 
-    def __init__(self, random_state: RandomState = 0) -> None:
-        self.random_state = random_state
+    map_: SignalMap = from_fit()
+    reason_: str = from_fit()
+    signal_importance_: dict[str, float] = from_fit()
+    weights_: dict[str, float] = from_fit()
+    losses_: dict[str, float] = from_fit()
+    table_: SignalTable = from_fit()
+    n_fitted_: int = from_fit()
+    classes_: NDArray[Any] = from_fit()
+    confidence_hashes_: Annotated[NDArray[np.uint64], Integers(None)] = from_fit()
+    decision_: Annotated[Any, RULE] = from_fit()
+    profile_: Annotated[Any, Instance("Profile")] = from_fit()
 
-    @one_thread()
     def fit(
         self,
         signals: Any,
@@ -226,17 +224,17 @@ class SignalFit(NamedTuple):
     left_out: Vector
 
 
+@one_thread()
 def fit_mixture(samples: Samples, n_levels: Indices, rng: np.random.Generator) -> SignalFit:
     """Cross-fit the members, choose their penalties and weights, and fit the slope.
 
     `samples.inputs` are the values of a `SignalTable`, and labels are 1.0 for right answers.
     """
     values, right = samples.inputs, samples.labels
-    counts = np.ones(len(right)) if samples.weights is None else samples.weights
     clusters = _copies(values, right) if samples.clusters is None else samples.clusters
     # Rows of a cluster repeat each other: all rows together count as this many.
     effective = effective_count(right, clusters)
-    counts = counts * (effective / counts.sum())
+    counts = samples.counts * (effective / samples.counts.sum())
     rarer = effective * min(right.mean(), 1.0 - right.mean())
     few = effective < _FEWEST or rarer < _FEWEST_OF_A_KIND
     if few or effective < _FEW or rarer < _FEW_OF_A_KIND:

@@ -83,10 +83,9 @@ class EnsembleTemperatureScaling(Calibrator):
 
     Examples
     --------
-    >>> from recal.calibrators import EnsembleTemperatureScaling
-    >>> logits = [[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]]
-    >>> EnsembleTemperatureScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[4.0, 0.0]]).round(3)
-    array([[0.75, 0.25]])
+    >>> model = EnsembleTemperatureScaling().fit([4.0, 4.0, 4.0, -4.0], [1, 1, 0, 0])
+    >>> model.map_.weights.round(2).tolist()
+    [0.48, 0.27, 0.25]
     """
 
     short_name = "ets"

@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.panel import PanelCalibration
 from recal.calibrators.panel_answers import PanelRows, right_answers
 from recal.calibrators.panel_fit import PanelFit
+from recal.calibrators.samples import Samples
 from recal.checks import Flags, Vector
 from recal.clusters import check_clusters, check_names
 from recal.copies import warn_of_fitted
@@ -373,17 +374,9 @@ def _alone(
     panel: PanelCalibration, rows: PanelRows, right: Vector, clusters: NDArray[np.intp] | None
 ) -> list[tuple[Vector, Flags]]:
     """Return confidence and mistakes of each system alone."""
-    fit = PanelFit(
-        rows,
-        panel.table_,
-        right,
-        np.ones(len(rows)),
-        clusters,
-        np.random.default_rng(0),
-        merged=panel.map_.merged,
-        kept=False,
-        most_rows=len(rows),
-    )
+    samples, rng = Samples(rows, right, clusters=clusters), np.random.default_rng(0)
+    how: dict[str, Any] = {"merged": panel.map_.merged, "most_rows": len(rows)}
+    fit = PanelFit(samples, panel.table_, rng, kept=False, **how)
     index = np.arange(len(rows))
     alone = []
     for place in range(len(panel.table_.systems)):

@@ -107,7 +107,7 @@ class Encoder:
         if isinstance(value, Transform) and type(value).__str__ is not object.__str__:
             return {_TAG: "transform", "spec": _spec_of(value)}
         if calibrator_named(name) is type(value):
-            params = self.items(value.stored_params(), name)
+            params = self.items(value.get_params(), name)
             state = self.items(value.state(), name)
             return {_TAG: "calibrator", "class": name, "params": params, "state": state}
         raise InputError(

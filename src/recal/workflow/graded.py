@@ -103,7 +103,9 @@ def calibrate_answers(
         some, of_rows = take_rows(signals, fit), None if groups is None else groups[fit]
         named_groups = None if of_rows is None else {str(group): of_rows}
         together = None if clusters is None else clusters[fit]
-        calibrator = SignalCalibration(seed).fit(some, right[fit], named_groups, clusters=together)
+        calibrator = SignalCalibration(random_state=seed).fit(
+            some, right[fit], named_groups, clusters=together
+        )
         after = calibrator.predict_confidence(signals, groups)
         deciding: Floats = after[decide_on]
         if cross_fit:

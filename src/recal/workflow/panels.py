@@ -110,7 +110,7 @@ def calibrate_panel(
 
     with running(Path(out), settings) as folder:
         fit, decide_on, check_on = parts
-        panel = PanelCalibration(answers, match, random_state=seed)
+        panel = PanelCalibration(answers=answers, match=match, random_state=seed)
         panel.fit(*read(fit), groups=some(groups, fit), clusters=some(clusters, fit))
         predicted, confidence = panel.predict_both(given, signals, groups)
         right = _is_right(predicted, key, match)

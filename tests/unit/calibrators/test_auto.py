@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recal import AutoCalibration, TemperatureScaling, Views, ViewStacking, load, save
-from recal.calibrators import CalibrationEnsemble, auto
+from recal.calibrators import CalibrationEnsemble, ensemble
 from recal.errors import FileError
 from tests.problems import second_look
 
@@ -23,9 +23,9 @@ def test_views_that_pay_are_chosen_and_the_sentence_says_so():
 
 
 def test_recal_is_tried_where_200_mistakes_can_judge_it(monkeypatch):
-    seeds, recal = [], auto.ReCal
+    seeds, recal = [], ensemble.ReCal
     monkeypatch.setattr(
-        auto, "ReCal", lambda random_state: seeds.append(random_state) or recal(max_iter=1)
+        ensemble, "ReCal", lambda random_state: seeds.append(random_state) or recal(max_iter=1)
     )
     views, y = second_look(1500, seed=1, useful=False)
     wrong = np.flatnonzero(views.logits.argmax(axis=1) != y)

@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 from recal import AutoCalibration, Views
 from recal.calibrators import CalibrationEnsemble, ensemble
 from recal.calibrators.samples import Samples
-from recal.calibrators.view_selection import Refinement, StackData, can_fit
+from recal.calibrators.stacking import Refinement, StackData, can_fit
 from tests import problems
 
 

@@ -252,7 +252,9 @@ def test_useless_systems_do_no_harm(problem):
         guesses = {name: rng.choice(OPTIONS, len(truth)) for name in ("x", "y", "z")}
         given = {"tiny": answers["tiny"], **guesses}
         own = {"tiny": signals["tiny"], **{name: {"stated": rng.random(1500)} for name in guesses}}
-        panel = PanelCalibration("kept").fit(rows_of(given, rows), truth[rows], rows_of(own, rows))
+        panel = PanelCalibration(answers="kept").fit(
+            rows_of(given, rows), truth[rows], rows_of(own, rows)
+        )
         alone = SignalCalibration().fit(rows_of(signals["tiny"], rows), right[rows])
         ours = panel.predict_confidence(rows_of(given, new), rows_of(own, new))
         theirs = alone.predict_confidence(rows_of(signals["tiny"], new))

@@ -79,7 +79,7 @@ def test_the_types_of_the_fit_hold_for_every_later_file(tmp_path):
     table = read_table(tmp_path / "fit.csv")
     signals = {"level": table["level"], "stated": table.numbers("stated")}
     right = table.numbers("right") > 0
-    calibrator = SignalCalibration(0).fit(signals, right)
+    calibrator = SignalCalibration().fit(signals, right)
     calibrator.decision_ = decide(calibrator.predict_confidence(signals), right, risk=0.3).rule
     for name in ("all", "some"):
         apply_table(calibrator, tmp_path / f"{name}.csv", tmp_path / f"{name}.out.csv")
