@@ -43,7 +43,7 @@ def readers() -> dict[str, Callable[[bytes], object]]:
     from recal import Views, load, pool
     from recal.collecting.files import open_path
     from recal.collecting.models.onnx import check_external_data
-    from recal.files.probabilities import probs_of_file, read_prob_table
+    from recal.files.probabilities import read_prob_table, read_probs
     from recal.files.views import read_views
     from recal.files.zarr_views import read_ledger
     from recal.transforms import as_transform
@@ -84,7 +84,7 @@ def readers() -> dict[str, Callable[[bytes], object]]:
         "spec": lambda content: str(as_transform(content.decode("utf-8", "surrogateescape"))),
         "calibrator": lambda content: load(held("c.recal", content)),
         "views": lambda content: read_views(held("v.npz", content)),
-        "probs": lambda content: probs_of_file(held("p.npz", content)),
+        "probs": lambda content: read_probs(held("p.npz", content)),
         "table": lambda content: read_prob_table(held("t.csv", content)),
         "ledger": ledger,
         "folder": folder,

@@ -1,8 +1,9 @@
 """The group of commands, each loaded when it is used, and how a run ends.
 
 A command `name` is a module `recal.cli.name` with a function `name`, whose docstring is its help,
-and one word in `COMMANDS`. The module imports only typer and this folder's helpers at its top,
-because `recal --help` loads all of them. The function imports the code that does the work.
+and one word in `COMMANDS`. Its list `INPUTS` names the fields of `Inputs` that are its options. The
+module imports only typer and this folder's helpers at its top, because `recal --help` loads all of
+them. The function imports the code that does the work.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from recal.cli.files import check_destinations
+from recal.cli.options import Inputs
 from recal.cli.printing import SESSION, printable
 from recal.errors import RecalError
 from recal.files.paths import local_path
@@ -64,7 +66,9 @@ def _shared(
 
 
 class Command(TyperCommand):
-    """A command that also takes the options of `_shared`, and refuses an output that exists."""
+    """A command that also takes shared options, and refuses an output that exists."""
+
+    inputs: tuple[str, ...] = ()
 
     def invoke(self, ctx: Any) -> Any:
         SESSION.as_json, SESSION.quiet = ctx.params.pop("json"), ctx.params.pop("quiet")
@@ -72,6 +76,7 @@ class Command(TyperCommand):
             if isinstance(value, Path):
                 local_path(value)  # refuse a URL
         check_destinations(str(self.name), ctx.params)
+        ctx.obj = Inputs(**{name: ctx.params.pop(name) for name in self.inputs})
         return super().invoke(ctx)
 
 
@@ -92,11 +97,13 @@ def build_command(name: str) -> Any:
     settings = _HELP | getattr(module, "CONTEXT_SETTINGS", {})
     how: dict[str, Any] = {"help": _reflow(function.__doc__), "context_settings": settings}
     command = _parser(function, name, cls=Command, **how)
-    command.params += _parser(_shared).params
+    command.inputs = getattr(module, "INPUTS", ())
+    of_inputs = {option.name: option for option in _parser(Inputs).params}
+    command.params += [*map(of_inputs.get, command.inputs), *_parser(_shared).params]
     return command
 
 
-def _parser(function: Callable[..., None], *name: str, **how: Any) -> Any:
+def _parser(function: Callable[..., Any], *name: str, **how: Any) -> Any:
     app = typer.Typer(**_STYLE)
     app.command(*name, **how)(function)
     return typer.main.get_command(app)

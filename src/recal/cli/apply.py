@@ -11,7 +11,6 @@ from typer import Argument, Context, Option
 
 from recal.cli import files
 from recal.cli import options as opt
-from recal.cli.inputs import Inputs
 from recal.cli.printing import (
     SESSION,
     on_interrupt,
@@ -26,6 +25,8 @@ from recal.errors import InputError
 if TYPE_CHECKING:
     from recal.collecting.local import Predictions
 
+INPUTS = (*opt.MODEL, *opt.ROWS, "on_error")
+
 
 def apply(
     ctx: Context,
@@ -34,19 +35,6 @@ def apply(
     views: Annotated[
         Path | None, Argument(help="Views, probabilities for a rule, or a table of new answers.")
     ] = None,
-    model: opt.ModelSource = None,
-    data: opt.Data = None,
-    labels: opt.Labels = None,
-    label_column: opt.LabelColumn = None,
-    cluster: opt.Cluster = None,
-    group: opt.Group = None,
-    rows: opt.Rows = None,
-    outputs: opt.OutputKind = None,
-    trust: opt.Trust = None,
-    device: opt.Device = None,
-    engine: opt.Engine = None,
-    batch_size: opt.BatchSize = None,
-    on_error: opt.OnError = None,
     follow: Annotated[
         bool, Option("--follow", help="Adjust the temperature to these inputs, without labels.")
     ] = False,
@@ -87,11 +75,11 @@ def apply(
         opt.refuse_unused(ctx, "a calibration of tables", ("calibration", "views"))
         _apply_table(content, file.parent, views, out)
         return
-    inputs = Inputs.of(ctx)
-    if (views is None) is (model is None):
+    inputs: opt.Inputs = ctx.obj
+    if (views is None) is (inputs.model is None):
         raise InputError("recal apply takes either a file of views, or --model and --data.")
     if views is not None and files.file_kind(views) in ("probabilities", "a table"):
-        used = ("calibration", "views", "labels", "label_column", "group", "cluster", "rows")
+        used = ("calibration", "views", *opt.ROWS)
         opt.refuse_unused(ctx, f"the probabilities {views}", used)
         _apply_rule(file, content, views, inputs, out)
         return
@@ -110,6 +98,7 @@ def apply(
             found = found.followed(calibrator)
     else:
         inputs.check_files()
+        opt.refuse(ctx, "--model, whose classes are those of the calibration", ("classes",))
         if not hasattr(calibrator, "predict_both"):
             raise InputError(f"{file} holds a plan alone, which is applied to a file of views.")
         from recal.collecting.local import apply as run
@@ -117,8 +106,8 @@ def apply(
         resume = "To be able to resume, collect first: recal collect --out NAME.zarr"
         try:
             network, source, how = inputs.open_as_fitted(calibrator, refuse=not force)
-            _check_groups(rule, source.groups, data)
-            how |= {"follow": follow, **opt.without_none(labels=labels)}
+            files.check_groups(rule, source.groups, inputs.data)
+            how |= {"follow": follow, **opt.without_none(labels=inputs.labels)}
             with on_interrupt(f"No files were written. {resume}"):
                 found = run(calibrator, network, source, **how)
         except InputError as error:
@@ -141,7 +130,7 @@ def apply(
 
 
 def _answer_views(
-    calibrator: Any, calibration: Path, file: Path, inputs: Inputs, *, force: bool
+    calibrator: Any, calibration: Path, file: Path, inputs: opt.Inputs, *, force: bool
 ) -> tuple[Predictions, Any]:
     """Calibrate the views in a file; return the answers, and the groups of the views."""
     from recal.collecting.local import Predictions, passes_of
@@ -149,7 +138,7 @@ def _answer_views(
     from recal.maps.guard import answer_views
 
     views = inputs.views(file)
-    _check_groups(getattr(calibrator, "decision_", None), views.groups, file)
+    files.check_groups(getattr(calibrator, "decision_", None), views.groups, file)
     stored = getattr(calibrator, "preprocessing_", None)
     _compare_preprocessing(stored, views.preprocessing, file, force=force)
     files.check_views(calibrator, calibration, views, file)
@@ -163,16 +152,6 @@ def _answer_views(
     labels, classes, logits = views.labels, views.classes, views.logits
     found = Predictions(probs, labels, classes, passes, confidences, n_fitted, logits=logits)
     return found, views.groups
-
-
-def _check_groups(rule: Any, groups: Any, data: Any) -> None:
-    """Refuse inputs without groups before the work, if the rule has a threshold for each group."""
-    if rule is not None and rule.groups and groups is None:
-        raise InputError(
-            f"The rule has a threshold for each of {len(rule.groups)} groups, and {data} does not "
-            "say which group an input belongs to. Add --group COLUMN, and --rows TABLE if the data "
-            "have no columns."
-        )
 
 
 def _compare_preprocessing(stored: Any, other: Any, path: Path, *, force: bool) -> None:
@@ -279,7 +258,7 @@ def _print_alarm(calibrator: Any, logits: Any) -> None:
         )
 
 
-def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: Inputs, out: Path) -> None:
+def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: opt.Inputs, out: Path) -> None:
     """Write which rows of a file of probabilities a rule accepts."""
     import numpy as np
 
@@ -292,7 +271,7 @@ def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: Inputs, out: P
             "or to a model's inputs."
         )
     read = inputs.probs(file, need_labels=False)
-    _check_groups(rule, read.groups, file)
+    files.check_groups(rule, read.groups, file)
     accept = rule.accept(read.probs, read.confidence, read.groups)
     how = {"confidence": read.confidence, "accepted": accept}
     write_prob_file(out, np.asarray(read.probs, np.float64), read.labels, read.classes, **how)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from recal.cli import options as opt
 from recal.cli.files import load_saved
@@ -18,14 +18,17 @@ if TYPE_CHECKING:
     from recal.workflow.auditing import FolderAudit
 
 
+INPUTS = ("group",)
+
+
 def audit(
+    ctx: Context,
     folder: opt.CalibrationPath,
     answers: Annotated[
         Path | None, Argument(help="Answers that recal apply wrote: .csv, .parquet or .jsonl.")
     ] = None,
     checks: Annotated[int | None, Option(help="How many answers a person should check.")] = None,
     checked: Annotated[Path | None, Option(help="The table of --checks, filled in.")] = None,
-    group: opt.Group = None,
     update: Annotated[
         bool, Option("--update", help="Write the looser or stricter rule that the grades support.")
     ] = False,
@@ -59,7 +62,7 @@ def audit(
     below = 0.0 if is_cascade else 0.1  # a cascade has no single threshold
     found = FolderAudit(file.parent, rule, below=below)
     if answers is not None and checks is not None and out is not None:
-        n, column = write_checks(found, answers, checks, out, group=group)
+        n, column = write_checks(found, answers, checks, out, group=ctx.obj.group)
         print_json({"drawn": n, "file": out, **found.facts(), "pending": len(found.pending)})
         say(f"{n} answers to check are in {out}. Fill in the column `{column}` with yes or no.")
         say(f"Next: {shell_line('audit', folder, '--checked', out)}")

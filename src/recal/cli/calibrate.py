@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,18 +13,20 @@ from recal.cli import options as opt
 from recal.cli.collect import check_pool
 from recal.cli.files import check_correct, check_exists, is_table_of_answers
 from recal.cli.fit import new_calibrator
-from recal.cli.inputs import Inputs, RowFacts, group_words
-from recal.cli.options import split_names
+from recal.cli.options import Inputs, split_names
 from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line
 from recal.errors import InputError
 
 if TYPE_CHECKING:
     from recal.workflow.run import Settings
 
+INPUTS = opt.ALL
+# The options of each kind of source, besides those of every kind.
 _OF_EVERY_KIND = ("source", "risk", "guarantee", "confidence", "drop_rows", "seed")
 _OF_TABLE = ("correct", "signals", "group", "cluster", "cross_fit")
 _OF_PANEL = ("system", "truth", "cost", "review_cost", "match", "answers", "group", "cluster")
-_OF_LOGITS = ("cross_fit", "method", "answers")
+_OF_VIEWS = ("cross_fit", "method", "answers", *opt.ROWS)
+_OF_MODEL = (*_OF_VIEWS, *opt.ALL, "pool", "pilot")
 
 
 def calibrate(
@@ -71,33 +73,8 @@ def calibrate(
         float | None,
         Option(help="The price of a review by a person: ask cheap systems first (a cascade)."),
     ] = None,
-    model: opt.ModelSource = None,
-    data: opt.Data = None,
-    labels: opt.Labels = None,
-    label_column: opt.LabelColumn = None,
-    classes: opt.Classes = None,
-    cluster: opt.Cluster = None,
-    group: opt.Group = None,
-    rows: opt.Rows = None,
     pool: Annotated[str, Option(help="Transformations to try; auto, or none.")] = "auto",
     pilot: Annotated[int, Option(help="Try the whole pool on this many inputs only.")] = 1000,
-    outputs: opt.OutputKind = None,
-    trust: opt.Trust = None,
-    device: opt.Device = None,
-    engine: opt.Engine = None,
-    batch_size: opt.BatchSize = None,
-    read: opt.Read = None,
-    on_error: opt.OnError = None,
-    cluster_by: opt.ClusterBy = None,
-    seconds: opt.Seconds = None,
-    text_column: opt.TextColumn = None,
-    pixels: opt.Pixels = None,
-    resize: opt.Resize = None,
-    crop: opt.Crop = None,
-    mean: opt.Mean = None,
-    std: opt.Std = None,
-    divide: opt.Divide = None,
-    channels: opt.Channels = None,
     drop_rows: Annotated[
         bool, Option("--drop-rows", help="Do not keep the labelled rows; rules out --more.")
     ] = False,
@@ -132,8 +109,9 @@ def calibrate(
 
     Labels that arrive later: [bold]recal calibrate folder --more new.csv[/bold]
     """
+    inputs: Inputs = ctx.obj
     if more is not None or rollback:
-        _change_folder(source, more, RowFacts.of(ctx))
+        _change_folder(source, more, inputs)
         return
     if out is None:
         raise InputError("Name the folder to write: --out FOLDER.")
@@ -149,21 +127,29 @@ def calibrate(
         keep_rows=not drop_rows,
         cross_fit=cross_fit,
         command=SESSION.command,
-        about={"Data": str(source or data)},
+        about={"Data": str(source or inputs.data)},
         say=say,
     )
-    if system:
-        if source is None or truth is None:
-            raise InputError("--system needs the table and --truth, the column of right answers.")
+
+    def refuse_except(kind: str, *names: str) -> None:
+        opt.refuse_unused(ctx, kind, (*_OF_EVERY_KIND, *names))
+
+    result: Any
+    if system or truth is not None:
+        if source is None or truth is None or not system:
+            raise InputError(
+                "Several systems need their table, --truth COLUMN with the right answers, and "
+                "--system NAME=ANSWER_COLUMN for each."
+            )
         costs = dict(map(_price, cost or ()))
         if (review_cost is None) is not (not costs):
             raise InputError(
                 "A cascade needs --review-cost PRICE, and --cost NAME=PRICE for each system."
             )
-        opt.refuse_unused(ctx, "--system", (*_OF_EVERY_KIND, *_OF_PANEL))
+        refuse_except("--system", *_OF_PANEL)
         from recal.workflow.panels import SystemColumns, calibrate_panel
 
-        result: Any = calibrate_panel(
+        result = calibrate_panel(
             source,
             out,
             settings,
@@ -173,14 +159,12 @@ def calibrate(
             match=match,  # type: ignore[arg-type]
             costs=costs or None,
             review_cost=review_cost or 0.0,
-            group=group,
-            cluster=cluster,
+            group=inputs.group,
+            cluster=inputs.cluster,
         )
         _print_result(result, out, f"new{source.suffix}")
     elif source is not None and is_table_of_answers(source):
-        opt.refuse_unused(
-            ctx, f"the table of graded answers {source}", (*_OF_EVERY_KIND, *_OF_TABLE)
-        )
+        refuse_except(f"the table of graded answers {source}", *_OF_TABLE)
         from recal.workflow.graded import calibrate_table
 
         result = calibrate_table(
@@ -189,30 +173,25 @@ def calibrate(
             settings,
             correct=check_correct(source, correct),
             signals=split_names(signals),
-            group=group,
-            cluster=cluster,
+            group=inputs.group,
+            cluster=inputs.cluster,
         )
         _print_result(result, out, f"new{source.suffix}")
     elif source is not None:
-        of_rows = (field.name for field in fields(RowFacts))
-        opt.refuse_unused(ctx, f"the views {source}", (*_OF_EVERY_KIND, *_OF_LOGITS, *of_rows))
+        refuse_except(f"the views {source}", *_OF_VIEWS)
         settings = replace(settings, calibrator=_method(method, answers or "kept", seed))
-        views = RowFacts.of(ctx).views(source)
         from recal.workflow.job import calibrate_views
 
-        result = calibrate_views(views, out, settings)
-        groups = [] if views.groups is None else group_words(group)  # a log has no groups
-        _print_result(result, out, "NEW_VIEWS", *groups)
+        result = calibrate_views(inputs.views(source, need_labels=True), out, settings)
+        _print_result(result, out, "NEW_VIEWS", *inputs.new_words())
     else:
-        inputs = Inputs.of(ctx)
         inputs.check_files()
-        own = ("pool", "pilot", *(field.name for field in fields(Inputs)))
-        opt.refuse_unused(ctx, f"the model {model}", (*_OF_EVERY_KIND, *_OF_LOGITS, *own))
+        refuse_except(f"the model {inputs.model}", *_OF_MODEL)
         settings = replace(settings, calibrator=_method(method, answers or "kept", seed))
         _calibrate_model(inputs, out, settings, pool=check_pool(pool), pilot=pilot, force=force)
 
 
-def _change_folder(folder: Path | None, more: Path | None, about: RowFacts) -> None:
+def _change_folder(folder: Path | None, more: Path | None, inputs: Inputs) -> None:
     """Add later rows to a folder, or go back to the version before."""
     from recal.workflow.folder import CALIBRATION, read_summary, roll_back
     from recal.workflow.job import add_labels
@@ -225,12 +204,15 @@ def _change_folder(folder: Path | None, more: Path | None, about: RowFacts) -> N
         say(f"{folder} holds the version before the last --more again.")
         return
     check_exists(more)
-    is_table = is_table_of_answers(more)
-    new = more if is_table else about.views(more)
-    result, changes = add_labels(folder, new, command=SESSION.command, say=say)
+    rows: Any = more
+    new: list[object] = [f"new{more.suffix}"]
+    if not is_table_of_answers(more):
+        rows = inputs.views(more, need_labels=True)
+        new = ["NEW_VIEWS", *inputs.new_words()]
+    result, changes = add_labels(folder, rows, command=SESSION.command, say=say)
     for line in changes:
         say(line)
-    _print_result(result, folder, f"new{more.suffix}" if is_table else "NEW_VIEWS", changes=changes)
+    _print_result(result, folder, *new, changes=changes)
 
 
 def _calibrate_model(inputs: Inputs, out: Path, settings: Settings, **how: Any) -> None:
@@ -243,9 +225,7 @@ def _calibrate_model(inputs: Inputs, out: Path, settings: Settings, **how: Any) 
     how |= {"classes": inputs.class_names, **inputs.running()}
     with on_interrupt(f"What is done is kept in {out}: run the same command again to resume."):
         result = run(model, source, out, settings, **how)
-    words = ["--model", inputs.model, "--data", "NEW"]
-    words += [] if inputs.trust is None else ["--trust", inputs.trust]
-    words += group_words(inputs.group, in_rows=inputs.rows is not None)
+    words = [*inputs.words("model"), "--data", "NEW", *inputs.words("trust"), *inputs.new_words()]
     say_skipped(source.skipped)
     _print_result(result, out, *words, skipped=source.skipped)
 

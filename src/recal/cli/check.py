@@ -10,9 +10,10 @@ from typer import Argument, Context, Option
 
 from recal.cli import files
 from recal.cli import options as opt
-from recal.cli.inputs import RowFacts
 from recal.cli.printing import print_json, say, working
 from recal.errors import InputError
+
+INPUTS = opt.ROWS
 
 
 def check(
@@ -20,11 +21,6 @@ def check(
     calibration: opt.CalibrationPath,
     data: Annotated[Path, Argument(help="Fresh labelled rows: views, or a table of answers.")],
     correct: opt.Correct = None,
-    labels: opt.Labels = None,
-    label_column: opt.LabelColumn = None,
-    cluster: opt.Cluster = None,
-    group: opt.Group = None,
-    rows: opt.Rows = None,
     alpha: Annotated[
         float, Option(help="The probability of refuting a promise that holds.")
     ] = 0.05,
@@ -51,23 +47,26 @@ def check(
     from recal.copies import warn_of_fitted
     from recal.metrics import evaluate
 
-    about = RowFacts.of(ctx)
+    about: opt.Inputs = ctx.obj
     found: Any
     with working("Checking"):
         if files.is_panel(content):
-            if label_column is None:
+            if about.label_column is None:
                 raise InputError(
                     f"Name the column of right answers in {data}: --label-column COLUMN."
                 )
             from recal.workflow.panels import graded_panel
 
-            accepted, found = graded_panel(content, file.parent, data, label_column, cluster)
+            accepted, found = graded_panel(
+                content, file.parent, data, about.label_column, about.cluster
+            )
         else:
             if files.is_signal_calibration(content):
                 found = about.graded(data, correct, content)
             else:
                 found = about.calibrated(data, file, files.check_calibration(file, content))
             groups = found.groups if rule.groups else None
+            files.check_groups(rule, groups, data)
             accepted = rule.accept(found.probs, found.confidence, groups)
         better = ("these figures are better than on new inputs", "Check on other samples.")
         warn_of_fitted(found.fitted_rows, len(accepted), *better)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +10,7 @@ from typer import Context, Option
 
 from recal.cli import options as opt
 from recal.cli.files import check_exists
-from recal.cli.inputs import Inputs
-from recal.cli.options import split_names
+from recal.cli.options import Inputs, split_names
 from recal.cli.printing import on_interrupt, print_json, say, say_skipped, shell_line, working
 from recal.errors import InputError
 
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from recal.views import Views
 
 _language = partial(Option, rich_help_panel="Language models")
+INPUTS = opt.ALL
 # The options of each way to get answers, besides those of every command.
 _OF_MODEL = ("pool", "seed")
 _OF_LOG = ("data", "labels", "label_column", "view", "options")
@@ -41,14 +40,6 @@ _OF_SERVER = (
 def collect(
     ctx: Context,
     out: Annotated[Path, Option(help="Where to write: .zarr (resumable) or .npz.")],
-    model: opt.ModelSource = None,
-    data: opt.Data = None,
-    labels: opt.Labels = None,
-    label_column: opt.LabelColumn = None,
-    classes: opt.Classes = None,
-    cluster: opt.Cluster = None,
-    group: opt.Group = None,
-    rows: opt.Rows = None,
     pool: Annotated[
         str,
         Option(
@@ -57,23 +48,6 @@ def collect(
         ),
     ] = "none",
     seed: Annotated[int | None, Option(help="Same seed, same pool.")] = None,
-    outputs: opt.OutputKind = None,
-    trust: opt.Trust = None,
-    device: opt.Device = None,
-    engine: opt.Engine = None,
-    batch_size: opt.BatchSize = None,
-    read: opt.Read = None,
-    on_error: opt.OnError = None,
-    cluster_by: opt.ClusterBy = None,
-    seconds: opt.Seconds = None,
-    text_column: opt.TextColumn = None,
-    pixels: opt.Pixels = None,
-    resize: opt.Resize = None,
-    crop: opt.Crop = None,
-    mean: opt.Mean = None,
-    std: opt.Std = None,
-    divide: opt.Divide = None,
-    channels: opt.Channels = None,
     model_name: Annotated[str | None, _language(help="The model's name on the server.")] = None,
     template: Annotated[
         list[Path] | None,
@@ -108,7 +82,8 @@ def collect(
     255 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --channels first --pool zoom:0.5-0.9:10
     --out views.zarr[/bold]
     """
-    inputs = Inputs.of(ctx)
+    inputs: Inputs = ctx.obj
+    model, data = inputs.model, inputs.data
     is_views = out.suffix.lower() in (".npz", ".zarr")
     if is_views is (system is not None):
         what = (
@@ -146,8 +121,7 @@ def collect(
         _write_joined(_read_log(data, view or [], options, inputs), out)
     else:
         inputs.check_files()
-        used = (*_OF_MODEL, *(field.name for field in fields(Inputs)))
-        opt.refuse_unused(ctx, f"the model {model}", used)
+        opt.refuse_unused(ctx, f"the model {model}", (*_OF_MODEL, *opt.ALL))
         _run_model(inputs, out, check_pool(pool), seed, resume=not force)
 
 

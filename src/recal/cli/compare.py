@@ -8,9 +8,10 @@ from typing import Annotated, Any
 from typer import Argument, Context, Option
 
 from recal.cli import options as opt
-from recal.cli.inputs import RowFacts
 from recal.cli.printing import SESSION, print_json, print_table, say, shell_line, working
 from recal.errors import InputError
+
+INPUTS = ("cluster", "rows")
 
 
 def compare(
@@ -25,8 +26,6 @@ def compare(
     baseline: Annotated[str, Option(help="Show differences to this method.")] = "ts",
     bootstrap: Annotated[int, Option(help="Bootstrap draws, if there is a single split.")] = 500,
     bins: opt.BinCount = 15,
-    cluster: opt.Cluster = None,
-    rows: opt.Rows = None,
     seed: opt.SeedNumber = 0,
     out: Annotated[
         Path | None,
@@ -43,9 +42,9 @@ def compare(
     Example: [bold]recal compare views.npz --methods ts,vs,ms-odir,dir-odir,recal --splits 10 --out
     results[/bold]
     """
-    fit = RowFacts().views(fit_views)
-    test = None if test_views is None else RowFacts().views(test_views)
-    clusters = RowFacts.of(ctx).columns(fit_views).get("clusters")
+    fit = opt.Inputs().views(fit_views)
+    test = None if test_views is None else opt.Inputs().views(test_views)
+    clusters = ctx.obj.columns(fit_views).get("clusters")
     from recal.comparison import compare as run
     from recal.comparison import recommend
     from recal.comparison.results import MAIN_METRICS, Row, number

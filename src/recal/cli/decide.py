@@ -9,13 +9,14 @@ from typer import Argument, Context, Option
 
 from recal.cli import files
 from recal.cli import options as opt
-from recal.cli.inputs import RowFacts, group_words
 from recal.cli.printing import print_json, print_table, say, shell_line, working
 from recal.errors import InputError
 
 if TYPE_CHECKING:
     from recal.decisions import Decision
     from recal.files.probabilities import Probabilities
+
+INPUTS = opt.ROWS
 
 
 def decide(
@@ -33,11 +34,6 @@ def decide(
     per_class: Annotated[
         bool, Option("--per-class", help="Find a threshold with its own guarantee for each class.")
     ] = False,
-    group: opt.Group = None,
-    cluster: opt.Cluster = None,
-    rows: opt.Rows = None,
-    labels: opt.Labels = None,
-    label_column: opt.LabelColumn = None,
     correct: opt.Correct = None,
     cross_fit: opt.CrossFitting = False,
     curve: Annotated[bool, Option("--curve", help="Also show the share at other risks.")] = False,
@@ -64,7 +60,7 @@ def decide(
             "--cross-fit takes labelled views and --calibration, whose method is fitted again; it "
             "goes without --curve."
         )
-    about = RowFacts.of(ctx)
+    about: opt.Inputs = ctx.obj
     rules: dict[str, Any] = {"per_class": per_class, "guarantee": guarantee}
     rules["confidence"] = confidence
     rules |= opt.without_none(risk=risk, cost_error=cost_error, cost_review=cost_review)
@@ -85,9 +81,12 @@ def decide(
     _print_decision(decision, read)
     extra = {"curve": _print_curve(read, confidence)} if curve else {}
     if out is not None:
-        new: list[Any] = ["NEW_PROBS.npz" if calibrator is None else "NEW_VIEWS.npz"]
-        new += group_words(group, in_rows=rows is not None)
-        if files.is_signal_calibration(calibrator):
+        new = ["NEW_VIEWS.npz", *about.new_words()]
+        if calibrator is None:
+            # A column of clusters in a table of probabilities is no class.
+            clusters = () if about.rows is not None else about.words("cluster")
+            new = [f"NEW_PROBS{source.suffix}", *about.new_words(), *clusters]
+        elif files.is_signal_calibration(calibrator):
             new = [f"new{source.suffix}"]
         _save(decision, calibrator, out, *new)
     print_json({"files": [source], **decision.to_dict(), **extra, "out": out})
@@ -96,7 +95,7 @@ def decide(
 def _read(
     ctx: Context,
     source: Path,
-    about: RowFacts,
+    about: opt.Inputs,
     file: Path | None,
     calibrator: Any,
     correct: str | None,
@@ -104,21 +103,27 @@ def _read(
     """Return the labelled answers to decide on; refuse those that the calibration was fitted on."""
     from recal.copies import matters
 
-    again = "decide VIEWS --calibration CALIBRATION --cross-fit"
-    if file is None:
-        found = about.probs(source)
-    elif files.is_signal_calibration(calibrator):
-        again = "calibrate TABLE --cross-fit"
-        what = "a calibration of graded answers"
-        opt.refuse(ctx, what, ("curve", "rows", "labels", "label_column"))
-        table = calibrator.table_
-        if about.group is not None and not (table.grouped and about.group == table.names[-1]):
+    again = "decide VIEWS --calibration CALIBRATION --cross-fit --out ready.recal"
+    of_answers = files.is_signal_calibration(calibrator)
+    if of_answers or (file is None and correct is not None):
+        again = "calibrate TABLE --correct COLUMN --cross-fit --out FOLDER"
+        not_used = ("curve", "rows", "labels", "label_column", "classes")
+        opt.refuse(ctx, "graded answers", not_used)
+        if not of_answers:  # only a calibration can find the confidence of new answers
+            opt.refuse(ctx, "graded answers without --calibration", ("out",))
+        elif about.group is not None and not (
+            calibrator.table_.grouped and about.group == calibrator.table_.names[-1]
+        ):
             raise InputError(
                 f"This calibration was not fitted with groups by {about.group!r}, so its rule "
-                f"cannot have them. Make one that is: recal calibrate TABLE --group {about.group}"
+                "cannot have them. Make one that is: recal calibrate TABLE --correct COLUMN "
+                f"--group {about.group} --out FOLDER"
             )
         found = about.graded(source, correct, calibrator)
+    elif file is None:
+        found = about.probs(source)
     else:
+        opt.refuse(ctx, "a calibration of logits", ("correct",))
         found = about.calibrated(source, file, files.check_calibration(file, calibrator))
     n_samples = len(found.probs)
     if matters(found.fitted_rows, n_samples):
@@ -141,12 +146,12 @@ def _save(decision: Decision, calibrator: Any, out: Path, *new: object) -> None:
 
 
 def _decide_crossfitted(
-    calibrator: Any, source: Path, about: RowFacts, out: Path | None, rules: dict[str, Any]
+    calibrator: Any, source: Path, about: opt.Inputs, out: Path | None, rules: dict[str, Any]
 ) -> None:
     """Fit the calibration's method again, and decide on the same samples."""
     from recal.decisions import decide_crossfitted
 
-    views = about.views(source)
+    views = about.views(source, need_labels=True)
     by: dict[str, Any] = {"groups": views.groups, "clusters": views.clusters}
     with working("Fitting and deciding"):
         fitted, decision = decide_crossfitted(calibrator, views, **rules, **by)
@@ -157,7 +162,7 @@ def _decide_crossfitted(
         "is bounded as measured in simulations, not proved; see the page on deciding."
     )
     if out is not None:
-        _save(decision, fitted, out, "NEW_VIEWS")
+        _save(decision, fitted, out, "NEW_VIEWS", *about.new_words())
 
 
 def _print_curve(read: Probabilities, confidence: float) -> dict[str, Any]:

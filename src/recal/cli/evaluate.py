@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,12 +9,13 @@ from typer import Context, Option
 
 from recal.cli import files
 from recal.cli import options as opt
-from recal.cli.inputs import RowFacts
 from recal.cli.printing import SESSION, print_json, print_table, say, shell_line, working
 from recal.errors import InputError
 
 if TYPE_CHECKING:
     from recal.files.probabilities import Probabilities
+
+INPUTS = opt.ROWS
 
 
 def evaluate(
@@ -23,11 +23,6 @@ def evaluate(
     source: opt.ProbsFile,
     bootstrap: Annotated[int, Option(help="Bootstrap draws for the intervals; 0 for none.")] = 1000,
     bins: opt.BinCount = 15,
-    labels: opt.Labels = None,
-    label_column: opt.LabelColumn = None,
-    cluster: opt.Cluster = None,
-    group: opt.Group = None,
-    rows: opt.Rows = None,
     correct: opt.Correct = None,
     calibration: Annotated[
         Path | None,
@@ -47,16 +42,15 @@ def evaluate(
 
     Example: [bold]recal evaluate probs.csv --label-column truth --report report.html[/bold]
     """
-    about = RowFacts.of(ctx)
+    about: opt.Inputs = ctx.obj
     if correct is not None:
-        opt.refuse(ctx, "graded answers (--correct)", ("labels", "label_column", "rows"))
+        opt.refuse(ctx, "graded answers (--correct)", ("labels", "label_column", "classes", "rows"))
         calibrator = None
         if calibration is not None:
             file, calibrator = files.load_saved(calibration)
             if not files.is_signal_calibration(calibrator):
                 raise InputError(f"{file} is no calibration of graded answers.")
         read = about.graded(source, correct, calibrator)
-        read = replace(read, groups=about.columns(source).get("groups"))
     else:
         opt.refuse(ctx, "probabilities; apply it to views first", ("calibration",))
         read = about.probs(source)
@@ -100,9 +94,9 @@ def evaluate(
         )
     if report is not None:
         say(f"Written to {report}.")
-    typed = {"--labels": labels, "--label-column": label_column, "--correct": correct}
-    typed |= {"--calibration": calibration}
-    words = [word for pair in opt.without_none(**typed).items() for word in pair]
+    words = about.words(*opt.ROWS)
+    words += [] if correct is None else ["--correct", correct]
+    words += [] if calibration is None else ["--calibration", calibration]
     say(f"Next: {shell_line('decide', source, *words, '--risk', 0.1)}")
 
 

@@ -12,6 +12,8 @@ from recal.cli.files import check_exists, is_signal_calibration, load_saved, pro
 from recal.cli.printing import print_json, say, working
 from recal.errors import InputError
 
+INPUTS = ("outputs", "trust")
+
 
 def export(
     ctx: Context,
@@ -20,8 +22,6 @@ def export(
     model: Annotated[Path | None, Option(help="The model: an .onnx or .pt2 file.")] = None,
     shape: Annotated[str | None, Option(help="The shape of one input, such as 3,32,32.")] = None,
     dtype: Annotated[str | None, Option(help="The dtype of the inputs, such as uint8.")] = None,
-    outputs: opt.OutputKind = None,
-    trust: opt.Trust = None,
     classes: Annotated[int | None, Option(help="The number of classes, for a plan alone.")] = None,
     force: opt.Force = False,
 ) -> None:
@@ -37,7 +37,9 @@ def export(
     _, source = load_saved(calibration)
     from recal import export_onnx, save
 
-    if model is None and is_signal_calibration(source):
+    if is_signal_calibration(source):
+        what, parts_of_model = "a calibration of graded answers", ("model", "shape", "dtype")
+        opt.refuse(ctx, what, (*parts_of_model, "outputs", "trust", "classes"))
         export_onnx(source, path=out)
         signals = source.table_.names
         print_json({"file": out, "signals": signals, "bytes": out.stat().st_size})
@@ -54,9 +56,9 @@ def export(
             opt.refuse(ctx, "a calibration without --model", ("shape", "dtype", "outputs"))
             export_calibration(source, out, n_classes=classes)
         else:
-            network = _open_network(model, trust)
+            network = _open_network(model, ctx.obj.trust)
             stored = getattr(source, "preprocessing_", None)
-            more = opt.without_none(outputs=outputs)
+            more = opt.without_none(outputs=ctx.obj.outputs)
             export_onnx(network, _example(network, shape, dtype, stored), out, plan=source, **more)
             settings = {} if stored is None else stored.options()
             # A service needs the profile to watch and follow its logits.
@@ -70,7 +72,7 @@ def export(
         gate = f"{parts.map.gate:g}"
         what = f"1 forward pass from a confidence of {gate} on, {1 + len(views)} below"
     elif model is not None:
-        what = f"{1 + len(views)} forward passes for an answer"
+        what = f"forward passes for an answer: {1 + len(views)}"
     say(f"Written to {out}: {type(source).__name__}, {what}.")
     if profile is not None:
         say(f"The profile of the fit's inputs, for recal watch, is in {profile}.")

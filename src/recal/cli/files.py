@@ -135,6 +135,16 @@ def is_panel(content: Any) -> bool:
     return isinstance(content, PanelCalibration | CascadeRule)
 
 
+def check_groups(rule: Any, groups: Any, data: Any) -> None:
+    """Refuse inputs without groups if the rule has a threshold for each group."""
+    if rule is not None and rule.groups and groups is None:
+        raise InputError(
+            f"The rule has a threshold for each of {len(rule.groups)} groups, and {data} does not "
+            "say which group an input belongs to. Add --group COLUMN, and --rows TABLE if the data "
+            "have no columns."
+        )
+
+
 def check_calibration(path: Path, content: Any) -> Any:
     """Return what a file holds if it is a calibration of logits; refuse anything else."""
     is_calibration = hasattr(content, "predict_proba") or hasattr(content, "steps")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Context, Option
 
 from recal.cli import options as opt
-from recal.cli.inputs import RowFacts
 from recal.cli.printing import print_json, say, shell_line, working
 from recal.errors import InputError
 
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 # The options of the method are read by `read_parameters`.
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
+INPUTS = opt.ROWS
+
 
 def fit(
     ctx: Context,
@@ -27,12 +28,6 @@ def fit(
     out: Annotated[Path, Option(help="Where to write the fitted calibration.")],
     method: Annotated[str, Option(help="The method, such as ts, recal or stack.")] = "auto",
     seed: opt.SeedNumber = 0,
-    labels: opt.Labels = None,
-    label_column: opt.LabelColumn = None,
-    classes: opt.Classes = None,
-    cluster: opt.Cluster = None,
-    group: opt.Group = None,
-    rows: opt.Rows = None,
     force: opt.Force = False,
 ) -> None:
     """Fit a calibration on views with labels.
@@ -47,7 +42,7 @@ def fit(
     Example: [bold]recal fit held-out.npz --method stack --max-views 1 --out
     calibration.recal[/bold]
     """
-    samples = RowFacts.of(ctx).views(views)
+    samples = ctx.obj.views(views, need_labels=True)
     from recal import profile, save
 
     calibrator: Any = new_calibrator(method, read_parameters(method, ctx.args), seed)

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from typer import Option
 
 from recal.cli import options as opt
-from recal.cli.inputs import RowFacts
 from recal.cli.printing import print_json, print_table, say, shell_line, working
 from recal.errors import InputError
 
@@ -32,7 +31,7 @@ def groups(
 
     Example: [bold]recal groups held-out.npz --scaled --confidence-at own[/bold]
     """
-    source = RowFacts().views(views)
+    source = opt.Inputs().views(views)
     from recal.reporting.figure_data import FEWEST_RANKED, GROUP_LABELS, group_study
 
     if not source.transforms:

@@ -10,8 +10,10 @@ from typer import Option
 
 from recal.cli import options as opt
 from recal.cli.files import is_panel, is_signal_calibration, load_saved
-from recal.cli.inputs import group_words
 from recal.cli.printing import print_json, say, say_facts, shell_line
+
+# How `recal apply` is told the groups of new inputs.
+_NEW_GROUPS = ["--rows", "NEW_ROWS.csv", "--group", "COLUMN"]
 
 
 def plan(
@@ -41,7 +43,7 @@ def _print_calibration(file: Path, calibration: Any, *, steps: bool) -> None:
     is_plan = isinstance(calibration, Map)
     holder = getattr(calibration, "calibrator_", calibration)
     fitted_map = calibration if is_plan else holder.map_
-    stored = getattr(holder, "preprocessing_", None)
+    stored = getattr(calibration, "preprocessing_", None)
     views = [str(one) for one in (fitted_map.transforms if is_plan else holder.needed_transforms())]
     cost, inputs = f"{1 + len(views)} forward passes per answer", None
     if not views:
@@ -79,7 +81,7 @@ def _print_calibration(file: Path, calibration: Any, *, steps: bool) -> None:
     new = ["--model", "MODEL", "--data", "NEW"] if views or stored is not None else ["NEW_VIEWS"]
     # `apply` finds groups that were a column of the table that the calibration was fitted on.
     if rule["groups"] and getattr(stored, "group_column", None) is None:
-        new += group_words()
+        new += _NEW_GROUPS
     say(f"Next: {shell_line('apply', file, *new, '--out', 'answers.csv')}")
 
 
@@ -128,7 +130,7 @@ def _print_record(file: Path, record: Any) -> None:
     rule, what, taken_from, next_line = _rule_facts(record), "prediction sets", None, None
     if isinstance(record, DecisionRule):
         what = "a rule of recal decide"
-        groups = group_words() if rule["groups"] else []
+        groups = _NEW_GROUPS if rule["groups"] else []
         next_line = shell_line("apply", file, "NEW_PROBS.npz", *groups, "--out", "answers.csv")
     elif isinstance(record, Profile):
         what, taken_from = "a profile for recal watch", f"{len(record.numbers):,} samples"

@@ -11,9 +11,10 @@ from typer import Argument, Context, Option
 from recal.cli import files
 from recal.cli import options as opt
 from recal.cli.compare import method_names
-from recal.cli.inputs import RowFacts
 from recal.cli.printing import SESSION, print_json, say, working
 from recal.errors import InputError
+
+INPUTS = opt.ROWS
 
 
 def report(
@@ -26,11 +27,6 @@ def report(
     methods: opt.MethodNames = None,
     splits: opt.Splits = None,
     out: Annotated[Path, Option(help="Where to write the page.")] = Path("report.html"),
-    labels: opt.Labels = None,
-    label_column: opt.LabelColumn = None,
-    group: opt.Group = None,
-    cluster: opt.Cluster = None,
-    rows: opt.Rows = None,
     by: Annotated[
         list[str] | None,
         Option("--slice", help="Also evaluate each value of this column separately; repeatable."),
@@ -47,7 +43,7 @@ def report(
 
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """
-    about = RowFacts.of(ctx)
+    about: opt.Inputs = ctx.obj
     columns = about.columns(source)
     kind = files.check_kind(source, "probabilities", "views")
     from recal.comparison import compare, compare_probs
@@ -60,8 +56,8 @@ def report(
                 raise InputError(
                     "--before goes with probabilities; views begin with the uncalibrated model."
                 )
-            test = None if test_views is None else RowFacts().views(test_views)
-            fit = RowFacts(labels=labels).views(source)
+            test = None if test_views is None else opt.Inputs().views(test_views)
+            fit = replace(about, group=None, cluster=None).views(source)
             result = compare(method_names(methods, fit), fit, test, splits=splits, **how)
         else:
             opt.refuse(ctx, f"the probabilities {source}", ("test_views", "methods", "splits"))
@@ -77,8 +73,8 @@ def report(
         page = Page(
             result,
             command=SESSION.command,
-            columns=files.table_columns(rows or source, by or []),
-            groups={} if group is None else {group: columns["groups"]},
+            columns=files.table_columns(about.rows or source, by or []),
+            groups={} if about.group is None else {about.group: columns["groups"]},
             risk=risk,
         )
         page.write(out)
@@ -93,7 +89,7 @@ def report(
 
 
 def _read(
-    source: Path, before: Path | None, about: RowFacts, columns: tuple[str, ...]
+    source: Path, before: Path | None, about: opt.Inputs, columns: tuple[str, ...]
 ) -> dict[str, Any]:
     """Return the probabilities to report on, and those before calibration in the same order."""
     from recal.copies import warn_of_fitted

@@ -10,7 +10,6 @@ from typer import Argument, Context, Option
 
 from recal.cli import files
 from recal.cli import options as opt
-from recal.cli.inputs import Inputs
 from recal.cli.printing import print_json, print_table, say, shell_line, working
 from recal.errors import InputError
 from recal.workflow.folder import calibration_in
@@ -18,6 +17,8 @@ from recal.workflow.folder import calibration_in
 if TYPE_CHECKING:
     from recal.decisions import Profile
     from recal.views import Views
+
+INPUTS = ("model", "data", "trust", "device", "batch_size", "cluster", "rows")
 
 
 def watch(
@@ -33,13 +34,6 @@ def watch(
         Path | None,
         Argument(help="Views of new inputs, or a table of new answers. Labels are not read."),
     ] = None,
-    model: opt.ModelSource = None,
-    data: opt.Data = None,
-    cluster: opt.Cluster = None,
-    rows: opt.Rows = None,
-    trust: opt.Trust = None,
-    device: opt.Device = None,
-    batch_size: opt.BatchSize = None,
     alpha: Annotated[float, Option(help="The allowed probability of a false alarm.")] = 0.01,
     save: Annotated[Path | None, Option(help="Save the profile here.")] = None,
     seed: opt.SeedNumber = 0,
@@ -59,10 +53,12 @@ def watch(
 
     Example: [bold]recal watch calibrated --model net.onnx --data new/[/bold]
     """
-    if views is None and model is None and save is None:
+    inputs: opt.Inputs = ctx.obj
+    has_model = inputs.model is not None or inputs.data is not None
+    if (views is not None) + has_model > 1 or not (views or has_model or save):
         raise InputError(
-            "recal watch takes a profile and new inputs (a file of views, or --model and --data), "
-            "or --save FILE."
+            "recal watch takes a profile and new inputs (either a file of views, or --model and "
+            "--data), or --save FILE."
         )
     import recal
     from recal.decisions.rule import check_share
@@ -71,16 +67,18 @@ def watch(
     profile = _profile_in(reference, seed)
     if save is not None:
         recal.save(profile, save)
-    if views is None and model is None:
+    if views is None and not has_model:
         print_json({"profile": save, "samples": len(profile.numbers)})
         line = shell_line("watch", save, "NEW_VIEWS")
         say(f"A profile of {len(profile.numbers):,} samples was written to {save}. Next: {line}")
         return
-    inputs, more = Inputs.of(ctx), dict[str, Any]()
+    more: dict[str, Any] = {}
     if views is None:
         batch: Any = _collect(reference, inputs)
     elif files.is_table_of_answers(views):
         batch, more = _read_table(reference, views, inputs, profile)
+    elif profile.graded:
+        raise InputError(f"{reference} was fitted on a table of answers, and {views} is no table.")
     else:
         batch = inputs.views(views)
     more |= {"alpha": alpha, "permutations": max(999, math.ceil(1 / alpha))}
@@ -88,8 +86,8 @@ def watch(
         try:
             result = recal.watch(profile, batch, **more, random_state=seed)
         except InputError as error:
-            raise error.at(f"{views or data} does not go with {reference}") from None
-    print_json({"file": views or data, **result.to_dict()})
+            raise error.at(f"{views or inputs.data} does not go with {reference}") from None
+    print_json({"file": views or inputs.data, **result.to_dict()})
     lines = [
         [one.name, f"{one.at_fit:.3f}", f"{one.today:.3f}", f"{one.p_value:.3g}"]
         for one in result.findings
@@ -114,7 +112,7 @@ def _profile_in(path: Path, seed: int) -> Profile:
     from recal.decisions import profile as take
 
     if files.check_kind(calibration_in(path), "a calibration", "views") == "views":
-        return take(Inputs().views(path), random_state=seed)
+        return take(opt.Inputs().views(path), random_state=seed)
     path, content = files.load_saved(path)
     profile = getattr(content, "profile_", content)
     if not isinstance(profile, Profile):
@@ -126,7 +124,7 @@ def _profile_in(path: Path, seed: int) -> Profile:
 
 
 def _read_table(
-    reference: Path, file: Path, inputs: Inputs, profile: Profile
+    reference: Path, file: Path, inputs: opt.Inputs, profile: Profile
 ) -> tuple[Any, dict[str, Any]]:
     """Return the confidences of a table of answers, and its signals and clusters."""
     from recal.files.tables import read_table
@@ -141,7 +139,7 @@ def _read_table(
     return confidence_of(content, table)[0], more
 
 
-def _collect(reference: Path, inputs: Inputs) -> Views:
+def _collect(reference: Path, inputs: opt.Inputs) -> Views:
     """Return the logits of new inputs, prepared as they were for the fit."""
     from recal.collecting import collect
 

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from recal.checks import Floats, Labels, check_classes, check_confidences, check_labels, check_probs
 from recal.errors import FileError, InputError, in_both
 from recal.files.tables import Table, is_number, pyarrow_for, read_table, write_columns
-from recal.files.views import names_in, read_npz, read_views, write_npz
-from recal.maps.steps import Plan
+from recal.files.views import read_npz, write_npz
 
 # The columns of recal's own tables, besides the label and "p_CLASS" for every class.
 _OWN = ("input", "answer", "confidence", "accepted", "group")
@@ -99,17 +98,6 @@ def read_probs(path: str | os.PathLike[str]) -> Probabilities:
             f"{source}: fitted_rows must be one whole number, got the shape {fitted.shape}."
         )
     return Probabilities(probs, labels, classes, confidence, int(fitted))
-
-
-def probs_of_file(path: str | os.PathLike[str]) -> Probabilities:
-    """Read probabilities, or compute the model's own probabilities from the logits of views."""
-    source = Path(path)
-    if source.is_file() and "logits" not in names_in(source):
-        return read_probs(source)
-    from recal.maps.steps import calibrated_probs  # compiled code, which probabilities do not need
-
-    views = read_views(source)
-    return Probabilities(calibrated_probs(Plan(), views), views.labels, views.classes)
 
 
 def check_prob_name(path: Path) -> None:

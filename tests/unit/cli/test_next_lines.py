@@ -57,7 +57,9 @@ def test_a_table_of_texts_from_the_model_to_the_answers(texts, capsys):
     )
     assert run([*command, "--risk", "0.2"]) == 0
     following(capsys, NEW="new.csv")
+    (texts / "answers.csv").unlink()
     assert run(["plan", "made"]) == 0  # the folder is a calibration to every command
+    following(capsys, MODEL="topics.skops", NEW="new.csv")
     assert run(["watch", "made", "made/check.zarr"]) == 0
     lines = (texts / "answers.csv").read_text().splitlines()
     assert lines[0] == "input,answer,confidence,accepted"
@@ -118,6 +120,20 @@ def grouped(tmp_path, monkeypatch):
         rows = [f"{'law' if one else 'art'},{row // 3}" for row, one in enumerate(law)]
         (tmp_path / f"{name}-rows.csv").write_text("\n".join(["subject,user", *rows]))
     return tmp_path
+
+
+def test_columns_that_are_no_class_are_named_again(grouped, capsys):
+    head, *rows = (grouped / "other-rows.csv").read_text().splitlines()
+    with np.load("other-probs.npz") as file:
+        cells = [",".join(map(str, [*row, y])) for row, y in zip(file["probs"], file["labels"])]
+    lines = [f"0,1,2,label,{head}", *(f"{cell},{row}" for cell, row in zip(cells, rows))]
+    (grouped / "p.csv").write_text("\n".join(lines))
+    by = ["--group", "subject", "--cluster", "user"]
+    assert run(["evaluate", "p.csv", *by, "--bootstrap", "0"]) == 0
+    following(capsys)
+    assert run(["decide", "p.csv", *by, "--risk", "0.2", "--out", "made"]) == 0
+    following(capsys, **{"NEW_PROBS.csv": "p.csv"})
+    assert (grouped / "answers.csv").exists()
 
 
 _ROWS = ["--rows", "other-rows.csv", "--group", "subject", "--cluster", "user", "--risk", "0.2"]
