@@ -34,29 +34,32 @@ _DEATHS = 5
 
 
 class Worker:
-    """Computes batches in another process; Ray starts it again if it dies."""
+    """Computes batches in another process; Ray starts it again if it dies.
 
-    def __init__(self, task: list[Any], threads: int) -> None:
-        self._task, self._threads = task, threads  # in a list, Ray does not load the task yet
+    Each call brings the task, because a worker that was started again has forgotten it.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
         self._open = ExitStack()
         self._opened: tuple[Job, Source, int] | None = None
 
-    def begin(self) -> tuple[Job, Source, int]:
-        """Open the model, once."""
+    def begin(self, task: list[Any]) -> tuple[Job, Source, int]:
+        """Open the model, once, and return the task; in a list, Ray does not load it each time."""
         if self._opened is None:
             _set_threads(self._threads)  # before a model is loaded: some read the number only then
-            job, source, batch_size = ray.get(self._task[0])
+            job, source, batch_size = ray.get(task[0])
             self._open.enter_context(job.model.running())
             self._opened = job, source, batch_size
         return self._opened
 
-    def greet(self) -> None:
+    def greet(self, task: list[Any]) -> None:
         """Answer when the model is open."""
-        self.begin()
+        self.begin(task)
 
-    def run(self, index: int) -> Block:
+    def run(self, task: list[Any], index: int) -> Block:
         """Return one batch's block."""
-        job, source, batch_size = self.begin()
+        job, source, batch_size = self.begin(task)
         return job.run(source.batch(index, batch_size), source.describe)
 
 
@@ -72,7 +75,9 @@ def _set_threads(count: int) -> None:
         sys.modules["torch"].set_num_threads(count)
 
 
-def blocks_of(actors: Sequence[Any], indices: Sequence[int], request: str) -> Iterator[Block]:
+def blocks_of(
+    actors: Sequence[Any], task: list[Any], indices: Sequence[int], request: str
+) -> Iterator[Block]:
     """Yield blocks in the order of arrival.
 
     A worker gets batches only after it has started, so a worker that waits for resources delays no
@@ -80,7 +85,7 @@ def blocks_of(actors: Sequence[Any], indices: Sequence[int], request: str) -> It
     """
     waiting, missing = deque(indices), len(indices)
     # The worker of each call, and whether it computes a batch.
-    calls = {actor.greet.remote(): (actor, False) for actor in actors}
+    calls = {actor.greet.remote(task): (actor, False) for actor in actors}
     while missing:
         done, _ = ray.wait(list(calls), timeout=60)
         if not done:
@@ -95,7 +100,7 @@ def blocks_of(actors: Sequence[Any], indices: Sequence[int], request: str) -> It
             actor, is_batch = calls.pop(call)
             block = _receive(call)
             if waiting:
-                calls[actor.run.remote(waiting.popleft())] = actor, True
+                calls[actor.run.remote(task, waiting.popleft())] = actor, True
             if is_batch:
                 missing -= 1
                 yield block
@@ -154,18 +159,18 @@ class RayEngine:
         if not indices:
             return
         with self._cluster(), progress_bar(sink, source, batch_size, show=progress) as advance:
-            task = ray.put((job, source, batch_size))  # kept, because a restarted worker needs it
-            actors = self._start_workers(task, len(indices))
+            task = [ray.put((job, source, batch_size))]
+            actors = self._start_workers(len(indices))
             try:
                 request = f"{self.cpus:g} CPU and {self.gpus:g} GPU"
-                for block in blocks_of(actors, indices, request):
+                for block in blocks_of(actors, task, indices, request):
                     sink.take(block.index, block)
                     advance(len(block))
             finally:
                 for actor in actors:  # their unfinished work is not needed
                     ray.kill(actor)
 
-    def _start_workers(self, task: Any, n_batches: int) -> list[Any]:
+    def _start_workers(self, n_batches: int) -> list[Any]:
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         each = {"CPU": self.cpus, "GPU": self.gpus}
         room = [resources.get(name, 0) // count for name, count in each.items() if count]
@@ -176,7 +181,7 @@ class RayEngine:
         how |= {"max_restarts": -1, "max_task_retries": _DEATHS - 1}
         actor: Any = ray.remote(Worker).options(**how)
         threads = self.threads or max(1, int(self.cpus))
-        return [actor.remote([task], threads) for _ in range(size)]
+        return [actor.remote(threads) for _ in range(size)]
 
     @contextmanager
     def _cluster(self) -> Iterator[None]:
