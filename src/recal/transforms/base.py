@@ -154,12 +154,6 @@ class BuiltIn(ABC):
         """Whether a spec must give a strength; `flip` and `shift` can be written without one."""
         return fields(cls)[0].default is MISSING  # type: ignore[arg-type]
 
-    def full_scale(self, dtype: str) -> float | None:
-        """Return the largest value that inputs of this dtype may have, or None if there is no
-        limit.
-        """
-        return None
-
     @property
     def strength(self) -> float:
         """The first field, whatever its own name is; 1 for a kind without a strength."""

@@ -341,9 +341,6 @@ class Brightness(Pointwise):
     white: float = 1.0
     layout: Layout = "auto"
 
-    def full_scale(self, dtype: str) -> float | None:
-        return self.white if self.factor > 1 and "float" in dtype else None
-
     def _values(self, x: Array, images: Array, dtype: str) -> Array:
         bright = x * arrays.scalar_like(self.factor, x)
         if self.factor <= 1:

@@ -218,9 +218,6 @@ class Bits(SeriesTransform):
     bits: float
     axis: int = -1
 
-    def full_scale(self, dtype: str) -> float | None:
-        return None if "int" in dtype else 1.0
-
     def _series(self, x: Array, dtype: str) -> Array:
         if "int" in dtype:
             limits = np.iinfo(dtype)

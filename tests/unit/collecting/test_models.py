@@ -356,7 +356,7 @@ def test_probabilities_are_refused_with_the_remedy_and_taken_when_said(images, m
             lambda x: x[:, :, :, None],
             r"shape \(20, 8, 8, 1\).*log-odds of the second of two classes",
         ),
-        (lambda x: np.ones((20, 2), dtype=int), "dtype int64.*answers only"),
+        (lambda x: np.ones((20, 2), dtype=int), "dtype int64"),
         (
             lambda x: np.ones((20, 2)) * [1.0, np.nan],
             "gave nan for sample 0, class 1, in the original",

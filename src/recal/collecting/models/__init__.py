@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,6 @@ from recal.files.paths import refuse_bombs
 from recal.transforms.preprocessing import Outputs, check_outputs
 
 
-def _adapter(module: str, name: str) -> Callable[..., Model]:
-    """Return an adapter from a module that may need an optional package."""
-    adapter: Callable[..., Model] = getattr(
-        importlib.import_module(f"recal.collecting.models.{module}"), name
-    )
-    return adapter
-
-
 def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> Model:
     """Return the adapter for `model`, chosen by its type."""
     check_outputs(outputs)
@@ -32,27 +24,25 @@ def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> 
     if isinstance(model, str | os.PathLike):
         return _open_model(Path(model), device)
     if isinstance(model, tuple) and len(model) == 2:
-        return _adapter("torch", "HuggingFaceModel")(*model, device=device)
+        return _torch().HuggingFaceModel(*model, device=device)
     if type(model).__name__ == "ExportedProgram" and comes_from(model, "torch.export"):
-        return _adapter("torch", "ExportedModel")(model, device=device)
+        return _torch().ExportedModel(model, device=device)
     if comes_from(model, "torch.nn"):
-        return _adapter("torch", "TorchModel")(model, device=device)
+        return _torch().TorchModel(model, device=device)
     if hasattr(model, "get_inputs") and hasattr(model, "run"):
-        return _adapter("onnx", "OnnxModel")(model)
+        return _onnx().OnnxModel(model)
     if isinstance(model, type):
-        raise InputError(
-            f"The model is the class {model.__name__}; pass a trained instance of it, as net = {model.__name__}()."
-        )
-    if hasattr(model, "predict") and (
-        hasattr(model, "predict_proba") or hasattr(model, "decision_function")
-    ):
+        name = model.__name__
+        raise InputError(f"The model is the class {name}; pass a trained instance: net = {name}().")
+    scores = hasattr(model, "predict_proba") or hasattr(model, "decision_function")
+    if scores and hasattr(model, "predict"):
         return EstimatorModel(model, outputs=outputs)
     if callable(model):
         return CallableModel(model)
     raise InputError(
-        "A model is a callable that returns logits, a torch module, a fitted scikit-learn classifier with decision_function or "
-        "predict_proba, an ONNX session, "
-        "a (Hugging Face model, processor or tokenizer) pair, or a path ending in .onnx, .pt2 or .skops; "
+        "A model is a function that returns logits, a torch module, a fitted scikit-learn "
+        "classifier with decision_function or predict_proba, an ONNX session, a (Hugging Face "
+        "model, processor) pair, or a path ending in .onnx, .pt2 or .skops; "
         f"got {type(model).__name__}."
     )
 
@@ -61,32 +51,38 @@ def _open_model(path: Path, device: Any, trusted: Sequence[str] = ()) -> Model:
     suffix = path.suffix.lower()
     if suffix in (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt"):
         raise InputError(
-            f"{path.name} is a pickle, which may run any code when opened, so recal does not open it. Build the module "
-            "yourself, load its weights, and pass it; or write it with torch.export.save (.pt2), torch.onnx.export, or "
-            "skops.io.dump (.skops) for scikit-learn. With the command line: --model module:NAME of a network that the "
-            "module has built."
+            f"{path.name} is a pickle, which may run any code, so recal does not open it. Load it "
+            "yourself and pass the model (--model module:NAME); or write it with "
+            "torch.export.save (.pt2), torch.onnx.export (.onnx) or skops.io.dump (.skops)."
         )
     if not path.exists():
         raise InputError(f"There is no model file {path}. For a model in Python write {path}:NAME.")
     if suffix in (".onnx", ".pt2") and not path.is_file():
         raise InputError(f"{path} is not a regular file.")
-    if suffix == ".pt2" and "pt2" in trusted:
-        return _adapter("torch", "ExportedModel")(path, device=device)
-    if suffix == ".pt2":
+    if suffix == ".pt2" and "pt2" not in trusted:
         remedy = f"If you trust it, pass torch.export.load({str(path)!r}) (--trust pt2)"
-        raise InputError(
-            f"Opening {path} can run code, because a .pt2 file may hold pickles.", remedy=remedy
-        )
+        rule = f"Opening {path} can run code, because a .pt2 file may hold pickles."
+        raise InputError(rule, remedy=remedy)
+    if suffix == ".pt2":
+        return _torch().ExportedModel(path, device=device)
     if suffix == ".onnx":
-        return _adapter("onnx", "OnnxModel")(path)
+        return _onnx().OnnxModel(path)
     if suffix == ".skops":
         return as_model(read_skops(path, trusted))
     if path.is_dir() and (path / "config.json").exists():
-        return _adapter("torch", "open_pretrained")(path, device=device)
+        return _torch().open_pretrained(path, device=device)
     raise InputError(
-        "A model file ends in .onnx, .pt2 (torch.export) or .skops (scikit-learn), or is a Hugging Face folder with "
-        f"config.json; got {path}. A model in Python is named module:NAME."
+        "A model file ends in .onnx, .pt2 (torch.export) or .skops (scikit-learn), or is a Hugging "
+        f"Face folder with config.json; got {path}. A model in Python is named module:NAME."
     )
+
+
+def _torch() -> Any:
+    return importlib.import_module("recal.collecting.models.torch")
+
+
+def _onnx() -> Any:
+    return importlib.import_module("recal.collecting.models.onnx")
 
 
 def import_model(spec: str, *, trusted: Sequence[str] = (), device: Any = None) -> Any:
@@ -124,13 +120,12 @@ def read_skops(path: Path, trusted: Sequence[str] = ()) -> Any:
         if not unknown:
             return io.load(path, trusted=list(trusted))
     except Exception as error:  # a damaged zip file causes many kinds of errors
-        raise FileError(
-            f"{path} cannot be read as a skops file: {str(error).rstrip('.')}."
-        ) from error
+        reason = str(error).rstrip(".")
+        raise FileError(f"{path} cannot be read as a skops file: {reason}.") from error
     names = ",".join(unknown)
     raise InputError(
-        f"{path} holds types that are not known to be harmless: {names}. If you know where the file comes from, say so "
-        f"with --trust {names}, or load it with skops.io.load(path, trusted=[...]) and pass the model."
+        f"{path} holds types that are not known to be harmless: {names}. If you trust the file, use "
+        f"--trust {names}, or load it with skops.io.load(path, trusted=[...]) and pass the model."
     )
 
 
@@ -143,15 +138,13 @@ def import_object(spec: str) -> Any:
     try:
         value: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise InputError(
-            f"Cannot import {spec!r}: there is no module {error.name!r}. Install it (pip install), or name the "
-            "model as package.module:name."
-        ) from error
+        rule = f"Cannot import {spec!r}: there is no module {error.name!r}"
+        remedy = "Install it (pip install), or name the model as package.module:name"
+        raise InputError(rule, remedy=remedy) from error
     except SystemExit as stop:
-        raise InputError(
-            f"The module {module} ended Python while it was imported (sys.exit, or a command line of its own). Put all "
-            "but the model below if __name__ == '__main__':"
-        ) from stop
+        rule = f"The module {module} ended Python while it was imported (sys.exit)"
+        remedy = "Put all but the model below `if __name__ == '__main__':`"
+        raise InputError(rule, remedy=remedy) from stop
     except Exception as error:  # the user's module may raise anything
         blame(error, f"The module {module}", "while it was imported")
         raise

@@ -130,9 +130,8 @@ class EstimatorModel(Model):
             raise InputError(f"{self.name} {why}.")
         self.classes = np.asarray(classes)
         if getattr(estimator, "decision_function_shape", None) == "ovo" and len(classes) > 2:
-            raise InputError(
-                f"{self.name} gives one margin per pair of classes; set decision_function_shape='ovr'."
-            )
+            rule = f"{self.name} gives one margin per pair of classes"
+            raise InputError(rule, remedy="Set decision_function_shape='ovr'")
         is_scorer = outputs == "logits" and hasattr(estimator, "decision_function")
         self.method = "decision_function" if is_scorer else "predict_proba"
         if not hasattr(estimator, self.method):
@@ -187,6 +186,9 @@ def to_numpy(values: Any) -> NDArray[Any]:
     return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
 
 
+_GRADE = "If it gives answers, grade them: recal calibrate graded.csv --correct COLUMN."
+
+
 def as_numpy(values: Any, name: str) -> NDArray[Any]:
     """Return a model's outputs as an array; take `.logits` if the model wraps them."""
     values = getattr(values, "logits", values)
@@ -196,9 +198,8 @@ def as_numpy(values: Any, name: str) -> NDArray[Any]:
     is_numbers = is_list and isinstance(values[0], list | int | float)
     if isinstance(values, tuple | list | dict) and not is_numbers:
         raise InputError(
-            f"{name} returned a {type(values).__name__}; one (n_samples, n_classes) array is needed. Wrap the model so "
-            "that it returns the logits alone; if it gives answers and their confidence, grade them and use "
-            "recal calibrate graded.csv --correct COLUMN."
+            f"{name} returned a {type(values).__name__}; one (n_samples, n_classes) array of logits "
+            f"is needed. Wrap the model so that it returns this alone. {_GRADE}"
         )
     if hasattr(values, "detach"):
         is_half = values.dtype.itemsize < 4 and values.is_floating_point()
@@ -214,14 +215,11 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
     """
     if raw.ndim != 2 and not (raw.ndim == 1 and len(raw)):
         raise InputError(
-            f"{model.name} returned the shape {raw.shape}; (n_samples, n_classes) is needed, or (n_samples,) for the "
-            "log-odds of the second of two classes."
+            f"{model.name} returned the shape {raw.shape}; (n_samples, n_classes) is needed, or "
+            "(n_samples,) for the log-odds of the second of two classes."
         )
     if raw.dtype.kind not in "f":
-        raise InputError(
-            f"{model.name} returned dtype {raw.dtype}; logits are floats. If it returns its answers only, grade "
-            "them and use recal calibrate graded.csv --correct COLUMN."
-        )
+        raise InputError(f"{model.name} returned dtype {raw.dtype}; logits are floats. {_GRADE}")
     # A copy: a model may write its next answers into the same memory.
     values: Floats = raw.astype(np.float32 if raw.dtype.itemsize < 4 else raw.dtype)
     is_probs = not model.gives_logits and (outputs != "logits" or model.gives_probs)
@@ -244,18 +242,18 @@ def log_of(probs: Floats, name: str, floor: float) -> Floats:
     try:
         check_probs(probs)
     except InputError as error:
-        leave_out = f"If these are logits, leave {in_both(outputs='probabilities')} out"
-        remedy = error.remedy if error.remedy == MULTI_LABEL else leave_out
+        remedy = f"If these are logits, leave {in_both(outputs='probabilities')} out"
+        if error.remedy == MULTI_LABEL:
+            remedy = MULTI_LABEL
         rule = f"What {name} returns as probabilities {error.rule}"
         raise InputError(rule, remedy=remedy) from None
     # A few probabilities of 0 come from rounding, but not among votes.
     if (probs < floor).any(axis=1).mean() > (0 if floor > PROBABILITY_FLOOR else 0.01):
-        warnings.warn(
-            f"{name} returned probabilities of 0, or close to it. Those below {floor:g} count as {floor:g}: the "
-            "logarithm of 0 is minus infinity. Shares of votes are outputs='votes' (--outputs votes).",
-            UserWarning,
-            stacklevel=2,
+        message = (
+            f"{name} returned probabilities of 0, or close to it. Those below {floor:g} count as "
+            f"{floor:g}. Shares of votes are outputs='votes' (--outputs votes)."
         )
+        warnings.warn(message, UserWarning, stacklevel=2)
     return np.log(np.maximum(probs, probs.dtype.type(floor)))
 
 
@@ -283,15 +281,14 @@ def to_dtype(values: NDArray[Any], dtype: Any, name: str) -> NDArray[Any]:
     >>> to_dtype(np.array([0.0, 255.0]), np.uint8, "net.onnx")
     array([  0, 255], dtype=uint8)
     """
-    limits = np.iinfo(dtype) if np.issubdtype(dtype, np.integer) else None
-    if limits is None or values.dtype == dtype or not values.size:
-        return values.astype(dtype, copy=False)
-    low, high = values.min(), values.max()
-    if low >= limits.min and high <= limits.max and (values == np.floor(values)).all():
-        return values.astype(dtype)
+    with np.errstate(invalid="ignore"):
+        changed = values.astype(dtype, copy=False)
+    if not np.issubdtype(dtype, np.integer) or np.array_equal(changed, values):
+        return changed
+    limits = np.iinfo(dtype)
     raise InputError(
         f"{name} takes whole numbers from {limits.min} to {limits.max} ({np.dtype(dtype)}), "
-        f"got values from {low:.4g} to {high:.4g}",
+        f"got values from {values.min():.4g} to {values.max():.4g}",
         remedy="Pass pixels as they are in the file, not divided or normalised",
     )
 

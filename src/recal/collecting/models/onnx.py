@@ -47,19 +47,6 @@ def check_external_data(path: Path) -> None:
     """Refuse a model whose weights lie outside its own folder: a file must not make recal read
     other files.
     """
-    home = Path(os.path.realpath(path)).parent
-    for location in external_files(path):
-        named = home / location.replace("\0", "/")  # a name with a null byte cannot be a file
-        is_inside = Path(os.path.realpath(named)).is_relative_to(home)
-        if not location or not is_inside or not named.is_file():
-            raise FileError(
-                f"{path} is not opened: it keeps weights in {location!r}, which is no file in its own folder. Put them "
-                "beside the model, or inside it."
-            )
-
-
-def external_files(path: Path) -> set[str]:
-    """Return the names of all files that a model names for its weights."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -70,10 +57,18 @@ def external_files(path: Path) -> set[str]:
             raise ValueError
     except Exception as error:  # protobuf's own errors do not say what to do
         raise FileError(
-            f"{path} cannot be read as an ONNX model: it is empty, cut short, damaged or of another "
-            "kind. Copy or export it again."
+            f"{path} cannot be read as an ONNX model: it is empty, cut short, damaged or of "
+            "another kind. Copy or export it again."
         ) from error
-    return set(_locations(model))
+    home = Path(os.path.realpath(path)).parent
+    for location in set(_locations(model)):
+        named = home / location.replace("\0", "/")  # a name with a null byte cannot be a file
+        is_inside = Path(os.path.realpath(named)).is_relative_to(home)
+        if not location or not is_inside or not named.is_file():
+            raise FileError(
+                f"{path} is not opened: it keeps weights in {location!r}, which is no file in its "
+                "own folder. Put them beside the model, or inside it."
+            )
 
 
 def _locations(message: Any) -> Iterator[str]:
@@ -82,9 +77,9 @@ def _locations(message: Any) -> Iterator[str]:
     """
     if isinstance(message, onnx.TensorProto):
         # A name that is not UTF-8 comes as bytes.
-        yield from (
-            os.fsdecode(entry.value) for entry in message.external_data if entry.key == "location"
-        )
+        for entry in message.external_data:
+            if entry.key == "location":
+                yield os.fsdecode(entry.value)
         return
     for field, value in message.ListFields():
         if field.message_type is not None:
@@ -152,10 +147,8 @@ class OnnxModel(Model):
         self.session = model
         inputs = model.get_inputs()
         if len(inputs) != 1:
-            raise InputError(
-                f"{self.name} takes {len(inputs)} inputs; recal passes one, the batch",
-                remedy="Wrap the model in a function",
-            )
+            rule = f"{self.name} takes {len(inputs)} inputs; recal passes one, the batch"
+            raise InputError(rule, remedy="Wrap the model in a function")
         self.input = inputs[0].name
         self.dtype = _DTYPES.get(inputs[0].type)
         self.shape = tuple(inputs[0].shape or ())
@@ -168,7 +161,7 @@ class OnnxModel(Model):
     def __getstate__(self) -> dict[str, Any]:
         if self.path is None:
             raise InputError(
-                "An open ONNX session cannot be sent to other processes; pass the path of its file."
+                "An open ONNX session cannot leave this process; pass its file's path."
             )
         return {"path": self.path, "requested": self.requested}
 
@@ -194,9 +187,9 @@ class OnnxModel(Model):
             answers = self.session.run([self.output], {self.input: array})[0]
         except Exception as error:
             raise InputError(
-                f"{self.name} expects the shape {list(self.shape)} and refused a batch of {array.shape}, dtype "
-                f"{array.dtype}: {reason_of(error)}",
-                remedy="Bring inputs into that shape with preprocess=...; Normalize(channels='first') "
-                "(--channels first) places the channels and divides pixels by 255",
+                f"{self.name} expects the shape {list(self.shape)} and refused a batch of "
+                f"{array.shape}, dtype {array.dtype}: {reason_of(error)}",
+                remedy="Bring inputs into that shape with preprocess=...; Normalize(channels="
+                "'first') (--channels first) places the channels and divides pixels by 255",
             ) from error
         return np.asarray(answers)

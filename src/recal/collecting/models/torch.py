@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,11 +39,11 @@ class TorchModel(Model):
         self.requested = device  # checked when the model runs: another machine may have it
 
     def fingerprint(self) -> str:
-        state, texts = self.module.state_dict(), [repr(self.module)]
-        for key in sorted(state):
+        texts = [repr(self.module)]
+        for key, value in sorted(self.module.state_dict().items()):
             texts.append(key)
-            if isinstance(state[key], torch.Tensor):
-                tensor = state[key].detach().cpu().contiguous()
+            if isinstance(value, torch.Tensor):
+                tensor = value.detach().cpu().contiguous()
                 texts.append(f"{tensor.dtype}{tuple(tensor.shape)}")
                 is_plain = tensor.numel() and not tensor.is_sparse and not tensor.is_quantized
                 values = tensor.reshape(-1).view(torch.uint8).numpy() if is_plain else None
@@ -90,28 +90,22 @@ class ExportedModel(TorchModel):
         self._open()
 
     def _open(self) -> None:
-        try:
-            program = (
-                torch.export.load(self.origin) if isinstance(self.origin, Path) else self.origin
-            )
-        except Exception as error:
-            first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-            raise FileError(
-                f"{self.origin} cannot be read as a torch.export file: {first}."
-            ) from error
+        program: Any = self.origin
+        if isinstance(program, Path):
+            try:
+                program = torch.export.load(program)
+            except Exception as error:
+                first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+                rule = f"{self.origin} cannot be read as a torch.export file: {first}."
+                raise FileError(rule) from error
         self.module = program.module()
         self.device, self.dtype = _home(self.module)
-        names = set(program.graph_signature.user_inputs)
-        shapes = [
-            node.meta["val"].shape
-            for node in program.graph.nodes
-            if node.op == "placeholder" and node.name in names
-        ]
-        if len(shapes) != 1:
-            raise InputError(
-                f"{self.name} takes {len(shapes)} inputs; recal passes one, the batch."
-            )
-        self.shape = tuple(size if isinstance(size, int) else None for size in shapes[0])
+        names = program.graph_signature.user_inputs
+        if len(names) != 1:
+            raise InputError(f"{self.name} takes {len(names)} inputs; recal passes one, the batch.")
+        (batch,) = [node for node in program.graph.nodes if node.name == names[0]]
+        shape = batch.meta["val"].shape
+        self.shape = tuple(size if isinstance(size, int) else None for size in shape)
         self.fixed = self.shape[0] if self.shape else None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -140,9 +134,8 @@ def as_device(device: Any) -> torch.device:
         torch.empty(1, device=usable)  # fails if this build of torch, or this machine, lacks it
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise InputError(
-            f"The device {device!r} cannot be used here ({reason}). Use 'cpu'."
-        ) from error
+        rule = f"The device {device!r} cannot be used here ({reason})"
+        raise InputError(rule, remedy="Use 'cpu'") from error
     return usable
 
 
@@ -152,9 +145,8 @@ def as_tensor(values: Any) -> torch.Tensor:
         return values
     array = np.asarray(values)
     if array.dtype.kind not in "biufc":
-        raise InputError(
-            f"A torch model takes numbers; this batch has dtype {array.dtype}. Convert it in the preprocessing."
-        )
+        rule = f"A torch model takes numbers, and this batch has dtype {array.dtype}"
+        raise InputError(rule, remedy="Convert it in the preprocessing")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
     # Copy read-only arrays: torch warns about them and may write to them.
@@ -184,24 +176,20 @@ class HuggingFaceModel(TorchModel):
     def __init__(self, model: Any, processor: Any, *, device: Any = None) -> None:
         if not callable(processor) or not hasattr(model, "state_dict"):
             raise InputError(
-                "A pair must be (model, processor) from transformers, such as (AutoModelForImageClassification, "
-                "AutoImageProcessor) or (AutoModelForSequenceClassification, AutoTokenizer); "
-                f"got {type(model).__name__}, {type(processor).__name__}."
+                "A pair must be (model, processor or tokenizer) from transformers, got "
+                f"{type(model).__name__}, {type(processor).__name__}."
             )
         super().__init__(model, device=device)
         self.processor = processor
-        self.takes: Literal["image", "text", "audio"] = "image"
+        self.takes = "audio" if hasattr(processor, "sampling_rate") else "image"
         if hasattr(processor, "convert_tokens_to_ids"):
             self.takes = "text"
-        elif hasattr(processor, "sampling_rate"):
-            self.takes = "audio"
         self.classes = _class_names(model)
 
     def fingerprint(self) -> str:
         settings = self.processor.to_dict() if hasattr(self.processor, "to_dict") else {}
-        return digest(
-            [super().fingerprint(), {key: repr(value) for key, value in settings.items()}]
-        )
+        texts = {key: repr(value) for key, value in settings.items()}
+        return digest([super().fingerprint(), texts])
 
     def prepare(self, inputs: Any) -> Any:
         if self.takes == "text" and isinstance(inputs, list):
@@ -246,9 +234,8 @@ def _class_names(model: Any) -> NDArray[Any] | None:
     """
     config = getattr(model, "config", None)
     if getattr(config, "problem_type", None) == "multi_label_classification":
-        raise InputError(
-            f"{type(model).__name__} was trained for several labels per input. {MULTI_LABEL}."
-        )
+        rule = f"{type(model).__name__} was trained for several labels per input"
+        raise InputError(rule, remedy=MULTI_LABEL)
     names = getattr(config, "id2label", None) or {}
     ordered = [str(names[key]) for key in sorted(names, key=int)]
     generic = all(re.fullmatch(r"LABEL_\d+", name) for name in ordered)
@@ -264,9 +251,8 @@ def open_pretrained(path: Path, *, device: Any = None) -> HuggingFaceModel:
     try:
         import transformers
     except ImportError as error:
-        raise MissingExtraError(
-            "transformers", "huggingface", f"Opening the folder {path}"
-        ) from error
+        purpose = f"Opening the folder {path}"
+        raise MissingExtraError("transformers", "huggingface", purpose) from error
     check_folder(path)
     safely: Any = {"local_files_only": True, "trust_remote_code": False}
     settings, what = _settings(path / "preprocessor_config.json"), "image"
@@ -281,9 +267,8 @@ def open_pretrained(path: Path, *, device: Any = None) -> HuggingFaceModel:
         model = getattr(transformers, models).from_pretrained(path, use_safetensors=True, **safely)
         processor = getattr(transformers, processors).from_pretrained(path, **safely)
     except Exception as error:  # safetensors has errors of its own
-        raise FileError(
-            f"{path} is not a Hugging Face {what} classifier with its processor: {error}"
-        ) from error
+        rule = f"{path} is not a Hugging Face {what} classifier with its processor: {error}"
+        raise FileError(rule) from error
     return HuggingFaceModel(model, processor, device=device)
 
 
@@ -291,15 +276,12 @@ def check_folder(path: Path) -> None:
     """Refuse a folder that has only pickled weights, has code of its own, or names files elsewhere."""
 
     def refuse(why: str) -> NoReturn:
-        raise FileError(
-            f"{path} is not opened: {why}. If you trust it, load it yourself and pass (model, processor)."
-        )
+        remedy = "If you trust it, load it yourself and pass (model, processor)"
+        raise FileError(f"{path} is not opened: {why}", remedy=remedy)
 
     weights = "model.safetensors"
     if not (path / weights).is_file() and not (path / f"{weights}.index.json").is_file():
-        refuse(
-            f"it holds no {weights}, and other weights (.bin) are pickles, which may run any code"
-        )
+        refuse(f"it holds no {weights}, and other weights (.bin) are pickles that may run any code")
     if (path / "adapter_config.json").exists():
         refuse("it is an adapter to another model; merge the two, and save the result")
     processors = ("preprocessor_config.json", "processor_config.json", "tokenizer_config.json")
