@@ -150,28 +150,26 @@ def collect(
     adapter = as_model(model, outputs=outputs, device=device)
     outputs = adapter.returns(outputs)
     source = open_source(inputs, labels, files, adapter)
+    job = Job(adapter, as_pool(pool, seed, source, adapter), preprocess, outputs)
     if engine == "local":
         named = name_labels(source, adapter, classes)
         if named is not source:
-            how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs}
-            check_agreement(adapter, named, batch_size=batch_size, **how)
+            check_agreement(job, named, batch_size=batch_size)
         source = named
-    transforms = as_pool(pool, seed, source, adapter)
     target = None if out is None else local_path(out)
     if target is not None and target.suffix not in (".zarr", ".npz"):
         rule = "must end in .zarr (written batch by batch) or .npz (written at the end)"
         raise InputError(f"{rule}, got {target.name!r}", argument="out")
-    preprocessing = record(
-        preprocess, outputs, source.reading or {}, source.sample(), adapter.fingerprint()
-    )
-    stored = target is not None and target.suffix == ".zarr"
-    job = Job(adapter, transforms, preprocess, outputs, preprocessing=preprocessing, digests=stored)
+    model_digest = adapter.fingerprint()
+    how = record(preprocess, outputs, source.reading or {}, source.sample(), model_digest)
     opened: AbstractContextManager[ViewsSink]
-    if target is not None and stored:
+    if target is not None and target.suffix == ".zarr":
         from recal.collecting.store import StoreSink
 
+        job = replace(job, preprocessing=how, digests=True)
         opened = StoreSink(job, source, classes, target, batch_size=batch_size, resume=resume)
     else:
+        job = replace(job, preprocessing=how)
         opened = nullcontext(MemorySink(job, source, classes, target))
     with opened as sink:
         choose_engine(engine)(job, source, batch_size, sink, progress)

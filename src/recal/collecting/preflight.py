@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import copy
 import shlex
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from recal.calibrators.samples import refuse_constant
-from recal.collecting.blocks import Job, Preprocess, label_columns
+from recal.collecting.blocks import Job, label_columns
 from recal.collecting.models.base import Model, to_numpy
 from recal.collecting.sources import Source, Subset
 from recal.errors import InputError
@@ -20,7 +21,6 @@ from recal.schema import Number, check
 from recal.transforms import Transform
 from recal.transforms import pool as draw_pool
 from recal.transforms.pool import NAMED
-from recal.transforms.preprocessing import Outputs
 
 
 def as_pool(
@@ -31,9 +31,7 @@ def as_pool(
     "auto" and "damage" mean the pool of that name for the kind of the inputs ("auto:image"). Kinds
     that learn from a table, such as "median", take their numbers from the source.
     """
-    if pool is None or pool == "none":
-        return ()
-    if isinstance(pool, Sized) and not isinstance(pool, str) and not len(pool):
+    if pool is None or pool == "none" or (isinstance(pool, list | tuple) and not pool):
         return ()
     if isinstance(pool, str):
         parts = [part.strip() for part in pool.split("+")]
@@ -41,10 +39,11 @@ def as_pool(
         kind = kind_of_inputs(source, model) if bare else ""
         pool = "+".join(f"{part}:{kind}" if part in NAMED else part for part in parts)
     values = getattr(source, "values", None)
-    is_table = len(getattr(values, "shape", ())) == 2
-    if is_table and hasattr(values, "detach"):
+    if len(getattr(values, "shape", ())) != 2:
+        values = None
+    elif hasattr(values, "detach"):
         values = to_numpy(values)
-    return draw_pool(pool, seed=seed, data=values if is_table else None)
+    return draw_pool(pool, seed=seed, data=values)
 
 
 def kind_of_inputs(source: Source, model: Model) -> str:
@@ -71,29 +70,21 @@ def kind_of_inputs(source: Source, model: Model) -> str:
     raise InputError(
         f"Inputs of dtype {values.dtype} and shape ({shape}) do not say what they are. Pixels are "
         "uint8, or floats from 0 to 1 in four axes; normalise them in the preprocessing",
-        remedy=f"Say it with pool='auto:KIND' (--pool auto:KIND), one of {named}, or pool=None (--pool none)",
+        remedy=f"Pass pool='auto:KIND' (--pool auto:KIND), one of {named}, or None (--pool none)",
     )
 
 
-def taken_by(
-    model: Model,
-    source: Source,
-    transforms: Sequence[Transform],
-    *,
-    preprocess: Preprocess | None = None,
-    outputs: Outputs = "logits",
-) -> tuple[Transform, ...]:
+def taken_by(job: Job, source: Source) -> tuple[Transform, ...]:
     """Return the transformations whose results the model accepts, tried on a few inputs.
 
     Many models refuse a table with missing values.
     """
-    batch = source.batch(0, min(16, source.n_samples))
+    batch = source.batch(0, 16)
     taken = []
-    with model.running():
-        for transform in transforms:
-            job = Job(model, (transform,), preprocess, model.returns(outputs))
+    with job.model.running():
+        for transform in job.transforms:
             try:
-                job.run(batch, source.describe)
+                replace(job, transforms=(transform,)).run(batch, source.describe)
             except Exception:  # a model may raise anything for inputs that it was not made for
                 continue
             taken.append(transform)
@@ -122,19 +113,14 @@ def name_labels(source: Source, model: Model, classes: Sequence[Any] | None) -> 
 
 
 def check_agreement(
-    model: Model,
-    source: Source,
-    *,
-    classes: Sequence[Any] | None = None,
-    preprocess: Preprocess | None = None,
-    outputs: Outputs = "logits",
-    batch_size: int = 256,
+    job: Job, source: Source, *, classes: Sequence[Any] | None = None, batch_size: int = 256
 ) -> None:
     """Refuse inputs whose predictions match the labels only with another order of classes.
 
     Orders are tried if only the labels name the classes. 500 to 1,000 samples are enough, and at
     least ten for each class.
     """
+    model = job.model
     names = () if classes is not None or model.classes is not None else _assumed_classes(source)
     size = min(source.n_samples, 1000, max(500, 10 * len(names)))
     if not names or size < 10 * len(names):
@@ -142,11 +128,10 @@ def check_agreement(
     from scipy.optimize import linear_sum_assignment
 
     rows = np.sort(np.random.default_rng(0).choice(source.n_samples, size, replace=False))
-    some = Subset(source, rows)
-    job = Job(model, (), preprocess, model.returns(outputs))
+    some, plain = Subset(source, rows), replace(job, transforms=())
     with model.running():
         batches = some.batches(batch_size)
-        logits = np.concatenate([job.run(batch, some.describe).logits for batch in batches])
+        logits = np.concatenate([plain.run(batch, some.describe).logits for batch in batches])
     truth, _ = label_columns(some.labels, source, model, classes, *logits.shape)
     if truth is None or len(names) != logits.shape[1]:
         return
@@ -160,12 +145,13 @@ def check_agreement(
     margin = 3 * np.sqrt(largest * (1 - largest) / size)
     if right <= reordered / 2 and reordered > max(0.5, largest + margin):
         order = [names[place] for place in places]
-        typed = f"--classes {shlex.quote(','.join(order))}"
         why = "Classes were taken in alphabetical order"
+        if len(names) == 2:
+            why = "The two columns look swapped"
+        typed = f"--classes {shlex.quote(','.join(order))}"
         raise InputError(
             f"Only {right:.0%} of the predictions of {model.name} match the labels of {size} inputs, "
-            f"and {reordered:.0%} match in another order of the classes. "
-            + ("The two columns look swapped" if len(names) == 2 else why),
+            f"and {reordered:.0%} match in another order of the classes. {why}",
             remedy=f"Check this and pass classes={order} ({typed})",
         )
 
@@ -183,28 +169,19 @@ def _assumed_classes(source: Source) -> tuple[str, ...]:
 
 
 def preflight(
-    model: Model,
-    source: Source,
-    transforms: Sequence[Transform],
-    *,
-    classes: Sequence[Any] | None = None,
-    preprocess: Preprocess | None = None,
-    outputs: Outputs = "logits",
-    batch_size: int = 256,
+    job: Job, source: Source, *, classes: Sequence[Any] | None = None, batch_size: int = 256
 ) -> None:
-    """Refuse, before the run, what `recal.collect` with the same arguments would refuse later.
+    """Refuse, before the run, what the job would refuse later.
 
     The model runs on the first batch, as it is and through one transformation of each kind.
     """
     batch = source.batch(0, check(batch_size, Number(1, whole=True), "batch_size"))
-    kinds = {type(transform): transform for transform in reversed(transforms)}
-    job = Job(model, tuple(kinds.values()), preprocess, model.returns(outputs))
-    with model.running():
-        logits = job.run(batch, source.describe).logits
+    kinds = {type(transform): transform for transform in reversed(job.transforms)}
+    with job.model.running():
+        logits = replace(job, transforms=tuple(kinds.values())).run(batch, source.describe).logits
     for values in (source.labels, batch.labels):
         n_samples = 0 if values is None else len(values)
-        label_columns(values, source, model, classes, n_samples, logits.shape[1])
+        label_columns(values, source, job.model, classes, n_samples, logits.shape[1])
     if len(logits) >= 20:
         refuse_constant(logits)
-    how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "batch_size": batch_size}
-    check_agreement(model, source, classes=classes, **how)
+    check_agreement(job, source, classes=classes, batch_size=batch_size)

@@ -22,6 +22,7 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.ensemble import AutoCalibration
 from recal.checks import Floats, Labels
 from recal.clusters import row_names
+from recal.collecting.blocks import Job
 from recal.collecting.fingerprint import digest
 from recal.collecting.local import collect, open_source, passes_of
 from recal.collecting.models import as_model
@@ -142,9 +143,9 @@ def _calibrate_in(
     stores = folder / CROSS_FIT if cross_fit else folder  # its parts differ from those of others
     key = _run_key(adapter, source, pool, seed, how)
     earlier = _read_candidates(stores, key) if how.get("resume", True) else None
+    job = Job(adapter, transforms, how.get("preprocess"), adapter.returns(how["outputs"]))
     if earlier is None and local:
-        names = ("preprocess", "classes", "outputs", "batch_size")
-        preflight(adapter, source, transforms, **{one: how[one] for one in names if one in how})
+        preflight(job, source, classes=how["classes"], batch_size=how.get("batch_size", 256))
     n_before = adapter.n_answered
     say(f"1/4  {split_words(parts, source.clusters, cross_fit)}")
     stores.mkdir(parents=True, exist_ok=True)
@@ -159,9 +160,7 @@ def _calibrate_in(
         if earlier is not None:
             damage = tuple(one for one in damage if str(one) in earlier)
         elif local:
-            damage = taken_by(
-                adapter, source, damage, preprocess=how.get("preprocess"), outputs=how["outputs"]
-            )
+            damage = taken_by(replace(job, transforms=damage), source)
         candidates = tuple({str(one): one for one in (*candidates, *damage)}.values())
     reuse = adapter.known_by_content and earlier is not None
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from recal import CalibratedClassifier, TemperatureScaling, collect
+from recal.collecting.blocks import Job
 from recal.collecting.models import as_model
 from recal.collecting.preflight import check_agreement
 from recal.collecting.sources import ArraySource
@@ -26,12 +27,16 @@ def pictures(n=600, classes=("apple", "bee", "cat")):
     return source
 
 
+def job(model):
+    return Job(as_model(model))
+
+
 def thirds(batch):
     return np.asarray(batch, dtype=float).reshape(len(batch), 6, 3, 2).mean((1, 3))
 
 
 def test_the_order_in_which_the_predictions_match_is_named():
-    shuffled = as_model(lambda batch: thirds(batch)[:, [2, 0, 1]])
+    shuffled = job(lambda batch: thirds(batch)[:, [2, 0, 1]])
     with pytest.raises(
         InputError, match=r"100% match.*in alphabetical order.*classes=\['cat', 'apple', 'bee'\]"
     ):
@@ -39,9 +44,9 @@ def test_the_order_in_which_the_predictions_match_is_named():
 
 
 def test_an_order_that_the_caller_or_the_model_gives_is_not_doubted():
-    shuffled = as_model(lambda batch: thirds(batch)[:, [2, 0, 1]])
+    shuffled = job(lambda batch: thirds(batch)[:, [2, 0, 1]])
     check_agreement(shuffled, pictures(), classes=["apple", "bee", "cat"])
-    shuffled.classes = np.array(["apple", "bee", "cat"])
+    shuffled.model.classes = np.array(["apple", "bee", "cat"])
     check_agreement(shuffled, pictures())
 
 
@@ -54,19 +59,19 @@ def test_a_model_whose_order_is_right_passes(wrong):
             0, 300, (1, 3)
         )
 
-    check_agreement(as_model(lambda batch: thirds(batch) + noise(batch)), pictures())
+    check_agreement(job(lambda batch: thirds(batch) + noise(batch)), pictures())
 
 
 def test_constant_predictions_suggest_no_order_of_classes():
     source = pictures()
     source.labels = np.where(np.arange(source.n_samples) % 10 < 7, 0, 2)
-    constant = as_model(lambda batch: thirds(batch) + np.array([0.0, 1e4, 0.0]))
-    check_agreement(constant, source, preprocess=lambda batch: batch)
+    constant = job(lambda batch: thirds(batch) + np.array([0.0, 1e4, 0.0]))
+    check_agreement(constant, source)
 
 
 def test_a_model_that_guesses_passes():
     rng = np.random.default_rng(1)
-    check_agreement(as_model(lambda batch: rng.normal(size=(len(batch), 3))), pictures())
+    check_agreement(job(lambda batch: rng.normal(size=(len(batch), 3))), pictures())
 
 
 def test_named_labels_mean_the_same_in_python_and_in_commands(tmp_path):

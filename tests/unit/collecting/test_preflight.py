@@ -9,6 +9,7 @@ import pandas
 import pytest
 
 from recal.cli.app import run
+from recal.collecting.blocks import Job
 from recal.collecting.models import as_model
 from recal.collecting.preflight import preflight
 from recal.collecting.sources import ArraySource
@@ -78,8 +79,8 @@ def test_the_first_batch_goes_through_one_transformation_of_each_kind():
         return np.asarray(batch, dtype=float).reshape(len(batch), -1)[:, :3] - 1.0
 
     images = np.random.default_rng(0).normal(size=(20, 6, 6))
-    transforms = pool("zoom:0.5-0.9:9+flip")
-    preflight(as_model(model), ArraySource(images, np.arange(20) % 3), transforms, batch_size=8)
+    job = Job(as_model(model), pool("zoom:0.5-0.9:9+flip"))
+    preflight(job, ArraySource(images, np.arange(20) % 3), batch_size=8)
     assert asked == [(8, 6, 6)] * 3
     with pytest.raises(InputError, match="7"):
-        preflight(as_model(model), ArraySource(images, np.full(20, 7)), ())
+        preflight(job, ArraySource(images, np.full(20, 7)))
