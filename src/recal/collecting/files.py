@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -44,9 +44,9 @@ class FileFolder(Source):
         was interrupted.
     """
 
-    suffixes: ClassVar[tuple[str, ...]] = ()
-    """The file name endings to read; an empty tuple means all files."""
-    what: ClassVar[str] = "files"
+    suffixes: ClassVar[tuple[str, ...]]
+    """The file name endings to read."""
+    what: ClassVar[str]
 
     def __init__(self, root: Path, *, on_error: OnError = "stop") -> None:
         check(on_error, Choice("stop", "skip"), "on_error")
@@ -59,19 +59,17 @@ class FileFolder(Source):
             for path in self._files(folder)
         ]
         if not paths:
-            ends = f", whose names end in {', '.join(self.suffixes)}" if self.suffixes else ""
+            name = self.root.name
             raise InputError(
-                f"{self.root} holds no {self.what}; expected {self.root.name}/CLASS/NAME, a folder for each class, or "
-                f"{self.root.name}/NAME{ends}."
+                f"{self.root} holds no {self.what} ({', '.join(self.suffixes)}); expected "
+                f"{name}/CLASS/NAME, a folder for each class, or {name}/NAME."
             )
         if on_error == "skip":
             damaged = {path for path, _ in paths if not self._is_readable(path)}
             self.skipped = tuple(self._name(path) for path, _ in paths if path in damaged)
             paths = [pair for pair in paths if pair[0] not in damaged]
             if not paths:
-                raise InputError(
-                    f"None of the {len(damaged)} {self.what} in {self.root} can be read."
-                )
+                raise InputError(f"None of the {self.what} in {self.root} can be read.")
         self.paths = [path for path, _ in paths]
         self.labels = np.array([label for _, label in paths]) if folders else None
         self.n_samples = len(self.paths)
@@ -93,9 +91,7 @@ class FileFolder(Source):
 
     def _files(self, folder: Path) -> list[Path]:
         paths = [path for path in _visible(folder.rglob("*")) if path.is_file()]
-        if self.suffixes:
-            paths = [path for path in paths if path.suffix.lower() in self.suffixes]
-        return sorted(paths)
+        return sorted(path for path in paths if path.suffix.lower() in self.suffixes)
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
@@ -163,12 +159,12 @@ class ImageFolder(FileFolder):
             return None
 
     def read(self, rows: Sequence[int]) -> NDArray[Any]:
-        paths = [self.paths[row] for row in rows]
-        images = [self.read_file(path) for path in paths]
-        for path, image in zip(paths, images):
-            if image.shape != images[0].shape:
+        images = [self.read_file(self.paths[row]) for row in rows]
+        first, size = self.paths[rows[0]], images[0].shape
+        for row, image in zip(rows, images):
+            if image.shape != size:
                 raise InputError(
-                    f"Images must have one size: {paths[0]} is {images[0].shape[:2]} and {path} is "
+                    f"Images must have one size: {first} is {size[:2]} and {self.paths[row]} is "
                     f"{image.shape[:2]} (height, width)",
                     remedy="Use resize=N (--resize N), and crop=N (--crop N) for other shapes",
                 )
@@ -184,11 +180,10 @@ class ImageFolder(FileFolder):
             image = image.resize((width, height), Image.Resampling.BILINEAR)
         if self.crop is not None:
             if min(image.size) < self.crop:
-                raise InputError(
-                    f"{self.crop} is larger than the image {path}, which is {image.height}x{image.width}",
-                    argument="crop",
-                    remedy="Use a larger resize=N (--resize N)",
-                )
+                size = f"{image.height}x{image.width}"
+                rule = f"{self.crop} is larger than the image {path}, which is {size}"
+                remedy = "Use a larger resize=N (--resize N)"
+                raise InputError(rule, argument="crop", remedy=remedy)
             left, top = (round((side - self.crop) / 2) for side in image.size)
             image = image.crop((left, top, left + self.crop, top + self.crop))
         return np.asarray(image)
@@ -217,17 +212,14 @@ def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Im
                 values = np.asarray(image).astype(np.uint16) >> 8
                 return Image.fromarray(values.astype(np.uint8)).convert(_MODES[pixels])
             if image.mode in ("I", "F"):
-                raise ValueError(
-                    "its pixels have 32 bits, and nothing says which is white; store it with 8 or 16 bits"
-                )
+                raise ValueError("its pixels have 32 bits; store it with 8 or 16 bits")
             if image.mode in ("P", "PA") and "transparency" in image.info:
                 image = image.convert("RGBA")  # Pillow warns without this step
             return image.convert(_MODES[pixels])
     except unreadable as error:
-        raise FileError(
-            f"The image {os.fspath(path)} cannot be read: {str(error).rstrip('.')}",
-            remedy=f"Repair or remove it, or leave such files out with {in_both(on_error='skip')}",
-        ) from error
+        rule = f"The image {os.fspath(path)} cannot be read: {str(error).rstrip('.')}"
+        remedy = f"Repair or remove it, or leave such files out with {in_both(on_error='skip')}"
+        raise FileError(rule, remedy=remedy) from error
 
 
 class TextFolder(FileFolder):
@@ -277,8 +269,8 @@ class SoundFolder(FileFolder):
         self.rate = self.rate or rate
         if rate != self.rate:
             raise InputError(
-                f"Sounds must have one sampling rate: the first has {self.rate} Hz and {path} has {rate}. "
-                "Resample them to the rate that the model was trained on."
+                f"Sounds must have one sampling rate: the first has {self.rate} Hz and {path} has "
+                f"{rate}. Resample them to the rate that the model was trained on."
             )
         if self.seconds is None:
             return samples
@@ -336,24 +328,18 @@ def open_path(path: Path, **options: Any) -> Source:
         raise FileError(f"There is no file or folder {path}.")
     options = {name: value for name, value in options.items() if value is not None}
     suffix = path.suffix.lower()
-    kind, note = "files", ""
     if path.is_dir():
-        read = options.pop("read", None) or _most(path)
-        check(read, Choice(*_FOLDERS), "read")
-        kind, note = f"folders of {read}", f", and {path} is read as {read}"
-    elif suffix in TABLES:
-        kind = "tables (.csv, .tsv, .parquet)"
-    for name in options:
-        if not kind.startswith(FILE_OPTIONS[name]):
-            raise InputError(f"applies to {FILE_OPTIONS[name]} only{note}", argument=name)
-    if path.is_dir():
+        read = check(options.pop("read", None) or _most(path), Choice(*_FOLDERS), "read")
+        _check_applies(options, f"folders of {read}", f", and {path} is read as {read}")
         rule = options.pop("cluster_by", None)
         folder = _FOLDERS[read](path, **options)
         if rule is not None:
             folder.clusters = clusters_by_name(folder.names(), rule)
         return folder
     if suffix in TABLES:
+        _check_applies(options, FILE_OPTIONS["label_column"])
         return open_table(path, **options)
+    _check_applies(options, "files")
     with _reading(path):
         if suffix == ".npz":
             return ArraySource(*_read_npz(path))
@@ -362,9 +348,15 @@ def open_path(path: Path, **options: Any) -> Source:
         if suffix == ".txt":
             return ArraySource(_read_lines(path))
     raise InputError(
-        f"{path.name}: inputs are read from .npz, .npy, tables (.csv, .tsv, .parquet), texts (.txt, one per line), or "
-        "a folder of images, sounds or texts."
+        f"{path.name}: inputs are read from .npz, .npy, tables (.csv, .tsv, .parquet), texts (.txt, "
+        "one per line), or a folder of images, sounds or texts."
     )
+
+
+def _check_applies(options: Mapping[str, Any], kind: str, note: str = "") -> None:
+    for name in options:
+        if not kind.startswith(FILE_OPTIONS[name]):
+            raise InputError(f"applies to {FILE_OPTIONS[name]} only{note}", argument=name)
 
 
 def _most(path: Path) -> str:
@@ -393,7 +385,7 @@ def _reading(path: Path, purpose: str = "") -> Iterator[None]:
         if "pickle" in reason or "Python objects" in reason:  # numpy would offer to open them
             reason = "it is damaged, or holds Python objects, which are never opened"
         raise FileError(
-            f"{path} cannot be read{purpose}; it may be truncated: {reason}."
+            f"{path} cannot be read{purpose}; it may be cut short: {reason}."
         ) from error
 
 
@@ -410,17 +402,18 @@ def clusters_by_name(names: Sequence[str], rule: str) -> NDArray[Any]:
     """
     if rule == "parent":
         return np.array([name.rpartition("/")[0] for name in names])
+    try:
+        pattern = re.compile(rule)
+    except re.error as error:
+        raise InputError(f"is no regular expression: {error}", argument="cluster_by") from None
     clusters = []
     for name in names:
-        try:
-            match = re.search(rule, name.rpartition("/")[2])
-        except re.error as error:
-            raise InputError(f"is no regular expression: {error}", argument="cluster_by") from None
+        match = pattern.search(name.rpartition("/")[2])
         if match is None:
             raise InputError(
                 f"must match the name of every file, not {name}", argument="cluster_by"
             )
-        clusters.append(match[min(1, match.re.groups)])
+        clusters.append(match[min(1, pattern.groups)])
     return np.array(clusters)
 
 
@@ -430,17 +423,14 @@ def read_labels(path: Path) -> NDArray[Any]:
     """
     with _reading(path, " as labels (.npy, or .txt with one per line)"):
         if path.suffix == ".npy":
-            return np.array(
-                np.load(path, mmap_mode="r", allow_pickle=False)
-            )  # mapping checks the declared size
+            # Mapping checks the declared size.
+            return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
         if path.suffix not in (".txt", ".csv"):
-            raise InputError(
-                f"Labels are read from .npy, or from .txt with one per line, got {path}."
-            )
+            raise InputError(f"Labels are read from .npy, or .txt with one per line, got {path}.")
         lines = [line.strip() for line in _read_lines(path, trim=True)]
     if "" in lines:
         raise InputError(
-            f"{path}: line {lines.index('') + 1} is empty; every sample needs a label, in the samples' order."
+            f"{path}: line {lines.index('') + 1} is empty; every sample needs a label."
         )
     try:
         return np.array([int(line) for line in lines])
@@ -463,8 +453,9 @@ def _read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
         others = [name for name in file.files if name != label]
         chosen = "inputs" if "inputs" in others else others[0] if len(others) == 1 else None
         if chosen is None:
-            views = " These are views already, which recal fit takes." if "logits" in others else ""
-            raise InputError(
-                f"{path} holds {', '.join(file.files) or 'nothing'}; call the inputs `inputs`, the labels `labels`.{views}"
-            )
+            rule = f"{path} holds {', '.join(file.files) or 'nothing'}"
+            remedy = "Call the inputs `inputs` and the labels `labels`"
+            if "logits" in others:
+                remedy = "These are views already, which recal fit takes"
+            raise InputError(rule, remedy=remedy)
         return file[chosen], None if label is None else file[label]

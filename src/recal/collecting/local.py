@@ -191,7 +191,7 @@ def open_source(
     source = arrange_columns(as_source(inputs, **files), model, stored)
     if source.skipped and source is not inputs:  # a caller who opened the source can look there
         warnings.warn(
-            f"{len(source.skipped)} images could not be read and were skipped, such as {source.skipped[0]}.",
+            f"{len(source.skipped)} files could not be read and were skipped, such as {source.skipped[0]}.",
             UserWarning,
             stacklevel=3,
         )

@@ -40,10 +40,8 @@ class TableSource(Source):
 
     def __init__(self, frame: Any, aside: Sequence[str] = (), path: Path | None = None) -> None:
         if 0 in frame.shape or not frame.columns.is_unique:
-            raise InputError(
-                "A table must hold at least one row, and columns of distinct names, got "
-                f"{len(frame)} rows of {list(frame.columns)}."
-            )
+            rule = "A table must hold at least one row, and columns of distinct names"
+            raise InputError(f"{rule}, got {len(frame)} rows of {list(frame.columns)}.")
         words = list(frame.select_dtypes(include=["object", "string"]).columns)
         self.aside, self.path = tuple(aside), path
         self.n_samples = len(frame)
@@ -60,9 +58,8 @@ class TableSource(Source):
 
     def fingerprint(self) -> str:
         columns = [(str(name), str(dtype)) for name, dtype in self.values.dtypes.items()]
-        return digest(
-            [columns, [digest_array(np.asarray(self.values[name])) for name in self.values.columns]]
-        )
+        cells = [digest_array(np.asarray(column)) for _, column in self.values.items()]
+        return digest([columns, cells])
 
     def read(self, rows: Sequence[int]) -> Any:
         return self.values.iloc[list(rows)]
@@ -81,10 +78,8 @@ class TableSource(Source):
         if not set(columns) <= set(names):  # LightGBM stores its names without blanks
             names = {re.sub(r"\s", "_", name): own for name, own in names.items()}
         if missing := [name for name in columns if name not in names]:
-            raise InputError(
-                f"The table has no column {', '.join(map(repr, missing[:5]))}, which the model was "
-                f"fitted on; it has {', '.join(map(str, names))}."
-            )
+            rule = f"The table has no column {', '.join(map(repr, missing[:5]))}"
+            raise InputError(f"{rule}, which the model was fitted on; it has {', '.join(names)}.")
         unknown = [name for name in names if name not in {*columns, *self.aside}]
         if unknown:
             raise InputError(
@@ -94,14 +89,10 @@ class TableSource(Source):
         own = [names[name] for name in columns]
         frame = self.values[own]
         words = {name: known for name, known in zip(own, levels) if known}
-        if words:
-            written = {} if self.path is None else read_table(self.path)
-            frame = frame.assign(
-                **{
-                    name: _with_levels(frame[name], known, written.get(name))
-                    for name, known in words.items()
-                }
-            )
+        written = read_table(self.path) if words and self.path is not None else {}
+        for name, known in words.items():
+            column = _with_levels(frame[name], known, written.get(name))
+            frame = frame.assign(**{name: column})
         arranged = copy.copy(self)  # the caller's source stays as it was
         arranged.aside = ()
         arranged._use(frame)
@@ -141,19 +132,23 @@ def arrange_columns(source: Source, model: Model, stored: Preprocessing | None =
     """
     if not isinstance(source, TableSource):
         return source
-    columns, levels = (None, ()) if stored is None else (stored.columns, stored.levels or ())
-    if columns is None and model.features is None:
-        _refuse_texts(source)
-    columns = model.features if columns is None else columns
-    return source.arranged(columns, levels)
+    if stored is not None and stored.columns is not None:
+        return source.arranged(stored.columns, stored.levels or ())
+    if model.features is None and "text_column" in (source.reading or {}):
+        _refuse_texts(source.values)
+    return source.arranged(model.features)
 
 
-def _refuse_texts(source: TableSource) -> None:
-    """Refuse a file of texts, perhaps with labels, that is read as a table of features."""
-    if "text_column" not in (source.reading or {}):
-        return
-    frame = source.values
-    texts = [str(name) for name in frame.columns if _holds_texts(frame[name])]
+def _refuse_texts(frame: Any) -> None:
+    """Refuse a file of texts, perhaps with labels, that is read as a table of features.
+
+    Texts are columns of which most values are unique and have three words or more.
+    """
+    texts = []
+    for name, column in frame.head(1000).astype(str).items():
+        is_unique = column.nunique() > len(column) / 2
+        if is_unique and column.str.split().str.len().mean() >= 3:
+            texts.append(str(name))
     if texts and frame.shape[1] <= len(texts) + 1:
         raise InputError(
             f"The column {texts[0]!r} holds texts, and the table is read as features",
@@ -167,9 +162,8 @@ def open_frame(inputs: Any) -> TableSource:
     try:
         return TableSource(inputs.to_pandas() if hasattr(inputs, "to_pandas") else inputs)
     except ImportError as error:
-        raise MissingExtraError(
-            "pandas and pyarrow", "tables", "Reading a polars or pyarrow table"
-        ) from error
+        purpose = "Reading a polars or pyarrow table"
+        raise MissingExtraError("pandas and pyarrow", "tables", purpose) from error
 
 
 def open_table(
@@ -193,33 +187,36 @@ def open_table(
         features only if the model was fitted on them.
     """
     frame = _read_frame(path)
-    for name in (label_column, text_column, cluster_column, group_column):
+    if label_column is None and "label" in frame.columns:
+        label_column = "label"
+    named = {
+        "text_column": text_column,
+        "label_column": label_column,
+        "cluster_column": cluster_column,
+        "group_column": group_column,
+    }
+    for name in named.values():
         if name is not None and name not in frame.columns:
-            raise InputError(
-                f"{path} has no column {name!r}; it has {', '.join(map(str, frame.columns))}."
-            )
-    chosen = label_column or ("label" if "label" in frame.columns else None)
+            names = ", ".join(map(str, frame.columns))
+            raise InputError(f"{path} has no column {name!r}; it has {names}.")
+    labels = None
+    if label_column is not None and not (empty := frame[label_column].isna().to_numpy()).all():
+        labels = _filled(path, label_column, frame[label_column].to_numpy(), empty)
     aside = [name for name in (cluster_column, group_column) if name is not None]
     texts = read_table(path) if aside or text_column is not None else {}
     clusters, groups = (
         None if name is None else _filled(path, name, texts[name], texts[name] == "")
         for name in (cluster_column, group_column)
     )
-    labels = None if chosen is None else _labels(path, frame.pop(chosen))
     source: Source
     if text_column is None:
         written = None if path.suffix.lower() == ".parquet" else path
-        source = TableSource(frame, [name for name in aside if name != chosen], written)
+        features = frame if label_column is None else frame.drop(columns=label_column)
+        source = TableSource(features, [name for name in aside if name != label_column], written)
     else:
         source = ArraySource(texts[text_column].tolist())
     source.labels, source.clusters, source.groups = labels, clusters, groups
-    source.reading = {
-        **(source.reading or {}),
-        "text_column": text_column,
-        "label_column": chosen,
-        "cluster_column": cluster_column,
-        "group_column": group_column,
-    }
+    source.reading = {**(source.reading or {}), **named}
     return source
 
 
@@ -253,19 +250,12 @@ def _csv_format(path: Path) -> dict[str, Any]:
     }
 
 
-def _labels(path: Path, column: Any) -> NDArray[Any] | None:
-    """Return a column of labels, or None if it is empty."""
-    empty = column.isna().to_numpy()
-    return None if empty.all() else _filled(path, str(column.name), column.to_numpy(), empty)
-
-
 def _filled(path: Path, name: str, values: NDArray[Any], empty: NDArray[np.bool_]) -> NDArray[Any]:
     """Return a column; refuse it if it is partly empty."""
     if empty.any():
         raise InputError(
-            f"{path}: the column {name!r} is empty in {int(empty.sum())} of "
-            f"{len(empty)} rows, first in row {int(empty.argmax()) + 1} below the header. "
-            "Fill in these values, or remove the rows."
+            f"{path}: the column {name!r} is empty in {empty.sum()} of {len(empty)} rows, first in "
+            f"row {empty.argmax() + 1} below the header. Fill it in, or remove these rows."
         )
     return np.asarray(values)
 
@@ -286,12 +276,4 @@ def check_labelled(source: Source, where: object = "") -> None:
     if isinstance(source, TableSource):
         text += f"; the columns are {', '.join(map(str, source.values.columns))}"
         remedy = f"Say which column holds them: {in_both(label_column='NAME')}"
-    error = InputError(text, remedy=remedy)
-    raise error.at(where) if where else error
-
-
-def _holds_texts(column: Any) -> bool:
-    """Whether most values of a column are unique texts of three words or more."""
-    values = column.head(1000).astype(str)
-    is_unique = values.nunique() > len(values) / 2
-    return bool(is_unique and values.str.split().str.len().mean() >= 3)
+    raise InputError(text, remedy=remedy, where=str(where))

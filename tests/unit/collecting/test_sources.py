@@ -140,7 +140,7 @@ def test_a_corrupt_image_is_named_or_skipped(folder, model, damage):
     views = collect(model, source, None)
     assert views.labels.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
     with pytest.warns(
-        UserWarning, match=r"1 images could not be read and were skipped, such as bee/1\.png"
+        UserWarning, match=r"1 files could not be read and were skipped, such as bee/1\.png"
     ):
         collect(model, folder, None, on_error="skip")
 
@@ -204,7 +204,7 @@ def test_labels_may_be_a_file(tmp_path, images, labels, model):
             lambda p: np.save(p, np.array([{}]), allow_pickle=True),
             r"o\.npy cannot be read.*Python objects",
         ),
-        ("two.npz", lambda p: np.savez(p, a=[1], b=[2]), "holds a, b; call the inputs `inputs`"),
+        ("two.npz", lambda p: np.savez(p, a=[1], b=[2]), "holds a, b. Call the inputs `inputs`"),
         ("x.csv", lambda p: p.write_text("1,2"), r"A table must hold at least one row"),
     ],
 )
