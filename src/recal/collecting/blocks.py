@@ -75,7 +75,7 @@ class Job:
             view = self._logits(values, transform, batch, describe, rows)
             if view.shape[1] != logits.shape[1]:
                 raise InputError(
-                    f"The number of classes changed: {self.model.name} gave {logits.shape[1]} for the originals and "
+                    f"{self.model.name} gave {logits.shape[1]} classes for the originals and "
                     f"{view.shape[1]} through {str(transform)!r}."
                 )
             transformed[place, rows] = view
@@ -101,15 +101,16 @@ class Job:
         logits = _call(lambda raw: as_logits(raw, self.outputs, self.model), outputs, "", where)
         if len(logits) != len(rows):
             raise InputError(
-                f"{self.model.name} gave {len(logits)} rows for {len(rows)} inputs ({_view_name(transform)}, from "
-                f"{describe(batch.start)} on); one row per input is needed."
+                f"{self.model.name} gave {len(logits)} rows for {len(rows)} inputs "
+                f"({_view_name(transform)}, from {describe(batch.start)} on); give one per input."
             )
         if not (np.isfinite(logits.min()) and np.isfinite(logits.max())):
             row, column = np.argwhere(~np.isfinite(logits))[0].tolist()
+            sample = describe(batch.start + int(rows[row]))
             raise InputError(
-                f"Logits must be finite; {self.model.name} gave {logits[row, column]} for "
-                f"{describe(batch.start + int(rows[row]))}, class {column}, in {_view_name(transform)}. "
-                "Remove that sample, or fix the model or the preprocessing."
+                f"Logits must be finite; {self.model.name} gave {logits[row, column]} for {sample}, "
+                f"class {column}, in {_view_name(transform)}",
+                remedy="Remove that sample, or fix the model or the preprocessing",
             )
         return logits
 
@@ -122,14 +123,13 @@ def _call(function: Callable[[Any], Any], batch: Any, whose: str, where: str) ->
     try:
         return function(batch)
     except SystemExit as stop:
-        raise InputError(
-            f"{whose} ended Python (sys.exit: {stop.code}) {where}; it must return logits."
-        ) from stop
+        rule = f"{whose} ended Python (sys.exit: {stop.code}) {where}; it must return logits."
+        raise InputError(rule) from stop
     except Exception as error:
         if not whose or isinstance(error, RecalError):
             error.add_note(where)
         else:
-            blame(error, whose, f"{where}, {_form(batch)}")
+            blame(error, whose, f"{where}, {_describe_batch(batch)}")
         raise
 
 
@@ -145,10 +145,11 @@ def _view_name(transform: Transform | None) -> str:
 
 
 def _where(transform: Transform | None, batch: Batch) -> str:
-    return f"while collecting {_view_name(transform)} of samples {batch.start}..{batch.start + len(batch) - 1}"
+    last = batch.start + len(batch) - 1
+    return f"while collecting {_view_name(transform)} of samples {batch.start}..{last}"
 
 
-def _form(batch: Any) -> str:
+def _describe_batch(batch: Any) -> str:
     """Describe the form of a batch for messages: most models fail on a form that they were not
     trained on.
     """
@@ -206,9 +207,8 @@ class ViewsSink(Sink, ABC):
         n_classes, dtype = self._first
         if block.logits.shape[1] != n_classes or not np.can_cast(block.logits.dtype, dtype):
             raise InputError(
-                f"{self.job.model.name} gave {n_classes} columns of {dtype} before and {block.logits.shape[1]} of "
-                f"{block.logits.dtype} for batch {block.index}. A classifier must give one column per class for every "
-                "input."
+                f"{self.job.model.name} gave {n_classes} columns of {dtype} before and "
+                f"{block.logits.shape[1]} of {block.logits.dtype} for batch {block.index}."
             )
 
     def columns(
@@ -216,8 +216,8 @@ class ViewsSink(Sink, ABC):
     ) -> tuple[Labels | None, NDArray[Any] | None]:
         """Return labels as column indices, and the names of the columns, as in `label_columns`."""
         assert self._first is not None
-        given = self.job.model, self.classes
-        return label_columns(labels, self.source, *given, n_samples, self._first[0])
+        model, n_classes = self.job.model, self._first[0]
+        return label_columns(labels, self.source, model, self.classes, n_samples, n_classes)
 
 
 def join_labels(source: Source, parts: Iterable[ArrayLike | None]) -> NDArray[Any] | None:
@@ -244,11 +244,9 @@ def label_columns(
     folders = source.classes
     names = model.classes if classes is None else classes
     if names is None and folders is not None and len(folders) != n_classes:
-        raise InputError(
-            f"The labels have {len(folders)} classes and the model has {n_classes}, so the "
-            "order of its columns is unknown",
-            remedy="Pass classes=[...] (--classes A,B,C), the names of its columns in order",
-        )
+        rule = f"The labels have {len(folders)} classes and the model has {n_classes}"
+        remedy = "Pass classes=[...] (--classes A,B,C), the names of its columns in order"
+        raise InputError(rule, remedy=remedy)
     names = folders if names is None else names
     columns = None if names is None else check_classes(names, n_classes)
     if columns is not None and columns.dtype.kind in "iu":
@@ -292,12 +290,16 @@ class MemorySink(ViewsSink):
             _, block = self.results.popitem()  # so that only one block is in memory twice
             rows = slice(block.start, block.start + len(block))
             stack[0, rows], stack[1:, rows] = block.logits, block.transformed
-        transformed: dict[Transform | str, Any] = dict(zip(self.job.transforms, stack[1:]))
-        named = labels if labels is None or columns is None else columns[labels]
-        names: dict[str, Any] = {"clusters": self.source.clusters, "groups": self.source.groups}
-        names["ids"] = self.source.names()
-        record = self.job.preprocessing
-        views = Views(stack[0], transformed, named, classes=columns, preprocessing=record, **names)
+        views = Views(
+            stack[0],
+            dict(zip(self.job.transforms, stack[1:])),
+            labels if labels is None or columns is None else columns[labels],
+            classes=columns,
+            preprocessing=self.job.preprocessing,
+            clusters=self.source.clusters,
+            groups=self.source.groups,
+            ids=self.source.names(),
+        )
         if self.target is not None:
             views.write(self.target)
         return views

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest_texts
 from recal.collecting.models.base import Pixels
-from recal.collecting.sources import FILE_OPTIONS, ArraySource, Source, as_objects, form_of
+from recal.collecting.sources import FILE_OPTIONS, ArraySource, Source, as_objects, sample_form
 from recal.collecting.tables import TABLE_SUFFIXES as TABLES
 from recal.collecting.tables import open_table
 from recal.errors import FileError, InputError, MissingExtraError, RecalError, in_both
@@ -154,7 +154,7 @@ class ImageFolder(FileFolder):
 
     def sample(self) -> tuple[tuple[int, ...], str] | None:
         try:
-            return form_of(self.read(range(1)))
+            return sample_form(self.read(range(1)))
         except FileError:  # the run itself will report the file
             return None
 

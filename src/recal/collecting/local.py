@@ -190,11 +190,11 @@ def open_source(
     """
     source = arrange_columns(as_source(inputs, **files), model, stored)
     if source.skipped and source is not inputs:  # a caller who opened the source can look there
-        warnings.warn(
-            f"{len(source.skipped)} files could not be read and were skipped, such as {source.skipped[0]}.",
-            UserWarning,
-            stacklevel=3,
+        first = source.skipped[0]
+        message = (
+            f"{len(source.skipped)} files could not be read and were skipped, such as {first}."
         )
+        warnings.warn(message, UserWarning, stacklevel=3)
     if labels is None:
         return source
     if isinstance(labels, str | os.PathLike):
@@ -243,12 +243,11 @@ def open_as_fitted(
     source = open_source(inputs, labels, files, model, stored)
     sample = source.sample()
     if stored is not None and sample is not None and stored.dtype not in (None, sample[1]):
-        warnings.warn(
+        message = (
             f"The calibrator's views were collected from {stored.dtype} inputs and these are "
-            f"{sample[1]}; pixels from 0 to 255 and from 0 to 1 are not the same to a model.",
-            UserWarning,
-            stacklevel=3,
+            f"{sample[1]}; pixels from 0 to 255 and from 0 to 1 are not the same to a model."
         )
+        warnings.warn(message, UserWarning, stacklevel=3)
     return source
 
 
@@ -256,10 +255,8 @@ def needed_transforms(calibrator: Calibrator, functions: Own = ()) -> tuple[Tran
     """Return the transformations that a calibrator needs; those known by name are looked up in
     `functions`.
     """
-    own = by_name(functions)
-    transforms = tuple(
-        own.get(str(transform), transform) for transform in calibrator.needed_transforms()
-    )
+    own, needed = by_name(functions), calibrator.needed_transforms()
+    transforms = tuple(own.get(str(transform), transform) for transform in needed)
     for transform in transforms:
         if isinstance(transform, Named):
             transform.code()  # refuse it now if it is known by name only
@@ -276,10 +273,8 @@ def choose_engine(engine: Any) -> Runner:
         return RayEngine().run
     run: Runner | None = getattr(engine, "run", None)
     if run is None:
-        remedy = "A RayEngine sets more"
-        raise InputError(
-            f"must be 'local' or 'ray', got {engine!r}", argument="engine", remedy=remedy
-        )
+        rule = f"must be 'local', 'ray' or a RayEngine, got {engine!r}"
+        raise InputError(rule, argument="engine")
     return run
 
 
@@ -333,9 +328,9 @@ def profile_of(calibrator: Any) -> Profile:
     profile = getattr(calibrator, "profile_", None)
     if not isinstance(profile, Profile):
         raise InputError(
-            "Following needs a profile of the fit's samples, and this calibration holds none.",
-            remedy="Fit it again: recal fit VIEWS --out calibration.recal, with views of --pool damage; "
-            "or set calibrator.profile_ = recal.profile(views, y) on the fit's views",
+            "Following needs a profile of the fit's samples, and this calibration holds none",
+            remedy="Fit it again, with views of --pool damage: recal fit VIEWS --out FILE; or set "
+            "calibrator.profile_ = recal.profile(views, y) on the fit's views",
         )
     return profile
 
@@ -402,15 +397,14 @@ def apply(
     sink = PredictionSink(calibrator, job.transforms, source.groups)
     choose_engine(engine)(job, source, batch_size, sink, progress)
     parts: list[Predictions] = sink.in_order()
-
-    def join(name: str) -> Any:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    probs, given = join("probs"), join_labels(source, [part.labels for part in parts])
-    columns = label_columns(given, source, job.model, names, *probs.shape)
-    passes, confidences = join("passes"), join("confidences")
+    joined = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("probs", "passes", "confidences", "logits")
+    }
+    given = join_labels(source, [part.labels for part in parts])
+    labels, classes = label_columns(given, source, job.model, names, *joined["probs"].shape)
     n_known = sum(part.fitted_rows for part in parts)
-    predictions = Predictions(probs, *columns, passes, confidences, n_known, logits=join("logits"))
+    predictions = Predictions(labels=labels, classes=classes, fitted_rows=n_known, **joined)
     return predictions.followed(calibrator) if follow else predictions
 
 
@@ -433,6 +427,5 @@ class PredictionSink(Sink):
         groups = None if self.groups is None else self.groups[rows]
         probs, confidences = calibrator.predict_both(views, groups)
         passes, n_known = passes_of(calibrator, logits), calibrator.fitted_rows(views)
-        self.results[index] = Predictions(
-            probs, result.labels, None, passes, confidences, n_known, logits=logits
-        )
+        found = Predictions(probs, result.labels, None, passes, confidences, n_known, logits=logits)
+        self.results[index] = found

@@ -21,7 +21,8 @@ import numpy as np
 from recal.collecting.blocks import Block, Job, Sink
 from recal.collecting.local import progress_bar
 from recal.collecting.sources import Source
-from recal.errors import InputError, MissingExtraError, RecalError
+from recal.errors import MissingExtraError, RecalError
+from recal.schema import Count, NotNegative, check_parameters
 
 try:
     import ray
@@ -89,13 +90,12 @@ def blocks_of(
     while missing:
         done, _ = ray.wait(list(calls), timeout=60)
         if not done:
-            warnings.warn(
-                f"No worker has answered for a minute. Each asks for {request}. On a busy machine they may still be "
-                "importing packages. If other jobs hold the resources, Ray waits until they are free; "
-                "RayEngine(cpus=..., gpus=...) can request fewer.",
-                UserWarning,
-                stacklevel=2,
+            message = (
+                f"No worker has answered for a minute. Each asks for {request}. They may still be "
+                "importing packages, or Ray waits for resources that other jobs hold; "
+                "RayEngine(cpus=..., gpus=...) can request fewer."
             )
+            warnings.warn(message, UserWarning, stacklevel=2)
         for call in done:
             actor, is_batch = calls.pop(call)
             block = _receive(call)
@@ -116,8 +116,8 @@ def _receive(call: Any) -> Any:
     except exceptions.RayError as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise RecalError(
-            f"A worker could not start, or died {_DEATHS} times with one batch under way ({reason}). If memory is short, "
-            "take a smaller batch_size, or fewer workers on a machine (RayEngine(cpus=...))."
+            f"A worker could not start, or died {_DEATHS} times with one batch under way ({reason})",
+            remedy="If memory is short, take a smaller batch_size, or RayEngine(cpus=2)",
         ) from error
 
 
@@ -137,20 +137,13 @@ class RayEngine:
         local run uses another number of threads, the last bits may differ.
     """
 
-    workers: int | None = None
-    cpus: float = 1.0
-    gpus: float = 0.0
-    threads: int | None = None
+    workers: Count | None = None
+    cpus: NotNegative = 1.0
+    gpus: NotNegative = 0.0
+    threads: Count | None = None
 
     def __post_init__(self) -> None:
-        for name in ("workers", "threads"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise InputError(f"must be at least 1, got {value!r}", argument=name)
-        if self.cpus < 0 or self.gpus < 0:
-            raise InputError(
-                f"must not be negative, got {self.cpus!r} and {self.gpus!r}",
-                argument=("cpus", "gpus"),
-            )
+        check_parameters(self)
 
     def run(self, job: Job, source: Source, batch_size: int, sink: Sink, progress: bool) -> None:
         """Compute every batch that the sink lacks."""

@@ -119,8 +119,8 @@ class Subset(Source):
 
     def __init__(self, source: Source, rows: NDArray[np.intp]) -> None:
         self.source, self.rows, self.n_samples = source, rows, len(rows)
-        self.classes, self.skipped, self.reading = source.classes, source.skipped, source.reading
-        self.kind = source.kind
+        for name in ("classes", "skipped", "reading", "kind"):
+            setattr(self, name, getattr(source, name))
         for name in ("labels", "clusters", "groups"):
             column = getattr(source, name)
             setattr(self, name, None if column is None else np.asarray(column)[rows])
@@ -153,20 +153,21 @@ class ArraySource(Source):
 
     def __init__(self, values: Any, labels: ArrayLike | None = None) -> None:
         self.values = values if hasattr(values, "detach") else _as_samples(values)
-        if len(self.values.shape) == 0 or self.values.shape[0] == 0:
+        shape = tuple(self.values.shape)
+        if not shape or not shape[0]:
             raise InputError(
-                f"Inputs must hold at least one sample, got an array of shape {tuple(self.values.shape)}."
+                f"Inputs must hold at least one sample, got an array of shape {shape}."
             )
-        self.n_samples = int(self.values.shape[0])
-        self.labels = None if labels is None else np.asarray(labels)
-        if self.labels is not None:
+        self.n_samples = int(shape[0])
+        if labels is not None:
+            self.labels = np.asarray(labels)
             check_one_each(self.labels, self.n_samples)
 
     def fingerprint(self) -> str:
         return digest_array(to_numpy(self.values))
 
     def sample(self) -> tuple[tuple[int, ...], str] | None:
-        return form_of(self.values)
+        return sample_form(self.values)
 
     def read(self, rows: Sequence[int]) -> Any:
         place = slice(rows.start, rows.stop) if isinstance(rows, range) else list(rows)
@@ -174,7 +175,7 @@ class ArraySource(Source):
         return np.asarray(batch) if isinstance(batch, np.memmap) else batch
 
 
-def form_of(batch: Any) -> tuple[tuple[int, ...], str] | None:
+def sample_form(batch: Any) -> tuple[tuple[int, ...], str] | None:
     """Return the shape and dtype of the inputs of a batch; None if they are not numbers."""
     dtype = str(batch.dtype).removeprefix("torch.")
     is_numeric = hasattr(batch, "detach") or batch.dtype.kind in "fiub"
@@ -188,10 +189,9 @@ def _as_samples(values: Any) -> NDArray[Any]:
         # A fixed-width dtype would pad every text to the longest.
         return np.array(values, dtype=object)
     try:
-        array = np.asarray(values)
+        return np.asarray(values)
     except ValueError:  # samples of different lengths
-        array = as_objects(values)
-    return array
+        return as_objects(values)
 
 
 def as_objects(items: Sequence[Any]) -> NDArray[np.object_]:
@@ -204,22 +204,21 @@ def as_objects(items: Sequence[Any]) -> NDArray[np.object_]:
 def as_source(inputs: Any, **options: Any) -> Source:
     """Return the source for `inputs`; `options` go to the reader of files and folders."""
     if unknown := sorted(set(options) - set(FILE_OPTIONS)):
+        names = ", ".join(FILE_OPTIONS)
         raise InputError(
-            f"There is no option `{unknown[0]}`; besides its own, collect takes those of files and folders: "
-            f"{', '.join(FILE_OPTIONS)}."
+            f"There is no option `{unknown[0]}`. Those of files and folders are {names}."
         )
     if isinstance(inputs, str | os.PathLike):
         from recal.collecting.files import open_path
 
         return open_path(Path(inputs), **options)
-    if names := [name for name, value in options.items() if value is not None]:
-        raise InputError(f"{', '.join(names)}: only inputs read from a file or folder take this.")
+    if given := [name for name, value in options.items() if value is not None]:
+        raise InputError(f"{', '.join(given)}: only inputs read from a file or folder take this.")
     if isinstance(inputs, Source):
         return inputs
     if isinstance(inputs, tuple):
-        raise InputError(
-            f"Inputs came as a tuple of {len(inputs)}; pass the inputs alone, and their labels as `labels`."
-        )
+        remedy = "Pass the inputs alone, and their labels as `labels`"
+        raise InputError(f"Inputs came as a tuple of {len(inputs)}", remedy=remedy)
     if type(inputs).__name__ in ("DataFrame", "Table"):
         from recal.collecting.tables import open_frame
 
@@ -261,7 +260,8 @@ class DatasetSource(Source):
         shapes = {tuple(array.shape) for array in arrays}
         if len(shapes) > 1:
             raise InputError(
-                f"Samples from {rows[0]} on have different shapes {sorted(shapes)[:3]}; bring them to one."
+                f"Samples from {rows[0]} on have different shapes {sorted(shapes)[:3]}",
+                remedy="Bring them to one",
             )
         values = [to_numpy(label).item() if hasattr(label, "shape") else label for label in labels]
         stacked = namespace(arrays[0]).stack(arrays)
@@ -273,9 +273,8 @@ def _split_item(item: Any) -> tuple[Any, Any]:
     if isinstance(item, tuple | list) and len(item) in (1, 2):
         return item[0], item[1] if len(item) == 2 else None
     if isinstance(item, tuple | list | dict):
-        raise InputError(
-            f"Items must be an input or a pair (input, label); got a {type(item).__name__} of {len(item)}."
-        )
+        rule = "Items must be an input or a pair (input, label)"
+        raise InputError(f"{rule}; got a {type(item).__name__} of {len(item)}.")
     return item, None
 
 

@@ -68,10 +68,11 @@ class StoreSink(ViewsSink):
     def _header(self) -> dict[str, Any]:
         source, record = self.source, self.job.preprocessing
         assert record is not None  # `collect` made it
-        rows = [source.clusters, source.groups]
-        labels = None
+        labels = names = None
         if source.labels is not None:
             labels = digest([np.asarray(source.labels), source.classes, self.classes])
+        if source.clusters is not None or source.groups is not None:
+            names = digest([source.clusters, source.groups])
         return {
             "kind": zarr_views.COLLECTED,
             "version": zarr_views.FORMAT,
@@ -82,9 +83,7 @@ class StoreSink(ViewsSink):
             "outputs": self.job.outputs,
             "preprocess": None if self.job.preprocess is None else digest(self.job.preprocess),
             "labels": labels,
-            "clusters or groups": digest(rows)
-            if any(values is not None for values in rows)
-            else None,
+            "clusters or groups": names,
         }
 
     def __enter__(self) -> Self:
@@ -106,10 +105,8 @@ class StoreSink(ViewsSink):
         if self.resume and ledger is not None and ledger.blocks:
             different = [key for key in header if ledger.header.get(key) != header[key]]
             if different:
-                raise OtherJobError(
-                    f"{self.target} was made by another job: other {' and '.join(different)}; views of two jobs are not mixed",
-                    remedy=_REMEDY,
-                )
+                rule = f"{self.target} was made by another job: other {' and '.join(different)}"
+                raise OtherJobError(rule, remedy=_REMEDY)
             self._ledger = ledger
             self._drop_damaged_blocks()
         if not self._ledger.blocks:
@@ -149,10 +146,8 @@ class StoreSink(ViewsSink):
             if ledger.header["kind"] != zarr_views.COLLECTED:
                 raise ValueError(f"its kind is {ledger.header['kind']!r}")
         except (OSError, ValueError) as error:
-            raise FileError(
-                f"{self.target} already exists and was not written by collect ({error}); it was "
-                "not changed. Choose another name."
-            ) from error
+            rule = f"{self.target} already exists and was not written by collect ({error})"
+            raise FileError(rule, remedy="Choose another name") from error
         return ledger
 
     def _drop_damaged_blocks(self) -> None:
@@ -188,9 +183,8 @@ class StoreSink(ViewsSink):
         if self.source.labels is None and result.labels is not None:
             labels = result.labels.tolist()
         dtype = self._first[1]
-        layers = [
-            values.astype(dtype, copy=False) for values in (result.logits, *result.transformed)
-        ]
+        given = (result.logits, *result.transformed)
+        layers = [values.astype(dtype, copy=False) for values in given]
         if index == self._probe:
             self._compare(result, layers)
             self._probe = None
@@ -206,15 +200,14 @@ class StoreSink(ViewsSink):
         same = all(old.shape == new.shape for old, new in zip(stored, layers, strict=True))
         if not (same and all(map(differ_by_rounding, stored, layers))):
             raise OtherJobError(
-                f"{self.target} was made with another model or another preprocess: computed again, its block "
-                f"{block.index} differs",
+                f"{self.target} was made with another model or another preprocess: computed again, "
+                f"its block {block.index} differs",
                 remedy=_REMEDY,
             )
 
-    def _other_inputs(self, index: int) -> InputError:
+    def _other_inputs(self, index: int) -> OtherJobError:
         return OtherJobError(
-            f"{self.target} was made with other inputs: batch {index} differs from the one recorded. A loader must "
-            "give the same order each time (shuffle=False)",
+            f"{self.target} was made with other inputs: batch {index} differs from the one recorded",
             remedy=_REMEDY,
         )
 

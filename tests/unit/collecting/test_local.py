@@ -115,7 +115,7 @@ def test_a_nan_names_the_sample_and_the_view(images, model):
     [
         ({"batch_size": 0}, "`batch_size` must be a whole number of at least 1, got 0"),
         ({"batch_size": 2.5}, "got 2.5"),
-        ({"engine": "spark"}, "`engine` must be 'local' or 'ray', got 'spark'"),
+        ({"engine": "spark"}, "`engine` must be .*, got 'spark'"),
         ({"out": "views.csv"}, r"must end in \.zarr .* or \.npz .*, got 'views.csv'"),
         ({"batchsize": 5}, "no option `batchsize`.*resize, crop, pixels"),
         ({"resize": 5}, "resize: only inputs read from a file or folder"),

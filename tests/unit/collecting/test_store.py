@@ -120,7 +120,7 @@ as_if_the_same(other_logits)
         ({"inputs": np.zeros((20, 8, 8), np.uint8)}, "another job: other inputs"),
         ({"batch_size": 5}, "other batch_size"),
         ({"labels": np.zeros(20, int)}, "other labels"),
-        ({"model": LogisticRegression().fit(np.eye(64)[:3], [0, 1, 2])}, "other model;"),
+        ({"model": LogisticRegression().fit(np.eye(64)[:3], [0, 1, 2])}, "other model. Choose"),
         (
             {"model": other_logits},
             "another model or another preprocess: computed again, its block 0 differs",
