@@ -121,6 +121,7 @@ def join_views(parts: Sequence[Views]) -> Views:
         preprocessing=first.preprocessing,
         clusters=joined("clusters"),
         groups=joined("groups"),
+        ids=joined("ids"),
     )
 
 

@@ -185,10 +185,14 @@ def headline(
     """Return the lines that a reader in a hurry needs: which method, what it costs, how much it
     automates.
     """
-    first = comparison.methods[0]
-    after, before = automated[choice.method], automated[first] if choice.method != first else None
+    first, method = comparison.methods[0], choice.method
+    # Two sets of probabilities of which neither is shown to be better.
+    undecided = not comparison.setup.n_fit and len(comparison.methods) == len(choice.contenders) == 2
+    if undecided:
+        method = shown_first(comparison, choice)
+    after, before = automated[method], automated[first] if method != first else None
     less = before is not None and automates_less(before, after)
-    return sentences("headline", comparison, choice, before, after, less)
+    return sentences("headline", comparison, choice, before, after, less, undecided)
 
 
 def automates_less(before: Automation, after: Automation) -> bool:

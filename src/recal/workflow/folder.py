@@ -91,6 +91,8 @@ def publishing(out: Path, *, keep_previous: bool = False) -> Iterator[Path]:
                 if (out / name).exists() and not (work / name).exists():
                     os.rename(out / name, work / name)
             yield work
+            for path in work.glob(".*.part"):  # of a run that was killed while it wrote
+                path.unlink()
             if out.is_dir():
                 _carry_over(out, work, keep_previous)
             replace_folder(work, out)

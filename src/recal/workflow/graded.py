@@ -122,10 +122,19 @@ def calibrate_answers(
             random_state=seed,
         )
         before_name, before = _probability(calibrator, signals, right, fit)
-        answers = HeldOut(after, right > 0.5, None, groups=groups, clusters=clusters, before=before)
+        rows = np.concatenate((fit, check_on) if cross_fit else parts)
+        answers = HeldOut(
+            after,
+            right > 0.5,
+            None,
+            groups=groups,
+            clusters=clusters,
+            before=before,
+            # The row in the table, or in the one that is kept.
+            ids=np.arange(len(right)) if sizes_before is None else np.argsort(rows),
+        )
         say("3/3  Write the report.")
         if settings.keep_rows:
-            rows = np.concatenate((fit, check_on) if cross_fit else parts)
             columns = {name: signals[name] if name in signals else table[name] for name in used}
             write_rows(folder / ROWS_OF_TABLE, take_rows(columns, rows))
         importance = calibrator.signal_importance_

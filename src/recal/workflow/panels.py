@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -114,7 +114,8 @@ def calibrate_panel(
         panel.fit(*read(fit), groups=some(groups, fit), clusters=some(clusters, fit))
         predicted, confidence = panel.predict_both(given, signals, groups)
         right = _is_right(predicted, key, match)
-        scored = HeldOut(confidence, right, None, groups=groups, clusters=clusters)
+        ids = np.arange(table.n_rows)
+        scored = HeldOut(confidence, right, None, groups=groups, clusters=clusters, ids=ids)
         facts: dict[str, Any] = {"systems": panel.gains_}
         rule, automated = None, []
         if costs is not None:
@@ -141,6 +142,7 @@ def calibrate_panel(
                 f"On the checking questions the cascade accepts {counts['accepted']:,} of "
                 f"{len(check_on):,}, and {counts['errors']:,} of these are wrong.",
             ]
+            settings = replace(settings, about={**settings.about, "Cascade": automated[-1]})
         say("3/3  Write the report.")
         result = finish(
             panel,
