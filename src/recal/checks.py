@@ -71,21 +71,17 @@ def as_column(column: Any) -> NDArray[Any]:
     """Return a column, or a single value, as an array of one axis; pandas' own missing values
     become None.
     """
-    if isinstance(column, float):
-        return np.array([column])
+    if isinstance(column, float | str):
+        column = [column]
     if isinstance(column, list | tuple):  # numpy would turn a mixture of numbers and texts to text
         if set(map(type, column)) == {float}:
             return np.array(column)
         return np.array([*column, None], dtype=object)[:-1]
-    if hasattr(column, "detach"):  # numpy cannot read a torch tensor that tracks gradients
-        column = column.detach().cpu()
     if hasattr(column, "notna") and (
         column.dtype == object or not isinstance(column.dtype, np.dtype)
     ):
         column = column.astype(object).where(column.notna(), None)
-    if isinstance(column, str):
-        return np.array([column], dtype=object)
-    return np.atleast_1d(np.asarray(column))
+    return np.atleast_1d(as_array(column, "a column"))
 
 
 def text_of(value: Any) -> str:
@@ -258,10 +254,7 @@ def check_labels(
     `classes`, whose order is the order of the columns. A class that is missing from `y` therefore
     never shifts a column.
     """
-    labels = as_array(y, "labels")
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    check_one_each(labels, n_samples)
+    labels = one_each(as_array(y, "labels"), n_samples)
     integers = labels.dtype.kind in "iu"
     if classes is not None:
         names = check_classes(classes, n_classes)
@@ -300,8 +293,13 @@ def _check_column(values: ArrayLike, n_samples: int, name: str) -> NDArray[np.fl
     return array
 
 
-def check_one_each(labels: NDArray[Any], n_samples: int | None) -> None:
-    """Refuse labels that are not one per sample; None means that the number of samples is unknown."""
+def one_each(labels: NDArray[Any], n_samples: int | None) -> NDArray[Any]:
+    """Return labels of shape (n_samples,) or (n_samples, 1) as one axis; refuse any others.
+
+    None means that the number of samples is unknown.
+    """
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
     if labels.ndim != 1:
         raise label_error(
             f"must be one per sample, got the shape {labels.shape}",
@@ -311,6 +309,7 @@ def check_one_each(labels: NDArray[Any], n_samples: int | None) -> None:
         raise label_error(
             f"must be one per sample; there are {n_samples} samples but {len(labels)} labels"
         )
+    return labels
 
 
 def label_error(rule: str, *, remedy: str = "") -> InputError:
@@ -410,10 +409,7 @@ def check_graded(
         remedy="A 1-D first argument is the confidence of each answer. For log-odds s pass 1 / (1 + numpy.exp(-s)); "
         "for percentages divide by 100",
     )
-    right = as_array(correct, "labels")
-    if right.ndim == 2 and right.shape[1] == 1:
-        right = right[:, 0]
-    check_one_each(right, len(array))
+    right = one_each(as_array(correct, "labels"), len(array))
     numbers = right.dtype.kind in "biuf"
     inside = np.isin(right, (0, 1)) if numbers else np.zeros(len(right), np.bool_)
     if not inside.all():

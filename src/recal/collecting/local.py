@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.base import Calibrator
-from recal.checks import Floats, check_one_each
+from recal.checks import Floats, one_each
 from recal.collecting.blocks import (
     Block,
     Job,
@@ -201,12 +201,8 @@ def open_source(
         from recal.collecting.files import read_labels
 
         labels = read_labels(Path(labels))
-    array = to_numpy(labels)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    check_one_each(array, source.n_samples)
     labelled = copy.copy(source)  # the caller's source stays as it was
-    labelled.labels, labelled.classes = array, None
+    labelled.labels, labelled.classes = one_each(to_numpy(labels), source.n_samples), None
     return labelled
 
 

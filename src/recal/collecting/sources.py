@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import check_one_each
+from recal.checks import one_each
 from recal.collecting.fingerprint import digest, digest_array
 from recal.collecting.models.base import comes_from, to_numpy
 from recal.errors import InputError
@@ -160,8 +160,7 @@ class ArraySource(Source):
             )
         self.n_samples = int(shape[0])
         if labels is not None:
-            self.labels = np.asarray(labels)
-            check_one_each(self.labels, self.n_samples)
+            self.labels = one_each(np.asarray(labels), self.n_samples)
 
     def fingerprint(self) -> str:
         return digest_array(to_numpy(self.values))

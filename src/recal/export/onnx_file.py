@@ -100,7 +100,7 @@ def export_onnx(
         check_outputs(outputs)
     is_file = isinstance(model, str | os.PathLike)
     if not is_file:
-        from recal.export.torch_module import as_onnx, logits_of, parts_of
+        from recal.export.torch_module import OwnLogits, as_onnx, parts_of
 
         model, plan, preprocess = parts_of(model, plan, preprocess)
     stored = getattr(plan, "preprocessing_", None)
@@ -118,7 +118,7 @@ def export_onnx(
             "A torch model is exported with an example input: pass a batch such as torch.rand(1, 3, 32, 32)."
         )
     else:
-        own = network.as_part(as_onnx(logits_of(model, preprocess), example), "logits")
+        own = network.as_part(as_onnx(OwnLogits(model, preprocess), example), "logits")
         preprocess, (shape, dtype) = None, _batch_form(example)
     if transforms and OPEN in shape[1:]:
         raise InputError(

@@ -235,28 +235,15 @@ def _view(transform: Transform | None, inputs: Tensor) -> Tensor:
 # --- modules as ONNX graphs
 
 
-class Function(torch.nn.Module):
-    """A function as a module, because torch exports modules; `model` holds the weights that the
-    function reads.
-    """
+class OwnLogits(torch.nn.Module):
+    """A model's own logits for inputs: preprocess, cast to the dtype of its weights, model."""
 
-    def __init__(
-        self, function: Callable[[Tensor], Tensor], model: torch.nn.Module | None = None
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, preprocess: Any) -> None:
         super().__init__()
-        self.function, self.model = function, model
-        self.training = False
+        self.calibrated = CalibratedModule(model, Plan(), preprocess)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.function(inputs)
-
-
-def logits_of(model: torch.nn.Module, preprocess: Any) -> Function:
-    """Return a function from inputs to the model's own logits: preprocess, cast to its weights'
-    dtype, model.
-    """
-    calibrated = CalibratedModule(model, Plan(), preprocess)
-    return Function(calibrated.logits_of, calibrated)
+        return self.calibrated.logits_of(inputs)
 
 
 def parts_of(model: Any, plan: Any, preprocess: Any) -> tuple[torch.nn.Module, Any, Any]:

@@ -22,8 +22,8 @@ import shutil
 import stat
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -111,39 +111,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     finally:
         if partial.parent.is_dir():
             partial.unlink(missing_ok=True)
-
-
-def write_together(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, ...]:
-    """Write several files of one result: all of them are complete before the first is renamed.
-
-    An error says which of them are new, if a rename fails after another one.
-
-    Examples
-    --------
-    >>> import tempfile, pathlib
-    >>> folder = pathlib.Path(tempfile.mkdtemp()) / "results"
-    >>> [path.name for path in write_together(folder, {"a.txt": b"one", "b.txt": b"two"})]
-    ['a.txt', 'b.txt']
-    """
-    existed = folder.exists()
-    try:
-        with ExitStack() as stack:
-            for name, content in contents.items():
-                file = stack.enter_context(replacing(folder / name))
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-    except FileError as error:
-        if not existed and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-        paths = {folder / name: content for name, content in contents.items()}
-        new = [path.name for path in paths if path.is_file() and path.read_bytes() == paths[path]]
-        if new:
-            raise FileError(
-                f"Cannot write all of {folder}: {error.__cause__}. Only {', '.join(new)} are new."
-            ) from error
-        raise
-    return tuple(folder / name for name in contents)
 
 
 def partial_name(target: Path) -> Path:

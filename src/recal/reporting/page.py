@@ -6,6 +6,7 @@ import base64
 import io
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
@@ -20,7 +21,7 @@ from recal.comparison import Comparison, Recommendation, compare_probs, recommen
 from recal.comparison.results import MAIN_METRICS, passes, seconds
 from recal.decisions import Decision, RiskCurve
 from recal.errors import InputError
-from recal.files.paths import replacing, write_together
+from recal.files.paths import replacing
 from recal.metrics import LABELS
 from recal.metrics.evaluation import HIGHER_IS_BETTER
 from recal.metrics.row_scores import Classes
@@ -125,7 +126,13 @@ def write_results(
         ).encode(),
         "report.html": Page(comparison, command=command).html().encode(),
     }
-    return write_together(Path(folder), contents)
+    paths = {name: Path(folder) / name for name in contents}
+    with ExitStack() as files:
+        for name, content in contents.items():
+            file = files.enter_context(replacing(paths[name]))
+            file.write(content)
+            file.flush()  # so that a full disk is noticed before the first file is replaced
+    return tuple(paths.values())
 
 
 @dataclass(frozen=True)

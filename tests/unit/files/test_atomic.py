@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from recal.errors import FileError
-from recal.files.paths import replacing, write_together
+from recal.files.paths import replacing
+from recal.reporting import page
 from recal.workflow.folder import publishing
 
 
@@ -44,30 +44,16 @@ def test_a_folder_of_that_name_is_refused(tmp_path):
         pass
 
 
-def test_of_several_files_none_appears_where_one_cannot_be_written(tmp_path):
-    (tmp_path / "out" / "b").mkdir(parents=True)
+def test_of_the_results_none_appears_where_one_cannot_be_written(tmp_path, monkeypatch):
+    def text():
+        return "new"
+
+    comparison = SimpleNamespace(to_markdown=text, to_latex=text, to_csv=text, to_dict=dict)
+    monkeypatch.setattr(page, "Page", lambda *args, **options: SimpleNamespace(html=text))
+    (tmp_path / "report.html").mkdir()
     with pytest.raises(FileError, match="it is a folder"):
-        write_together(tmp_path / "out", {"a": b"one", "b": b"two"})
-    assert [one.name for one in (tmp_path / "out").iterdir()] == ["b"]
-
-
-def test_a_rename_that_fails_after_another_one_says_which_files_are_new(tmp_path, monkeypatch):
-    (tmp_path / "b.txt").write_text("old")
-    renamed = []
-    rename = os.replace
-
-    def full(source, target):
-        if renamed:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        renamed.append(target)
-        rename(source, target)
-
-    monkeypatch.setattr(os, "replace", full)
-    contents = {"a.txt": b"one", "b.txt": b"two", "c.txt": b"three"}
-    with pytest.raises(FileError, match=r"No space left.* Only c\.txt are new"):
-        write_together(tmp_path, contents)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.txt", "c.txt"]
-    assert (tmp_path / "b.txt").read_text() == "old"
+        page.write_results(comparison, tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
 
 
 def publish(folder):
@@ -79,13 +65,18 @@ def publish(folder):
 def test_a_disk_that_fills_up_leaves_the_old_folder(tmp_path):
     """The limit on the size of files fails like a full disk, in the middle of a write."""
     resource = pytest.importorskip("resource")
-    write_together(tmp_path / "out", {"a.txt": b"old", "b.txt": b"old"})
+    (tmp_path / "out").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "out" / name).write_bytes(b"old")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
-        with pytest.raises(FileError, match="No files were written"):
-            write_together(tmp_path / "out", {"a.txt": b"new", "b.txt": bytes(2000)})
+        with (
+            pytest.raises(FileError, match="No files were written"),
+            replacing(tmp_path / "out" / "b.txt") as file,
+        ):
+            file.write(bytes(2000))
         with pytest.raises(FileError, match="It was not changed"):
             publish(tmp_path / "out")
     finally:
