@@ -15,7 +15,7 @@ from recal.calibrators.ensemble import EnsembleFit
 from recal.calibrators.samples import LossGain, Samples
 from recal.calibrators.stacking import GrowingStack, StackData, _pays
 from recal.clusters import effective_count
-from recal.comparison.results import PROPER, recommend
+from recal.comparison.recommendation import PROPER, recommend
 from recal.errors import DependentRowsWarning
 from recal.solvers.softmax import Stack
 from recal.transforms import Named

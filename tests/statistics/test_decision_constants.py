@@ -15,7 +15,7 @@ from recal import AutoCalibration, TemperatureScaling, decide
 from recal.calibrators import ensemble
 from recal.decisions import curves, decide_each
 from recal.decisions.crossfit import crossfitted
-from recal.decisions.following import NOISE, UNKNOWN_FROM, Following, TwoReadings, row_numbers
+from recal.decisions.damage import NOISE, UNKNOWN_FROM, Following, TwoReadings, row_numbers
 from recal.views import Views
 from tests.problems import logits_and_labels
 

@@ -70,10 +70,11 @@ def compare(
         mark = {"best": "*", "second": "+", "": " "}[row.mark]
         return number(row.value, digits) + row.change(digits) + mark
 
+    _, *lines = result.table(MAIN_METRICS, cell)
     print_table(
         f"{len(result.methods)} methods",
         ["method", *(METRIC_NAMES[metric] for metric in MAIN_METRICS), "fit, CPU", "passes"],
-        result.table(MAIN_METRICS, cell),
+        lines,
         note=f"* best, + second best; in brackets the difference to {baseline} where its interval "
         f"excludes zero. {result.describe()}",
     )

@@ -6,7 +6,8 @@ The folder is not called `compare`, since a module of that name would hide the f
 
 from __future__ import annotations
 
-from recal.comparison.results import Comparison, Judgement, Recommendation, Row, judge, recommend
+from recal.comparison.recommendation import Judgement, Recommendation, judge, recommend
+from recal.comparison.results import Comparison, Row
 from recal.comparison.run import compare, compare_probs
 
 __all__ = [

@@ -1,6 +1,4 @@
-"""The result of a comparison: values, intervals and paired differences of every method, and which
-one to use: the best of the cheapest that no other beats by proper scores.
-"""
+"""The result of a comparison: values, intervals and paired differences of every method."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +22,6 @@ from recal.metrics import LABELS
 from recal.metrics.evaluation import HIGHER_IS_BETTER, CalibrationTest, calibration_test_of
 from recal.metrics.intervals import (
     CALIBRATION_ERRORS,
-    LEVEL,
     NO_INTERVAL,
     Interval,
     combined_interval,
@@ -38,10 +35,6 @@ if TYPE_CHECKING:
 UNCALIBRATED = "uncalibrated"
 # Metrics of the paper's tables, and those that matter for decisions.
 MAIN_METRICS = ("ece", "brier", "nll", "error_rate", "aurc")
-Outcome = Literal["better", "no difference", "worse", "mixed"]
-# Proper scores reward calibrated and sharp confidence together, so a method cannot win by being
-# miscalibrated.
-PROPER = ("nll", "brier")
 
 
 @dataclass(frozen=True)
@@ -105,7 +98,6 @@ class Comparison:
         test rows: a gate may spare most of them the views
     test_labels : the first split's test labels as column indices
     samples : mapping of method to the first split's test rows, their confidence and correctness
-    answers : mapping of method to the first split's answers, as column indices
     calibrators : mapping of method to the calibrator fitted on the first split
     failures : mapping of method to why it could not be fitted
     probs : mapping of method to its probabilities for the first split's test rows
@@ -129,7 +121,6 @@ class Comparison:
     setup: Setup
     test_labels: NDArray[np.intp]
     samples: Mapping[str, RowScores]
-    answers: Mapping[str, NDArray[np.intp]]
     probs: Mapping[str, NDArray[np.floating[Any]]]
     calibrators: Mapping[str, Calibrator] = field(default_factory=dict)
     intervals: Mapping[str, Sequence[Interval]] = field(default_factory=dict)
@@ -180,6 +171,12 @@ class Comparison:
         if metric == "brier":  # divided by the number of classes
             return 4 + math.ceil(math.log10(self.setup.n_classes))
         return 5 if metric == "aurc" else 4
+
+    @cached_property
+    def answers(self) -> Mapping[str, NDArray[np.intp]]:
+        """The first split's answers of every method, as column indices."""
+        columns = {name: one.reshape(len(one), -1) for name, one in self.probs.items()}
+        return {name: one.argmax(axis=1) for name, one in columns.items()}
 
     @cached_property
     def calibration_tests(self) -> Mapping[str, CalibrationTest]:
@@ -249,14 +246,16 @@ class Comparison:
         return [names.get(level, "") for level in losses]
 
     def table(self, metrics: Sequence[str], cell: Callable[[Row, int], str]) -> list[list[str]]:
-        """Return a line for each method: name, `cell(row, digits)` for each metric, CPU time of the
-        fit, passes.
+        """Return the head, and a line for each method: name, `cell(row, digits)` for each metric,
+        CPU time of the fit, passes.
         """
-        columns = [
-            [cell(row, self.digits(metric)) for row in self.rows(metric)] for metric in metrics
-        ]
-        times = map(seconds, self.fit_seconds.mean(axis=0).tolist())
-        return [list(line) for line in zip(self.methods, *columns, times, map(passes, self.passes))]
+        columns = [["method", *self.methods]]
+        for metric in metrics:
+            cells = [cell(row, self.digits(metric)) for row in self.rows(metric)]
+            columns.append([LABELS[metric], *cells])
+        columns.append(["fit (CPU)", *map(seconds, self.fit_seconds.mean(axis=0).tolist())])
+        columns.append(["passes", *map(passes, self.passes)])
+        return [list(line) for line in zip(*columns)]
 
     def describe(self) -> str:
         """One sentence on the data and on where the intervals come from."""
@@ -290,8 +289,7 @@ class Comparison:
                 f"{marks[row.mark]}{number(row.value, digits)}{marks[row.mark]}{row.change(digits)}"
             )
 
-        body = self.table(metrics, cell)
-        head = ["method", *(LABELS[metric] for metric in metrics), "fit (CPU)", "passes"]
+        head, *body = self.table(metrics, cell)
         note = (
             f"**Best**, *second best*; in brackets the difference to {self.baseline} where its interval excludes zero. "
             f"{self.describe()}"
@@ -304,14 +302,8 @@ class Comparison:
         booktabs.
         """
         marks = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
-        special: dict[str, int | str | None] = {
-            "\\": r"\textbackslash{}",
-            "^": r"\^{}",
-            "~": r"\~{}",
-            "−": "$-$",
-            "–": "--",
-        }
-        special |= {mark: f"\\{mark}" for mark in "&%_#${}"}
+        special: dict[str, int | str | None] = {mark: f"\\{mark}" for mark in "&%_#${}"}
+        special |= {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}", "−": "$-$", "–": "--"}
 
         def escape(text: str) -> str:
             return text.translate(str.maketrans(special))
@@ -319,17 +311,13 @@ class Comparison:
         def cell(row: Row, digits: int) -> str:
             return marks[row.mark] % escape(number(row.value, digits)) + escape(row.change(digits))
 
-        body = [[escape(name), *cells] for name, *cells in self.table(metrics, cell)]
-        head = ["method", *(LABELS[metric] for metric in metrics), "fit (CPU)", "passes"]
+        head, *rows = self.table(metrics, cell)
+        body = [[escape(name), *cells] for name, *cells in rows]
         columns = "l" + "r" * (len(head) - 1)
-        lines = [
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            " & ".join(head) + r" \\",
-            r"\midrule",
-        ]
-        lines += [" & ".join(line) + r" \\" for line in body]
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", "% " + self.describe()]) + "\n"
+        first, *rest = (" & ".join(line) + r" \\" for line in (head, *body))
+        start = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", first, r"\midrule"]
+        end = [r"\bottomrule", r"\end{tabular}", f"% {self.describe()}\n"]
+        return "\n".join([*start, *rest, *end])
 
     def to_csv(self) -> str:
         """One line for each method and metric, all metrics."""
@@ -438,176 +426,3 @@ def seconds(value: float) -> str:
 def passes(value: float) -> str:
     """Forward passes per answer: a whole number unless a gate spares some inputs their views."""
     return f"{value:.2f}".removesuffix(".00")
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A method's mean score minus another's on the same rows, with the standard error of that
-    difference.
-    """
-
-    metric: str
-    value: float
-    error: float
-    freedom: int
-
-    def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """The t-interval of the difference; infinite if one method gave a label the probability 0."""
-        from scipy.stats import t
-
-        if not math.isfinite(self.value):
-            return self.value, self.value
-        half = float(t.ppf(0.5 + level / 2, self.freedom)) * self.error
-        return self.value - half, self.value + half
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """A method beside another: what both proper scores say together.
-
-    `outcome` is "better" or "worse" where at least one score differs distinguishably that way and
-    none the other way, "mixed" where they contradict each other, and "no difference" where these
-    samples show none.
-    """
-
-    method: str
-    other: str
-    outcome: Outcome
-    differences: tuple[Difference, ...]
-    level: float  # of each score's interval; together they hold with that of `judge`
-
-    def difference(self, metric: str) -> Difference:
-        return next(one for one in self.differences if one.metric == metric)
-
-
-def difference(comparison: Comparison, metric: str, method: str, other: str) -> Difference:
-    """Return the paired difference of a proper score.
-
-    With one split, its standard error comes from the rows; with several, from the splits. Splits of
-    one data set overlap, so this error has Nadeau and Bengio's correction, as in
-    `corrected_interval`.
-    """
-    setup = comparison.setup
-    if setup.splits > 1:
-        one, two = (
-            comparison.values[metric][:, comparison.methods.index(name)] for name in (method, other)
-        )
-    else:
-        one, two = (getattr(comparison.samples[name], metric) for name in (method, other))
-        if metric == "brier":
-            one, two = one / setup.n_classes, two / setup.n_classes
-    means = float(one.mean()), float(two.mean())
-    if np.isinf(means).any():
-        return Difference(metric, 0.0 if np.isinf(means).all() else means[0] - means[1], 0.0, 1)
-    apart = one - two
-    if setup.splits > 1:
-        scale = math.sqrt(1 / len(apart) + setup.n_test / setup.n_fit)
-        return Difference(
-            metric, float(apart.mean()), float(apart.std(ddof=1)) * scale, len(apart) - 1
-        )
-    sums = apart - apart.mean()
-    if comparison.clusters is not None:  # rows of one cluster are not independent: add them up
-        sums = np.bincount(comparison.clusters, weights=sums)
-    if len(sums) < 2:
-        return Difference(metric, float(apart.mean()), math.inf, 1)
-    error = math.sqrt(float(sums @ sums) * len(sums) / (len(sums) - 1)) / len(apart)
-    return Difference(metric, float(apart.mean()), error, len(sums) - 1)
-
-
-def judge(comparison: Comparison, method: str, other: str, level: float = LEVEL) -> Judgement:
-    """Say whether `method` is better or worse than `other`, as far as these samples can show.
-
-    Each of the two scores gets half of the error that `level` allows (Bonferroni), so that both
-    intervals hold at once.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from recal.comparison import compare_probs
-    >>> from recal.comparison.results import judge
-    >>> y = (np.arange(400) % 10 == 0).astype(int)
-    >>> calibrated, boastful = np.tile([0.9, 0.1], (400, 1)), np.tile([0.999, 0.001], (400, 1))
-    >>> judge(compare_probs({"boastful": boastful, "calibrated": calibrated}, y), "calibrated", "boastful").outcome
-    'better'
-    """
-    each = 1 - (1 - level) / len(PROPER)
-    differences = tuple(difference(comparison, metric, method, other) for metric in PROPER)
-    intervals = [one.interval(each) for one in differences]
-    better, worse = any(high < 0 for _, high in intervals), any(low > 0 for low, _ in intervals)
-    outcome: Outcome = "mixed" if worse else "better"
-    if not better:
-        outcome = "worse" if worse else "no difference"
-    return Judgement(method, other, outcome, differences, each)
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """The method to use: of those that no other beats distinguishably the cheapest, and of these
-    the best.
-
-    Attributes
-    ----------
-    method : its name
-    passes : forward passes of the model for one answer, the mean over the test rows
-    contenders : those that no other beats distinguishably, in the comparison's order
-    """
-
-    method: str
-    passes: float
-    contenders: tuple[str, ...]
-
-
-def recommend(comparison: Comparison) -> Recommendation:
-    """Choose a method without letting noise on the test rows buy forward passes or replace a
-    calibrated model.
-
-    A method is dropped when some other is distinguishably better by proper scores, at a level
-    corrected for the number of methods: the truly best one stays in with a probability of at least
-    95 % (Hsu's comparisons with the best, by Bonferroni). Of the others, only those with the fewest
-    forward passes per answer are considered. If the model itself is among them and the calibration
-    test does not reject it, it is chosen. Otherwise the choice is the first method within half a
-    standard error of the best one by both scores; methods that keep every answer come first, then
-    the given order counts. All of these cost the same, so a difference need not be proven to be
-    used.
-    """
-    methods = comparison.methods
-    level = 1 - (1 - LEVEL) / max(len(methods) - 1, 1)
-    beaten = {
-        name
-        for name in methods
-        if any(
-            judge(comparison, other, name, level).outcome == "better"
-            for other in methods
-            if other != name
-        )
-    }
-    # Two scores could in theory beat each other in a circle.
-    unbeaten = tuple(name for name in methods if name not in beaten) or tuple(methods)
-    # The model as it is stays out if the calibration test rejects it.
-    out = {methods[0]} if comparison.calibration_tests[methods[0]].rejected else set()
-    contenders = tuple(name for name in unbeaten if name not in out) or unbeaten
-    fewest = min(cost(comparison, name)[0] for name in contenders)
-    cheapest = [name for name in contenders if cost(comparison, name)[0] == fewest]
-    near = cheapest if methods[0] in cheapest else _near_best(comparison, cheapest)
-    method = min(near, key=lambda name: cost(comparison, name))
-    return Recommendation(method, comparison.passes[methods.index(method)], contenders)
-
-
-def _near_best(comparison: Comparison, methods: list[str]) -> list[str]:
-    """Methods that are at most half a standard error worse than the best one, by each score."""
-    near: list[set[str]] = []
-    for metric in PROPER:
-        means = dict(zip(comparison.methods, comparison.values[metric].mean(axis=0).tolist()))
-        best = min(methods, key=lambda name: means[name])
-        apart = {name: difference(comparison, metric, name, best) for name in methods}
-        near.append({name for name, one in apart.items() if one.value <= 0.5 * one.error})
-    # If the scores disagree about the best method, the first score decides.
-    return sorted(near[0] & near[1] or near[0])
-
-
-def cost(comparison: Comparison, method: str) -> tuple[float, bool, int]:
-    """What one answer costs, for sorting: forward passes, whether answers may change, the place in
-    the comparison.
-    """
-    index = comparison.methods.index(method)
-    return comparison.passes[index], not comparison.keeps_accuracy[index], index

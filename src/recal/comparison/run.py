@@ -84,7 +84,7 @@ def compare(
         cuts = _cuts(fit, test, splits, random_state, clusters)
         cut = cuts[0]
         if cut.test.clusters is None:
-            warn_of_copies(fit.logits, _labels(fit))
+            warn_of_copies(fit.logits, _truth(fit))
         setup = Setup(
             n_fit=cut.fit.n_samples,
             n_test=cut.test.n_samples,
@@ -99,7 +99,7 @@ def compare(
         raise InputError(f"The baseline {baseline!r} cannot be fitted: {failures[baseline]}")
     return _gathered(
         runs,
-        _labels(cut.test),
+        _truth(cut.test),
         setup,
         baseline,
         failures=failures,
@@ -166,7 +166,7 @@ def _run(calibrator: Calibrator | None, cut: _Cut, setup: Setup, split: int) -> 
         keeps = fresh.keeps_accuracy
     result = evaluate(
         probs,
-        _labels(cut.test),
+        _truth(cut.test),
         setup.draws,
         confidences=confidences,
         n_bins=setup.n_bins,
@@ -193,18 +193,19 @@ def _gathered(
     }
     evaluations = [one.evaluation for one in first.values()]
     columns = list(zip(*runs.values()))
-    paired = {}
+    values, intervals, paired = {}, {}, {}
+    for metric in evaluations[0]:
+        values[metric] = np.array([[run.evaluation[metric] for run in row] for row in columns])
+    for metric in evaluations[0].intervals:
+        intervals[metric] = [one.intervals[metric] for one in evaluations]
     if setup.draws:
-        paired = paired_draws(
-            list(samples.values()), setup.draws, setup.n_bins, setup.random_state, clusters
-        )
+        rows, seed = list(samples.values()), setup.random_state
+        paired = paired_draws(rows, setup.draws, setup.n_bins, seed, clusters)
+    fitted = {name: one.calibrator for name, one in first.items()}
     return Comparison(
         methods=tuple(first),
         baseline=baseline,
-        values={
-            metric: np.array([[run.evaluation[metric] for run in row] for row in columns])
-            for metric in evaluations[0]
-        },
+        values=values,
         fit_seconds=np.array([[run.seconds for run in row] for row in columns]),
         passes=tuple(one.passes for one in first.values()),
         keeps_accuracy=tuple(one.keeps_accuracy for one in first.values()),
@@ -212,18 +213,9 @@ def _gathered(
         # Every graded prediction is class 0, the label of a right answer.
         test_labels=(~truth).astype(np.intp) if graded else truth,
         samples=samples,
-        answers={
-            name: np.zeros(len(truth), np.intp) if graded else one.probs.argmax(axis=1)
-            for name, one in first.items()
-        },
         probs={name: one.probs for name, one in first.items()},
-        calibrators={
-            name: one.calibrator for name, one in first.items() if one.calibrator is not None
-        },
-        intervals={
-            metric: [one.intervals[metric] for one in evaluations]
-            for metric in evaluations[0].intervals
-        },
+        calibrators={name: one for name, one in fitted.items() if one is not None},
+        intervals=intervals,
         paired=paired,
         clusters=clusters,
         graded=graded,
@@ -375,7 +367,7 @@ def _cuts(
     for views in both:
         if not isinstance(views, Views):
             raise InputError(f"must be Views, got {type(views).__name__}", argument=("fit", "test"))
-        _labels(views)
+        _truth(views)
     if clusters is not None:
         index, count = check_clusters(clusters, sum(map(len, both))), len(fit)
         parts = (index[:count], index[count:])
@@ -408,7 +400,7 @@ def _clusters(views: Views) -> NDArray[np.intp] | None:
     return None if views.clusters is None else check_clusters(views.clusters, len(views))
 
 
-def _labels(views: Views) -> NDArray[np.intp]:
+def _truth(views: Views) -> NDArray[np.intp]:
     if views.labels is None:
         raise InputError(
             "Labels are needed to compare methods",

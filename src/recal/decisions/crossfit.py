@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.samples import as_views
 from recal.calibrators.signal_table import columns_of, read_correct
-from recal.checks import Floats, Indices, Labels, check_labels
-from recal.clusters import check_clusters, cluster_folds, row_names, stratified_folds
+from recal.checks import Flags, Floats, Indices, Labels, check_labels
+from recal.clusters import check_clusters, cluster_folds, each_fold, row_names, stratified_folds
 from recal.decisions.decision import Decision
 from recal.decisions.guarantee import decide
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError, UnseenGroupsWarning
@@ -93,7 +93,7 @@ def decide_crossfitted(
             raise InputError(
                 "Labels are needed to decide: pass them as `y`, or use views that hold them."
             )
-        truth = _named(labels, classes)
+        truth = _by_name(labels, classes)
         groups = X.groups if groups is None else row_names(groups, X.n_samples, "groups")
         clusters = X.clusters if clusters is None else clusters
     named: dict[str, Any] = {} if classes is None else {"classes": classes}
@@ -136,9 +136,8 @@ def crossfitted(
     """
     from sklearn.base import clone
 
-    truth, by_name = _named(labels, classes), None if groups is None else np.asarray(groups)
+    truth, names = _by_name(labels, classes), None if groups is None else np.asarray(groups)
     named: dict[str, Any] = {} if classes is None else {"classes": classes}
-    rows, found = [], []
     check(folds, Number(2, len(labels), whole=True), "folds")
     rng = np.random.default_rng(random_state)
     together = None if clusters is None else check_clusters(clusters, len(labels))
@@ -146,9 +145,9 @@ def crossfitted(
         fold = stratified_folds(labels, folds, rng)
     else:
         fold = cluster_folds(together, labels, folds, rng)
-    for number in range(folds):
-        rest, left = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        of_rest, of_left = (None, None) if by_name is None else (by_name[rest], by_name[left])
+    rows, found = [], []
+    for rest, left in each_fold(fold):
+        of_rest, of_left = (None, None) if names is None else (names[rest], names[left])
         some = None if together is None else together[rest]
         with warnings.catch_warnings():
             for category in (FewSamplesWarning, DependentRowsWarning, UnseenGroupsWarning):
@@ -167,11 +166,11 @@ def crossfitted(
     return probs, sure
 
 
-def _named(labels: Labels, classes: Classes) -> NDArray[Any]:
+def _by_name(labels: Labels, classes: Classes) -> NDArray[Any]:
     return labels if classes is None else np.asarray(classes)[labels]
 
 
-def take_rows(X: Any, rows: Indices) -> Any:
+def take_rows(X: Any, rows: Indices | Flags) -> Any:
     """Return some rows of views, or of signals in any form as columns by name."""
     if isinstance(X, Views):
         return X[rows]

@@ -2,7 +2,7 @@
 
 A profile keeps a few numbers of each sample, never the input: the model's confidence, its
 prediction, and further signals of graded answers. Views of the fit are damaged inputs with known
-labels, from which `recal.decisions.following` learns to follow damage.
+labels, from which `recal.decisions.damage` learns to follow damage.
 """
 
 from __future__ import annotations
@@ -25,14 +25,8 @@ from recal.checks import (
     is_graded,
 )
 from recal.clusters import check_clusters
-from recal.decisions.following import (
-    DEVIATIONS,
-    FEWEST_ROWS,
-    Following,
-    WatchResult,
-    learn,
-    row_numbers,
-)
+from recal.decisions.damage import DEVIATIONS, FEWEST_ROWS, Following, learn, row_numbers
+from recal.decisions.following import WatchResult
 from recal.errors import InputError
 from recal.maps.arrays import class_log_odds, log_softmax, sigmoid
 from recal.maps.arrays import log_odds as confidence_log_odds

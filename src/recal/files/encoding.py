@@ -47,7 +47,7 @@ _RECORDS = {
     "GroupOffsets": "calibrators.group_offsets",
     "CascadeRule": "decisions.cascade",
     "DecisionRule": "decisions.rule",
-    "Following": "decisions.following",
+    "Following": "decisions.damage",
     "Iteration": "calibrators.recal",
     "PredictionSets": "decisions.sets",
     "Profile": "decisions.profiles",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.comparison import Comparison, Judgement, Recommendation, judge
-from recal.comparison.results import cost
+from recal.comparison.recommendation import cost
 from recal.decisions import Decision, DecisionRule, RiskCurve, decide, risk_by_group, risk_curve
 from recal.decisions.decision import GroupRisk, Outcome
 from recal.errors import GroupRiskWarning

@@ -11,7 +11,7 @@ import pytest
 
 from recal import Views, load, profile, save, watch
 from recal.decisions import to_the_power
-from recal.decisions.following import (
+from recal.decisions.damage import (
     NOISE,
     Following,
     Process,
@@ -247,7 +247,7 @@ def test_what_rests_on_one_kind_of_view_is_held_back(monkeypatch):
     "no change".
     """
     far = np.full(9, 30.0)
-    monkeypatch.setattr("recal.decisions.following.statistics", lambda rows: far)
+    monkeypatch.setattr("recal.decisions.damage.statistics", lambda rows: far)
     statistics_ = (
         np.zeros((4, 9))
         + np.outer([0, 1, 0, 0], far)
