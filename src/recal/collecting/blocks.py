@@ -219,6 +219,19 @@ class ViewsSink(Sink, ABC):
         model, n_classes = self.job.model, self._first[0]
         return label_columns(labels, self.source, model, self.classes, n_samples, n_classes)
 
+    def about_rows(self, labels_of_blocks: Iterable[ArrayLike | None]) -> dict[str, Any]:
+        """Return what views hold beside logits, by the names of the parameters of `Views`."""
+        source = self.source
+        labels, columns = self.columns(join_labels(source, labels_of_blocks), source.n_samples)
+        return {
+            "labels": labels if labels is None or columns is None else columns[labels],
+            "classes": columns,
+            "preprocessing": self.job.preprocessing,
+            "clusters": source.clusters,
+            "groups": source.groups,
+            "ids": source.names(),
+        }
+
 
 def join_labels(source: Source, parts: Iterable[ArrayLike | None]) -> NDArray[Any] | None:
     """Return the labels of a source, or of its batches in order if they are known only after reading."""
@@ -280,26 +293,16 @@ class MemorySink(ViewsSink):
         super().take(index, result)
 
     def finish(self) -> Views:
-        n_samples = self.source.n_samples
         assert self._first is not None
         n_classes, dtype = self._first
-        given = join_labels(self.source, [block.labels for block in self.in_order()])
-        labels, columns = self.columns(given, n_samples)
-        stack = np.empty((1 + len(self.job.transforms), n_samples, n_classes), dtype=dtype)
+        about = self.about_rows(block.labels for block in self.in_order())
+        shape = 1 + len(self.job.transforms), self.source.n_samples, n_classes
+        stack = np.empty(shape, dtype=dtype)
         while self.results:
             _, block = self.results.popitem()  # so that only one block is in memory twice
             rows = slice(block.start, block.start + len(block))
             stack[0, rows], stack[1:, rows] = block.logits, block.transformed
-        views = Views(
-            stack[0],
-            dict(zip(self.job.transforms, stack[1:])),
-            labels if labels is None or columns is None else columns[labels],
-            classes=columns,
-            preprocessing=self.job.preprocessing,
-            clusters=self.source.clusters,
-            groups=self.source.groups,
-            ids=self.source.names(),
-        )
+        views = Views(stack[0], dict(zip(self.job.transforms, stack[1:])), **about)
         if self.target is not None:
             views.write(self.target)
         return views

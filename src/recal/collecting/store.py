@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.collecting.blocks import Block, Job, ViewsSink, join_labels
+from recal.collecting.blocks import Block, Job, ViewsSink
 from recal.collecting.fingerprint import digest
 from recal.collecting.sources import Source, digest_inputs
 from recal.errors import FileError, InputError
@@ -212,24 +212,13 @@ class StoreSink(ViewsSink):
         )
 
     def finish(self) -> Views:
-        ledger, source = self._ledger, self.source
+        ledger = self._ledger
         if ledger.end is None:
-            n_samples, blocks = source.n_samples, ledger.blocks
-            parts = [blocks[index].get("labels") for index in sorted(blocks)]
-            labels, columns = self.columns(join_labels(source, parts), n_samples)
+            blocks = ledger.blocks
+            about = self.about_rows(blocks[index].get("labels") for index in sorted(blocks))
             with _writing(self.target):
                 logits, *layers = open_layers(ledger)
-                views = Views.unread(
-                    logits,
-                    dict(zip(self.job.transforms, layers, strict=True)),
-                    labels=labels if labels is None or columns is None else columns[labels],
-                    classes=columns,
-                    preprocessing=self.job.preprocessing,
-                    clusters=source.clusters,
-                    groups=source.groups,
-                    ids=source.names(),
-                )
-                ledger.finish(views)
+                ledger.finish(Views.unread(logits, dict(zip(self.job.transforms, layers)), **about))
         return read_views(self.target)
 
 
