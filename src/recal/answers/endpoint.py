@@ -14,6 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -112,10 +113,9 @@ class Endpoint:
             positions = [(word, {}) for word in re.findall(r"\s*\S+", text)]
         if not positions and not message.get("refusal"):
             lacks = "no logprobs, which recal needs" if self.needs_logprobs else "an empty answer"
-            raise AnswerError(
-                f"{public_url(self.url)} returned {lacks}. If only some answers of "
-                f"{self.model!r} are like this, use --on-error skip: they count as unanswered."
-            )
+            rule = f"{public_url(self.url)} returned {lacks}"
+            remedy = f"If only some answers of {self.model!r} are like this, use --on-error skip"
+            raise AnswerError(rule, remedy=remedy)
         return positions
 
     def _completion(self, client: Any, prompt: str) -> dict[str, Any]:
@@ -149,7 +149,8 @@ class Endpoint:
         if status in range(300, 400):
             address = public_url(error.response.headers.get("location", "another address"))
             return f"redirects to {address}, which recal does not follow. Ask that address itself."
-        message = " ".join(str(error.message).split())[:300].rstrip(".")
+        message = re.sub(r"^Error code: \d+ - ", "", " ".join(str(error.message).split()))
+        message = message[:300].rstrip(".")
         hint = " Set OPENAI_API_KEY to a valid key." if status == 401 else ""
         return f"answered {status} to {self.model!r}: {message}.{hint}"
 
@@ -238,11 +239,9 @@ class AnswerLog:
         self._journal = Journal(path)
         self._lock = threading.Lock()
         for record in self._journal.read():
-            try:
+            with suppress(ValueError, KeyError, TypeError):
                 tokens = [(str(token), dict(top)) for token, top in record["tokens"]]
                 self.answers[str(record["key"])] = tokens
-            except (ValueError, KeyError, TypeError):
-                continue
 
     def add(self, key: str, tokens: Tokens) -> None:
         """Store an answer on disk, then in memory."""

@@ -70,8 +70,8 @@ class Template:
         if unknown or not names:
             what = f"the column {unknown[0]!r}" if unknown else "no column"
             raise InputError(
-                f"The template {self.name!r} names {what}; the questions have {', '.join(columns)}. "
-                f"Write {{{columns[0]}}} where a column goes, and {{{{ and }}}} for braces."
+                f"The template {self.name!r} names {what}; the questions have {', '.join(columns)}",
+                remedy=f"Write {{{columns[0]}}} for a column, and {{{{ and }}}} for braces",
             )
 
     def fill(self, row: Mapping[str, Any], options: Sequence[str]) -> str:
@@ -80,10 +80,11 @@ class Template:
         if options and all(option in row for option in options):
             listed = "\n".join(f"{option}. {row[option]}" for option in options)
         texts = {OPTIONS: listed, **row}
-        braces = {"{{": "{", "}}": "}"}
-        return _PLACE.sub(
-            lambda match: braces.get(match[0]) or str(texts[match[1].strip()]), self.text
-        )
+
+        def text_at(match: re.Match[str]) -> str:
+            return match[0][0] if match[1] is None else str(texts[match[1].strip()])
+
+        return _PLACE.sub(text_at, self.text)
 
 
 class Cost(NamedTuple):
@@ -157,9 +158,8 @@ class Interview:
         prompts = {self.endpoint.key_of(prompt): prompt for way in self.prompts for prompt in way}
         left = [prompt for key, prompt in prompts.items() if key not in self.ledger.answers]
         tokens = round(sum(map(len, left)) / 4.0)  # characters per token of English text
-        return Cost(
-            len(left), len(prompts) - len(left), tokens, len(left) * self.endpoint.max_tokens
-        )
+        n_left, most = len(left), self.endpoint.max_tokens
+        return Cost(n_left, len(prompts) - n_left, tokens, n_left * most)
 
     def run(self, on_error: str = "stop") -> None:
         """Send the prompts that have no answer yet.
@@ -235,13 +235,11 @@ class System:
     def prompts(self, table: Table) -> dict[int, str]:
         """Return the prompt of each row to ask."""
         self.template.check(list(table))
-        columns = dict(table)
-        return {
-            row: self.template.fill(
-                {name: values[row] for name, values in columns.items()}, self.options or ()
-            )
-            for row in self.rows(table)
-        }
+        columns, prompts = dict(table), {}
+        for row in self.rows(table):
+            cells = {name: values[row] for name, values in columns.items()}
+            prompts[row] = self.template.fill(cells, self.options or ())
+        return prompts
 
     def answer(self, table: Table, out: Path, ledger: AnswerLog, on_error: str = "stop") -> int:
         """Ask, and write a copy of the table with the answers; return how many there are.
@@ -249,9 +247,9 @@ class System:
         Other rows keep what the table has in these columns.
         """
         prompts = self.prompts(table)
-        servers = [replace(self.endpoint, needs_logprobs=False)]
-        drawn = replace(servers[0], temperature=1.0)
-        servers += [replace(drawn, sample=number) for number in range(1, self.samples + 1)]
+        server = replace(self.endpoint, needs_logprobs=False)
+        drawn = replace(server, temperature=1.0)
+        servers = [server, *(replace(drawn, sample=1 + place) for place in range(self.samples))]
         for server in servers:
             server.answer(prompts.values(), ledger, on_error)
         found = {}
@@ -327,8 +325,6 @@ def check_asked(stored: Asked | None, own: Asked | None, *, force: bool = False)
         if name in now and now[name] != before[name]
     ]
     if differences and not force:
-        raise InputError(
-            "The calibration was fitted for answers that were asked for otherwise: "
-            f"{'; '.join(differences)}. It says nothing about these answers",
-            remedy="Ask as for the fit, or use --force to apply it all the same",
-        )
+        rule = "The calibration was fitted for answers that were asked for otherwise"
+        remedy = "Ask as for the fit, or use --force to apply it all the same"
+        raise InputError(f"{rule}: {'; '.join(differences)}", remedy=remedy)

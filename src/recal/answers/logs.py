@@ -20,6 +20,7 @@ from recal.answers.scores import (
     answer_row,
     check_options,
     join_scores,
+    not_joined,
     row_ids,
 )
 from recal.errors import FileError, InputError
@@ -107,13 +108,14 @@ def _read_scores(
         else:
             raise FileError(
                 f"{path} is no log that recal knows: its first line has "
-                f"{', '.join(list(lines[0])[:8])}. Known are lm-evaluation-harness samples "
-                "(filtered_resps), chat completions (choices), and Batch API output (custom_id, "
-                "response)."
+                f"{', '.join(list(lines[0])[:8])}. Known are lm-evaluation-harness samples (with "
+                "filtered_resps), chat completions (choices) and Batch API output (response)."
             )
     if truths is not None:
         labels = _read_truths(truths, label_column, path, scores)
     kept = [row for row in range(len(scores.ids)) if row not in failed]
+    if not kept:
+        raise FileError(f"{path} holds no answers: every request failed.")
     if labels is not None:
         array = label_array(path, labels, scores.options, scores.log_probs.shape[1])
         scores = replace(scores, labels=array)
@@ -127,25 +129,18 @@ def _read_truths(
     table = read_table(path)
     label = _label_column(table, label_column)
     if label is None:
-        raise InputError(
-            f"{path} has none of the columns {', '.join(LABEL_COLUMNS)}. Name the labels' column "
-            "with --label-column."
-        )
+        rule = f"{path} has none of the columns {', '.join(LABEL_COLUMNS)}"
+        raise InputError(rule, remedy="Name the labels' column: --label-column NAME")
     name = next((name for name in IDS if name in table), None)
     if name is None or not scores.has_ids:
-        raise InputError(
-            f"{path} and {log} are joined by ids, which both must have: a column or field "
-            f"{', '.join(IDS)}. The order of rows proves nothing."
-        )
+        raise not_joined(path, log)
     truths: dict[str, str] = {}
     for one, text in zip(table[name].tolist(), table[label].tolist()):
         if truths.setdefault(one, text) != text:
             raise InputError(f"{path} holds different labels of the question {one!r}.")
     if absent := [one for one in scores.ids if one not in truths]:
-        raise InputError(
-            f"The labels lack {len(absent):,} of {len(scores.ids):,} questions of {log}, such as "
-            f"{absent[0]!r}."
-        )
+        rule = f"The labels lack {len(absent):,} of {len(scores.ids):,} questions of {log}"
+        raise InputError(f"{rule}, such as {absent[0]!r}.")
     return [truths[one] for one in scores.ids]
 
 
@@ -169,9 +164,8 @@ def label_array(
     places = {str(place): place for place in range(n_options)}
     if odd := [label for label in labels if label not in places]:
         allowed = ", ".join(names) if names is not None else f"0 to {n_options - 1}"
-        raise InputError(
-            f"The label {odd[0]!r} of {where} is none of the options; they are {allowed}."
-        )
+        rule = f"The label {odd[0]!r} of {where} is none of the options"
+        raise InputError(f"{rule}; they are {allowed}.")
     columns = np.array([places[label] for label in labels])
     return columns if names is None else np.array(names)[columns]
 
@@ -182,10 +176,9 @@ def _read_harness(path: Path, lines: list[dict[str, Any]]) -> LabelledScores:
     for number, line in enumerate(lines, 1):
         scores = _likelihoods(line)
         if scores is None:
-            raise FileError(
-                f"{path}, line {number} holds generated text and no scores of options. Views need "
-                "a multiple-choice task (log-likelihoods), or chat completions with logprobs."
-            )
+            rule = f"{path}, line {number} holds generated text and no scores of options"
+            remedy = "Log a multiple-choice task (log-likelihoods), or completions with logprobs"
+            raise FileError(rule, remedy=remedy)
         texts = _choices(line)
         target = line.get("target")
         right = target[0] if isinstance(target, list) and target else target
@@ -234,14 +227,11 @@ def _choices(line: Mapping[str, Any]) -> list[str] | None:
     """
     arguments = line.get("arguments")
     if isinstance(arguments, dict):
-        arguments = [
-            [one.get("arg_0"), one.get("arg_1")]
-            for one in arguments.values()
-            if isinstance(one, dict)
-        ]
-    if not isinstance(arguments, list) or not all(
-        isinstance(one, list) and len(one) > 1 for one in arguments
-    ):
+        values = [one for one in arguments.values() if isinstance(one, dict)]
+        arguments = [[one.get("arg_0"), one.get("arg_1")] for one in values]
+    if not isinstance(arguments, list):
+        return None
+    if not all(isinstance(one, list) and len(one) > 1 for one in arguments):
         return None
     return [str(one[1]).strip() for one in arguments]
 
@@ -257,9 +247,8 @@ def _read_option_table(
         options = [one for one in columns if one not in (name, label) and columns.is_numeric(one)]
     columns.check(options)
     if len(options) < 2:
-        raise InputError(
-            f"{path} needs one column of scores per option; its columns are {', '.join(columns)}."
-        )
+        rule = f"{path} needs one column of scores per option"
+        raise InputError(f"{rule}; its columns are {', '.join(columns)}.")
     values = np.column_stack([columns.numbers(option) for option in options])
     present = values[~np.isnan(values)]
     if len(present) and present.min() >= 0.0 and present.max() <= 1.0 + 1e-6:  # rounding
@@ -296,10 +285,8 @@ def _read_responses(
     bodies = [_body_of(line) or {} for line in lines]
     answers = [token_positions(body) for body in bodies]
     if not any(answers):
-        raise FileError(
-            f"{path} holds no logprobs. Ask the model with logprobs=true and top_logprobs=20, and "
-            "log the whole response."
-        )
+        remedy = "Ask with logprobs=true and top_logprobs=20, and log the whole response"
+        raise FileError(f"{path} holds no logprobs", remedy=remedy)
     rows = np.array([answer_row(positions, options)[0] for positions in answers])
     labels = [next((line[name] for name in LABEL_COLUMNS if name in line), None) for line in lines]
     names = [name for name in IDS if name != "id" or by_id or "choices" not in lines[0]]
@@ -326,18 +313,12 @@ def token_positions(body: Mapping[str, Any]) -> list[tuple[str, dict[str, float]
     try:
         choice = (body.get("choices") or [{}])[0]
         content = (choice.get("logprobs") or {}).get("content") or []
-        return [
-            (
-                str(one["token"]),
-                {str(one["token"]): float(one["logprob"])}
-                | {
-                    str(other["token"]): float(other["logprob"])
-                    for other in one.get("top_logprobs") or []
-                },
-            )
-            for one in content
-        ]
+        positions = []
+        for one in content:
+            listed = [one, *(one.get("top_logprobs") or [])]
+            top = {str(each["token"]): float(each["logprob"]) for each in listed}
+            positions.append((str(one["token"]), top))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FileError(
-            f"A response has logprobs in an unknown form: {type(error).__name__} {error}."
-        ) from error
+        rule = f"A response has logprobs in an unknown form: {type(error).__name__} {error}."
+        raise FileError(rule) from error
+    return positions

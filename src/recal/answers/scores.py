@@ -24,6 +24,7 @@ MOST_FOR_MISSING = 1e-5
 # Fields that identify a question, best first.
 IDS = ("custom_id", "doc_hash", "id", "question_id", "doc_id")
 _PUNCTUATION = " \t\r\n.,:;)('\"*`▁Ġ"
+_LONGER = "Ask for longer answers (--max-tokens 5), or for letters such as A, B, C"
 # How tokenizers write a blank.
 _BLANKS = str.maketrans("▁Ġ", "  ")
 
@@ -111,56 +112,53 @@ def join_scores(
     The views keep `asked`, how the answers came about; the default is what the first run knows.
     """
     asked = scores.asked if asked is None else asked
+    rows, places = range(len(scores.ids)), {}
     for name, other in others.items():
         if not (scores.has_ids and other.has_ids):
-            raise InputError(
-                f"The view {name!r} and the first file are joined by ids, which both must have: a "
-                f"column or field {', '.join(IDS)}. The order of rows proves nothing."
-            )
-    places = {
-        name: {one: row for row, one in enumerate(other.ids)} for name, other in others.items()
-    }
-    rows = [
-        row for row, one in enumerate(scores.ids) if all(one in place for place in places.values())
-    ]
+            raise not_joined("The first file", f"the view {name!r}")
+        places[name] = {one: row for row, one in enumerate(other.ids)}
+        rows = [row for row in rows if scores.ids[row] in places[name]]
     if not rows:
+        ids = ", ".join(repr(one.ids[0]) for one in (scores, *others.values()) if one.ids)
         raise InputError(
-            "The files have no question in common. They are joined by doc_hash, custom_id or id; such as "
-            f"{scores.ids[0]!r} in the first and {next(iter(others.values())).ids[0]!r} in a view."
+            f"The files have no question in common. They are joined by ids such as {ids}."
         )
     main = scores.take(rows)
-    runs = {"": main}
+    runs = [main]
     for name, other in others.items():
-        runs[name] = _aligned(other.take([places[name][one] for one in main.ids]), main, name)
-    returned = np.concatenate([run.log_probs[np.isfinite(run.log_probs)] for run in runs.values()])
-    if not len(returned):
-        raise InputError(
-            "No answer names any of the options. Check --options, and that the log holds logprobs."
-        )
-    floor = min(float(np.exp(returned.min())) / 2.0, MOST_FOR_MISSING)
+        runs.append(_aligned(other.take([places[name][one] for one in main.ids]), main, name))
+    log_probs = np.stack([run.log_probs for run in runs])
+    missing = ~np.isfinite(log_probs)
+    if missing.all():
+        remedy = "Check --options, and that the log holds logprobs"
+        raise InputError("No answer names any of the options", remedy=remedy)
+    floor = min(float(np.exp(log_probs[~missing].min())) / 2.0, MOST_FOR_MISSING)
     floor = max(floor, float(np.finfo(np.float64).tiny))
-    missing = {name: ~np.isfinite(run.log_probs) for name, run in runs.items()}
-    logits: dict[Any, Vector] = {
-        name: np.where(missing[name], np.log(floor), run.log_probs) for name, run in runs.items()
-    }
-    labels = (
-        main.labels
-        if main.labels is None or main.options is not None
-        else main.labels.astype(np.intp)
-    )
+    log_probs[missing] = np.log(floor)
+    labels = main.labels
+    if labels is not None and main.options is None:
+        labels = labels.astype(np.intp)
     return JoinedViews(
         Views(
-            logits.pop(""),
-            logits,
+            log_probs[0],
+            dict(zip(others, log_probs[1:])),
             labels=labels,
             classes=main.options,
             preprocessing=None if asked is None else Preprocessing(asked=asked),
         ),
         floor,
-        n_missing=sum(int(cells.sum()) for cells in missing.values()),
-        n_cells=sum(cells.size for cells in missing.values()),
-        n_unanswered=sum(int(cells.all(axis=1).sum()) for cells in missing.values()),
+        n_missing=int(missing.sum()),
+        n_cells=missing.size,
+        n_unanswered=int(missing.all(axis=2).sum()),
         n_left_out=scores.n_failed + len(scores.ids) - len(rows),
+    )
+
+
+def not_joined(one: Any, other: Any) -> InputError:
+    """Return the error for two files that cannot be joined by the ids of their rows."""
+    return InputError(
+        f"{one} and {other} are joined by ids, which both must have: a column or field "
+        f"{', '.join(IDS)}. The order of rows proves nothing."
     )
 
 
@@ -168,25 +166,22 @@ def _aligned(other: OptionScores, main: OptionScores, name: str) -> OptionScores
     """Return a run with its columns in the order of the main run; refuse different options or
     labels.
     """
-    log_probs = other.log_probs
-    named = main.options is not None and other.options is not None
-    same = not named or set(other.options or ()) == set(main.options or ())
-    if named and same:
-        columns = [(other.options or ()).index(option) for option in main.options or ()]
-        log_probs = log_probs[:, columns]
-    if not same or log_probs.shape[1] != main.log_probs.shape[1]:
-        own = [one.options or f"{one.log_probs.shape[1]} options" for one in (main, other)]
-        raise InputError(
-            f"The view {name!r} has {own[1]} per question, and the first file {own[0]}."
-        )
+    log_probs, n_options = other.log_probs, main.log_probs.shape[1]
+    same = log_probs.shape[1] == n_options
+    if main.options is not None and other.options is not None:
+        same = set(other.options) == set(main.options)
+    if not same:
+        theirs = other.options or f"{log_probs.shape[1]} options"
+        own = main.options or f"{n_options} options"
+        raise InputError(f"The view {name!r} has {theirs} per question, and the first file {own}.")
+    if main.options is not None and other.options is not None:
+        log_probs = log_probs[:, [other.options.index(option) for option in main.options]]
     if main.labels is not None and other.labels is not None and other.options == main.options:
-        differ = int(np.sum(np.asarray(main.labels) != np.asarray(other.labels)))
+        differ = int(np.sum(main.labels != other.labels))
         if differ:
-            raise InputError(
-                f"The view {name!r} has other labels than the first file for {differ} questions. "
-                "Do both ask the same?"
-            )
-    return replace(other, log_probs=log_probs, options=main.options)
+            rule = f"The view {name!r} has other labels than the first file for {differ} questions"
+            raise InputError(rule, remedy="Do both ask the same?")
+    return replace(other, log_probs=log_probs)
 
 
 def row_ids(
@@ -212,10 +207,8 @@ def row_ids(
 
 def check_options(options: Sequence[str]) -> tuple[str, ...]:
     if isinstance(options, str) or len(options) < 2 or len(set(options)) != len(options):
-        raise InputError(
-            f"must be two or more distinct answers, such as ['A', 'B', 'C'], got {options!r}",
-            argument="options",
-        )
+        rule = f"must be two or more distinct answers, such as ['A', 'B'], got {options!r}"
+        raise InputError(rule, argument="options")
     return tuple(options)
 
 
@@ -295,11 +288,9 @@ def answer_row(
     else:
         left = exact(so_far) or left
         if so_far.strip(_PUNCTUATION) and len(left) > 1:
-            raise InputError(
-                f"The answer {so_far!r} is the beginning of {len(left)} options "
-                f"({', '.join(options[place] for place in left)}), and the tokens that follow are "
-                "missing. Ask for longer answers (--max-tokens 5), or for letters such as A, B, C."
-            )
+            begun = ", ".join(options[place] for place in left)
+            rule = f"The answer {so_far!r} is the beginning of {len(left)} options ({begun})"
+            raise InputError(rule, remedy=_LONGER)
         if named is None and len(left) == 1:
             named = left[0]
     if so_far.strip(_PUNCTUATION):
@@ -329,7 +320,5 @@ def check_beginnings(options: Sequence[str], max_tokens: int) -> None:
     firsts = [option.split()[0] for option in options if option.split()]
     shared = next((first for first in firsts if firsts.count(first) > 1), None)
     if max_tokens == 1 and shared is not None:
-        raise InputError(
-            f"Several options begin with {shared!r}, and an answer of one token cannot tell them "
-            "apart. Ask for longer answers (--max-tokens 5), or for letters such as A, B, C."
-        )
+        rule = f"Several options begin with {shared!r}, and an answer has one token"
+        raise InputError(rule, remedy=_LONGER)
