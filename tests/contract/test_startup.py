@@ -103,7 +103,6 @@ def test_help_and_lists_load_nothing_heavy(folder):
 WORK = (
     "fit views.npz --method ts --out c.recal",
     "apply ts.recal views.npz --out p.npz",
-    "apply recal.recal three.npz --out r.npz",
     "apply stack.recal three.npz --out s.npz",
     "watch profile.recal views.npz",
     "plan ts.recal",

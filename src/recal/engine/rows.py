@@ -37,6 +37,9 @@ _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 CHUNK = 1024
 # How many rows take a step of ReCal together; their numbers stay in the first cache.
 BLOCK = 64
+# For rows of at most this many classes, all logits cost less than a series. numpy's overhead per
+# row exceeds the time to read them, too.
+SHORT = 32
 
 
 @part_of_kernel(fastmath={"contract"})
@@ -136,13 +139,15 @@ def expand(scales, start, stop, terms, tolerance, out):  # type: ignore[no-untyp
 
 
 @part_of_kernel()
-def place_of_largest(row):  # type: ignore[no-untyped-def]
-    top, place = row[0], 0
+def extremes(row):  # type: ignore[no-untyped-def]
+    """Return the place of the largest value, the largest and the smallest value."""
+    place, top, low = 0, row[0], row[0]
     for j in range(1, len(row)):
         value = row[j]
         place = j if value > top else place
         top = value if value > top else top
-    return place
+        low = value if value < low else low
+    return place, np.float64(top), np.float64(low)
 
 
 @kernel(fastmath=FAST)
@@ -155,7 +160,7 @@ def fill_softmax(logits, start, stop, columns, find, scales, probs, confidences,
     for i in range(start, stop):
         row, out = logits[i], probs[i]
         if find:
-            columns[i] = place_of_largest(row)
+            columns[i] = extremes(row)[0]
         top, scale = np.float64(row[columns[i]]), scales[i]
         total = rivals = 0.0
         for j in range(len(row)):
@@ -172,13 +177,25 @@ def fill_softmax(logits, start, stop, columns, find, scales, probs, confidences,
 
 
 @part_of_kernel()
+def fill_exactly(drops, scales, gaps, values):  # type: ignore[no-untyped-def]
+    """Fill the confidences of short rows at their scales; `drops` is (n_classes, n_rows)."""
+    for r in range(len(values)):
+        values[r] = 0.0
+    for j in range(len(drops)):
+        row = drops[j]
+        for r in range(len(values)):
+            values[r] += fast_exp(scales[r] * row[r])
+    for r in range(len(values)):
+        values[r] = fast_exp(scales[r] * gaps[r]) / values[r]
+
+
+@part_of_kernel()
 def fill_confidences(numbers, gaps, values, errors):  # type: ignore[no-untyped-def]
     """Fill the confidences of a block of rows at their current scales by the series, and bounds on
     their errors.
 
     The k-th number of row r is at ``numbers[k * BLOCK + r]``. Only with constant distances and a
-    constant number of rows does the compiler use vector instructions. `gaps` say how far the logit
-    whose confidence is wanted lies below the largest.
+    constant number of rows does the compiler use vector instructions.
     """
     n = numbers
     for r in range(BLOCK):
@@ -200,49 +217,60 @@ def fill_confidences(numbers, gaps, values, errors):  # type: ignore[no-untyped-
 
 
 @kernel()
-def replay(scales, start, stop, stack, columns, lowest, read_own, views, betas):  # type: ignore[no-untyped-def]
+def replay(scales, start, stop, stack, read_own, views, betas):  # type: ignore[no-untyped-def]
     """Take each original through all steps of ReCal, and fill its scale.
 
-    `stack` holds the originals and their views, (1 + m, n, K); `columns` and `lowest` are the
-    column of each row's largest logit and its smallest logit, (1 + m, n). A row is read when it is
-    first compared, and again when its series cannot decide a comparison. The rows of a block take
-    each step together.
+    `stack` holds the originals and their views, (1 + m, n, K). The rows of a block take each step
+    together. Short rows are evaluated in full at every step. A long row is read when it is first
+    compared, and again when its series cannot decide a comparison.
     """
-    n_layers = len(stack)
-    numbers, gaps = np.empty((n_layers, NUMBERS * BLOCK)), np.zeros((n_layers, BLOCK))
-    kept = np.zeros((n_layers, BLOCK), np.bool_)
-    values, errors = np.empty((2, BLOCK)), np.empty((2, BLOCK))
+    n_layers, _, n_classes = stack.shape
+    short = n_classes <= SHORT
+    numbers = np.empty((n_layers, NUMBERS * BLOCK))
+    # How far the logits whose confidence is wanted, and all logits of short rows, lie below the
+    # largest of their row.
+    gaps = np.zeros((n_layers, BLOCK))
+    drops = np.zeros((n_layers, n_classes if short else 0, BLOCK))
+    columns, kept = np.zeros((n_layers, BLOCK), np.intp), np.zeros((n_layers, BLOCK), np.bool_)
+    values, errors = np.zeros((2, BLOCK)), np.zeros((2, BLOCK))
     for first in range(start, stop, BLOCK):
         count = min(BLOCK, stop - first)
         numbers[:] = 0.0
         for layer in range(n_layers):
             for r in range(count):
-                row, column = stack[layer, first + r], columns[layer, first + r]
-                top, answer = np.float64(row[column]), columns[0, first + r]
-                kept[layer, r] = column == answer
-                gaps[layer, r] = 0.0 if read_own else np.float64(row[answer]) - top
+                row = stack[layer, first + r]
+                columns[layer, r], top, low = extremes(row)
+                kept[layer, r] = columns[layer, r] == columns[0, r]
+                gaps[layer, r] = 0.0 if read_own else np.float64(row[columns[0, r]]) - top
                 own = numbers[layer, r::BLOCK]
-                own[REACH], own[SCALE], own[TOP] = np.inf, scales[first + r], top
-                own[LOWEST] = np.float64(lowest[layer, first + r]) - top
+                own[SCALE], own[TOP], own[LOWEST] = scales[first + r], top, low - top
+                own[REACH] = np.inf
+                for j in range(drops.shape[1]):
+                    drops[layer, j, r] = np.float64(row[j]) - top
         for step in range(len(views)):
             layer = views[step] + 1
-            fill_confidences(numbers[0], gaps[0], values[0], errors[0])
-            fill_confidences(numbers[layer], gaps[layer], values[1], errors[1])
+            pair = ((0, 0), (1, layer))
+            if short:
+                for side, place in pair:
+                    own = numbers[place, SCALE * BLOCK :]
+                    fill_exactly(drops[place], own, gaps[place], values[side, :count])
+            else:
+                fill_confidences(numbers[0], gaps[0], values[0], errors[0])
+                fill_confidences(numbers[layer], gaps[layer], values[1], errors[1])
             n_read = 0
             for r in range(count):
                 if abs(values[1, r] - values[0, r] - RISE) > errors[0, r] + errors[1, r]:
                     continue
-                for side, place in ((0, 0), (1, layer)):
+                for side, place in pair:
                     if errors[side, r] > 0.0:
-                        row, column = stack[place, first + r], columns[place, first + r]
-                        read(row, column, numbers[place, r::BLOCK])
+                        read(stack[place, first + r], columns[place, r], numbers[place, r::BLOCK])
                         n_read += 1
             if n_read:
                 fill_confidences(numbers[0], gaps[0], values[0], errors[0])
                 fill_confidences(numbers[layer], gaps[layer], values[1], errors[1])
             for r in range(count):
                 beta = betas[step, 2 * kept[layer, r] + (not values[1, r] - values[0, r] > RISE)]
-                for place in (0, layer):
+                for _, place in pair:
                     scale = numbers[place, SCALE * BLOCK + r] * beta
                     scale = min(max(scale, SCALE_RANGE[0]), SCALE_RANGE[1])
                     numbers[place, SCALE * BLOCK + r] = scale

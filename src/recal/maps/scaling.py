@@ -250,7 +250,7 @@ def scaled_answers(logits: FloatArray, scales: Vector) -> tuple[Vector, Vector]:
     largest logit.
     """
     logits, probs = as_rows(logits), np.empty(logits.shape)
-    short = logits.shape[1] <= 32  # numpy's overhead per row exceeds the time to read it
+    short = logits.shape[1] <= rows.SHORT
     columns = np.empty(len(logits), np.intp) if short else logits.argmax(axis=1)
     confidences, close = np.empty(len(logits)), np.empty(len(logits), np.bool_)
     over_rows(rows.fill_softmax, logits, columns, short, scales, probs, confidences, close)

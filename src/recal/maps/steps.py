@@ -203,8 +203,7 @@ class Plan(Map):
         return softmax(z, self._scales(z, views))
 
     def compiled(self, z: Array, views: Views) -> tuple[Array, Array] | None:
-        # One row takes 14 microseconds per step in numpy, and 50 for all steps together in a loop.
-        if z.size < SMALL and len(self.program[0]) < 6:
+        if z.size < SMALL and not self.transforms:
             return None
         start = min(max(self.start, SCALE_RANGE[0]), SCALE_RANGE[1])
         scales = replayed_scales(self.program, start, self.confidence_at, z, views)
@@ -276,11 +275,8 @@ def replayed_scales(
     for begin in range(0, len(logits), n_rows):
         part = slice(begin, begin + n_rows)
         stack = np.stack([logits[part], *(view[part] for view in views)], dtype=dtype)
-        columns, lowest = stack.argmax(axis=2), stack.min(axis=2)
-        over_rows(
-            kernels.replay, scales[part], stack, columns, lowest, confidence_at == "own", numbers,
-            betas, size=stack.size,
-        )  # fmt: skip
+        work = stack, confidence_at == "own", numbers, betas
+        over_rows(kernels.replay, scales[part], *work, size=stack.size)
     return scales
 
 
