@@ -24,7 +24,7 @@ from recal.answers.logs import token_positions
 from recal.errors import FileError, MissingExtraError, RecalError
 from recal.files.paths import Journal
 from recal.progress import counting
-from recal.schema import Count, Number, Size, check_parameters
+from recal.schema import Choice, Count, Number, Size, check, check_parameters
 
 Tokens = list[tuple[str, dict[str, float]]]
 
@@ -178,6 +178,7 @@ class Endpoint:
         It keeps the answers so far after an error or Ctrl-C. With `on_error="skip"`, requests
         without a usable answer are left open, unless none gets one.
         """
+        check(on_error, Choice("stop", "skip"), "on_error")
         left = {self.key_of(prompt): prompt for prompt in prompts}
         left = {key: prompt for key, prompt in left.items() if key not in ledger.answers}
         if not left:

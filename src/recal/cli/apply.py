@@ -93,6 +93,7 @@ def apply(
     rule = getattr(calibrator, "decision_", None)
     facts: dict[str, Any] = {}
     if views is not None:
+        opt.refuse(ctx, f"the views {views}", (*opt.MODEL, "on_error"))
         found, facts["groups"] = _answer_views(calibrator, file, views, inputs, force=force)
         if follow:
             found = found.followed(calibrator)
@@ -116,15 +117,15 @@ def apply(
             raise
         facts = {"groups": source.groups, "names": source.names(), "skipped": source.skipped}
     _write(found, rule, out, accept_unlike=accept_unlike, **facts)
-    line, cost = "", ""
+    told = [f"{len(found.probs):,} answers written to {out}."]
+    if found.passes_per_answer not in (None, 1):
+        told.append(f"An answer takes {found.passes_per_answer:.2f} forward passes.")
     if found.labels is not None and out.suffix != ".csv":
-        line = f" Next: {shell_line('evaluate', out)}"
+        told.append(f"Next: {shell_line('evaluate', out)}")
     elif rule is None:
         words = ("LABELLED_VIEWS", "--calibration", calibration, "--risk", 0.01)
-        line = f" Next: {shell_line('decide', *words, '--out', 'ready.recal')}"
-    if found.passes_per_answer not in (None, 1):
-        cost = f" An answer takes {found.passes_per_answer:.2f} forward passes."
-    say(f"{len(found.probs):,} answers written to {out}.{cost}{line}")
+        told.append(f"Next: {shell_line('decide', *words, '--out', 'ready.recal')}")
+    say(" ".join(told))
     if not follow:
         _print_alarm(calibrator, found.logits)
 
@@ -199,17 +200,9 @@ def _write(
         else:
             how["accept_unlike"] = accept_unlike
             accept = accept_followed(rule, one.probs, one.condition, **how)
-    write_prob_file(
-        out,
-        one.probs,
-        one.labels,
-        one.classes,
-        confidence=one.confidences,
-        accepted=accept,
-        groups=groups,
-        inputs=names,
-        fitted_rows=one.fitted_rows,
-    )
+    columns: dict[str, Any] = {"confidence": one.confidences, "accepted": accept}
+    columns |= {"groups": groups, "inputs": names, "fitted_rows": one.fitted_rows}
+    write_prob_file(out, one.probs, one.labels, one.classes, **columns)
     facts = {"samples": n_samples, "classes": n_classes, "passes_per_answer": one.passes_per_answer}
     if accept is not None:
         facts["accepted"] = int(accept.sum())

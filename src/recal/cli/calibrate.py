@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Option
 
 from recal.cli import options as opt
-from recal.cli.collect import check_pool
 from recal.cli.files import check_correct, check_exists, is_table_of_answers
-from recal.cli.fit import new_calibrator
+from recal.cli.fit import new_calibrator, read_parameters
 from recal.cli.options import Inputs, split_names
 from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line
 from recal.errors import InputError
@@ -26,7 +25,7 @@ _OF_EVERY_KIND = ("source", "risk", "guarantee", "confidence", "drop_rows", "see
 _OF_TABLE = ("correct", "signals", "group", "cluster", "cross_fit")
 _OF_PANEL = ("system", "truth", "cost", "review_cost", "match", "answers", "group", "cluster")
 _OF_VIEWS = ("cross_fit", "method", "answers", *opt.ROWS)
-_OF_MODEL = (*_OF_VIEWS, *opt.ALL, "pool", "pilot")
+_OF_MODEL = ("cross_fit", "method", "answers", "pool", "pilot", *opt.ALL)
 
 
 def calibrate(
@@ -179,7 +178,7 @@ def calibrate(
         _print_result(result, out, f"new{source.suffix}")
     elif source is not None:
         refuse_except(f"the views {source}", *_OF_VIEWS)
-        settings = replace(settings, calibrator=_method(method, answers or "kept", seed))
+        settings = replace(settings, calibrator=_method(method, answers, seed))
         from recal.workflow.job import calibrate_views
 
         result = calibrate_views(inputs.views(source, need_labels=True), out, settings)
@@ -187,8 +186,8 @@ def calibrate(
     else:
         inputs.check_files()
         refuse_except(f"the model {inputs.model}", *_OF_MODEL)
-        settings = replace(settings, calibrator=_method(method, answers or "kept", seed))
-        _calibrate_model(inputs, out, settings, pool=check_pool(pool), pilot=pilot, force=force)
+        settings = replace(settings, calibrator=_method(method, answers, seed))
+        _calibrate_model(inputs, out, settings, pool=pool, pilot=pilot, force=force)
 
 
 def _change_folder(folder: Path | None, more: Path | None, inputs: Inputs) -> None:
@@ -248,14 +247,11 @@ def _print_result(result: Any, out: Path, *new: object, **more: Any) -> None:
     say(f"Report: {out / 'report.html'}. Next: {next_line}")
 
 
-def _method(name: str, answers: str, seed: int) -> Any:
-    """Return the calibrator that was typed, set to keep answers or to change them freely."""
+def _method(name: str, answers: str | None, seed: int) -> Any:
+    """Return the calibrator that was typed; by default, it keeps answers if it has the choice."""
     from recal.calibrators import find_method
 
-    if answers not in ("kept", "free"):
-        raise InputError(f"--answers takes kept or free, got {answers!r}.")
-    has_choice = "answers" in inspect.signature(find_method(name)[0]).parameters
-    calibrator = new_calibrator(name, {"answers": answers} if has_choice else {}, seed)
-    if not has_choice and answers == "free" and calibrator.keeps_accuracy:
-        raise InputError(f"--method {name} never changes answers. Leave out --answers free.")
-    return calibrator
+    typed = [] if answers is None else ["--answers", answers]
+    if "answers" in inspect.signature(find_method(name)[0]).parameters:
+        typed = ["--answers", answers or "kept"]
+    return new_calibrator(name, read_parameters(name, typed), seed)

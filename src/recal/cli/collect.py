@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,19 +24,10 @@ if TYPE_CHECKING:
 _language = partial(Option, rich_help_panel="Language models")
 INPUTS = opt.ALL
 # The options of each way to get answers, besides those of every command.
-_OF_MODEL = ("pool", "seed")
+_OF_MODEL = ("pool", "seed", *opt.ALL)
 _OF_LOG = ("data", "labels", "label_column", "view", "options")
-_OF_SERVER = (
-    "model",
-    "data",
-    "on_error",
-    "model_name",
-    "template",
-    "options",
-    "max_tokens",
-    "top_logprobs",
-    "concurrency",
-)
+_OF_REQUESTS = ("model_name", "max_tokens", "top_logprobs", "concurrency")
+_OF_SERVER = ("model", "data", "on_error", "template", "options", *_OF_REQUESTS)
 
 
 def collect(
@@ -84,36 +77,28 @@ def collect(
     """
     inputs: Inputs = ctx.obj
     model, data = inputs.model, inputs.data
-    is_views = out.suffix.lower() in (".npz", ".zarr")
-    if is_views is (system is not None):
-        what = (
-            "--system writes a table (.jsonl, .csv, .parquet)"
-            if system
-            else ("Views go to a name ending in .npz or .zarr")
-        )
+    if (out.suffix.lower() in (".npz", ".zarr")) is (system is not None):
+        what = "Views go to a name ending in .npz or .zarr"
+        if system is not None:
+            what = "--system writes a table (.jsonl, .csv, .parquet)"
         raise InputError(f"{what}, got {str(out)!r}.")
     if model is not None and model.startswith(("http://", "https://")):
         needs: dict[str, Any] = {"--data": data, "--model-name": model_name, "--template": template}
         needs |= {} if system else {"--options": options}
         if absent := [flag for flag, value in needs.items() if not value]:
             raise InputError(f"To ask a server, recal also needs {', '.join(absent)}.")
+        own = ("system", "samples") if system else ("label_column",)
+        opt.refuse_unused(ctx, f"the server {model}", (*_OF_SERVER, *own))
         if system and options is None and max_tokens == 1:
             max_tokens = 256  # free text does not end after the default of one token
         from recal.answers.endpoint import Endpoint
 
-        endpoint = Endpoint(
-            model,
-            str(model_name),
-            max_tokens=max_tokens,
-            top_logprobs=top_logprobs,
-            concurrency=concurrency,
-        )
+        limits: dict[str, Any] = {"max_tokens": max_tokens, "top_logprobs": top_logprobs}
+        endpoint = Endpoint(model, str(model_name), **limits, concurrency=concurrency)
         if system:
-            opt.refuse_unused(ctx, "--system", (*_OF_SERVER, "system", "samples"))
             _ask_system(endpoint, system, samples, template or [], options, inputs, out)
-            return
-        opt.refuse_unused(ctx, f"the server {model}", (*_OF_SERVER, "label_column"))
-        _write_joined(_ask(endpoint, template or [], options, inputs, out), out)
+        else:
+            _write_joined(_ask(endpoint, template or [], options, inputs, out), out)
     elif system is not None:
         raise InputError("--system also needs --model URL, --model-name, --data and --template.")
     elif model is None and data is not None and (inputs.is_table or "json" in data.suffix):
@@ -121,8 +106,8 @@ def collect(
         _write_joined(_read_log(data, view or [], options, inputs), out)
     else:
         inputs.check_files()
-        opt.refuse_unused(ctx, f"the model {model}", (*_OF_MODEL, *opt.ALL))
-        _run_model(inputs, out, check_pool(pool), seed, resume=not force)
+        opt.refuse_unused(ctx, f"the model {model}", _OF_MODEL)
+        _run_model(inputs, out, pool, seed, resume=not force)
 
 
 def _run_model(inputs: Inputs, out: Path, pool: str, seed: int | None, *, resume: bool) -> None:
@@ -157,15 +142,6 @@ def _run_model(inputs: Inputs, out: Path, pool: str, seed: int | None, *, resume
 def _shape(views: Views) -> dict[str, Any]:
     labelled = views.labels is not None
     return {"samples": views.n_samples, "classes": views.n_classes, "labelled": labelled}
-
-
-def check_pool(pool: str) -> str:
-    """Refuse an empty pool."""
-    if not pool.strip():
-        raise InputError(
-            "--pool is empty; give none, auto, or transformations such as zoom:0.5-0.9:10."
-        )
-    return pool
 
 
 def _read_log(log: Path, views: list[str], options: str | None, inputs: Inputs) -> JoinedViews:
@@ -211,13 +187,8 @@ def _ask(
     ledger = _ledger_of(out)
     interview = Interview(endpoint, questions, names, prompts, ledger, labels)
     say(f"{interview.cost()}")
-    note = f"the answers so far are kept in {ledger}; the same command resumes"
-    try:
-        with on_interrupt(note), working("Asking"):
-            interview.run(_on_error(inputs))
-    except Exception as error:
-        error.add_note(note)
-        raise
+    with _keeping(ledger), working("Asking"):
+        interview.run(inputs.on_error or "stop")
     return interview.views()
 
 
@@ -226,11 +197,14 @@ def _ledger_of(out: Path) -> Path:
     return Path(f"{out}.answers.jsonl")
 
 
-def _on_error(inputs: Inputs) -> str:
-    on_error = inputs.on_error or "stop"
-    if on_error not in ("stop", "skip"):
-        raise InputError(f"--on-error takes stop or skip, got {on_error!r}.")
-    return on_error
+@contextmanager
+def _keeping(ledger: Path) -> Iterator[None]:
+    """After an error or an interruption, also say where the answers so far are kept."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        error.add_note(f"the answers so far are kept in {ledger}; the same command resumes")
+        raise
 
 
 def _ask_system(
@@ -256,9 +230,8 @@ def _ask_system(
     asking = System(name, endpoint, template, split_names(options), samples)
     n_asked = len(asking.rows(table))
     say(f"{n_asked:,} of {table.n_rows:,} rows are asked, {1 + samples} times each.")
-    note = f"the answers so far are kept in {ledger}; the same command resumes"
-    with on_interrupt(note), working(f"Asking {name}"):
-        n_found = asking.answer(table, out, AnswerLog(ledger), _on_error(inputs))
+    with _keeping(ledger), working(f"Asking {name}"):
+        n_found = asking.answer(table, out, AnswerLog(ledger), inputs.on_error or "stop")
     print_json({"rows": table.n_rows, "asked": n_asked, "answered": n_found, "file": out})
     say(f"{n_found:,} answers of {name} written to {out}, in columns {name}_answer, ...")
     if n_found < n_asked:
@@ -270,13 +243,9 @@ def _write_joined(joined: JoinedViews, out: Path) -> None:
         say(str(joined))
     views = joined.views
     views.write(out)
-    facts: dict[str, Any] = {
-        "left_out": joined.n_left_out,
-        "missing": joined.n_missing,
-        "unanswered": joined.n_unanswered,
-        "views": list(map(str, views.transforms)),
-    }
-    print_json({**_shape(views), **facts, "file": out})
+    facts = {"left_out": joined.n_left_out, "missing": joined.n_missing}
+    facts |= {"unanswered": joined.n_unanswered, **_shape(views)}
+    print_json({**facts, "views": list(map(str, views.transforms)), "file": out})
     next_line = shell_line("apply", "FOLDER", out, "--out", "answers.csv")
     if views.labels is not None:
         next_line = shell_line("calibrate", out, "--risk", 0.05, "--out", "calibrated")

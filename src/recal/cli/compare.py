@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from typer import Argument, Context, Option
 
 from recal.cli import options as opt
+from recal.cli.options import split_names
 from recal.cli.printing import SESSION, print_json, print_table, say, shell_line, working
 from recal.errors import InputError
 
@@ -93,11 +94,7 @@ def method_names(text: str | None, views: Any) -> list[str]:
     from recal.calibrators import short_names
     from recal.comparison.run import usual_methods
 
-    if text is None:
+    names = split_names(text)
+    if names is None:
         return list(usual_methods(views))
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise InputError(
-            "--methods names no method; give short names such as ts,ets,recal, or all."
-        )
     return list(short_names()) if names == ["all"] else names

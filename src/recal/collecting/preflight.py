@@ -34,6 +34,9 @@ def as_pool(
     if pool is None or pool == "none" or (isinstance(pool, list | tuple) and not pool):
         return ()
     if isinstance(pool, str):
+        if not pool.strip():
+            remedy = "Pass none, auto, or transformations such as zoom:0.5-0.9:10"
+            raise InputError("is empty", argument="pool", remedy=remedy)
         parts = [part.strip() for part in pool.split("+")]
         bare = any(part in NAMED for part in parts)
         kind = kind_of_inputs(source, model) if bare else ""
