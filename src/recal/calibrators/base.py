@@ -41,8 +41,9 @@ from recal.checks import (
 from recal.copies import MOST_HASHES, count_fitted, row_hashes, sampled_rows
 from recal.errors import InputError, NotFittedError
 from recal.maps.base import Map, namespace
-from recal.maps.blend import Answers
+from recal.maps.blend import Answers, Blend
 from recal.maps.guard import answer_array, answer_views, check_tensor
+from recal.maps.steps import Plan
 from recal.schema import Count, Instance, Integers, Kind, check, check_parameters, field_kinds
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Preprocessing
@@ -377,6 +378,13 @@ class Calibrator(Estimator, ABC):
         labels = check_labels(y, len(answers), len(self.classes_), self.classes_)
         weights = None if sample_weight is None else check_weights(sample_weight, len(answers))
         return float(np.average(answers == self.classes_[labels], weights=weights))
+
+    @property
+    def plan_(self) -> Plan | Blend:
+        """The plan of the map: steps, a blend or a temperature. Not every method has one."""
+        if self.map_.plan is None:
+            raise AttributeError(f"This {type(self).__name__} has no plan_.")
+        return self.map_.plan
 
     @property
     def n_features_in_(self) -> int:

@@ -35,7 +35,6 @@ from recal.errors import ConvergenceWarning
 from recal.maps.arrays import log_softmax, safe_log
 from recal.maps.base import Map, wide
 from recal.maps.blend import Answers, Blend, Mixture, member_probs
-from recal.maps.steps import Plan
 from recal.progress import track
 from recal.schema import RandomState
 from recal.solvers.convex import mixture_weights, without_light_ones
@@ -191,12 +190,6 @@ class CalibrationEnsemble(MixedCalibrator):
         pairs = zip(self.map_.names, self.map_.weights.tolist())
         weights = sorted(pairs, key=lambda item: -item[1])
         return {name: weight for name, weight in weights if weight > 0.0}
-
-    @property
-    def plan_(self) -> Blend:
-        if self.map_.plan is None:
-            raise AttributeError("This CalibrationEnsemble uses no views and has no plan_.")
-        return self.map_.plan
 
 
 @dataclass
@@ -450,11 +443,6 @@ class AutoCalibration(MixedCalibrator):
         classes = samples.classes
         chosen.classes_ = np.arange(samples.n_classes) if classes is None else classes
         return {"calibrator_": chosen, "choice_": chosen.short_name, "reason_": reason}
-
-    @property
-    def plan_(self) -> Plan | Blend:
-        """The plan of the method, if it has one."""
-        return self.calibrator_.plan_  # type: ignore[attr-defined]
 
     @property  # type: ignore[misc]
     def map_(self) -> Map:  # type: ignore[override]

@@ -122,8 +122,7 @@ class PanelCalibration(Estimator):
         """
         check_parameters(self)
         table = PanelTable.of(answers, signals)
-        everyone = len(table.systems)
-        rows = table.rows(answers, signals, self.match, everyone)
+        rows = table.rows(answers, signals, self.match, len(table.systems))
         if len(rows) < 10:
             raise InputError(
                 f"must have at least 10 questions, got {len(rows)}", argument="answers"
@@ -230,26 +229,27 @@ class PanelCalibration(Estimator):
 
 
 def _sentence(gains: Sequence[dict[str, Any]], n_questions: int) -> str:
-    told = [
-        f"{gain['system']}: accuracy {gain['accuracy']:.1%}, {gain['automated']:.0%} automated at "
-        "5 % errors"
-        for gain in gains
-        if gain["used"]
-    ]
+    told, dropped = [], []
+    for gain in gains:
+        rates = f"accuracy {gain['accuracy']:.1%}, {gain['automated']:.0%} automated at 5 % errors"
+        if gain["used"]:
+            told.append(f"{gain['system']}: {rates}")
+        else:
+            dropped.append(gain["system"])
     text = f"Fitted on {n_questions:,} questions. Alone, {'; then with '.join(told)}."
-    dropped = [gain["system"] for gain in gains if not gain["used"]]
-    left_out = f" Left out, because the panel predicts better without: {', '.join(dropped)}."
-    return f"{text}{left_out if dropped else ''}"
+    if dropped:
+        text += f" Left out, because the panel predicts better without: {', '.join(dropped)}."
+    return text
 
 
 def _refuse_leaks(rows: PanelRows, right: Vector, table: PanelTable) -> None:
     """Refuse a system that is right in every row: most likely its column is the truth itself."""
-    system = np.repeat(np.arange(len(table.systems)), table.samples)
     given = ~np.isnan(rows.slots)
     places = np.where(given, rows.slots, 0).astype(np.intp)
     correct = given & (np.take_along_axis(right, places, axis=1) > 0.0)
-    for place, name in enumerate(table.systems):
-        if correct[:, system == place].all():
+    every = np.split(correct.all(axis=0), np.cumsum(table.samples)[:-1])
+    for name, own in zip(table.systems, every):
+        if own.all():
             raise InputError(
                 f"The answers of {name!r} equal the truth in every row, so they leak the result. "
                 "Leave this system out."

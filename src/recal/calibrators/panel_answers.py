@@ -43,18 +43,15 @@ def normalised(answer: Any, match: Match = "text") -> str:
         return ""
     if match == "exact":
         return str(answer)
-    if isinstance(answer, int | float | np.number) and not isinstance(answer, bool):
-        return _number_text(float(answer))
     text = unicodedata.normalize("NFKC", str(answer)).casefold().strip()
     found = _DIGITS.findall(text)
     whole = _DIGITS.fullmatch(text.strip("$€£%().:; "))
-    if found and (match == "number" or whole):
-        return _number_text(float((whole.group() if whole else found[-1]).replace(",", "")))
-    words = " ".join(_MARKS.sub(" ", text).split())
-    return words or text
-
-
-def _number_text(number: float) -> str:
+    if isinstance(answer, int | float | np.number) and not isinstance(answer, bool):
+        number = float(answer)
+    elif found and (match == "number" or whole):
+        number = float((whole.group() if whole else found[-1]).replace(",", ""))
+    else:
+        return " ".join(_MARKS.sub(" ", text).split()) or text
     return f"{number + 0.0:.10g}"
 
 
@@ -182,9 +179,7 @@ class PanelTable(Record):
             if not np.isin(counts, np.arange(n_systems + 1)).all():
                 raise InputError(f"must be whole numbers from 0 to {n_systems}", argument="asked")
             return counts
-        system = np.concatenate(
-            [np.repeat(np.arange(n_systems), self.samples), np.array(self.owner)]
-        )
+        system = np.append(np.repeat(np.arange(n_systems), self.samples), self.owner)
         present = ~np.isnan(np.concatenate([slots, numbers], axis=1))
         return np.where(present, system + 1.0, 0.0).max(axis=1)
 

@@ -181,7 +181,7 @@ class PanelFit:
         self.main = self._places[self.rows, None] == np.arange(right.shape[1])
         grades = self.main_right.astype(np.intp)
         self._folds = stratified_folds(grades, n_folds, rng, clusters=self.drawn.clusters)
-        self._known: dict[tuple[tuple[int, ...], float], Vector] = {}
+        self._known: dict[tuple[float, ...], Vector] = {}
 
     def _problem(self) -> PanelProblem:
         rows, weights = self.samples.inputs, self.samples.counts
@@ -220,7 +220,7 @@ class PanelFit:
 
     def logit(self, used: Sequence[int], penalty: float) -> Vector:
         """Return the logit's probabilities of the candidates for rows left out."""
-        key = (tuple(used), penalty)
+        key = (*used, penalty)
         if key not in self._known:
             probs, start = np.zeros(self.problem.right.shape), None
             for rest, left_out in each_fold(self._folds):

@@ -262,11 +262,6 @@ class ReCal(Calibrator):
         rng = np.random.default_rng(self.random_state)
         return (candidates[rng.integers(len(candidates))] for _ in range(self.max_iter))
 
-    @property
-    def plan_(self) -> Plan:
-        """The fitted map."""
-        return self.map_
-
 
 def _find(
     item: Transform | str | int | np.integer[Any], candidates: tuple[Transform, ...]

@@ -8,7 +8,7 @@ each line.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,17 +41,17 @@ def choose_kinds(values: Vector, right: Vector, counts: Vector, n_levels: Indice
     lie in [0, 1]; the others are extraction errors. Logarithms are tried for signals that are never
     negative.
     """
-    finite = np.where(np.isfinite(values), values, np.nan)
+    finite, is_number = np.where(np.isfinite(values), values, np.nan), n_levels == 0
     inside = np.isnan(finite) | ((finite >= 0.0) & (finite <= 1.0))
     can_be = {
-        IDENTITY: np.ones(values.shape[1], dtype=bool),
-        LOGARITHM: ~(finite < 0.0).any(axis=0),
-        LOG_ODDS: inside.mean(axis=0) >= 0.99,
-        RANKS: np.ones(values.shape[1], dtype=bool),
+        IDENTITY: is_number,
+        LOGARITHM: is_number & ~(finite < 0.0).any(axis=0),
+        LOG_ODDS: is_number & (inside.mean(axis=0) >= 0.99),
+        RANKS: is_number,
     }
     losses = np.full((len(can_be), values.shape[1]), np.inf)
     for kind, possible in can_be.items():
-        numbers = np.flatnonzero(possible & (n_levels == 0))
+        numbers = np.flatnonzero(possible)
         kinds = np.where(n_levels > 0, CATEGORY, IDENTITY)
         kinds[numbers] = kind
         parts = encoding_of(values, kinds, n_levels).encode(values)
@@ -81,20 +81,15 @@ def encoding_of(
             middle = (np.cumsum(count) - 0.5 * count) / len(column)
             ranks[place] = np.interp(knots[place], distinct, middle)
     zeros, wide = np.zeros(n_signals), np.full(n_signals, LARGEST)
-    plain = SignalEncoding(kind, low, high, knots, ranks, -wide, wide, zeros, zeros + 1.0, n_levels)
+    points = kind, low, high, knots, ranks
+    plain = SignalEncoding(*points, -wide, wide, zeros, zeros + 1.0, n_levels)
     scaled, missing = plain.encode(finite)
     scaled = np.where(missing > 0.5, np.nan, scaled)
     scaled[0, np.isnan(scaled).all(axis=0)] = 0.0  # a column without any value
     lower, upper = np.nanmin(scaled, axis=0), np.nanmax(scaled, axis=0)
     # The standard deviation of equal numbers may be a rounding error.
-    spread = np.where(lower < upper, np.nanstd(scaled, axis=0), 1.0)
-    return replace(
-        plain,
-        lower=lower,
-        upper=upper,
-        centre=np.nanmean(scaled, axis=0),
-        spread=np.maximum(spread, 1e-9),
-    )
+    spread = np.maximum(np.where(lower < upper, np.nanstd(scaled, axis=0), 1.0), 1e-9)
+    return SignalEncoding(*points, lower, upper, np.nanmean(scaled, axis=0), spread, n_levels)
 
 
 def _smallest(values: Vector) -> float:
@@ -254,10 +249,8 @@ class Design:
             weights[number, self.signal[lost], -1] += solution[lost]
             by_level[number, self.level[levels], self.signal[levels] + 1] = solution[levels]
             products[number, self.signal[pairs], self.partner[pairs]] = solution[pairs]
-        mixed = np.array(list(shares.values()))
-        return SignalMap(
-            encoding, mixed, intercepts, self.knots, weights, by_level, products, slope
-        )
+        terms = intercepts, self.knots, weights, by_level, products
+        return SignalMap(encoding, np.array(list(shares.values())), *terms, slope)
 
 
 def _orthogonal(terms: Vector, most: int) -> Vector:
@@ -279,33 +272,29 @@ def ridge(
     right: Vector,
     counts: Vector,
     penalty: Vector,
-    start: Vector | None = None,
+    start: Vector | float = 0.0,
     offset: Vector | float = 0.0,
 ) -> Vector:
     """Return the logistic regression with a ridge penalty per column; a column with an infinite
     penalty has weight 0. `offset` is added to the log-odds.
     """
-    solution = np.zeros(columns.shape[1])
     free = np.isfinite(penalty)
+    solution = np.where(free, start, 0.0)
     problem = _Ridge(columns[:, free], right, counts, penalty[free], offset)
-    first = np.zeros(int(free.sum())) if start is None else start[free]
-    solution[free] = minimise(problem, first, tol=1e-7 * len(right), warn=False).point
+    found = minimise(problem, solution[free], tol=1e-7 * len(right), warn=False)
+    solution[free] = found.point
     return solution
 
 
+@dataclass
 class _Ridge(Dense):
     """Logistic regression with a ridge penalty per column."""
 
-    def __init__(
-        self,
-        columns: Vector,
-        right: Vector,
-        counts: Vector,
-        penalty: Vector,
-        offset: Vector | float = 0.0,
-    ) -> None:
-        self.columns, self.right, self.counts = columns, right, counts
-        self.penalty, self.offset = penalty, offset
+    columns: Vector
+    right: Vector
+    counts: Vector
+    penalty: Vector
+    offset: Vector | float = 0.0
 
     def evaluate(self, point: Vector) -> float:
         self.point, self.log_odds = point, self.columns @ point + self.offset

@@ -26,11 +26,11 @@ GRADES = {
 def read_correct(correct: ArrayLike, n_samples: int) -> Vector:
     """Return 1.0 for right and 0.0 for wrong answers; refuse anything else."""
     values = as_array(correct, "correct")
+    numbers = values
     if values.dtype.kind in "OUS":
         words = [str(value).strip().lower() for value in values.ravel().tolist()]
         numbers = np.array([GRADES.get(word, np.nan) for word in words]).reshape(values.shape)
-    else:
-        numbers = values.astype(np.float64)
+    numbers = numbers.astype(np.float64)
     if values.shape != (n_samples,) or set(numbers.tolist()) != {0.0, 1.0}:
         odd = [one for one, known in zip(values, np.isin(numbers, (0, 1))) if not np.all(known)]
         raise InputError(
@@ -107,10 +107,7 @@ class SignalTable(Record):
         picked = self._picked(signals, groups)
         sizes = {len(column) for column in picked}
         if len(sizes) != 1:
-            raise InputError(
-                "Signals and groups must have one value per answer; their lengths are "
-                f"{sorted(sizes)}."
-            )
+            raise InputError(f"Signals and groups differ in length: {sorted(sizes)}.")
         values = np.empty((sizes.pop(), len(picked)))
         for place, (column, codes, name) in enumerate(zip(picked, self._codes, self.names)):
             if codes:
@@ -133,16 +130,12 @@ class SignalTable(Record):
                 f"{', '.join(columns)}",
                 argument="signals",
             )
+        if self.grouped and groups is None:
+            raise InputError("The fit had groups, and these answers come without. Pass groups=.")
+        if groups is not None and not self.grouped:
+            raise InputError("The fit had no groups, and these answers do. Leave out groups=.")
         picked = [columns[name] for name in names]
-        if self.grouped != (groups is not None):
-            given = "without" if groups is None else "with"
-            raise InputError(
-                f"The fit had {'groups' if self.grouped else 'no groups'}, and these answers come "
-                f"{given} groups. {'Pass' if self.grouped else 'Leave out'} groups=."
-            )
-        if self.grouped:
-            picked.append(_named_groups(groups)[1])
-        return picked
+        return [*picked, _named_groups(groups)[1]] if self.grouped else picked
 
     @cached_property
     def _bounds(self) -> tuple[Vector, Vector]:
@@ -167,12 +160,9 @@ class SignalTable(Record):
         picked, told = self._picked(signals, groups), []
         for place, name in enumerate(self.names):
             if far[:, place].any():
-                odd, low, high = (
-                    values[far[:, place], place][0],
-                    self.lows[place],
-                    self.highs[place],
-                )
-                told.append(f"{name!r} is {odd:g}, and {low:g} to {high:g} in the fit")
+                odd = values[far[:, place], place][0]
+                usual = f"{self.lows[place]:g} to {self.highs[place]:g}"
+                told.append(f"{name!r} is {odd:g}, and {usual} in the fit")
             if texts := set(_texts(picked[place][unknown[:, place]])) - {""}:
                 told.append(f"{name!r} is {min(texts)!r}, which was not in the fit")
         if told:
@@ -230,15 +220,14 @@ def columns_of(
     """Return the columns of a mapping, data frame or array by name, and whether the names are the
     user's own.
     """
-    if isinstance(table, Mapping):
-        return {str(name): read(column) for name, column in table.items()}, True
-    if hasattr(table, "columns") and hasattr(table, "__getitem__"):  # pandas, polars
-        names = [str(name) for name in table.columns]
+    keys = table if isinstance(table, Mapping) else getattr(table, "columns", None)
+    if keys is not None:  # a mapping, or a data frame of pandas or polars
+        names = [str(key) for key in keys]
         if len(set(names)) != len(names):
             raise InputError(
                 f"must have columns with distinct names, got {', '.join(names)}", argument=argument
             )
-        return {str(name): read(table[name]) for name in table.columns}, True
+        return {str(key): read(table[key]) for key in keys}, True
     array = as_array(table, argument, dtype)
     if array.ndim == 1:
         array = array[:, None]
@@ -277,11 +266,9 @@ def _texts(column: NDArray[Any]) -> list[str]:
 def _numbers(column: NDArray[Any], name: str) -> Vector:
     if column.dtype.kind in "biuf":
         return column.astype(np.float64)
+    filled = [np.nan if value in (None, "") else value for value in column.tolist()]
     try:
-        return np.array(
-            [np.nan if value in (None, "") else value for value in column.tolist()],
-            dtype=np.float64,
-        )
+        return np.array(filled, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(
             f"The signal {name!r} held numbers at the fit and holds other values now: {error}."

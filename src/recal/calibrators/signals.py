@@ -133,20 +133,20 @@ class SignalCalibration(Estimator):
         rng = np.random.default_rng(self.random_state)
         fitted = fit_mixture(samples, table.n_levels, rng)
         ranked = sorted(zip(table.names, fitted.importance.tolist()), key=lambda item: -item[1])
-        some = sampled_rows(row_hashes(values))
         self.set_state(
             {
                 "map_": fitted.map,
                 "weights_": fitted.weights,
                 "losses_": fitted.losses,
                 "signal_importance_": dict(ranked),
+                "reason_": _sentence(fitted, table, len(right)),
                 "table_": table,
                 "n_fitted_": len(right),
                 "classes_": np.array([False, True]),
             }
         )
+        some = sampled_rows(row_hashes(values))
         self.confidence_hashes_ = np.sort(row_hashes(self._confidence(values[some])[:, None]))
-        self.reason_ = self._sentence()
         return self
 
     def predict_confidence(self, signals: Any, groups: Any = None) -> Vector:
@@ -192,23 +192,6 @@ class SignalCalibration(Estimator):
         starts = range(0, max(len(values), 1), block)
         return np.concatenate([self.map_.confidence(values[at : at + block]) for at in starts])
 
-    def _sentence(self) -> str:
-        shares = ", ".join(
-            f"{name} {share:.0%}" for name, share in self.weights_.items() if share >= 0.005
-        )
-        if not self.losses_:
-            strength = np.abs(self.map_.weights[0]).sum(axis=1)
-            best = self.table_.names[int(np.argmax(strength))]
-            return (
-                f"Platt scaling of {best!r}: {self.n_fitted_:,} graded answers are too few to "
-                "combine signals."
-            )
-        return (
-            f"Mixture of {shares}, fitted on {self.n_fitted_:,} graded answers: "
-            f"NLL {self.losses_['mixture']:.3f} on rows left out, "
-            f"{self.losses_['Platt scaling']:.3f} for Platt scaling of the best signal."
-        )
-
 
 class SignalFit(NamedTuple):
     """The mixture, the share and cross-fitted loss of each member, and what each signal adds.
@@ -222,6 +205,20 @@ class SignalFit(NamedTuple):
     losses: dict[str, float]
     importance: Vector
     left_out: Vector
+
+
+def _sentence(fitted: SignalFit, table: SignalTable, n_answers: int) -> str:
+    losses = fitted.losses
+    if not losses:
+        best = table.names[int(np.abs(fitted.map.weights[0]).sum(axis=1).argmax())]
+        few = f"{n_answers:,} graded answers are too few to combine signals"
+        return f"Platt scaling of {best!r}: {few}."
+    shares = [f"{name} {share:.0%}" for name, share in fitted.weights.items() if share >= 0.005]
+    return (
+        f"Mixture of {', '.join(shares)}, fitted on {n_answers:,} graded answers: "
+        f"NLL {losses['mixture']:.3f} on rows left out, {losses['Platt scaling']:.3f} for Platt "
+        "scaling of the best signal."
+    )
 
 
 @one_thread()
@@ -251,10 +248,8 @@ def fit_mixture(samples: Samples, n_levels: Indices, rng: np.random.Generator) -
     encoding = encoding_of(values, choose_kinds(values, right, counts, n_levels), n_levels)
     if few:
         design, members = fit_regressions(encoding, values, right, counts, None)
-        shares = {"Platt scaling": 1.0}
-        return SignalFit(
-            design.map_of(encoding, members, shares, 1.0), shares, {}, np.zeros(0), np.zeros(0)
-        )
+        shares, none = {"Platt scaling": 1.0}, np.zeros(0)
+        return SignalFit(design.map_of(encoding, members, shares, 1.0), shares, {}, none, none)
     n_folds = 10 if effective < _FEW else 5
     folds = stratified_folds(right.astype(np.intp), n_folds, rng, clusters=clusters)
     design, members = fit_regressions(encoding, values, right, counts, folds)

@@ -149,11 +149,6 @@ class ViewStacking(GuardedCalibrator):
         plan = stack_plan(data, choice.base, choice.stack)
         return {"map_": plan, "views_report_": report_of(data, choice, plan)}
 
-    @property
-    def plan_(self) -> Plan | Blend:
-        """The fitted map."""
-        return self.map_
-
 
 def share_of_chance(n_samples: int) -> float:
     """Return the share of the uniform distribution in probabilities before their logarithm is
