@@ -14,12 +14,13 @@ sets that contain the same rows equally often are the same set.
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels
-from recal.errors import SameRowsWarning
+from recal.errors import InputError, SameRowsWarning
 
 Hashes = NDArray[np.uint64]
 
@@ -123,7 +124,22 @@ def matters(count: int, n_samples: int) -> bool:
     return count >= max(1.0, 0.01 * n_samples)
 
 
-def warn_of_fitted(count: int, n_samples: int, what: str, remedy: str, stacklevel: int = 3) -> None:
+def rows_of_fit(calibrator: Any, probs: Floats, what: str, remedy: str) -> int:
+    """Return about how many of these rows a calibrator was fitted on, and warn of them; 0 if there
+    is no calibrator.
+    """
+    if calibrator is None:
+        return 0
+    if not hasattr(calibrator, "fitted_rows"):
+        rule = f"must be a fitted calibrator, got {type(calibrator).__name__}"
+        leave_out = "Others keep no record of their rows: leave it out"
+        raise InputError(rule, argument="calibrator", remedy=leave_out)
+    count = int(calibrator.fitted_rows(probs))
+    warn_of_fitted(count, len(probs), what, remedy, stacklevel=3)
+    return count if matters(count, len(probs)) else 0
+
+
+def warn_of_fitted(count: int, n_samples: int, what: str, remedy: str, stacklevel: int = 2) -> None:
     """Warn if rows were used in the fit: `what` says what does not hold, `remedy` what to do."""
     if matters(count, n_samples):
         about = "all" if count >= n_samples else f"about {count:,}"

@@ -1,14 +1,7 @@
 """The names of `__init__.py` for type checkers and editors."""
 
 from .audit import Audit as Audit, Check as Check
-from .decision import (
-    Costs as Costs,
-    Decision as Decision,
-    GroupRisk as GroupRisk,
-    Option as Option,
-    Part as Part,
-    risk_by_group as risk_by_group,
-)
+from .decision import Costs as Costs, Decision as Decision, Option as Option, Part as Part
 from .crossfit import decide_crossfitted as decide_crossfitted
 from .guarantee import decide as decide
 from .cascade import (
@@ -19,8 +12,10 @@ from .cascade import (
 from .curves import (
     Decisions as Decisions,
     Gain as Gain,
+    GroupRisk as GroupRisk,
     RiskCurve as RiskCurve,
     decide_each as decide_each,
+    risk_by_group as risk_by_group,
     risk_curve as risk_curve,
 )
 from .rule import DecisionRule as DecisionRule

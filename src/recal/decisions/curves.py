@@ -1,22 +1,24 @@
-"""Several decisions side by side: by method and by risk."""
+"""Decisions side by side, by method and by risk, and one rule in several groups."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Vector
-from recal.decisions.certify import Counts
-from recal.decisions.decision import Decision
+from recal.clusters import check_names
+from recal.decisions.certify import Counts, chance_of_so_few
+from recal.decisions.decision import Decision, Outcome
 from recal.decisions.guarantee import JudgedAnswers, Terms, decide, read_answers
-from recal.decisions.rule import Guarantee, check_share
-from recal.errors import InputError
+from recal.decisions.rule import DecisionRule, Guarantee, check_share, percentage
+from recal.errors import GroupRiskWarning, InputError
 from recal.metrics.intervals import Interval, rate_interval
-from recal.metrics.row_scores import Classes
+from recal.metrics.row_scores import Classes, score
 from recal.progress import track
 
 # From one mistake in a thousand to one in five.
@@ -37,22 +39,11 @@ class Gain:
 
 
 class Decisions(dict[str, Decision]):
-    """A `Decision` for each method, and the gains in coverage over the first one; made by
+    """A `Decision` for each method, and the `gains` in coverage over the first one; made by
     `decide_each`.
     """
 
-    def __init__(
-        self, decisions: Mapping[str, Decision], gains: Mapping[str, Gain], baseline: str
-    ) -> None:
-        super().__init__(decisions)
-        self.gains, self.baseline = gains, baseline
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        rows = {name: decision.to_dict() for name, decision in self.items()}
-        for name, gain in self.gains.items():
-            rows[name]["gain"] = {"difference": gain.difference, "interval": list(gain.interval)}
-        return {"baseline": self.baseline, "methods": rows}
+    gains: dict[str, Gain]
 
 
 def decide_each(
@@ -115,29 +106,22 @@ def decide_each(
             "Methods must answer for the same samples and classes, got "
             f"{' and '.join(map(str, sorted(shapes)))}."
         )
-    own = confidences or {}
-    common: dict[str, Any] = {
-        "groups": groups,
-        "clusters": clusters,
-        "per_class": per_class,
-        "classes": classes,
-    }
-    decisions = {
-        name: decide(probs, y, risk, confidence, confidences=own.get(name), **common, **options)
-        for name, probs in methods.items()
-    }
-    answers = [read_answers(probs, y, own.get(name), **common) for name, probs in methods.items()]
-    baseline = next(iter(methods))
-    rng = np.random.default_rng(random_state)
-    shares = _resampled_shares(answers, decisions[baseline], draws, rng)
-    gains = {}
-    for index, name in enumerate(methods):
-        if name != baseline:
-            difference = decisions[name].coverage - decisions[baseline].coverage
-            tails = [(1 - confidence) / 2, (1 + confidence) / 2]
-            low, high = np.quantile(shares[index] - shares[0], tails).tolist()
-            gains[name] = Gain(difference, (low, high))
-    return Decisions(decisions, gains, baseline)
+    common: dict[str, Any] = {"groups": groups, "clusters": clusters}
+    common |= {"per_class": per_class, "classes": classes}
+    decisions = Decisions()
+    answers = []
+    for name, probs in methods.items():
+        own = (confidences or {}).get(name)
+        decisions[name] = decide(probs, y, risk, confidence, confidences=own, **common, **options)
+        answers.append(read_answers(probs, y, own, **common))
+    first, *others = decisions.values()
+    shares = _resampled_shares(answers, first, draws, np.random.default_rng(random_state))
+    tails = [(1 - confidence) / 2, (1 + confidence) / 2]
+    decisions.gains = {}
+    for name, other, own_shares in zip(list(methods)[1:], others, shares[1:]):
+        low, high = np.quantile(own_shares - shares[0], tails).tolist()
+        decisions.gains[name] = Gain(other.coverage - first.coverage, (low, high))
+    return decisions
 
 
 def _resampled_shares(
@@ -227,3 +211,84 @@ def risk_curve(
         seen=tuple(float(ends[-1] / n) if len(ends) else 0.0 for ends in within),
         confidence=confidence,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRisk(Outcome):
+    """How one rule does in one group of labelled samples.
+
+    `interval` is the 95 % interval of the share of mistakes among accepted predictions. `broken`
+    says whether this share is clearly above the risk, after correcting for the number of groups.
+    """
+
+    broken: bool
+
+
+def risk_by_group(
+    rule: DecisionRule,
+    probs: ArrayLike,
+    y: ArrayLike,
+    groups: ArrayLike,
+    confidences: ArrayLike | None = None,
+    *,
+    classes: Any = None,
+) -> tuple[GroupRisk, ...]:
+    """Return how one rule does in each group of labelled samples, the worst group first.
+
+    A rule that holds on average can fail in a group. A warning names the groups in which it is
+    clearly broken; `decide` with `groups=` gives each group its own threshold and guarantee.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.decisions import DecisionRule, risk_by_group
+    >>> confidence, groups = np.full(400, 0.9), np.repeat(["law", "physics"], 200)
+    >>> correct = np.arange(400) % np.repeat([4, 50], 200) > 0
+    >>> worst, best = risk_by_group(DecisionRule((0.5,), 0.05, 0.95), confidence, correct, groups)
+    >>> worst.name, worst.error_rate, worst.broken, best.broken
+    ('law', 0.25, True, False)
+    """
+    wrong = ~score(probs, y, classes).correct
+    names, index = check_names(groups, len(wrong), "groups")
+    accepted = rule.accept(probs, confidences, groups if rule.groups else None)
+    n_accepted, n_errors = (
+        np.bincount(index[some], minlength=len(names)) for some in (accepted, accepted & wrong)
+    )
+    chances = 1.0 - chance_of_so_few(n_errors - 1, n_accepted, rule.risk)
+    broken = holm(chances) <= 0.05
+    columns = (names, *(one.tolist() for one in (np.bincount(index), n_accepted, n_errors, broken)))
+    rows = [
+        GroupRisk(
+            name=name,
+            n_samples=n,
+            n_accepted=count,
+            n_errors=errors,
+            interval=rate_interval(errors, count),
+            broken=bad,
+        )
+        for name, n, count, errors, bad in zip(*columns)
+    ]
+    rows.sort(key=lambda row: (-row.interval[0], -np.nan_to_num(row.error_rate), row.name))
+    if bad := [row for row in rows if row.broken]:
+        worst = bad[0]
+        warnings.warn(
+            f"The rule for at most {percentage(rule.risk)} mistakes is clearly broken in {len(bad)} of "
+            f"{len(rows)} groups. The worst is {worst.name!r}: {worst.n_errors:,} of "
+            f"{worst.n_accepted:,} accepted predictions are wrong. Use decide(..., groups=groups) "
+            "for a threshold and a guarantee per group.",
+            GroupRiskWarning,
+            stacklevel=2,
+        )
+    return tuple(rows)
+
+
+def holm(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Correct p-values for their number (Holm, 1979): never weaker than Bonferroni, and valid for
+    any dependence.
+    """
+    order = np.argsort(values, kind="stable")
+    corrected = np.empty_like(values)
+    corrected[order] = np.minimum(
+        np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1.0
+    )
+    return corrected

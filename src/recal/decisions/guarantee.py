@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Vector, as_array
 from recal.clusters import check_clusters, check_names, effective_count
-from recal.copies import matters, near_duplicates, warn_of_fitted
+from recal.copies import near_duplicates, rows_of_fit
 from recal.decisions.certify import Counts, Evidence, labels_needed
 from recal.decisions.decision import Costs, Decision, Part
 from recal.decisions.rule import DecisionRule, Guarantee, Reads, check_share
@@ -119,7 +119,7 @@ def decide(
     answers = read_answers(
         probs, y, confidences, groups, clusters, per_class=per_class, classes=classes
     )
-    n_fitted = _fitted_rows(calibrator, probs, len(answers))
+    n_fitted = rows_of_fit(calibrator, probs, "the guarantee does not hold", _OTHER_SAMPLES)
     if clusters is None:
         _warn_of_copies(probs, answers.wrong)
     pieces = answers.parts()
@@ -300,18 +300,3 @@ class Terms:
             needed_share=needed_share,
             interval=rate_interval(share * mistakes, share * count),
         )
-
-
-def _fitted_rows(calibrator: Any, probs: ArrayLike, n_samples: int) -> int:
-    """Return how many samples the calibrator was fitted on, with a warning; 0 if no calibrator was
-    given.
-    """
-    if calibrator is None:
-        return 0
-    if not hasattr(calibrator, "fitted_rows"):
-        rule = f"must be a fitted calibrator, got {type(calibrator).__name__}"
-        remedy = "Others keep no record of their rows: leave it out"
-        raise InputError(rule, argument="calibrator", remedy=remedy)
-    count = int(calibrator.fitted_rows(probs))
-    warn_of_fitted(count, n_samples, "the guarantee does not hold", _OTHER_SAMPLES, stacklevel=4)
-    return count if matters(count, n_samples) else 0

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Indices, Vector, check_labels, check_probs
-from recal.copies import warn_of_fitted
+from recal.copies import rows_of_fit
 from recal.decisions.rule import SHARE, OrInfinity
 from recal.errors import FewSamplesWarning, InputError
 from recal.schema import ListOf, NotNegative, Record, Size
@@ -187,11 +187,7 @@ def prediction_sets(
     """
     array = check_probs(probs)
     labels = check_labels(y, len(array), array.shape[1], classes)
-    if calibrator is not None:
-        fitted = int(calibrator.fitted_rows(array))
-        warn_of_fitted(
-            fitted, len(array), "the coverage does not hold", "Make the sets on other samples."
-        )
+    rows_of_fit(calibrator, array, "the coverage does not hold", "Make the sets on other samples.")
     form = PredictionSets(
         method, coverage, (math.inf,), 0.1 if penalty is None else penalty, free_ranks, at_least_one
     )

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Vector
-from recal.decisions.decision import holm
+from recal.decisions.curves import holm
 from recal.errors import InputError
 from recal.files.paths import plain_values
 from recal.maps.arrays import softmax

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from recal.comparison import Comparison, Judgement, Recommendation, judge
 from recal.comparison.recommendation import cost
 from recal.decisions import Decision, DecisionRule, RiskCurve, decide, risk_by_group, risk_curve
-from recal.decisions.decision import GroupRisk, Outcome
+from recal.decisions.curves import GroupRisk
+from recal.decisions.decision import Outcome
 from recal.errors import GroupRiskWarning
 from recal.metrics import CalibrationTest
 from recal.metrics.intervals import rate_interval
@@ -187,7 +188,9 @@ def headline(
     """
     first, method = comparison.methods[0], choice.method
     # Two sets of probabilities of which neither is shown to be better.
-    undecided = not comparison.setup.n_fit and len(comparison.methods) == len(choice.contenders) == 2
+    undecided = (
+        not comparison.setup.n_fit and len(comparison.methods) == len(choice.contenders) == 2
+    )
     if undecided:
         method = shown_first(comparison, choice)
     after, before = automated[method], automated[first] if method != first else None
