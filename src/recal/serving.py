@@ -34,6 +34,7 @@ from recal.files.paths import Journal
 from recal.files.saved import load
 from recal.views import Views
 from recal.workflow.auditing import AUDIT_FILE, FolderAudit, audited_rule
+from recal.workflow.panels import next_steps
 
 VARIABLE = "RECAL_SERVE"
 _LOG = logging.getLogger("recal.serving")
@@ -128,13 +129,9 @@ class Scorer:
                 if table.systems[owner] == system
             ]
             signals[system] = _columns([row.get("signals", {}).get(system) for row in rows], names)
-        if isinstance(self.calibration, CascadeRule):
-            found = self.calibration.apply(answers, signals or None, groups)
-            accepted = found.next == "accept"
-            return Scored(found.confidence, accepted, found.answer.tolist(), found.next.tolist())
-        by = groups if hasattr(self._panel, "group_offsets_") else None
-        chosen, confidence = self._panel.predict_both(answers, signals or None, by)
-        return Scored(confidence, self._accepted(confidence, groups), chosen.tolist())
+        found = next_steps(self.calibration, answers, signals or None, groups)
+        steps = found.next.tolist() if isinstance(self.calibration, CascadeRule) else None
+        return Scored(found.confidence, found.next == "accept", found.answer.tolist(), steps)
 
     def _score_logits(self, rows: Sequence[JsonRow], groups: Any) -> Scored:
         specs = sorted(set.intersection(*(set(row.get("views", ())) for row in rows)))
@@ -150,23 +147,16 @@ class Scorer:
 
 def _columns(given: Sequence[Any], names: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Return signals by name, one value per row; null is missing, as is a whole row."""
-    columns: dict[str, list[Any]] = {name: [] for name in names}
-    for number, one in enumerate(given):
-        row = dict.fromkeys(names) if one is None else one
+    rows = [dict.fromkeys(names) if row is None else row for row in given]
+    for number, row in enumerate(rows):
         if not isinstance(row, dict) or set(row) != set(names):
             raise InputError(
                 f"Row {number}: the signals must be {', '.join(names)}; give null if one is missing."
             )
         for name, value in row.items():
-            if value is not None and not isinstance(value, str | int | float):
+            if not isinstance(value, str | int | float | None):
                 raise InputError(f"Row {number}: {name!r} must be a number, a text or null.")
-            columns[name].append(value)
-    return {
-        name: np.array([*values, None], dtype=object)[:-1]
-        if any(isinstance(value, str) for value in values)
-        else np.array([math.nan if value is None else value for value in values], dtype=float)
-        for name, values in columns.items()
-    }
+    return {name: np.array([row[name] for row in rows], dtype=object) for name in names}
 
 
 def _matrix(rows: list[Any]) -> Vector:

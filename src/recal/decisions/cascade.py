@@ -190,7 +190,8 @@ class CascadeRule(Record):
     @property
     def promise(self) -> str:
         """The promise in words."""
-        return promise_in_words(self.risk, self.confidence, self.guarantee)
+        where = " in each group" if self.groups else ""
+        return promise_in_words(self.risk, self.confidence, self.guarantee) + where
 
     def __str__(self) -> str:
         order = ", then ".join(self.systems)

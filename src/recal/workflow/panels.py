@@ -277,24 +277,37 @@ def _outcome(
     answers, signals, groups = _read_questions(panel, folder, table)
     rows = panel.read(answers, signals)
     fitted = panel.fitted_questions(rows)
+    asked = rows.asked
+    if "next" in table:
+        # A system refused if an earlier run named it, and it has answered other questions only.
+        order = {f"ask {name}": place for place, name in enumerate(panel.table_.systems, 1)}
+        done = dict.fromkeys(("accept", "review"), len(order))
+        told = np.array([(order | done).get(one, 0) for one in table["next"].tolist()])
+        asked = np.maximum(asked, np.minimum(told, asked.max(initial=0)))
+    return next_steps(calibration, answers, signals, groups, asked), fitted
+
+
+def next_steps(
+    calibration: PanelCalibration | CascadeRule,
+    answers: Any,
+    signals: Any,
+    groups: NDArray[Any] | None,
+    asked: NDArray[np.intp] | None = None,
+) -> CascadeOutcome:
+    """Return the answers to questions and the next step of each; without a cascade, that is to
+    accept or to review.
+    """
     if isinstance(calibration, CascadeRule):
-        asked = rows.asked
-        if "next" in table:
-            # A system refused if an earlier run named it, and it has answered other questions only.
-            order = {f"ask {name}": place for place, name in enumerate(panel.table_.systems, 1)}
-            done = dict.fromkeys(("accept", "review"), len(order))
-            told = np.array([(order | done).get(one, 0) for one in table["next"].tolist()])
-            asked = np.maximum(asked, np.minimum(told, asked.max(initial=0)))
         by = groups if calibration.groups else None
-        return calibration.apply(answers, signals, by, asked=asked), fitted
-    offsets = groups if hasattr(panel, "group_offsets_") else None
-    chosen, confidence = panel.predict_both(answers, signals, offsets)
-    rule = getattr(panel, "decision_", None)
+        return calibration.apply(answers, signals, by, asked=asked)
+    offsets = groups if hasattr(calibration, "group_offsets_") else None
+    chosen, confidence = calibration.predict_both(answers, signals, offsets)
+    rule = getattr(calibration, "decision_", None)
     accepted = np.zeros(len(confidence), bool)
     if rule is not None:
         accepted = rule.accept(confidence, groups=groups if rule.groups else None)
     step = np.where(accepted, "accept", "review")
-    return CascadeOutcome(chosen, confidence, step, rows.asked.astype(np.intp)), fitted
+    return CascadeOutcome(chosen, confidence, step, np.zeros(len(step), np.intp))
 
 
 def _read_questions(
