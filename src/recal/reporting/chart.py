@@ -51,10 +51,7 @@ _LINE_HEIGHT = 16
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis: its range, its label, and ticks as (position, text).
-
-    A line break in a text starts a second line.
-    """
+    """One axis: its range, its label, and ticks as (position, text)."""
 
     low: float
     high: float
@@ -234,14 +231,10 @@ class _Frame:
 
     def __init__(self, chart: Chart, alone: bool) -> None:
         self.chart, self.width = chart, WIDTH
-        lines = max((text.count("\n") for _, text in chart.x.ticks), default=0)
-        label = _LINE_HEIGHT if chart.x.label or lines else 0
         self.top = _TOP + (26 + (22 if chart.keys else 0) if alone else 0)
         self.left, self.right = chart.left, WIDTH - _RIGHT
         self.height = chart.height + self.top - _TOP
-        self.bottom = (
-            self.height - (_BOTTOM - _LINE_HEIGHT + label) - max(lines - 1, 0) * _LINE_HEIGHT
-        )
+        self.bottom = self.height - (_BOTTOM if chart.x.label else _BOTTOM - _LINE_HEIGHT)
 
     def x(self, values: Points | float) -> NDArray[np.float64]:
         axis = self.chart.x

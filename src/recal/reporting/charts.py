@@ -163,29 +163,6 @@ def slice_chart(parts: Mapping[str, Slices]) -> Chart:
     )
 
 
-def ranks_chart(
-    counts: Sequence[Sequence[int]],
-    labels: Sequence[str],
-    places: Sequence[str] = ("smallest ECE", "second", "third", "largest ECE"),
-    title: str = "Ranks of the groups by calibration error",
-) -> Chart:
-    """Four bars for each group; a comma in a label starts a second line, for narrow screens."""
-    most = max(1, *(count for row in counts for count in row))
-    styles = dict(zip(("r1", "r2", "r3", "r4"), places))
-    marks: list[Mark] = []
-    for place, (style, words) in enumerate(styles.items()):
-        left = np.arange(len(counts)) + 0.1 + 0.2 * place
-        column = [row[place] for row in counts]
-        texts = [f"{label}: {words} {count} times" for label, count in zip(labels, column)]
-        bottom = np.zeros(len(column))
-        marks.append(Boxes(left, left + 0.2, bottom, column, f"rank {style}", texts, 1))
-    x_ticks = tuple((index + 0.5, label.replace(", ", "\n")) for index, label in enumerate(labels))
-    x = Axis(0, len(counts), "", x_ticks)
-    return Chart(
-        title, x, Axis(0, most, "transformations", _at(ticks(0, most))), marks, styles, 270
-    )
-
-
 def reliability_diagram(
     probs: ArrayLike,
     y: ArrayLike,

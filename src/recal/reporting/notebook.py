@@ -1,5 +1,5 @@
-"""What notebooks show for a fitted calibrator, a decision and a comparison: a small table and a
-figure, no script.
+"""What notebooks show for a fitted calibrator, a decision and a comparison: a small table, figures
+where there are outcomes, and no script.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import numpy as np
 from markupsafe import Markup
 
 from recal.comparison.results import MAIN_METRICS, Comparison
-from recal.errors import RecalError
 from recal.metrics import LABELS
-from recal.reporting.chart import Area, Axis, Chart, Line, Mark, percent, render
-from recal.reporting.charts import FIFTHS, reliability_chart
+from recal.reporting.chart import Line, percent, render
+from recal.reporting.charts import reliability_chart
 from recal.reporting.figure_data import reliability, reliability_of
 
 if TYPE_CHECKING:
@@ -22,12 +21,9 @@ if TYPE_CHECKING:
     from recal.calibrators.panel import PanelCalibration
     from recal.decisions import Decision
 
-# More classes than this would not change the picture of a map.
-_MOST_CLASSES = 20
-
 
 def calibrator_html(calibrator: Calibrator) -> str:
-    """Return a card with what was fitted, and how the calibration changes the confidence."""
+    """Return a card with what was fitted."""
     if not hasattr(calibrator, "classes_"):
         return Markup("<pre>{}</pre>").format(repr(calibrator))
     facts = {"Fitted on": f"{calibrator.n_fitted_:,} samples, {len(calibrator.classes_):,} classes"}
@@ -46,9 +42,7 @@ def calibrator_html(calibrator: Calibrator) -> str:
         facts["Rule"] = (
             f"at most {100 * rule.risk:g} % errors at {100 * rule.confidence:g} % confidence"
         )
-    chart = _confidence_chart(calibrator)
-    charts = [] if chart is None else [chart]
-    return render("card.html", title=repr(calibrator), facts=facts, comparison=None, charts=charts)
+    return render("card.html", title=repr(calibrator), facts=facts, comparison=None, charts=[])
 
 
 def panel_html(panel: PanelCalibration) -> str:
@@ -63,38 +57,6 @@ def panel_html(panel: PanelCalibration) -> str:
             "errors, together with the systems above"
         )
     return render("card.html", title=repr(panel), facts=facts, comparison=None, charts=[])
-
-
-def _confidence_chart(calibrator: Calibrator) -> Chart | None:
-    """Confidence after calibration against confidence before, for one class against equal others;
-
-    None with views.
-    """
-    n_classes = len(calibrator.classes_)
-    # Up to 0.999999: an overconfident model gives most inputs a confidence above 0.999.
-    start = np.log((1 / n_classes + 0.01) / (1 - 1 / n_classes - 0.01))
-    odds = np.linspace(start, 14.0, 160)
-    before = 1 / (1 + np.exp(-odds))
-    margins = odds + np.log(n_classes - 1)
-    after = []
-    try:
-        for column in range(min(n_classes, _MOST_CLASSES)):
-            logits = np.zeros((len(margins), n_classes))
-            logits[:, column] = margins
-            after.append(calibrator.predict_confidence(logits))
-    except RecalError:  # the method reads views, which no example can make up
-        return None
-    values = np.array(after)
-    marks: list[Mark] = [
-        Line(odds, before, "ideal", "unchanged"),
-        Area(odds, values.min(axis=0), values.max(axis=0), "band after"),
-        Line(odds, values.mean(axis=0), "curve after", "mean over the classes"),
-    ]
-    levels = [level for level in (0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999) if level > before[0]]
-    places = tuple((float(np.log(level / (1 - level))), f"{level:g}") for level in levels)
-    x = Axis(float(odds[0]), float(odds[-1]), "confidence of the model, log-odds scale", places)
-    y = Axis(0, 1, "after calibration", FIFTHS)
-    return Chart("Confidence before and after calibration", x, y, marks)
 
 
 def decision_html(decision: Decision) -> str:

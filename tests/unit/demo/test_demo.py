@@ -39,14 +39,10 @@ def test_the_demo_end_to_end_twice_the_same(hasty, tmp_path, capsys):
     second = told(capsys, "--out", str(tmp_path / "b"))
     assert first["methods"] == second["methods"], "same seed, same numbers"
     assert list(first["methods"]) == ["uncalibrated", "temperature", "ReCal", "default"]
-    assert first["calibration_is_the_same"]
-    assert first["predictions_are_the_same"]
     errors = {m["metrics"]["error_rate"]["value"] for m in first["methods"].values()}
     assert len(errors) == 1
-    for name in ("summary",):
-        a, b = ((tmp_path / folder / f"{name}.png").read_bytes() for folder in "ab")
-        assert a.startswith(b"\x89PNG")
-        assert a == b
+    a, b = ((tmp_path / folder / "summary.png").read_bytes() for folder in "ab")
+    assert a == b
     assert "data:image/png" in (tmp_path / "a" / "report.html").read_text()
     one, two = (load(tmp_path / folder / "calibration.recal").decision_ for folder in "ab")
     assert one == two

@@ -7,7 +7,6 @@ import pytest
 
 from recal import ReCal, TemperatureScaling, decide
 from recal.comparison import compare_probs
-from recal.reporting.notebook import _confidence_chart
 
 
 @pytest.fixture(scope="module")
@@ -25,21 +24,12 @@ def check_card(text):
     return text
 
 
-def test_a_fitted_calibrator_shows_its_temperature_and_its_curve(fitted):
+def test_a_fitted_calibrator_shows_its_temperature_and_views(fitted, views):
     text = check_card(fitted._repr_html_())
     assert f"{1 / float(fitted.beta_):.4g}" in text
     assert "700 samples, 4 classes" in text
-    assert "<svg" in text
-    curve = _confidence_chart(fitted).marks[-1]
-    margin = curve.x[40] + np.log(3)  # the axis has log-odds
-    assert curve.y[40] == pytest.approx(fitted.predict_proba([[margin, 0, 0, 0]]).max())
-
-
-def test_a_calibrator_that_needs_views_has_a_card_without_a_figure(views):
     fitted = ReCal(max_iter=3).fit(views)
-    text = check_card(fitted._repr_html_())
-    assert str(fitted.needed_transforms()[0]) in text
-    assert "<svg" not in text
+    assert str(fitted.needed_transforms()[0]) in check_card(fitted._repr_html_())
 
 
 def test_a_decision_shows_rule_and_reliability(views, fitted):
