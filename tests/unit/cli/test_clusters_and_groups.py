@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 from recal import Views, load
-from recal.cli.app import run
+from tests.unit.cli.commands import answer, typed
 
 N, CLUSTERS = 600, 30
 RNG = np.random.default_rng(0)
@@ -35,62 +33,51 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def answer(capsys, *words) -> dict:
-    assert run([*words, "--json"]) == 0, capsys.readouterr().err
-    return json.loads(capsys.readouterr().out)
-
-
 def width(found: dict) -> float:
     low, high = found["metrics"]["nll"]["interval"]
     return high - low
 
 
-ROWS = ("--rows", "rows.csv", "--cluster", "film")
+ROWS = "--rows rows.csv --cluster film"
 
 
 @pytest.mark.parametrize(
-    "words", [("v.npz", *ROWS), ("p.csv", "--cluster", "film", "--group", "camera"), ("own.npz",)]
+    "words", [f"v.npz {ROWS}", "p.csv --cluster film --group camera", "own.npz"]
 )
 def test_evaluate_resamples_whole_clusters(place, capsys, words):
-    alone = width(answer(capsys, "evaluate", "v.npz"))
-    assert width(answer(capsys, "evaluate", *words)) > 1.5 * alone
+    alone = width(answer(capsys, "evaluate v.npz"))
+    assert width(answer(capsys, f"evaluate {words}")) > 1.5 * alone
 
 
 def test_evaluate_says_that_it_knows_the_clusters_and_shows_groups(place, capsys):
-    assert run(["evaluate", "v.npz", *ROWS, "--group", "camera"]) == 0
-    shown = capsys.readouterr().out
-    assert f"{CLUSTERS} clusters" in shown
-    found = answer(capsys, "evaluate", "p.csv", "--group", "camera", "--cluster", "film")
+    assert typed(f"evaluate v.npz {ROWS} --group camera") == 0
+    assert f"{CLUSTERS} clusters" in capsys.readouterr().out
+    found = answer(capsys, "evaluate p.csv --group camera --cluster film")
     assert {name: one["samples"] for name, one in found["groups"].items()} == {"a": 300, "b": 300}
 
 
 def test_fit_reads_groups_and_clusters(place, capsys):
-    found = answer(
-        capsys, "fit", "v.npz", "--method", "ts", *ROWS, "--group", "camera", "--out", "c.recal"
-    )
-    assert found["method"] == "ts"
+    assert typed(f"fit v.npz --method ts {ROWS} --group camera --out c.recal") == 0
     assert load("c.recal").predict_confidence(LOGITS[:2], groups=["a", "b"]).shape == (2,)
 
 
 def test_answers_of_a_rule_for_groups_can_be_audited(place, capsys):
-    by = ("--rows", "rows.csv", "--group", "camera")
-    answer(capsys, "calibrate", "v.npz", *by, "--method", "ts", "--risk", "0.3", "--out", "c")
-    answer(capsys, "apply", "c", "v.npz", *by, "--out", "answers.csv")
-    words = ("--checks", "20", "--out", "checks.csv")
-    assert answer(capsys, "audit", "c", "answers.csv", *words)["drawn"] == 20
+    by = "--rows rows.csv --group camera"
+    assert typed(f"calibrate v.npz {by} --method ts --risk 0.3 --out c") == 0
+    assert typed(f"apply c v.npz {by} --out answers.csv") == 0
+    assert answer(capsys, "audit c answers.csv --checks 20 --out checks.csv")["drawn"] == 20
 
 
-@pytest.mark.parametrize("command", ["compare", "report"])
+@pytest.mark.parametrize("command", ["compare", "report --force"])
 def test_splits_keep_clusters_whole(place, capsys, command):
-    words = [command, "v.npz", "--methods", "ts", "--splits", "2", "--out", "o.html"]
-    words = words[:-2] if command == "compare" else words
-    alone = answer(capsys, *words)
-    assert answer(capsys, *words, "--force", *ROWS) != alone
-    assert run([*words, "--force", "--rows", "rows.csv", "--cluster", "scene"]) == 2
+    line = f"{command} v.npz --methods ts --splits 2"
+    alone = answer(capsys, line)
+    assert answer(capsys, f"{line} {ROWS}") != alone
+    assert typed(f"{line} --rows rows.csv --cluster scene") == 2
     assert "'scene'" in capsys.readouterr().err
 
 
 def test_a_missing_cluster_is_refused(place, capsys):
     (place / "rows.csv").write_text((place / "rows.csv").read_text().replace("film 3,", ",", 1))
-    assert run(["evaluate", "v.npz", *ROWS]) == 2
+    assert typed(f"evaluate v.npz {ROWS}") == 2
     assert "'film'" in capsys.readouterr().err

@@ -9,128 +9,82 @@ import numpy as np
 import pytest
 
 from recal import Plan, Step, TemperatureScaling, evaluate, load, read_views, save
-from recal.cli.app import run
 from recal.files.probabilities import read_probs
 from recal.schema import kind_of
 from tests import problems
+from tests.unit.cli.commands import answer, typed
 
 SAMPLES = 1200  # so many that no fit warns of too few mistakes
 
 
 @pytest.fixture(name="views")
-def file_of_views(tmp_path):
-    return problems.views(SAMPLES).write(tmp_path / "views.npz")
+def file_of_views(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return read_views(problems.views(SAMPLES).write(tmp_path / "views.npz"))
 
 
-def answer(capsys, *arguments) -> dict:
-    """Run with --json: one JSON value, and nothing else at all."""
-    assert run([*map(str, arguments), "--json"]) == 0
-    shown = capsys.readouterr()
-    assert shown.err == ""
-    return json.loads(shown.out)
+def test_fit_writes_what_python_would_have_fitted(views, capsys):
+    told = answer(capsys, "fit views.npz --method ts --out ts.recal")
+    assert told == {"method": "ts", "parameters": {}, "steps": 0, "file": "ts.recal"}
+    assert load("ts.recal").temperature_ == TemperatureScaling().fit(views).temperature_
 
 
-def refusal(capsys, *arguments) -> str:
-    assert run([str(a) for a in arguments]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("recal: ")
-    assert shown.err.count("\n") == 1
-    assert "Traceback" not in shown.err
-    return shown.err
-
-
-def test_fit_writes_what_python_would_have_fitted(views, tmp_path, capsys):
-    out = tmp_path / "ts.recal"
-    told = answer(capsys, "fit", views, "--method", "ts", "--out", out)
-    assert told == {"method": "ts", "parameters": {}, "steps": 0, "file": str(out)}
-    assert load(out).temperature_ == TemperatureScaling().fit(read_views(views)).temperature_
-
-
-def test_a_methods_options_reach_it(views, tmp_path, capsys):
-    out = tmp_path / "r.recal"
+def test_a_methods_options_reach_it(views, capsys):
     told = answer(
-        capsys, "fit", views, "--method", "recal", "--out", out, "--max-iter", 7, "--tol", "0", "--guard", "ece",
-        "--start", "temperature",
-        "--sequence", "zoom:0.3,1,zoom:0.7", "--seed", 5,
-    )  # fmt: skip
-    fitted = load(out)
-    expected = {
-        "max_iter": 7,
-        "tol": 0.0,
-        "guard": "ece",
-        "start": "temperature",
-        "random_state": 5,
-    }
-    assert expected.items() <= fitted.get_params().items()
-    assert told["parameters"]["sequence"] == ["zoom:0.3", 1, "zoom:0.7"]
-    assert [str(step.transform) for step in fitted.plan_.steps] == [
-        "zoom:0.3",
-        "zoom:0.5",
-        "zoom:0.7",
-    ]
-
-
-def test_without_a_method_one_is_chosen_and_the_reason_is_told(views, tmp_path, capsys):
-    told = answer(capsys, "fit", views, "--out", tmp_path / "auto.recal")
-    fitted = load(tmp_path / "auto.recal")
-    assert (told["method"], told["choice"], told["reason"]) == (
-        "auto",
-        fitted.choice_,
-        fitted.reason_,
+        capsys,
+        "fit views.npz --method recal --out r.recal --max-iter 7 --tol 0 --guard ece --seed 5 "
+        "--start temperature --sequence zoom:0.3,1,zoom:0.7",
     )
-    assert run(["fit", str(views), "--out", str(tmp_path / "again.recal")]) == 0
-    assert f"Chosen: {fitted.choice_}, " in " ".join("".join(capsys.readouterr()).split())
+    fitted = load("r.recal")
+    expected = {"max_iter": 7, "tol": 0.0, "guard": "ece", "start": "temperature"}
+    assert (expected | {"random_state": 5}).items() <= fitted.get_params().items()
+    assert told["parameters"]["sequence"] == ["zoom:0.3", 1, "zoom:0.7"]
+    steps = ["zoom:0.3", "zoom:0.5", "zoom:0.7"]
+    assert [str(step.transform) for step in fitted.plan_.steps] == steps
 
 
-def test_answers_can_be_kept_by_name_or_by_option(views, tmp_path, capsys):
-    for number, how in enumerate(
-        (["--method", "svs (kept)"], ["--method", "svs", "--answers", "kept"])
-    ):
-        answer(capsys, "fit", views, *how, "--out", tmp_path / str(number))
-        assert load(tmp_path / str(number)).answers == "kept"
+def test_without_a_method_one_is_chosen_and_the_reason_is_told(views, capsys):
+    told = answer(capsys, "fit views.npz --out auto.recal")
+    fitted = load("auto.recal")
+    choice = ("auto", fitted.choice_, fitted.reason_)
+    assert (told["method"], told["choice"], told["reason"]) == choice
+
+
+@pytest.mark.parametrize("method", ["'svs (kept)'", "svs --answers kept"])
+def test_answers_can_be_kept_by_name_or_by_option(views, method, capsys):
+    answer(capsys, f"fit views.npz --method {method} --out kept.recal")
+    assert load("kept.recal").answers == "kept"
 
 
 def test_same_seed_same_file(views, tmp_path, capsys):
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        answer(capsys, "fit", views, "--method=recal", "--out", tmp_path / name, "--seed", seed)
+        answer(capsys, f"fit views.npz --method=recal --out {name} --seed {seed}")
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert load(tmp_path / "a").plan_ != load(tmp_path / "c").plan_
+    assert load("a").plan_ != load("c").plan_
 
 
-def test_apply_then_evaluate_tell_what_python_tells(views, tmp_path, capsys):
-    fitted = TemperatureScaling().fit(read_views(views))
-    save(fitted, tmp_path / "ts.recal")
-    told = answer(capsys, "apply", tmp_path / "ts.recal", views, "--out", tmp_path / "probs.npz")
+def test_apply_then_evaluate_tell_what_python_tells(views, capsys):
+    fitted = TemperatureScaling().fit(views)
+    save(fitted, "ts.recal")
+    told = answer(capsys, "apply ts.recal views.npz --out probs.npz")
     assert (told["samples"], told["classes"]) == (SAMPLES, 3)
-    expected = fitted.predict_proba(read_views(views))
-    np.testing.assert_array_equal(read_probs(tmp_path / "probs.npz").probs, expected)
-    assert run(["evaluate", str(tmp_path / "probs.npz"), "--bootstrap", "100", "--json"]) == 0
+    expected = fitted.predict_proba(views)
+    np.testing.assert_array_equal(read_probs("probs.npz").probs, expected)
+    assert typed("evaluate probs.npz --bootstrap 100 --json") == 0
     shown = capsys.readouterr()
     assert "SameRowsWarning: The calibration was fitted on all of these" in shown.err
-    found = json.loads(shown.out)
-    assert (
-        found["metrics"] == evaluate(expected, read_views(views).labels, 100).to_dict()["metrics"]
-    )
-    assert len(found["metrics"]["ece"]["interval"]) == 2
+    metrics = json.loads(shown.out)["metrics"]
+    assert metrics == evaluate(expected, views.labels, 100).to_dict()["metrics"]
+    assert len(metrics["ece"]["interval"]) == 2
 
 
 def test_a_plan_can_be_applied(views, tmp_path, capsys):
-    save(Plan((Step("zoom:0.5", (1, 0.9, 0.8, 1.1)),), start=0.5), tmp_path / "plan")
-    answer(capsys, "apply", tmp_path / "plan", views, "--out", tmp_path / "p.npz")
-    assert read_probs(tmp_path / "p.npz").labels.tolist() == read_views(views).labels.tolist()
+    save(Plan((Step("zoom:0.5", (1, 0.9, 0.8, 1.1)),), start=0.5), "plan")
+    answer(capsys, "apply plan views.npz --out p.npz")
+    assert read_probs("p.npz").labels.tolist() == views.labels.tolist()
     (tmp_path / "m.onnx").write_bytes(b"")
-    with_model = [
-        "apply",
-        tmp_path / "plan",
-        "--model",
-        tmp_path / "m.onnx",
-        "--data",
-        tmp_path,
-        "--out",
-        tmp_path / "q.npz",
-    ]
-    assert "holds a plan alone" in refusal(capsys, *with_model)
+    assert typed("apply plan --model m.onnx --data . --out q.npz") == 2
+    assert "holds a plan alone" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
