@@ -38,8 +38,8 @@ def test_numbers_comparisons_and_signs_are_changed_and_layout_is_not(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_tests_notice_most_changes_of_the_bets():
-    command = [sys.executable, "-m", "tests.mutants", "--paths", "src/recal/decisions/bets.py"]
-    command += ["--sample", "12", "--least", "0.5", "--tests", "tests/unit/decisions/test_bets.py"]
+def test_the_tests_notice_most_changes_of_the_audit():
+    command = [sys.executable, "-m", "tests.mutants", "--paths", "src/recal/decisions/audit.py"]
+    command += ["--sample", "12", "--least", "0.5", "--tests", "tests/unit/decisions/test_audit.py"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

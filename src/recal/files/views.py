@@ -74,7 +74,7 @@ def read_views(
     logits, specs = arrays["logits"], arrays.get("transforms", np.array([], dtype=np.str_))
     transformed = arrays.get("transformed", np.empty((0, *logits.shape)))
     count = len(np.unique(specs))
-    if (specs.dtype.kind not in "UT" and count) or transformed.shape != (count, *logits.shape):
+    if (specs.dtype.kind != "U" and count) or transformed.shape != (count, *logits.shape):
         raise FileError(
             f"{source}: `transforms` must be a list of specs, and `transformed` have the shape "
             f"{(count, *logits.shape)}; got dtype {specs.dtype}, shapes {specs.shape} and {transformed.shape}."
@@ -236,8 +236,14 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> N
         if size != expected:
             raise FileError(f"`{name}` declares {expected:,} bytes and has {size:,}")
         member.seek(0)
-        array: NDArray[Any] = npy.read_array(member, allow_pickle=False)
-        return array
+        return _whole_text(npy.read_array(member, allow_pickle=False))
+
+
+def _whole_text(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array; raise ValueError or SystemError if it holds characters that do not exist."""
+    if array.dtype.kind == "U":
+        array.tolist()
+    return array
 
 
 # --- a zarr group
@@ -267,18 +273,19 @@ def read_group(folder: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         size = 0
         for name, array in arrays.items():
             codecs = {codec["name"] for codec in array.metadata.to_dict()["codecs"]}
-            if packed := codecs - {"bytes", "vlen-utf8"}:  # one of the others is pickle
+            if packed := codecs - {"bytes"}:  # others may unpack to any size; one is pickle
                 raise ValueError(
-                    f"`{name}` is packed by {min(packed)!r}, and only plain arrays are read. "
-                    "Write it with zarr's compressors=None"
+                    f"`{name}` is packed by {min(packed)!r}, and only plain arrays are read. Write "
+                    "it with zarr's compressors=None, and texts with data=numpy.array([...])"
                 )
-            if name in ("logits", "transformed") and array.nchunks_initialized < array.nchunks:
-                raise ValueError(f"`{name}` lacks chunks")
             # Reading takes memory for at least one chunk, and time for each.
             values = max(math.prod(array.shape), math.prod(array.chunks))
             size += values * max(1, array.dtype.itemsize) + 1000 * array.nchunks
         admit(folder, size, sum(file.stat().st_size for file in files))
-        return {name: array[...] for name, array in arrays.items()}
+        for name in {"logits", "transformed"} & set(arrays):
+            if arrays[name].nchunks_initialized < arrays[name].nchunks:
+                raise ValueError(f"`{name}` lacks chunks")
+        return {name: _whole_text(array[...]) for name, array in arrays.items()}
     except FileError:
         raise
     except Exception as error:  # zarr raises many kinds of errors

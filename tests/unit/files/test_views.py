@@ -19,6 +19,9 @@ from recal.cli.app import run
 from recal.errors import FileError, InputError, RecalError
 from recal.files import views as views_module
 
+# zarr warns of texts of a fixed width.
+pytestmark = pytest.mark.filterwarnings("ignore:The data type:FutureWarning")
+
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(6, 3)).astype(np.float32)
 SPECS = ("zoom:0.5", "brightness:0.3", "my own")
@@ -173,6 +176,10 @@ NPZ = {
         lambda p: lying(p, (10**12,), "<U0"),
         "declares 1,000,000,000,000 bytes",
     ),
+    "no-characters": (
+        lambda p: write_npz(p, logits=LOGITS, labels=np.full(6, -1, "i4").view("<U1")),
+        "is damaged",
+    ),
     "text": (lambda p: p.write_text("logits") and p, "not a complete .npz file"),
     "empty": (lambda p: p.write_bytes(b"") or p, "not a complete .npz file"),
     "no-logits": (lambda p: write_npz(p, probs=LOGITS), "no array `logits`; it holds: probs"),
@@ -243,10 +250,9 @@ def test_a_url_is_refused(tmp_path, capsys):
 def group(tmp_path):
     group = zarr.open_group(tmp_path / "own.zarr", mode="w")
     arrays = {"logits": LOGITS, "transformed": np.stack([LOGITS, LOGITS * 2]), "labels": [0] * 6}
-    for name, values in {**arrays, "extra": [1]}.items():
+    arrays |= {"transforms": ["flip", "b"], "classes": WORDS, "extra": [1]}
+    for name, values in arrays.items():
         group.create_array(name, data=np.asarray(values), compressors=None)
-    for name, texts in {"transforms": ["flip", "b"], "classes": WORDS.tolist()}.items():
-        group.create_array(name, shape=len(texts), dtype=str, compressors=None)[:] = texts
     return tmp_path / "own.zarr"
 
 
@@ -278,6 +284,12 @@ def outside(group):
     ("damage", "words"),
     [
         (packed, "packed by 'zstd'"),
+        (
+            lambda group: zarr.open_group(group).create_array(
+                "ids", shape=6, dtype=str, compressors=None
+            ),
+            "`ids` is packed by 'vlen-utf8'",
+        ),
         (lambda group: packed(group, chunks=(2, 3), shards=(6, 3)), "packed by 'sharding_indexed'"),
         (lambda group: declaring(group, shape=[10**9]), "claim to hold"),
         (lambda group: declaring(group, codecs=[{"name": "numcodecs.pickle"}]), "pickle"),
