@@ -101,7 +101,8 @@ def check_full_scale(x: Array, full: float, spec: str, remedy: str) -> None:
         return
     largest = max(float(x.max()), -float(x.min()))
     if largest > full * 1.001:
-        raise InputError(f"{spec} takes floats up to {full:g}, got {largest:.6g}. {remedy}")
+        rule = f"{spec} takes floats up to {full:g}, got {largest:.6g}"
+        raise InputError(rule, remedy=remedy)
 
 
 def to_working(array: Array) -> Array:

@@ -52,28 +52,24 @@ def image_layout(shape: tuple[int, ...], layout: str = "auto") -> str:
     axes = len(shape)
     if layout != "auto":
         if axes != len(layout) and not (len(layout) == 4 and axes == 5):
-            raise InputError(
-                f"The layout {layout} has {len(layout)} axes, but the images have the shape {tuple(shape)}."
-            )
+            rule = f"The layout {layout} has {len(layout)} axes"
+            raise InputError(f"{rule}, but the images have the shape {tuple(shape)}.")
         return layout
     if axes == 3:
         return "NHW"
     if axes not in (4, 5):
-        raise InputError(
-            "Images need the shape (n, channels, height, width), (n, height, width, channels) or (n, height, width), "
-            f"got {tuple(shape)}",
-            remedy="Reshape flat rows first, for instance to (-1, 28, 28), and flatten again in the "
-            "model or preprocessing",
+        rule = "Images need the shape (n, c, height, width), (n, height, width, c) or (n, height, width)"
+        remedy = (
+            "Reshape flat rows, for instance to (-1, 28, 28), and flatten them in the preprocessing"
         )
+        raise InputError(f"{rule}, got {tuple(shape)}", remedy=remedy)
     a, b, c = shape[-3:]
     first, last = a in _CHANNELS, c in _CHANNELS
     if first != last:
         return "NCHW" if first else "NHWC"
     if not first and not (a == b != c or b == c != a):
-        raise InputError(
-            f"Channels, height and width are ambiguous in the shape {tuple(shape)}: neither end has length "
-            "1, 3 or 4. Pass layout='NCHW' or layout='NHWC' to the transformation."
-        )
+        rule = f"The shape {tuple(shape)} is ambiguous: neither end has 1, 3 or 4 channels"
+        raise InputError(rule, remedy="Pass layout='NCHW' or layout='NHWC' to the transformation")
     return "NHWC" if a == b != c else "NCHW"
 
 
@@ -402,9 +398,7 @@ def check_white(x: Array, dtype: str, white: float, kind: str) -> float:
     Refuse float images that exceed it.
     """
     limit = float(np.iinfo(dtype).max) if "int" in dtype else white
-    remedy = (
-        f"For values from 0 to 255 write '{kind}:...:white=255', and transform before normalising."
-    )
+    remedy = f"For values from 0 to 255 write '{kind}:...:white=255'; transform before normalising"
     arrays.check_full_scale(x, limit, kind, remedy)
     return limit
 
@@ -433,9 +427,7 @@ class Jpeg(ImageTransform):
         if dtype != "uint8":
             x = arrays.to_working(images)
             if np.isnan(x).any():
-                raise InputError(
-                    "jpeg has no code for NaN, and these images hold one; fill in missing pixels first."
-                )
+                raise InputError("jpeg has no code for NaN; fill in missing pixels first.")
             levels = np.rint(np.clip(x * (255.0 / white), 0, 255)).astype(np.uint8)
             scale = x.dtype.type(white / 255.0)
         coded = np.empty(images.shape, np.uint8)

@@ -89,9 +89,8 @@ def as_transform(value: Any) -> Transform:
     named = value if isinstance(value, Named) else _name_callable(value)
     if _is_built_in(named.name):
         kind = named.name.partition(":")[0]
-        raise InputError(
-            f"The name {named.name!r} means recal's own {kind}; give your transformation another name."
-        )
+        rule = f"The name {named.name!r} means recal's own {kind}"
+        raise InputError(rule, remedy="Give your transformation another name")
     return named
 
 
@@ -107,9 +106,8 @@ def by_name(transforms: Own) -> dict[str, Transform]:
     if isinstance(transforms, Mapping):
         transforms = [Named(name, code) for name, code in transforms.items()]
     elif callable(transforms) or isinstance(transforms, str):
-        raise InputError(
-            f"Your transformations come as {{name: function}} or [function, ...], got {transforms!r}."
-        )
+        rule = "Your transformations come as {name: function} or [function, ...]"
+        raise InputError(f"{rule}, got {transforms!r}.")
     return {str(transform): transform for transform in map(as_transform, transforms)}
 
 
@@ -117,10 +115,9 @@ def _name_callable(value: Any) -> Named:
     name = getattr(value, "__name__", None) or getattr(value, "name", None)
     is_named = isinstance(name, str) and name != "<lambda>"
     if not callable(value) or isinstance(value, type) or not is_named:
-        raise InputError(
-            f"A transformation is a spec such as 'zoom:0.37' or a function with a name, got {value!r}",
-            remedy="Give a function a name with recal.transforms.Named('my-name', function)",
-        )
+        rule = "A transformation is a spec such as 'zoom:0.37' or a function with a name"
+        remedy = "Give a function a name with recal.transforms.Named('my-name', function)"
+        raise InputError(f"{rule}, got {value!r}", remedy=remedy)
     return Named(str(name), value)
 
 
@@ -134,10 +131,8 @@ def _split(spec: str) -> tuple[Any, list[str], dict[str, Any]]:
         if not equals:
             continue
         if name not in names or name in options or place < len(plain):
-            raise InputError(
-                f"{kind}'s options come last and are written option=value, each once: "
-                f"{', '.join(names)}; got {option!r} in {spec!r}."
-            )
+            rule = f"{kind}'s options come last, as option=value, each once: {', '.join(names)}"
+            raise InputError(f"{rule}; got {option!r} in {spec!r}.")
         try:
             options[name] = kinds[name].parse(value)
         except ValueError:
@@ -146,12 +141,11 @@ def _split(spec: str) -> tuple[Any, list[str], dict[str, Any]]:
 
 
 def _build(spec: str, family: Any, plain: list[str], options: dict[str, Any]) -> Transform:
-    values: list[float] = []
     try:
         values = [float(part) for part in plain]
     except ValueError:
         raise _refusal(spec, family) from None
-    if len(values) > family.has_strength or len(values) < family.needs_strength():
+    if not family.needs_strength() <= len(values) <= family.has_strength:
         raise _refusal(spec, family)
     built: Transform = family(*values, **options)
     return built
@@ -164,9 +158,9 @@ def _refusal(spec: str, family: Any) -> InputError:
     low, high = sorted((strengths.weak, strengths.strong))
     bounds = f"{strengths.ends[0]}{strengths.low:g}, {strengths.high:g}]"
     return InputError(
-        f"{kind} takes a strength in {bounds}, such as '{kind}:{low:g}', and in a pool a range and a "
-        f"count of at most one per step of {strengths.step:g}, such as '{kind}:{low:g}-{high:g}:5'; "
-        f"got {spec!r}."
+        f"{kind} takes a strength in {bounds}, such as '{kind}:{low:g}', and in a pool a range and "
+        f"a count of at most one per step of {strengths.step:g}, such as "
+        f"'{kind}:{low:g}-{high:g}:5'; got {spec!r}."
     )
 
 
@@ -210,23 +204,17 @@ def pool(spec: Any, seed: int = 0, *, data: Any = None) -> tuple[Transform, ...]
     check(seed, Number(0, whole=True), "seed")
     items = [spec] if isinstance(spec, str) or callable(spec) else spec
     if not isinstance(items, Iterable):
-        raise InputError(
-            f"A pool is text such as 'zoom:0.1-0.9:20', or a sequence of transformations, got {spec!r}."
-        )
-    parts = [part for item in items for part in _parts(item, data)]
+        rule = "A pool is text such as 'zoom:0.1-0.9:20', or a sequence of transformations"
+        raise InputError(f"{rule}, got {spec!r}.")
+    parts = [part for item in items for part in _read_item(item, data)]
     if not parts:
-        raise InputError(
-            "A pool needs at least one transformation, such as pool('zoom:0.5-0.9:10')."
-        )
-    # Single transformations come first, so that a range never draws one of them.
-    drawn: set[Transform] = set()
-    for part in parts:
-        if not isinstance(part, _Range):
-            if part in drawn:
-                raise InputError(
-                    f"The transformation {str(part)!r} is in the pool twice; each must be distinct."
-                )
-            drawn.add(part)
+        raise InputError("A pool needs at least one transformation, such as 'zoom:0.5-0.9:10'.")
+    # A range never draws a single transformation.
+    single = [part for part in parts if not isinstance(part, _Range)]
+    for part in single:
+        if single.count(part) > 1:
+            raise InputError(f"The transformation {str(part)!r} is in the pool twice.")
+    drawn: set[Transform] = set(single)
     result: list[Transform] = []
     for part in parts:
         result += _draw(part, int(seed), drawn) if isinstance(part, _Range) else [part]
@@ -234,23 +222,23 @@ def pool(spec: Any, seed: int = 0, *, data: Any = None) -> tuple[Transform, ...]
     return tuple(result)
 
 
-def _parts(item: Any, data: Any) -> list[_Range | Transform]:
+def _read_item(item: Any, data: Any) -> list[_Range | Transform]:
     if not isinstance(item, str):
         return [as_transform(item)]
-    specs = []
+    parts = []
     for spec in map(str.strip, item.split("+")):
         name, _, kind = spec.partition(":")
         if name not in NAMED:
-            specs.append(spec)
+            parts.append(_read_part(spec, data))
             continue
         if (kind or "image") not in NAMED[name]:
             kinds = ", ".join(NAMED[name])
             raise InputError(f"The pool {name!r} exists for {kinds}, got {spec!r}.")
-        specs += NAMED[name][kind or "image"].split("+")
-    return [_part(spec, data) for spec in specs]
+        parts += _read_item(NAMED[name][kind or "image"], data)
+    return parts
 
 
-def _part(spec: str, data: Any) -> _Range | Transform:
+def _read_part(spec: str, data: Any) -> _Range | Transform:
     kind = spec.partition(":")[0]
     if kind not in KINDS:
         near = get_close_matches(kind, KINDS, n=1, cutoff=0.4)
@@ -289,7 +277,7 @@ def _draw(part: _Range, seed: int, drawn: set[Transform]) -> list[Transform]:
     if part.n > len(free):
         raise InputError(
             f"{part.spec!r} has {len(free)} strengths that are not in the pool already (the upper "
-            f"end is excluded), but {part.n} are asked for."
+            f"end is excluded), and asks for {part.n}."
         )
     rng = np.random.default_rng([seed, crc32(part.family.kind.encode())])
     return [free[index] for index in np.sort(rng.choice(len(free), part.n, replace=False))]

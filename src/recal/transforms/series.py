@@ -39,13 +39,11 @@ class SeriesTransform(BuiltIn):
 
     def _values(self, series: Array) -> Array:
         arrays.check_numeric(series, "Series")
-        if series.ndim < 2 or not (
-            1 <= self.axis < series.ndim or 1 - series.ndim <= self.axis < 0
-        ):
-            raise InputError(
-                f"{self.kind} needs samples along the first axis and time along axis {self.axis}, got the shape "
-                f"{tuple(series.shape)}. For a single series pass series[None]; for another time axis pass axis=."
-            )
+        axes = (*range(1, series.ndim), *range(1 - series.ndim, 0))  # those after the samples
+        if self.axis not in axes:
+            rule = f"{self.kind} needs samples along the first axis and time along axis {self.axis}"
+            remedy = "For a single series pass series[None]; for another time axis pass axis="
+            raise InputError(f"{rule}, got the shape {tuple(series.shape)}", remedy=remedy)
         if self.is_identity or 0 in series.shape:
             return arrays.copy(series)
         xp, dtype = arrays.numpy_or_torch(series), arrays.dtype_name(series)
@@ -226,7 +224,7 @@ class Bits(SeriesTransform):
                 return x
         else:
             low, high, full = -1.0, 1.0, 1.0
-            arrays.check_full_scale(x, full, self.kind, "Divide by the full scale first.")
+            arrays.check_full_scale(x, full, self.kind, "Divide by the full scale first")
         step = full * 2.0 ** (1 - self.bits)
         return (x / step).round().clip(np.ceil(low / step), np.floor(high / step)) * step
 

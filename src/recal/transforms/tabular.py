@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +40,9 @@ def to_numbers(frame: Any) -> NDArray[np.float64]:
         elif getattr(column.dtype, "kind", "O") in "iufb":
             table[:, place] = column.to_numpy(dtype=np.float64, na_value=np.nan)
         else:
-            raise InputError(
-                f"The column {name!r} holds {column.dtype}; a table's transformations take numbers and categories. "
-                f"Make it one with .astype('category'), with the categories of the training set."
-            )
+            rule = f"The column {name!r} holds {column.dtype}, neither numbers nor categories"
+            remedy = "Use .astype('category'), with the categories of the training set"
+            raise InputError(rule, remedy=remedy)
     return table
 
 
@@ -85,6 +84,8 @@ class TableTransform(BuiltIn):
     """Whether a frame's categories stay as they are."""
     per_feature = 0
     """How many numbers of each feature it learns from training inputs."""
+    learned: ClassVar[str] = ""
+    """The name of the field that holds them, feature by feature."""
 
     def __call__(self, rows: Array, /) -> Array:
         if not is_frame(rows):
@@ -101,34 +102,29 @@ class TableTransform(BuiltIn):
     def _rows(self, rows: NDArray[Any]) -> NDArray[Any]:
         arrays.check_numeric(rows, "Rows")
         if rows.ndim != 2:
-            raise InputError(
-                f"{self.kind} takes rows of features, (n, features); got the shape {rows.shape}."
-            )
+            raise InputError(f"{self.kind} takes rows of features, got the shape {rows.shape}.")
         lost, keys = self._lost(rows)
         if self.is_identity or not rows.size:
             return rows.copy()
         return np.where(lost, arrays.from_working(self._instead(rows, keys), str(rows.dtype)), rows)
 
     def _lost(self, rows: NDArray[Any]) -> tuple[NDArray[np.bool_], Keys]:
-        if self.per_feature and len(self._learned) != self.per_feature * rows.shape[1]:
-            raise InputError(
-                f"This {self.kind} knows {len(self._learned) // self.per_feature} features; these rows "
-                f"have {rows.shape[1]}."
-            )
+        width = rows.shape[1]
+        if self.per_feature and (known := self._n_learned() / self.per_feature) != width:
+            rule = f"This {self.kind} knows {known:g} features"
+            raise InputError(f"{rule}; these rows have {width}.")
         keys = content_keys(rows, self.kind, self.seed)
-        return choose(keys, rows.shape[1], self.share), keys
+        return choose(keys, width, self.share), keys
 
-    @property
-    def _learned(self) -> tuple[float, ...]:
-        """The numbers learned, feature by feature."""
-        return ()
+    def _n_learned(self) -> int:
+        return len(getattr(self, self.learned))
 
     def __post_init__(self) -> None:
         BuiltIn.__post_init__(self)
-        if self.per_feature and (not self._learned or len(self._learned) % self.per_feature):
+        if self.per_feature and (not self._n_learned() or self._n_learned() % self.per_feature):
             raise InputError(
-                f"{self.kind} learns {self.per_feature} number(s) of each feature; take them from the "
-                f"training inputs with pool('{self.kind}:0.1-0.5:5', data=X)."
+                f"{self.kind} learns {self.per_feature} number(s) of each feature; take them from "
+                f"the training inputs with pool('{self.kind}:0.1-0.5:5', data=X)."
             )
 
     @abstractmethod
@@ -155,16 +151,13 @@ class MedianFill(TableTransform):
 
     kind = "median"
     per_feature = 1
+    learned = "medians"
     assumes = "the label does not rest on single features"
     strengths = Strengths(0.05, 0.9, identity=0)
 
     share: float
     medians: Numbers = ()
     seed: int = 0
-
-    @property
-    def _learned(self) -> tuple[float, ...]:
-        return self.medians
 
     @classmethod
     def options_from(cls, data: Any) -> dict[str, Any]:
@@ -202,15 +195,12 @@ class Permute(TableTransform):
 
     kind = "permute"
     per_feature = _LEVELS
+    learned = "levels"
     assumes = "the label does not rest on single features"
 
     share: float
     levels: Numbers = ()
     seed: int = 0
-
-    @property
-    def _learned(self) -> tuple[float, ...]:
-        return self.levels
 
     @classmethod
     def options_from(cls, data: Any) -> dict[str, Any]:
@@ -249,9 +239,8 @@ class Missing(TableTransform):
 
     def _rows(self, rows: NDArray[Any]) -> NDArray[Any]:
         if rows.dtype.kind != "f" and not self.is_identity:
-            raise InputError(
-                f"missing needs floats, since {rows.dtype} has no missing value; pass X.astype('float64')."
-            )
+            rule = f"missing needs floats, since {rows.dtype} has no missing value"
+            raise InputError(rule, remedy="Pass X.astype('float64')")
         return TableTransform._rows(self, rows)
 
     def _instead(self, rows: NDArray[Any], keys: Keys) -> NDArray[np.float64]:
@@ -299,8 +288,7 @@ def _feature_table(data: Any, what: str) -> NDArray[np.float64]:
         table, names = values.astype(np.float64), [str(place) for place in range(values.shape[1])]
     empty = np.flatnonzero(np.isnan(table).all(axis=0))
     if len(empty):
-        raise InputError(
-            f"The column {names[empty[0]]} holds no value, so it has no {what.lower()}",
-            remedy="Fill it in, or pass pool=None (--pool none) to do without views of the table",
-        )
+        rule = f"The column {names[empty[0]]} holds no value, so it has no {what.lower()}"
+        remedy = "Fill it in, or pass pool=None (--pool none) to do without views of the table"
+        raise InputError(rule, remedy=remedy)
     return table

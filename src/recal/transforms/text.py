@@ -30,10 +30,8 @@ class TokenTransform(BuiltIn):
     def __call__(self, texts: Any, /) -> Any:
         is_array = isinstance(texts, np.ndarray) and texts.ndim == 1
         if not is_array and not isinstance(texts, list | tuple):
-            raise InputError(
-                f"{self.kind} needs a list of strings, got {type(texts).__name__}. For a single text "
-                "pass [text]."
-            )
+            rule = f"{self.kind} needs a list of strings, got {type(texts).__name__}"
+            raise InputError(rule, remedy="For a single text pass [text]")
         if wrong := [text for text in texts if not isinstance(text, str)]:
             raise InputError(f"{self.kind} needs strings, but there is {wrong[0]!r}.")
         changed = [self._text(text) for text in texts]
