@@ -60,16 +60,16 @@ class Job:
     def run(self, batch: Batch, describe: Callable[[int], str]) -> Block:
         """Return the logits of one batch, with one forward pass per view."""
         inputs, rows = self.model.prepare(batch.inputs), np.arange(len(batch))
-        logits = self._logits(_copy(inputs), None, batch, describe, rows)
+        logits = self._logits(_copy_batch(inputs), None, batch, describe, rows)
         transformed = np.zeros((len(self.transforms), *logits.shape), dtype=logits.dtype)
         if self.plan is not None:
             rows = np.flatnonzero(self.plan.needs_views(logits))
-            inputs = inputs if len(rows) == len(logits) else _rows(inputs, rows)
+            inputs = inputs if len(rows) == len(logits) else _take_rows(inputs, rows)
         for place, transform in enumerate(self.transforms if len(rows) else ()):
             is_own = isinstance(transform, BuiltIn)
             # The inputs are needed again and may be the caller's, so code that may work in place
             # gets a copy.
-            values = inputs if is_own else _copy(inputs)
+            values = inputs if is_own else _copy_batch(inputs)
             whose = "" if is_own else f"Your transformation {transform!s}"
             values = _call(transform, values, whose, _where(transform, batch))
             view = self._logits(values, transform, batch, describe, rows)
@@ -133,7 +133,7 @@ def _call(function: Callable[[Any], Any], batch: Any, whose: str, where: str) ->
         raise
 
 
-def _rows(inputs: Any, rows: NDArray[np.intp]) -> Any:
+def _take_rows(inputs: Any, rows: NDArray[np.intp]) -> Any:
     """Return some rows of a batch: an array, a tensor, a list or a frame."""
     if hasattr(inputs, "iloc"):
         return inputs.iloc[rows]
@@ -159,7 +159,7 @@ def _describe_batch(batch: Any) -> str:
     return f"a batch of {str(batch.dtype).removeprefix('torch.')} of the shape {tuple(shape)}"
 
 
-def _copy(inputs: Any) -> Any:
+def _copy_batch(inputs: Any) -> Any:
     return inputs.clone() if hasattr(inputs, "clone") else inputs.copy()  # lists, arrays and frames
 
 

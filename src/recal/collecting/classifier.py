@@ -139,11 +139,10 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
             self.pool_ = as_pool(pool, self.random_state, source, self._adapter())
         views = collect(self.model, source, self.pool_, labels=y, classes=classes, **self._how())
         if views.labels is None:
-            words = f"Pass them as `y`, or use inputs with labels (--labels FILE). {ASIDES['no y'].format(type(self).__name__)}"
-            raise InputError("Labels are needed to fit", remedy=words)
-        self.calibrator_: Calibrator = calibrator.fit(
-            views, sample_weight=sample_weight, clusters=clusters
-        )
+            aside = ASIDES["no y"].format(type(self).__name__)
+            raise InputError("Labels are needed to fit", remedy=f"Pass them as `y`. {aside}")
+        rows = {"sample_weight": sample_weight, "clusters": clusters}
+        self.calibrator_: Calibrator = calibrator.fit(views, **rows)
         self.classes_ = self.calibrator_.classes_
         self.__dict__.pop("n_features_in_", None)
         if len(getattr(X, "shape", ())) == 2:
@@ -194,13 +193,10 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
 
     def _check_fitted(self, X: Any) -> None:
         if not hasattr(self, "calibrator_"):
-            raise NotFittedError(
-                "This CalibratedClassifier is not fitted yet; call fit(X, y) first."
-            )
+            raise NotFittedError("This CalibratedClassifier is not fitted; call fit(X, y) first.")
         shape: Any = getattr(X, "shape", ())
         expected = getattr(self, "n_features_in_", None)
         if expected is not None and len(shape) == 2 and shape[1] != expected:
-            raise InputError(
-                f"The classifier was fitted on {expected} features, got {shape[1]}",
-                remedy=ASIDES["width"].format(shape[1], type(self).__name__, expected),
-            )
+            rule = f"The classifier was fitted on {expected} features, got {shape[1]}"
+            aside = ASIDES["width"].format(shape[1], type(self).__name__, expected)
+            raise InputError(rule, remedy=aside)

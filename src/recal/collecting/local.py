@@ -325,7 +325,7 @@ def profile_of(calibrator: Any) -> Profile:
     if not isinstance(profile, Profile):
         raise InputError(
             "Following needs a profile of the fit's samples, and this calibration holds none",
-            remedy="Fit it again, with views of --pool damage: recal fit VIEWS --out FILE; or set "
+            remedy="Fit it again: recal fit VIEWS --out FILE, with views of --pool damage; or set "
             "calibrator.profile_ = recal.profile(views, y) on the fit's views",
         )
     return profile

@@ -53,7 +53,7 @@ class TableSource(Source):
         self.reading = {
             **(self.reading or {}),
             "columns": tuple(columns),
-            "levels": tuple(_levels(column) for column in columns.values()),
+            "levels": tuple(_categories(column) for column in columns.values()),
         }
 
     def fingerprint(self) -> str:
@@ -99,7 +99,7 @@ class TableSource(Source):
         return arranged
 
 
-def _levels(column: Any) -> tuple[str, ...]:
+def _categories(column: Any) -> tuple[str, ...]:
     """Return the categories of a column; none for numbers, or for so many that they are texts."""
     levels = tuple(map(str, column.cat.categories)) if is_category(column) else ()
     return levels if len(levels) <= 1000 else ()

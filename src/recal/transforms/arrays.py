@@ -47,7 +47,7 @@ def numpy_or_torch(array: Array) -> Any:
     return sys.modules["torch"] if is_tensor(array) else np
 
 
-def apply(function: Callable[[Array], Array], inputs: Any, *, traceable: bool) -> Array:
+def compute(function: Callable[[Array], Array], inputs: Any, *, traceable: bool) -> Array:
     """Call `function` on `inputs`: arrays directly, tensors on their device or through numpy.
 
     `traceable` says that torch has all operations of `function`; other functions run on the CPU,

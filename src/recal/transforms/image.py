@@ -229,7 +229,7 @@ class ImageTransform(BuiltIn):
     modality = "image"
 
     def __call__(self, images: Array, /) -> Array:
-        return arrays.apply(self._images, images, traceable=self.traceable)
+        return arrays.compute(self._images, images, traceable=self.traceable)
 
     def _images(self, images: Array) -> Array:
         arrays.check_numeric(images, "Images", ("uint8", "uint16"))

@@ -96,9 +96,8 @@ class Normalize(Record):
         if len(shape) == 3:
             return values[:, None] if self.channels == "first" else values[..., None]
         if len(shape) != 4:
-            raise InputError(
-                f"Images come as (n, h, w), (n, h, w, c) or (n, c, h, w); got {tuple(shape)}."
-            )
+            rule = "Images come as (n, h, w), (n, h, w, c) or (n, c, h, w)"
+            raise InputError(f"{rule}; got {tuple(shape)}.")
         is_last = shape[-1] in (1, 3, 4) and shape[1] not in (1, 3, 4)
         if is_last == (self.channels == "last"):
             return values
@@ -107,10 +106,8 @@ class Normalize(Record):
     def _along(self, axis: int, number: float | Sequence[float], values: Any) -> Any:
         constants = np.asarray(number, dtype=np.float32).reshape(-1)
         if len(constants) not in (1, values.shape[axis]):
-            raise InputError(
-                f"need one value, or one for each of {values.shape[axis]} channels, got {len(constants)}",
-                argument=("mean", "std"),
-            )
+            rule = f"need one value, or one for each of {values.shape[axis]} channels"
+            raise InputError(f"{rule}, got {len(constants)}", argument=("mean", "std"))
         shape = [1] * len(values.shape)
         shape[axis] = len(constants)
         return arrays.constant(constants.reshape(shape).tolist(), values)
@@ -180,9 +177,9 @@ class Preprocessing(Record):
     def from_json(cls, values: Any) -> Preprocessing:
         """Return what `as_json` wrote; refuse anything else."""
         try:
-            normalize = values.get("normalize")
-            own = None if normalize is None else Normalize(**normalize)
-            return cls(**{**values, "normalize": own})
+            if (normalize := values.get("normalize")) is not None:
+                values = {**values, "normalize": Normalize(**normalize)}
+            return cls(**values)
         except (AttributeError, TypeError, ValueError) as error:
             raise InputError(f"a preprocessing cannot hold {values!r}: {error}") from None
 
@@ -219,12 +216,14 @@ def record(
     `sample` is the shape and dtype of one input, if all have the same, and `model` the model's
     digest.
     """
-    shape, dtype = (None, None) if sample is None else sample
-    normalize = preprocess if isinstance(preprocess, Normalize) else None
-    function = None if preprocess is None or normalize is not None else _function_name(preprocess)
-    return Preprocessing(
-        normalize, function, outputs, shape=shape, dtype=dtype, model=model, **reading
-    )
+    own: dict[str, Any] = {**reading, "outputs": outputs, "model": model}
+    if sample is not None:
+        own["shape"], own["dtype"] = sample
+    if isinstance(preprocess, Normalize):
+        own["normalize"] = preprocess
+    elif preprocess is not None:
+        own["function"] = _function_name(preprocess)
+    return Preprocessing(**own)
 
 
 def _function_name(function: Callable[[Any], Any]) -> str:
@@ -246,16 +245,14 @@ def match_preprocess(
         return own
     if own is None:
         if stored.function is not None:
-            raise InputError(
-                f"The views were collected with the function {stored.function!r} after the transformations, and files "
-                f"hold no code; give it again: preprocess={stored.function} in Python."
-            )
+            rule = f"The views were collected with the function {stored.function!r}"
+            remedy = f"Files hold no code; give it again: preprocess={stored.function} in Python"
+            raise InputError(rule, remedy=remedy)
         return stored.normalize
     if isinstance(own, Normalize) and stored.function is None and stored.normalize != own:
-        raise InputError(
-            f"{own} contradicts the calibration, whose views were collected with "
-            f"{stored.normalize or 'no preprocessing'}; leave it out, or collect and fit again."
-        )
+        before = stored.normalize or "no preprocessing"
+        rule = f"{own} contradicts the calibration, whose views were collected with {before}"
+        raise InputError(rule, remedy="Leave it out, or collect and fit again")
     return own
 
 
@@ -264,8 +261,8 @@ def check_model(stored: Preprocessing | None, model: str, *, refuse: bool = Fals
     if stored is None or stored.model in (None, model):
         return
     message = (
-        "The calibration was fitted for another model, or for another file of this one. The confidence of another "
-        "model is not calibrated by it: fit a calibration for that model"
+        "The calibration was fitted for another model, or for another file of this one: fit a "
+        "calibration for this model"
     )
     if refuse:
         raise InputError(message, remedy="Use --force to apply it all the same")
@@ -280,9 +277,7 @@ def match_outputs(stored: Preprocessing | None, outputs: Outputs | None) -> Outp
         return outputs or "logits"
     is_vote = outputs == "probabilities" and stored.outputs == "votes"
     if outputs not in (None, stored.outputs) and not is_vote:
-        raise InputError(
-            f"{outputs!r} contradicts the calibration, whose views were collected with {stored.outputs!r}",
-            argument="outputs",
-            remedy="Leave it out, or collect and fit again",
-        )
+        rule = f"{outputs!r} contradicts the calibration, fitted with {stored.outputs!r}"
+        remedy = "Leave it out, or collect and fit again"
+        raise InputError(rule, argument="outputs", remedy=remedy)
     return stored.outputs

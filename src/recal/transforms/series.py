@@ -35,7 +35,7 @@ class SeriesTransform(BuiltIn):
             changed = np.empty(len(series), dtype=object)
             changed[:] = [self(item[None])[0] for item in series]
             return changed if isinstance(series, np.ndarray) else list(changed)
-        return arrays.apply(self._values, series, traceable=self.traceable)
+        return arrays.compute(self._values, series, traceable=self.traceable)
 
     def _values(self, series: Array) -> Array:
         arrays.check_numeric(series, "Series")

@@ -89,7 +89,7 @@ class TableTransform(BuiltIn):
 
     def __call__(self, rows: Array, /) -> Array:
         if not is_frame(rows):
-            return arrays.apply(self._rows, rows, traceable=False)
+            return arrays.compute(self._rows, rows, traceable=False)
         table = to_numbers(rows)
         if self.is_identity or not len(table):
             return rows.copy()

@@ -129,7 +129,7 @@ def test_a_function_of_ones_own_must_be_given_again() -> None:
     logits = np.random.default_rng(0).normal(size=(60, 3))
     views = collect(lambda batch: batch, logits, None, preprocess=doubled, labels=np.arange(60) % 3)
     calibrator = TemperatureScaling().fit(views)
-    with pytest.raises(InputError, match=r"with the function '.*:doubled' after"):
+    with pytest.raises(InputError, match=r"with the function '.*:doubled'"):
         apply(calibrator, lambda batch: batch, logits)
     assert apply(calibrator, lambda batch: batch, logits, preprocess=doubled).probs.shape == (60, 3)
 
