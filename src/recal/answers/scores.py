@@ -112,7 +112,7 @@ def join_scores(
     The views keep `asked`, how the answers came about; the default is what the first run knows.
     """
     asked = scores.asked if asked is None else asked
-    rows, places = range(len(scores.ids)), {}
+    rows, places = list(range(len(scores.ids))), {}
     for name, other in others.items():
         if not (scores.has_ids and other.has_ids):
             raise not_joined("The first file", f"the view {name!r}")
@@ -288,8 +288,8 @@ def answer_row(
     else:
         left = exact(so_far) or left
         if so_far.strip(_PUNCTUATION) and len(left) > 1:
-            begun = ", ".join(options[place] for place in left)
-            rule = f"The answer {so_far!r} is the beginning of {len(left)} options ({begun})"
+            listed = ", ".join(options[place] for place in left)
+            rule = f"The answer {so_far!r} is the beginning of {len(left)} options ({listed})"
             raise InputError(rule, remedy=_LONGER)
         if named is None and len(left) == 1:
             named = left[0]

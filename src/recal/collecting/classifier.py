@@ -141,8 +141,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         if views.labels is None:
             aside = ASIDES["no y"].format(type(self).__name__)
             raise InputError("Labels are needed to fit", remedy=f"Pass them as `y`. {aside}")
-        rows = {"sample_weight": sample_weight, "clusters": clusters}
-        self.calibrator_: Calibrator = calibrator.fit(views, **rows)
+        calibrator.fit(views, sample_weight=sample_weight, clusters=clusters)
+        self.calibrator_: Calibrator = calibrator
         self.classes_ = self.calibrator_.classes_
         self.__dict__.pop("n_features_in_", None)
         if len(getattr(X, "shape", ())) == 2:

@@ -211,9 +211,9 @@ def pool(spec: Any, seed: int = 0, *, data: Any = None) -> tuple[Transform, ...]
         raise InputError("A pool needs at least one transformation, such as 'zoom:0.5-0.9:10'.")
     # A range never draws a single transformation.
     single = [part for part in parts if not isinstance(part, _Range)]
-    for part in single:
-        if single.count(part) > 1:
-            raise InputError(f"The transformation {str(part)!r} is in the pool twice.")
+    for one in single:
+        if single.count(one) > 1:
+            raise InputError(f"The transformation {str(one)!r} is in the pool twice.")
     drawn: set[Transform] = set(single)
     result: list[Transform] = []
     for part in parts:
