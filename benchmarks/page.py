@@ -32,7 +32,9 @@ def write_page(results: dict[str, Any], folder: Path) -> None:
     if disk := parts.get("disk", {}).get("records"):
         rows = [[r["what"], r["how"], f"{r['cpu']:.0f}", f"{r['peak_gb']:.1f}"] for r in disk]
         lines += ["", "## Views larger than memory", ""]
-        lines += markdown_table(["fit", "views in", "CPU s", "peak memory, GB"], rows)
+        lines += markdown_table(
+            ["fit", "views in", "CPU s", "peak memory without mapped files, GB"], rows
+        )
     absent = [f"- {name}: {part['left_out']}" for name, part in parts.items() if "left_out" in part]
     absent += sorted({f"- {line}" for part in parts.values() for line in part.get("missing", [])})
     if absent:
