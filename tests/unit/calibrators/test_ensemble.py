@@ -1,4 +1,5 @@
-"""CalibrationEnsemble: weights that samples left out decide, and members that stand on their own."""
+"""The ensemble: weights that samples left out decide, and members that stand on their own; and
+AutoCalibration, which takes the simplest that does as well."""
 
 from __future__ import annotations
 
@@ -7,13 +8,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from recal import Views
-from recal.calibrators import AutoCalibration, CalibrationEnsemble, TemperatureScaling
+from recal import AutoCalibration, TemperatureScaling, Views, ViewStacking
+from recal.calibrators import CalibrationEnsemble
+from recal.calibrators import ensemble as module
 from recal.calibrators.ensemble import fit_members, member_names, places_read
 from recal.calibrators.samples import Samples
 from recal.maps.blend import member_probs
 from recal.solvers.convex import mixture_weights
-from tests.problems import logits_and_labels, nll
+from tests.problems import logits_and_labels, nll, second_look
 
 problem = partial(logits_and_labels, scale=2)
 
@@ -76,10 +78,8 @@ def test_many_classes_leave_out_the_members_that_need_samples_of_each():
 
 def test_amounts_are_weights_and_no_counts():
     def are_counts(weights):
-        samples = Samples(
-            Views(np.full((len(weights), 2), 3.0)), np.zeros(len(weights), dtype=int), weights
-        )
-        return samples.without_counts().weights is None
+        rows = Views(np.full((len(weights), 2), 3.0)), np.zeros(len(weights), dtype=int)
+        return Samples(*rows, weights).without_counts().weights is None
 
     assert are_counts(np.full(100, 500.0))
     assert not are_counts(np.full(100, 501.0)), "50,100 rows of 100"
@@ -110,10 +110,54 @@ def test_fits_near_those_of_all_samples_are_as_good_as_from_the_start():
         np.testing.assert_allclose(one, other, atol=0.01)
 
 
-def test_a_member_that_does_as_well_as_the_mixture_is_used_alone():
-    """Drawn from the model's own logits at another temperature: nothing beats methods that fit only
-    that.
-    """
-    z, y = problem(3000, seed=4)
-    (name,) = CalibrationEnsemble().fit(z, y).weights_
-    assert name in ("ts", "ets")
+def test_views_that_pay_are_chosen_and_the_sentence_says_so():
+    fitted = AutoCalibration().fit(*second_look())
+    assert fitted.choice_ == "ensemble"
+    assert isinstance(fitted.calibrator_, CalibrationEnsemble)
+    assert fitted.plan_ == fitted.calibrator_.plan_
+    assert fitted.reason_.startswith("Chosen: ensemble, which ")
+    assert "stacks zoom:0.5 on top for " in fitted.reason_
+    assert "more forward passes per answer" in fitted.reason_
+    assert fitted.needed_transforms() == fitted.plan_.transforms
+
+
+def test_recal_is_tried_where_200_mistakes_can_judge_it(monkeypatch):
+    seeds, recal = [], module.ReCal
+    tried = lambda random_state: seeds.append(random_state) or recal(max_iter=1)  # noqa: E731
+    monkeypatch.setattr(module, "ReCal", tried)
+    views, y = second_look(1500, seed=1, useful=False)
+    wrong = np.flatnonzero(views.logits.argmax(axis=1) != y)
+    right = np.setdiff1d(np.arange(1500), wrong)
+    for count, tried in ((199, False), (200, True)):
+        rows = np.sort(np.r_[wrong[:count], right])
+        AutoCalibration().fit(views[rows], y[rows])
+        assert bool(seeds) == tried
+
+
+def test_a_calibrated_model_gets_a_temperature_and_pays_nothing():
+    views, y = second_look(1500, seed=1, useful=False)
+    fitted = AutoCalibration().fit(views, y)
+    assert fitted.choice_ in ("ts", "ets")
+    assert fitted.needed_transforms() == ()
+    plain = TemperatureScaling().fit(views, y).predict_proba(views)
+    np.testing.assert_allclose(fitted.predict_proba(views.logits), plain, atol=0.01)
+    assert fitted.reason_.startswith(f"Chosen: {fitted.choice_}, since on samples left out")
+
+
+def test_a_gain_that_chance_explains_is_called_so():
+    views, y = second_look(200, seed=1, useful=False)
+    told = AutoCalibration().fit(views, y).reason_
+    assert "its NLL is about that of temperature scaling (" in told
+    assert "which chance explains)" in told
+    tilted, y = second_look(1500, seed=3, useful=False, tilt=0.8)
+    assert "lower than that of temperature scaling." in AutoCalibration().fit(tilted, y).reason_
+
+
+@pytest.mark.parametrize(("n", "used"), [(99, ()), (100, ("zoom:0.5",))])
+def test_fewer_than_100_samples_do_not_judge_views(n, used):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, n)
+    own, view = (4.0 * np.eye(3)[y] + noise * rng.normal(size=(n, 3)) for noise in (4.0, 1.5))
+    for method in (CalibrationEnsemble(), ViewStacking()):
+        fitted = method.fit(Views(own, {"zoom:0.5": view}), y)
+        assert tuple(map(str, fitted.needed_transforms())) == used

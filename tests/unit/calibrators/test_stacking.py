@@ -1,15 +1,20 @@
-"""ViewStacking: it finds the views that help, leaves calibrated models alone, and never costs a pass
-for nothing.
-"""
+"""Stacking of views, class-wise weights, and averaging."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.optimize
+from scipy.special import log_softmax
 
-from recal import TemperatureScaling, Views, ViewStacking, metrics
+from recal import AutoCalibration, TemperatureScaling, Views, ViewStacking, metrics, read_views
+from recal.calibrators import CalibrationEnsemble, ViewAveraging, ensemble
+from recal.calibrators.samples import Samples
+from recal.calibrators.stacking import Refinement, StackData, can_fit
+from recal.errors import FewSamplesWarning
 from recal.maps.arrays import softmax
 from recal.transforms import Named
+from tests import problems
 
 
 def looks(seed=0, n=1500, n_classes=5, noises=(2.0, 2.0, 5.0)):
@@ -82,14 +87,10 @@ def test_what_is_refused_costs_no_pass_and_is_temperature_scaling():
 
 def test_offsets_are_found_where_views_give_nothing():
     views, y = calibrated(4, 2000)
-    tilted = Views(
-        views.logits - np.array([1.5, 0, 0, 0, 0]),
-        {t: views.transformed(t) for t in views.transforms},
-    )
-    fitted = ViewStacking(answers="free", max_views=0).fit(tilted, y)
-    assert fitted.plan_.offsets[0] - np.mean(fitted.plan_.offsets[1:]) == pytest.approx(
-        1.5, abs=0.25
-    )
+    others = {t: views.transformed(t) for t in views.transforms}
+    tilted = Views(views.logits - np.array([1.5, 0, 0, 0, 0]), others)
+    first, *rest = ViewStacking(answers="free", max_views=0).fit(tilted, y).plan_.offsets
+    assert first - np.mean(rest) == pytest.approx(1.5, abs=0.25)
     kept = ViewStacking(max_views=0).fit(tilted, y)
     assert (kept.predict_proba(tilted).argmax(1) == tilted.logits.argmax(1)).all()
 
@@ -100,9 +101,8 @@ def test_of_two_views_that_help_alike_the_one_that_loses_nothing_is_taken():
     near = good + rng.normal(size=good.shape) * 0.01
     fitted = ViewStacking(max_views=1).fit(Views(own, {"zoom:0.5": good, "flip": near}), y)
     assert [str(t) for t in fitted.plan_.transforms] == ["flip"]
-    clearly = ViewStacking(max_views=1).fit(
-        Views(own, {"zoom:0.5": good, "flip": looks(noises=(9,))[0][0]}), y
-    )
+    worse = Views(own, {"zoom:0.5": good, "flip": looks(noises=(9,))[0][0]})
+    clearly = ViewStacking(max_views=1).fit(worse, y)
     assert [str(t) for t in clearly.plan_.transforms] == ["zoom:0.5"]
 
 
@@ -118,13 +118,8 @@ def test_the_gate_spares_the_sure():
 
 def test_the_same_seed_gives_the_same_plan_from_memory_and_from_disk(tmp_path):
     (own, good, poor), y = looks()
-    views = Views(
-        own.astype(np.float32),
-        {"mine": good.astype(np.float32), "zoom:0.5": poor.astype(np.float32)},
-        y,
-    )
-    from recal import read_views
-
+    own, good, poor = (one.astype(np.float32) for one in (own, good, poor))
+    views = Views(own, {"mine": good, "zoom:0.5": poor}, y)
     on_disk = read_views(views.write(tmp_path / "views.zarr"))
     assert not on_disk.in_memory
     plan = ViewStacking(random_state=3).fit(views).plan_
@@ -141,3 +136,86 @@ def test_too_many_values_are_shortlisted_and_drawn(monkeypatch):
     fitted = ViewStacking().fit(views, y)
     assert [str(t) for t in fitted.plan_.transforms] == ["mine"]
     assert len(fitted.views_report_) == 8
+
+
+def test_averaging_is_the_mean_over_the_original_and_the_views():
+    rng = np.random.default_rng(0)
+    z, a, b = rng.normal(size=(3, 60, 4))
+    views = Views(z, {"zoom:0.5": a, "brightness:0.5": b}, z.argmax(axis=1))
+    with pytest.warns(FewSamplesWarning):
+        fitted = ViewAveraging().fit(views)
+    expected = (softmax(z) + softmax(a) + softmax(b)) / 3
+    np.testing.assert_allclose(fitted.predict_proba(views), expected, rtol=0, atol=1e-15)
+    assert (fitted.predict(views) != z.argmax(axis=1)).any()
+
+
+def stack_data(n=240, n_classes=3, seed=0):
+    views, labels = problems.prompts(n, n_classes, seed, n_views=2)
+    logits = np.array(
+        [views.logits, 0.8 * views.logits, *(views.transformed(t) for t in views.transforms)]
+    )
+    features = log_softmax(logits, axis=2).astype(np.float32)
+    plain = -features[0][np.arange(n), labels].astype(np.float64)
+    samples, confidence = Samples(views, labels), np.exp(features[0].max(axis=1))
+    return StackData(
+        samples, views.transforms, features, confidence, plain, 1.0, 1e-4, "free", None, n_base=2
+    )
+
+
+@pytest.mark.parametrize("strength", [0.3, 10.0])
+def test_the_matrices_minimise_the_penalised_loss(strength):
+    data = stack_data()
+    refinement = Refinement(data, np.ones(240, dtype=bool))
+    n_classes, views = 3, [0, 2, 3]
+
+    def loss(flat):
+        point = flat.reshape(n_classes, 3 * n_classes + 1)
+        scores = refinement.scores + point[:, -1]
+        for place, view in enumerate(views):
+            own = point[:, place * n_classes : (place + 1) * n_classes]
+            scores = scores + data.features[view] @ own.T
+        penalty = strength * np.square(point[:, :-1]).sum() + np.square(point[:, -1]).sum()
+        mean = -log_softmax(scores, axis=1)[np.arange(240), data.samples.labels].mean()
+        return mean + n_classes / 240 * penalty
+
+    found = refinement.solve(strength, refinement.nothing(), tol=1e-12)
+    start = loss(np.zeros(found.size))
+    least = scipy.optimize.minimize(
+        loss, np.zeros(found.size), method="BFGS", options={"maxiter": 60}
+    ).fun
+    assert least < start - 1e-3
+    assert loss(found.ravel()) <= least + 1e-6
+
+
+def test_views_that_know_one_class_each_get_matrices_and_a_lower_loss(monkeypatch):
+    every, labels = problems.prompts(4000)
+    views, y, fresh, truth = every[:1500], labels[:1500], every[1500:], labels[1500:]
+    fitted = AutoCalibration().fit(views, y)
+    blend = fitted.plan_
+    assert np.shape(blend.matrices) == (1 + len(blend.weights), 4, 4)
+    assert len(blend.weights) == 5
+    assert "5.00 more forward passes" in fitted.reason_
+    assert "with weights for each class" in fitted.reason_
+    monkeypatch.setattr(ensemble, "choose_class_weights", lambda *_, **__: None)
+    without = AutoCalibration().fit(views, y)
+    losses = [problems.nll(one.predict_proba(fresh), truth) for one in (fitted, without)]
+    assert losses[0] < 0.97 * losses[1]
+
+
+@pytest.mark.parametrize("n_classes", [3, 10])
+@pytest.mark.parametrize("seed", range(3))
+def test_views_that_know_all_classes_alike_get_no_matrices(n_classes, seed):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, n_classes, 1500)
+    own, view = (
+        2.0 * np.eye(n_classes)[y] + 1.2 * rng.normal(size=(1500, n_classes)) for _ in range(2)
+    )
+    fitted = CalibrationEnsemble(random_state=seed).fit(Views(2 * own, {"flip": 2 * view}), y)
+    assert fitted.plan_.weights
+    assert not fitted.plan_.matrices
+
+
+def test_few_samples_for_many_classes_get_no_matrices():
+    assert can_fit(stack_data(n=150, n_classes=5), 2)
+    assert not can_fit(stack_data(n=149, n_classes=5), 2)
+    assert not can_fit(stack_data(n=99), 2)
