@@ -445,17 +445,17 @@ def cheapest(
     last = confidence[:, -1]
     value = np.where(last >= end, price * (1.0 - last), review_cost)
     for stage in range(n_stages - 2, -1, -1):
-        own = confidence[:, stage]
-        order = np.argsort(own, kind="stable")
-        further = costs[stage + 1] + value[order]
-        taken = price * (1.0 - own[order])
+        order = np.argsort(confidence[:, stage], kind="stable")
+        own, further = confidence[order, stage], costs[stage + 1] + value[order]
+        taken = price * (1.0 - own)
         # Questions below `low` are reviewed, those from `high` on accepted, the others go on.
-        before = np.concatenate([[0.0], np.cumsum(review_cost - further)])
-        after = np.concatenate([[0.0], np.cumsum(further - taken)])
-        best_low = np.minimum.accumulate(before)
-        high = int(np.argmin(best_low + after))
-        low = int(np.argmin(before[: high + 1]))
-        edges = np.concatenate([[0.0], 0.5 * (own[order][1:] + own[order][:-1]), [NEVER]])
+        # Equal confidences stay together.
+        cuts = np.flatnonzero(np.r_[True, own[1:] != own[:-1], True])
+        before = np.concatenate([[0.0], np.cumsum(review_cost - further)])[cuts]
+        after = np.concatenate([[0.0], np.cumsum(further - taken)])[cuts]
+        best = int(np.argmin(np.minimum.accumulate(before) + after))
+        high, low = cuts[best], cuts[int(np.argmin(before[: best + 1]))]
+        edges = np.concatenate([[0.0], 0.5 * (own[1:] + own[:-1]), [NEVER]])
         accept[stage], review[stage] = edges[high], edges[low]
         position = np.empty(n, np.intp)
         position[order] = np.arange(n)
