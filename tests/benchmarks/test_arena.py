@@ -87,12 +87,6 @@ def test_the_arena_from_data_to_page(cheap, tmp_path):
     )
 
 
-def test_what_is_built_is_not_built_again(cheap, monkeypatch):
-    problems, folder = cheap
-    monkeypatch.setattr(problems, "build", lambda *_: pytest.fail("built again"))
-    problems.build_all(folder, ("digits", "breast_cancer"))
-
-
 def test_two_classes_may_come_as_one_column():
     probas, labels = np.array([0.9, 0.8, 0.3, 0.4, 0.6]), np.array([1, 0, 0, 1, 1])
     one, two = (
@@ -103,9 +97,3 @@ def test_two_classes_may_come_as_one_column():
     np.testing.assert_array_equal(
         one.predict_proba(probas), two.predict_proba(calarena.as_columns(probas))
     )
-
-
-def test_custom_calibrators_are_fresh_each_time():
-    factories = calarena.calibrators()
-    assert set(factories) == {"recal-auto", "recal-ensemble"}
-    assert factories["recal-auto"]() is not factories["recal-auto"]()

@@ -1,15 +1,12 @@
-"""One walk for texts, sounds, series and videos: collect, fit, save, apply to new inputs, decide; by
-public names. The pages on images and tables are walked by tests/docs.
+"""One walk for folders of sounds and for videos: collect, fit, save, apply to new inputs, decide; by
+public names. The pages on images, texts, tables and series are walked by tests/docs.
 
-The data are inside packages that the tests install: docstrings of numpy, scipy and scikit-learn,
-spoken vowels (aeon), digits (scikit-learn). No such package brings labelled recordings of sound, or
-videos: sounds are computed here, and videos are real digits that move.
+No package brings labelled recordings of sound, or videos: sounds are computed here, and videos are
+real digits that move.
 """
 
 from __future__ import annotations
 
-import inspect
-import re
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +14,6 @@ import pytest
 import soundfile
 from scipy.signal import lfilter
 from sklearn.datasets import load_digits
-from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -76,57 +72,6 @@ def overconfident(*steps, c=1e3):
     return make_pipeline(*steps, LogisticRegression(C=c, max_iter=2000))
 
 
-def summaries():
-    """The first paragraphs of docstrings: which of three packages does a sentence come from?"""
-    import scipy.special
-    import scipy.stats
-    import sklearn.cluster
-    import sklearn.ensemble
-    import sklearn.linear_model
-    import sklearn.metrics
-
-    sources = [[np, np.linalg, np.ma, np.fft], [scipy.stats, scipy.special],
-               [sklearn.metrics, sklearn.cluster, sklearn.ensemble, sklearn.linear_model]]  # fmt: skip
-    texts, labels = [], []
-    for label, modules in enumerate(sources):
-        objects = [
-            (module, name) for module in modules for name in dir(module) if not name.startswith("_")
-        ]
-        found = set()
-        for module, name in objects:
-            thing = getattr(module, name)
-            if callable(thing) and (about := inspect.getdoc(thing)):
-                found.update(part for part in re.split(r"\n\s*\n", about) if 40 < len(part) < 400)
-                members = (
-                    [getattr(thing, one) for one in dir(thing) if not one.startswith("_")]
-                    if isinstance(thing, type)
-                    else []
-                )
-                found.update(
-                    text
-                    for one in members
-                    if (text := (inspect.getdoc(one) or "").split("\n\n")[0]) and len(text) > 30
-                )
-        texts += sorted(found)[:900]
-        labels += [label] * min(900, len(found))
-    return shuffled(texts, labels)
-
-
-def test_texts(tmp_path):
-    texts, y = summaries()
-    assert len(texts) > 1500
-    model = overconfident(TfidfVectorizer(ngram_range=(1, 2))).fit(texts[:400], y[:400])
-    middle = (400 + len(texts)) // 2
-    walk(
-        tmp_path,
-        model,
-        (texts[400:middle], y[400:middle]),
-        (texts[middle:], y[middle:]),
-        "cut:0.3+tokendrop:0.1-0.5:2+chardrop:0.1",
-        risk=0.2,
-    )
-
-
 def pluck(rng, kind, n=3000):
     """A plucked string: a burst of noise in a damped delay line, of which metal rings longer than
     gut and nylon.
@@ -177,28 +122,6 @@ def test_sounds_in_folders_of_wav_and_flac(tmp_path):
         risk=0.2,
     )
     assert views.classes.tolist() == kinds
-
-
-def test_series_of_different_lengths(tmp_path):
-    """Nine men say two vowels: twelve channels, 7 to 29 moments (aeon's JapaneseVowels)."""
-    from aeon.datasets import load_japanese_vowels
-
-    train, y_train = load_japanese_vowels(split="train")
-    test, y_test = load_japanese_vowels(split="test")
-    assert len({series.shape[1] for series in test}) > 5
-    features = FunctionTransformer(lambda batch: np.array([one.mean(1) for one in batch]))
-    model = overconfident(features, StandardScaler()).fit(train[::6], y_train[::6])
-    inputs, y = shuffled(
-        [*test, *train[1::3], *train[2::3]], [*y_test, *y_train[1::3], *y_train[2::3]]
-    )
-    walk(
-        tmp_path,
-        model,
-        (inputs[:275], y[:275]),
-        (inputs[275:], y[275:]),
-        "coarse:0.3-0.7:2+drop:0.2-0.6:3",
-        risk=0.2,
-    )
 
 
 def test_videos_as_frames(tmp_path):

@@ -45,16 +45,8 @@ def test_every_table_is_written_in_the_papers_layout(done):
     settings, files, said = done
     assert said[-1].endswith(f" 0 were there already. Tables: {settings.out / 'cifar10'}")
     tables = settings.out / "cifar10" / "tables"
-    assert {path.stem for path in files if path.suffix == ".md"} == {
-        "ece",
-        "brier",
-        "error",
-        "time",
-        "groups",
-        "claims",
-        "nll",
-        "aurc",
-    }
+    written = {path.stem for path in files if path.suffix == ".md"}
+    assert written == {"ece", "brier", "error", "time", "groups", "claims", "nll", "aurc"}
     header = next(
         line for line in (tables / "ece.md").read_text().splitlines() if line.startswith("|")
     )
@@ -159,10 +151,6 @@ def test_imagenet_is_reproduced_with_a_network_from_a_file(tmp_path, pictures, m
             {"networks": ("lenet5", "mine"), "models": {"mine": Path("nowhere.onnx")}},
             "no model file nowhere.onnx",
         ),
-        (
-            {"networks": ("lenet5", "resnet8"), "recipes": {"resnet8": {"crop": -1}}},
-            "`crop` must be at least 0",
-        ),
     ],
 )
 def test_what_is_wrong_with_the_second_network_is_said_before_the_first_is_trained(
@@ -170,12 +158,7 @@ def test_what_is_wrong_with_the_second_network_is_said_before_the_first_is_train
 ):
     pictures.cifar10(tmp_path / "data")
     monkeypatch.setattr("paper.training.train.train", None)
-    given = {
-        "what": "ece",
-        "data_dir": tmp_path / "data",
-        "dataset": "cifar10",
-        "out": tmp_path / "out",
-    }
+    given = {"what": "ece", "data_dir": tmp_path / "data", "dataset": "cifar10", "out": tmp_path}
     with pytest.raises(InputError, match=message):
         reproduce.reproduce(Settings(**given, **change, verify=False), lambda _: None)
 
@@ -222,20 +205,11 @@ def test_a_hugging_face_network_sees_the_same_pixels_with_the_mean_it_was_traine
     ("change", "message"),
     [
         ({"what": "nll"}, "one of all, ece"),
-        ({"networks": ()}, "at least one network"),
         ({"networks": ("lenet5", "lenet5")}, "named twice"),
-        ({"recipes": {"resnet20": {}}}, "'resnet20' has a recipe"),
         ({"halves": -1}, "`halves` must not be negative, got -1"),
-        ({"seed": -3}, "`seed` must not be negative, got -3"),
     ],
 )
 def test_impossible_settings_are_refused(tmp_path, change, message):
-    given = {
-        "what": "ece",
-        "data_dir": tmp_path,
-        "dataset": "cifar10",
-        "networks": ("lenet5",),
-        "out": tmp_path,
-    }
+    given = {"what": "ece", "data_dir": tmp_path, "dataset": "cifar10", "out": tmp_path}
     with pytest.raises(InputError, match=message):
-        Settings(**{**given, **change})
+        Settings(**{**given, "networks": ("lenet5",), **change})

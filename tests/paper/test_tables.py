@@ -50,12 +50,6 @@ def test_the_paper_table_has_our_row_its_interval_and_the_papers_row():
     assert paper[3] == "**0.00917**"
 
 
-def test_errors_are_in_percent_as_in_the_paper():
-    ours, _, paper = paper_table("error", "cifar10", results()).rows
-    assert ours[1] == "**1.00**"
-    assert paper[1] == "27.23"
-
-
 def test_halves_give_mean_range_and_paired_differences():
     found = results()
     found["lenet5"]["half-1"]["VS"]["metrics"]["ece"] = 0.01
@@ -107,15 +101,6 @@ def test_claims_are_judged_by_the_numbers():
     }
     assert claims(better)["learning time: TS < VS < ReCal(z,.1-.9,20) < Dir-ODIR"] == "agrees"
     assert claims(better)["learning time: Dir-ODIR < MS-ODIR"] == "agrees"
-
-
-def test_halves_that_contradict_the_split_leave_a_claim_undecided():
-    found = results()
-    for protocol in ("half-0", "half-1"):
-        found["lenet5"][protocol]["ReCal(z,.1-.9,20)"]["metrics"]["brier"] = 0.001
-    table = claims_table("cifar10", found, {})
-    verdict = {row[1]: row[3] for row in table.rows}
-    assert verdict["Brier of ReCal(z,.1-.9,20) is below TS"] == "undecided"
 
 
 def test_a_place_among_the_methods_is_judged_on_the_split_and_over_the_halves():

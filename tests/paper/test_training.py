@@ -123,17 +123,11 @@ def test_the_rate_falls_where_published():
     "change",
     [
         {"epochs": 0},
-        {"batch_size": 0},
         {"rate": 0.0},
-        {"rate": float("nan")},
-        {"momentum": 1.0},
         {"nesterov": True, "momentum": 0.0},
         {"weight_decay": -1.0},
         {"milestones": (0.5, 60)},
-        {"decay": 0.0},
-        {"warmup": -1},
         {"crop": -4},
-        {"seed": -1},
     ],
 )
 def test_impossible_recipes_are_refused(change):

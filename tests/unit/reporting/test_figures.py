@@ -1,6 +1,7 @@
 """Figures draw their numbers and nothing else."""
 
 import builtins
+from itertools import pairwise
 
 import pytest
 
@@ -43,3 +44,21 @@ def test_without_matplotlib_the_extra_is_named(comparison, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", no_matplotlib)
     with pytest.raises(MissingExtraError, match=r"pip install .*\[report\]"):
         reliability_diagram(comparison.probs["recal"], comparison.test_labels)
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_colours_are_read_on_their_ground_and_groups_told_apart_in_grey(scheme):
+    light = {name: luminance(pair[scheme]) + 0.05 for name, pair in PALETTE.items()}
+
+    def contrast(one, other):
+        return max(light[one] / light[other], light[other] / light[one])
+
+    least = {"ink": 4.5, "soft": 4.5, "link": 4.5, "worse": 4.5, "before": 3, "after": 3}
+    assert [name for name, ratio in least.items() if contrast(name, "paper") < ratio] == []
+    assert min(contrast(*pair) for pair in pairwise(["r1", "r2", "r3", "r4"])) >= 1.5

@@ -105,19 +105,8 @@ def test_a_table_keeps_its_columns_of_clusters_and_groups_from_collect_to_apply(
         stored = read_views(out)
         assert stored.groups.tolist() == views.groups.tolist()
         assert stored.clusters.tolist() == views.clusters.tolist()
-    more = [
-        "--pool",
-        "none",
-        "--risk",
-        "0.2",
-        "--method",
-        "ts",
-        "--cluster",
-        "film",
-        "--group",
-        "light",
-    ]
-    assert run(["calibrate", *named, *more, "--out", "out"]) == 0
+    more = "--pool none --risk 0.2 --method ts --cluster film --group light --out out"
+    assert run(["calibrate", *named, *more.split()]) == 0
     (tmp_path / "data.csv").write_text(text.replace("night", "dusk"))
     capsys.readouterr()
     assert run(["apply", "out", *named, "--out", "answers.csv"]) == 0
