@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from recal import TemperatureScaling, Views, load
-from recal.cli.app import as_typed, run
+from recal.cli.app import as_typed
 from recal.errors import InputError
+from tests.unit.cli.commands import typed
 
 RNG = np.random.default_rng(0)
 Y = RNG.integers(0, 3, 60)
@@ -23,49 +24,33 @@ def unlabelled(tmp_path):
 def test_labels_come_from_a_file_of_lines(unlabelled, tmp_path, names, capsys):
     words = np.array(["cat", "dog", "owl"])
     (tmp_path / "y.txt").write_text("\n".join(words[Y] if names else Y.astype(str)) + "\n")
-    more = ["--classes", "cat,dog,owl"] if names else []
+    more = "--classes cat,dog,owl" if names else ""
     out = tmp_path / "c.recal"
-    files = [str(unlabelled), "--labels", str(tmp_path / "y.txt"), "--out", str(out)]
-    assert run(["fit", *files, "--method", "ts", *more]) == 0
+    labels = tmp_path / "y.txt"
+    assert typed(f"fit {unlabelled} --labels {labels} --method ts --out {out} {more}") == 0
     fitted = load(out)
     assert fitted.beta_ == TemperatureScaling().fit(LOGITS, Y).beta_
     assert fitted.classes_.tolist() == (words.tolist() if names else [0, 1, 2])
 
 
-MODEL = """
-import numpy as np
-
-def net(batch):
-    return np.asarray(batch, dtype=float).reshape(len(batch), -1)[:, :2]
-
-def broken(batch):
-    raise KeyError("weights")
-"""
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder that holds a module and inputs, and is the current one."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
-    (tmp_path / "my_first_model.py").write_text(MODEL)
-    np.save(tmp_path / "x.npy", RNG.integers(0, 256, (6, 4, 4), dtype=np.uint8))
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("out", "words"), [("v.zarr", "run the same command again"), ("v.npz", "No files were written")]
 )
-def test_sigterm_ends_a_command_in_one_line_and_writes_nothing_half(folder, capsys, out, words):
-    (folder / "ended_model.py").write_text(
+def test_sigterm_ends_a_command_in_one_line_and_writes_nothing_half(
+    tmp_path, monkeypatch, capsys, out, words
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "ended_model.py").write_text(
         "import os, signal\n\ndef net(batch):\n    os.kill(os.getpid(), signal.SIGTERM)\n    return batch\n"
     )
-    assert run(["collect", "--model", "ended_model:net", "--data", "x.npy", "--out", out]) == 143
+    np.save("x.npy", np.zeros((6, 4, 4), np.uint8))
+    assert typed(f"collect --model ended_model:net --data x.npy --out {out}") == 143
     shown = capsys.readouterr().err
     assert shown.startswith("recal: Terminated.")
     assert words in shown
     assert shown.count("\n") == 1
-    assert not (folder / "v.npz").exists()
+    assert not (tmp_path / "v.npz").exists()
 
 
 @pytest.mark.parametrize(
@@ -84,7 +69,7 @@ def test_arguments_are_named_as_they_were_typed(argument, typed, named):
 
 def test_names_in_a_file_cannot_steer_the_terminal(tmp_path, capsys):
     (tmp_path / "p.csv").write_text("\x1b[2Jcat,dog,truth\n0.5,0.5,dog\n")
-    assert run(["evaluate", str(tmp_path / "p.csv"), "--label-column", "none"]) == 2
+    assert typed(f"evaluate {tmp_path / 'p.csv'} --label-column none") == 2
     shown = capsys.readouterr().err
     assert "\x1b" not in shown
     assert r"\x1b[2Jcat" in shown

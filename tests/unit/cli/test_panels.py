@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pandas
 import pytest
 
-from recal.cli.app import run
 from recal.files.tables import read_table
+from tests.unit.cli.commands import answer, typed
 
-SYSTEMS = [
-    "--system",
-    "small=small_answer,small_stated",
-    "--system",
-    "large=large_answer,large_stated",
-]
+SYSTEMS = "--system small=small_answer,small_stated --system large=large_answer,large_stated"
+GRADED = "calibrate graded.csv --truth key --risk 0.1 --out out"
+COSTS = "--cost large=2 --cost small=0.1 --review-cost 50"
 
 
 def write(path, n: int, seed: int, *, later: bool = True) -> None:
@@ -40,88 +35,69 @@ def place(tmp_path, monkeypatch):
 
 
 def test_two_commands_automate_answers_of_several_systems(place, capsys):
-    words = ["calibrate", "graded.csv", "--truth", "key", *SYSTEMS, "--risk", "0.1", "--out", "out"]
-    assert run(words) == 0
+    assert typed(f"{GRADED} {SYSTEMS}") == 0
     assert "large" in capsys.readouterr().out
     assert (place / "out" / "report.html").exists()
-    assert run(["apply", "out", "new.csv", "--out", "answers.csv", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = answer(capsys, "apply out new.csv --out answers.csv")
     table = read_table(place / "answers.csv")
     accepted = table["accepted"] == "true"
     assert told["accepted"] == accepted.sum() > 150
     assert (table["answer"][accepted] != table["key"][accepted]).mean() < 0.15
     assert table["id"][0] == "0000"
-    assert run(["plan", "out"]) == 0
-    capsys.readouterr()
+    assert typed("plan out") == 0
     # The large system never states a confidence: that column has no values.
-    assert run(["check", "out", "new.csv", "--label-column", "key", "--json"]) == 0
-    checked = json.loads(capsys.readouterr().out)
+    checked = answer(capsys, "check out new.csv --label-column key")
     wrong = (table["answer"] != table["key"]) & accepted
     assert (checked["accepted"], checked["errors"]) == (accepted.sum(), wrong.sum())
-    assert run(["check", "out", "new.csv"]) == 2
+    assert typed("check out new.csv") == 2
     capsys.readouterr()
-    assert run(["check", "out", "graded.csv", "--label-column", "key"]) == 0
+    assert typed("check out graded.csv --label-column key") == 0
     assert "fitted on" in capsys.readouterr().err
-    lines = (place / "new.csv").read_text().splitlines()
-    place_of_key = lines[0].split(",").index("key")
-    cells = lines[3].split(",")
-    cells[place_of_key] = ""
-    (place / "new.csv").write_text("\n".join([*lines[:3], ",".join(cells), *lines[4:]]) + "\n")
-    assert run(["check", "out", "new.csv", "--label-column", "key"]) == 2
+    given = pandas.read_csv("new.csv", dtype=str)
+    given.loc[2, "key"] = ""
+    given.to_csv("new.csv", index=False)
+    assert typed("check out new.csv --label-column key") == 2
     assert "row 3" in capsys.readouterr().err
-    assert run(["calibrate", "out", "--more", "new.csv"]) == 2
+    assert typed("calibrate out --more new.csv") == 2
     assert "several systems" in capsys.readouterr().err
 
 
 def test_a_cascade_asks_cheap_systems_first_and_continues(place, capsys):
-    costs = ["--cost", "large=2", "--cost", "small=0.1", "--review-cost", "50"]
-    words = ["calibrate", "graded.csv", "--truth", "key", *SYSTEMS, *costs, "--risk", "0.1"]
-    assert run([*words, "--out", "out"]) == 0
-    capsys.readouterr()
+    assert typed(f"{GRADED} {SYSTEMS} {COSTS}") == 0
     write(place / "first.csv", 400, 1, later=False)
-    assert run(["apply", "out", "first.csv", "--out", "answers.csv"]) == 0
+    assert typed("apply out first.csv --out answers.csv") == 0
     first = read_table(place / "answers.csv")
     asked = first["next"] == "ask large"
     assert 0 < asked.sum() < 400
     assert set(first["next"]) <= {"accept", "review", "ask large"}
     # Ask the large system for these rows only, add its answers to the table, and go on.
-    lines = (place / "answers.csv").read_text().splitlines()
-    given = read_table(place / "new.csv")["large_answer"]
-    cells = [line.split(",") for line in lines]
-    column = cells[0].index("large_answer")
-    for row, line in enumerate(cells[1:]):
-        line[column] = given[row] if asked[row] else ""
-    (place / "second.csv").write_text("\n".join(map(",".join, cells)) + "\n")
-    capsys.readouterr()
-    assert run(["apply", "out", "second.csv", "--out", "final.csv", "--json"]) == 0
-    assert set(json.loads(capsys.readouterr().out)["next"]) <= {"accept", "review"}
+    later = np.where(asked, read_table(place / "new.csv")["large_answer"], "")
+    pandas.DataFrame({**first, "large_answer": later}).to_csv("second.csv", index=False)
+    told = answer(capsys, "apply out second.csv --out final.csv")
+    assert set(told["next"]) <= {"accept", "review"}
     final = read_table(place / "final.csv")
     stopped = first["next"] != "ask large"
     assert (final["next"][stopped] == first["next"][stopped]).all()
     assert (final["next"] == "accept").sum() >= (first["next"] == "accept").sum()
     # The promise of the cascade can be checked and audited, too.
-    assert run(["check", "out", "second.csv", "--label-column", "key"]) == 0
-    assert run(["audit", "out", "final.csv", "--checks", "20", "--out", "checks.csv"]) == 0
-    checks = read_table(place / "checks.csv")
-    assert set(checks["next"]) == {"accept"}
-    assert run(["audit", "out", "--update"]) == 2
+    assert typed("check out second.csv --label-column key") == 0
+    assert typed("audit out final.csv --checks 20 --out checks.csv") == 0
+    assert set(read_table(place / "checks.csv")["next"]) == {"accept"}
+    assert typed("audit out --update") == 2
 
 
-def test_a_cascade_goes_past_systems_that_refuse(place, capsys):
+def test_a_cascade_goes_past_systems_that_refuse(place):
     rng = np.random.default_rng(2)
     for name in ("graded.csv", "new.csv"):
         table = dict(read_table(place / name))
         for system in ("small_answer", "large_answer"):
             table[system][rng.random(len(table["key"])) < 0.1] = ""
         pandas.DataFrame(table).to_csv(place / name, index=False)
-    systems = ["--system", "small=small_answer", "--system", "large=large_answer"]
-    costs = ["--cost", "large=2", "--cost", "small=0.1", "--review-cost", "50"]
-    words = ["calibrate", "graded.csv", "--truth", "key", *systems, *costs, "--risk", "0.1"]
-    assert run([*words, "--out", "out"]) == 0
+    systems = "--system small=small_answer --system large=large_answer"
+    assert typed(f"{GRADED} {systems} {COSTS}") == 0
 
     def apply():
-        capsys.readouterr()
-        assert run(["apply", "out", "table.csv", "--out", "answers.csv", "--force"]) == 0
+        assert typed("apply out table.csv --out answers.csv --force") == 0
         (place / "answers.csv").replace(place / "table.csv")
         return pandas.read_csv("table.csv", keep_default_na=False)
 
@@ -141,17 +117,17 @@ def test_a_cascade_goes_past_systems_that_refuse(place, capsys):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--truth", "key", "--system", "small=smal_answer"], "small_answer"),
-        (["--truth", "kee", *SYSTEMS], "key"),
+        ("--truth key --system small=smal_answer", "small_answer"),
+        (f"--truth kee {SYSTEMS}", "key"),
         (SYSTEMS, "--truth"),
-        (["--truth", "key", "--system", "small"], "ANSWER_COLUMN"),
-        (["--truth", "key", *SYSTEMS, "--cost", "small=cheap"], "cheap"),
-        (["--truth", "key", *SYSTEMS, "--review-cost", "5"], "--cost"),
-        (["--truth", "key", *SYSTEMS, "--system", "cheat=key"], "cheat"),
-        (["--truth", "key", "--correct", "id"], "--truth"),
+        ("--truth key --system small", "ANSWER_COLUMN"),
+        (f"--truth key {SYSTEMS} --cost small=cheap", "cheap"),
+        (f"--truth key {SYSTEMS} --review-cost 5", "--cost"),
+        (f"--truth key {SYSTEMS} --system cheat=key", "cheat"),
+        ("--truth key --correct id", "--truth"),
     ],
 )
 def test_wrong_words_are_refused(place, capsys, words, named):
-    assert run(["calibrate", "graded.csv", *words, "--risk", "0.1", "--out", "out"]) == 2
+    assert typed(f"calibrate graded.csv {words} --risk 0.1 --out out") == 2
     assert named in capsys.readouterr().err
     assert not (place / "out" / "calibration.recal").exists()

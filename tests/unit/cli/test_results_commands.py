@@ -35,17 +35,6 @@ def files(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_compare_prints_a_table_and_writes_each_format(files, capsys):
-    assert typed("compare fit.npz test.npz --methods ts,recal --bootstrap 50 --out results") == 0
-    shown = capsys.readouterr().out
-    for words in ("uncalibrated", "recal", "NLL", "passes", "report.html"):
-        assert words in shown
-    assert {path.name for path in (files / "results").iterdir()} == {
-        "comparison.md", "comparison.tex", "comparison.csv", "comparison.json", "report.html",
-    }  # fmt: skip
-    assert "recal compare" not in shown
-
-
 @pytest.mark.parametrize("source", ["probs.npz", "probs.csv"])
 def test_evaluate_reads_probabilities_from_anywhere(files, capsys, source):
     assert run(["evaluate", source, "--label-column", "truth", "--bootstrap", "50", "--json"]) == 0
@@ -62,14 +51,6 @@ def test_evaluate_of_views_is_of_the_uncalibrated_model(files, capsys):
     views = read_views("test.npz")
     probs = np.exp(views.logits) / np.exp(views.logits).sum(1, keepdims=True)
     assert found["metrics"]["nll"]["value"] == pytest.approx(evaluate(probs, views.labels)["nll"])
-
-
-def test_evaluate_prints_for_people_and_writes_a_page(files, capsys):
-    assert run(["evaluate", "probs.npz", "--bootstrap", "50", "--report", "page.html"]) == 0
-    shown = capsys.readouterr().out
-    assert "95 % interval" in shown
-    assert "Calibration test, p" in shown
-    assert "errors expected" in (files / "page.html").read_text()
 
 
 def test_report_by_a_column(files, capsys):

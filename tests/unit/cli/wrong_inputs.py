@@ -101,17 +101,13 @@ def circumstances(around: str) -> Iterator[None]:
             package = around.removeprefix("without ")
             # What is first imported below would be imported a second time later.
             _ = recal.SignalCalibration
-            hidden = {
-                name: None for name in (package, *sys.modules) if name.split(".")[0] == package
-            }
-            stack.enter_context(mock.patch.dict(sys.modules, hidden))
-            stack.enter_context(
-                mock.patch.dict(vars(models))
-            )  # importing anew replaces the package's names, too
-            for name in [
-                name for name in sys.modules if name.startswith("recal.collecting.models.")
-            ]:
-                del sys.modules[name]  # they have imported it already
+            hidden = {name for name in (package, *sys.modules) if name.split(".")[0] == package}
+            stack.enter_context(mock.patch.dict(sys.modules, dict.fromkeys(hidden)))
+            # Importing anew replaces the package's names, too.
+            stack.enter_context(mock.patch.dict(vars(models)))
+            for name in list(sys.modules):
+                if name.startswith("recal.collecting.models."):
+                    del sys.modules[name]  # it has imported the package already
         yield
 
 
@@ -155,9 +151,8 @@ def build(folder: Path) -> None:
 def _write_views(folder: Path, logits: np.ndarray, y: np.ndarray) -> None:
     from recal import Views
 
-    zoomed = (0.8 * logits + np.random.default_rng(1).normal(0, 0.5, logits.shape)).astype(
-        np.float32
-    )
+    noise = np.random.default_rng(1).normal(0, 0.5, logits.shape)
+    zoomed = (0.8 * logits + noise).astype(np.float32)
     views = Views(logits, {"zoom:0.5": zoomed, "zoom:0.7": 0.9 * zoomed}, y)
     views.write(folder / "views.npz")
     views.write(folder / "views.zarr")
@@ -186,11 +181,7 @@ def _write_arrays(folder: Path, logits: np.ndarray, probs: np.ndarray, y: np.nda
         "one-based": {"logits": logits, "labels": y + 1},
         "words": {"logits": logits, "labels": np.array(["cat", "dog", "owl"])[y]},
         "objects": {"logits": logits.astype(object), "labels": y},
-        "layout": {
-            "logits": logits,
-            "transforms": np.array(["zoom:0.5"]),
-            "transformed": logits[None, :50],
-        },
+        "layout": {"logits": logits, "transforms": ["zoom:0.5"], "transformed": logits[None, :50]},
     }.items():
         np.savez(folder / f"{name}.npz", **arrays)
     np.save(folder / "pickled.npy", np.array([{"a": 1}], dtype=object))
@@ -201,9 +192,8 @@ def _write_labels(folder: Path, y: np.ndarray) -> None:
     np.save(folder / "labels.npy", y)
     np.save(folder / "short.npy", y[:100])
     (folder / "labels.txt").write_text("\n".join(words) + "\n")
-    (folder / "with-gaps.txt").write_text(
-        "\n".join(word if row % 10 != 7 else "" for row, word in enumerate(words))
-    )
+    gaps = [word if row % 10 != 7 else "" for row, word in enumerate(words)]
+    (folder / "with-gaps.txt").write_text("\n".join(gaps))
     (folder / "probs.xlsx").write_bytes(b"PK\x03\x04 a spreadsheet")
 
 
@@ -222,9 +212,8 @@ def _write_calibrations(folder: Path, logits: np.ndarray, y: np.ndarray) -> None
 
 def _write_tables(folder: Path, probs: np.ndarray, y: np.ndarray) -> None:
     header, names = "cat,dog,owl,label", ("cat", "dog", "owl")
-    rows = [
-        ",".join([*(f"{value:.6f}" for value in row), names[label]]) for row, label in zip(probs, y)
-    ]
+    cells = [[*(f"{value:.6f}" for value in row), names[label]] for row, label in zip(probs, y)]
+    rows = [",".join(row) for row in cells]
     text = "\n".join([header, *rows]) + "\n"
     for name, shown in {
         "probs": text,
@@ -241,9 +230,8 @@ def _write_tables(folder: Path, probs: np.ndarray, y: np.ndarray) -> None:
 def _write_inputs(folder: Path, rng: np.random.Generator, y: np.ndarray) -> None:
     from PIL import Image
 
-    np.savez(
-        folder / "data.npz", inputs=rng.integers(0, 256, (30, 8, 8), dtype=np.uint8), labels=y[:30]
-    )
+    inputs = rng.integers(0, 256, (30, 8, 8), dtype=np.uint8)
+    np.savez(folder / "data.npz", inputs=inputs, labels=y[:30])
     np.save(folder / "flat.npy", rng.normal(size=(30, 5)).astype(np.float32))
     for name, grows in (("images", 0), ("broken-images", 0), ("sizes", 1)):
         for row in range(6):
