@@ -17,6 +17,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -98,9 +99,16 @@ def build_command(name: str) -> Any:
     how: dict[str, Any] = {"help": _reflow(function.__doc__), "context_settings": settings}
     command = _parser(function, name, cls=Command, **how)
     command.inputs = getattr(module, "INPUTS", ())
-    of_inputs = {option.name: option for option in _parser(Inputs).params}
-    command.params += [*map(of_inputs.get, command.inputs), *_parser(_shared).params]
+    of_inputs = _options_of(Inputs)
+    command.params += [of_inputs[name] for name in command.inputs]
+    command.params += _options_of(_shared).values()
     return command
+
+
+@cache
+def _options_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the options that typer makes of the parameters of a function or class."""
+    return {option.name: option for option in _parser(function).params}
 
 
 def _parser(function: Callable[..., Any], *name: str, **how: Any) -> Any:
