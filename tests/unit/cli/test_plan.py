@@ -77,11 +77,13 @@ def test_files_that_are_no_calibrations_are_told_of(tmp_path, capsys):
         ((0.53, math.inf), ("law", "art"), ["law: a confidence of at least 0.53", "art: nothing"]),
         ((0.5,) * 12, tuple("abcdefghijkl"), ["j: a confidence of at least 0.5", "and 2 more"]),
         ((0.5, math.inf), (), ["class 0: a confidence of at least 0.5", "class 1: nothing"]),
-        ((math.inf,), (), ["accepts nothing yet", "at most 0.05"]),
+        ((math.inf,), (), ["accepts nothing yet", "at most 5%", "on average"]),
     ],
 )
 def test_the_thresholds_of_a_rule_are_shown(thresholds, groups, said, alone, tmp_path, capsys):
-    rule = saved = DecisionRule(thresholds, risk=0.05, confidence=0.95, groups=groups)
+    guarantee = "average" if "on average" in said else "confidence"
+    rule = DecisionRule(thresholds, 0.05, 0.95, groups=groups, guarantee=guarantee)
+    saved = rule
     if not alone:
         saved = TemperatureScaling().fit(LOGITS, [0, 1, 1, 0])
         saved.decision_ = rule
