@@ -218,7 +218,7 @@ class Either(Kind):
         raise ValueError
 
 
-class Floats(Kind):
+class FloatArray(Kind):
     """An array of float64 numbers.
 
     Parameters
@@ -264,7 +264,7 @@ class Floats(Kind):
         return np.ascontiguousarray(array, dtype=self.dtype)
 
 
-class Integers(Floats):
+class Integers(FloatArray):
     """An array of whole numbers."""
 
     dtype = np.int64

@@ -17,7 +17,7 @@ from recal.clusters import check_names, each_fold, stratified_folds
 from recal.errors import InputError
 from recal.maps.arrays import log_odds, sigmoid
 from recal.maps.base import Array, like, namespace
-from recal.schema import Floats, ListOf, Record, Text
+from recal.schema import FloatArray, ListOf, Record, Text
 from recal.solvers.convex import minimise
 
 
@@ -40,7 +40,7 @@ class GroupOffsets(Record):
     """
 
     names: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
-    offsets: Annotated[Vector, Floats("G")]
+    offsets: Annotated[Vector, FloatArray("G")]
 
     def check(self) -> None:
         if len(set(self.names)) != len(self.offsets):

@@ -21,7 +21,7 @@ from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError
 from recal.maps.blend import Answers
 from recal.maps.panel import PanelMap
-from recal.schema import Floats, Integers, RandomState, check_parameters
+from recal.schema import FloatArray, Integers, RandomState, check_parameters
 
 
 class PanelCalibration(Estimator):
@@ -84,7 +84,7 @@ class PanelCalibration(Estimator):
     table_: PanelTable = from_fit()
     reason_: str = from_fit()
     gains_: list[Any] = from_fit()
-    stage_confidence_: Annotated[Vector, Floats(None, None, low=0.0, high=1.0)] = from_fit()
+    stage_confidence_: Annotated[Vector, FloatArray(None, None, low=0.0, high=1.0)] = from_fit()
     n_fitted_: int = from_fit()
     row_hashes_: Annotated[NDArray[np.uint64], Integers(None)] = from_fit()
     group_offsets_: GroupOffsets = from_fit()

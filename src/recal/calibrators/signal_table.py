@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Vector, as_array, as_column, text_of
 from recal.errors import InputError, UnseenValuesWarning
-from recal.schema import Flag, Floats, Levels, Record, Texts
+from recal.schema import Flag, FloatArray, Levels, Record, Texts
 
 GROUPS = "groups"
 GRADES = {
@@ -55,8 +55,8 @@ class SignalTable(Record):
 
     names: Texts
     levels: Levels
-    lows: Annotated[Vector, Floats("S")]
-    highs: Annotated[Vector, Floats("S")]
+    lows: Annotated[Vector, FloatArray("S")]
+    highs: Annotated[Vector, FloatArray("S")]
     named: Annotated[bool, Flag()]
     grouped: Annotated[bool, Flag()]
 

@@ -42,7 +42,7 @@ from recal.decisions.certify import (
 )
 from recal.decisions.rule import Guarantee, check_share, promise_in_words
 from recal.errors import InputError
-from recal.schema import Choice, Floats, Instance, Number, Record, Share, Texts, check
+from recal.schema import Choice, FloatArray, Instance, Number, Record, Share, Texts, check
 
 # A threshold that no confidence reaches.
 NEVER = 2.0
@@ -94,23 +94,23 @@ class CascadeRule(Record):
 
     panel: Annotated[Any, Instance("PanelCalibration")]
     systems: Texts
-    accept: Annotated[Vector, Floats("G", "K", low=0.0, high=NEVER)]
-    review: Annotated[Vector, Floats("G", "K", low=0.0, high=NEVER)]
+    accept: Annotated[Vector, FloatArray("G", "K", low=0.0, high=NEVER)]
+    review: Annotated[Vector, FloatArray("G", "K", low=0.0, high=NEVER)]
     groups: Texts
     risk: Share
     confidence: Share
     guarantee: Guarantee
-    costs: Annotated[Vector, Floats("K", low=0.0)]
+    costs: Annotated[Vector, FloatArray("K", low=0.0)]
     review_cost: Annotated[float, Number(0.0)]
     share: Share
     cost: Annotated[float, Number(0.0)]
     n_samples: Annotated[int, Number(0, whole=True)]
     n_accepted: Annotated[int, Number(0, whole=True)]
     n_errors: Annotated[int, Number(0, whole=True)]
-    curve: Annotated[Vector, Floats(None, 3)]
+    curve: Annotated[Vector, FloatArray(None, 3)]
     others: Texts
-    other_shares: Annotated[Vector, Floats("O", low=0.0, high=1.0)]
-    other_costs: Annotated[Vector, Floats("O", low=0.0)]
+    other_shares: Annotated[Vector, FloatArray("O", low=0.0, high=1.0)]
+    other_costs: Annotated[Vector, FloatArray("O", low=0.0)]
 
     def check(self) -> None:
         if any(name not in self.panel.table_.systems for name in self.systems):

@@ -27,8 +27,7 @@ from recal.checks import Floats, Labels, Vector
 from recal.decisions.following import WatchResult
 from recal.errors import InputError
 from recal.maps.arrays import log_softmax, sigmoid
-from recal.schema import SMALLEST, Count, Integers, ListOf, Number, Record, Text
-from recal.schema import Floats as FloatArray
+from recal.schema import SMALLEST, Count, FloatArray, Integers, ListOf, Number, Record, Text
 from recal.transforms import as_transform
 from recal.views import Views
 

@@ -30,8 +30,17 @@ from recal.decisions.following import WatchResult
 from recal.errors import InputError
 from recal.maps.arrays import class_log_odds, log_softmax, sigmoid
 from recal.maps.arrays import log_odds as confidence_log_odds
-from recal.schema import LARGEST, Count, Instance, Integers, ListOf, Number, Record, Text
-from recal.schema import Floats as FloatArray
+from recal.schema import (
+    LARGEST,
+    Count,
+    FloatArray,
+    Instance,
+    Integers,
+    ListOf,
+    Number,
+    Record,
+    Text,
+)
 from recal.views import Views
 
 # More rows would make a file larger, but not a test more powerful.

@@ -10,7 +10,7 @@ from typing import Any
 
 from recal.calibrators.base import Calibrator
 from recal.errors import InputError, NotFittedError
-from recal.maps.base import Array, Map, Views
+from recal.maps.base import Array, Map, ViewLogits
 from recal.maps.guard import answer
 
 
@@ -22,7 +22,7 @@ class Calibration:
     kept: bool
     n_classes: int | None = None
 
-    def answer(self, z: Array, views: Views) -> tuple[Array, Array]:
+    def answer(self, z: Array, views: ViewLogits) -> tuple[Array, Array]:
         """Return probabilities, (n, n_classes), and the confidence in each prediction, (n,); for
         any kind of array.
         """

@@ -67,7 +67,7 @@ def record_named(name: Any) -> type[Any] | None:
     return map_named(name)
 
 
-def calibrator_named(name: Any) -> type[Any] | None:
+def stored_calibrator(name: Any) -> type[Any] | None:
     """Return the calibrator of this name, or None."""
     return (
         import_module("recal.calibrators").calibrator_named(name) if isinstance(name, str) else None
@@ -106,7 +106,7 @@ class Encoder:
         # A bare function has no spec.
         if isinstance(value, Transform) and type(value).__str__ is not object.__str__:
             return {_TAG: "transform", "spec": _spec_of(value)}
-        if calibrator_named(name) is type(value):
+        if stored_calibrator(name) is type(value):
             params = self.items(value.get_params(), name)
             state = self.items(value.state(), name)
             return {_TAG: "calibrator", "class": name, "params": params, "state": state}
@@ -244,7 +244,7 @@ class Decoder:
         return family(**values)
 
     def _calibrator(self, depth: int, **body: Any) -> Any:
-        name, family = body["class"], calibrator_named(body["class"])
+        name, family = body["class"], stored_calibrator(body["class"])
         if family is None:
             raise FileError(f"it holds a calibrator {name!r}, which this recal does not have")
         params, state = self.items(body["params"], depth), self.items(body["state"], depth)

@@ -27,7 +27,7 @@ from recal.files.encoding import (
     DTYPES,
     Decoder,
     Encoder,
-    calibrator_named,
+    stored_calibrator,
     check_params,
     record_named,
 )
@@ -79,7 +79,7 @@ def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
     )
     if classifier is not None and isinstance(obj, classifier):
         content = {"$": "classifier", **_encode_classifier(obj, encoder)}
-    elif type(obj) in (record_named(name), calibrator_named(name)):
+    elif type(obj) in (record_named(name), stored_calibrator(name)):
         content = encoder.encode(obj, name)
     else:
         raise InputError(
@@ -173,7 +173,7 @@ def _restore_classifier(header: dict[str, Any], decoder: Decoder, code: dict[str
         raise FileError("a classifier's model and code cannot come from a file")
     check_params(family, settings)
     calibrator, pool = decoder.decode(header.get("calibrator")), decoder.decode(header.get("pool"))
-    if calibrator_named(type(calibrator).__name__) is not type(calibrator):
+    if stored_calibrator(type(calibrator).__name__) is not type(calibrator):
         raise FileError("`calibrator` must be a fitted calibrator")
     if not isinstance(pool, list) or not all(callable(transform) for transform in pool):
         raise FileError("`pool` must be a list of transformations")

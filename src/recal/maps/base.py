@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # An array of any library: numpy, torch, or another one that follows the array API.
 Array = Any
-Views = Sequence[Array]
+ViewLogits = Sequence[Array]
 
 
 class Map(Record):
@@ -38,7 +38,7 @@ class Map(Record):
     `compiled` reads it directly.
     """
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         """Return the method's own probabilities, (n_samples, n_classes), before predictions are
         kept.
 
@@ -51,7 +51,7 @@ class Map(Record):
         """
         raise NotImplementedError
 
-    def compiled(self, z: Array, views: Views) -> tuple[Array, Array] | None:
+    def compiled(self, z: Array, views: ViewLogits) -> tuple[Array, Array] | None:
         """Return probabilities and confidences of a large numpy array by compiled loops; None if
         the map has no loops.
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from recal.errors import InputError
 from recal.maps.arrays import linear, row_max, row_sum, safe_log, soft_log_probs, softmax
-from recal.maps.base import Array, Map, Views, like, namespace, wide
+from recal.maps.base import Array, Map, ViewLogits, like, namespace, wide
 from recal.maps.scaling import Scale
 from recal.maps.steps import Beta, OneTransform, named_views
-from recal.schema import LARGEST, Floats, Integers, Kind, ListOf, Number, Sizes, check
+from recal.schema import LARGEST, FloatArray, Integers, Kind, ListOf, Number, Sizes, check
 from recal.transforms import Transform, as_transform
 
 Answers = Literal["kept", "free"]
@@ -159,14 +159,14 @@ class Blend(Map):
         weights = namespace(z).exp((z - row_max(z)) * self.start)
         return (1.0 / row_sum(weights) < self.gate)[:, 0]
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         if self.needs_mixture:
             raise InputError(
                 "This blend is part of an ensemble of calibrators", remedy="Use the ensemble itself"
             )
         return self.blended(z, views)
 
-    def blended(self, z: Array, views: Views = (), mixed: Array | None = None) -> Array:
+    def blended(self, z: Array, views: ViewLogits = (), mixed: Array | None = None) -> Array:
         """Return the probabilities of the blend; `mixed` are those of an ensemble's mixture, if the
         blend contains one.
 
@@ -230,7 +230,7 @@ class ViewMean(Map):
     views: Transforms
     beta: Scale
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         total = softmax(z)
         for view in views:
             total = total + softmax(view)
@@ -242,7 +242,7 @@ class ViewMean(Map):
         return self.views
 
 
-def mean_probs(z: Array, views: Views) -> Array:
+def mean_probs(z: Array, views: ViewLogits) -> Array:
     """Return the mean of the softmax of several arrays."""
     total = softmax(z)
     for view in views:
@@ -268,7 +268,7 @@ class Mixture(Map):
 
     names: tuple[str, ...]
     members: tuple[Map, ...]
-    weights: Annotated[NDArray[np.float64], Floats("M", low=0.0, high=1.0)]
+    weights: Annotated[NDArray[np.float64], FloatArray("M", low=0.0, high=1.0)]
     reads: Annotated[NDArray[np.int64], Integers("M", low=-1, high=2**31)]
     plan: Blend | None = None
 
@@ -303,7 +303,7 @@ class Mixture(Map):
     def needs_views(self, logits: Array) -> Array:
         return super().needs_views(logits) if self.plan is None else self.plan.needs_views(logits)
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         mixed = self.mixed(z)
         return mixed if self.plan is None else self.plan.blended(z, views, mixed)
 

@@ -30,14 +30,14 @@ from recal.maps.arrays import (
     softplus,
     top_column,
 )
-from recal.maps.base import Array, Map, Views, like, namespace
+from recal.maps.base import Array, Map, ViewLogits, like, namespace
 from recal.maps.scaling import Scale
-from recal.schema import Floats, Integers, Number
+from recal.schema import FloatArray, Integers, Number
 
 # The curves of all classes are concatenated: their inputs, their values, and the offsets at which
 # each begins and ends.
-Inputs = Annotated[Vector, Floats("N", low=-np.inf, high=np.inf)]
-Values = Annotated[Vector, Floats("N", low=0.0, high=1.0)]
+Inputs = Annotated[Vector, FloatArray("N", low=-np.inf, high=np.inf)]
+Values = Annotated[Vector, FloatArray("N", low=0.0, high=1.0)]
 Offsets = Annotated[NDArray[np.int64], Integers("K+1", low=0, high=2**62)]
 
 # Beyond these log-odds, float64 cannot represent 1 - p.
@@ -57,7 +57,7 @@ class Lines(Map):
     def check(self) -> None:
         check_curves(self.knots, self.offsets, "knots")
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         return normalise(
             interpolate(class_scores(z, self.beta), self.knots, self.values, self.offsets)
         )
@@ -66,13 +66,13 @@ class Lines(Map):
 class SharedLine(Map):
     """One increasing piecewise linear curve for all classes, with a tiny slope that breaks ties."""
 
-    knots: Annotated[Vector, Floats("N", low=-np.inf, high=np.inf, rising=True)]
-    values: Annotated[Vector, Floats("N", low=0.0, high=1.0, rising=True)]
+    knots: Annotated[Vector, FloatArray("N", low=-np.inf, high=np.inf, rising=True)]
+    values: Annotated[Vector, FloatArray("N", low=0.0, high=1.0, rising=True)]
     slope: Annotated[float, Number(1e-12, 1.0)]
 
     keeps_order: ClassVar[bool] = True
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         return normalise(self.line(class_scores(z)))
 
     def line(self, scores: Array) -> Array:
@@ -91,17 +91,17 @@ class Steps(Map):
     def check(self) -> None:
         check_curves(self.edges, self.offsets, "edges", last=np.inf)
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         return normalise(look_up(class_scores(z), self.edges, self.values, self.offsets))
 
 
 class Bins(Map):
     """The same number of bins for each class, each class with its own edges: histogram binning."""
 
-    edges: Annotated[Vector, Floats("K", "B-1", low=-np.inf, high=np.inf, rising=True)]
-    values: Annotated[Vector, Floats("K", "B", low=0.0, high=1.0)]
+    edges: Annotated[Vector, FloatArray("K", "B-1", low=-np.inf, high=np.inf, rising=True)]
+    values: Annotated[Vector, FloatArray("K", "B", low=0.0, high=1.0)]
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         count, n_bins = self.values.shape
         edges = np.concatenate([self.edges, np.full((count, 1), np.inf)], axis=1).ravel()
         offsets = np.arange(count + 1) * n_bins
@@ -111,10 +111,10 @@ class Bins(Map):
 class InformativeBins(Map):
     """One table of bins for all classes, with a tiny slope that breaks ties."""
 
-    edges: Annotated[Vector, Floats("B-1", low=-np.inf, high=np.inf, rising=True)]
-    values: Annotated[Vector, Floats("B", low=0.0, high=1.0)]
+    edges: Annotated[Vector, FloatArray("B-1", low=-np.inf, high=np.inf, rising=True)]
+    values: Annotated[Vector, FloatArray("B", low=0.0, high=1.0)]
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         odds = clip(class_log_odds(log_softmax(z)), -CERTAIN, CERTAIN)
         edges, offsets = np.append(self.edges, np.inf), np.array([0, len(self.values)])
         shares = look_up(odds, edges, self.values, offsets)
@@ -124,11 +124,11 @@ class InformativeBins(Map):
 class Brackets(Map):
     """Two step functions for each class that enclose the probability: Venn-Abers."""
 
-    low_edges: Annotated[Vector, Floats("L", low=-np.inf, high=np.inf)]
-    low_values: Annotated[Vector, Floats("L", low=0.0, high=1.0)]
+    low_edges: Annotated[Vector, FloatArray("L", low=-np.inf, high=np.inf)]
+    low_values: Annotated[Vector, FloatArray("L", low=0.0, high=1.0)]
     low_offsets: Offsets
-    high_edges: Annotated[Vector, Floats("H", low=-np.inf, high=np.inf)]
-    high_values: Annotated[Vector, Floats("H", low=0.0, high=1.0)]
+    high_edges: Annotated[Vector, FloatArray("H", low=-np.inf, high=np.inf)]
+    high_values: Annotated[Vector, FloatArray("H", low=0.0, high=1.0)]
     high_offsets: Offsets
 
     def check(self) -> None:
@@ -141,7 +141,7 @@ class Brackets(Map):
         low = look_up(scores, self.low_edges, self.low_values, self.low_offsets)
         return low, look_up(scores, self.high_edges, self.high_values, self.high_offsets)
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         low, high = self.interval(z)
         return normalise(high / (1.0 - low + high))
 
@@ -151,13 +151,13 @@ class TopLine(Map):
     spline calibration.
     """
 
-    scores: Annotated[Vector, Floats("N", low=0.0, high=1.0, rising=True)]
-    values: Annotated[Vector, Floats("N", low=0.0, high=1.0)]
+    scores: Annotated[Vector, FloatArray("N", low=0.0, high=1.0, rising=True)]
+    values: Annotated[Vector, FloatArray("N", low=0.0, high=1.0)]
     beta: Scale
 
     keeps_order: ClassVar[bool] = True
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         column = top_column(z)
         confidence = interpolate(
             at(softmax(z), column), self.scores, self.values, np.array([0, len(self.scores)])
@@ -168,10 +168,10 @@ class TopLine(Map):
 class LogisticCurves(Map):
     """sigmoid(a x + c) of each class's log-odds x, clipped at `limit`: Platt scaling."""
 
-    coefficients: Annotated[Vector, Floats(2, "K")]
+    coefficients: Annotated[Vector, FloatArray(2, "K")]
     limit: Scale
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         scores = clip(class_scores(z), -self.limit, self.limit)
         slope, shift = (like(z, row) for row in self.coefficients)
         return softmax(-softplus(-(scores * slope + shift)))
@@ -180,10 +180,10 @@ class LogisticCurves(Map):
 class BetaCurves(Map):
     """sigmoid(a log p - b log(1 - p) + c) of each class's probability p: beta calibration."""
 
-    coefficients: Annotated[Vector, Floats(3, "K")]
+    coefficients: Annotated[Vector, FloatArray(3, "K")]
     limit: Scale
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         log_p, log_rest = beta_features(class_scores(z), self.limit)
         a, b, c = (like(z, row) for row in self.coefficients)
         return softmax(-softplus(-(log_p * a + log_rest * b + c)))

@@ -18,9 +18,9 @@ from recal.checks import Floats, is_single_column
 from recal.engine.series import ABOVE_ZERO, BELOW_ONE
 from recal.errors import InputError
 from recal.maps.arrays import at, clip, is_at, put, row_max, row_sum, top_column
-from recal.maps.base import Array, Map, Views, like, namespace, wide
+from recal.maps.base import Array, Map, ViewLogits, like, namespace, wide
 from recal.transforms import Transform
-from recal.views import Views as ViewSet
+from recal.views import Views
 
 # The relative distance of a rival below a kept prediction: large enough for float32 to distinguish
 # them.
@@ -33,7 +33,7 @@ _DISK_VALUES, _DISK_ROWS = 4_000_000, 8_000
 
 
 def answer_views(
-    fitted: Map, views: ViewSet, *, kept: bool
+    fitted: Map, views: Views, *, kept: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Call `answer` on a few rows at a time: intermediate arrays stay in the cache, and stored
     views stay on disk.
@@ -57,7 +57,7 @@ def answer_views(
 
 
 def by_need(
-    fitted: Map, views: ViewSet
+    fitted: Map, views: Views
 ) -> Iterator[tuple[slice | NDArray[np.intp], Floats, list[Floats]]]:
     """Yield the rows that need no views, then the others: their indices, their logits and those of
     their views.
@@ -71,7 +71,7 @@ def by_need(
         yield rows, part.logits, _view_logits(fitted, part) if needed[rows[0]] else []
 
 
-def _view_logits(fitted: Map, views: ViewSet) -> list[Floats]:
+def _view_logits(fitted: Map, views: Views) -> list[Floats]:
     """Return the logits of the views that the map reads."""
     return [views.transformed(transform) for transform in _held(fitted, views.transforms)]
 
@@ -88,7 +88,7 @@ def _held(fitted: Map, transforms: Collection[Transform]) -> tuple[Transform, ..
     return fitted.transforms
 
 
-def answer(fitted: Map, z: Array, views: Views = (), *, kept: bool) -> tuple[Array, Array]:
+def answer(fitted: Map, z: Array, views: ViewLogits = (), *, kept: bool) -> tuple[Array, Array]:
     """Return a map's probabilities, (n_samples, n_classes), and its confidence in each prediction,
     (n_samples,).
 

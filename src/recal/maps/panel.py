@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import InputError
-from recal.maps.base import Array, Map, Views, indices, like, namespace
+from recal.maps.base import Array, Map, ViewLogits, indices, like, namespace
 from recal.maps.signals import SignalEncoding, SignalMap
-from recal.schema import Floats, Integers, Number
+from recal.schema import FloatArray, Integers, Number
 
-PerSystem = Annotated[NDArray[np.float64], Floats("S")]
-PerSignal = Annotated[NDArray[np.float64], Floats("F")]
+PerSystem = Annotated[NDArray[np.float64], FloatArray("S")]
+PerSignal = Annotated[NDArray[np.float64], FloatArray("F")]
 
 
 class PanelStage(Map):
@@ -56,7 +56,7 @@ class PanelStage(Map):
     weights: PerSystem
     slopes: PerSignal
     missing_slopes: PerSignal
-    levels: Annotated[NDArray[np.float64], Floats("F", None)]
+    levels: Annotated[NDArray[np.float64], FloatArray("F", None)]
     none: float
     alone: SignalMap | None = None
     share: Annotated[float, Number(0.0, 1.0)] = 1.0
@@ -101,7 +101,7 @@ class PanelMap(Map):
     def n_answers(self) -> int:
         return int(self.samples.sum())
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         """Return the probability of each answer and of none of them, (n_samples, n_answers + 1)."""
         xp = namespace(z)
         asked = z[:, :1]

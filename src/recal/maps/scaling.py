@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 
-from recal.checks import Floats as FloatArray
-from recal.checks import Vector
+from recal.checks import Floats, Vector
 from recal.engine import rows
 from recal.engine.compiled import SMALL, over_rows
 from recal.engine.series import as_rows
@@ -27,14 +26,14 @@ from recal.maps.arrays import (
     softmax,
     softplus,
 )
-from recal.maps.base import Array, Map, Views, like, namespace
+from recal.maps.base import Array, Map, ViewLogits, like, namespace
 from recal.maps.guard import lift_answers
-from recal.schema import LARGEST, SMALLEST, Floats, Number, Share
+from recal.schema import LARGEST, SMALLEST, FloatArray, Number, Share
 
 if TYPE_CHECKING:
     from recal.maps.steps import Plan
 
-PerClass = Annotated[Vector, Floats("K")]
+PerClass = Annotated[Vector, FloatArray("K")]
 Scale = Annotated[float, Number(SMALLEST, LARGEST)]
 
 # e to the power of this can be squared without overflow.
@@ -49,10 +48,10 @@ class Temperature(Map):
     keeps_order: ClassVar[bool] = True
     in_parts: ClassVar[bool] = False
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         return softmax(z, self.beta)
 
-    def compiled(self, z: Array, views: Views) -> tuple[Array, Array] | None:
+    def compiled(self, z: Array, views: ViewLogits) -> tuple[Array, Array] | None:
         return None if z.size < SMALL else scaled_answers(z, np.full(len(z), self.beta))
 
     @property
@@ -66,7 +65,7 @@ class TemperatureMixture(Map):
     """A weighted mixture of softmax(beta z), softmax(z) and the uniform distribution: ETS."""
 
     beta: Scale
-    weights: Annotated[Vector, Floats(3, low=0.0, high=1.0)]
+    weights: Annotated[Vector, FloatArray(3, low=0.0, high=1.0)]
 
     keeps_order: ClassVar[bool] = True
 
@@ -74,7 +73,7 @@ class TemperatureMixture(Map):
         if abs(self.weights.sum() - 1.0) > 1e-6:
             raise InputError(f"must sum to 1, got {self.weights.sum():.6g}", argument="weights")
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         scaled, own, uniform = self.weights.tolist()
         return scaled * softmax(z, self.beta) + own * softmax(z) + uniform / z.shape[1]
 
@@ -90,7 +89,7 @@ class Affine(Map):
     shift: PerClass
     limit: Scale
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         return softmax(within(z, self.limit) * like(z, self.scale) + like(z, self.shift))
 
 
@@ -104,7 +103,7 @@ class StructuredAffine(Map):
     scale: PerClass
     shift: PerClass
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         features = soft_log_probs(z * self.beta, 1.0, self.uniform)
         return softmax(features * like(z, self.scale) + like(z, self.shift))
 
@@ -112,11 +111,11 @@ class StructuredAffine(Map):
 class Linear(Map):
     """The mean of softmax(W x + b) over several W and b; x are the logits or the log-probabilities."""
 
-    weights: Annotated[Vector, Floats("M", "K", "K")]
-    intercepts: Annotated[Vector, Floats("M", "K")]
+    weights: Annotated[Vector, FloatArray("M", "K", "K")]
+    intercepts: Annotated[Vector, FloatArray("M", "K")]
     features: Literal["logits", "log-probabilities"]
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         features = linear_features(z, self.features)
         total = softmax(linear(features, self.weights[0], self.intercepts[0]))
         for weights, intercept in zip(self.weights[1:], self.intercepts[1:]):
@@ -129,10 +128,10 @@ class StructuredLinear(Map):
 
     beta: Scale
     uniform: Share
-    weights: Annotated[Vector, Floats("K", "K")]
+    weights: Annotated[Vector, FloatArray("K", "K")]
     intercept: PerClass
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         features = soft_log_probs(z * self.beta, 1.0, self.uniform)
         return softmax(linear(features, self.weights, self.intercept))
 
@@ -147,10 +146,10 @@ class LatentFunction(Map):
 
     beta: Scale
     length: Scale
-    points: Annotated[Vector, Floats("P")]
-    draws: Annotated[Vector, Floats("D", "P")]
+    points: Annotated[Vector, FloatArray("P")]
+    draws: Annotated[Vector, FloatArray("D", "P")]
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         xp = namespace(z)
         logs = log_softmax(z * self.beta)
         # Far from all points the Gaussians are 0; clipping keeps the squares of saturated
@@ -173,8 +172,8 @@ class GapNetwork(Map):
     all distances below the last rank.
     """
 
-    inputs: Annotated[Vector, Floats(2, "R")]
-    parameters: Annotated[Vector, Floats(None)]
+    inputs: Annotated[Vector, FloatArray(2, "R")]
+    parameters: Annotated[Vector, FloatArray(None)]
     classes: Annotated[int, Number(2, whole=True)]
 
     keeps_order: ClassVar[bool] = True
@@ -204,7 +203,7 @@ class GapNetwork(Map):
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         return network_shapes(self.inputs.shape[1], self.classes, self.n_hidden)
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         return softmax(self.scores(z))
 
     def scores(self, z: Array) -> Array:
@@ -245,7 +244,7 @@ def linear_features(z: Array, kind: str) -> Array:
     return clip(features, -1e9, 1e9)
 
 
-def scaled_answers(logits: FloatArray, scales: Vector) -> tuple[Vector, Vector]:
+def scaled_answers(logits: Floats, scales: Vector) -> tuple[Vector, Vector]:
     """Return softmax(s z) by compiled loops, with one scale per row, and its value at each row's
     largest logit.
     """

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from recal.errors import InputError
 from recal.maps.arrays import interpolate, linear, log_odds, sigmoid
-from recal.maps.base import Array, Map, Views, indices, like, namespace
-from recal.schema import LARGEST, SMALLEST, Floats, Integers, Number
+from recal.maps.base import Array, Map, ViewLogits, indices, like, namespace
+from recal.schema import LARGEST, SMALLEST, FloatArray, Integers, Number
 
-PerSignal = Annotated[NDArray[np.float64], Floats("S")]
-Positive = Annotated[NDArray[np.float64], Floats("S", low=SMALLEST)]
-Shares = Annotated[NDArray[np.float64], Floats("M", low=0.0, high=1.0)]
-Knots = Annotated[NDArray[np.float64], Floats("S", "N", rising=True)]
+PerSignal = Annotated[NDArray[np.float64], FloatArray("S")]
+Positive = Annotated[NDArray[np.float64], FloatArray("S", low=SMALLEST)]
+Shares = Annotated[NDArray[np.float64], FloatArray("M", low=0.0, high=1.0)]
+Knots = Annotated[NDArray[np.float64], FloatArray("S", "N", rising=True)]
 
 # How a signal is transformed. Categories are not transformed.
 IDENTITY, LOGARITHM, LOG_ODDS, RANKS, CATEGORY = range(5)
@@ -39,8 +39,8 @@ class SignalEncoding(Map):
     kind: Annotated[NDArray[np.int64], Integers("S", low=IDENTITY, high=CATEGORY)]
     low: Positive
     high: Positive
-    knots: Annotated[NDArray[np.float64], Floats("S", "R", rising=True)]
-    ranks: Annotated[NDArray[np.float64], Floats("S", "R", rising=True)]
+    knots: Annotated[NDArray[np.float64], FloatArray("S", "R", rising=True)]
+    ranks: Annotated[NDArray[np.float64], FloatArray("S", "R", rising=True)]
     lower: PerSignal
     upper: PerSignal
     centre: PerSignal
@@ -101,11 +101,11 @@ class SignalMap(Map):
 
     encoding: SignalEncoding
     shares: Shares
-    intercepts: Annotated[NDArray[np.float64], Floats("M")]
+    intercepts: Annotated[NDArray[np.float64], FloatArray("M")]
     knots: Knots
-    weights: Annotated[NDArray[np.float64], Floats("M", "S", "N+1")]
-    by_level: Annotated[NDArray[np.float64], Floats("M", None, "S+1")]
-    products: Annotated[NDArray[np.float64], Floats("M", "S", "S")]
+    weights: Annotated[NDArray[np.float64], FloatArray("M", "S", "N+1")]
+    by_level: Annotated[NDArray[np.float64], FloatArray("M", None, "S+1")]
+    products: Annotated[NDArray[np.float64], FloatArray("M", "S", "S")]
     slope: Annotated[float, Number(0.0, LARGEST)]
 
     def check(self) -> None:
@@ -154,7 +154,7 @@ class SignalMap(Map):
         mixed = xp.sum(sigmoid(self.log_odds(signals)) * like(signals, self.shares), axis=1)
         return sigmoid(self.slope * log_odds(mixed))
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         """Return the probabilities that an answer is wrong and right, (n_samples, 2), from its
         signals.
         """

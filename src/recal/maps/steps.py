@@ -24,13 +24,13 @@ from recal.engine.compiled import SMALL, over_rows
 from recal.engine.series import RISE, SCALE_RANGE, ScaledLogits, ScaledRows
 from recal.errors import InputError
 from recal.maps.arrays import clip, repeated, softmax, take_along
-from recal.maps.base import Array, Map, Views, indices, like, namespace
+from recal.maps.base import Array, Map, ViewLogits, indices, like, namespace
 from recal.maps.guard import answer_views
 from recal.maps.scaling import scaled_answers
 from recal.schema import Kind, ListOf, Number, Record, Sizes, check, kind_of
 from recal.transforms import Transform, as_transform
 from recal.transforms.base import short_spec
-from recal.views import Views as ViewSet
+from recal.views import Views
 
 ConfidenceAt = Literal["original", "own"]
 # The view of each step, (n_steps,), and its four betas, (n_steps, 4).
@@ -199,17 +199,17 @@ class Plan(Map):
     def plan(self) -> Plan:
         return self
 
-    def probs(self, z: Array, views: Views = ()) -> Array:
+    def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         return softmax(z, self._scales(z, views))
 
-    def compiled(self, z: Array, views: Views) -> tuple[Array, Array] | None:
+    def compiled(self, z: Array, views: ViewLogits) -> tuple[Array, Array] | None:
         if z.size < SMALL and not self.transforms:
             return None
         start = min(max(self.start, SCALE_RANGE[0]), SCALE_RANGE[1])
         scales = replayed_scales(self.program, start, self.confidence_at, z, views)
         return scaled_answers(z, np.clip(scales * self.finish, *SCALE_RANGE))
 
-    def _scales(self, z: Array, views: Views) -> Array | float:
+    def _scales(self, z: Array, views: ViewLogits) -> Array | float:
         """Return each sample's scale after all steps, (n_samples, 1), or one scale for all."""
         start = min(max(self.start, SCALE_RANGE[0]), SCALE_RANGE[1])
         numbers, betas = self.program
@@ -287,7 +287,7 @@ def named_views(transforms: tuple[Transform, ...]) -> str:
     return f"{count} view{'' if count == 1 else 's'} ({named})" if count else "no views"
 
 
-def calibrated_probs(plan: Any, views: ViewSet) -> np.ndarray:
+def calibrated_probs(plan: Any, views: Views) -> np.ndarray:
     """Return the probabilities that a plan or a blend gives, (n_samples, n_classes); a row does not
     depend on the others.
 

@@ -53,10 +53,10 @@ class Stranger(Toy):
 
 @pytest.fixture(autouse=True)
 def _family_with_toy(monkeypatch):
-    family = encoding.calibrator_named
+    family = encoding.stored_calibrator
     for module in (encoding, saved):
         monkeypatch.setattr(
-            module, "calibrator_named", lambda name: Toy if name == "Toy" else family(name)
+            module, "stored_calibrator", lambda name: Toy if name == "Toy" else family(name)
         )
 
 
