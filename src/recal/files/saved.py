@@ -27,9 +27,9 @@ from recal.files.encoding import (
     DTYPES,
     Decoder,
     Encoder,
-    stored_calibrator,
     check_params,
     record_named,
+    stored_calibrator,
 )
 from recal.files.paths import local_path, replacing
 from recal.maps.base import Map

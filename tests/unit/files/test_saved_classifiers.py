@@ -56,7 +56,7 @@ def test_what_is_missing_is_named(tmp_path):
     path = save(fitted(), tmp_path / "c.recal")
     with pytest.raises(InputError, match="model=your_model"):
         load(path, preprocess=halve)
-    with pytest.raises(InputError, match="halve' after the transformations"):
+    with pytest.raises(InputError, match=":halve'"):
         load(path, model=model).predict_proba(IMAGES)
     with pytest.raises(InputError, match="holds a calibrator, which has no use for a model"):
         load(
