@@ -8,7 +8,6 @@ import os
 
 import numpy as np
 import pytest
-import soundfile
 from PIL import Image
 from torch.utils.data import Dataset
 
@@ -29,15 +28,6 @@ def images(folder, seed):
         Image.fromarray(pixels).save(folder / f"{number:02}.bmp")
 
 
-def sounds(folder, seed):
-    for number in range(12):
-        soundfile.write(
-            folder / f"{number:02}.wav",
-            np.random.default_rng([seed, number]).uniform(-1, 1, 50),
-            8000,
-        )
-
-
 def texts(folder, seed):
     for number in range(12):
         (folder / f"{number:02}.txt").write_text(f"word {seed} {number:02}")
@@ -49,7 +39,7 @@ def array(folder, seed):
     np.save(folder / "x.npy", rows)
 
 
-WRITERS = {"images": images, "sounds": sounds, "texts": texts}
+WRITERS = {"images": images, "texts": texts}
 
 
 @pytest.mark.parametrize("kind", WRITERS)

@@ -196,16 +196,6 @@ def test_a_device_that_is_not_there_is_named(images, device):
         collect(module, images, None, device=device)
 
 
-def test_in_place_preprocess_spoils_nothing(images):
-    kept = images.astype(np.float32)
-    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
-    clean = collect(module, kept, "zoom:0.5+zoom:1.0", preprocess=lambda x: x / 255)
-    spoilt = collect(module, kept, "zoom:0.5+zoom:1.0", preprocess=lambda x: x.div_(255))
-    np.testing.assert_array_equal(kept, images)
-    np.testing.assert_array_equal(clean.transformed("zoom:0.5"), spoilt.transformed("zoom:0.5"))
-    np.testing.assert_array_equal(clean.logits, spoilt.logits)
-
-
 def test_another_weight_gives_another_fingerprint():
     first, again, other = as_model(net(0)), as_model(net(0)), as_model(net(1))
     assert first.fingerprint() == again.fingerprint() != other.fingerprint()
@@ -334,19 +324,6 @@ def test_a_hugging_face_folder_is_opened(vision, tmp_path):
 
 
 # --- what no model may do
-
-
-def test_probabilities_are_refused_with_the_remedy_and_taken_when_said(images, model):
-    def softmax(batch):
-        values = np.exp(model(batch))
-        return values / values.sum(1, keepdims=True)
-
-    with pytest.raises(
-        InputError, match=r"softmax returned values in \[0, 1\].*outputs='probabilities'"
-    ):
-        collect(softmax, images, None)
-    views = collect(softmax, images, "zoom:0.5", outputs="probabilities")
-    np.testing.assert_allclose(np.exp(views.logits), softmax(images), rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -76,21 +76,6 @@ def test_a_store_holds_what_memory_would(tmp_path, job, images, labels, model):
         np.testing.assert_array_equal(views.labels, labels)
 
 
-def test_the_ledger_has_the_job_and_one_checksum_per_block_and_view(tmp_path, whole):
-    ledger = read_ledger(tmp_path / "whole.zarr")
-    assert len(ledger.header["pool"]) == 3
-    assert [record["shape"] for record in ledger.blocks.values()] == [[4, 3]] * 5
-    assert [len(record["sums"]) for record in ledger.blocks.values()] == [4] * 5
-    assert all(len(record["inputs"]) == 32 for record in ledger.blocks.values())
-    assert ledger.end is not None
-    assert {name.split("/")[0] for name in whole} == {
-        "ledger.txt",
-        "zarr.json",
-        "logits",
-        "transformed",
-    }
-
-
 @pytest.mark.parametrize("calls", [0, 4, 9, 19])
 def test_an_interrupted_store_goes_on_bit_for_bit(tmp_path, job, model, whole, calls):
     with pytest.raises(Stop):

@@ -1,4 +1,4 @@
-"""The pool that nobody named is chosen by what the inputs are, or asked for."""
+"""Pools with a name: the default is chosen by what the inputs are, or asked for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recal.collecting.preflight import as_pool, kind_of_inputs
 from recal.collecting.sources import as_source
 from recal.errors import InputError
 from recal.transforms import pool
-from recal.transforms.pool import USUAL
+from recal.transforms.pool import DAMAGE, USUAL
 
 RNG = np.random.default_rng(0)
 MODEL = CallableModel(lambda batch: batch)
@@ -57,3 +57,18 @@ def test_every_usual_pool_can_be_drawn_and_fits_its_modality():
         allowed = {made_for, {"video": "image", "audio": "series"}.get(made_for, made_for)}
         assert {transform.modality for transform in found} <= allowed
         assert 8 <= len(found) <= 10
+
+
+@pytest.mark.parametrize("made_for", DAMAGE)
+def test_a_pool_of_damage_has_three_strengths_of_three_or_more_kinds(made_for):
+    data = RNG.normal(size=(20, 5)) if made_for == "tabular" else None
+    kinds = [str(transform).split(":")[0] for transform in pool(f"damage:{made_for}", data=data)]
+    assert all(kinds.count(kind) == 3 for kind in kinds)
+    assert len(set(kinds)) >= 3
+
+
+def test_damage_alone_is_that_of_images_and_joins_others():
+    assert pool("flip+damage")[1:] == pool("damage:image") == pool("damage")
+    assert len({str(transform).split(":")[0] for transform in pool("damage")}) >= 6
+    with pytest.raises(InputError, match="got 'damage:smell'"):
+        pool("damage:smell")
