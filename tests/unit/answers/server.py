@@ -27,13 +27,8 @@ class Script:
 def positions(tokens):
     content = []
     for token, top in tokens:
-        listed = [
-            {"token": name, "logprob": math.log(share), "bytes": None}
-            for name, share in top.items()
-        ]
-        content.append(
-            {"token": token, "logprob": listed[0]["logprob"], "bytes": None, "top_logprobs": listed}
-        )
+        listed = [{"token": name, "logprob": math.log(share)} for name, share in top.items()]
+        content.append({**listed[0], "token": token, "top_logprobs": listed})
     return content
 
 
@@ -54,33 +49,16 @@ def serving(script):
             if isinstance(fault, str) and fault.startswith("http"):
                 return self.reply(307, {}, fault)
             if isinstance(fault, tuple):
-                status, body = fault
-                return self.reply(status, body)
+                return self.reply(*fault)
             if isinstance(fault, int):
                 return self.reply(fault, {"error": {"message": f"fault {fault}"}})
             tokens = script.answer(request["messages"][0]["content"])
             words, tokens = (tokens, []) if isinstance(tokens, str) else ("", tokens)
-            text = words or "".join(token for token, _ in tokens or [])
-            message = {"role": "assistant", "content": text}
+            message = {"content": words or "".join(token for token, _ in tokens or [])}
             if tokens is None:
-                message |= {"content": None, "refusal": "I cannot help with that."}
-            logprobs = {"content": positions(tokens), "refusal": None} if tokens else None
-            choice = {
-                "index": 0,
-                "finish_reason": "length",
-                "message": message,
-                "logprobs": logprobs,
-            }
-            return self.reply(
-                200,
-                {
-                    "id": "chatcmpl-1",
-                    "object": "chat.completion",
-                    "created": 0,
-                    "model": "tiny",
-                    "choices": [choice],
-                },
-            )
+                message = {"content": None, "refusal": "I cannot help with that."}
+            logprobs = {"content": positions(tokens)} if tokens else None
+            return self.reply(200, {"choices": [{"message": message, "logprobs": logprobs}]})
 
         def reply(self, status, body, location=None):
             content = body if isinstance(body, bytes) else json.dumps(body).encode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,23 +14,17 @@ from tests.unit.answers.server import Script, serving
 
 pytest.importorskip("openai")
 OPTIONS = ["A", "B", "C"]
-QUESTIONS = {
-    "question": np.array([f"question {n}" for n in range(6)], dtype=object),
-    "A": np.array([f"red {n}" for n in range(6)], dtype=object),
-    "B": np.array([f"green {n}" for n in range(6)], dtype=object),
-    "C": np.array([f"blue {n}" for n in range(6)], dtype=object),
-}
+WORDS = {"question": "question", "A": "red", "B": "green", "C": "blue"}
+QUESTIONS = {name: np.array([f"{word} {n}" for n in range(6)]) for name, word in WORDS.items()}
 LISTED = Template("listed", "{question}\n{options}\nAnswer:")
 SHORT = Template("short", "{question} A: {A} B: {B} C: {C}?")
 
 
 def prefers_green(prompt):
     """The model likes the option whose text is green, and the first letter a little."""
-    letter = (
-        next(line.partition(".")[0] for line in prompt.splitlines() if "green" in line)
-        if "\n" in prompt
-        else "B"
-    )
+    letter = "B"
+    if "\n" in prompt:
+        letter = next(line.partition(".")[0] for line in prompt.splitlines() if "green" in line)
     shares = {"A": 0.15, "B": 0.1, "C": 0.1}
     shares[letter] = 0.7
     return [(letter, {letter: 0.7, **shares})]
@@ -42,22 +38,16 @@ def interview(url, ledger, *, templates=(LISTED,), labels=None, **settings):
 def test_templates_become_views(tmp_path):
     script = Script(prefers_green)
     with serving(script) as url:
-        asked = interview(
-            url, tmp_path / "ledger.jsonl", templates=(LISTED, SHORT), labels=np.array(["B"] * 6)
-        )
+        given = {"templates": (LISTED, SHORT), "labels": np.array(["B"] * 6)}
+        asked = interview(url, tmp_path / "ledger.jsonl", **given)
         asked.run()
         views = asked.views().views
     assert [str(one) for one in views.transforms] == ["short"]
     np.testing.assert_allclose(np.exp(views.logits), np.tile([0.15, 0.7, 0.1], (6, 1)))
     assert views.labels.tolist() == [1] * 6
     assert "A. red 0\nB. green 0\nC. blue 0" in "".join(script.prompts())
-    first = script.requests[0]
-    assert (first["model"], first["max_tokens"], first["top_logprobs"], first["temperature"]) == (
-        "tiny",
-        1,
-        20,
-        0.0,
-    )
+    expected = {"model": "tiny", "max_tokens": 1, "top_logprobs": 20, "temperature": 0.0}
+    assert expected.items() <= script.requests[0].items()
 
 
 def test_busy_servers_errors_and_timeouts_are_repeated(tmp_path):
@@ -67,9 +57,7 @@ def test_busy_servers_errors_and_timeouts_are_repeated(tmp_path):
         asked = interview(url, tmp_path / "ledger.jsonl", timeout=0.3)
         asked.run()
     assert asked.cost().n_requests == 0
-    assert set(asked.ledger.answers) == {
-        asked.endpoint.key_of(prompt) for prompt in asked.prompts[0]
-    }
+    assert set(asked.ledger.answers) == set(map(asked.endpoint.key_of, asked.prompts[0]))
 
 
 def test_a_server_that_stays_down_stops_the_run_and_keeps_what_was_answered(tmp_path):
@@ -118,11 +106,10 @@ def test_an_answer_without_logprobs_is_skipped_on_request_and_asked_again_later(
         assert again.cost().n_requests == 1
         again.run()
         assert again.views().n_unanswered == 0
-    with (
-        serving(Script(lambda prompt: [])) as url,
-        pytest.raises(EndpointError, match="returned no logprobs"),
-    ):
-        interview(url, tmp_path / "none.jsonl", concurrency=2).run(on_error="skip")
+    with serving(Script(lambda prompt: [])) as url:
+        asked = interview(url, tmp_path / "none.jsonl", concurrency=2)
+        with pytest.raises(EndpointError, match="returned no logprobs"):
+            asked.run(on_error="skip")
 
 
 def test_prompts_do_not_follow_a_redirect_to_another_host(tmp_path):
@@ -136,12 +123,8 @@ def test_prompts_do_not_follow_a_redirect_to_another_host(tmp_path):
 
 def test_the_key_of_a_request_covers_what_determines_its_answer():
     one = Endpoint("http://127.0.0.1/v1", "small")
-    others = [
-        Endpoint("http://127.0.0.1/v1", "large"),
-        Endpoint("http://127.0.0.1/v2", "small"),
-        Endpoint("http://127.0.0.1/v1", "small", max_tokens=2),
-        Endpoint("http://127.0.0.1/v1", "small", top_logprobs=5),
-    ]
+    changes = {"model": "large", "url": "http://127.0.0.1/v2", "max_tokens": 2, "top_logprobs": 5}
+    others = [replace(one, **{name: value}) for name, value in changes.items()]
     keys = {one.key_of("a"), one.key_of("b"), *(other.key_of("a") for other in others)}
     assert len(keys) == 6
     assert one.key_of("a") == Endpoint("http://127.0.0.1/v1/", "small", timeout=1.0).key_of("a")
@@ -170,21 +153,14 @@ def test_a_filtered_prompt_counts_as_a_refusal_and_other_bad_requests_stop_the_r
         asked.run()
         assert asked.views().n_unanswered == 1
     for fault, message in [
-        (
-            (400, {"error": {"message": "top_logprobs must be at most 5"}}),
-            "answered 400 .*at most 5",
-        ),
-        ((401, {"error": {"message": "bad key"}}), "Set OPENAI_API_KEY"),
-        ((404, {"error": {"message": "no such model"}}), "answered 404 to 'tiny'"),
+        ((400, {"error": {"message": "at most 5"}}), "answered 400 .*at most 5"),
+        (401, "Set OPENAI_API_KEY"),
+        (404, "answered 404 to 'tiny': fault 404"),
+        (b"<html>", "no chat completion, 1 times"),
     ]:
         script = Script(prefers_green, faults=[fault] * 9)
         with serving(script) as url, pytest.raises(EndpointError, match=message):
             interview(url, tmp_path / "b.jsonl", retries=0).run()
-    with (
-        serving(Script(prefers_green, faults=[b"<html>"] * 9)) as url,
-        pytest.raises(EndpointError, match="no chat completion, 1 times"),
-    ):
-        interview(url, tmp_path / "b.jsonl", retries=0).run()
     with pytest.raises(EndpointError, match="cannot be reached"):
         interview("http://127.0.0.1:9/v1", tmp_path / "c.jsonl", retries=0).run()
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recal import Blend, CalibratedClassifier, Plan, Views, ViewStacking
+from recal import Blend, Plan, Views, ViewStacking
 from recal.collecting.local import apply
 from recal.maps.steps import calibrated_probs
 from recal.transforms import Named
@@ -56,17 +56,6 @@ def test_apply_asks_for_the_views_of_unsure_samples_alone() -> None:
     assert 0 < needed.sum() < 50
     assert sum(model.rows) == 50 + 2 * needed.sum()
     assert found.passes_per_answer == pytest.approx((1 + 2 * needed).mean())
-
-
-def test_a_classifier_says_what_its_answers_took() -> None:
-    images = inputs(30)
-    probs, needed = expected(images)
-    model = Model()
-    classifier = CalibratedClassifier(model, ViewStacking())
-    classifier.calibrator_, classifier.classes_, classifier.pool_ = stacking(), np.arange(4), ()
-    np.testing.assert_allclose(classifier.predict_proba(images), probs, atol=1e-12)
-    assert classifier.passes_per_answer_ == pytest.approx((1 + 2 * needed).mean())
-    assert sum(model.rows) == 30 + 2 * needed.sum()
 
 
 def test_a_bad_row_of_a_view_is_named_by_its_place_among_all_inputs() -> None:
