@@ -11,7 +11,7 @@ from recal import read_views
 from recal.answers import read_log
 from recal.answers.logs import open_log
 from recal.answers.scores import answer_row, begun_by
-from recal.errors import FileError, InputError
+from recal.errors import FileError, InputError, RecalError
 
 
 def write_lines(path, lines):
@@ -20,18 +20,11 @@ def write_lines(path, lines):
 
 
 def harness_line(number, scores, target, **more):
-    return {
-        "doc_id": number,
-        "doc_hash": f"hash{number}",
-        "target": target,
-        "arguments": {
-            f"gen_args_{place}": {"arg_0": f"question {number}", "arg_1": f" {name}"}
-            for place, name in enumerate("ABC"[: len(scores)])
-        },
-        "resps": [[[str(score), "False"]] for score in scores],
-        "filtered_resps": [[str(score), "False"] for score in scores],
-        **more,
-    }
+    options = [{"arg_0": f"question {number}", "arg_1": f" {name}"} for name in "ABC"]
+    arguments = {f"gen_args_{place}": options[place] for place in range(len(scores))}
+    line = {"doc_hash": f"hash{number}", "target": target, "arguments": arguments}
+    line["resps"] = [[[str(score), "False"]] for score in scores]
+    return {**line, "filtered_resps": [[str(score), "False"] for score in scores], **more}
 
 
 def token(text, top):
@@ -40,25 +33,18 @@ def token(text, top):
 
 
 def completion(*tokens, **more):
-    return {
-        "id": "chatcmpl-1",
-        "choices": [{"message": {"content": "A"}, "logprobs": {"content": list(tokens)}}],
-    } | more
+    choice = {"message": {"content": "A"}, "logprobs": {"content": list(tokens)}}
+    return {"id": "chatcmpl-1", "choices": [choice], **more}
 
 
 def test_samples_of_the_harness_are_read_whatever_form_scores_and_targets_have(tmp_path):
+    scores = [-3.0, -2.0, -1.0]
     lines = [
         harness_line(0, [-1.0, -2.0, -3.0], "0"),
         harness_line(1, [-3.0, -0.5, -1.0], "B"),
-        {**harness_line(2, [-3.0, -2.0, -1.0], [2]), "filtered_resps": [-3.0, -2.0, -1.0]},
-        {
-            **harness_line(3, [-3.0, -2.0, -1.0], 2),
-            "filtered_resps": [[-3.0, False], [-2.0, False], [-1.0, True]],
-        },
-        {
-            **harness_line(4, [-3.0, -2.0, -1.0], 1),
-            "filtered_resps": ["generated"],
-        },  # `resps` still holds the scores
+        harness_line(2, scores, [2], filtered_resps=scores),
+        harness_line(3, scores, 2, filtered_resps=[[score, False] for score in scores]),
+        harness_line(4, scores, 1, filtered_resps=["generated"]),  # `resps` has the scores
     ]
     views = read_log(write_lines(tmp_path / "samples.jsonl", lines))
     assert views.classes.tolist() == ["A", "B", "C"]
@@ -68,12 +54,10 @@ def test_samples_of_the_harness_are_read_whatever_form_scores_and_targets_have(t
 
 
 def test_runs_are_joined_by_doc_hash_and_questions_in_one_file_only_are_left_out(tmp_path):
-    main = write_lines(
-        tmp_path / "a.jsonl", [harness_line(n, [-1.0, -2.0 - n], 0) for n in (0, 1, 2, 2)]
-    )
-    other = write_lines(
-        tmp_path / "b.jsonl", [harness_line(n, [-5.0, -1.0 * n], 0) for n in (2, 1, 2)]
-    )
+    lines = [harness_line(n, [-1.0, -2.0 - n], 0) for n in (0, 1, 2, 2)]
+    main = write_lines(tmp_path / "a.jsonl", lines)
+    lines = [harness_line(n, [-5.0, -1.0 * n], 0) for n in (2, 1, 2)]
+    other = write_lines(tmp_path / "b.jsonl", lines)
     joined = open_log(main, {"direct": other})
     assert joined.n_left_out == 1
     assert joined.views.logits[:, 1].tolist() == [-3.0, -4.0, -4.0]
@@ -88,14 +72,10 @@ def test_runs_are_joined_by_doc_hash_and_questions_in_one_file_only_are_left_out
 
 def test_batch_output_is_joined_with_labels_by_custom_id(tmp_path):
     answers = {"q1": {"A": -0.1, " B": -3.0, "B": -4.0}, "q2": {"B": -0.2, "The": -2.0}}
-    lines = [
-        {
-            "id": "b",
-            "custom_id": one,
-            "response": {"status_code": 200, "body": completion(token(next(iter(top)), top))},
-        }
-        for one, top in answers.items()
-    ]
+    lines = []
+    for one, top in answers.items():
+        body = completion(token(next(iter(top)), top))
+        lines.append({"custom_id": one, "response": {"status_code": 200, "body": body}})
     lines.append({"custom_id": "q3", "response": None, "error": {"code": "content_filter"}})
     log = write_lines(tmp_path / "batch.jsonl", lines)
     labels = tmp_path / "labels.csv"
@@ -146,20 +126,14 @@ def test_files_are_joined_by_exact_ids_or_not_at_all(tmp_path):
 
 
 def test_the_floor_is_half_of_the_smallest_returned_probability_if_that_is_smaller(tmp_path):
-    log = write_lines(
-        tmp_path / "log.jsonl",
-        [completion(token("A", {"A": -0.1, "B": -20.0})), completion(token("A", {"A": -0.1}))],
-    )
+    tops = {"A": -0.1, "B": -20.0}, {"A": -0.1}
+    log = write_lines(tmp_path / "log.jsonl", [completion(token("A", top)) for top in tops])
     assert open_log(log, {}, ["A", "B"]).floor == pytest.approx(np.exp(-20.0) / 2)
 
 
 def test_the_answer_is_the_last_token_that_names_an_option():
-    reasoned = [
-        ("A", {"A": -0.5}),
-        (" train", {" train": -0.1}),
-        (" B", {" B": -0.2, " A": -2.0}),
-        (".", {".": 0.0}),
-    ]
+    reasoned = [("A", {"A": -0.5}), (" train", {" train": -0.1})]
+    reasoned += [(" B", {" B": -0.2, " A": -2.0}), (".", {".": 0.0})]
     row, named = answer_row(reasoned, ["A", "B"])
     np.testing.assert_allclose(row, [-2.0, -0.2])
     assert named == 1
@@ -205,17 +179,11 @@ def test_an_option_may_begin_another():
 @pytest.mark.parametrize("kind", ["probabilities", "logarithms", "logits"])
 def test_tables_with_one_column_per_option(tmp_path, kind):
     probs = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]])
-    values = {
-        "probabilities": probs,
-        "logarithms": np.log(probs),
-        "logits": np.log(probs) + np.array([[5.0], [-1.0]]),
-    }[kind]
+    logits = np.log(probs) + np.array([[5.0], [-1.0]])
+    values = {"probabilities": probs, "logarithms": np.log(probs), "logits": logits}[kind]
     path = tmp_path / "options.csv"
-    rows = [
-        f"{n},{','.join(map(repr, row.tolist()))},{label}"
-        for n, (row, label) in enumerate(zip(values, "AC"))
-    ]
-    path.write_text("\n".join(["id,A,B,C,label", *rows]))
+    rows = [",".join(map(repr, row.tolist())) for row in values]
+    path.write_text(f"id,A,B,C,label\n0,{rows[0]},A\n1,{rows[1]},C\n")
     views = read_log(path)
     np.testing.assert_allclose(views.logits, np.log(probs))
     assert views.labels.tolist() == [0, 2]
@@ -224,41 +192,31 @@ def test_tables_with_one_column_per_option(tmp_path, kind):
 
 
 def test_what_cannot_be_read_is_refused_with_the_reason(tmp_path):
-    generated = write_lines(
-        tmp_path / "g.jsonl", [{"filtered_resps": ["42"], "resps": [["It is 42"]], "target": "42"}]
-    )
-    with pytest.raises(FileError, match="line 1 holds generated text and no scores"):
-        read_log(generated)
-    plain = write_lines(
-        tmp_path / "p.jsonl", [{"id": "1", "choices": [{"message": {"content": "A"}}]}]
-    )
-    with pytest.raises(FileError, match="holds no logprobs"):
-        read_log(plain, options=["A", "B"])
-    with pytest.raises(InputError, match="--options A,B,C,D"):
-        read_log(plain)
-    other = write_lines(tmp_path / "o.jsonl", [{"question": "?", "text": "A"}])
-    with pytest.raises(
-        FileError, match="no log that recal knows: its first line has question, text"
-    ):
-        read_log(other)
+    plain = {"id": "1", "choices": [{"message": {"content": "A"}}]}
+    failed = {
+        "custom_id": "q",
+        "response": {"status_code": 500, "body": completion(token("A", {}))},
+    }
+    for line, options, message in [
+        ({"resps": [["It is 42"]], "target": "42"}, None, "line 1 holds generated text"),
+        (plain, ["A", "B"], "holds no logprobs"),
+        (plain, None, "--options A,B,C,D"),
+        (failed, ["A", "B"], "every request failed"),
+        ({"question": "?", "text": "A"}, None, "its first line has question, text"),
+        (harness_line(0, [-1.0, -2.0], "neither"), None, "'neither'"),
+    ]:
+        with pytest.raises(RecalError, match=message):
+            read_log(write_lines(tmp_path / "log.jsonl", [line]), options=options)
     (tmp_path / "bad.jsonl").write_text('{"a": 1}\n{"a": \n')
     with pytest.raises(FileError, match="line 2 is not JSON"):
         read_log(tmp_path / "bad.jsonl")
-    odd = write_lines(tmp_path / "t.jsonl", [harness_line(0, [-1.0, -2.0], "neither")])
-    with pytest.raises(InputError, match="'neither'"):
-        read_log(odd)
 
 
 def test_chat_completions_are_joined_by_the_question_and_not_by_the_response(tmp_path):
-    first, second = (completion(token(one, {one: -0.1})) for one in "AB")
-    log = write_lines(
-        tmp_path / "a.jsonl",
-        [{**first, "id": "r1", "question_id": "q1"}, {**second, "id": "r2", "question_id": "q2"}],
-    )
-    turned = write_lines(
-        tmp_path / "b.jsonl",
-        [{**second, "id": "r3", "question_id": "q2"}, {**first, "id": "r4", "question_id": "q1"}],
-    )
+    first = completion(token("A", {"A": -0.1}), question_id="q1")
+    second = completion(token("B", {"B": -0.1}), question_id="q2")
+    log = write_lines(tmp_path / "a.jsonl", [{**first, "id": "r1"}, {**second, "id": "r2"}])
+    turned = write_lines(tmp_path / "b.jsonl", [{**second, "id": "r1"}, {**first, "id": "r2"}])
     views = read_log(log, views={"again": turned}, options=["A", "B"])
     np.testing.assert_array_equal(views.transformed("again"), views.logits)
 
