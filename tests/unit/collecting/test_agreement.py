@@ -37,9 +37,7 @@ def thirds(batch):
 
 def test_the_order_in_which_the_predictions_match_is_named():
     shuffled = job(lambda batch: thirds(batch)[:, [2, 0, 1]])
-    with pytest.raises(
-        InputError, match=r"100% match.*in alphabetical order.*classes=\['cat', 'apple', 'bee'\]"
-    ):
+    with pytest.raises(InputError, match=r"100% match.*classes=\['cat', 'apple', 'bee'\]"):
         check_agreement(shuffled, pictures())
 
 
@@ -55,9 +53,7 @@ def test_a_model_whose_order_is_right_passes(wrong):
     rng = np.random.default_rng(1)
 
     def noise(batch):
-        return np.where(rng.random(len(batch)) < wrong, 1.0, 0.0)[:, None] * rng.normal(
-            0, 300, (1, 3)
-        )
+        return (rng.random(len(batch)) < wrong)[:, None] * rng.normal(0, 300, (1, 3))
 
     check_agreement(job(lambda batch: thirds(batch) + noise(batch)), pictures())
 
@@ -98,16 +94,7 @@ def test_named_labels_mean_the_same_in_python_and_in_commands(tmp_path):
     ):
         with pytest.raises(InputError, match=r"look swapped.*classes=\['pine', 'oak'\]"):
             wrong()
-    with pytest.raises(
-        InputError,
-        match=r"If the columns are in alphabetical order, pass classes=\['oak', 'pine'\]",
-    ):
+    with pytest.raises(InputError, match=r"pass classes=\['oak', 'pine'\]"):
         TemperatureScaling().fit(logits(height), trees)
     with pytest.raises(InputError, match="labels have 2 classes and the model has 3"):
-        collect(
-            lambda batch: np.repeat(batch, 3, axis=1) * [1, 2, 3],
-            height,
-            None,
-            labels=trees,
-            progress=False,
-        )
+        collect(lambda batch: batch * [1, 2, 3], height, None, labels=trees, progress=False)

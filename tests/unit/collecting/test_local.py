@@ -15,13 +15,11 @@ from recal.transforms import Named, ZoomOut
 def test_each_view_is_the_models_answer_to_the_preprocessed_transformed_input(
     images, labels, model
 ):
-    views = collect(
-        model, images, "zoom:0.5+brightness:0.3", labels=labels, preprocess=lambda x: 255.0 - x
-    )
+    how = {"labels": labels, "preprocess": lambda x: 255.0 - x}
+    views = collect(model, images, "zoom:0.5+brightness:0.3", **how)
     np.testing.assert_array_equal(views.logits, model(255.0 - images))
-    np.testing.assert_array_equal(
-        views.transformed("zoom:0.5"), model(255.0 - ZoomOut(0.5)(images))
-    )
+    zoomed = model(255.0 - ZoomOut(0.5)(images))
+    np.testing.assert_array_equal(views.transformed("zoom:0.5"), zoomed)
     assert [str(t) for t in views.transforms] == ["zoom:0.5", "brightness:0.3"]
     assert views.labels.tolist() == labels.tolist()
 
@@ -66,14 +64,11 @@ def test_your_own_transformations_are_given_again_as_functions_or_by_name(
     calibrator = load(tmp_path / "own.recal")  # which knows the transformation by its name only
     expected = calibrator.predict_proba(views)
     for given in ([flipped], {"flipped": flipped}, [Named("flipped", flipped)]):
-        np.testing.assert_array_equal(
-            apply(calibrator, model, images, transforms=given).probs, expected
-        )
-    with pytest.raises(
-        InputError, match=r"'flipped' is known by name only.*transforms=\{'flipped'"
-    ):
+        found = apply(calibrator, model, images, transforms=given)
+        np.testing.assert_array_equal(found.probs, expected)
+    with pytest.raises(InputError, match=r"'flipped' is known by .*transforms=\{'flipped'"):
         apply(calibrator, model, images)
-    with pytest.raises(InputError, match=r"as \{name: function\} or \[function, \.\.\.\]"):
+    with pytest.raises(InputError, match=r"as \{name: function\}"):
         apply(calibrator, model, images, transforms=flipped)
 
 
@@ -89,13 +84,9 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path, ima
 
 def test_another_number_of_classes_is_refused(images):
     def growing(batch):
-        return np.ones((len(batch), 2 + (len(batch) < 8)), dtype=np.float32) * np.arange(
-            5, 7 + (len(batch) < 8)
-        )
+        return np.arange(5.0, 7.0 + (len(batch) < 8)) * np.ones((len(batch), 1))
 
-    with pytest.raises(
-        InputError, match=r"growing gave 2 columns of float64 before and 3 of float64 for batch 2"
-    ):
+    with pytest.raises(InputError, match=r"gave 2 columns of .* and 3 of float64 for batch 2"):
         collect(growing, images, None, batch_size=8)
 
 
@@ -104,9 +95,7 @@ def test_a_nan_names_the_sample_and_the_view(images, model):
         logits = model(batch)
         return np.where((batch.reshape(len(batch), -1).max(1) < 130)[:, None], np.inf, logits)
 
-    with pytest.raises(
-        InputError, match=r"broken gave inf for sample 0, class 0, in the view 'brightness:0.5'"
-    ):
+    with pytest.raises(InputError, match=r"inf for sample 0, class 0, in the view .brightness"):
         collect(broken, images, "zoom:0.9+brightness:0.5")
 
 

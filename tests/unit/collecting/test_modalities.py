@@ -59,21 +59,17 @@ def bert(tokenizer):
 
 def alone(model, tokenizer, texts):
     with torch.no_grad():
-        return np.stack(
-            [model(**tokenizer(text, return_tensors="pt")).logits[0].numpy() for text in texts]
-        )
+        encoded = [tokenizer(text, return_tensors="pt") for text in texts]
+        return np.stack([model(**one).logits[0].numpy() for one in encoded])
 
 
 def test_hugging_face_texts_in_any_order_of_lengths(bert, tokenizer):
     texts = TEXTS * 9  # more than are asked at a time
-    views = collect(
-        (bert, tokenizer), texts, "tokendrop:0.5+chardrop:0.2", labels=[0, 1, 2, 0, 1] * 9
-    )
+    views = collect((bert, tokenizer), texts, "tokendrop:0.5+chardrop:0.2")
     np.testing.assert_allclose(views.logits, alone(bert, tokenizer, texts), atol=1e-5)
-    lost = views.transforms[0](texts)
-    np.testing.assert_allclose(
-        views.transformed(views.transforms[0]), alone(bert, tokenizer, lost), atol=1e-5
-    )
+    first = views.transforms[0]
+    expected = alone(bert, tokenizer, first(texts))
+    np.testing.assert_allclose(views.transformed(first), expected, atol=1e-5)
 
 
 def test_a_folder_of_hugging_face_text_and_the_command_line(
@@ -119,19 +115,11 @@ def test_folders_of_sounds_as_they_are_and_cut_to_one_length(sounds):
     np.testing.assert_allclose(batch[0][:50], 0.5 * np.sin(np.arange(1700)[:50] * 0.9), atol=1e-3)
     assert as_source(sounds, seconds=0.1).read(range(8)).shape == (8, 1600)
     assert as_source(sounds, seconds=0.2).read(range(1)).shape == (1, 3200)
-    views = collect(
-        crossings, sounds, "noise:10+quieter:0.5+timemask:0.2+lowpass:0.3+timeshift:0.1"
-    )
+    views = collect(crossings, sounds, "auto")
     assert views.logits.argmax(1).tolist() == [1 - label for label in views.labels]
-    assert len(views.transforms) == 5
-    assert {transform.kind for transform in collect(crossings, sounds, "auto").transforms} >= {
-        "noise",
-        "timemask",
-    }
+    assert {transform.kind for transform in views.transforms} >= {"noise", "timemask"}
     soundfile.write(sounds / "low" / "other.wav", np.zeros(100), 8000)
-    with pytest.raises(
-        InputError, match=r"one sampling rate: the first has 16000 Hz and .*other\.wav has 8000"
-    ):
+    with pytest.raises(InputError, match=r"the first has 16000 Hz and .*other\.wav has 8000"):
         collect(crossings, sounds, None)
     (sounds / "low" / "other.wav").write_bytes(b"no sound")
     with pytest.raises(FileError, match=r"other\.wav cannot be read"):

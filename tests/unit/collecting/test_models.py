@@ -23,6 +23,7 @@ from recal import CalibratedClassifier, TemperatureScaling, Views, collect
 from recal.collecting import Normalize, OnnxModel, apply, as_model
 from recal.collecting.models import import_model
 from recal.errors import FileError, InputError, RecalError
+from recal.transforms import ZoomOut
 from recal.transforms.preprocessing import Preprocessing
 from tests.unit.export.onnx_zoo import linear
 
@@ -68,38 +69,28 @@ def test_zeros_of_a_forest_are_floored_and_said_to_be():
     model = RandomForestClassifier(10, random_state=0).fit(X, y)
     probs = model.predict_proba(X)
     assert probs.min() == 0
-    for outputs, floor in ((None, 0.01 / 3), ("probabilities", 0.01 / 3)):
-        with pytest.warns(
-            UserWarning, match=rf"RandomForestClassifier.*probabilities of 0.* {floor:g}"
-        ):
-            views = collect(model, X, None, **({} if outputs is None else {"outputs": outputs}))
+    floor = 0.01 / 3
+    for said in ({}, {"outputs": "probabilities"}):
+        with pytest.warns(UserWarning, match=rf"RandomForestClassifier.* of 0.* {floor:g}"):
+            views = collect(model, X, None, **said)
         np.testing.assert_allclose(np.exp(views.logits), np.maximum(probs, floor), rtol=1e-9)
 
 
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize("wrap", [lambda m: m, lambda m: make_pipeline(StandardScaler(), m)])
-@pytest.mark.parametrize(
-    ("model", "outputs"),
-    [
-        (KNeighborsClassifier(3), "votes"),
-        (DecisionTreeClassifier(), "votes"),
-        (GaussianNB(), "logits"),
-    ],
-)
+@pytest.mark.parametrize("model", [KNeighborsClassifier(3), DecisionTreeClassifier(), GaussianNB()])
 @pytest.mark.filterwarnings("ignore:.*probabilities of 0")
-def test_what_votes_is_known_and_kept_with_the_views(model, outputs, wrap):
+def test_what_votes_is_known_and_kept_with_the_views(model, wrap):
     X, y = rows()
     fitted = wrap(model).fit(X, y)
     views = collect(fitted, X, None, labels=y)
-    assert views.preprocessing.outputs == outputs
+    is_vote = not isinstance(model, GaussianNB)
+    assert views.preprocessing.outputs == ("votes" if is_vote else "logits")
     calibrator = TemperatureScaling().fit(views)
     expected = calibrator.predict_proba(views)
-    for said in (
-        {},
-        {"outputs": "logits"},
-        {"outputs": "probabilities"} if outputs == "votes" else {},
-    ):
-        np.testing.assert_array_equal(apply(calibrator, fitted, X, **said).probs, expected)
+    for outputs in (None, "logits", *(["probabilities"] if is_vote else [])):
+        found = apply(calibrator, fitted, X, outputs=outputs)
+        np.testing.assert_array_equal(found.probs, expected)
     classifier = CalibratedClassifier(fitted, TemperatureScaling()).fit(X, y)
     np.testing.assert_array_equal(classifier.predict_proba(X), expected)
 
@@ -112,12 +103,10 @@ def test_a_calibration_of_a_forest_from_before_votes_keeps_its_floor():
     forest = RandomForestClassifier(10, random_state=0).fit(X[:100], y[:100])
     for said in ("logits", "probabilities"):
         logits = np.log(np.maximum(forest.predict_proba(X), 1e-12))
-        calibrator = TemperatureScaling().fit(
-            Views(logits, labels=y, preprocessing=Preprocessing(outputs=said))
-        )
-        np.testing.assert_array_equal(
-            apply(calibrator, forest, X).probs, calibrator.predict_proba(logits)
-        )
+        views = Views(logits, labels=y, preprocessing=Preprocessing(outputs=said))
+        calibrator = TemperatureScaling().fit(views)
+        expected = calibrator.predict_proba(logits)
+        np.testing.assert_array_equal(apply(calibrator, forest, X).probs, expected)
 
 
 def test_nothing_is_said_where_nothing_was_floored():
@@ -171,12 +160,8 @@ def test_a_module_is_put_back_as_it_was(images):
     module.body[2].eval()  # set by hand: eval() followed by train() would lose it
     before = {name: value.clone() for name, value in module.state_dict().items()}
     collect(module, images, "zoom:0.5-0.9:2", preprocess=Normalize())
-    assert [m.training for m in (module, module.body, module.body[2], module.norm)] == [
-        True,
-        True,
-        False,
-        True,
-    ]
+    modes = [part.training for part in (module, module.body, module.body[2], module.norm)]
+    assert modes == [True, True, False, True]
     assert torch.is_grad_enabled()
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
 
@@ -228,25 +213,23 @@ def test_exported_files_agree_with_the_module(exported, images, file):
     for model in models:
         views = collect(model, images, "zoom:0.5", preprocess=Normalize(), batch_size=7)
         np.testing.assert_allclose(views.logits, expected.logits, atol=1e-5)
-        np.testing.assert_allclose(
-            views.transformed("zoom:0.5"), expected.transformed("zoom:0.5"), atol=1e-5
-        )
+        wanted = expected.transformed("zoom:0.5")
+        np.testing.assert_allclose(views.transformed("zoom:0.5"), wanted, atol=1e-5)
 
 
 def test_an_open_session_is_a_model(exported, images):
     import onnxruntime
 
     path = exported[1] / "net.onnx"
-    views = collect(onnxruntime.InferenceSession(str(path)), images, None, preprocess=Normalize())
-    np.testing.assert_array_equal(
-        views.logits, collect(path, images, None, preprocess=Normalize()).logits
+    session, expected = (
+        collect(model, images, None, preprocess=Normalize()).logits
+        for model in (onnxruntime.InferenceSession(str(path)), path)
     )
+    np.testing.assert_array_equal(session, expected)
 
 
 def test_onnx_names_the_shape_it_wants(exported, images):
-    with pytest.raises(
-        InputError, match=r"(?s)net\.onnx expects the shape .*1, 8, 8.*\(20, 1, 8, 4\).*preprocess"
-    ):
+    with pytest.raises(InputError, match=r"(?s)net\.onnx .*1, 8, 8.*\(20, 1, 8, 4\).*preprocess"):
         collect(exported[1] / "net.onnx", images[:, :, :4], None)
 
 
@@ -256,9 +239,8 @@ def test_onnx_with_several_outputs_asks_which(tmp_path, onnx_file):
     with pytest.raises(InputError, match=r"the outputs a, b, and none is called logits.*output="):
         as_model(tmp_path / "two.onnx")
     X = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    np.testing.assert_array_equal(
-        collect(OnnxModel(tmp_path / "two.onnx", output="b"), X, None).logits, -X
-    )
+    second = OnnxModel(tmp_path / "two.onnx", output="b")
+    np.testing.assert_array_equal(collect(second, X, None).logits, -X)
     with pytest.raises(InputError, match="the outputs a, b, and no output 'c'"):
         OnnxModel(tmp_path / "two.onnx", output="c")
 
@@ -272,11 +254,7 @@ def test_pickles_are_refused_unopened(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            "net.onnx",
-            b"rubbish",
-            "cannot be read as an ONNX model.* damaged or of another kind. Copy",
-        ),
+        ("net.onnx", b"rubbish", "cannot be read as an ONNX model"),
         ("net.onnx", b"", "cannot be read as an ONNX model: it is empty"),
         ("net.pt2", b"rubbish", "can run code"),
         ("net.txt", b"", "ends in .onnx, .pt2"),
@@ -299,12 +277,8 @@ def test_a_hugging_face_pair_runs_its_processor_after_the_transformation(vision,
     model, processor = vision
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     views = collect((model, processor), images, "zoom:0.5", batch_size=4)
-    from recal.transforms import ZoomOut
-
-    for seen, logits in (
-        (images, views.logits),
-        (ZoomOut(0.5)(images), views.transformed("zoom:0.5")),
-    ):
+    zoomed = ZoomOut(0.5)(images)
+    for seen, logits in ((images, views.logits), (zoomed, views.transformed("zoom:0.5"))):
         pixels = processor(images=list(seen), return_tensors="pt")["pixel_values"]
         with torch.no_grad():
             expected = model.eval()(pixels).logits.numpy()
@@ -329,15 +303,9 @@ def test_a_hugging_face_folder_is_opened(vision, tmp_path):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (
-            lambda x: x[:, :, :, None],
-            r"shape \(20, 8, 8, 1\).*log-odds of the second of two classes",
-        ),
+        (lambda x: x[:, :, :, None], r"shape \(20, 8, 8, 1\)"),
         (lambda x: np.ones((20, 2), dtype=int), "dtype int64"),
-        (
-            lambda x: np.ones((20, 2)) * [1.0, np.nan],
-            "gave nan for sample 0, class 1, in the original",
-        ),
+        (lambda x: np.ones((20, 2)) * [1.0, np.nan], "nan for sample 0, class 1, in the original"),
         (lambda x: np.ones((19, 2)), "gave 19 rows for 20 inputs"),
         (lambda x: (np.ones((20, 2)), 1), "returned a tuple"),
     ],

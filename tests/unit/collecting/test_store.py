@@ -69,10 +69,8 @@ def test_a_store_holds_what_memory_would(tmp_path, job, images, labels, model):
     for views in (stored, again):
         np.testing.assert_array_equal(views.logits, memory.logits)
         assert views.transforms == memory.transforms
-        for transform in memory.transforms:
-            np.testing.assert_array_equal(
-                views.transformed(transform), memory.transformed(transform)
-            )
+        for one in memory.transforms:
+            np.testing.assert_array_equal(views.transformed(one), memory.transformed(one))
         np.testing.assert_array_equal(views.labels, labels)
 
 
@@ -106,10 +104,7 @@ as_if_the_same(other_logits)
         ({"batch_size": 5}, "other batch_size"),
         ({"labels": np.zeros(20, int)}, "other labels"),
         ({"model": LogisticRegression().fit(np.eye(64)[:3], [0, 1, 2])}, "other model. Choose"),
-        (
-            {"model": other_logits},
-            "another model or another preprocess: computed again, its block 0 differs",
-        ),
+        ({"model": other_logits}, "another model or another preprocess: .* block 0 differs"),
         ({"preprocess": lambda x: x}, "other preprocess"),
         ({"outputs": "probabilities"}, "other outputs"),
         ({"pool": None, "labels": None}, "other pool and labels"),
@@ -141,9 +136,7 @@ def test_what_collect_did_not_make_is_never_touched(tmp_path, job, resume):
     folder = tmp_path / "mine.zarr"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
-    with pytest.raises(
-        FileError, match=r"mine\.zarr already exists and was not written by collect"
-    ):
+    with pytest.raises(FileError, match=r"mine\.zarr already exists and was not written"):
         job(folder, resume=resume)
     assert (folder / "thesis.txt").read_text() == "years of work"
     job(None).write(tmp_path / "views.zarr")
@@ -188,10 +181,7 @@ def test_a_full_disk_stops_and_loses_nothing(tmp_path, job, model):
 
     as_if_the_same(filling)
     try:
-        with pytest.raises(
-            FileError,
-            match=r"Cannot write .*v\.zarr: File too large.*are kept.*run the same command",
-        ):
+        with pytest.raises(FileError, match=r"Cannot write .*v\.zarr: File too large.*are kept"):
             job(tmp_path / "v.zarr", model=filling, **options)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -236,9 +226,8 @@ def kill_and_resume(tmp_path, moments):
         path = tmp_path / f"{number}.zarr"
         process = subprocess.Popen([*command, str(path)], env=environment)
         time.sleep(seconds * 0.2)
-        while (
-            not path.exists() and process.poll() is None
-        ):  # the program's own start does not count
+        # The program's own start does not count.
+        while not path.exists() and process.poll() is None:
             time.sleep(0.001)
         time.sleep(moment * seconds)
         process.send_signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Zoom and brightness to the pixel, beside Pillow and torch."""
+"""Zoom and brightness to the pixel, and the rule that finds channels in a shape."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from PIL import Image
 
 from recal.errors import InputError
 from recal.transforms import Brightness, Jpeg, ZoomOut
+from recal.transforms.image import image_layout
 
 SIZES = [(28, 28), (32, 32), (17, 41), (90, 64), (1, 1), (5, 3)]
 SCALES = [0.1, 0.13, 0.37, 0.5, 2 / 3, 0.8, 0.89, 0.99]
@@ -26,16 +27,10 @@ def test_zoom_is_pad_and_antialiased_resize(size: tuple[int, int], scale: float)
     plane = np.random.default_rng(0).random(size)
     ours = ZoomOut(scale)(plane[None])[0]
     border = padded(plane, scale)
-    pillow = Image.fromarray(border.astype(np.float32)).resize(
-        size[::-1], Image.Resampling.BILINEAR
-    )
-    theirs = torch.nn.functional.interpolate(
-        torch.from_numpy(border)[None, None],
-        size,
-        mode="bilinear",
-        antialias=True,
-        align_corners=False,
-    )
+    picture = Image.fromarray(border.astype(np.float32))
+    pillow = picture.resize(size[::-1], Image.Resampling.BILINEAR)
+    batch, how = torch.from_numpy(border)[None, None], {"mode": "bilinear", "antialias": True}
+    theirs = torch.nn.functional.interpolate(batch, size, **how)
     np.testing.assert_allclose(ours, np.asarray(pillow), atol=1e-6)
     np.testing.assert_allclose(ours, theirs[0, 0].numpy(), atol=1e-12)
 
@@ -65,3 +60,42 @@ def test_jpeg_refuses_what_it_has_no_code_for() -> None:
     image[0, 2, 3] = np.nan
     with pytest.raises(InputError, match="NaN"):
         Jpeg(50)(image)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [
+        ((8, 3, 32, 32), "NCHW"),
+        ((8, 32, 32, 3), "NHWC"),
+        ((8, 1, 28, 28), "NCHW"),
+        ((8, 28, 28, 1), "NHWC"),
+        ((8, 4, 4, 3), "NHWC"),
+        ((8, 3, 4, 4), "NCHW"),
+        ((8, 3, 3, 3), "NCHW"),
+        ((8, 13, 64, 64), "NCHW"),
+        ((8, 64, 64, 13), "NHWC"),
+        ((8, 28, 28), "NHW"),
+        ((3, 28, 28), "NHW"),
+        ((8, 4, 4), "NHW"),
+        ((32, 48, 3), "NHW"),
+        ((2, 16, 3, 32, 48), "NCHW"),
+        ((2, 16, 32, 48, 3), "NHWC"),
+    ],
+)
+def test_layout_is_read_from_the_shape(shape: tuple[int, ...], layout: str) -> None:
+    assert image_layout(shape) == layout
+
+
+def test_undecidable_channels_are_refused_with_the_remedy() -> None:
+    with pytest.raises(InputError, match=r"\(8, 13, 64, 48\).*layout='NCHW'"):
+        image_layout((8, 13, 64, 48))
+
+
+def test_given_layout_must_fit_the_axes() -> None:
+    with pytest.raises(InputError, match=r"NHWC has 4 axes.*\(8, 28, 28\)"):
+        ZoomOut(0.5, layout="NHWC")(np.zeros((8, 28, 28)))
+
+
+def test_unknown_layout_is_refused_with_the_choices() -> None:
+    with pytest.raises(InputError, match=r"'NCHW', 'NHWC'.*got 'BCHW'"):
+        ZoomOut(0.5, layout="BCHW")

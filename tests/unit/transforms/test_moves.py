@@ -31,9 +31,8 @@ def test_an_enlarged_middle_is_what_torch_samples_there(scale: float) -> None:
     images = RNG.uniform(size=(2, 3, 11, 14))
     theta = torch.tensor([[[scale, 0, 0], [0, scale, 0]]], dtype=torch.float64).expand(2, -1, -1)
     grid = torch.nn.functional.affine_grid(theta, [2, 3, 11, 14], align_corners=False)
-    wanted = torch.nn.functional.grid_sample(
-        torch.from_numpy(images), grid, mode="bilinear", padding_mode="border", align_corners=False
-    )
+    how = {"padding_mode": "border", "align_corners": False}
+    wanted = torch.nn.functional.grid_sample(torch.from_numpy(images), grid, **how)
     np.testing.assert_allclose(ZoomIn(1 / scale)(images), wanted.numpy(), atol=1e-10)
 
 

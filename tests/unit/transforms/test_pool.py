@@ -35,9 +35,7 @@ def test_same_seed_same_pool_other_seed_other_pool() -> None:
     assert pool(spec, seed=3) == pool(spec, seed=3)
     assert pool(spec, seed=3) != pool(spec, seed=4)
     assert len(set(pool(spec))) == 30
-    assert pool(spec)[:20] == pool("zoom:0.1-0.9:20"), (
-        "a kind beside it must not change what a part draws"
-    )
+    assert pool(spec)[:20] == pool("zoom:0.1-0.9:20")  # whatever stands beside it
 
 
 def test_parts_of_one_kind_stay_distinct() -> None:
@@ -50,15 +48,8 @@ def test_parts_of_one_kind_stay_distinct() -> None:
 
 
 def test_everything_can_be_mixed() -> None:
-    mixed = pool(
-        [
-            turned,
-            "zoom:0.5-0.9:2",
-            Brightness(0.3),
-            Named("mine", lambda x: x),
-            "zoom:0.3+brightness:0.4",
-        ]
-    )
+    given = [turned, "zoom:0.5-0.9:2", Brightness(0.3), Named("mine", turned)]
+    mixed = pool([*given, "zoom:0.3+brightness:0.4"])
     assert str(mixed[0]) == "turned"
     assert len(mixed) == 7
     assert pool(turned) == (Named("turned"),)
@@ -94,13 +85,11 @@ def test_rubbish_is_refused_with_the_remedy(spec: Any, words: str) -> None:
 def test_a_range_beyond_its_kinds_domain_is_refused_before_a_grid_is_built(
     kind, ends, monkeypatch
 ) -> None:
-    monkeypatch.setattr(
-        sys.modules["recal.transforms.pool"], "_grid", lambda *_: pytest.fail("a grid was built")
-    )
+    drawing = sys.modules["recal.transforms.pool"]
+    monkeypatch.setattr(drawing, "_grid", lambda *_: pytest.fail("a grid was built"))
     least, most, step = kind.strengths.low, kind.strengths.high, kind.strengths.step
-    text = ends.format(
-        low=format_strength(least + step), above=format_strength(most), beyond=most + 2 * step
-    )
+    low, above = format_strength(least + step), format_strength(most)
+    text = ends.format(low=low, above=above, beyond=most + 2 * step)
     with pytest.raises(InputError, match=f"{kind.kind} takes a strength in .* got"):
         pool(f"{kind.kind}:{text}:3")
 

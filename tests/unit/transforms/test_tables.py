@@ -32,15 +32,12 @@ def test_frames_keep_names_and_what_was_not_chosen(spec):
     pd.testing.assert_frame_equal(FRAME, before)
     assert list(changed.columns) == list(FRAME.columns)
     assert changed["town"].dtype == FRAME["town"].dtype
-    same = (changed.astype(object).isna() & FRAME.astype(object).isna()) | (
-        changed.astype(object) == FRAME.astype(object)
-    )
+    cells, own = changed.astype(object), FRAME.astype(object)
+    same = (cells.isna() & own.isna()) | (cells == own)
     assert (same.sum(axis=1) >= 2).all()  # two of four features were chosen
     for row in range(4):  # a row alone gets what it gets in a frame
         alone = transform(FRAME.iloc[row : row + 1])
-        pd.testing.assert_frame_equal(
-            alone.astype(object), changed.iloc[row : row + 1].astype(object)
-        )
+        pd.testing.assert_frame_equal(alone.astype(object), cells.iloc[row : row + 1])
 
 
 def test_missing_needs_floats_and_gives_nan():
@@ -68,9 +65,7 @@ def test_permuted_values_come_from_the_data():
 
 
 def test_rescale_multiplies_numbers_and_leaves_categories():
-    frame = pd.DataFrame(
-        {"a": [2.0], "b": pd.Categorical(["x"], categories=["x", "y"]), "c": [5.0]}
-    )
+    frame = pd.DataFrame({"a": [2.0], "b": pd.Categorical(["x"]), "c": [5.0]})
     for seed in range(4):
         changed = as_transform(f"rescale:0.7:factor=10:seed={seed}")(frame)
         assert changed["b"].tolist() == ["x"]
