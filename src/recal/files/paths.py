@@ -91,7 +91,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     b'whole'
     """
     target = Path(os.path.realpath(local_path(path)))  # follow links
-    partial = partial_name(target)
+    partial, folder_existed = partial_name(target), target.parent.exists()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_dir():
@@ -111,6 +111,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     finally:
         if partial.parent.is_dir():
             partial.unlink(missing_ok=True)
+        if not folder_existed:
+            with suppress(OSError):  # it is not empty
+                target.parent.rmdir()
 
 
 def partial_name(target: Path) -> Path:

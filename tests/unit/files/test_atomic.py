@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import signal
-from types import SimpleNamespace
 
 import pytest
 
 from recal.errors import FileError
 from recal.files.paths import replacing
-from recal.reporting import page
 from recal.workflow.folder import publishing
 
 
@@ -42,18 +40,6 @@ def test_a_link_stays_a_link(tmp_path):
 def test_a_folder_of_that_name_is_refused(tmp_path):
     with pytest.raises(FileError, match="it is a folder"), replacing(tmp_path):
         pass
-
-
-def test_of_the_results_none_appears_where_one_cannot_be_written(tmp_path, monkeypatch):
-    def text():
-        return "new"
-
-    comparison = SimpleNamespace(to_markdown=text, to_latex=text, to_csv=text, to_dict=dict)
-    monkeypatch.setattr(page, "Page", lambda *args, **options: SimpleNamespace(html=text))
-    (tmp_path / "report.html").mkdir()
-    with pytest.raises(FileError, match="it is a folder"):
-        page.write_results(comparison, tmp_path)
-    assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
 
 
 def publish(folder):
