@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import (
     Floats,
+    Indices,
     Vector,
     check_confidences,
     check_graded,
@@ -24,7 +25,7 @@ from recal.checks import (
     check_logits,
     is_graded,
 )
-from recal.clusters import check_clusters
+from recal.clusters import check_clusters, effective_count
 from recal.decisions.damage import DEVIATIONS, FEWEST_ROWS, Following, learn, row_numbers
 from recal.decisions.following import WatchResult
 from recal.errors import InputError
@@ -43,6 +44,7 @@ from recal.schema import (
 )
 from recal.views import Views
 
+Units = tuple[Indices, Indices]
 # More rows would make a file larger, but not a test more powerful.
 MAX_ROWS = 20_000
 
@@ -125,9 +127,7 @@ class Profile(Record):
         compared = {name: (signals or {})[name] for name in self.signal_names}
         return confidence_numbers(views, compared), None
 
-    def units(
-        self, clusters: ArrayLike | None, n_samples: int
-    ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    def units(self, clusters: ArrayLike | None, n_samples: int) -> Units:
         """Return numbers of the clusters of the fit and of new rows; of rows without clusters."""
         if self.clusters is None:
             if clusters is not None:
@@ -157,13 +157,13 @@ class Profile(Record):
         reason = few if self.labelled else "the profile was made without labels"
         return WatchResult(len(logits), self.beta, reason=reason)
 
-    def graded_condition(self, log_odds: Vector, *, alarm: bool) -> WatchResult:
+    def graded_condition(self, log_odds: Vector, units: Units, *, alarm: bool) -> WatchResult:
         """Estimate the accuracy of answers if only their confidence is known.
 
         Platt scaling at the fit turns log-odds into the probability of being right. Its mean over
         the new answers is the estimate; the interval covers the errors of the fit and of the new
         sample. After an alarm, confidences may have lost their meaning, and the accuracy is
-        unknown.
+        unknown. `units` are numbers of the clusters, or of the rows, at the fit and now.
         """
         n = len(log_odds)
         found = WatchResult(n, self.beta, whose="these answers")
@@ -177,7 +177,10 @@ class Profile(Record):
         chance = sigmoid(features @ coefficients)
         accuracy = float(chance.mean())
         slope = (chance * (1 - chance)) @ features / n
-        variance = slope @ covariance @ slope + float((chance * (1 - chance)).sum()) / n**2
+        at_fit = sigmoid(self.numbers[:, 0] * coefficients[0] + coefficients[1])
+        effects = _design_effects(self.right - at_fit, *units)
+        own = float((chance * (1 - chance)).sum()) / n**2
+        variance = effects[0] * (slope @ covariance @ slope) + effects[1] * own
         inside = min(max(accuracy, 0.5 / n), 1 - 0.5 / n)
         spread = DEVIATIONS * math.sqrt(variance) / (inside * (1 - inside))
         low, high = sigmoid(math.log(inside / (1 - inside)) + np.array([-spread, spread])).tolist()
@@ -275,6 +278,19 @@ def _kept_rows(
     if n_samples <= MAX_ROWS:
         return slice(None), None
     return np.sort(rng.choice(n_samples, MAX_ROWS, replace=False)), None
+
+
+def _design_effects(values: Vector, at_fit: Indices, now: Indices) -> tuple[float, float]:
+    """Return by how much clusters raise the variance of a mean: of these values at the fit, and of
+    new rows, whose clusters may be larger or smaller.
+    """
+    sizes, new_sizes = (
+        float((counts**2).sum() / counts.sum()) for counts in map(np.bincount, (at_fit, now))
+    )
+    if sizes == 1.0:
+        return 1.0, 1.0
+    effect = len(values) / effective_count(values, at_fit)
+    return effect, 1.0 + (effect - 1.0) * (new_sizes - 1.0) / (sizes - 1.0)
 
 
 def _fit_platt(log_odds: Vector, right: NDArray[np.bool_]) -> tuple[Vector, NDArray[np.float64]]:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import Vector
 from recal.copies import count_fitted, kept_hashes, warn_of_fitted
 from recal.decisions.following import Finding, WatchResult
-from recal.decisions.profiles import Profile
+from recal.decisions.profiles import Profile, Units
 from recal.decisions.rule import check_share
 from recal.errors import InputError
 from recal.maps.arrays import sigmoid
@@ -105,7 +105,7 @@ def watch(
     p_value, findings = _max_t(fit, today, units, (first, *profile.signal_names), permutations, rng)
     alarm = p_value <= alpha
     if logits is None:
-        found = profile.graded_condition(today[:, 0], alarm=alarm)
+        found = profile.graded_condition(today[:, 0], units, alarm=alarm)
     else:
         found = profile.condition(logits)
     test: dict[str, Any] = {"alarm": alarm, "p_value": p_value, "alpha": alpha}
@@ -121,7 +121,7 @@ def _digits(numbers: Vector) -> Vector:
 def _max_t(
     fit: Vector,
     today: Vector,
-    units: tuple[NDArray[np.intp], NDArray[np.intp]],
+    units: Units,
     names: tuple[str, ...],
     permutations: int,
     rng: np.random.Generator,

@@ -48,6 +48,25 @@ def test_the_interval_of_the_accuracy_covers_it_as_often_as_promised():
     assert np.mean(widths) < 0.16
 
 
+def test_the_interval_covers_the_accuracy_of_clusters_too():
+    """Answers of a cluster are right or wrong together half of the time; new clusters are larger."""
+
+    def sample(n, size, seed):
+        rng, clusters = np.random.default_rng(seed), np.repeat(np.arange(n), size)
+        luck = np.where(rng.random(n * size) < 0.5, rng.random(n)[clusters], rng.random(n * size))
+        confidence = rng.uniform(0.5, 0.99, n)[clusters]
+        return confidence, luck < confidence, clusters
+
+    covered = []
+    for seed in range(100):
+        confidence, right, clusters = sample(60, 10, 2 * seed)
+        kept = profile(confidence, right, clusters=clusters)
+        confidence, right, clusters = sample(30, 20, 2 * seed + 1)
+        found = watch(kept, confidence, clusters=clusters, permutations=99)
+        covered.append(found.interval[0] <= right.mean() <= found.interval[1])
+    assert np.mean(covered) >= 0.95 - 2.5 * math.sqrt(0.05 * 0.95 / 100)
+
+
 def test_platt_scaling_by_its_equations():
     confidence, right = graded(2000, 3)
     scores = np.log(confidence / (1 - confidence))
