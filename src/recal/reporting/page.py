@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -131,7 +132,8 @@ def write_results(
         for name, content in contents.items():
             file = files.enter_context(replacing(paths[name]))
             file.write(content)
-            file.flush()  # so that a full disk is noticed before the first file is replaced
+            file.flush()
+            os.fsync(file.fileno())  # a full disk is noticed before the first file is replaced
     return tuple(paths.values())
 
 
