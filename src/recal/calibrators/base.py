@@ -138,6 +138,14 @@ class Estimator:
         if "map_" not in vars(self):
             raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit first.")
 
+    def _check_groups(self, groups: Any) -> None:
+        if groups is not None and not hasattr(self, "group_offsets_"):
+            raise InputError(
+                f"This {type(self).__name__} was fitted without groups",
+                argument="groups",
+                remedy="Fit with fit(..., groups=groups), or leave groups out",
+            )
+
     def __repr__(self) -> str:
         """Show the parameters that are not at their defaults, as scikit-learn does."""
         defaults = inspect.signature(type(self)).parameters
@@ -318,13 +326,7 @@ class Calibrator(Estimator, ABC):
         """Return the results of `predict_proba` and `predict_confidence` at the cost of one of
         them.
         """
-        offsets = getattr(self, "group_offsets_", None)
-        if groups is not None and offsets is None:
-            raise InputError(
-                f"This {type(self).__name__} was fitted without groups",
-                argument="groups",
-                remedy="Fit with fit(X, y, groups=groups), or leave groups out",
-            )
+        self._check_groups(groups)
         self._check_width(X)
         with np.errstate(under="ignore"):
             tensors = X.tensors if isinstance(X, Views) else {None: X} if is_array(X) else None
@@ -336,9 +338,9 @@ class Calibrator(Estimator, ABC):
                 probs, confidence = answer_array(self.map_, arrays.pop(None), arrays, **how)
         if groups is None and isinstance(X, Views):
             groups = X.groups
-        if offsets is None or groups is None:
+        if groups is None or not hasattr(self, "group_offsets_"):
             return probs, confidence
-        return probs, offsets.apply(confidence, groups)
+        return probs, self.group_offsets_.apply(confidence, groups)
 
     def fitted_rows(self, X: Views | ArrayLike) -> int:
         """Return about how many of these samples the calibrator was fitted on, according to their

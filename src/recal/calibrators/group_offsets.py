@@ -112,9 +112,9 @@ def fit_group_offsets(
         return GroupOffsets(names, np.zeros(len(names)))
 
     def offsets(strength: float, rows: Any = slice(None)) -> Vector:
+        data = scores[rows], right[rows], weights[rows], index[rows]
         ridge = strength * _information(scores[rows], weights[rows])
-        data = scores[rows], right[rows], index[rows]
-        return ridge_offsets(*data, len(names), ridge, weights[rows])
+        return OffsetProblem(*data, len(names), ridge).solve()
 
     folds = stratified_folds(index, n_folds, np.random.default_rng(0), clusters=clusters)
     losses = np.empty((len(strengths), len(right)))
@@ -133,33 +133,20 @@ def _information(scores: Vector, weights: Vector) -> float:
     return max(float(np.average(chance * (1 - chance), weights=weights)), 1e-6)
 
 
-def ridge_offsets(
-    scores: Vector,
-    right: Vector,
-    index: NDArray[np.intp],
-    n_groups: int,
-    ridge: float,
-    weights: Vector,
-) -> Vector:
-    """Return the offset of each group that minimises its loss plus ridge / 2 x offset^2,
-    (n_groups,).
-
-    All groups take Newton steps together.
-    """
-    problem = _Offsets(scores, right, index, n_groups, ridge, weights)
-    return minimise(problem, np.zeros(n_groups), tol=1e-12, warn=False).point
-
-
 @dataclass
-class _Offsets:
-    """The loss of one offset per group; its Hessian is diagonal."""
+class OffsetProblem:
+    """The loss of one offset per group plus ridge / 2 x offset^2; its Hessian is diagonal."""
 
     scores: Vector
     right: Vector
-    index: NDArray[np.intp]
+    weights: Vector
+    index: Indices
     n_groups: int
     ridge: float
-    weights: Vector
+
+    def solve(self) -> Vector:
+        """Return the best offset of each group, (n_groups,). All take Newton steps together."""
+        return minimise(self, np.zeros(self.n_groups), tol=1e-12, warn=False).point
 
     def evaluate(self, point: Vector) -> float:
         self.point, self.shifted = point, self.scores + point[self.index]

@@ -13,17 +13,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.base import Calibrator, GuardedCalibrator, from_fit
 from recal.calibrators.samples import Samples
-from recal.checks import Floats, Labels
+from recal.checks import Floats, Labels, Matrix
 from recal.engine.series import ScaledLogits
 from recal.maps.arrays import TIE, class_scores, row_max, row_sum, softmax
 from recal.maps.base import wide
 from recal.maps.curves import ENDLESS, Brackets, Lines, SharedLine, TopLine
 from recal.schema import NotNegative, Number
-from recal.solvers.convex import Array
 from recal.solvers.temperature import fit_betas
 from recal.views import Views
 
-Curve = tuple[Array, Array]
+Curve = tuple[Matrix, Matrix]
 
 
 class IsotonicCalibration(GuardedCalibrator):
@@ -249,7 +248,7 @@ class VennAbers(GuardedCalibrator):
         low, high = zip(*(bracket(column, samples.labels == k) for k, column in enumerate(columns)))
         return {"map_": Brackets(*pack(low), *pack(high))}
 
-    def predict_interval(self, X: Views | ArrayLike) -> tuple[Array, Array]:
+    def predict_interval(self, X: Views | ArrayLike) -> tuple[Matrix, Matrix]:
         """Return p0 and p1 of each class against the rest, (n_samples, n_classes) each, before rows
         are normalised.
 
@@ -261,7 +260,7 @@ class VennAbers(GuardedCalibrator):
         return self.map_.interval(np.asarray(views.logits, dtype=np.float64))
 
 
-def bracket(scores: Array, hits: NDArray[np.bool_]) -> tuple[Curve, Curve]:
+def bracket(scores: Matrix, hits: NDArray[np.bool_]) -> tuple[Curve, Curve]:
     """Return p0 and p1 as step functions of the score: upper edges, the last being the largest
     float, and values.
     """
@@ -279,7 +278,7 @@ def bracket(scores: Array, hits: NDArray[np.bool_]) -> tuple[Curve, Curve]:
     )
 
 
-def _with_one_more_hit(counts: Array, hits: Array) -> Array:
+def _with_one_more_hit(counts: Matrix, hits: Matrix) -> Matrix:
     """Return isotonic regression at each score if there were one more sample with this score, a
     hit.
 
@@ -312,13 +311,13 @@ def _turns_left(a: tuple[float, float], b: tuple[float, float], c: tuple[float, 
     return (b[0] - a[0]) * (c[1] - b[1]) > (b[1] - a[1]) * (c[0] - b[0])
 
 
-def _merged(edges: Array, values: Array) -> Curve:
+def _merged(edges: Matrix, values: Matrix) -> Curve:
     """Return the same steps, with neighbours of equal value merged."""
     last = np.append(values[1:] != values[:-1], True)
     return edges[last], values[last]
 
 
-def fit_increasing(scores: Array, hits: NDArray[np.bool_]) -> Curve:
+def fit_increasing(scores: Matrix, hits: NDArray[np.bool_]) -> Curve:
     """Return the knots (score, value) of the increasing function that best predicts `hits`, in
     squared error.
 
@@ -351,7 +350,7 @@ def fit_increasing(scores: Array, hits: NDArray[np.bool_]) -> Curve:
     return np.stack([low, high], axis=1).ravel()[keep], np.repeat(fitted[first], 2)[keep]
 
 
-def merge_ties(ordered: Array, tie: float = TIE) -> Array:
+def merge_ties(ordered: Matrix, tie: float = TIE) -> Matrix:
     """Return sorted scores in which neighbours that differ only by rounding are equal; the same
     array if none do.
 
@@ -365,7 +364,7 @@ def merge_ties(ordered: Array, tie: float = TIE) -> Array:
     return ordered[np.maximum.accumulate(np.where(begins, np.arange(len(ordered)), 0))]
 
 
-def pack(curves: Sequence[Curve]) -> tuple[Array, Array, NDArray[np.int64]]:
+def pack(curves: Sequence[Curve]) -> tuple[Matrix, Matrix, NDArray[np.int64]]:
     """Concatenate curves of different lengths: scores, values, and the indices where each curve
     begins and ends.
     """
@@ -373,7 +372,7 @@ def pack(curves: Sequence[Curve]) -> tuple[Array, Array, NDArray[np.int64]]:
     return scores, values, np.cumsum([0, *(len(curve[0]) for curve in curves)], dtype=np.int64)
 
 
-def smooth(values: Array, n_samples: int, n_classes: int, smoothing: float) -> Array:
+def smooth(values: Matrix, n_samples: int, n_classes: int, smoothing: float) -> Matrix:
     """Smooth frequencies as if there were `smoothing` more samples, spread evenly over the classes.
 
     Smoothing keeps the order of frequencies; with smoothing > 0 none stays at 0 or 1.

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import GuardedCalibrator, from_fit
 from recal.calibrators.samples import Samples
-from recal.checks import Labels
+from recal.checks import Labels, Matrix
 from recal.maps.arrays import class_scores
 from recal.maps.curves import BetaCurves, LogisticCurves, beta_features
 from recal.schema import NotNegative
-from recal.solvers.convex import Array, minimise, restricted
+from recal.solvers.convex import minimise, restricted
 from recal.solvers.softmax import NEAR_TOL
 
 
@@ -113,7 +113,7 @@ class BetaCalibration(GuardedCalibrator):
         return {"map_": BetaCurves(coefficients, limit)}
 
 
-def _targets(labels: Labels, n_classes: int, smooth: float) -> tuple[Array, Array]:
+def _targets(labels: Labels, n_classes: int, smooth: float) -> tuple[Matrix, Matrix]:
     """Return the targets of positive and negative samples of each class: nearly 1 and 0.
 
     They are (N+ + s) / (N+ + 2s) and s / (N- + 2s). s = 1 is Platt's choice (1999): the posterior
@@ -127,7 +127,7 @@ def _targets(labels: Labels, n_classes: int, smooth: float) -> tuple[Array, Arra
     return (positive + smooth) / (positive + 2 * smooth), smooth / (negative + 2 * smooth)
 
 
-def _largest_score(scores: Array) -> float:
+def _largest_score(scores: Matrix) -> float:
     """Return the limit of scores: 36, the largest log-odds of a float64 probability, or twice the
     median if larger.
 
@@ -139,13 +139,13 @@ def _largest_score(scores: Array) -> float:
 
 
 def fit_logistic(
-    features: Sequence[Array],
+    features: Sequence[Matrix],
     labels: Labels,
     penalty: float,
     *,
     lower: float | None = None,
-    start: Array | None = None,
-) -> Array:
+    start: Matrix | None = None,
+) -> Matrix:
     """Return the coefficients, (n_features + 1, n_classes), the last row being the intercepts.
 
     Minimises, for each class k by itself, the mean cross-entropy between sigmoid(sum_j coef[j, k] *
@@ -176,7 +176,7 @@ def fit_logistic(
 class _Curves:
     """The loss of each class."""
 
-    def __init__(self, features: Sequence[Array], labels: Labels, penalty: float) -> None:
+    def __init__(self, features: Sequence[Matrix], labels: Labels, penalty: float) -> None:
         self.features = features
         self.count, n_classes = features[0].shape
         high, low = _targets(labels, n_classes, penalty)
@@ -194,7 +194,7 @@ class _Curves:
         # is saturated, so that its curvature vanishes.
         self.ridge = 1e-8 * np.square(_sizes(features))
 
-    def evaluate(self, point: Array) -> Array:
+    def evaluate(self, point: Matrix) -> Matrix:
         scores = self.features[0] * point[0]
         for feature, row in zip(self.features[1:], point[1:-1]):
             scores += feature * row
@@ -203,10 +203,10 @@ class _Curves:
         small = np.exp(-np.abs(scores))
         total = np.log1p(small).sum(axis=0) + np.maximum(scores, 0.0).sum(axis=0)
         self.point, self.scores, self.small = point, scores, small
-        gained: Array = ((self.pull - self.ridge * point) * point).sum(axis=0)
+        gained: Matrix = ((self.pull - self.ridge * point) * point).sum(axis=0)
         return total / self.count - gained
 
-    def gradient(self) -> Array:
+    def gradient(self) -> Matrix:
         width, n_classes = self.point.shape
         probs = np.where(self.scores < 0.0, self.small, 1.0) / (1.0 + self.small)
         spread = probs * (1.0 - probs)
@@ -226,14 +226,14 @@ class _Curves:
     def restrict(self, free: NDArray[np.bool_]) -> None:
         self.inverse = np.linalg.inv(restricted(self.hessian, free.T))
 
-    def hessian_times(self, direction: Array) -> Array:
+    def hessian_times(self, direction: Matrix) -> Matrix:
         return np.einsum("kij,jk->ik", self.hessian, direction)
 
-    def precondition(self, residual: Array) -> Array:
+    def precondition(self, residual: Matrix) -> Matrix:
         return np.einsum("kij,jk->ik", self.inverse, residual)
 
 
-def _sizes(features: Sequence[Array]) -> Array:
+def _sizes(features: Sequence[Matrix]) -> Matrix:
     """Return the root mean square of each feature and, for the intercept, 1; (n_features + 1,
     n_classes).
     """
@@ -241,7 +241,9 @@ def _sizes(features: Sequence[Array]) -> Array:
     return np.vstack([np.where(size > 0.0, size, 1.0), np.ones(size.shape[1])])
 
 
-def fit_jointly(features: Sequence[Array], labels: Labels, coef: Array, steps: int = 20) -> Array:
+def fit_jointly(
+    features: Sequence[Matrix], labels: Labels, coef: Matrix, steps: int = 20
+) -> Matrix:
     """Return coefficients near `coef` that minimise the NLL of the normalised probabilities.
 
     The probabilities are the classes' sigmoids divided by their sum; only intercepts may be
@@ -252,7 +254,7 @@ def fit_jointly(features: Sequence[Array], labels: Labels, coef: Array, steps: i
     size = _sizes(features)
     centre, strength, rows = coef * size, 1e-3 * n_classes / count, np.arange(count)
 
-    def loss_at(flat: Array) -> tuple[float, Array]:
+    def loss_at(flat: Matrix) -> tuple[float, Matrix]:
         point = flat.reshape(size.shape)
         scale = point / size
         scores = sum(feature * row for feature, row in zip(features, scale)) + scale[-1]

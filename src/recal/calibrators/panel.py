@@ -157,7 +157,7 @@ class PanelCalibration(Estimator):
             "table_": table,
             "n_fitted_": len(rows),
             "gains_": gains,
-            "reason_": _sentence(gains, len(rows)),
+            "reason_": _panel_reason(gains, len(rows)),
             "stage_confidence_": confidence,
             "row_hashes_": kept_hashes(rows.digits()),
         }
@@ -194,12 +194,7 @@ class PanelCalibration(Estimator):
         picked = rows.raw[np.arange(len(rows)), np.maximum(places, 0)]
         picked[~found] = None
         if groups is not None:
-            if not hasattr(self, "group_offsets_"):
-                raise InputError(
-                    "This panel was fitted without groups",
-                    argument="groups",
-                    remedy="Fit with fit(answers, truth, groups=groups), or leave groups out",
-                )
+            self._check_groups(groups)
             confidence = np.where(found, self.group_offsets_.apply(confidence, groups), 0.0)
         return picked, confidence
 
@@ -228,7 +223,7 @@ class PanelCalibration(Estimator):
         return str(import_module("recal.reporting.notebook").panel_html(self))
 
 
-def _sentence(gains: Sequence[dict[str, Any]], n_questions: int) -> str:
+def _panel_reason(gains: Sequence[dict[str, Any]], n_questions: int) -> str:
     told, dropped = [], []
     for gain in gains:
         rates = f"accuracy {gain['accuracy']:.1%}, {gain['automated']:.0%} automated at 5 % errors"

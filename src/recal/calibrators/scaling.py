@@ -159,10 +159,10 @@ def _robust_features(samples: Samples) -> tuple[np.ndarray, float]:
 # A slight ridge on the free diagonal keeps it finite if the classes are separated perfectly.
 _TRACE = 1e-9
 # A search compares losses that differ in the third digit.
-_SEARCH_TOL = 1e-4
+_PATH_TOL = 1e-4
 
 
-def _search(
+def _held_out_losses(
     features: np.ndarray,
     labels: Labels,
     fold: np.ndarray,
@@ -182,7 +182,7 @@ def _search(
             theta, least = _starting_point(problem, beta, mu), np.inf
             for row, lam in enumerate(lambdas):
                 _penalise(problem, lam, mu, beta)
-                theta = problem.solve(theta, tol=_SEARCH_TOL, warn=False).point
+                theta = problem.solve(theta, tol=_PATH_TOL, warn=False).point
                 logs = log_softmax(linear(outside, theta[:, :-1], theta[:, -1]))
                 loss = float(-logs[np.arange(len(truth)), truth].sum())
                 totals[row, column] += loss
@@ -211,7 +211,7 @@ def _starting_point(problem: LinearMap, beta: float, mu: float) -> np.ndarray:
     ridge = np.array([[_TRACE], [mu / problem.n_classes]])
     diagonal = DiagonalMap(problem.features, problem.labels, problem.n_classes)
     diagonal.penalise(ridge, common)
-    scales, shifts = diagonal.solve(common, tol=_SEARCH_TOL, warn=False).point
+    scales, shifts = diagonal.solve(common, tol=_PATH_TOL, warn=False).point
     return np.column_stack([np.diag(scales), shifts])
 
 
@@ -277,7 +277,7 @@ class MatrixScaling(GuardedCalibrator):
         n_units = samples.n_units
         if len(lambdas) * len(mus) > 1 and n_units > 1:
             fold = samples.folds(min(5, n_units), rng)
-            scores = _search(features, labels, fold, beta, lambdas, mus)
+            scores = _held_out_losses(features, labels, fold, beta, lambdas, mus)
             # Among equal scores, the strongest penalty is used.
             row, column = np.unravel_index(int(np.argmin(scores)), scores.shape)
             lam, mu = lambdas[row], mus[column]

@@ -79,7 +79,7 @@ class SignalTable(Record):
             raise InputError("must have at least one column", argument="signals")
         levels, lows, highs = [], np.zeros(len(columns)), np.zeros(len(columns))
         for place, (name, column) in enumerate(columns.items()):
-            levels.append(_levels(column, name))
+            levels.append(_text_levels(column, name))
             if not levels[-1]:
                 numbers = _numbers(column, name)
                 finite = np.clip(numbers[np.isfinite(numbers)], -1e100, 1e100)
@@ -241,7 +241,7 @@ def columns_of(
     return {f"{one} {place}": read(array[:, place]) for place in range(array.shape[1])}, False
 
 
-def _levels(column: NDArray[Any], name: str) -> tuple[str, ...]:
+def _text_levels(column: NDArray[Any], name: str) -> tuple[str, ...]:
     """Return the sorted levels of a text column; empty for numbers."""
     if column.dtype.kind in "biuf":
         return ()

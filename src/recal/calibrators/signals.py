@@ -139,7 +139,7 @@ class SignalCalibration(Estimator):
                 "weights_": fitted.weights,
                 "losses_": fitted.losses,
                 "signal_importance_": dict(ranked),
-                "reason_": _sentence(fitted, table, len(right)),
+                "reason_": _signal_reason(fitted, table, len(right)),
                 "table_": table,
                 "n_fitted_": len(right),
                 "classes_": np.array([False, True]),
@@ -207,7 +207,7 @@ class SignalFit(NamedTuple):
     left_out: Vector
 
 
-def _sentence(fitted: SignalFit, table: SignalTable, n_answers: int) -> str:
+def _signal_reason(fitted: SignalFit, table: SignalTable, n_answers: int) -> str:
     losses = fitted.losses
     if not losses:
         best = table.names[int(np.abs(fitted.map.weights[0]).sum(axis=1).argmax())]

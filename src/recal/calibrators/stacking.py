@@ -196,10 +196,8 @@ def stack_data(
     state.rescale(beta)
     log_partition = state.log_partition()
     confidence = np.exp(-log_partition)
-    losses = log_partition - beta * state.drop_at(samples.labels)
-    return StackData(
-        samples, candidates, features, confidence, losses, beta, epsilon, answers, gate
-    )
+    plain = log_partition - beta * state.drop_at(samples.labels)
+    return StackData(samples, candidates, features, confidence, plain, beta, epsilon, answers, gate)
 
 
 def _shortlist(
@@ -250,9 +248,7 @@ def stack_plan(
     return Blend(own, weights, offsets, data.epsilon, data.gate, mixture=mixture, **how)
 
 
-def report_of(
-    data: StackData, choice: ViewChoice, plan: Plan | Blend | None
-) -> list[dict[str, Any]]:
+def report_of(data: StackData, choice: ViewChoice, plan: Plan | Blend) -> list[dict[str, Any]]:
     """Return a record of each candidate, in the order of the search."""
     weights = dict(plan.weights) if isinstance(plan, Blend) else {}
     records = []
@@ -344,9 +340,8 @@ class StackData:
 
     def gated(self, without: Vector, losses: Vector) -> Vector:
         """Return the losses with views, where samples above the gate use none."""
-        return (
-            losses if self.gate is None else np.where(self.confidence >= self.gate, without, losses)
-        )
+        gate = np.inf if self.gate is None else self.gate
+        return np.where(self.confidence >= gate, without, losses)
 
     def only(self, candidates: tuple[int, ...]) -> StackData:
         """Return the data of some candidates, counted from 1."""
@@ -448,7 +443,7 @@ class CrossFit:
         return losses
 
 
-def _paths(data: StackData, rng: np.random.Generator) -> CrossFit:
+def _grown(data: StackData, rng: np.random.Generator) -> CrossFit:
     # Few samples are split into more folds, so that each fit sees nearly all of them.
     return CrossFit(data, 10 if len(data.samples) < 3000 else 5, rng, GrowingStack)
 
@@ -466,7 +461,7 @@ def choose_views(
     alone = whole.map.promised_gains(offsets, candidates)
     if effective_count(data.plain_losses, samples.clusters) < LEAST_SAMPLES:
         return ViewChoice(plain, None, {}, alone)
-    crossed = _paths(data, rng)
+    crossed = _grown(data, rng)
     base_losses = crossed.losses(GrowingStack.losses)
     base_gain = samples.gain(data.plain_losses, base_losses)
     without = base = plain
@@ -524,7 +519,7 @@ def judged_stack(data: StackData, rng: np.random.Generator) -> JudgedStack | Non
 
     Its views were chosen before; samples above the gate use none of them.
     """
-    crossed = _paths(data, rng)
+    crossed = _grown(data, rng)
     without = crossed.losses(GrowingStack.losses)
     for path, _ in crossed.parts:
         path.stacks.append(path.map.solve(data.every, path.stacks[-1], tol=_SEARCH_TOL))
@@ -654,7 +649,7 @@ class Refinement:
         labels = samples.labels[self.rows]
         features, base = self._columns(self.rows), self.scores[self.rows]
         problem = LinearMap(features, labels, n_classes, base=base, weights=weights)
-        unit = n_classes / float(len(labels) if weights is None else weights.sum())
+        unit = n_classes / float(samples.counts[self.rows].sum())
         ridge = np.full_like(start, strength * unit)
         ridge[:, -1] = unit
         problem.penalise(ridge)

@@ -19,27 +19,26 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.checks import Matrix
 from recal.errors import ConvergenceWarning
-
-Array = NDArray[np.float64]
 
 
 class Problem(Protocol):
     """A smooth convex loss. `evaluate` comes first; the other methods refer to its point."""
 
-    def evaluate(self, point: Array) -> Any:
+    def evaluate(self, point: Matrix) -> Any:
         """Return the loss; inf outside its domain.
 
         If the columns of the point are independent problems, return one loss for each.
         """
 
-    def gradient(self) -> Array:
+    def gradient(self) -> Matrix:
         """Return the gradient, in the shape of the point."""
 
-    def hessian_times(self, direction: Array) -> Array:
+    def hessian_times(self, direction: Matrix) -> Matrix:
         """Return the product of the Hessian with a direction."""
 
-    def precondition(self, residual: Array) -> Array:
+    def precondition(self, residual: Matrix) -> Matrix:
         """Solve with an approximation of the Hessian, which must be positive definite."""
 
 
@@ -62,14 +61,14 @@ class Dense(ABC):
     """
 
     @abstractmethod
-    def evaluate(self, point: Array) -> float:
+    def evaluate(self, point: Matrix) -> float:
         """Return the loss at a vector; inf outside its domain."""
 
     @abstractmethod
-    def derivatives(self) -> tuple[Array, Array]:
+    def derivatives(self) -> tuple[Matrix, Matrix]:
         """Return the gradient and the Hessian at the point that `evaluate` saw last."""
 
-    def gradient(self) -> Array:
+    def gradient(self) -> Matrix:
         gradient, self._hessian = self.derivatives()
         # If two parameters have the same effect, the Hessian is singular.
         tiny = 1e-13 * max(float(self._hessian.trace()), 1e-300)
@@ -80,14 +79,14 @@ class Dense(ABC):
     def restrict(self, free: NDArray[np.bool_]) -> None:
         self._inverse = np.linalg.inv(restricted(self._regular, free))
 
-    def hessian_times(self, direction: Array) -> Array:
+    def hessian_times(self, direction: Matrix) -> Matrix:
         return self._hessian @ direction
 
-    def precondition(self, residual: Array) -> Array:
+    def precondition(self, residual: Matrix) -> Matrix:
         return self._inverse @ residual
 
 
-def restricted(matrix: Array, free: NDArray[np.bool_]) -> Array:
+def restricted(matrix: Matrix, free: NDArray[np.bool_]) -> Matrix:
     """Return matrices, (..., n, n), in which rows and columns that are not free are those of 1."""
     both = free[..., :, None] & free[..., None, :]
     return np.where(both, matrix, np.eye(matrix.shape[-1]))
@@ -97,15 +96,15 @@ def restricted(matrix: Array, free: NDArray[np.bool_]) -> Array:
 class Solution:
     """The final point and its loss."""
 
-    point: Array
+    point: Matrix
     loss: float
 
 
 def minimise(
     problem: Problem,
-    start: Array,
+    start: Matrix,
     *,
-    lower: Array | float | None = None,
+    lower: Matrix | float | None = None,
     tol: float = 1e-7,
     max_iter: int = 50,
     warn: bool = True,
@@ -164,11 +163,11 @@ def minimise(
 
 
 def _newton_direction(
-    problem: Problem, gradient: Array, free: NDArray[np.bool_] | None, tol: float
-) -> Array:
+    problem: Problem, gradient: Matrix, free: NDArray[np.bool_] | None, tol: float
+) -> Matrix:
     """Solve H d = -g for the free parameters, more exactly the closer the minimum is."""
 
-    def among_free(values: Array) -> Array:
+    def among_free(values: Matrix) -> Matrix:
         return values if free is None else np.where(free, values, 0.0)
 
     direction = np.zeros_like(gradient)
@@ -201,18 +200,18 @@ def _newton_direction(
 
 def _line_search(
     problem: Problem,
-    point: Array,
+    point: Matrix,
     loss: Any,
-    direction: Array,
-    gradient: Array,
-    lower: Array | float | None,
-) -> tuple[Array, Any] | None:
+    direction: Matrix,
+    gradient: Matrix,
+    lower: Matrix | float | None,
+) -> tuple[Matrix, Any] | None:
     """Shorten the step until the loss falls as the gradient predicts; None if rounding hides any
     decrease. Columns that have their own losses have their own steps.
     """
     in_columns = np.ndim(loss) > 0
 
-    def product(first: Array, second: Array) -> Any:
+    def product(first: Matrix, second: Matrix) -> Any:
         return (first * second).sum(axis=0) if in_columns else float(np.vdot(first, second))
 
     slope, step = product(gradient, direction), np.ones(np.shape(loss))
@@ -237,7 +236,9 @@ def _line_search(
     return None
 
 
-def mixture_weights(likelihoods: Array, counts: Array, prior: Array, start: Any = None) -> Array:
+def mixture_weights(
+    likelihoods: Matrix, counts: Matrix, prior: Matrix, start: Any = None
+) -> Matrix:
     """Return the weights of a mixture, (n_members,), at least 0 and of sum 1.
 
     They maximise the sum of counts * log(likelihoods @ w) + prior * log w, which is concave;
@@ -272,14 +273,14 @@ def mixture_weights(likelihoods: Array, counts: Array, prior: Array, start: Any 
 class _Mixture(Dense):
     """The mean negative log-likelihood of a mixture, as a function of its weights."""
 
-    def __init__(self, likelihoods: Array, counts: Array, prior: Array) -> None:
+    def __init__(self, likelihoods: Matrix, counts: Matrix, prior: Matrix) -> None:
         total = float(counts.sum() + prior.sum())
         # No single sample with a likelihood near 0 may decide.
         self.parts = np.ascontiguousarray(np.maximum(likelihoods, 1e-12).T)
         self.shares, self.prior = counts / total, prior / total
         self.preferred = prior > 0.0
 
-    def evaluate(self, point: Array) -> float:
+    def evaluate(self, point: Matrix) -> float:
         self.weights, self.mixed = point, point @ self.parts
         chosen = point[self.preferred]
         if not (self.mixed > 0.0).all() or not (chosen > 0.0).all():
@@ -287,7 +288,7 @@ class _Mixture(Dense):
         fits = float(self.shares @ np.log(self.mixed))
         return float(point.sum() - fits - self.prior[self.preferred] @ np.log(chosen))
 
-    def derivatives(self) -> tuple[Array, Array]:
+    def derivatives(self) -> tuple[Matrix, Matrix]:
         pull = np.divide(
             self.prior, self.weights, where=self.preferred, out=np.zeros_like(self.prior)
         )
@@ -298,7 +299,7 @@ class _Mixture(Dense):
 
 
 def without_light_ones(
-    names: tuple[str, ...], weights: Array, least: float = 1e-3
+    names: tuple[str, ...], weights: Matrix, least: float = 1e-3
 ) -> dict[str, float]:
     """Return the weights by name, without members of negligible weight, which only cost time."""
     kept = {name: float(weight) for name, weight in zip(names, weights) if weight >= least}

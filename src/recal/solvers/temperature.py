@@ -177,7 +177,7 @@ Separable = Literal["laplace", "pooled", "bound"]
 # Betas stay within these bounds, so that float32, which some runtimes use, can represent them.
 _EXTREMES = (1e-30, 1e30)
 # Rows whose slope may be wrong by more than this are computed again, so that beta is exact to 1e-8.
-_TOLERANCE = 1e-12
+_SLOPE_ERROR = 1e-12
 
 
 def fit_beta(
@@ -206,7 +206,7 @@ def fit_temperature(
         if len(labels) < 4 * count:
             break
         some = slice(None, None, len(labels) // count)
-        state = ScaledLogits(logits[some], tolerance=_TOLERANCE)
+        state = ScaledLogits(logits[some], tolerance=_SLOPE_ERROR)
         if start is None:
             # At this beta the two largest logits of a median sample differ by 2.
             apart = -state.runner_up_drop()
@@ -214,7 +214,7 @@ def fit_temperature(
             start = np.clip([2.0 / usual], *_EXTREMES)
         some_weights = None if weights is None else weights[some]
         start = fit_betas(state, labels[some], start, some_weights).values
-    return fit_betas(ScaledLogits(logits, tolerance=_TOLERANCE), labels, start, weights)
+    return fit_betas(ScaledLogits(logits, tolerance=_SLOPE_ERROR), labels, start, weights)
 
 
 def fit_betas(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from recal import AutoCalibration, TemperatureScaling, load, save
-from recal.calibrators.group_offsets import GroupOffsets, fit_group_offsets, ridge_offsets
+from recal.calibrators.group_offsets import GroupOffsets, OffsetProblem, fit_group_offsets
 from recal.errors import InputError
 from recal.maps.arrays import log_odds, sigmoid
 
@@ -18,13 +18,13 @@ def test_the_offset_is_the_zero_of_the_penalised_slope():
     scores, index = rng.normal(size=300), rng.integers(0, 4, 300)
     right, weights = (rng.random(300) < 0.7).astype(float), rng.integers(1, 4, 300).astype(float)
     ridge = 1.5
-    offsets = ridge_offsets(scores, right, index, 4, ridge, weights)
+    offsets = OffsetProblem(scores, right, weights, index, 4, ridge).solve()
     chance = sigmoid(scores + offsets[index])
     slope = np.bincount(index, weights * (chance - right)) + ridge * offsets
     np.testing.assert_allclose(slope, 0.0, atol=1e-8)
     repeated = np.repeat(np.arange(300), weights.astype(int))
-    data = scores[repeated], right[repeated], index[repeated]
-    again = ridge_offsets(*data, 4, ridge, np.ones(len(repeated)))
+    data = scores[repeated], right[repeated], np.ones(len(repeated)), index[repeated]
+    again = OffsetProblem(*data, 4, ridge).solve()
     np.testing.assert_allclose(again, offsets, rtol=1e-8)
 
 

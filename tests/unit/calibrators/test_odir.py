@@ -25,7 +25,7 @@ def test_the_search_holds_the_held_out_loss_of_each_pair(data):
     logits, labels = data
     fold = stratified_folds(labels, 5, np.random.default_rng(3))
     lambdas, mus = (100.0, 1.0), (10.0, 0.1)
-    found = scaling._search(logits, labels, fold, fit_beta(logits, labels), lambdas, mus)
+    found = scaling._held_out_losses(logits, labels, fold, fit_beta(logits, labels), lambdas, mus)
     for i, lam in enumerate(lambdas):
         for j, mu in enumerate(mus):
             held = np.empty(len(labels))
@@ -49,6 +49,8 @@ def test_a_path_that_only_gets_worse_is_left():
     logits, labels = rng.normal(size=(60, 20)), rng.integers(0, 20, 60)
     fold = stratified_folds(labels, 5, rng)
     lambdas = 380.0 * 10.0 ** np.arange(3, -5, -1)
-    found = scaling._search(logits, labels, fold, fit_beta(logits, labels), lambdas, (2.0,))
+    found = scaling._held_out_losses(
+        logits, labels, fold, fit_beta(logits, labels), lambdas, (2.0,)
+    )
     assert np.isfinite(found[0]).all()
     assert np.isinf(found[-1]).all()
