@@ -109,33 +109,28 @@ def p_values(errors: NDArray[Any], mean: Vector, variance: Vector) -> Vector:
     return np.minimum(2 * np.minimum(below, above), 1.0)
 
 
-def _binomial(mean: Vector, variance: Vector) -> tuple[Vector, Vector, NDArray[np.bool_]]:
-    """Return the trials and the success rate of the binomial, and where it is a Poisson instead,
-    because every single probability is tiny.
-    """
+def _binomial(mean: Vector, variance: Vector) -> tuple[Vector, Vector]:
+    """Return the trials and the success rate of the binomial; rare errors count as Poisson."""
     success = 1 - np.divide(variance, mean, out=np.ones_like(mean), where=mean > 0)
-    rare = success <= 1e-9
-    return np.divide(mean, success, out=np.ones_like(mean), where=~rare), success, rare
+    success = np.maximum(success, 1e-6)
+    return mean / success, success
 
 
 def _quantile(mean: Vector, variance: Vector, probability: float) -> ErrorCounts:
     """Return the smallest count that is not exceeded with at least this probability."""
-    from scipy.special import bdtrik, pdtrik
+    from scipy.special import bdtrik
 
-    trials, success, rare = _binomial(mean, variance)
-    found = np.where(rare, pdtrik(probability, mean), bdtrik(probability, trials, success))
-    return np.asarray(np.ceil(found), np.int64)
+    # It is NaN where no errors are expected.
+    return np.ceil(np.nan_to_num(bdtrik(probability, *_binomial(mean, variance)))).astype(np.int64)
 
 
 def _below(k: Vector, mean: Vector, variance: Vector) -> Vector:
     """Return the probability of at most k errors."""
-    from scipy.special import betainc, pdtr
+    from scipy.special import betainc
 
-    trials, success, rare = _binomial(mean, variance)
-    inside = (k >= 0) & (k < trials) & ~rare
-    probability = np.where(rare, pdtr(np.maximum(k, 0), mean), 1.0)
-    probability[inside] = betainc(trials[inside] - k[inside], k[inside] + 1, 1 - success[inside])
-    return np.where(k < 0, 0.0, probability)
+    trials, success = _binomial(mean, variance)
+    inside = betainc(np.maximum(trials - k, 1e-9), np.maximum(k, 0.0) + 1, 1 - success)
+    return np.where(k < 0, 0.0, np.where(k < trials, inside, 1.0))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from recal.calibrators.signal_table import read_correct
 from recal.calibrators.signals import SignalCalibration
 from recal.checks import Floats, Vector
 from recal.decisions import profile
-from recal.decisions.crossfit import crossfitted, take_rows
+from recal.decisions.crossfit import crossfitted
 from recal.errors import InputError
 from recal.files.probabilities import Probabilities
 from recal.files.tables import Table, read_table, write_with_columns
@@ -30,6 +30,7 @@ from recal.workflow.run import (
     extend,
     finish,
     running,
+    some_rows,
     split,
     split_words,
 )
@@ -100,9 +101,8 @@ def calibrate_answers(
     say(f"2/3  {split_words(parts, clusters, cross_fit)}")
     signals = {name: table.numbers(name) if name in numbers else table[name] for name in names}
     with running(out, settings, keep_previous=sizes_before is not None) as folder:
-        some, of_rows = take_rows(signals, fit), None if groups is None else groups[fit]
+        some, of_rows, together = (some_rows(one, fit) for one in (signals, groups, clusters))
         named_groups = None if of_rows is None else {str(group): of_rows}
-        together = None if clusters is None else clusters[fit]
         calibrator = SignalCalibration(random_state=seed).fit(
             some, right[fit], named_groups, clusters=together
         )
@@ -117,8 +117,8 @@ def calibrate_answers(
         calibrator.profile_ = profile(
             np.concatenate([deciding, after[check_on]]),
             right[unseen] > 0.5,
-            clusters=None if clusters is None else clusters[unseen],
-            signals=take_rows({name: signals[name] for name in numbers}, unseen) or None,
+            clusters=some_rows(clusters, unseen),
+            signals=some_rows({name: signals[name] for name in numbers}, unseen) or None,
             random_state=seed,
         )
         before_name, before = _probability(calibrator, signals, right, fit)
@@ -136,7 +136,7 @@ def calibrate_answers(
         say("3/3  Write the report.")
         if settings.keep_rows:
             columns = {name: signals[name] if name in signals else table[name] for name in used}
-            write_rows(folder / ROWS_OF_TABLE, take_rows(columns, rows))
+            write_rows(folder / ROWS_OF_TABLE, some_rows(columns, rows))
         importance = calibrator.signal_importance_
         matter = ", ".join(name for name, rise in importance.items() if rise > 0.0)
         return finish(

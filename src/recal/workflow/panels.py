@@ -24,7 +24,16 @@ from recal.files.probabilities import Probabilities
 from recal.files.saved import save
 from recal.files.tables import Table, read_table, write_with_columns
 from recal.workflow.folder import CALIBRATION, SUMMARY, read_summary
-from recal.workflow.run import HeldOut, Result, Settings, finish, running, split, split_words
+from recal.workflow.run import (
+    HeldOut,
+    Result,
+    Settings,
+    finish,
+    running,
+    some_rows,
+    split,
+    split_words,
+)
 
 
 @dataclass(frozen=True)
@@ -99,19 +108,13 @@ def calibrate_panel(
     say(f"1/3  Read {table.n_rows:,} questions with the answers of {names}.")
     say(f"2/3  {split_words(parts, clusters, cross_fit=False)}")
 
-    def some(columns: Any, rows: NDArray[np.intp]) -> Any:
-        """Return some rows of columns, which may be grouped by system."""
-        if isinstance(columns, Mapping):
-            return {name: some(values, rows) for name, values in columns.items()}
-        return None if columns is None else columns[rows]
-
     def read(rows: NDArray[np.intp]) -> tuple[Any, Any, Any]:
-        return some(given, rows), key[rows], some(signals, rows)
+        return some_rows(given, rows), key[rows], some_rows(signals, rows)
 
     with running(Path(out), settings) as folder:
         fit, decide_on, check_on = parts
         panel = PanelCalibration(answers=answers, match=match, random_state=seed)
-        panel.fit(*read(fit), groups=some(groups, fit), clusters=some(clusters, fit))
+        panel.fit(*read(fit), groups=some_rows(groups, fit), clusters=some_rows(clusters, fit))
         predicted, confidence = panel.predict_both(given, signals, groups)
         right = _is_right(predicted, key, match)
         ids = np.arange(table.n_rows)
@@ -127,12 +130,11 @@ def calibrate_panel(
                 risk=settings.risk,
                 confidence=settings.confidence,
                 guarantee=settings.guarantee,
-                groups=some(groups, decide_on),
-                clusters=some(clusters, decide_on),
+                groups=some_rows(groups, decide_on),
+                clusters=some_rows(clusters, decide_on),
             )
-            found = rule.apply(
-                some(given, check_on), some(signals, check_on), some(groups, check_on)
-            )
+            asked, _, told = read(check_on)
+            found = rule.apply(asked, told, some_rows(groups, check_on))
             accepted = found.next == "accept"
             wrong = accepted & ~_is_right(found.answer, key[check_on], match)
             counts = {"accepted": int(accepted.sum()), "errors": int(wrong.sum())}

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -156,6 +156,13 @@ def extend(
     return (first, first, third) if cross_fit else (first, second, third)
 
 
+def some_rows(columns: Any, rows: NDArray[np.intp]) -> Any:
+    """Return some rows of a column, or of columns by name; None stays None."""
+    if isinstance(columns, Mapping):
+        return {name: some_rows(values, rows) for name, values in columns.items()}
+    return None if columns is None else columns[rows]
+
+
 def split_words(parts: Parts, clusters: NDArray[Any] | None, cross_fit: bool) -> str:
     """Return a sentence about the sizes of the parts."""
     fit, decide, check = map(len, parts)
@@ -181,12 +188,8 @@ class HeldOut(Probabilities):
 
     def take(self, rows: NDArray[np.intp]) -> Self:
         """Return some of the answers."""
-        names = [one.name for one in fields(self) if one.name != "classes"]
-        columns = {name: getattr(self, name) for name in names}
-        some: dict[str, Any] = {
-            name: one[rows] for name, one in columns.items() if isinstance(one, np.ndarray)
-        }
-        return replace(self, **some)
+        names = ("probs", "labels", "confidence", "groups", "clusters", "before", "ids")
+        return replace(self, **some_rows({name: getattr(self, name) for name in names}, rows))
 
     @property
     def methods(self) -> dict[str, Floats]:
