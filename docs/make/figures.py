@@ -17,10 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.arena.summary import win_rates_chart
-from recal import AutoCalibration, TemperatureScaling, Views, profile, read_views
+from recal import AutoCalibration, Plan, TemperatureScaling, Views, load, profile, read_views
 from recal.decisions import to_the_power
+from recal.demo import run_demo
+from recal.maps.steps import calibrated_probs
+from recal.metrics import ece
 from recal.metrics.row_scores import score
 from recal.reporting.chart import (
+    PALETTE,
     WIDTH,
     Axis,
     Chart,
@@ -32,7 +36,7 @@ from recal.reporting.chart import (
     svg,
     ticks,
 )
-from recal.reporting.charts import FIFTHS_PERCENT
+from recal.reporting.charts import FIFTHS_PERCENT, new_figure, reliability_diagram
 
 DOCS = Path(__file__).parents[1]
 _NAMED = re.compile(r"\| ([^|]+?) \| ([\d.]+) \[([\d.]+), ([\d.]+)\] \|")
@@ -45,7 +49,11 @@ def main() -> None:
     parser.add_argument(
         "--data", type=Path, help="folder with the two files of the ResNet-32 on CIFAR-10"
     )
-    folder = parser.parse_args().data
+    parser.add_argument("--demo", type=Path, help="folder for the files of recal demo, to draw it")
+    typed = parser.parse_args()
+    folder = typed.data
+    if typed.demo is not None:
+        demo_summary(typed.demo)
     _write("images/flow.svg", flow())
     _write("images/groups.svg", groups())
     _write("results/arena.svg", svg(arena((DOCS / "results/arena.md").read_text()), alone=True))
@@ -61,6 +69,34 @@ def main() -> None:
 def _write(name: str, text: str) -> None:
     (DOCS / name).write_text(text + "\n", encoding="utf-8")
     print(DOCS / name)
+
+
+def demo_summary(folder: Path) -> None:
+    """Draw what `recal demo` finds: reliability before and after, and the share automated."""
+    result = run_demo(folder)
+    new, calibrator = read_views(result.files["new views"]), load(result.files["calibration"])
+    right = new.logits.argmax(axis=1) == new.labels
+    confidence = {
+        "as trained": calibrated_probs(Plan(), new).max(axis=1),
+        "default of recal": calibrator.predict_confidence(new),
+    }
+    figure = new_figure(5.2, 5.6)
+    left, other, below = figure.subplot_mosaic("ab;cc", height_ratios=[1.3, 1]).values()
+    for ax, (title, values) in zip((left, other), confidence.items()):
+        reliability_diagram(values, right, ax)
+        ax.set_title(f"{title}\nECE {100 * ece(values, right):.1f} %", fontsize=10)
+    other.set_ylabel("")
+    names = dict(
+        zip(("as trained", "temperature scaling", "ReCal", "default of recal"), result.shares)
+    )
+    shares = {title: 100 * result.shares[name] for title, name in reversed(names.items())}
+    colours = [PALETTE["after" if one == "default of recal" else "before"][0] for one in shares]
+    bars = below.barh(list(shares), list(shares.values()), color=colours)
+    below.bar_label(bars, fmt="%.1f %%", padding=3)
+    below.set(xlim=(0, 115), xlabel="share of the answers in per cent")
+    below.set_title("Automated with at most 1 % errors, guaranteed", fontsize=10)
+    below.spines[["top", "right"]].set_visible(False)
+    figure.savefig(DOCS / "images/demo.png", metadata={"Software": "recal"})
 
 
 def flow() -> str:

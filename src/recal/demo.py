@@ -8,7 +8,7 @@ to automate, and the rest is the test set.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,8 @@ from recal.collecting.local import passes_of
 from recal.comparison import compare_probs
 from recal.decisions import Decision, risk_curve
 from recal.errors import FewSamplesWarning, MissingExtraError
-from recal.files.paths import replacing
 from recal.maps.steps import calibrated_probs
 from recal.metrics import Evaluation
-from recal.metrics.row_scores import RowScores
-from recal.reporting.chart import PALETTE
-from recal.reporting.charts import new_figure, reliability_diagram
 from recal.reporting.page import Page
 from recal.reporting.verdict import SHOWN_RISKS
 from recal.transforms import ZoomOut
@@ -56,12 +52,6 @@ _COPIES, _SCALES, _SHIFT = 3, (0.7, 0.8, 0.9, 1.0), 2
 _HIDDEN, _EPOCHS = 100, 60
 
 Images = NDArray[np.uint8]
-_TITLES = {
-    "uncalibrated": "as trained",
-    "temperature": "temperature scaling",
-    "ReCal": "ReCal",
-    "default": "default of recal",
-}
 
 
 @dataclass(frozen=True)
@@ -81,7 +71,7 @@ class Demo:
 
 
 def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> Demo:
-    """Train, collect, fit, decide, evaluate, draw and save.
+    """Train, collect, fit, decide, evaluate, report and save.
 
     The same seed gives the same numbers.
     """
@@ -120,7 +110,7 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
         for name, (probs, own) in answers(deciding).items():
             decisions[name] = decide(probs, labels[decide_on], RISK, confidences=own)
             curves[name] = risk_curve(probs, labels[decide_on], SHOWN_RISKS, confidences=own)
-        say(f"5/5  Judge on {len(test):,} that were used for nothing else. Save and draw.")
+        say(f"5/5  Judge on {len(test):,} that were used for nothing else. Save and report.")
         tested = answers(new)
         evaluations = {
             name: evaluate(probs, labels[test], _DRAWS, confidences=own, random_state=seed)
@@ -137,7 +127,6 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
         random_state=seed,
     )
     files = {
-        "summary": _draw_summary(out / "summary.png", compared.samples, evaluations, shares),
         "report": Page(
             compared,
             title="Digits: a small network",
@@ -219,40 +208,3 @@ def _varied(images: Images, rng: np.random.Generator) -> Images:
 
 def _flat(images: Images) -> NDArray[np.float64]:
     return images.reshape(len(images), -1) / 255.0
-
-
-def _draw_summary(
-    path: Path,
-    samples: Mapping[str, RowScores],
-    evaluations: dict[str, Evaluation],
-    shares: dict[str, float],
-) -> Path:
-    """Draw reliability before and after, and the share of answers that each method automates.
-
-    The figure is narrow, so that its text is readable on a phone.
-    """
-    figure = new_figure(5.2, 5.6)
-    axes = figure.subplot_mosaic(
-        [["uncalibrated", "default"], ["shares", "shares"]], height_ratios=[1.3, 1]
-    )
-    for name in ("uncalibrated", "default"):
-        reliability_diagram(samples[name].confidence, samples[name].correct, axes[name])
-        axes[name].set_title(
-            f"{_TITLES[name]}\nECE {100 * evaluations[name]['ece']:.1f} %", fontsize=10
-        )
-    axes["default"].set_ylabel("")
-    names = list(shares)[::-1]
-    bars = axes["shares"].barh(
-        [_TITLES[name] for name in names],
-        [100 * shares[name] for name in names],
-        color=[PALETTE["after" if name == "default" else "before"][0] for name in names],
-    )
-    axes["shares"].bar_label(bars, fmt="%.1f %%", padding=3)
-    axes["shares"].set(xlim=(0, 115), xlabel="share of the answers in per cent")
-    axes["shares"].set_title(
-        f"Automated with at most {100 * RISK:g} % errors, guaranteed", fontsize=10
-    )
-    axes["shares"].spines[["top", "right"]].set_visible(False)
-    with replacing(path) as file:
-        figure.savefig(file, format="png", metadata={"Software": "recal"})
-    return path

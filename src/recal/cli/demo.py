@@ -12,7 +12,9 @@ from recal.cli.printing import print_json, print_table, say
 
 
 def demo(
-    out: Annotated[Path, Option(help="The folder for figures and files.")] = Path("demo-output"),
+    out: Annotated[Path, Option(help="The folder for the report and other files.")] = Path(
+        "demo-output"
+    ),
     seed: opt.SeedNumber = 0,
     force: opt.Force = False,
 ) -> None:
@@ -21,7 +23,7 @@ def demo(
     A small network learns handwritten digits and becomes overconfident. Temperature scaling, ReCal
     and the default of recal correct its confidence, without retraining it and without changing an
     answer. Then the answers that can be automated with at most 1 % errors are counted, before and
-    after. You get a table, a report, a figure, and the files with which the other commands can
+    after. You get a table, a report, and the files with which the other commands can
     be tried.
 
     Example: [bold]recal demo --out demo-output[/bold]
@@ -64,7 +66,7 @@ def demo(
         f"It takes {result.passes_per_answer:.2f} forward passes per answer.\n"
         f"Automated with at most {risk:.0%} errors, at 95 % confidence: {before:.1%} of the answers "
         f"before, {after:.1%} after calibration. The rules were chosen on other digits.\n\n"
-        f"Open\n  {files['report']}\n  {files['summary']}\n\n"
+        f"Open\n  {files['report']}\n\n"
         "Next: the same, step by step\n"
         f"  recal fit {files['views to fit on']} --out digits.recal\n"
         f"  recal decide {files['views to decide on']} --calibration digits.recal --risk 0.01 "

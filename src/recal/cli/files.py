@@ -216,7 +216,7 @@ def files_of(command: str) -> list[str]:
     if command == "compare":
         return [*(f"comparison.{ending}" for ending in ("md", "tex", "csv", "json")), PAGE]
     if command == "demo":
-        return ["summary.png", PAGE, CALIBRATION, "fit.npz", "decide.npz", "new.npz"]
+        return [PAGE, CALIBRATION, "fit.npz", "decide.npz", "new.npz"]
     return []
 
 

@@ -27,7 +27,7 @@ from recal.metrics import LABELS
 from recal.metrics.evaluation import HIGHER_IS_BETTER
 from recal.metrics.row_scores import Classes
 from recal.reporting import charts, figure_data
-from recal.reporting.chart import percent, render, sentences
+from recal.reporting.chart import percent, render
 from recal.reporting.figure_data import THRESHOLDS, Slices, Thresholds, slices_of, threshold_table
 from recal.reporting.verdict import (
     Automation,
@@ -239,17 +239,8 @@ class Page:
         """Each warning once, those of the caller first."""
         return list(dict.fromkeys((*self.warnings, *self.comparison.warnings)))
 
-    @property
-    def constant(self) -> bool:
-        """Whether the model gives all inputs the same confidence and the same answer."""
-        first = self.comparison.methods[0]
-        rows, answers = self.comparison.samples[first], self.comparison.answers[first]
-        return len(rows) > 1 and bool(np.ptp(rows.confidence) < 1e-6 and np.ptp(answers) == 0)
-
     @cached_property
     def headline(self) -> tuple[str, ...]:
-        if self.constant:
-            return sentences("constant", self.comparison.setup.n_test)
         return headline(self.comparison, self.choice, self.automated)
 
     @property

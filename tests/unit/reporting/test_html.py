@@ -144,12 +144,13 @@ def test_warnings_stand_above_the_advice_and_are_escaped(comparison):
     assert 'id="warnings"' not in page(comparison)
 
 
-def test_the_page_of_a_constant_model_recommends_nothing():
-    y = np.random.default_rng(0).integers(0, 2, 200)
-    sides = {"before": np.tile([0.9, 0.1], (200, 1)), "after": np.tile([0.5, 0.5], (200, 1))}
-    text = page(compare_probs(sides, y, bootstrap=20))
-    assert "the same answer with the same confidence" in text
-    assert "Use the calibrated probabilities" not in text
+def test_a_tie_of_two_sets_of_probabilities_is_called_one():
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([0.5] * 3, 300)
+    y = (probs.cumsum(1) > rng.random((300, 1))).argmax(1)
+    text = page(compare_probs({"before": probs, "after": probs**1.01}, y, bootstrap=20))
+    assert text.count("These samples do not show which of the two to use.") == 1
+    assert "Leave the model as it is" not in text
 
 
 def test_samples_to_look_at_are_named_by_their_inputs(alone):
