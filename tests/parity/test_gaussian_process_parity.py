@@ -59,17 +59,6 @@ def test_the_bound_is_the_plain_sum(data):
     assert value == pytest.approx(slow_bound(*data, mean, covariance), rel=1e-9)
 
 
-def test_the_slope_is_the_bounds(data):
-    mean, covariance = np.array([0.3, -0.2, 0.5, 0.1]), np.diag([0.3, 0.2, 0.4, 0.1])
-    _, slope = bound(data, mean, covariance)
-    for i, nudge in enumerate(1e-5 * np.eye(4)):
-        ahead, behind = (
-            slow_bound(*data, mean + nudge, covariance),
-            slow_bound(*data, mean - nudge, covariance),
-        )
-        assert slope[i] == pytest.approx((ahead - behind) / 2e-5, abs=1e-6)
-
-
 def test_no_mean_and_covariance_reach_a_higher_bound(data):
     found = LatentProcess(*data, POINTS, LENGTH).fit(VARIANCE)
     lower = np.tril_indices(4)

@@ -88,21 +88,14 @@ def test_floats_are_the_matrices_products_to_their_last_bits(spec: str) -> None:
         np.testing.assert_array_equal(transform(images[row : row + 1])[0], result[row])
 
 
-@pytest.mark.parametrize("factor", [0.1, 0.35, 0.5, 0.9, 1.3, 7.0])
-def test_brightness_is_a_product_of_every_level(factor: float) -> None:
-    images = noise(1)
-    np.testing.assert_array_equal(
-        as_transform(f"brightness:{factor}")(images), rounded(images * factor)
-    )
-
-
-@pytest.mark.parametrize("factor", [0.1, 0.35, 0.5, 0.9])
-def test_contrast_draws_towards_each_images_own_mean(factor: float) -> None:
+@pytest.mark.parametrize("factor", [0.1, 0.35, 0.5, 0.9, 7.0])
+def test_brightness_and_contrast_move_levels_from_black_and_from_the_mean(factor: float) -> None:
     images = noise(3) // np.array([1, 2, 5], dtype=np.uint8)[:, None, None, None]
     mean = images.astype(np.float64).mean(axis=(1, 2, 3), keepdims=True)
-    np.testing.assert_array_equal(
-        as_transform(f"contrast:{factor}")(images), rounded(mean + (images - mean) * factor)
-    )
+    wanted = rounded(images * factor), rounded(mean + (images - mean) * factor)
+    for name, expected in zip(("brightness", "contrast"), wanted):
+        if name == "brightness" or factor < 1:
+            np.testing.assert_array_equal(as_transform(f"{name}:{factor}")(images), expected)
 
 
 @pytest.mark.parametrize("spec", RC1)

@@ -47,40 +47,27 @@ def robust(logits, beta, n):
     )
 
 
-def test_vector_scaling_finds_the_minimum_that_scipy_finds():
-    logits, labels = waves()
-    k = logits.shape[1]
-
-    def objective(theta):
-        logs = log_softmax(logits * theta[:k] + theta[k:], axis=1)
-        return -logs[np.arange(len(labels)), labels].mean()
-
-    found = minimize(
-        objective, np.r_[np.ones(k), np.zeros(k)], method="BFGS", options={"gtol": 1e-7}
-    )
-    model = VectorScaling().fit(logits, labels)
-    probs = model.predict_proba(logits)
-    assert nll(probs, labels) == pytest.approx(found.fun, abs=1e-7)
-    np.testing.assert_allclose(
-        probs, softmax(logits * found.x[:k] + found.x[k:], axis=1), atol=1e-4
-    )
-
-
-def test_structured_vector_scaling_finds_the_minimum_that_scipy_finds():
+@pytest.mark.parametrize("method", [VectorScaling, StructuredVectorScaling])
+def test_vector_scaling_finds_the_minimum_that_scipy_finds(method):
     logits, labels = waves()
     n, k = logits.shape
-    model = StructuredVectorScaling().fit(logits, labels)
-    features = robust(logits, model.map_.beta, n)
+    model = method().fit(logits, labels)
+    features, ridge = logits, 0.0
+    if method is StructuredVectorScaling:
+        features, ridge = robust(logits, model.map_.beta, n), k / n
 
     def objective(theta):
         logs = log_softmax(features * theta[:k] + theta[k:], axis=1)
         penalty = ((theta[:k] - 1) ** 2).sum() + (theta[k:] ** 2).sum()
-        return -logs[np.arange(n), labels].mean() + k / n * penalty
+        return -logs[np.arange(n), labels].mean() + ridge * penalty
 
     found = minimize(
         objective, np.r_[np.ones(k), np.zeros(k)], method="BFGS", options={"gtol": 1e-7}
     )
-    np.testing.assert_allclose(np.r_[model.map_.scale, model.map_.shift], found.x, atol=1e-4)
+    fitted = np.r_[model.map_.scale, model.map_.shift]
+    assert objective(fitted) == pytest.approx(found.fun, abs=1e-7)
+    expected = softmax(features * found.x[:k] + found.x[k:], axis=1)
+    np.testing.assert_allclose(model.predict_proba(logits), expected, atol=1e-4)
 
 
 def test_structured_matrix_scaling_finds_the_minimum_that_scipy_finds():

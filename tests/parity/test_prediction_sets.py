@@ -36,16 +36,22 @@ def count(monkeypatch):
     )
 
 
+def parts_of(probs, y, theirs):
+    """Return the parts of each class's own probability that count in their scores."""
+    rows = np.arange(len(probs))
+    whole = PredictionSets("aps", 0.9, (1.0,)).scores(probs)[rows, y]
+    u = np.clip(1 - (whole - theirs) / probs[rows, y], 0, 1)
+    assert 0.45 < u.mean() < 0.55
+    return u
+
+
 @pytest.mark.parametrize(("index", "coverage"), COVERAGES)
 def test_aps(index, coverage, count):
     """With their random numbers, read back from their scores: the part of a class's own probability
     that counts.
     """
     count(1.0)
-    whole = PredictionSets("aps", coverage, (1.0,)).scores(PROBS)[ROWS, Y]
-    u = np.clip(1 - (whole - THEIRS["aps_scores"]) / PROBS[ROWS, Y], 0, 1)
-    assert 0.45 < u.mean() < 0.55
-    count(u)
+    count(parts_of(PROBS, Y, THEIRS["aps_scores"]))
     sets = prediction_sets(PROBS, Y, coverage, "aps")
     np.testing.assert_allclose(sets.limits, THEIRS["aps_limits"][index], atol=1e-6)
     # Their sets with and without the last label are ours where none or all of the last probability
@@ -64,13 +70,9 @@ def test_raps(count):
     """
     penalty, free = float(THEIRS["raps_penalty"]), int(THEIRS["raps_free"][0])
     probs, y = PROBS[THEIRS["raps_rows"]], Y[THEIRS["raps_rows"]]
-    rows = np.arange(len(probs))
     # Their stored scores hold the random part and not yet the penalty.
     count(1.0)
-    whole = PredictionSets("aps", 0.9, (1.0,)).scores(probs)[rows, y]
-    u = np.clip(1 - (whole - THEIRS["raps_scores"]) / probs[rows, y], 0, 1)
-    assert 0.45 < u.mean() < 0.55
-    count(u)
+    count(parts_of(probs, y, THEIRS["raps_scores"]))
     sets = prediction_sets(probs, y, 0.9, "raps", penalty=penalty, free_ranks=free)
     np.testing.assert_allclose(sets.limits, THEIRS["raps_limit"], atol=1e-6)
     count(1.0)

@@ -78,16 +78,6 @@ def test_fit_and_replay(n, k, reading):
 
 
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
-@pytest.mark.parametrize("k", [2, 3, 60])
-def test_one_temperature_where_every_answer_is_right(k):
-    z, _, _ = problem(200, k, seed=k)
-    y = z.argmax(axis=1)
-    expected = reference.doubting_beta(z.astype(np.float64), y)
-    assert 1e-3 < expected < 100.0
-    assert TemperatureScaling().fit(z, y).beta_ == pytest.approx(expected, abs=1e-8)
-
-
-@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize("separable", ["pooled", "bound"])
 @pytest.mark.parametrize("sharpness", [0.5, 3.0])
 @pytest.mark.parametrize("k", [3, 60])

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recal import ReCal, Views, evaluate, group
+from recal import ReCal, Views, evaluate
 from tests.parity import reference
 
 DATA = Path(__file__).parent / "data"
@@ -67,13 +67,6 @@ def test_recal_reproduces_the_problem_that_is_not_saturated(fitted):
     ]:
         np.testing.assert_allclose(ours, recorded[theirs], rtol=0, atol=1e-6, err_msg=theirs)
     np.testing.assert_array_equal([it.sizes for it in recal.history_], recorded["counts"])
-
-
-def test_the_first_groups_come_from_the_raw_logits(fitted):
-    recorded, _ = fitted
-    first = recorded["sequence"][0]
-    groups = group(recorded["val_logits"], recorded["val_transformed"][first])
-    np.testing.assert_array_equal(groups, recorded["val_groups"][0])
 
 
 def test_recal_is_as_good_as_the_released_code_on_the_saturated_problem():

@@ -32,13 +32,6 @@ def test_the_fit(n, k, sharpness, reading, monkeypatch):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-8)
 
 
-SELECTIONS = [
-    np.random.default_rng(0).permutation(900)[:600],
-    slice(5, 800, 3),
-    slice(None, 100, -2),
-]
-
-
 @pytest.mark.parametrize("k", [2, 10, 50, 1000])
 def test_the_series_errs_by_less_than_its_bound(k):
     rng = np.random.default_rng(k)

@@ -91,15 +91,6 @@ def sorted_by_a_view(mistakes_when_kept):
     return Views(z, {"zoom:0.5": view}, y)
 
 
-def test_a_large_group_without_a_mistake_gets_the_temperature_of_all():
-    views = sorted_by_a_view(0)
-    (iteration,) = ReCal(max_iter=1).fit(views).history_
-    everyone = TemperatureScaling().fit(views).beta_
-    assert iteration.sizes == (0, 100, 0, 300)
-    assert iteration.raw_betas[3] == pytest.approx(everyone, abs=1e-9)
-    assert iteration.raw_betas[1] != pytest.approx(everyone, abs=1e-2)
-
-
 def test_a_group_without_a_mistake_does_not_grow_surer_without_end():
     """All mistakes lie in the other group, which is tempered; the common beta then stays above 1
     for ever.

@@ -7,6 +7,8 @@ import pytest
 from recal import evaluate
 from recal.errors import InputError
 from recal.metrics import LABELS, METRICS, calibration_test
+from recal.metrics.intervals import PAIRED, paired_draws
+from recal.metrics.row_scores import score
 from tests.problems import probs_and_labels
 
 problem = partial(probs_and_labels, seed=3)
@@ -169,3 +171,21 @@ def test_a_reliability_diagram_takes_graded_answers():
     ax = reliability_diagram([0.25, 0.25, 0.85, 0.85], [0, 1, 1, 1])
     heights = {round(points[0, 1], 3) for points in ax.collections[0].get_segments()}
     assert heights == {0.5, 1.0}, "accuracies of the two bins"
+
+
+@pytest.mark.parametrize("n", [900, 6000])
+def test_differences_spread_as_the_rows_themselves_say(n):
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(n, 4))
+    truth = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    y = (truth.cumsum(1) > rng.random((n, 1))).argmax(1)
+    sharp = np.exp(1.5 * logits + rng.normal(0, 0.3, logits.shape))
+    methods = [score(p, y) for p in (truth, sharp / sharp.sum(1, keepdims=True))]
+    draws = paired_draws(methods, 800)
+    assert set(draws) == set(PAIRED)
+    for name, divisor in (("nll", 1), ("brier", 4)):
+        gaps = (getattr(methods[1], name) - getattr(methods[0], name)) / divisor
+        apart = draws[name][1] - draws[name][0]
+        assert apart.std() == pytest.approx(gaps.std() / np.sqrt(n), rel=0.15), name
+        assert apart.mean() == pytest.approx(gaps.mean(), abs=0.3 * apart.std()), name
+    assert draws["ece"][1].mean() > draws["ece"][0].mean() + 3 * draws["ece"].std(axis=1).max()

@@ -14,18 +14,20 @@ from recal.metrics import (
     debiased_ece,
     ece,
     error_rate,
-    ks_error,
     mce,
     nll,
-    smooth_ece,
 )
+from recal.metrics.calibration_error import classwise_gaps, equal_width_edges
+from recal.metrics.row_scores import score
+from tests.problems import probs_and_labels, probs_with_ties
 
+PROBS, Y = probs_and_labels(seed=3)
 every_metric = pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.__name__)
 
 
 @every_metric
-def test_the_order_of_rows_changes_nothing(metric, problem):
-    probs, y = problem
+def test_the_order_of_rows_changes_nothing(metric):
+    probs, y = PROBS, Y
     probs = np.round(probs, 1)  # many ties
     probs /= probs.sum(1, keepdims=True)
     order = np.random.default_rng(0).permutation(len(y))
@@ -34,16 +36,14 @@ def test_the_order_of_rows_changes_nothing(metric, problem):
 
 @every_metric
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_narrow_floats_give_what_the_same_values_give_as_float64(metric, dtype, problem):
-    probs = problem[0].astype(dtype)
-    assert metric(probs, problem[1]) == pytest.approx(
-        metric(probs.astype(np.float64), problem[1]), rel=1e-12
-    )
+def test_narrow_floats_give_what_the_same_values_give_as_float64(metric, dtype):
+    probs = PROBS.astype(dtype)
+    assert metric(probs, Y) == pytest.approx(metric(probs.astype(np.float64), Y), rel=1e-12)
 
 
 @every_metric
-def test_memory_layout_and_byte_order_change_nothing(metric, problem):
-    probs, y = problem
+def test_memory_layout_and_byte_order_change_nothing(metric):
+    probs, y = PROBS, Y
     expected = metric(probs, y)
     assert metric(np.asfortranarray(probs), y) == expected
     assert metric(np.repeat(probs, 2, axis=0)[::2], y) == expected
@@ -52,15 +52,15 @@ def test_memory_layout_and_byte_order_change_nothing(metric, problem):
 
 
 @every_metric
-def test_names_are_columns_in_the_order_of_classes(metric, problem):
-    probs, y = problem
+def test_names_are_columns_in_the_order_of_classes(metric):
+    probs, y = PROBS, Y
     names = np.array(["d", "a", "c", "b"])
     assert metric(probs, names[y], classes=names) == metric(probs, y)
 
 
 @every_metric
-def test_a_class_missing_from_the_labels_shifts_no_column(metric, problem):
-    probs, y = problem
+def test_a_class_missing_from_the_labels_shifts_no_column(metric):
+    probs, y = PROBS, Y
     kept = y != 1
     spread = np.insert(probs[kept], 0, 0.0, axis=1)  # a column that no label names
     scale = 4 / 5 if metric in (brier, classwise_ece) else 1.0
@@ -70,8 +70,8 @@ def test_a_class_missing_from_the_labels_shifts_no_column(metric, problem):
 
 
 @every_metric
-def test_bad_rows_are_refused_with_their_number(metric, problem):
-    probs, y = problem
+def test_bad_rows_are_refused_with_their_number(metric):
+    probs, y = PROBS, Y
     for value, words in ((np.nan, "row 7"), (-0.2, "row 7 holds -0.2"), (1.5, "row 7 holds 1.5")):
         bad = probs.copy()
         bad[7, 2] = value
@@ -115,18 +115,6 @@ def test_a_confidence_on_an_edge_belongs_to_the_bin_below(n_bins):
         assert apart == pytest.approx(max(1 - edge, above), abs=1e-12), b
 
 
-def test_adaptive_bins_hold_equal_numbers_of_rows():
-    probs = top([0.5, 0.6, 0.7, 0.8, 0.9])
-    # Bins {0.5, 0.6, 0.7} and {0.8, 0.9}, as numpy.array_split cuts.
-    assert adaptive_ece(probs, [1, 0, 0, 0, 1], n_bins=2) == pytest.approx(
-        abs(1.8 - 2) / 5 + abs(1.7 - 1) / 5
-    )
-
-
-def test_debiased_error_of_a_bin_of_one_row_counts_nothing():
-    assert debiased_ece([[0.9, 0.1]], [1]) == 0.0
-
-
 def test_scores_when_every_answer_is_right_or_wrong():
     probs = [[0.9, 0.1], [0.8, 0.2], [0.8, 0.2]]
     right, wrong = [0, 0, 0], [1, 1, 1]
@@ -138,29 +126,11 @@ def test_scores_when_every_answer_is_right_or_wrong():
 
 def test_certain_and_right_is_perfect_and_certain_and_wrong_is_the_worst():
     probs = np.array([[1.0, 0.0], [0.0, 1.0]])
-    for metric in (
-        ece,
-        mce,
-        adaptive_ece,
-        classwise_ece,
-        debiased_ece,
-        smooth_ece,
-        ks_error,
-        brier,
-        nll,
-    ):
-        assert metric(probs, [0, 1]) == 0.0
-    for metric in (ece, mce, adaptive_ece, classwise_ece, debiased_ece, ks_error, brier):
-        assert metric(probs, [1, 0]) == pytest.approx(1.0)
-    assert smooth_ece(probs, [1, 0]) == pytest.approx(1.0, abs=1e-6)
-    assert nll(probs, [1, 0]) == np.inf
-
-
-def test_rows_of_equal_confidence_count_in_expectation_over_their_order():
-    probs = [[0.8, 0.2], [0.8, 0.2], [0.6, 0.4]]
-    either = [aurc([[0.8, 0.2], [0.79, 0.21], [0.6, 0.4]], y) for y in ([0, 1, 0], [1, 0, 0])]
-    assert aurc(probs, [0, 1, 0]) == pytest.approx(np.mean(either))
-    assert auroc(probs, [0, 1, 1]) == pytest.approx(0.75)
+    for metric in METRICS:
+        if metric is not auroc:  # it is undefined
+            assert metric(probs, [0, 1]) == 0.0
+            worst = np.inf if metric is nll else 1.0
+            assert metric(probs, [1, 0]) == pytest.approx(worst, abs=1e-6)
 
 
 @pytest.mark.parametrize("metric", [one for one in METRICS if one is not classwise_ece])
@@ -206,3 +176,29 @@ def test_graded_answers_that_make_no_sense_are_refused(confidence, correct, word
 def test_a_metric_of_all_classes_refuses_graded_answers():
     with pytest.raises(InputError, match="probabilities of all classes"):
         classwise_ece([0.5, 0.7], [1, 0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_many_rows_get_what_each_gets_alone(dtype, order):
+    probs, y = probs_with_ties(dtype=dtype)
+    many = score(np.asarray(np.tile(probs, (40, 1)), order=order), np.tile(y, 40))
+    for row in range(0, len(y), 7):
+        alone = score(probs[row : row + 1], y[row : row + 1])
+        for name in ("confidence", "correct", "brier", "nll"):
+            assert getattr(many, name)[row + 39 * len(y)] == getattr(alone, name)[0]
+    expected = ((probs - np.eye(probs.shape[1])[y]) ** 2).sum(axis=1)
+    np.testing.assert_allclose(many.brier[: len(y)], expected, rtol=0, atol=1e-6)
+
+
+def test_classwise_gaps_are_probability_minus_outcome_by_part_class_and_bin():
+    probs, y = probs_with_ties(60)
+    part, edges = np.random.default_rng(0).integers(0, 3, len(y)), equal_width_edges(10)
+    expected = np.zeros((3, 7, 10))
+    for row, of_part, label in zip(probs, part, y):
+        for column, value in enumerate(row):
+            place = max(int(np.ceil(round(10 * value, 9))) - 1, 0)
+            expected[of_part, column, place] += value - (column == label)
+    np.testing.assert_allclose(
+        classwise_gaps(probs, y, edges, part, 3), expected, rtol=0, atol=1e-12
+    )
