@@ -23,11 +23,13 @@ made_up(n, k, m).write(path)
 _FIT = """
 import sys, json, threading, time, warnings
 warnings.simplefilter("ignore")
+import numpy as np
 from recal import ReCal, Views, ViewStacking, read_views
 path, how, method = sys.argv[1:]
 views = read_views(path)
 if how == "memory":
-    views = Views(views.logits, {t: views.transformed(t) for t in views.transforms}, views.labels)
+    copies = {t: np.array(views.transformed(t)) for t in views.transforms}
+    views = Views(np.array(views.logits), copies, views.labels)
 fit = {"ReCal": ReCal(random_state=0, tol=0), "ViewStacking": ViewStacking()}[method].fit
 fit(views[:200])
 peak, done = 0, threading.Event()

@@ -23,8 +23,10 @@ def ratios(small: bool) -> Iterator[Ratio]:
     rows = np.arange(n)
 
     def check() -> None:
-        assert 0 <= y.min() and y.max() < probs.shape[1]
-        assert probs.min() >= 0 and (np.abs(probs.sum(axis=1) - 1) < 1e-3).all()
+        assert y.min() >= 0
+        assert y.max() < probs.shape[1]
+        assert probs.min() >= 0
+        assert (np.abs(probs.sum(axis=1) - 1) < 1e-3).all()
 
     def ece() -> float:
         check()

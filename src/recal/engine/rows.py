@@ -250,24 +250,22 @@ def replay(scales, start, stop, stack, read_own, views, betas):  # type: ignore[
         for step in range(len(views)):
             layer = views[step] + 1
             pair = ((0, 0), (1, layer))
-            if short:
-                for side, place in pair:
+            for side, place in pair:
+                if short:
                     own = numbers[place, SCALE * BLOCK :]
                     fill_exactly(drops[place], own, gaps[place], values[side, :count])
-            else:
-                fill_confidences(numbers[0], gaps[0], values[0], errors[0])
-                fill_confidences(numbers[layer], gaps[layer], values[1], errors[1])
-            n_read = 0
+                else:
+                    fill_confidences(numbers[place], gaps[place], values[side], errors[side])
             for r in range(count):
-                if abs(values[1, r] - values[0, r] - RISE) > errors[0, r] + errors[1, r]:
-                    continue
-                for side, place in pair:
-                    if errors[side, r] > 0.0:
-                        read(stack[place, first + r], columns[place, r], numbers[place, r::BLOCK])
-                        n_read += 1
-            if n_read:
-                fill_confidences(numbers[0], gaps[0], values[0], errors[0])
-                fill_confidences(numbers[layer], gaps[layer], values[1], errors[1])
+                for _ in range(2):
+                    if abs(values[1, r] - values[0, r] - RISE) > errors[0, r] + errors[1, r]:
+                        break
+                    side, place = (1, layer) if errors[1, r] > errors[0, r] else (0, 0)
+                    own = numbers[place, r::BLOCK]
+                    read(stack[place, first + r], columns[place, r], own)
+                    odds = fast_exp(min(own[1], 700.0))
+                    values[side, r] = fast_exp(own[SCALE] * gaps[place, r]) / (1.0 + odds)
+                    errors[side, r] = 0.0
             for r in range(count):
                 beta = betas[step, 2 * kept[layer, r] + (not values[1, r] - values[0, r] > RISE)]
                 for _, place in pair:
