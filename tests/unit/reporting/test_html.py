@@ -148,7 +148,8 @@ def test_a_tie_of_two_sets_of_probabilities_is_called_one():
     rng = np.random.default_rng(0)
     probs = rng.dirichlet([0.5] * 3, 300)
     y = (probs.cumsum(1) > rng.random((300, 1))).argmax(1)
-    text = page(compare_probs({"before": probs, "after": probs**1.01}, y, bootstrap=20))
+    after = probs**1.01 / (probs**1.01).sum(axis=1, keepdims=True)
+    text = page(compare_probs({"before": probs, "after": after}, y, bootstrap=20))
     assert text.count("These samples do not show which of the two to use.") == 1
     assert "Leave the model as it is" not in text
 
