@@ -136,9 +136,7 @@ class Interview:
         self.ledger = AnswerLog(ledger)
         rows = [dict(zip(questions, values)) for values in zip(*questions.values())]
         self.ids, _ = row_ids(rows)
-        self.prompts = [
-            [template.fill(row, self.options) for row in rows] for template in templates
-        ]
+        self.prompts = [[each.fill(row, self.options) for row in rows] for each in templates]
 
     @property
     def asked(self) -> Asked:

@@ -85,8 +85,7 @@ def open_log(
     truths = None if labels is None else Path(labels)
     main = _read_scores(Path(path), options, truths, label_column)
     others = {
-        name: _read_scores(Path(other), options, None, label_column)
-        for name, other in views.items()
+        name: _read_scores(Path(log), options, None, label_column) for name, log in views.items()
     }
     return join_scores(main, others)
 

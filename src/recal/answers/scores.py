@@ -85,9 +85,7 @@ class JoinedViews:
     def __str__(self) -> str:
         sentences = []
         if self.n_left_out:
-            sentences.append(
-                f"{self.n_left_out:,} questions failed or are not in every file; they were left out."
-            )
+            sentences.append(f"{self.n_left_out:,} questions failed or are not in every file.")
         if self.n_missing:
             sentences.append(
                 f"{self.n_missing:,} of {self.n_cells:,} option scores "
@@ -120,9 +118,7 @@ def join_scores(
         rows = [row for row in rows if scores.ids[row] in places[name]]
     if not rows:
         ids = ", ".join(repr(one.ids[0]) for one in (scores, *others.values()) if one.ids)
-        raise InputError(
-            f"The files have no question in common. They are joined by ids such as {ids}."
-        )
+        raise InputError(f"The files have no question in common. Their ids are such as {ids}.")
     main = scores.take(rows)
     runs = [main]
     for name, other in others.items():

@@ -25,6 +25,8 @@ from recal.transforms.preprocessing import Outputs, Preprocessing
 from recal.views import Views
 
 Preprocess = Callable[[Any], Any]
+# Labels as column indices, and the names of the columns.
+Columns = tuple[Labels | None, NDArray[Any] | None]
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ class ViewsSink(Sink, ABC):
         if self._first is None:
             self._first = (block.logits.shape[1], block.logits.dtype)
             if self.source.labels is not None:  # refuse bad labels before the work, not after it
-                self.columns(self.source.labels, len(self.source.labels))
+                self.columns(self.source.labels)
         n_classes, dtype = self._first
         if block.logits.shape[1] != n_classes or not np.can_cast(block.logits.dtype, dtype):
             raise InputError(
@@ -211,18 +213,15 @@ class ViewsSink(Sink, ABC):
                 f"{block.logits.shape[1]} of {block.logits.dtype} for batch {block.index}."
             )
 
-    def columns(
-        self, labels: NDArray[Any] | None, n_samples: int
-    ) -> tuple[Labels | None, NDArray[Any] | None]:
+    def columns(self, labels: NDArray[Any] | None) -> Columns:
         """Return labels as column indices, and the names of the columns, as in `label_columns`."""
         assert self._first is not None
-        model, n_classes = self.job.model, self._first[0]
-        return label_columns(labels, self.source, model, self.classes, n_samples, n_classes)
+        return label_columns(labels, self.source, self.job.model, self.classes, self._first[0])
 
     def about_rows(self, labels_of_blocks: Iterable[ArrayLike | None]) -> dict[str, Any]:
         """Return what views hold beside logits, by the names of the parameters of `Views`."""
         source = self.source
-        labels, columns = self.columns(join_labels(source, labels_of_blocks), source.n_samples)
+        labels, columns = self.columns(join_labels(source, labels_of_blocks))
         return {
             "labels": labels if labels is None or columns is None else columns[labels],
             "classes": columns,
@@ -246,9 +245,8 @@ def label_columns(
     source: Source,
     model: Model,
     classes: Sequence[Any] | None,
-    n_samples: int,
     n_classes: int,
-) -> tuple[Labels | None, NDArray[Any] | None]:
+) -> Columns:
     """Return the labels of a source as column indices, and the names of the columns if there are any.
 
     `classes` are the names that the caller gave; without them, the model or the source names the
@@ -268,7 +266,7 @@ def label_columns(
         return None, columns
     if folders is not None and columns is not None:
         labels = np.asarray(folders)[labels]
-    return check_labels(labels, n_samples, n_classes, columns), columns
+    return check_labels(labels, len(labels), n_classes, columns), columns
 
 
 class MemorySink(ViewsSink):

@@ -300,11 +300,8 @@ def read_sound(path: Path) -> tuple[NDArray[np.float32], int]:
     return samples.mean(axis=1, dtype=np.float32), int(rate)
 
 
-_FOLDERS: dict[str, type[FileFolder]] = {
-    "images": ImageFolder,
-    "texts": TextFolder,
-    "sounds": SoundFolder,
-}
+_FOLDERS: dict[str, type[FileFolder]]
+_FOLDERS = {"images": ImageFolder, "texts": TextFolder, "sounds": SoundFolder}
 
 
 def open_path(path: Path, **options: Any) -> Source:
@@ -384,9 +381,7 @@ def _reading(path: Path, purpose: str = "") -> Iterator[None]:
         reason = str(error).rstrip(".")
         if "pickle" in reason or "Python objects" in reason:  # numpy would offer to open them
             reason = "it is damaged, or holds Python objects, which are never opened"
-        raise FileError(
-            f"{path} cannot be read{purpose}; it may be cut short: {reason}."
-        ) from error
+        raise FileError(f"{path} cannot be read{purpose}, perhaps cut short: {reason}.") from error
 
 
 def clusters_by_name(names: Sequence[str], rule: str) -> NDArray[Any]:
@@ -410,9 +405,7 @@ def clusters_by_name(names: Sequence[str], rule: str) -> NDArray[Any]:
     for name in names:
         match = pattern.search(name.rpartition("/")[2])
         if match is None:
-            raise InputError(
-                f"must match the name of every file, not {name}", argument="cluster_by"
-            )
+            raise InputError(f"must match every file name, not {name}", argument="cluster_by")
         clusters.append(match[min(1, pattern.groups)])
     return np.array(clusters)
 
@@ -429,9 +422,7 @@ def read_labels(path: Path) -> NDArray[Any]:
             raise InputError(f"Labels are read from .npy, or .txt with one per line, got {path}.")
         lines = [line.strip() for line in _read_lines(path, trim=True)]
     if "" in lines:
-        raise InputError(
-            f"{path}: line {lines.index('') + 1} is empty; every sample needs a label."
-        )
+        raise InputError(f"{path}: line {lines.index('') + 1} is empty; give each sample one.")
     try:
         return np.array([int(line) for line in lines])
     except (ValueError, OverflowError):

@@ -25,9 +25,8 @@ def digest_array(array: NDArray[Any], *, whole: bool = False) -> str:
     A large array is sampled, unless `whole`.
     """
     state = _new()
-    state.update(
-        f"{array.shape}{array.dtype.str if array.dtype.kind != 'O' else 'object'}".encode()
-    )
+    kind = "object" if array.dtype.kind == "O" else array.dtype.str
+    state.update(f"{array.shape}{kind}".encode())
     if array.dtype.names is not None:
         for name in array.dtype.names:  # skip the padding bytes between fields
             state.update(digest_array(array[name], whole=whole).encode())

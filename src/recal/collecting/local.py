@@ -190,10 +190,8 @@ def open_source(
     """
     source = arrange_columns(as_source(inputs, **files), model, stored)
     if source.skipped and source is not inputs:  # a caller who opened the source can look there
-        first = source.skipped[0]
-        message = (
-            f"{len(source.skipped)} files could not be read and were skipped, such as {first}."
-        )
+        number, first = len(source.skipped), source.skipped[0]
+        message = f"{number} files could not be read and were skipped, such as {first}."
         warnings.warn(message, UserWarning, stacklevel=3)
     if labels is None:
         return source
@@ -386,10 +384,8 @@ def apply(
     source = open_as_fitted(calibrator, job.model, inputs, labels, files)
     if follow:
         profile_of(calibrator)  # refuse a calibrator without one before the work
-    names = class_names(calibrator)
-    if source.labels is not None:  # refuse bad labels before the work, not after it
-        sizes = len(source.labels), len(calibrator.classes_)
-        label_columns(source.labels, source, job.model, names, *sizes)
+    about = source, job.model, class_names(calibrator), len(calibrator.classes_)
+    label_columns(source.labels, *about)  # refuse bad labels before the work
     sink = PredictionSink(calibrator, job.transforms, source.groups)
     choose_engine(engine)(job, source, batch_size, sink, progress)
     parts: list[Predictions] = sink.in_order()
@@ -398,7 +394,7 @@ def apply(
         for name in ("probs", "passes", "confidences", "logits")
     }
     given = join_labels(source, [part.labels for part in parts])
-    labels, classes = label_columns(given, source, job.model, names, *joined["probs"].shape)
+    labels, classes = label_columns(given, *about)
     n_known = sum(part.fitted_rows for part in parts)
     predictions = Predictions(labels=labels, classes=classes, fitted_rows=n_known, **joined)
     return predictions.followed(calibrator) if follow else predictions

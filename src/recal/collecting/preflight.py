@@ -104,7 +104,7 @@ def name_labels(source: Source, model: Model, classes: Sequence[Any] | None) -> 
     if values is None or not len(values):
         return source
     if names is not None:
-        label_columns(values, source, model, classes, len(values), len(names))
+        label_columns(values, source, model, classes, len(names))
         return source
     is_named = all(isinstance(value, str) for value in np.asarray(values).ravel().tolist())
     if source.classes is not None or not is_named:
@@ -135,7 +135,7 @@ def check_agreement(
     with model.running():
         batches = some.batches(batch_size)
         logits = np.concatenate([plain.run(batch, some.describe).logits for batch in batches])
-    truth, _ = label_columns(some.labels, source, model, classes, *logits.shape)
+    truth, _ = label_columns(some.labels, source, model, classes, logits.shape[1])
     if truth is None or len(names) != logits.shape[1]:
         return
     answers = logits.argmax(axis=1)
@@ -183,8 +183,7 @@ def preflight(
     with job.model.running():
         logits = replace(job, transforms=tuple(kinds.values())).run(batch, source.describe).logits
     for values in (source.labels, batch.labels):
-        n_samples = 0 if values is None else len(values)
-        label_columns(values, source, job.model, classes, n_samples, logits.shape[1])
+        label_columns(values, source, job.model, classes, logits.shape[1])
     if len(logits) >= 20:
         refuse_constant(logits)
     check_agreement(job, source, classes=classes, batch_size=batch_size)

@@ -155,9 +155,7 @@ class ArraySource(Source):
         self.values = values if hasattr(values, "detach") else _as_samples(values)
         shape = tuple(self.values.shape)
         if not shape or not shape[0]:
-            raise InputError(
-                f"Inputs must hold at least one sample, got an array of shape {shape}."
-            )
+            raise InputError(f"Inputs must hold at least one sample, got the shape {shape}.")
         self.n_samples = int(shape[0])
         if labels is not None:
             self.labels = one_each(np.asarray(labels), self.n_samples)
@@ -204,9 +202,7 @@ def as_source(inputs: Any, **options: Any) -> Source:
     """Return the source for `inputs`; `options` go to the reader of files and folders."""
     if unknown := sorted(set(options) - set(FILE_OPTIONS)):
         names = ", ".join(FILE_OPTIONS)
-        raise InputError(
-            f"There is no option `{unknown[0]}`. Those of files and folders are {names}."
-        )
+        raise InputError(f"There is no option `{unknown[0]}`; those of files and folders: {names}.")
     if isinstance(inputs, str | os.PathLike):
         from recal.collecting.files import open_path
 

@@ -240,14 +240,10 @@ def _csv_format(path: Path) -> dict[str, Any]:
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         header, first = file.readline(), file.readline()
     separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
-    decimal = re.compile(r'"?[+-]?\d+,\d+"?')
-    has_commas = separator == ";" and any(map(decimal.fullmatch, first.strip().split(";")))
-    one_column = separator not in header
-    return {
-        "sep": separator,
-        "decimal": "," if has_commas else ".",
-        "skip_blank_lines": not one_column,
-    }
+    number = re.compile(r'"?[+-]?\d+,\d+"?')
+    has_commas = separator == ";" and any(map(number.fullmatch, first.strip().split(";")))
+    decimal = "," if has_commas else "."
+    return {"sep": separator, "decimal": decimal, "skip_blank_lines": separator in header}
 
 
 def _filled(path: Path, name: str, values: NDArray[Any], empty: NDArray[np.bool_]) -> NDArray[Any]:

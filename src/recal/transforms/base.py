@@ -187,9 +187,8 @@ class BuiltIn(ABC):
             try:
                 number = kind.read(value, {})
             except ValueError:
-                raise InputError(
-                    f"{self.kind}'s {own.name} must be {kind.rule}, got {value!r}{kind.hint}."
-                ) from None
+                rule = f"{self.kind}'s {own.name} must be {kind.rule}"
+                raise InputError(f"{rule}, got {value!r}{kind.hint}.") from None
             # Round as the spec does, so that transformations with equal specs are equal.
             rounded = tidy(number) if isinstance(number, float) else number
             object.__setattr__(self, own.name, rounded)
@@ -221,9 +220,8 @@ class Named:
 
     def __post_init__(self) -> None:
         if not self.name or any(c in self.name for c in "+,\n"):
-            raise InputError(
-                f"A transformation's name must not be empty nor hold '+' or ',', got {self.name!r}."
-            )
+            rule = "A transformation's name must not be empty nor hold '+' or ','"
+            raise InputError(f"{rule}, got {self.name!r}.")
 
     def __str__(self) -> str:
         return self.name

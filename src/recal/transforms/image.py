@@ -59,9 +59,7 @@ def image_layout(shape: tuple[int, ...], layout: str = "auto") -> str:
         return "NHW"
     if axes not in (4, 5):
         rule = "Images need the shape (n, c, height, width), (n, height, width, c) or (n, height, width)"
-        remedy = (
-            "Reshape flat rows, for instance to (-1, 28, 28), and flatten them in the preprocessing"
-        )
+        remedy = "Reshape flat rows to (-1, height, width), and flatten them in the preprocessing"
         raise InputError(f"{rule}, got {tuple(shape)}", remedy=remedy)
     a, b, c = shape[-3:]
     first, last = a in _CHANNELS, c in _CHANNELS
@@ -431,9 +429,8 @@ class Jpeg(ImageTransform):
             levels = np.rint(np.clip(x * (255.0 / white), 0, 255)).astype(np.uint8)
             scale = x.dtype.type(white / 255.0)
         coded = np.empty(images.shape, np.uint8)
-        over_rows(
-            _code_planes, as_planes(levels, layout), int(self.quality), as_planes(coded, layout)
-        )
+        planes, target = as_planes(levels, layout), as_planes(coded, layout)
+        over_rows(_code_planes, planes, int(self.quality), target)
         return coded if dtype == "uint8" else np.asarray(arrays.from_working(coded * scale, dtype))
 
 

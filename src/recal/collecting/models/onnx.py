@@ -160,9 +160,7 @@ class OnnxModel(Model):
 
     def __getstate__(self) -> dict[str, Any]:
         if self.path is None:
-            raise InputError(
-                "An open ONNX session cannot leave this process; pass its file's path."
-            )
+            raise InputError("An open ONNX session cannot leave this process; pass its path.")
         return {"path": self.path, "requested": self.requested}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
