@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,14 +32,7 @@ from recal.files.encoding import (
     stored_calibrator,
 )
 from recal.files.paths import local_path, replacing
-from recal.maps.base import Map
 from recal.transforms.pool import Own, by_name
-
-if TYPE_CHECKING:
-    # A fitted calibrator, SignalCalibration or CalibratedClassifier; a map such as a Plan; a
-    # DecisionRule, PredictionSets or a Profile. Only maps can be named here: the packages of the
-    # others import this one.
-    Savable: TypeAlias = Map | Any
 
 VERSION = 1
 MAX_HEADER_BYTES, MAX_FILE_BYTES = 16 * 2**20, 4 * 2**30
@@ -48,7 +41,7 @@ MAX_HEADER_BYTES, MAX_FILE_BYTES = 16 * 2**20, 4 * 2**30
 _NOT_STORED = ("model", "preprocess", "device", "calibrator", "engine")
 
 
-def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
+def save(obj: Any, path: str | os.PathLike[str]) -> Path:
     """Write a fitted calibrator, a fitted classifier, a plan or a decision rule to one file that
     holds data only.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +71,9 @@ def read_views(
 
         return open_folder(source, given)
     else:
-        arrays = read_group(source, names)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # zarr warns of texts of a fixed width
+            arrays = read_group(source, names)
     logits, specs = arrays["logits"], arrays.get("transforms", np.array([], dtype=np.str_))
     transformed = arrays.get("transformed", np.empty((0, *logits.shape)))
     count = len(np.unique(specs))
@@ -255,7 +258,7 @@ def read_group(folder: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     Compressed chunks are refused, because they could unpack to any size.
     """
     if not (folder / "zarr.json").exists():
-        raise FileError(f"{folder} is a folder, but not one of views.")
+        raise FileError(f"{folder} is a folder without views: it has no zarr.json.")
     try:
         import zarr
     except ImportError:
