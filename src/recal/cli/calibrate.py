@@ -251,7 +251,9 @@ def _method(name: str, answers: str | None, seed: int) -> Any:
     """Return the calibrator that was typed; by default, it keeps answers if it has the choice."""
     from recal.calibrators import find_method
 
-    typed = [] if answers is None else ["--answers", answers]
     if "answers" in inspect.signature(find_method(name)[0]).parameters:
-        typed = ["--answers", answers or "kept"]
-    return new_calibrator(name, read_parameters(name, typed), seed)
+        parameters = read_parameters(name, ["--answers", answers or "kept"])
+        return new_calibrator(name, parameters, seed)
+    if answers is not None:
+        raise InputError(f"--method {name} has no choice of --answers {answers}. Leave it out.")
+    return new_calibrator(name, {}, seed)

@@ -204,9 +204,8 @@ class Inputs:
             found = read_prob_table(path, self.label_column or "label", aside)
         else:
             found = read_probs(path)
-        if self.labels is not None:
-            found = self._with_labels(found, self.labels)
-        elif found.labels is None and need_labels:
+        found = self._labelled(found)
+        if found.labels is None and need_labels:
             column = " or --label-column COLUMN" if kind == "a table" else ""
             raise InputError(
                 f"{path} holds no labels, which are needed: add --labels FILE{column}."
@@ -225,19 +224,21 @@ class Inputs:
             probs, views.labels, views.classes, groups=views.groups, clusters=views.clusters
         )
 
-    def _with_labels(self, found: Probabilities, file: Path) -> Probabilities:
-        """Return probabilities with the labels in another file."""
+    def _labelled(self, found: Probabilities) -> Probabilities:
+        """Return probabilities with the labels and classes that were typed."""
         from recal.checks import check_classes, check_labels
 
         n_samples, n_classes = found.probs.shape
-        names = found.classes
         if self.class_names is not None:
-            names = check_classes(self.class_names, n_classes)
+            found = replace(found, classes=check_classes(self.class_names, n_classes))
+        if self.labels is None:
+            return found
         try:
-            truth = check_labels(self._read_labels(file), n_samples, n_classes, names)
+            given = self._read_labels(self.labels)
+            truth = check_labels(given, n_samples, n_classes, found.classes)
         except InputError as error:
-            raise error.at(file) from None
-        return replace(found, labels=truth, classes=names)
+            raise error.at(self.labels) from None
+        return replace(found, labels=truth)
 
     def calibrated(self, path: Path, file: Path, calibrator: Any) -> Probabilities:
         """Return the calibrated probabilities of labelled views; `file` holds the calibrator."""
