@@ -23,23 +23,11 @@ from pathlib import Path
 
 import numpy as np
 
-PRELOADED = (
-    "zarr",
-    "pyarrow.parquet",
-    "onnx",
-    "matplotlib.figure",
-    "matplotlib.backends.backend_svg",
-    "recal.cli.calibrate",
-    "recal.cli.apply",
-    "recal.cli.decide",
-    "recal.collecting",
-    "recal.collecting.local",
-    "recal.collecting.store",
-    "recal.files.saved",
-    "recal.calibrators.temperature",
-    "recal.reporting.charts",
-    "recal.export",
-)
+PRELOADED = shlex.split("""
+    zarr pyarrow.parquet onnx matplotlib.figure matplotlib.backends.backend_svg recal.cli.calibrate
+    recal.cli.apply recal.cli.decide recal.collecting recal.collecting.local recal.collecting.store
+    recal.files.saved recal.calibrators.temperature recal.reporting.charts recal.export
+""")
 EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate")
 KILLED = 9
 MODEL = """
@@ -54,9 +42,7 @@ COLLECT = shlex.split(
 COMMANDS = {
     "collect-store": [*COLLECT, "--out", "out.zarr"],
     "collect-file": [*COLLECT, "--out", "out.npz"],
-    "apply-folder": shlex.split(
-        "apply c.recal --model model:model --data x.npz --batch-size 4 --out out"
-    ),
+    "apply-model": shlex.split("apply c.recal --model model:model --data x.npz --out out.csv"),
     "apply-table": ["apply", "c.recal", "v.npz", "--out", "out.parquet"],
     "watch-state": ["watch", "v.npz", "v.npz", "--save", "out.recal"],
     "export": ["export", "c.recal", "--classes", "3", "--out", "out.onnx"],
@@ -118,16 +104,9 @@ def stop_at(number: int, mode: str, root: str) -> None:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Return what stands under the output's name, and nothing that a cut left beside it."""
-    kept = [
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and path.relative_to(folder).parts[0].startswith("out")
-    ]
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in kept
-        if not path.name.endswith(".part")
-    }
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".part"]
+    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+    return {name: content for name, content in found.items() if name.startswith("out")}
 
 
 def clear(folder: Path) -> None:
@@ -155,12 +134,11 @@ def attempt(name: str, mode: str, number: int, expected: dict[str, bytes]) -> tu
     if code == 0:
         return ("" if contents(here) == expected else "it ended well with other bytes"), False
     left = contents(here)
-    resumable = name in ("collect-store", "apply-folder")
+    resumable = name == "collect-store"
     if not resumable and left and left != expected:
         return f"half a result stands there: {sorted(left)}", True
-    forced = (
-        ["--force"] if left and not resumable else []
-    )  # it was cut off after the file had its name
+    # It may have been cut off after the file had its name.
+    forced = ["--force"] if left and not resumable else []
     again = in_child(lambda: run([*COMMANDS[name], *forced]))
     if again != 0:
         return f"the same command again gave the exit code {again}", True
@@ -168,11 +146,8 @@ def attempt(name: str, mode: str, number: int, expected: dict[str, bytes]) -> tu
 
 
 def main(arguments: list[str]) -> int:
-    folder, stride, names = (
-        Path(arguments[0]).resolve(),
-        int(arguments[1]),
-        arguments[2:] or list(COMMANDS),
-    )
+    folder, stride = Path(arguments[0]).resolve(), int(arguments[1])
+    names = arguments[2:] or list(COMMANDS)
     in_child(lambda: prepare(folder) or 0)
     os.chdir(folder)
     sys.path.insert(0, str(folder))

@@ -75,7 +75,7 @@ def test_compare_writes_all_of_its_files_or_none(place, full_disk, capsys):
 @pytest.mark.slow
 def test_killed_or_full_at_any_step_the_same_command_finishes_the_work(tmp_path):
     done = subprocess.run(
-        [sys.executable, TOOL, str(tmp_path), "7"], capture_output=True, text=True
+        [sys.executable, TOOL, str(tmp_path), "4"], capture_output=True, text=True
     )
     told = json.loads(done.stdout.splitlines()[-1])
     assert {name: found["faults"] for name, found in told.items()} == {key: [] for key in told}

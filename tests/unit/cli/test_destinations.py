@@ -51,14 +51,12 @@ def test_no_output_replaces_an_input_whatever_its_name(place, name, link, capsys
     np.savez(place / "x.npz", inputs=np.zeros((4, 4)))
     (place / "b.html").write_bytes((place / "p.npz").read_bytes())
     # Names whose ending is another than the input's lead to it by a link.
-    for stem, ending, kind in (("v", ".recal", ".npz"), ("p", ".html", ".npz")):
-        if f"{stem}{ending}" in command:
-            (os.link if link == "hard" else os.symlink)(
-                place / f"{stem}{kind}", place / f"{stem}{ending}"
-            )
+    join = os.link if link == "hard" else os.symlink
+    for name in {"v.recal", "p.html"} & set(command):
+        join((place / name).with_suffix(".npz"), place / name)
     if link != "same" and command[-1] in ("v.npz", "net.onnx", "x.npz"):
         other = "other" + os.path.splitext(command[-1])[1]
-        (os.link if link == "hard" else os.symlink)(place / command[-1], place / other)
+        join(place / command[-1], place / other)
         command[-1] = other
     before = contents(place)
     for forced in ([], ["--force"]):
@@ -90,10 +88,8 @@ WRITES = {
 def test_an_existing_file_is_overwritten_only_with_force(place, name, capsys):
     command = [*WRITES[name], name]
     assert run(command) == 0
-    for content in (
-        (place / name).read_bytes(),
-        b"years of work",
-    ):  # recal's own file, and the user's
+    # recal's own file, and the user's
+    for content in ((place / name).read_bytes(), b"years of work"):
         (place / name).write_bytes(content)
         assert run(command) == 2
         assert f"{name} already exists. Use --force to overwrite it." in capsys.readouterr().err
