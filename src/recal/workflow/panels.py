@@ -294,7 +294,7 @@ def next_steps(
     answers: Any,
     signals: Any,
     groups: NDArray[Any] | None,
-    asked: NDArray[np.intp] | None = None,
+    asked: Any = None,
 ) -> CascadeOutcome:
     """Return the answers to questions and the next step of each; without a cascade, that is to
     accept or to review.
