@@ -105,8 +105,8 @@ def _reduction(kind: str, *, of_bools: builtins.bool = False) -> Any:
 
 
 sum = _reduction("ReduceSum")
-max = amax = _reduction("ReduceMax")
-min = amin = _reduction("ReduceMin")
+max = _reduction("ReduceMax")
+min = _reduction("ReduceMin")
 any = _reduction("ReduceMax", of_bools=True)
 
 

@@ -281,11 +281,7 @@ class Symbol(Traced):
         return ~(self == other)
 
     def __pow__(self, other: Any) -> Symbol:
-        return (
-            self * self
-            if isinstance(other, int) and other == 2
-            else elementwise("Pow", self, other)
-        )
+        return elementwise("Pow", self, other)
 
     def __neg__(self) -> Symbol:
         return elementwise("Neg", self)
@@ -346,10 +342,6 @@ class Symbol(Traced):
         order = list(range(self.ndim))
         order[first], order[second] = order[second], order[first]
         return self.permute(*order)
-
-    @property
-    def T(self) -> Symbol:
-        return self.permute(*range(self.ndim)[::-1])
 
     def reshape(self, shape: Sequence[int]) -> Symbol:
         """Return the array in another shape; one size besides the open one may be inferred."""
