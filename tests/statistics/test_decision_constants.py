@@ -14,34 +14,12 @@ from scipy.stats import norm
 from recal import AutoCalibration, TemperatureScaling, decide
 from recal.calibrators import ensemble
 from recal.decisions import curves, decide_each
-from recal.decisions.crossfit import crossfitted
 from recal.decisions.damage import NOISE, UNKNOWN_FROM, Following, TwoReadings, row_numbers
-from recal.views import Views
 from tests.problems import logits_and_labels
 
 
 def two_columns(confidence):
     return np.column_stack([confidence, 1 - np.asarray(confidence)])
-
-
-def test_cross_fitting_never_fits_a_sample_that_it_then_predicts():
-    logits, y = logits_and_labels(120)
-    seen: list[tuple[set[float], set[float]]] = []
-
-    class Spy(TemperatureScaling):
-        def fit(self, X, y=None, **options):
-            self._rows = set(X.logits[:, 0].tolist())
-            return super().fit(X, y, **options)
-
-        def predict_both(self, X, groups=None):
-            seen.append((self._rows, set(X.logits[:, 0].tolist())))
-            return super().predict_both(X, groups)
-
-    crossfitted(Spy(), Views(logits), y, folds=6)
-    assert len(seen) == 6
-    assert all(not fitted & left for fitted, left in seen)
-    assert all(len(fitted) == 100 for fitted, _ in seen)
-    assert set().union(*(left for _, left in seen)) == set(logits[:, 0].tolist())
 
 
 @pytest.mark.parametrize(("confidence", "tail"), [(0.95, 0.025), (0.8, 0.1)])

@@ -4,15 +4,12 @@ by hand.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
 from recal.decisions import profile, watch
 from recal.decisions.certify import growing_sizes, ranked
-from recal.decisions.sets import PredictionSets, prediction_sets
-from recal.errors import FewSamplesWarning
+from recal.decisions.sets import PredictionSets
 
 
 def answers(confidence, wrong=()):
@@ -44,15 +41,6 @@ def test_sets_grow_by_half_a_per_cent_and_by_one_at_least():
 def test_a_class_whose_score_is_the_limit_stays_in_the_set():
     kept = PredictionSets("lac", 0.9, (0.5,)).predict([[0.5, 0.5], [0.25, 0.75]])
     assert kept.tolist() == [[True, True], [False, True]]
-
-
-def test_classes_that_stay_in_every_set_are_told():
-    probs = np.tile([0.6, 0.3, 0.1], (20, 1))
-    with pytest.warns(
-        FewSamplesWarning, match="1 of 3 classes have fewer than the 9 labelled samples"
-    ):
-        sets = prediction_sets(probs, [0] * 10 + [1] * 9 + [2] * 1, 0.9, per_class=True)
-    assert [math.isinf(limit) for limit in sets.limits] == [False, False, True]
 
 
 def test_a_shuffle_as_different_as_today_counts_against_an_alarm():

@@ -40,7 +40,7 @@ from recal.decisions.certify import (
     one_row_per_cluster,
     passed_in_order,
 )
-from recal.decisions.rule import Guarantee, check_share, promise_in_words
+from recal.decisions.rule import Guarantee, check_share, places_of_groups, promise_in_words
 from recal.errors import InputError
 from recal.schema import Choice, FloatArray, Instance, Number, Record, Share, Texts, check
 
@@ -155,7 +155,9 @@ class CascadeRule(Record):
         """Return answer, confidence and next step of each question in one pass."""
         rows = self.panel.read(answers, signals, asked)
         places, confidence = stage_answers(self.panel, rows, self._stages)
-        which = self._which(groups, len(rows))
+        which = np.zeros(len(rows), np.intp)
+        if self.groups:
+            which = places_of_groups(self.groups, groups, len(rows))
         reached = np.searchsorted(np.array(self._stages) + 1, rows.asked, side="right")
         stop, accepted = follow(confidence, self.accept[which], self.review[which])
         known = which >= 0
@@ -174,18 +176,6 @@ class CascadeRule(Record):
     @property
     def _stages(self) -> list[int]:
         return [self.panel.table_.systems.index(name) for name in self.systems]
-
-    def _which(self, groups: Any, n: int) -> NDArray[np.intp]:
-        """Return the row of thresholds of each question; -1 for a group without a row."""
-        if not self.groups:
-            return np.zeros(n, np.intp)
-        if groups is None:
-            raise InputError(
-                f"This rule has thresholds for each of {len(self.groups)} groups: pass groups=."
-            )
-        names, index = check_names(groups, n, "groups")
-        known = [self.groups.index(name) if name in self.groups else -1 for name in names]
-        return np.array(known, dtype=np.intp)[index]
 
     @property
     def promise(self) -> str:

@@ -126,7 +126,8 @@ class DecisionRule(Record):
         confidence, predictions = self._read(probs, confidences)
         thresholds = np.asarray(self.thresholds)
         if self.groups:
-            return np.asarray(confidence >= self._group_thresholds(groups, len(confidence)))
+            places = places_of_groups(self.groups, groups, len(confidence))
+            return np.asarray(confidence >= np.append(thresholds, math.inf)[places])
         if not self.per_class:
             return np.asarray(confidence >= thresholds[0])
         if predictions is None:
@@ -153,29 +154,36 @@ class DecisionRule(Record):
             )
         return check_confidences(confidences, len(array)), predictions
 
-    def _group_thresholds(self, groups: ArrayLike | None, n_samples: int) -> NDArray[np.float64]:
-        """Return the threshold of each row's group; inf for groups without a threshold."""
-        if groups is None:
-            raise InputError(
-                f"This rule has a threshold for each of {len(self.groups)} groups: pass groups=, one per sample."
-            )
-        names, index = check_names(groups, n_samples, "groups")
-        thresholds = dict(zip(self.groups, self.thresholds))
-        if unseen := [name for name in names if name not in thresholds]:
-            warnings.warn(
-                f"{len(unseen)} groups are not in the decision rule, such as {unseen[0]!r}. Nothing in them is "
-                "accepted. Label samples of these groups and decide again.",
-                UnseenGroupsWarning,
-                stacklevel=4,
-            )
-        return np.array([thresholds.get(name, math.inf) for name in names])[index]
-
     def check_classes(self, n_classes: int) -> None:
         """Refuse probabilities whose number of classes differs from the number of thresholds."""
         if self.per_class and len(self.thresholds) != n_classes:
             raise InputError(
                 f"This rule has a threshold for each of {len(self.thresholds)} classes, got {n_classes} classes."
             )
+
+
+def places_of_groups(
+    known: tuple[str, ...], groups: ArrayLike | None, n_samples: int
+) -> NDArray[np.intp]:
+    """Return the place of each row's group among those of a rule; -1, with a warning, if the rule
+    does not know it.
+    """
+    if groups is None:
+        raise InputError(
+            f"This rule has a threshold for each of {len(known)} groups: pass groups=, one per sample."
+        )
+    names, index = check_names(groups, n_samples, "groups")
+    place_of = {name: place for place, name in enumerate(known)}
+    places = [place_of.get(name, -1) for name in names]
+    if -1 in places:
+        unseen = names[places.index(-1)]
+        warnings.warn(
+            f"{places.count(-1)} groups are not in the decision rule, such as {unseen!r}. Nothing in them is "
+            "accepted. Label samples of these groups and decide again.",
+            UnseenGroupsWarning,
+            stacklevel=4,
+        )
+    return np.array(places, dtype=np.intp)[index]
 
 
 def promise_in_words(risk: float, confidence: float, guarantee: Guarantee) -> str:

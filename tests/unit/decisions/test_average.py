@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 
 import numpy as np
 import pytest
 
-from recal import DecisionRule, SignalCalibration, decide, load, save
+from recal import SignalCalibration, decide
 from recal.decisions import decide_crossfitted, decide_each, risk_curve
 from recal.decisions.certify import kept_on_average, on_average, ranked
 from recal.decisions.crossfit import crossfitted
@@ -88,17 +87,6 @@ def test_more_mistakes_than_the_risk_are_explained():
     clusters = np.arange(300) // 2
     clustered = decide(confidence, rng.random(300) < confidence, risk=0.1, clusters=clusters)
     assert clustered.note_on(*count) == "", "rows of a cluster are not independent"
-
-
-def test_a_rule_keeps_its_promise_in_a_file_and_older_files_promise_confidence(tmp_path):
-    rule = DecisionRule((0.5,), 0.05, 0.95, guarantee="average")
-    path = save(rule, tmp_path / "new.recal")
-    assert load(path) == rule
-    text = path.read_bytes()
-    old = re.sub(rb', \\"guarantee\\": \\"average\\"|, \\"digest\\": \\"\w+\\"', b"", text)
-    size = int.from_bytes(old[:8], "little") - (len(text) - len(old))
-    (tmp_path / "old.recal").write_bytes(size.to_bytes(8, "little") + old[8:])
-    assert load(tmp_path / "old.recal").guarantee == "confidence"
 
 
 def test_groups_comparisons_costs_and_curves_take_the_promise():

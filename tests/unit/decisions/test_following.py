@@ -98,13 +98,6 @@ def test_inputs_as_they_were_keep_their_temperature(kept):
         assert found.interval[0] <= kept.accuracy <= found.interval[1]
 
 
-def test_inputs_of_few_classes_are_not_taken_for_damage(kept):
-    y = labels(900, 4)
-    new = damaged(y, "none", 0.0, 44)[y < 2]
-    found = kept.condition(new)
-    assert found.ratio == pytest.approx(1.0, abs=0.15)
-
-
 def test_intervals_hold_the_accuracy_of_batches(kept):
     held = []
     for seed in range(60):

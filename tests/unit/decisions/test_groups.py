@@ -12,7 +12,7 @@ import pytest
 from recal import DecisionRule, decide, load, save
 from recal.decisions import decide_each, risk_by_group, risk_curve
 from recal.decisions.certify import chance_of_so_few, one_row_per_cluster
-from recal.errors import DependentRowsWarning, GroupRiskWarning, InputError, UnseenGroupsWarning
+from recal.errors import GroupRiskWarning, InputError, UnseenGroupsWarning
 from recal.metrics.intervals import rate_interval
 
 
@@ -215,22 +215,6 @@ def test_one_row_of_each_cluster_is_drawn_whatever_its_size():
     order = rng.permutation(len(clusters))
     again = one_row_per_cluster(confidence[order], wrong[order], clusters[order])
     assert sorted(confidence[order][again]) == sorted(confidence[rows])
-
-
-def test_near_copies_without_clusters_are_named():
-    rng = np.random.default_rng(11)
-    logits = np.repeat(3 * rng.normal(size=(200, 4)), 10, axis=0) + 0.001 * rng.normal(
-        size=(2000, 4)
-    )
-    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    right = np.repeat(rng.random(200) < 0.8, 10)
-    y = np.where(right, probs.argmax(axis=1), probs.argmin(axis=1))
-    with pytest.warns(DependentRowsWarning, match="rows are near-copies of another row"):
-        decide(probs, y, risk=0.1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DependentRowsWarning)
-        decide(probs, y, risk=0.1, clusters=np.repeat(np.arange(200), 10))
-        decide(probs[::10], y[::10], risk=0.1)
 
 
 def test_comparisons_and_curves_take_groups_and_clusters():

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,11 +110,13 @@ def test_a_rule_made_on_confidences_reads_them_and_says_so_where_they_are_missin
         rule.accept(probs[:1], [1.5])
 
 
-def test_a_rule_of_an_older_file_reads_the_largest_probability(tmp_path: Path) -> None:
-    rule = DecisionRule((0.5,), 0.05, 0.95)
+def test_a_rule_of_an_older_file_reads_the_largest_probability_and_promises_confidence(tmp_path):
+    rule = DecisionRule((0.5,), 0.05, 0.95, guarantee="average")
     path = save(rule, tmp_path / "new.recal")
-    old = re.sub(rb', \\"reads\\": \\"maximum\\"|, \\"digest\\": \\"\w+\\"', b"", path.read_bytes())
-    assert len(old) < len(path.read_bytes()) - 50
-    size = int.from_bytes(old[:8], "little") - (len(path.read_bytes()) - len(old))
+    assert load(path) == rule
+    new = path.read_bytes()
+    added = rb', \\"(reads|guarantee)\\": \\"\w+\\"|, \\"digest\\": \\"\w+\\"'
+    old = re.sub(added, b"", new)
+    size = int.from_bytes(old[:8], "little") - (len(new) - len(old))
     (tmp_path / "old.recal").write_bytes(size.to_bytes(8, "little") + old[8:])
-    assert load(tmp_path / "old.recal") == rule
+    assert load(tmp_path / "old.recal") == DecisionRule((0.5,), 0.05, 0.95)

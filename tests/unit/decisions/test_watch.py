@@ -174,18 +174,3 @@ def test_a_profile_with_clusters_needs_those_of_new_inputs(tmp_path):
         watch(kept, fit)
     with pytest.raises(InputError, match="clusters"):
         watch(profile(fit), fit, clusters=together)
-
-
-def test_signals_of_answers_are_compared():
-    rng = np.random.default_rng(0)
-    confidence, length = rng.random(300), rng.lognormal(3, 1, 300)
-    length[:20] = np.nan
-    kept = profile(confidence, rng.random(300) < confidence, signals={"length": length})
-    again, longer = rng.lognormal(3, 1, 300), rng.lognormal(5, 1, 300)
-    assert not watch(kept, rng.random(300), signals={"length": again}).alarm
-    result = watch(kept, rng.random(300), signals={"length": longer})
-    assert result.alarm
-    assert min(result.findings, key=lambda finding: finding.p_value).name == "length"
-    for signals in (None, {"size": longer}, {"length": ["a"] * 300}):
-        with pytest.raises(InputError, match="length"):
-            watch(kept, rng.random(300), signals=signals)

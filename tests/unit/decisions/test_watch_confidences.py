@@ -95,6 +95,9 @@ def test_signals_with_missing_values_are_compared():
     assert [result.alarm for result in (same, more, none)] == [False, True, True]
     assert same.findings[1].at_fit == pytest.approx(0.5, abs=0.05)
     assert math.isnan(none.findings[1].today)
+    for given in (None, {"size": np.zeros(300)}, {"stated": ["a"] * 300}):
+        with pytest.raises(InputError, match="stated"):
+            watch(kept, graded(300, 6)[0], signals=given)
 
 
 def test_without_grades_the_accuracy_is_unknown():
