@@ -88,6 +88,7 @@ def readers() -> dict[str, Callable[[bytes], object]]:
         "table": lambda content: read_prob_table(held("t.csv", content)),
         "ledger": ledger,
         "folder": folder,
+        "group": lambda content: read_views(held("g.zarr/logits/zarr.json", content).parents[1]),
         "onnx": lambda content: check_external_data(held("m.onnx", content)),
         "inputs": lambda content: open_path(held("i.npz", content)),
     }
@@ -111,8 +112,11 @@ def valid_files() -> dict[str, list[bytes]]:
     ).read_bytes()
     import pyarrow
     import pyarrow.parquet
+    import zarr
     from PIL import Image
 
+    group = zarr.open_group(FOLDER / "g.zarr", mode="w")
+    group.create_array("logits", data=np.eye(2, 3) - 2, compressors=None)
     columns = {"a": [0.25] * 50, "b": [0.75] * 50, "label": ["a"] * 50}
     pyarrow.parquet.write_table(pyarrow.table(columns), FOLDER / "seed.parquet")
     pictures = []
@@ -152,6 +156,7 @@ def valid_files() -> dict[str, list[bytes]]:
             + b"\0"
             + (FOLDER / "seed.zarr" / "ledger.txt").read_bytes()
         ],
+        "group": [(FOLDER / "g.zarr" / "logits" / "zarr.json").read_bytes()],
         "onnx": [b"\x08\x0a\x3a\x1a\x2a\x18\x6a\x14\x0a\x08location\x12\x08/etc/abc\x70\x01"],
         "inputs": [(FOLDER / "i.npz").read_bytes()],
     }
