@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.group_offsets import GroupOffsets, fit_group_offsets
-from recal.calibrators.samples import Samples, as_views, check_samples
+from recal.calibrators.samples import Samples, as_views, check_samples, refuse_fractions
 from recal.checks import (
     ASIDES,
     as_array,
@@ -267,7 +267,10 @@ class Calibrator(Estimator, ABC):
         # from warnings.
         with np.errstate(under="ignore"):
             check_samples(samples)
-            used = samples.without_zeros() if self.takes_weights else samples.repeated(name)
+            used = samples.without_zeros()
+            if not self.takes_weights:
+                refuse_fractions(samples.weights, name)
+                used = samples.repeated()
             record = self._fit(used)
             self.set_state({"classes_": samples.classes, "n_fitted_": len(used), **record})
             self._attach(samples)

@@ -86,20 +86,12 @@ def fit_members(names: Iterable[str], samples: Samples, near: Members | None = N
         if isinstance(member, BetaCalibration):
             # With fewer classes the mixture does not improve; with more the joint fit takes long.
             member.joint = 20 < samples.n_classes <= MANY_CLASSES
-        used = known if member.takes_weights else _repeated(known)
+        used = known if member.takes_weights else known.repeated()
         with warnings.catch_warnings():
             # A member that does badly on samples left out gets no weight.
             warnings.simplefilter("ignore", ConvergenceWarning)
             member.learn(replace(used, near=start, known_beta=known.known_beta))
     return members
-
-
-def _repeated(samples: Samples) -> Samples:
-    """Return samples repeated by their weights, rounded so that their running sums are kept."""
-    if samples.weights is None:
-        return samples
-    whole = np.diff(np.floor(np.cumsum(samples.weights) + 0.5).astype(np.intp), prepend=0)
-    return replace(samples, weights=None)[np.repeat(np.arange(len(samples)), whole)]
 
 
 def places_read(names: tuple[str, ...]) -> list[int]:
@@ -440,8 +432,9 @@ class AutoCalibration(MixedCalibrator):
                 chosen, reason = recal.learn(samples), why
         if self.answers == "kept" and samples.weights is None:
             reason += _free_answers(chosen, samples)
-        classes = samples.classes
-        chosen.classes_ = np.arange(samples.n_classes) if classes is None else classes
+        chosen.classes_ = (
+            np.arange(samples.n_classes) if samples.classes is None else samples.classes
+        )
         return {"calibrator_": chosen, "choice_": chosen.short_name, "reason_": reason}
 
     @property  # type: ignore[misc]

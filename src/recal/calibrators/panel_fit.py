@@ -151,9 +151,10 @@ class PanelFit:
     merged : whether only the main system was graded
     kept : whether the main system's answers are kept
     most_rows : cross-validation reads at most this many rows; more do not change what is chosen
-    penalties : the ridges to compare; the first is used unless another one is clearly better, by
-        one standard error
     """
+
+    penalties = (20.0, 4.0, 100.0)
+    """The ridges to compare; the first is used unless another one is clearly better."""
 
     def __init__(
         self,
@@ -164,11 +165,8 @@ class PanelFit:
         merged: bool,
         kept: bool,
         most_rows: int = 2000,
-        n_folds: int = 5,
-        penalties: Sequence[float] = (20.0, 4.0, 100.0),
     ) -> None:
-        self.samples, self.table, self.merged = samples, table, merged
-        self.kept, self.penalties = kept, penalties
+        self.samples, self.table, self.merged, self.kept = samples, table, merged, kept
         self.scale = _encoding(samples, table, merged)
         self.whole = self._problem()
         self.rows = np.arange(len(samples))
@@ -180,7 +178,7 @@ class PanelFit:
         self.answered, self.main_right = self._places[self.rows] >= 0, own[self.rows] > 0.0
         self.main = self._places[self.rows, None] == np.arange(right.shape[1])
         grades = self.main_right.astype(np.intp)
-        self._folds = stratified_folds(grades, n_folds, rng, clusters=self.drawn.clusters)
+        self._folds = stratified_folds(grades, 5, rng, clusters=self.drawn.clusters)
         self._known: dict[tuple[float, ...], Vector] = {}
 
     def _problem(self) -> PanelProblem:
@@ -194,7 +192,8 @@ class PanelFit:
         share = (system[:, None] == np.arange(len(counts))) / counts
         scaled, missing = self.scale.encode(rows.signals)
         missing[:, missing.all(axis=0)] = 0.0  # a signal without values adds nothing
-        levels = self._has_level & (rows.signals[:, :, None] == np.arange(self._has_level.shape[1]))
+        n_levels, codes = self.table.n_levels[:, None], np.arange(self.table.n_levels.max())
+        levels = (codes < n_levels) & (rows.signals[:, :, None] == codes)
         columns = []
         for own in map(self._own, range(len(counts))):
             by_level = levels[:, own].reshape(len(rows), -1)
@@ -206,17 +205,6 @@ class PanelFit:
     def _own(self, system: int) -> Indices:
         """Return the signals of a system."""
         return np.flatnonzero(np.array(self.table.owner) == system)
-
-    @property
-    def _has_level(self) -> NDArray[np.bool_]:
-        """Which levels each signal has, (n_signals, most levels)."""
-        n_levels = self.table.n_levels
-        return np.arange(n_levels.max()) < n_levels[:, None]
-
-    def _widths(self, system: int) -> tuple[int, int, int, int]:
-        """Return how many parameters a system has: its weight, slopes, for missing ones, levels."""
-        count = len(self._own(system))
-        return 1, count, count, count * self._has_level.shape[1]
 
     def logit(self, used: Sequence[int], penalty: float) -> Vector:
         """Return the logit's probabilities of the candidates for rows left out."""
@@ -363,12 +351,15 @@ class PanelFit:
         alone: SignalMap | None = None,
         share: float = 0.0,
     ) -> PanelStage:
-        n_systems, (n_signals, most) = len(self.table.systems), self._has_level.shape
+        n_systems, n_signals = len(self.table.systems), len(self.table.owner)
+        most = int(self.table.n_levels.max())
         weights, slopes, missing = np.zeros(n_systems), np.zeros(n_signals), np.zeros(n_signals)
         levels = np.zeros((n_signals, max(most, 1)))
         start = 0
         for place in used:
-            own, ends = self._own(place), start + np.cumsum(self._widths(place))
+            own = self._own(place)
+            # A weight, slopes, weights of missing signals, and weights of levels.
+            ends = start + np.cumsum([1, len(own), len(own), len(own) * most])
             weights[place] = solution[start]
             slopes[own], missing[own], by_level = np.split(solution, ends)[1:4]
             levels[own, :most] = by_level.reshape(len(own), most)

@@ -218,20 +218,27 @@ class Samples:
         weights, most = self.weights, max(10 * len(self), 50_000)
         if weights is None or weights.sum() > most or (weights != np.rint(weights)).any():
             return self
-        return self.repeated("ensemble")
+        return self.repeated()
 
-    def repeated(self, method: str) -> Self:
-        """Return each sample as often as its weight says, without weights."""
+    def repeated(self) -> Self:
+        """Return each sample as often as its weight says, without weights.
+
+        Weights are rounded so that their running sums are kept.
+        """
         if self.weights is None:
             return self
-        whole = np.rint(self.weights).astype(np.intp)
-        if (whole != self.weights).any():
-            raise InputError(
-                f"{method} takes whole numbers as `sample_weight`, how often each sample counts; "
-                f"got {self.weights[whole != self.weights][0]:.6g}. TemperatureScaling and "
-                "VectorScaling take any number."
-            )
+        whole = np.diff(np.floor(np.cumsum(self.weights) + 0.5).astype(np.intp), prepend=0)
         return replace(self, weights=None)[np.repeat(np.arange(len(self)), whole)]
+
+
+def refuse_fractions(weights: Vector | None, method: str) -> None:
+    """Refuse weights that do not say how often each sample counts."""
+    odd = [] if weights is None else weights[weights != np.rint(weights)]
+    if len(odd):
+        raise InputError(
+            f"{method} takes whole numbers as `sample_weight`, how often each sample counts; got "
+            f"{odd[0]:.6g}. TemperatureScaling and VectorScaling take any number."
+        )
 
 
 def as_views(X: Views | ArrayLike, *, needs_views: bool, method: str) -> Views:

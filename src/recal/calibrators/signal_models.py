@@ -60,15 +60,13 @@ def choose_kinds(values: Vector, right: Vector, counts: Vector, n_levels: Indice
     return np.where(n_levels > 0, CATEGORY, losses.argmin(axis=0))
 
 
-def encoding_of(
-    values: Vector, kind: Indices, n_levels: Indices, most_knots: int = 33
-) -> SignalEncoding:
+def encoding_of(values: Vector, kind: Indices, n_levels: Indices) -> SignalEncoding:
     """Return the encoding with these transformations, scaled to the finite values."""
     # Well below LARGEST, which their mean must not exceed by rounding.
     finite = np.where(np.isfinite(values), np.clip(values, -1e90, 1e90), np.nan)
     n_signals = finite.shape[1]
     low, high = np.ones(n_signals), np.ones(n_signals)
-    n_knots = most_knots if (kind == RANKS).any() else 1
+    n_knots = 33 if (kind == RANKS).any() else 1
     knots, ranks = np.zeros((n_signals, n_knots)), np.zeros((n_signals, n_knots))
     for place in np.flatnonzero(kind != CATEGORY).tolist():
         column = finite[~np.isnan(finite[:, place]), place]
@@ -142,20 +140,11 @@ class Design:
     n_levels: int
 
     @classmethod
-    def of(
-        cls,
-        encoding: SignalEncoding,
-        values: Vector,
-        order: Indices,
-        *,
-        most_curves: int = 20,
-        most_products: int = 15,
-        most_slopes: int = 200,
-    ) -> Design:
+    def of(cls, encoding: SignalEncoding, values: Vector, order: Indices) -> Design:
         """Build the columns. `order` lists the numeric signals, the best ones first.
 
-        Only the best signals get curves, products, and slopes by level, so that the number of
-        columns stays small beside the number of rows.
+        Only the best signals get curves (20 of them), products (15) and slopes by level (200), so
+        that the number of columns stays small beside the number of rows.
         """
         scaled, missing = encoding.encode(values)
         n_rows, n_signals = scaled.shape
@@ -170,7 +159,7 @@ class Design:
             terms = basis(scaled[:, [place]], missing[:, [place]], knots[[place]])
             stacked = np.hstack(terms)
             mean = stacked[present].mean(axis=0)
-            change = _orthogonal(stacked[present] - mean, N_KNOTS if rank < most_curves else 1)
+            change = _orthogonal(stacked[present] - mean, N_KNOTS if rank < 20 else 1)
             curves.append((place, change, mean))
             parts.append((stacked - mean) @ change * present[:, None])
             # A signal that is always the same has no column.
@@ -185,11 +174,11 @@ class Design:
         one_hot = one_hot[:, :-1]  # the last one means no level
         parts.append(one_hot)
         names += [("level", -1, level, -1) for level in range(n_levels)]
-        n_slopes = min(n_rows // 2, most_slopes) // max(n_levels, 1)
+        n_slopes = min(n_rows // 2, 200) // max(n_levels, 1)
         for place in order[: n_slopes if n_levels else 0]:
             parts.append(scaled[:, [place]] * one_hot)
             names += [("slope", int(place), level, -1) for level in range(n_levels)]
-        pairs = [(a, b) for a in range(len(order)) for b in range(a)][:most_products]
+        pairs = [(a, b) for a in range(len(order)) for b in range(a)][:15]
         for first, second in pairs:
             parts.append(scaled[:, [order[first]]] * scaled[:, [order[second]]])
             names.append(("product", int(order[first]), -1, int(order[second])))
