@@ -104,6 +104,13 @@ class FileFolder(Source):
         return True
 
 
+def _unreadable(what: str, path: str | os.PathLike[str], error: Exception) -> FileError:
+    """Return the error for a file of a folder."""
+    reason = str(error).rstrip(".")
+    remedy = f"Repair or remove it, or leave such files out with {in_both(on_error='skip')}"
+    return FileError(f"The {what} {os.fspath(path)} cannot be read: {reason}", remedy=remedy)
+
+
 def _visible(paths: Iterable[Path]) -> Iterator[Path]:
     return (path for path in paths if not path.name.startswith("."))
 
@@ -217,9 +224,7 @@ def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Im
                 image = image.convert("RGBA")  # Pillow warns without this step
             return image.convert(_MODES[pixels])
     except unreadable as error:
-        rule = f"The image {os.fspath(path)} cannot be read: {str(error).rstrip('.')}"
-        remedy = f"Repair or remove it, or leave such files out with {in_both(on_error='skip')}"
-        raise FileError(rule, remedy=remedy) from error
+        raise _unreadable("image", path, error) from error
 
 
 class TextFolder(FileFolder):
@@ -233,7 +238,7 @@ class TextFolder(FileFolder):
         try:
             return path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
-            raise FileError(f"The text {path} cannot be read as UTF-8: {error}.") from error
+            raise _unreadable("text", path, error) from error
 
 
 class SoundFolder(FileFolder):
@@ -293,10 +298,10 @@ def read_sound(path: Path) -> tuple[NDArray[np.float32], int]:
         info = soundfile.info(path)
         admit(path, 4 * info.frames * info.channels)
         samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+        if not len(samples):
+            raise ValueError("it holds no samples")
     except (OSError, RuntimeError, TypeError, ValueError) as error:
-        raise FileError(f"The sound {path} cannot be read: {str(error).rstrip('.')}.") from error
-    if not len(samples):
-        raise FileError(f"The sound {path} holds no samples.")
+        raise _unreadable("sound", path, error) from error
     return samples.mean(axis=1, dtype=np.float32), int(rate)
 
 

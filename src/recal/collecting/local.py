@@ -264,11 +264,11 @@ def choose_engine(engine: Any) -> Runner:
     if engine == "ray":
         from recal.collecting.ray import RayEngine
 
-        return RayEngine().run
-    run: Runner | None = getattr(engine, "run", None)
-    if run is None:
+        engine = RayEngine()
+    if not hasattr(engine, "run"):
         rule = f"must be 'local', 'ray' or a RayEngine, got {engine!r}"
         raise InputError(rule, argument="engine")
+    run: Runner = engine.run
     return run
 
 
