@@ -267,12 +267,17 @@ def uniforms_at(keys: Keys, places: NDArray[np.uint64], stream: int = 0) -> NDAr
     return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def count_of(share: float, size: int) -> int:
+    """Return ``round(share * size)``: at least one, never all."""
+    return min(max(round(share * size), 1), size - 1)
+
+
 def choose(keys: Keys, size: int, share: float) -> NDArray[np.bool_]:
     """Mark ``round(share * size)`` of `size` places in each row, at least one and never all:
     (n_keys, size).
     """
     chosen = np.zeros((len(keys), size), dtype=bool)
-    count = min(max(round(share * size), 1), size - 1)
+    count = count_of(share, size)
     if count > 0 and len(keys):
         places = np.argsort(uniforms(keys, size), axis=1, kind="stable")[:, :count]
         np.put_along_axis(chosen, places, True, axis=1)

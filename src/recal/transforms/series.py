@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from recal.errors import InputError
 from recal.transforms import arrays
 from recal.transforms.arrays import Array
-from recal.transforms.base import BuiltIn, Strengths, choose, content_keys, uniforms
+from recal.transforms.base import BuiltIn, Strengths, choose, content_keys, count_of, uniforms
 
 
 class SeriesTransform(BuiltIn):
@@ -84,8 +84,7 @@ class DropSamples(SeriesTransform):
 
     def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
         lost = choose(content_keys(x, self.kind, self.seed), x.shape[1], self.share)
-        filled: NDArray[Any] = _fill(x, lost, self.fill)
-        return filled
+        return np.asarray(_fill(x, lost, self.fill))
 
 
 @dataclass(frozen=True)
@@ -256,7 +255,7 @@ class TimeMask(SeriesTransform):
 
     def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
         length = x.shape[1]
-        width = min(max(round(self.share * length), 1), length - 1)
+        width = count_of(self.share, length)
         starts = uniforms(content_keys(x, self.kind, self.seed), 1) * (length - width + 1)
         places = np.arange(length) - np.floor(starts).astype(np.intp)
         masked = along_time((places >= 0) & (places < width), x)

@@ -78,6 +78,7 @@ class TableTransform(BuiltIn):
     share: float
     seed: int
     modality = "tabular"
+    assumes = "the label does not rest on single features"
     strengths = Strengths(0.05, 0.6, identity=0)
     traceable = False
     numbers_only = False
@@ -152,7 +153,6 @@ class MedianFill(TableTransform):
     kind = "median"
     per_feature = 1
     learned = "medians"
-    assumes = "the label does not rest on single features"
     strengths = Strengths(0.05, 0.9, identity=0)
 
     share: float
@@ -196,7 +196,6 @@ class Permute(TableTransform):
     kind = "permute"
     per_feature = _LEVELS
     learned = "levels"
-    assumes = "the label does not rest on single features"
 
     share: float
     levels: Numbers = ()
@@ -264,7 +263,6 @@ class Rescale(TableTransform):
     """
 
     kind = "rescale"
-    assumes = "the label does not rest on single features"
     numbers_only = True
 
     share: float

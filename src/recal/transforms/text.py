@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import InputError
-from recal.transforms.base import BuiltIn, Keys, Strengths, choose, key_of
+from recal.transforms.base import BuiltIn, Keys, Strengths, choose, count_of, key_of
 
 
 class TokenTransform(BuiltIn):
@@ -122,8 +122,6 @@ class Cut(TokenTransform):
     side: Literal["end", "start"] = "end"
 
     def _hit(self, keys: Keys, size: int) -> NDArray[np.bool_]:
-        count = min(max(round(self.share * size), 1), size - 1)
-        hit = np.zeros((len(keys), size), dtype=bool)
-        hit[:, size - count :] = self.side == "end"
-        hit[:, :count] |= self.side == "start"
-        return hit
+        count, places = count_of(self.share, size), np.arange(size)
+        hit = places < count if self.side == "start" else places >= size - count
+        return np.tile(hit, (len(keys), 1))
