@@ -39,6 +39,7 @@ class Check(NamedTuple):
     group: str
     weight: float  # how much its grade counts for the error rate of all accepted answers
     group_weight: float  # the same for the accepted answers of its group
+    with_band: bool = True  # whether the draw could also have chosen an answer of the band
 
 
 class Audit:
@@ -281,9 +282,9 @@ class Audit:
 
     @property
     def can_loosen(self) -> bool:
-        new = self.graded[self._with_band.n_played :]
-        seen = np.array([one.weight * wrong for one, wrong in new])[:, None]
-        self._with_band.play((self.rule.risk - seen) / (self._largest - self.rule.risk))
+        seen = [one.weight * wrong for one, wrong in self.graded if one.with_band]
+        new = np.array(seen[self._with_band.n_played :])[:, None]
+        self._with_band.play((self.rule.risk - new) / (self._largest - self.rule.risk))
         enough = bool(self._with_band.highest[0] >= 1.0 / self.level)
         return enough and not self.alarm and self.band_from is not None
 

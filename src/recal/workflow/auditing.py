@@ -112,7 +112,8 @@ class FolderAudit:
             free = name is not None and name not in taken and not self.knows(name)
             taken.add(name)
             label = group if self.rule.groups else ""
-            new.append(Check(name if free else None, float(value), True, label, 1.0, 1.0))
+            own = name if free else None
+            new.append(Check(own, float(value), True, label, 1.0, 1.0, with_band=False))
         return self._record(new)
 
     def _record(self, checks: Iterable[Check]) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from recal import Audit, DecisionRule, decide
 from recal.decisions import Check
 from recal.decisions.audit import Bets
-from recal.errors import InputError
+from recal.errors import InputError, UnseenGroupsWarning
 
 FRACTIONS = (-0.75, -0.25, 0.25, 0.75)
 RULE = DecisionRule((0.8,), risk=0.1, confidence=0.95)
@@ -104,6 +104,15 @@ def test_a_rule_that_accepts_too_little_can_be_loosened() -> None:
     assert 1 - right[accepted].mean() <= 0.1
 
 
+def test_draws_of_accepted_answers_alone_do_not_loosen_a_rule() -> None:
+    audit = Audit(RULE)
+    audit.draw(answers()[0], 10)
+    assert audit.band_from is not None
+    served = Check("served", 0.9, True, "", 1.0, 1.0, with_band=False)
+    assert not audit.replay([(served, False)] * 500).can_loosen
+    assert audit.replay([(served._replace(with_band=True), False)] * 500).can_loosen
+
+
 def test_without_evidence_the_rule_stays() -> None:
     confidence, right = answers()
     audit = Audit(RULE)
@@ -154,7 +163,9 @@ def test_thresholds_by_class_only_rise():
 def test_the_band_lies_below_the_threshold_and_rules_by_group_have_none():
     confidence, groups = answers()[0], np.tile(["a", "new"], 2000)
     audit = Audit(DecisionRule((0.8,), risk=0.1, confidence=0.95, groups=("a",)), below=0.2)
-    assert (confidence[audit.draw(confidence, 200, groups=groups)] >= 0.8).all()
+    with pytest.warns(UnseenGroupsWarning, match="new"):
+        rows = audit.draw(confidence, 200, groups=groups)
+    assert (confidence[rows] >= 0.8).all()
     withheld = Audit(RULE, below=0.2)
     rows = withheld.draw(confidence, 200, accepted=(confidence >= 0.8) & (groups == "a"))
     assert withheld.band_from < 0.8
