@@ -15,6 +15,7 @@ from recal.errors import InputError
 if TYPE_CHECKING:
     from recal.decisions import Decision
     from recal.files.probabilities import Probabilities
+    from recal.views import Views
 
 INPUTS = opt.ROWS
 
@@ -67,25 +68,24 @@ def decide(
     calibrator: Any = None
     if calibration is not None:
         calibration, calibrator = files.load_saved(calibration)
+    extra: dict[str, Any] = {}
     if cross_fit:
         files.check_calibration(Path(str(calibration)), calibrator)
-        _decide_crossfitted(calibrator, source, about, out, rules | {"random_state": seed})
-        return
-    read = _read(ctx, source, about, calibration, calibrator, correct)
-    from recal import decide as run
-
-    assert read.labels is not None
-    with working("Deciding"):
-        by: dict[str, Any] = {"groups": read.groups, "clusters": read.clusters}
-        decision = run(read.probs, read.labels, confidences=read.confidence, **rules, **by)
-    _print_decision(decision, read)
-    extra = {"curve": _print_curve(read, confidence)} if curve else {}
+        views = about.views(source, need_labels=True)
+        calibrator, decision = _decide_crossfitted(calibrator, views, rules, seed)
+        extra["cross_fitted"] = True
+    else:
+        read = _read(ctx, source, about, calibration, calibrator, correct)
+        decision = _decide(read, rules)
+        if curve:
+            extra["curve"] = _print_curve(read, confidence)
     if out is not None:
         new = ["NEW_VIEWS.npz", *about.new_words()]
         if calibrator is None:
             # A column of clusters in a table of probabilities is no class.
             clusters = () if about.rows is not None else about.words("cluster")
-            new = [f"NEW_PROBS{source.suffix}", *about.new_words(), *clusters]
+            ending = source.suffix if files.is_table_of_answers(source) else ".npz"
+            new = [f"NEW_PROBS{ending}", *about.new_words(), *clusters]
         elif files.is_signal_calibration(calibrator):
             new = [f"new{source.suffix}"]
         _save(decision, calibrator, out, *new)
@@ -145,24 +145,33 @@ def _save(decision: Decision, calibrator: Any, out: Path, *new: object) -> None:
     say(f"Written to {out}. Next: {shell_line('apply', out, *new, '--out', 'answers.csv')}")
 
 
+def _decide(read: Probabilities, rules: dict[str, Any]) -> Decision:
+    """Decide on labelled answers, and print the decision."""
+    from recal import decide as run
+
+    assert read.labels is not None
+    by: dict[str, Any] = {"groups": read.groups, "clusters": read.clusters}
+    with working("Deciding"):
+        decision = run(read.probs, read.labels, confidences=read.confidence, **rules, **by)
+    _print_decision(decision, read)
+    return decision
+
+
 def _decide_crossfitted(
-    calibrator: Any, source: Path, about: opt.Inputs, out: Path | None, rules: dict[str, Any]
-) -> None:
-    """Fit the calibration's method again, and decide on the same samples."""
+    calibrator: Any, views: Views, rules: dict[str, Any], seed: int
+) -> tuple[Any, Decision]:
+    """Fit the calibration's method again, decide on the same samples, and print the decision."""
     from recal.decisions import decide_crossfitted
 
-    views = about.views(source, need_labels=True)
     by: dict[str, Any] = {"groups": views.groups, "clusters": views.clusters}
     with working("Fitting and deciding"):
-        fitted, decision = decide_crossfitted(calibrator, views, **rules, **by)
-    print_json({"files": [source], **decision.to_dict(), "cross_fitted": True, "out": out})
+        fitted, decision = decide_crossfitted(calibrator, views, **rules, **by, random_state=seed)
     say(str(decision))
     say(
         "Cross-fitted: each sample's confidence comes from a fit without it. The share of mistakes "
         "is bounded as measured in simulations, not proved; see the page on deciding."
     )
-    if out is not None:
-        _save(decision, fitted, out, "NEW_VIEWS", *about.new_words())
+    return fitted, decision
 
 
 def _print_curve(read: Probabilities, confidence: float) -> dict[str, Any]:
@@ -176,15 +185,6 @@ def _print_curve(read: Probabilities, confidence: float) -> dict[str, Any]:
     rows = [[f"{risk:.2%}", f"{share:.1%}"] for risk, share in zip(found.risks, found.coverage)]
     print_table("Share that can be accepted, guaranteed", ["risk", "share"], rows[::3])
     return {"risks": found.risks, "coverage": found.coverage, "seen": found.seen}
-
-
-def _cells(part: Any) -> list[str]:
-    """Return the cells of a table about a threshold: the threshold, its share and mistakes."""
-    threshold = "none"
-    if part.possible:
-        several = len(getattr(part, "thresholds", ())) > 1
-        threshold = "" if several else f"{part.threshold:.6g}"
-    return [threshold, f"{part.coverage:.1%}", f"{part.n_errors}/{part.n_accepted}"]
 
 
 def _print_decision(decision: Decision, samples: Probabilities) -> None:
@@ -205,10 +205,13 @@ def _print_decision(decision: Decision, samples: Probabilities) -> None:
         names = samples.classes
     rows = []
     for name, part in zip(names, parts):
-        interval, needed = "", part.more_labels()
+        threshold, interval, needed = "none", "", part.more_labels()
         if part.possible:
+            several = len(getattr(part, "thresholds", ())) > 1
+            threshold = "" if several else f"{part.threshold:.6g}"
             interval, needed = "{:.1%} to {:.1%}".format(*part.interval), ""
-        rows.append([str(name), *_cells(part), interval, f"{part.n_samples:,}", needed])
+        shares = [f"{part.coverage:.1%}", f"{part.n_errors}/{part.n_accepted}", interval]
+        rows.append([str(name), threshold, *shares, f"{part.n_samples:,}", needed])
     columns = ["threshold", "share", "mistakes", "95 % interval", "samples", "more needed"]
     print_table(
         "By predicted class" if by_class else "By group, worst first",

@@ -114,13 +114,11 @@ def _example(model: Any, shape: str | None, dtype: str | None, stored: Any) -> A
     if kind is not None and kind.kind not in "fiu":
         raise InputError(f"--dtype names numbers, such as float32, float16 or uint8, got {dtype}.")
     if stored is not None and stored.shape is not None:
-        sizes = list(stored.shape) if sizes is None else sizes
-        if kind not in (None, np.dtype(stored.dtype)):
-            raise InputError(
-                f"--dtype {dtype} contradicts the calibration, whose views were collected from "
-                f"{stored.dtype} inputs. Leave the option out, or collect and fit again."
-            )
-        kind = np.dtype(stored.dtype)
+        sizes = sizes or list(stored.shape)
+        known = np.dtype(stored.dtype)
+        if kind not in (None, known):
+            raise InputError(f"--dtype must be {known}, as for the fit, got {dtype}. Leave it out.")
+        kind = known
     if sizes is None:
         if kind is None and isinstance(model, Path):
             return None

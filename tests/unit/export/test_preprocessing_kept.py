@@ -94,7 +94,7 @@ def test_a_contradiction_is_refused_and_a_repetition_is_not(
         told = " ".join(capsys.readouterr().err.split())
         assert "--outputs 'probabilities' contradicts the calibration" in told
     assert run([*exported, "--dtype", "float32"]) == 2
-    assert "float32 contradicts" in capsys.readouterr().err
+    assert "uint8, as for the fit, got float32" in capsys.readouterr().err
 
 
 def test_torch_modules_and_classifiers_take_the_normalisation_of_the_views(tmp_path: Path) -> None:
