@@ -61,7 +61,8 @@ class Endpoint:
     max_tokens : how many tokens an answer may have; 1 for an answer without reasoning
     top_logprobs : how many of the likeliest tokens the server returns for each position; 0 for a
         server that has none
-    timeout : seconds until a request is given up and repeated
+    timeout : seconds until a request is given up and repeated; each further token of the answer
+        adds 0.2 seconds, because slow machines write about five tokens per second
     retries : how often a request is repeated after a 429, a server error or a lost connection, with
         growing pauses
     concurrency : how many requests are under way at the same time
@@ -166,7 +167,7 @@ class Endpoint:
         return openai.OpenAI(
             base_url=self.url,
             api_key=key,
-            timeout=self.timeout,
+            timeout=self.timeout + 0.2 * (self.max_tokens - 1),
             max_retries=self.retries,
             # Prompts and the key go to no host that the user did not name.
             http_client=openai.DefaultHttpxClient(follow_redirects=False),

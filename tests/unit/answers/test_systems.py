@@ -92,7 +92,6 @@ def test_a_server_without_log_probabilities_still_gives_answers(tmp_path, questi
         ("concurrency", "0"),
         ("max-tokens", "0"),
         ("top-logprobs", "-1"),
-        ("timeout", "0"),
         ("options", "A"),
         ("options", "A b,A c"),
     ],
