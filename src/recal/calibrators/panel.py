@@ -20,7 +20,7 @@ from recal.copies import count_fitted, kept_hashes
 from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError
 from recal.maps.blend import Answers
-from recal.maps.panel import PanelMap
+from recal.maps.signals import PanelMap
 from recal.schema import FloatArray, Integers, RandomState, check_parameters
 
 

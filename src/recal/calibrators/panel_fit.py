@@ -15,8 +15,7 @@ from recal.calibrators.signal_models import choose_kinds, encoding_of
 from recal.calibrators.signals import SignalFit, fit_mixture
 from recal.checks import Flags, Indices, Vector
 from recal.clusters import each_fold, stratified_folds
-from recal.maps.panel import PanelMap, PanelStage, mixed
-from recal.maps.signals import CATEGORY, SignalEncoding, SignalMap
+from recal.maps.signals import CATEGORY, PanelMap, PanelStage, SignalEncoding, SignalMap, mixed
 from recal.solvers.convex import Dense, minimise, mixture_weights
 
 

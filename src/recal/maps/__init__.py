@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from recal.maps.base import Map
 
 # The modules that define maps that a file may contain.
-_HOMES = ("scaling", "curves", "blend", "signals", "panel")
+_HOMES = ("scaling", "curves", "blend", "signals")
 
 
 def map_named(name: str) -> type[Map] | None:

@@ -242,14 +242,6 @@ class ViewMean(Map):
         return self.views
 
 
-def mean_probs(z: Array, views: ViewLogits) -> Array:
-    """Return the mean of the softmax of several arrays."""
-    total = softmax(z)
-    for view in views:
-        total = total + softmax(view)
-    return total / (1 + len(views))
-
-
 class Mixture(Map):
     """The weighted sum of the members' probabilities.
 
