@@ -19,7 +19,7 @@ from numba import njit
 
 from recal import Views, read_views
 from recal.comparison.results import markdown_table
-from recal.engine.compiled import over_rows
+from recal.engine import over_rows
 from recal.errors import FileError, InputError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recal.engine.compiled import SMALL
+from recal.engine import SMALL
 from recal.transforms import as_transform
 from recal.transforms.image import Bands, blurred, in_blocks, middle, zoomed
 

@@ -30,7 +30,7 @@ from recal.calibrators.stacking import (
 from recal.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling
 from recal.checks import Indices, Labels, Vector
 from recal.clusters import cluster_sums, each_fold, effective_count
-from recal.engine.compiled import one_thread
+from recal.engine import one_thread
 from recal.errors import ConvergenceWarning
 from recal.maps.arrays import log_softmax, safe_log
 from recal.maps.base import Map, wide

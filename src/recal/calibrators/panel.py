@@ -17,7 +17,7 @@ from recal.calibrators.panel_fit import PanelFit, chosen_answers
 from recal.calibrators.samples import Samples
 from recal.checks import Indices, Vector
 from recal.copies import count_fitted, kept_hashes
-from recal.engine.compiled import one_thread
+from recal.engine import one_thread
 from recal.errors import FewSamplesWarning, InputError
 from recal.maps.blend import Answers
 from recal.maps.signals import PanelMap

@@ -24,7 +24,7 @@ from recal.calibrators.signal_table import SignalTable, read_correct
 from recal.checks import Indices, Vector
 from recal.clusters import effective_count, stratified_folds
 from recal.copies import count_fitted, near_duplicates, row_hashes, sampled_rows
-from recal.engine.compiled import one_thread
+from recal.engine import one_thread
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError
 from recal.maps.arrays import sigmoid
 from recal.maps.signals import SignalMap

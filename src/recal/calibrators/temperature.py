@@ -9,7 +9,7 @@ import numpy as np
 from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.samples import Samples
 from recal.checks import Labels, Vector
-from recal.engine.compiled import one_thread
+from recal.engine import one_thread
 from recal.engine.series import ScaledLogits
 from recal.maps.scaling import Temperature, TemperatureMixture
 from recal.solvers.convex import mixture_weights

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from recal.engine.compiled import kernel
+from recal.engine import kernel
 
 # Rows of the result that are computed side by side, in vector instructions.
 _LANES = 32

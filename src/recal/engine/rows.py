@@ -1,7 +1,7 @@
 """Kernels over rows: softmax, series of log-odds, and the sums that a fit of stacking needs.
 
 Kernels take arrays and fill arrays for the rows `start` to `stop`. Rows do not affect each other,
-so a row's result has the same bits in every batch. `compiled.over_rows` runs kernels on all cores.
+so a row's result has the same bits in every batch. `recal.engine.over_rows` runs kernels on all cores.
 Loops use indices because recent numba versions compile `for value in row` without vector
 instructions, five times slower.
 """
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from recal.engine import series
-from recal.engine.compiled import FAST, kernel, part_of_kernel
+from recal.engine import FAST, kernel, part_of_kernel, series
 from recal.engine.series import (
     ABOVE_ZERO,
     AT,

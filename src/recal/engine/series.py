@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, Vector
+from recal.engine import SMALL, over_rows
 from recal.engine import rows as kernels
-from recal.engine.compiled import SMALL, over_rows
 
 Columns = NDArray[np.intp]
 # Returns an array that contains the requested rows, perhaps among others, and their positions in

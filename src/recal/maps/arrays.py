@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from recal.engine.compiled import one_thread
+from recal.engine import one_thread
 from recal.engine.series import ABOVE_ZERO
 from recal.maps.base import Array, indices, like, namespace, wide
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import numpy as np
 
 from recal.checks import Floats, Vector
-from recal.engine import rows
-from recal.engine.compiled import SMALL, over_rows
+from recal.engine import SMALL, over_rows, rows
 from recal.engine.series import as_rows
 from recal.errors import InputError
 from recal.maps.arrays import (

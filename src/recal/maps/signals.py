@@ -189,10 +189,6 @@ def basis(scaled: Array, missing: Array, knots: NDArray[np.float64]) -> list[Arr
     return terms
 
 
-PerSystem = Annotated[NDArray[np.float64], FloatArray("S")]
-PerSignal = Annotated[NDArray[np.float64], FloatArray("F")]
-
-
 class PanelStage(Map):
     """Conditional logit of the answers given by the first systems.
 

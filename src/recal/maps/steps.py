@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Vector, check_logits
+from recal.engine import SMALL, over_rows
 from recal.engine import rows as kernels
-from recal.engine.compiled import SMALL, over_rows
 from recal.engine.series import RISE, SCALE_RANGE, ScaledLogits, ScaledRows
 from recal.errors import InputError
 from recal.maps.arrays import clip, repeated, softmax, take_along

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Labels, Vector
+from recal.engine import one_thread, over_rows
 from recal.engine import rows as kernels
-from recal.engine.compiled import one_thread, over_rows
 from recal.solvers.convex import Solution, minimise, restricted
 
 # Tolerance of fits that only estimate how well a method does on samples left out.

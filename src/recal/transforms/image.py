@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Matrix
+from recal.engine import SMALL, over_rows
 from recal.engine import images as kernels
-from recal.engine.compiled import SMALL, over_rows
 from recal.errors import InputError
 from recal.transforms import arrays
 from recal.transforms.arrays import Array, contiguous

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_info
 
 from recal import TemperatureScaling
 from recal.calibrators import HistogramBinning, VectorScaling
-from recal.engine.compiled import one_thread
+from recal.engine import one_thread
 from recal.errors import DoubtfulLabelsWarning
 from recal.maps.scaling import Temperature
 from recal.solvers.temperature import GroupLosses, fit_beta
